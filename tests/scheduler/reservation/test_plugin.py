@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from koordinator.cluster import errors
 from tests.scheduler.world import World, play, pod
 
 Json = dict[str, Any]
@@ -64,5 +65,234 @@ def test_a_reservation_gets_a_node_and_its_owner_the_room_there() -> None:
         await world.settle()
         assert node_of(world, "web") == "node-0"
         assert '"room"' in used_by(world, "web")
+
+    play(story)
+
+
+def condition(world: World, name: str) -> str:
+    return str(world.condition(name).get("message", ""))
+
+
+def test_an_owner_that_needs_more_than_is_reserved_takes_free_room_unless_the_reservation_is_restricted() -> (
+    None
+):
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="16")
+        world.api.put(
+            "Pod", {**pod("running", cpu="8"), "metadata": {"name": "running", "namespace": "default"}}
+        )
+        put_reservation(world, reservation("open", cpu="4", owner="a"))
+        await world.settle()
+        world.api.put("Pod", owned("big", app="a", cpu="8001m"))
+        await world.settle()
+        assert node_of(world, "big") == ""
+        world.api.remove("Pod", "big", "default")
+        world.api.put("Pod", owned("fits", app="a", cpu="8"))
+        await world.settle()
+        assert (node_of(world, "fits"), '"open"' in used_by(world, "fits")) == ("node-0", True)
+
+    play(story)
+
+
+def test_a_restricted_reservation_gives_no_more_than_it_holds() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="16")
+        put_reservation(world, reservation("closed", cpu="4", allocatePolicy="Restricted"))
+        await world.settle()
+        world.api.put("Pod", owned("big", cpu="5", affinity='{"reservationSelector": {}}'))
+        await world.settle()
+        assert node_of(world, "big") == ""
+        assert "Reservation(s) Insufficient cpu" in condition(world, "big")
+        assert "1 Reservation(s) matched owner total" in condition(world, "big")
+        [event] = world.api.events("FailedScheduling-Reservation")
+        assert event["message"].startswith("0/1 reservations are available")
+        world.api.put("Pod", owned("fits", cpu="4", affinity="{}"))
+        await world.settle()
+        assert node_of(world, "fits") == "node-0"
+
+    play(story)
+
+
+def test_a_pod_that_requires_a_reservation_waits_for_one_although_there_is_free_room() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        world.api.put("Pod", owned("web", affinity="{}"))
+        await world.settle()
+        assert node_of(world, "web") == ""
+        assert "no reservations match reservation affinity" in condition(world, "web")
+        put_reservation(world, reservation("room"))
+        await world.settle(15)
+        assert node_of(world, "web") == status_of(world, "room")["nodeName"]
+        assert '"room"' in used_by(world, "web")
+
+    play(story)
+
+
+def test_the_first_owner_takes_a_reservation_for_one_and_many_share_one_for_many() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="8")
+        put_reservation(world, reservation("once", cpu="2", owner="a"))
+        put_reservation(world, reservation("shared", cpu="4", owner="b", allocateOnce=False))
+        await world.settle()
+        for name, app in (("a-0", "a"), ("a-1", "a"), ("b-0", "b"), ("b-1", "b")):
+            world.api.put("Pod", owned(name, app=app, cpu="1", affinity="{}"))
+            await world.settle()
+        assert [bool(used_by(world, name)) for name in ("a-0", "a-1", "b-0", "b-1")] == [
+            True,
+            False,
+            True,
+            True,
+        ]
+
+        # Strangers see what is used and what is reserved once, not twice: 8 - 1 (a-0) - 4 (shared).
+        world.api.put("Pod", owned("stranger", app="other", cpu="2"))
+        world.api.put("Pod", owned("too-big", app="other", cpu="2"))
+        await world.settle(20)
+        assert sorted((node_of(world, "stranger"), node_of(world, "too-big"))) == ["", "node-0"]
+
+    play(story)
+
+
+def test_the_smallest_order_is_used_first_else_the_fullest() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="16")
+        put_reservation(world, reservation("large", cpu="4"))
+        put_reservation(world, reservation("small", cpu="2"))
+        await world.settle()
+        world.api.put("Pod", owned("web", cpu="2"))
+        await world.settle()
+        assert '"small"' in used_by(world, "web")
+
+        ordered = reservation("ordered", cpu="8")
+        ordered["metadata"]["labels"] = {"scheduling.koordinator.sh/reservation-order": "9"}
+        put_reservation(world, ordered)
+        await world.settle()
+        world.api.put("Pod", owned("web-2", cpu="2"))
+        await world.settle()
+        assert '"ordered"' in used_by(world, "web-2")
+
+    play(story)
+
+
+def test_a_node_with_a_reservation_of_its_own_is_preferred() -> None:
+    async def story(world: World) -> None:
+        world.nodes(5, cpu="8")
+        put_reservation(world, reservation("room"))
+        await world.settle()
+        world.api.put("Pod", owned("web"))
+        await world.settle()
+        assert node_of(world, "web") == status_of(world, "room")["nodeName"]
+
+    play(story)
+
+
+def test_a_reservation_that_fits_nowhere_says_so_and_gets_its_node_later() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="1")
+        put_reservation(world, reservation("room", cpu="2"))
+        await world.settle()
+        [scheduled] = status_of(world, "room")["conditions"]
+        assert (scheduled["type"], scheduled["status"], scheduled["reason"]) == (
+            "Scheduled",
+            "False",
+            "Unschedulable",
+        )
+        assert "Insufficient cpu" in scheduled["message"]
+        assert world.api.events("FailedScheduling")[0]["involvedObject"]["kind"] == "Reservation"
+        assert "phase" not in status_of(world, "room")
+        world.nodes(2, cpu="4")
+        await world.settle(15)
+        assert status_of(world, "room")["phase"] == "Available"
+
+    play(story)
+
+
+def test_a_deleted_reservation_gives_its_room_to_those_who_wait() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        put_reservation(world, reservation("room", cpu="3"))
+        await world.settle()
+        world.api.put("Pod", owned("stranger", app="other", cpu="3"))
+        await world.settle()
+        assert node_of(world, "stranger") == ""
+        world.api.remove("Reservation", "room")
+        await world.settle(15)
+        assert node_of(world, "stranger") == "node-0"
+
+    play(story)
+
+
+def test_after_a_restart_owners_and_reservations_are_as_before_from_objects_alone() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="8")
+        used = reservation("used", cpu="4", allocateOnce=False)
+        used["status"] = {
+            "phase": "Available",
+            "nodeName": "node-0",
+            "allocatable": {"cpu": "4", "memory": "1Gi"},
+        }
+        owner = owned("web-0", cpu="3", nodeName="node-0")
+        owner["metadata"]["annotations"] = {ALLOCATED: '{"name": "used", "uid": "uid-used"}'}
+        world.api.put("Pod", owner)
+        await world.settle()
+        put_reservation(world, used)
+        await world.settle()
+        table = world.scheduler.table
+        assert int(table.requested[0][table.rows[0]]) == 4000
+        world.api.put("Pod", owned("web-1", cpu="1", affinity="{}"))
+        world.api.put("Pod", owned("stranger", app="other", cpu="5"))
+        await world.settle()
+        assert '"used"' in used_by(world, "web-1")
+        assert node_of(world, "stranger") == ""
+
+    play(story)
+
+
+def test_taints_keep_owners_out_that_do_not_tolerate_them_and_unschedulable_ones_take_nobody() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="8")
+        taint = {"key": "pool", "value": "x", "effect": "NoSchedule"}
+        put_reservation(world, reservation("tainted", owner="a", taints=[taint]))
+        put_reservation(world, reservation("closed", owner="b", unschedulable=True))
+        await world.settle()
+        world.api.put("Pod", owned("a-0", app="a", affinity="{}"))
+        world.api.put("Pod", owned("b-0", app="b", affinity="{}"))
+        await world.settle()
+        assert "1 Reservation(s) had untolerated taint {pool: x}" in condition(world, "a-0")
+        assert "1 Reservation(s) is unschedulable" in condition(world, "b-0")
+        tolerating = '{"tolerations": [{"key": "pool", "operator": "Exists"}]}'
+        world.api.put("Pod", owned("a-1", app="a", affinity=tolerating))
+        put_reservation(world, {**reservation("closed", owner="b"), "status": status_of(world, "closed")})
+        await world.settle(15)
+        assert '"tainted"' in used_by(world, "a-1")
+        assert '"closed"' in used_by(world, "b-0")
+
+    play(story)
+
+
+def test_a_reservation_on_the_node_that_its_template_names() -> None:
+    async def story(world: World) -> None:
+        world.nodes(3, cpu="4")
+        body = reservation("room")
+        body["spec"]["template"]["spec"]["nodeName"] = "node-1"
+        put_reservation(world, body)
+        await world.settle()
+        assert status_of(world, "room")["nodeName"] == "node-1"
+
+    play(story)
+
+
+def test_an_owner_whose_binding_fails_gives_the_reservation_back() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        put_reservation(world, reservation("room", cpu="3"))
+        await world.settle()
+        world.api.fail_next["bind"] = [errors.Forbidden("not now")]
+        world.api.put("Pod", owned("web", cpu="3", affinity="{}"))
+        await world.settle(0.5)
+        table = world.scheduler.table
+        assert int(table.requested[0][table.rows[0]]) == 3000
+        await world.settle(20)
+        assert (node_of(world, "web"), '"room"' in used_by(world, "web")) == ("node-0", True)
 
     play(story)
