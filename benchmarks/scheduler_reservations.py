@@ -14,8 +14,10 @@ import random
 import time
 from typing import Any
 
+from koordinator.api import crd
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
+from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.reservation import Reservation
 from koordinator.clock import FixedClock, SystemClock
 from koordinator.cluster.memory import MemoryCluster
@@ -123,6 +125,8 @@ def owners(count: int) -> list[Json]:
 async def creating(nodes: int, count: int, of_pods: bool) -> float:
     """CPU seconds until all are on nodes, in a whole scheduler with an API in the same process."""
     cluster = MemoryCluster(registry.in_memory(SystemClock(), checks=False))
+    for manifest in crd.manifests():
+        await cluster.create(CustomResourceDefinition, manifest)
     for number in range(nodes):
         await cluster.create(Node, node(f"node-{number}"))
     scheduler = Scheduler(cluster)
@@ -159,8 +163,12 @@ def main() -> None:
     owner_s, used = Bench(options.nodes, options.reservations).place(owners(options.reservations))
     print(f"{options.nodes} nodes, {options.reservations} reservations, {options.kinds} kinds of strangers")
     print(f"  no reservations (peer)        {1 / alone_s:8.0f} pods/s")
-    print(f"  strangers beside reservations {1 / beside_s:8.0f} pods/s  {beside_s / alone_s:5.2f}x  {placed} placed")
-    print(f"  owners                        {1 / owner_s:8.0f} pods/s  {owner_s / alone_s:5.2f}x  {used} placed")
+    print(
+        f"  strangers beside reservations {1 / beside_s:8.0f} pods/s  {beside_s / alone_s:5.2f}x  {placed} placed"
+    )
+    print(
+        f"  owners                        {1 / owner_s:8.0f} pods/s  {owner_s / alone_s:5.2f}x  {used} placed"
+    )
     pods_s = asyncio.run(creating(options.nodes, options.reservations, True))
     rooms_s = asyncio.run(creating(options.nodes, options.reservations, False))
     count = options.reservations

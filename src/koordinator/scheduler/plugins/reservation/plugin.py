@@ -63,7 +63,7 @@ _OTHER_NODE = unresolvable("node(s) didn't match the nodeName specified by reser
 _CONFLICT = unresolvable("node(s) reservation allocate policy conflict")
 _PLAIN = Nomination()
 _ANNOTATIONS = (labels.RESERVATION_AFFINITY, labels.EXACT_MATCH_RESERVATION)
-FEW = 8
+FEW = 64
 """Up to so many rows are looked up one by one."""
 
 
