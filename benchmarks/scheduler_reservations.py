@@ -143,7 +143,7 @@ async def creating(nodes: int, count: int, of_pods: bool) -> float:
                 await cluster.create(Reservation, {**reservation(number), "status": {}})
             if number % 16 == 0:
                 await asyncio.sleep(0)
-        while len(list(scheduler.table.places())) < count or scheduler.bindings_in_progress:
+        while len(list(scheduler.table.places())) < count or scheduler.bindings_in_progress:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         seconds = time.process_time() - begin_s
         task.cancel()
