@@ -5,6 +5,7 @@ line: close it by a test, or make the place go away. Which test runs which line 
 (`--record` does it again, after many changes of tests).
 """
 
+import os
 import random
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import hypothesis
 import msgspec
 import pytest
 
-from tests.mutation.footprint import ROOT, Footprint, folder
+from tests.mutation.footprint import LATER, PART, ROOT, Footprint, folder
 from tests.mutation.mutants import Mutant, mutants
 from tests.mutation.passes import Verdict, equivalents, found_again, place_of
 from tests.mutation.warm import OPTIONS, UNFIT, Loop, Result
@@ -69,6 +70,12 @@ DECISIONS = (
     "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds for the tests of a mutant."
 )
 @click.option("--record", is_flag=True, help="Record anew which test runs which line: a run of all tests.")
+@click.option(
+    "--also",
+    "files",
+    multiple=True,
+    help="Record this file of tests, too: it came or changed after the others.",
+)
 @click.option("--jobs", default=2, show_default=True, help="Test files that are recorded at the same time.")
 def main(
     count: int,
@@ -79,6 +86,7 @@ def main(
     again: Path | None,
     timeout_s: float,
     record: bool,
+    files: tuple[str, ...],
     jobs: int,
 ) -> None:
     """Say how many faults the tests notice, and which they do not.
@@ -90,6 +98,8 @@ def main(
     """
     if record or not (folder() / "source.json").exists():
         recorded(jobs)
+    if files:
+        recorded(jobs, files)
     chosen = (kept(again) if again else drawn(patterns or DECISIONS, count, random.Random(seed)))[skip:]
     results: list[Result] = []
 
@@ -103,19 +113,24 @@ def main(
     hypothesis.settings.register_profile("mutation", database=None, deadline=None)
     hypothesis.settings.load_profile("mutation")
     footprint = Footprint(folder())
-    files = {test.partition("::")[0] for each in chosen for test in footprint.tests(each.path, each.line)}
-    there = [str(ROOT / file) for file in sorted(files) if (ROOT / file).exists()]
+    asked = {test.partition("::")[0] for each in chosen for test in footprint.tests(each.path, each.line)}
+    there = [str(ROOT / file) for file in sorted(asked) if (ROOT / file).exists()]
     pytest.main([*OPTIONS, "-m", "not slow", *there], [Loop(chosen, footprint, timeout_s, tell)])
     _summary(results)
 
 
-def recorded(jobs: int) -> None:
-    """Record which test runs which line."""
-    click.echo(f"recording which test runs which line into {folder()} (about twice as long as `make test`)")
+def recorded(jobs: int, files: tuple[str, ...] = ()) -> None:
+    """Record which test runs which line: of all tests, or of some files beside what is recorded."""
+    part = f"{LATER}{len(list(folder().glob(f'{LATER}*')))}" if files else ""
+    how_long = "" if files else " (about twice as long as `make test`)"
+    click.echo(f"recording which test runs which line into {folder() / part}{how_long}")
     ignored = [f"--ignore=tests/{name}" for name in UNFIT]
     command = ["-p", "tests.mutation.footprint", "-n", str(jobs), "--dist", "loadfile", "-m", "not slow"]
     subprocess.run(
-        [sys.executable, "-m", "pytest", *command, *ignored, "--timeout=400", "tests"], cwd=ROOT, check=False
+        [sys.executable, "-m", "pytest", *command, *ignored, "--timeout=400", *(files or ("tests",))],
+        cwd=ROOT,
+        env={**os.environ, PART: part},
+        check=False,
     )
 
 

@@ -1,13 +1,14 @@
 """Which test runs which line, and how long it takes: recorded once, with `pytest -p tests.mutation.footprint`.
 
 Each worker of a parallel run writes a part of its own. Lines that the code has gained since the recording are taken for
-the nearest line before them that was there; new tests are unknown until the next recording.
+the nearest line before them that was there; new tests are unknown until their file is recorded (`--also`), or all are.
 """
 
 import difflib
 import functools
 import importlib
 import os
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -27,24 +28,82 @@ OF_DECLARATIONS = "tests/test_defaults.py"
 """Looks at what all modules declare, by walking through them: it imports few of them by name."""
 
 
+PART = "KOORDINATOR_MUTATION_PART"
+LATER = "later."
+"""Begins the names of folders that recordings of single files are kept in, within that of the whole."""
+
+
 def folder() -> Path:
     """Where the recording is kept, outside the tree."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "koordinator" / "mutation"
 
 
-class Footprint:
-    """The recording, asked for one line at a time."""
+def target() -> Path:
+    """Where this run of tests is recorded: for a part of them the environment names a folder in that of the whole."""
+    return folder() / os.environ.get(PART, "")
+
+
+class Recording:
+    """One run of tests: which of them ran which lines of the sources as they were then."""
 
     def __init__(self, parts: Path) -> None:
         self._parts = [coverage.CoverageData(str(path)) for path in sorted(parts.glob("lines.*"))]
         for part in self._parts:
             part.read()
         self._then = msgspec.json.decode((parts / "source.json").read_bytes(), type=dict[str, str])
+        self.seconds: dict[str, float] = {}
+        for path in sorted(parts.glob("seconds.*")):
+            self.seconds |= msgspec.json.decode(path.read_bytes(), type=dict[str, float])
+
+    def near(self, path: str, line: int) -> set[str]:
+        """Tests that ran a line of a file below the root."""
+        by_line = self._of_file(path)
+        old = self._line_then(path, line)
+        # A line of a statement is known by its first line, one that only imports run by the file.
+        return next((by_line[n] for n in range(old, max(old - 8, 0), -1) if by_line.get(n)), set())
+
+    def everywhere(self, path: str) -> set[str]:
+        """Tests that ran any line of the file."""
+        return set().union(*self._of_file(path).values())
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019 (one object for the whole run)
+    def _of_file(self, path: str) -> dict[int, set[str]]:
+        found: dict[int, set[str]] = defaultdict(set)
+        for part in self._parts:
+            for line, tests in part.contexts_by_lineno(self._path_then(path)).items():
+                found[line].update(test for test in tests if test in self.seconds)
+        return found
+
+    @functools.cache  # noqa: B019 (one object for the whole run)
+    def _path_then(self, path: str) -> str:
+        """A file that was not there is taken for the one that it shares most lines with: it was renamed."""
+        if path in self._then or not self._then:
+            return path
+        lines = set((ROOT / path).read_text("utf-8").splitlines())
+        return max(self._then, key=lambda old: len(lines.intersection(self._then[old].splitlines())))
+
+    def _line_then(self, path: str, line: int) -> int:
+        then, now = self._then.get(self._path_then(path), ""), (ROOT / path).read_text("utf-8")
+        if then == now:
+            return line
+        matcher = difflib.SequenceMatcher(None, then.splitlines(), now.splitlines(), autojunk=False)
+        old = 1
+        for a, b, size in matcher.get_matching_blocks():
+            if b < line and size:
+                old = a + min(line - b, size)
+        return old
+
+
+class Footprint:
+    """The recording of all tests and those of single files after it, asked for one line at a time."""
+
+    def __init__(self, parts: Path) -> None:
+        self._recordings = [Recording(each) for each in (parts, *sorted(parts.glob(f"{LATER}*")))]
         self._imports = Imports()
         self._seconds: dict[str, float] = {}
-        for path in sorted(parts.glob("seconds.*")):
-            self._seconds |= msgspec.json.decode(path.read_bytes(), type=dict[str, float])
+        for each in self._recordings:
+            self._seconds |= each.seconds
 
     def tests(self, path: str, line: int) -> list[str]:
         """Tests that run a line of a file below the root, the quickest first.
@@ -52,14 +111,8 @@ class Footprint:
         Then those of the same files that run another line of it: what runs once for several tests is recorded
         with the first of them.
         """
-        by_line = self._of_file(path)
-        old = self._line_then(path, line)
-        near = by_line.get(old, set())
-        if (
-            not near
-        ):  # A line of a statement is known by its first line, one that only imports run by the file.
-            near = next((by_line[n] for n in range(old, max(old - 8, 0), -1) if by_line.get(n)), set())
-        everywhere = set().union(*by_line.values()) if by_line else set()
+        near = set().union(*(each.near(path, line) for each in self._recordings))
+        everywhere = set().union(*(each.everywhere(path) for each in self._recordings))
         if not near:
             near = everywhere | self._of_importers(path)
         files = {test.partition("::")[0] for test in near}
@@ -84,33 +137,6 @@ class Footprint:
 
     def seconds(self, test: str) -> float:
         return self._seconds.get(test, 0.0)
-
-    @functools.lru_cache(maxsize=8)  # noqa: B019 (one object for the whole run)
-    def _of_file(self, path: str) -> dict[int, set[str]]:
-        found: dict[int, set[str]] = defaultdict(set)
-        for part in self._parts:
-            for line, tests in part.contexts_by_lineno(self._path_then(path)).items():
-                found[line].update(test for test in tests if test in self._seconds)
-        return found
-
-    @functools.cache  # noqa: B019 (one object for the whole run)
-    def _path_then(self, path: str) -> str:
-        """A file that was not there is taken for the one that it shares most lines with: it was renamed."""
-        if path in self._then or not self._then:
-            return path
-        lines = set((ROOT / path).read_text("utf-8").splitlines())
-        return max(self._then, key=lambda old: len(lines.intersection(self._then[old].splitlines())))
-
-    def _line_then(self, path: str, line: int) -> int:
-        then, now = self._then.get(self._path_then(path), ""), (ROOT / path).read_text("utf-8")
-        if then == now:
-            return line
-        matcher = difflib.SequenceMatcher(None, then.splitlines(), now.splitlines(), autojunk=False)
-        old = 1
-        for a, b, size in matcher.get_matching_blocks():
-            if b < line and size:
-                old = a + min(line - b, size)
-        return old
 
 
 class Recorder:
@@ -153,12 +179,11 @@ def _cpu_s() -> float:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    to = folder()
+    to = target()
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is None:
-        to.mkdir(parents=True, exist_ok=True)
-        for path in to.iterdir():
-            path.unlink()
+        shutil.rmtree(to, ignore_errors=True)
+        to.mkdir(parents=True)
         sources = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in SOURCE.rglob("*.py")}
         (to / "source.json").write_bytes(msgspec.json.encode(sources))
     if worker is not None or not config.getoption("numprocesses", None):
