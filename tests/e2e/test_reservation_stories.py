@@ -96,6 +96,13 @@ def uses(cluster: Cluster, name: str) -> str:
     return str(json.loads(text)["name"]) if text else ""
 
 
+def explain(cluster: Cluster, *asked: str) -> str:
+    """What `koordinator explain` says, in one line."""
+    done = cluster.koordinator("explain", *asked)
+    assert not done.stderr, done.stderr
+    return " ".join(done.stdout.split())
+
+
 def row(cluster: Cluster, name: str) -> list[str]:
     """What `kubectl get reservation` shows."""
     return cluster.kubectl("get", "reservation", name, "--no-headers").split()
@@ -112,6 +119,8 @@ def test_room_is_reserved_consumed_and_given_back_when_its_time_is_over(cluster:
 
     apply(cluster, pod("stranger", "4"))
     assert "Insufficient cpu" in until_refused(cluster, "stranger")
+    assert "reservation room keeps 6 cores" in explain(cluster, "pod", "stranger")
+    assert "on node-0; nobody uses it" in explain(cluster, "reservation", "room")
 
     apply(cluster, pod("owner", "6", app="room"))
     until_placed(cluster, "owner")
@@ -121,6 +130,7 @@ def test_room_is_reserved_consumed_and_given_back_when_its_time_is_over(cluster:
     assert [each["name"] for each in status["currentOwners"]] == ["owner"]
     assert status["allocated"]["cpu"] == "6"
     assert node_of(cluster, "stranger") == "", "the owner has the room now"
+    assert "is used up by default/owner" in explain(cluster, "reservation", "room")
 
     cluster.kubectl("delete", "pod", "owner", "--wait=true")
     until_placed(cluster, "stranger")
@@ -132,6 +142,7 @@ def test_room_is_reserved_consumed_and_given_back_when_its_time_is_over(cluster:
     until_phase(cluster, "brief", "Failed")
     until_placed(cluster, "patient")
     assert "Expired" in cluster.kubectl("describe", "reservation", "brief")
+    assert "has expired" in explain(cluster, "reservation", "brief")
 
 
 def test_a_deployment_rolls_out_into_its_own_reservation(cluster: Cluster) -> None:
@@ -166,6 +177,7 @@ def test_a_deployment_rolls_out_into_its_own_reservation(cluster: Cluster) -> No
     )
     assert phase(cluster, "web") == "Available"
     assert node_of(cluster, "stranger") == "", "the old pods' room was kept for the new ones"
+    assert "3 pods use it" in explain(cluster, "reservation", "web")
 
 
 def owners(cluster: Cluster, name: str) -> set[str]:
@@ -182,8 +194,8 @@ def test_room_for_one_owner_is_refused_to_others_and_never_overtaken(cluster: Cl
 
     apply(cluster, pod("vip", "7"))
     assert "1 Reservation(s) matched owner total" in until_refused(cluster, "vip")
-    explained = cluster.koordinator("explain", "pod", "vip", "--node", "node-0").stdout
-    assert "reservation vip is for the pod, but too small" in " ".join(explained.split()), explained
+    assert "default/vip is for the pod, but too small" in explain(cluster, "reservation", "vip")
+    assert "is for other owners" in explain(cluster, "reservation", "vip", "--pod", "stranger-0")
     cluster.kubectl("delete", "pod", "vip", "--wait=true")
     apply(cluster, pod("vip", "6"))
     until_placed(cluster, "vip")

@@ -1,4 +1,4 @@
-"""`koordinator explain`: why a pod or a gang is pending or where it is, and what would change that."""
+"""`koordinator explain`: why a pod, a gang or a reservation is pending or where it is, and what would change that."""
 
 from typing import Any
 
@@ -37,7 +37,8 @@ asking = options.together(
         help="Namespace of the pod or gang; default: the kubeconfig's, or `default`.",
     ),
     options.dump(
-        "`kubectl get nodes,pods,podgroups,elasticquotas -A -o json` or `kubectl cluster-info dump`", "Ask"
+        "`kubectl get nodes,pods,podgroups,elasticquotas,reservations -A -o json` or `kubectl cluster-info dump`",
+        "Ask",
     ),
     options.scheduler_config(", for --dump"),
     click.option("--seed", default=0, help="The scheduler's seed, for --dump."),
@@ -100,6 +101,28 @@ def gang(**asked: Any) -> None:
 
 
 main.add_command(gang, "podgroup")
+
+
+@main.command(context_settings=options.HELP)
+@click.argument("name")
+@asking
+@click.option(
+    "--pod", "pod_name", default="", show_default=False, help="Why this pod (NAMESPACE/NAME) does not use it."
+)
+def reservation(**asked: Any) -> None:
+    """Explain where a Reservation is or why it has no node, who may use it, who does, and why other pods do not.
+
+    \b
+    Try:
+      koordinator explain reservation room
+      koordinator explain reservation room --pod shop/web-0
+      kubectl get nodes,pods,reservations -A -o json | koordinator explain reservation room --dump -
+
+    Ends with 0 when it has a node, would get one or is over, 3 when it cannot be placed now, 1 when there is no
+    answer, 2 when the command line is wrong.
+    """
+    running.work_of("koordinator.cli.explain_run", "reservation", asked)
+
 
 _several = click.option(
     "--limit",

@@ -15,9 +15,10 @@ from koordinator.cli import logs
 from koordinator.cli.explain_sources import Ask, PodsFound, PodsWanted
 from koordinator.cli.explain_text import grid, print_answer, print_parts, remedy_table
 from koordinator.cli.tables import console, print_document
-from koordinator.scheduler.explain.answer import GangAnswer, PodAnswer, PodVerdict
+from koordinator.scheduler.explain.answer import GangAnswer, PodAnswer, PodVerdict, ReservationAnswer
 
 CANNOT_BE_PLACED = 3
+Answer = PodAnswer | GangAnswer | ReservationAnswer
 PLACED = (PodVerdict.BOUND, PodVerdict.SCHEDULABLE, PodVerdict.FINISHED)
 
 
@@ -46,6 +47,15 @@ def gang(name: str, **shared: Any) -> None:
     _tell(asked, _ask(name, asked, (), 0), sources.gang_from_dump, sources.gang_from_cluster)
 
 
+def reservation(name: str, pod_name: str, **shared: Any) -> None:
+    """Carry out `koordinator explain reservation`; the parameters are its options."""
+    asked = ExplainOptions(**shared)
+    namespace, slash, own = pod_name.rpartition("/")
+    pod = f"{namespace if slash else asked.namespace or 'default'}/{own}" if own else ""
+    ask = Ask(name=name, namespace="", nodes=(), best=0, seed=asked.seed, pod=pod)
+    _tell(asked, ask, sources.reservation_from_dump, sources.reservation_from_cluster)
+
+
 def _ask(name: str, asked: ExplainOptions, nodes: tuple[str, ...] | None, best: int) -> Ask:
     """The name may bring its namespace along; an empty namespace is that of the kubeconfig."""
     namespace, slash, own = name.partition("/")
@@ -59,8 +69,8 @@ def _ask(name: str, asked: ExplainOptions, nodes: tuple[str, ...] | None, best: 
 def _tell(
     asked: ExplainOptions,
     ask: Ask,
-    from_dump: Callable[[Ask, Sequence[str], Path | None], PodAnswer | GangAnswer],
-    from_cluster: Callable[[Ask, str, str], Coroutine[Any, Any, PodAnswer | GangAnswer]],
+    from_dump: Callable[[Ask, Sequence[str], Path | None], Answer],
+    from_cluster: Callable[[Ask, str, str], Coroutine[Any, Any, Answer]],
 ) -> None:
     """Write the answer and end with its status. Raises: ClickException, in one line, when there is none."""
     logs.keep_quiet()

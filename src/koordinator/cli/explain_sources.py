@@ -16,6 +16,7 @@ from koordinator.api.apps import DaemonSet, Deployment, Job, ReplicaSet, Statefu
 from koordinator.api.core import Event, Pod
 from koordinator.api.label_selector import Predicate, compile_selector
 from koordinator.api.meta import Object
+from koordinator.api.reservation import Reservation
 from koordinator.api.sigs import PodGroup
 from koordinator.cli.explain import SCHEDULER_URL
 from koordinator.cluster import connect, errors, transport
@@ -25,10 +26,12 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.local import selectors
 from koordinator.scheduler.config import config, default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.explain.answer import EventLine, GangAnswer, PodAnswer
+from koordinator.scheduler.explain.answer import EventLine, GangAnswer, PodAnswer, ReservationAnswer
 from koordinator.scheduler.explain.decide import PodQuestion, explain
 from koordinator.scheduler.explain.gang_group import gang_keys
 from koordinator.scheduler.explain.gangs import explain_gang
+from koordinator.scheduler.explain.reservations import explain_reservation
+from koordinator.scheduler.explain.survey import finish
 from koordinator.scheduler.serve.explain_service import condition_lines, names_alike
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate import dump as dumps
@@ -45,7 +48,7 @@ WORKLOAD_VIEWS: dict[str, type[Object]] = {
 }
 JOB_UID = "batch.kubernetes.io/controller-uid"
 
-A = TypeVar("A", PodAnswer, GangAnswer)
+A = TypeVar("A", PodAnswer, GangAnswer, ReservationAnswer)
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +59,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] | None
     best: int
     seed: int
+    pod: str = ""
+    """The only pod (`namespace/name`) to tell about, for a reservation."""
 
     @property
     def key(self) -> str:
@@ -102,6 +107,22 @@ def gang_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> 
     group = groups.get(ask.key)
     about = [each for each in found.events if group is not None and _is_about(each, "PodGroup", group)]
     return msgspec.structs.replace(_with_phases(answer, groups), events=event_lines(about))
+
+
+def reservation_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> ReservationAnswer:
+    """Return the answer for a Reservation of a dump. Raises: KoordinatorError, OSError, click.ClickException."""
+    dump = dumps.read(files)
+    found = dumps.snapshot(dump, read_config(config_file), seed=ask.seed)
+    there = {each.metadata.name: each for each in dump.views(Reservation)}
+    wanted = there.get(ask.name)
+    if wanted is None:
+        raise unknown("reservation", ask.name, list(there))
+    if ask.pod and ask.pod not in found.pods:
+        raise unknown("pod", ask.pod, list(found.pods))
+    _refresh(found)
+    answer = finish(explain_reservation(found.engine, wanted, list(found.pods.values()), ask.pod))
+    about = [each for each in found.events if _is_about(each, "Reservation", wanted)]
+    return msgspec.structs.replace(answer, events=event_lines(about))
 
 
 class PodsWanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,6 +277,19 @@ async def gang_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) 
     return msgspec.structs.replace(_with_phases(answer, groups), events=event_lines(about))
 
 
+async def reservation_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -> ReservationAnswer:
+    """Return the answer of the running scheduler, with the Reservation's events. Raises: KoordinatorError,
+    click.ClickException."""
+    client = connect.load(kubeconfig_file=kubeconfig_file)
+    where = await _where(client, scheduler_url)
+    params = {"pod": ask.pod} if ask.pod else {}
+    answer = await _ask_scheduler(where, f"cluster/reservations/{ask.name}", params, ReservationAnswer)
+    async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
+        events = await _events(cluster, "Reservation", ask)
+    about = [each for each in events if each.involved_object.uid in ("", answer.uid)]
+    return msgspec.structs.replace(answer, events=event_lines(about))
+
+
 async def pods_from_cluster(wanted: PodsWanted, kubeconfig_file: str, scheduler_url: str) -> PodsFound:
     """Return the answers of the running scheduler. Raises: KoordinatorError, click.ClickException."""
     client = connect.load(kubeconfig_file=kubeconfig_file)
@@ -331,7 +365,7 @@ async def _ask_scheduler(where: _Where, path: str, params: Mapping[str, str], ki
         ) from error
     if response.status == 200:
         return msgspec.json.decode(body, type=kind)
-    if response.status == 404 and kind is GangAnswer:
+    if response.status == 404 and kind is not PodAnswer:
         raise click.ClickException(_told(body))
     if response.status == 503 and (leader := _leader(body)):
         raise click.ClickException(

@@ -18,12 +18,13 @@ from koordinator.scheduler.explain.answer import (
     QuotaAnswer,
     ReasonCount,
     Remedy,
+    ReservationAnswer,
     ScoredNode,
 )
 
 EVENTS_MAX = 5
 _COUNTS = ("nodes", "only this", "total", "pods", "minimum", "members", "pending", "waiting", "bound")
-_AMOUNTS = ("used", "runtime", "asked for", "min", "max")
+_AMOUNTS = ("held", "left", "used", "runtime", "asked for", "min", "max")
 _STYLE = {
     PodVerdict.BOUND: "green",
     PodVerdict.SCHEDULABLE: "green",
@@ -94,11 +95,55 @@ def _paragraph(lines: Sequence[str]) -> Text | None:
     return Text("\n".join(lines)) if lines else None
 
 
-def print_answer(console: Console, answer: PodAnswer | GangAnswer) -> None:
+def print_answer(console: Console, answer: PodAnswer | GangAnswer | ReservationAnswer) -> None:
     """Print everything that the answer holds, in the order in which people ask."""
     verdict = Text(answer.sentence, style=f"bold {_STYLE.get(answer.verdict, 'red')}")
-    parts = _pod_parts(answer) if isinstance(answer, PodAnswer) else _gang_parts(answer)
+    match answer:
+        case PodAnswer():
+            parts = _pod_parts(answer)
+        case GangAnswer():
+            parts = _gang_parts(answer)
+        case ReservationAnswer():
+            parts = _reservation_parts(answer)
     print_parts(console, [verdict, *parts])
+
+
+def _reservation_parts(answer: ReservationAnswer) -> list[RenderableType | None]:
+    return [
+        Text("\n".join(_reservation_facts(answer))),
+        _reserved_amounts(answer),
+        *(_pod_parts(answer.placing) if answer.placing is not None else ()),
+        _pods_beside(answer),
+        _paragraph(_event_texts(answer.events)),
+    ]
+
+
+def _reservation_facts(answer: ReservationAnswer) -> list[str]:
+    lines = [f"phase {answer.phase}"]
+    lines += [f"may be used by {each}" for each in answer.owners]
+    lines += [f"used by {each}" for each in answer.users]
+    lines += [f"ends {answer.ends}"] if answer.ends else []
+    return [*lines, *answer.notes]
+
+
+def _reserved_amounts(answer: ReservationAnswer) -> Table | None:
+    if not answer.amounts:
+        return None
+    table = grid("resource", "held", "used", "left")
+    for each in answer.amounts:
+        table.add_row(each.resource, *(_cell(each.resource, a) for a in (each.held, each.used, each.left)))
+    return table
+
+
+def _pods_beside(answer: ReservationAnswer) -> Table | None:
+    """Return the pods that do not use it although it is for them, or one that was asked about."""
+    if not answer.pods:
+        return None
+    more = answer.pod_count - len(answer.pods)
+    table = grid("pod", "the reservation", title=f"Other pods{f' ({more} more)' if more else ''}")
+    for each in answer.pods:
+        table.add_row(each.pod, each.says)
+    return table
 
 
 def _pod_parts(answer: PodAnswer) -> list[RenderableType | None]:

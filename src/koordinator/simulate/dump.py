@@ -20,8 +20,10 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import FixedClock, parse_rfc3339
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.plugin.handle import Actions
 from koordinator.scheduler.plugin.topology_tree import TopologyTree, build
 from koordinator.scheduler.plugins.built_in import installed_plugins
+from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
 T = TypeVar("T", bound=Object)
@@ -196,6 +198,16 @@ def _decoded(view: type[T], where: str, obj: Json) -> T:
         raise DumpError(where, "", str(error)) from error
 
 
+class DumpActions(Actions):
+    """Actions of an engine that is filled from files: a reserve pod that has a node counts there."""
+
+    table: NodeTable
+
+    def enter_pod(self, old: Pod | None, pod: Pod) -> None:
+        if pod.spec.node_name:
+            self.table.assign(PodInfo.of(pod, self.table.registry), pod.spec.node_name)
+
+
 class DumpSnapshot(msgspec.Struct, frozen=True):
     """An engine as it was when the dump was made. `now_s` is the newest moment that the dump mentions:
     reports of usage are as fresh as they were then."""
@@ -218,7 +230,16 @@ def snapshot(dump: Dump, config: SchedulerConfig, *, seed: int = 0) -> DumpSnaps
     pods = [normalization.normalize_pod(pod, steps) for pod in dump.views(Pod)]
     now_s = newest_s(dump, nodes, pods)
     tree = _guarded(network, dump, nodes)
-    engine = Engine(config, FixedClock(now_s), seed=seed, network=lambda: tree, plugins=installed_plugins())
+    actions = DumpActions()
+    engine = Engine(
+        config,
+        FixedClock(now_s),
+        seed=seed,
+        network=lambda: tree,
+        plugins=installed_plugins(),
+        actions=actions,
+    )
+    actions.table = engine.table
     for node in nodes:
         _guarded(engine.table.set_node, node)
     # Plugins see pods and nodes with current names of resources, as they do in a running scheduler.

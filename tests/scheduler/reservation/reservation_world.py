@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from koordinator.api import crd, labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.feature_gates import Component, FeatureGates
@@ -20,16 +22,10 @@ from koordinator.cluster.protocol import Cluster, WatchEvent
 from koordinator.cluster.supervise import strictly
 from koordinator.cluster.write_through import ClusterWrite, WriteThrough
 from koordinator.local import registry
-from koordinator.scheduler.config import config
-from koordinator.scheduler.config.default_plugins import ReservationArgs
-from koordinator.scheduler.plugin.capabilities import BackgroundController, ControllerProvider
-from koordinator.scheduler.plugin.framework import Plugin, PreBindPlugin
-from koordinator.scheduler.plugin.status import SUCCESS, PodPatch, Status
-from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
 from koordinator.scheduler.plugins.reservation import lifecycle
-from koordinator.scheduler.plugins.reservation.controller import ReservationController
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.scheduler.table.pod_info import PodInfo
 from tests.cluster import virtual_loop
 from tests.scheduler.world import EPOCH_S, node, pod
 
@@ -40,34 +36,13 @@ Json = dict[str, Any]
 HOUR_S = 3600.0
 
 
-class Loops(PreBindPlugin[None], ControllerProvider[None]):
-    """Brings the controller, and nothing else of the plugin."""
-
-    name = "ReservationLoops"
-    args = ReservationArgs
-
-    def __init__(self, args: ReservationArgs, handle: Any) -> None:
-        super().__init__(args, handle)
-        self._controller = ReservationController.of(args, handle)
-
-    def controllers(self) -> Sequence[BackgroundController]:
-        return self._controller.loops()
-
-    async def pre_bind(self, state: None, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
-        return SUCCESS
-
-
 def scheduler(cluster: Cluster, gates: str = "", **args: Any) -> Scheduler:
-    """A scheduler that runs the controller with these arguments."""
-    profile = {
-        "schedulerName": "koord-scheduler",
-        "plugins": {"preBind": {"enabled": [{"name": Loops.name}]}},
-        "pluginConfig": [{"name": Loops.name, "args": args}],
-    }
-    plugins: dict[str, type[Plugin[Any]]] = {**built_in.PLUGINS, Loops.name: Loops}
-    settings = config.decode({"profiles": [profile]})
+    """A scheduler with the shipped profile and these arguments of the plugin."""
+    shipped = default_plugins.shipped_profile()
+    own = PluginConfig(name="Reservation", args=args)
+    profile = msgspec.structs.replace(shipped, plugin_config=[*shipped.plugin_config, own])
     checked = FeatureGates.of(Component.SCHEDULER, gates)
-    return Scheduler(cluster, settings, plugins=plugins, gates=checked)
+    return Scheduler(cluster, SchedulerConfig(profiles=[profile]), gates=checked)
 
 
 class ReservationWorld:

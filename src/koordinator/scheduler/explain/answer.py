@@ -286,6 +286,51 @@ class GangAnswer(AnswerPart, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
+class ReservedAmount(AnswerPart, frozen=True, kw_only=True):
+    """One resource of a reservation; amounts are quantity texts."""
+
+    resource: str
+    held: str
+    used: str
+    left: str
+
+
+class ReservationPod(AnswerPart, frozen=True, kw_only=True):
+    """A pod that may use a reservation, or was asked about: what keeps it from that."""
+
+    pod: str
+    """`namespace/name`."""
+    node: str = ""
+    says: str
+    """What the reservation is to the pod."""
+
+
+class ReservationAnswer(AnswerPart, frozen=True, kw_only=True):
+    """A Reservation: where it is or why it is nowhere, who may use it, and who does."""
+
+    reservation: str
+    uid: str
+    verdict: PodVerdict
+    sentence: str
+    phase: str
+    node: str = ""
+    ends: str = ""
+    """When its time is over, or what else ends it."""
+    owners: list[str] = []
+    """Who may use it, in words."""
+    amounts: list[ReservedAmount] = []
+    users: list[str] = []
+    """Pods (`namespace/name`) that use it."""
+    pods: list[ReservationPod] = []
+    """Other pods that it is for, those that wait first."""
+    pod_count: int = 0
+    """All of these, also those left out."""
+    placing: "PodAnswer | None" = None
+    """Why it has no node, or which one the next cycle would choose."""
+    events: list[EventLine] = []
+    notes: list[str] = []
+
+
 class PodAnswer(AnswerPart, frozen=True, kw_only=True):
     """The whole explanation. `message` is what the scheduler writes into events and conditions."""
 

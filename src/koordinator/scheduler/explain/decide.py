@@ -14,6 +14,7 @@ from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import FREE, Steering, steer
 from koordinator.scheduler.engine.view import View
+from koordinator.scheduler.explain import reserved_room
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import (
     BEST_NODES,
@@ -283,6 +284,7 @@ def _no_fit(found: Survey, steering: Steering, question: PodQuestion, base: PodA
         preemption=preemption,
         rejected_by=sorted(asked.rejected_by),
         remedies=_remedies(found, is_free=is_free) if question.with_remedies else [],
+        notes=[*base.notes, *reserved_room.notes(profile, pod)],
     )
 
 
@@ -403,18 +405,18 @@ def _node_answer(found: Survey, position: int, takers: set[int]) -> NodeAnswer:
         node=table.name_of(row),
         fits=row in takers,
         plugins=surveys.plugin_answers(found, position),
-        resources=_resource_lines(found, row),
-        pod_count=int(table.pod_count[row]),
+        resources=_resource_lines(found, position),
+        pod_count=int(found.pod_count[position]),
         pods_max=int(table.pods_max[row]),
     )
 
 
-def _resource_lines(found: Survey, row: int) -> list[ResourceLine]:
-    table = found.engine.table
+def _resource_lines(found: Survey, position: int) -> list[ResourceLine]:
+    table, row = found.engine.table, int(found.rows[position])
     lines = []
     for column, wanted in wanted_amounts(found).items():
         name = table.registry.names[column]
-        allocatable, requested = int(table.allocatable[column, row]), int(table.requested[column, row])
+        allocatable, requested = int(table.allocatable[column, row]), int(found.requested[column, position])
         short = wanted - (allocatable - requested)
 
         def text(amount: int, name: str = name) -> str:

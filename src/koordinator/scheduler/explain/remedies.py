@@ -13,7 +13,7 @@ from koordinator.api import resource_vector, resources, tolerations
 from koordinator.api.affinity import Taint
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.evaluation_cache import evaluate
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis, is_over, texts_with
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain import variants
@@ -119,7 +119,7 @@ def _takers(found: Survey, change: Sequence[Variant]) -> Rows:
         info = PodInfo.of(pod, engine.table.registry)
     except KoordinatorError:
         return found.rows[:0]  # the change made an amount that is none: nothing to offer
-    evaluation = Evaluation(profile, engine.table, info)
+    evaluation = evaluate(profile, engine.table, info)
     if not evaluation.status.is_success:
         return found.rows[:0]
     rows = evaluation.feasible

@@ -17,6 +17,7 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.engine.answers import left_out_reason
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.evaluation_cache import evaluate
 from koordinator.scheduler.engine.post_filter import KeptFree
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.explain.answer import PluginAnswer, PluginScore, ReasonCount, ScoredNode
@@ -24,6 +25,7 @@ from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes
 from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import trial_of
 
 T = TypeVar("T")
 
@@ -37,6 +39,8 @@ class Survey(msgspec.Struct, frozen=True):
     `rows` are all nodes; `codes` (filters, rows) are the reason codes of each of `filters`, 0 where it has no
     objection. `left_out` (rows,) marks nodes that PreFilter plugins leave out, `kept_free` rows that pass but
     are promised to nominated pods. `ahead` (rows,) are pods of the class that each row is taken to have besides.
+    `requested` (resources, rows) and `pod_count` (rows,) are what nodes hold as they are shown to the pod: without
+    the room of reservations that it may use.
     """
 
     engine: Engine
@@ -50,6 +54,8 @@ class Survey(msgspec.Struct, frozen=True):
     left_out: npt.NDArray[np.bool_]
     pre_filter: tuple[PluginAnswer, ...]
     ahead: I64
+    requested: I64
+    pod_count: I64
 
     @property
     def refused(self) -> npt.NDArray[np.bool_]:
@@ -68,14 +74,15 @@ class Survey(msgspec.Struct, frozen=True):
         """(columns, rows): what is left of these resources, `ahead` considered."""
         table, wanted = self.engine.table, dict(self.pod.requests)
         own = np.array([wanted.get(column, 0) for column in columns], np.int64)[:, np.newaxis]
-        at = np.ix_(np.array(columns, np.intp), self.rows)
-        return np.asarray(table.allocatable[at] - table.requested[at] - own * self.ahead)
+        places = np.array(columns, np.intp)
+        allocatable = table.allocatable[np.ix_(places, self.rows)]
+        return np.asarray(allocatable - self.requested[places] - own * self.ahead)
 
     @property
     def free_pods(self) -> I64:
         """(rows,): how many more pods each takes at most, `ahead` considered."""
         table = self.engine.table
-        return np.asarray(table.pods_max[self.rows] - table.pod_count[self.rows] - self.ahead)
+        return np.asarray(table.pods_max[self.rows] - self.pod_count - self.ahead)
 
     def names_of(self, rows: Iterable[int], limit: int = EXAMPLES_MAX) -> list[str]:
         """Return names of the first rows."""
@@ -92,7 +99,7 @@ def survey(engine: Engine, profile: Profile, pod: PodInfo, ahead: I64 | None = N
 
     `ahead` (table rows,): so many more pods of the class on each row, for filters that foresee what they mean.
     """
-    evaluation = Evaluation(profile, engine.table, pod)
+    evaluation = evaluate(profile, engine.table, pod)
     kept_free: KeptFree = {}
     if len(engine.nominations) and evaluation.status.is_success:
         kept_free = engine.cycle.kept_free(profile, pod, evaluation)
@@ -101,14 +108,30 @@ def survey(engine: Engine, profile: Profile, pod: PodInfo, ahead: I64 | None = N
     filters = tuple(plugin for plugin in profile.filters if plugin.name not in skipped)
     codes = np.zeros((len(filters), rows.size), np.uint16)
     more = np.zeros(rows.size, np.int64) if ahead is None else ahead[rows]
-    if evaluation.status.is_success and rows.size:
-        for index, plugin in enumerate(filters):
-            codes[index] = _codes(plugin, evaluation.state_of(plugin.name), rows, more)
+    with trial_of(engine.table) as what_if:
+        if (shown := profile.extensions.shown_nodes(pod)) is not None:
+            shown.show(what_if)
+        if evaluation.status.is_success and rows.size:
+            for index, plugin in enumerate(filters):
+                codes[index] = _codes(plugin, evaluation.state_of(plugin.name), rows, more)
+        requested, pod_count = engine.table.requested[:, rows], engine.table.pod_count[rows]
     left_out = np.zeros(rows.size, np.bool_)
     if evaluation.narrowed_by:
         left_out = ~np.isin(rows, evaluation.candidates)
     return Survey(
-        engine, profile, pod, evaluation, kept_free, rows, filters, codes, left_out, tuple(pre_filter), more
+        engine,
+        profile,
+        pod,
+        evaluation,
+        kept_free,
+        rows,
+        filters,
+        codes,
+        left_out,
+        tuple(pre_filter),
+        more,
+        requested,
+        pod_count,
     )
 
 

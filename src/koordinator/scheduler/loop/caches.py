@@ -52,6 +52,10 @@ class Caches:
                 informer = self._informers[key] = self._informer(*key)
             informer.add_handler(watch.on_add, watch.on_update, watch.on_delete)
 
+    def find(self, view: type[T]) -> Informer[T] | None:
+        """Return the informer of all objects of a kind, where somebody watches them."""
+        return self._informers.get((view, "", ""))
+
     def live(self, pod: Pod) -> Pod | None:
         """Return the pod as the API said last; None when it is gone or another one has its name."""
         meta = pod.metadata

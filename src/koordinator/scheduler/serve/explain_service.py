@@ -1,5 +1,6 @@
-"""Explain over HTTP why a pod (`GET /apis/v1/explain/<namespace>/<pod>`) or a gang (`GET
-/apis/v1/explain/gangs/<namespace>/<gang>`) is pending, from the scheduler that decides about it."""
+"""Explain over HTTP why a pod (`GET /apis/v1/explain/<namespace>/<pod>`), a gang (`GET
+/apis/v1/explain/gangs/<namespace>/<gang>`) or a Reservation (`GET /apis/v1/explain/cluster/reservations/<name>`) is
+pending, from the scheduler that decides about it."""
 
 import difflib
 from collections.abc import Awaitable, Callable, Iterable
@@ -9,10 +10,12 @@ from aiohttp import web
 
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
+from koordinator.api.reservation import Reservation
 from koordinator.scheduler.explain.answer import BEST_NODES, ConditionLine, GangAnswer, PodAnswer, QueueLine
 from koordinator.scheduler.explain.decide import PodQuestion, every_node, explain
 from koordinator.scheduler.explain.gang_group import GangSet, gang_keys, group_of, group_of_pod
 from koordinator.scheduler.explain.gangs import GangExplanation, explain_group
+from koordinator.scheduler.explain.reservations import explain_reservation
 from koordinator.scheduler.explain.survey import in_turns
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -20,6 +23,7 @@ from koordinator.scheduler.table.pod_info import PodInfo
 PATH = "/explain/{namespace}/{pod}"
 """Below `/apis/v1`, which only the leader serves."""
 GANG_PATH = "/explain/gangs/{namespace}/{gang}"
+RESERVATION_PATH = "/explain/cluster/reservations/{reservation}"
 ALIKE_MAX = 5
 BEST_MAX = 1_000
 
@@ -63,6 +67,28 @@ def gang_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.
             alike = names_alike(key, gang_keys(scheduler.engine))
             return json_response({"message": f"cannot find gang {key}", "alike": alike}, 404)
         return json_response(found)
+
+    return answer
+
+
+def reservation_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Answers `RESERVATION_PATH`. Query parameter: `pod` (`namespace/name`), the only one to tell about."""
+
+    async def answer(request: web.Request) -> web.Response:
+        name, pod = request.match_info["reservation"], request.query.get("pod", "")
+        informer = scheduler.caches.find(Reservation)
+        known = informer.list() if informer is not None else []
+        found = next((each for each in known if each.metadata.name == name), None)
+        if found is None:
+            alike = names_alike(name, [each.metadata.name for each in known])
+            return json_response({"message": f"cannot find reservation {name}", "alike": alike}, 404)
+        if pod and scheduler.caches.pods.get(*reversed(pod.split("/", 1))) is None:
+            return json_response({"message": f"cannot find pod {pod}", "alike": []}, 404)
+        engine = scheduler.engine
+        for profile in engine.profiles.values():
+            engine.refresh(profile, scheduler.clock.now())
+        steps = explain_reservation(engine, found, scheduler.caches.pods.list(), pod)
+        return json_response(await in_turns(steps, engine))
 
     return answer
 

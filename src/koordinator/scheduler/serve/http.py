@@ -189,6 +189,7 @@ def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -
     add("GET", "/__services__", services)
     add("GET", "/nodes/{node}", node)
     add("GET", explain_service.GANG_PATH, explain_service.gang_handler(scheduler))
+    add("GET", explain_service.RESERVATION_PATH, explain_service.reservation_handler(scheduler))
     add("GET", explain_service.PATH, explain_service.handler(scheduler))
     for plugin, endpoints in scheduler.engine.endpoints().items():
         for endpoint in endpoints:

@@ -64,12 +64,13 @@ _WORDS = {
 def facts(judge: NodeJudge, ledger: ReservationLedger, state: OwnerState, row: int) -> tuple[str, ...]:
     """Return what each reservation on a node is to the pod, one sentence for each."""
     return tuple(
-        f"reservation {record.name} {_words(judge, state, record, row)}"
+        f"reservation {record.name} {words(judge, state, record, row)}"
         for record in sorted(ledger.at(row), key=lambda each: each.name)
     )
 
 
-def _words(judge: NodeJudge, state: OwnerState, record: ReservationRecord, row: int) -> str:
+def words(judge: NodeJudge, state: OwnerState, record: ReservationRecord, row: int) -> str:
+    """Return what a reservation on a row is to a pod, or why it is nothing: the rest of a sentence."""
     if record.group.owners.error:
         return f"can be used by nobody: {record.group.owners.error}"
     if record.group.number not in state.groups:

@@ -166,6 +166,16 @@ def expiry_reason(reservation: Reservation, node_exists: bool, now_s: float) -> 
     return ""
 
 
+def end_s(reservation: Reservation) -> float | None:
+    """Return when its time is over; None: never. Raises: ProtocolError."""
+    ttl_s, created_s = _ttl_s(reservation), _created_s(reservation)
+    if ttl_s == 0.0:
+        return None
+    expires_s = _time(reservation, "spec.expires", reservation.spec.expires)
+    aged_s = created_s + ttl_s if ttl_s is not None and created_s is not None else None
+    return min((each for each in (expires_s, aged_s) if each is not None), default=None)
+
+
 def revisit_s(reservation: Reservation, now_s: float) -> float:
     """Return seconds until the next look at a reservation that has not ended; 0 when no time is set. Raises:
     ProtocolError."""
