@@ -1,0 +1,252 @@
+"""Whole lives of schedulers under random faults, with cards, virtual functions and Reservations of them.
+
+Nothing is ever given twice, and in the end the scheduler knows exactly what one knows that has just started."""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+
+from koordinator.api import crd
+from koordinator.api.annotations import device as annotation
+from koordinator.api.core import Node, Pod
+from koordinator.api.device import Device
+from koordinator.api.groups import CustomResourceDefinition
+from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation
+from koordinator.cluster import errors
+from koordinator.scheduler.config import default_plugins
+from koordinator.scheduler.config.config import PluginRef, SchedulerConfig
+from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache
+from koordinator.scheduler.scheduler import Scheduler
+from koordinator.scheduler.table.pod_info import PodInfo
+from tests.churn.table_differences import differences
+from tests.cluster import virtual_loop
+from tests.scheduler.device_share.test_plugin import CORE, HINT, MEMORY, RATIO, RDMA, device, gpu_pod
+from tests.scheduler.device_share.test_reserved_devices import gpu_reservation
+from tests.scheduler.test_fault_injection import LABELS, NODES, SETTLE_S, UNREST_S, Ledger, Life
+from tests.scheduler.world import node
+
+Json = dict[str, Any]
+GENERAL = {HINT: json.dumps({"rdma": {"vfSelector": {"matchLabels": {"type": "general"}}}})}
+GPUS, NICS = 2, 1
+EXTRA = {CORE: "200", RATIO: "200", MEMORY: "32Gi", RDMA: "100"}
+
+
+def config() -> SchedulerConfig:
+    """The shipped configuration, with a plugin that holds pods back and has bugs."""
+    shipped = default_plugins.shipped_config()
+    [profile] = shipped.profiles
+    assert profile.plugins is not None
+    sets = {
+        point: msgspec.structs.replace(found, enabled=[*found.enabled, PluginRef(name="Ledger")])
+        for point in ("reserve", "permit", "pre_bind")
+        for found in (getattr(profile.plugins, point),)
+    }
+    plugins = msgspec.structs.replace(profile.plugins, **sets)
+    return msgspec.structs.replace(shipped, profiles=[msgspec.structs.replace(profile, plugins=plugins)])
+
+
+class DeviceLife(Life):
+    """Users who want cards, and daemons that report other ones every now and then."""
+
+    def _new_scheduler(self) -> Scheduler:
+        return Scheduler(
+            self.faulty, config(), seed=self.seed, plugins={**built_in.PLUGINS, "Ledger": Ledger}
+        )
+
+    async def act(self) -> None:
+        act = self.rng.choice(
+            (self._create,) * 6
+            + (self._delete,) * 3
+            + (self._finish, self._lose_node, self._touch, self._report, self._reserve, self._end_reservation)
+        )
+        with contextlib.suppress(errors.NotFound, errors.AlreadyExists):
+            await act()
+
+    async def _create(self) -> None:
+        rng = self.rng
+        has_nic = rng.random() < 0.3
+        body = gpu_pod(
+            f"pod-{next(self._numbers)}",
+            rng.choice((30, 50, 70, 100, 200)),
+            annotations=GENERAL if has_nic else {},
+            extra={RDMA: "1"} if has_nic else {},
+        )
+        body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "100m"
+        del body["metadata"]["uid"]
+        body["metadata"]["labels"] = {name: "yes" for name in LABELS if rng.random() < 0.1}
+        if rng.random() < 0.4:
+            body["metadata"]["labels"]["app"] = "web"
+        await self.api.create(Pod, body, "default")
+
+    async def _report(self) -> None:
+        """A card or NIC fails or recovers, one is gone or back, or the report as a whole."""
+        name, rng = f"node-{self.rng.randrange(NODES)}", self.rng
+        if rng.random() < 0.2:
+            await self.api.delete(Device, name)
+            await asyncio.sleep(rng.uniform(0.0, 1.0))
+        body = device(name, GPUS, nics=NICS, unhealthy=(rng.randrange(GPUS),) if rng.random() < 0.5 else ())
+        if rng.random() < 0.3:
+            del body["spec"]["devices"][rng.randrange(GPUS + NICS)]
+        if rng.random() < 0.2:
+            body["spec"]["devices"][0]["minor"] = 5
+        await self.set_device(body)
+
+    async def set_device(self, body: Json) -> None:
+        try:
+            await self.api.create(Device, body)
+        except errors.AlreadyExists:
+            await self.api.patch(Device, body["metadata"]["name"], {"spec": body["spec"]})
+
+    async def _reserve(self) -> None:
+        rng = self.rng
+        body = gpu_reservation(
+            f"room-{next(self._numbers)}",
+            rng.choice((50, 100)),
+            more={RDMA: "1"} if rng.random() < 0.3 else None,
+            allocateOnce=rng.random() < 0.3,
+            allocatePolicy=rng.choice(("", "Aligned", "Restricted")),
+        )
+        body["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "200m"
+        del body["metadata"]["uid"]
+        await self.api.create(Reservation, body)
+
+    async def _end_reservation(self) -> None:
+        found = (await self.api.list(Reservation)).items
+        if found:
+            await self.api.delete(Reservation, self.rng.choice(found).metadata.name)
+
+    async def _lose_node(self) -> None:
+        name = f"node-{self.rng.randrange(NODES)}"
+        await self.api.delete(Node, name)
+        await asyncio.sleep(self.rng.uniform(0.0, 1.0))
+        for found in (await self.api.list(Pod)).items:
+            if found.spec.node_name == name:
+                await self.api.delete(Pod, found.metadata.name, "default", grace_period_s=0)
+        await self.api.create(Node, node(name, extra=EXTRA))
+
+    # What must hold
+
+    async def check_step(self) -> None:
+        await self._check_assumed(self.scheduler)
+        await self.check_devices()
+
+    async def check_devices(self) -> None:
+        """No card is given out beyond its whole, and no virtual function twice; of a Reservation counts what its
+        owners do not use."""
+        cores: Counter[tuple[str, int]] = Counter()
+        vfs: Counter[tuple[str, str]] = Counter()
+        owned: dict[str, Counter[int]] = {}
+        owned_vfs: dict[str, set[str]] = {}
+        for pod in (await self.api.list(Pod)).items:
+            if not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
+                continue
+            cards, bus_ids = _holds(pod.metadata.annotations)
+            for minor, core in cards.items():
+                cores[pod.spec.node_name, minor] += core
+            vfs.update((pod.spec.node_name, bus_id) for bus_id in bus_ids)
+            used = RESERVATION_ALLOCATED.read(pod.metadata.annotations)
+            if used is not None:
+                owned.setdefault(used.uid, Counter()).update(cards)
+                owned_vfs.setdefault(used.uid, set()).update(bus_ids)
+        for room in (await self.api.list(Reservation)).items:
+            if room.status.phase != "Available":
+                continue
+            cards, bus_ids = _holds(room.metadata.annotations)
+            own, uid = owned.get(room.metadata.uid, Counter()), room.metadata.uid
+            for minor, core in cards.items():
+                cores[room.status.node_name, minor] += max(0, core - own[minor])
+            vfs.update((room.status.node_name, each) for each in bus_ids - owned_vfs.get(uid, set()))
+        assert all(core <= 100 for core in cores.values()), cores
+        assert all(count == 1 for count in vfs.values()), vfs
+
+    async def check_settled(self) -> None:
+        await self.check_step()
+        fresh = Scheduler(self.api, config(), plugins={**built_in.PLUGINS, "Ledger": Ledger})
+        async with fresh.following():
+            probes = [
+                gpu_pod("whole", 100),
+                gpu_pod("half", 50),
+                gpu_pod("nic", 50, annotations=GENERAL, extra={RDMA: "1"}),
+            ]
+            assert differences(self.scheduler, fresh, probes) == []
+            assert _books(self.scheduler) == _books(fresh)
+            [profile] = fresh.profiles.values()
+            for pod in (await self.api.list(Pod)).items:
+                if not pod.spec.node_name:
+                    info = PodInfo.of(pod, fresh.table.registry)
+                    rows = Evaluation(profile, fresh.table, info).feasible
+                    names = [fresh.table.name_of(row) for row in rows.tolist()]
+                    assert names == [], f"{pod.key} waits although it fits"
+
+
+def _holds(annotations: dict[str, str]) -> tuple[dict[int, int], set[str]]:
+    """Cores by minor, and bus ids of virtual functions."""
+    found = annotation.DEVICE_ALLOCATED.read(annotations) or {}
+    cards = {each.minor: int(str(each.resources[CORE])) for each in found.get("gpu", ())}
+    vfs = {vf.bus_id for each in found.get("rdma", ()) if each.extension for vf in each.extension.vfs}
+    return cards, vfs
+
+
+def _books(scheduler: Scheduler) -> Json:
+    cache = scheduler.table.shared(NodeDeviceCache)
+    table, found = scheduler.table, {}
+    for row in table.rows.tolist():
+        record = cache.at(row)
+        free = {
+            name: columns.free(name)[:, row].tolist()
+            for columns in cache.columns.by_type.values()
+            for name in (CORE, RATIO, RDMA)
+            if columns.knows(name)
+        }
+        used = {t: of_type for t, of_type in record.used.items() if of_type}
+        found[table.name_of(row)] = (record.held, used, record.devices.taken_vfs, free)
+    return found
+
+
+async def live(seed: int, restart_at: int | None = None) -> None:
+    life = DeviceLife(seed, restart_at)
+    for manifest in crd.manifests():
+        await life.api.create(CustomResourceDefinition, manifest)
+    for number in range(NODES):
+        name = f"node-{number}"
+        await life.api.create(Node, node(name, extra=EXTRA))
+        await life.set_device(device(name, GPUS, nics=NICS))
+    task = asyncio.create_task(life.schedule(), name="schedulers")
+    try:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + UNREST_S
+        while loop.time() < until_s:
+            await life.act()
+            await life.check_step()
+            await asyncio.sleep(life.rng.uniform(0.0, 0.4))
+            await life.check_step()
+        life.faulty.heal()
+        await asyncio.sleep(SETTLE_S)
+        await life.check_settled()
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_no_card_is_given_twice_or_lost(seed: int) -> None:
+    virtual_loop.run(live(seed))
+
+
+@pytest.mark.parametrize("restart_at", [3, 21, 89])
+def test_a_restarted_scheduler_knows_who_holds_which_card(restart_at: int) -> None:
+    virtual_loop.run(live(100, restart_at))
