@@ -1,5 +1,6 @@
 """Write what became of a Reservation: bound to a node, or why it found none. Source: behaviour/reservations 9."""
 
+import asyncio
 import logging
 import random
 from typing import Any
@@ -13,6 +14,7 @@ from koordinator.scheduler.plugin.events import BINDING, SCHEDULING
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugin.handle import SchedulingFailure
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, event_note
+from koordinator.scheduler.plugins.default_binder import LOOK_PAUSES_S
 from koordinator.scheduler.plugins.reservation import lifecycle, objects
 from koordinator.scheduler.plugins.reservation.store import ReservationStore
 
@@ -38,15 +40,28 @@ class ReservationWriter:
         known = self._store.find(uid)
         if known is None:
             return error("reservation is gone")
-        try:
-            bound = await self._write(
-                known, lambda live: lifecycle.bound(live, node_name, self._handle.clock.now())
-            )
-        except (errors.ApiError, KoordinatorError) as failure:
-            return error(str(failure))
+        for pause_s in (*LOOK_PAUSES_S, None):
+            try:
+                bound = await self._write(known, lambda live: self._bound(live, node_name))
+            except (errors.ApiError, KoordinatorError) as failure:
+                # Nobody answered: it may have its node all the same, and its room is kept until that is known.
+                if pause_s is None or not isinstance(failure, errors.ApiError) or failure.code < 500:
+                    return error(str(failure))
+                await asyncio.sleep(pause_s)
+                continue
+            break
         text = f"Successfully assigned {bound.metadata.name} to {node_name}"
         self._handle.actions.event(profile_name, bound, "Normal", "Scheduled", text, action=BINDING)
         return SUCCESS
+
+    def _bound(self, live: Reservation, node_name: str) -> ReservationStatus:
+        """Raises: NotActiveError when it has ended, or is on another node already; ProtocolError, QuantityError."""
+        on = live.status.node_name
+        if on and on != node_name:
+            raise lifecycle.NotActiveError(f"reservation is already assigned to node {on}")
+        if on and objects.is_available(live):
+            return live.status  # an earlier write arrived, and its answer did not
+        return lifecycle.bound(live, node_name, self._handle.clock.now())
 
     def tell_unscheduled(self, failure: SchedulingFailure) -> None:
         """Tell users of a Reservation why it found no node."""
