@@ -67,7 +67,11 @@ DECISIONS = (
     help="Draw none: take the mutants of a pass that --keep wrote, wherever their lines are today.",
 )
 @click.option(
-    "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds for the tests of a mutant."
+    "--timeout",
+    "timeout_s",
+    default=120.0,
+    show_default=True,
+    help="Seconds of CPU time for the tests of a mutant.",
 )
 @click.option("--record", is_flag=True, help="Record anew which test runs which line: a run of all tests.")
 @click.option(

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import gc
 import importlib.machinery
+import math
 import os
 import resource
 import select
@@ -43,6 +44,8 @@ _AT_IMPORT = "?at import"
 _DIED = "died"
 _BYTES_MAX = 6 << 30
 """What a fault may take of the machine's memory."""
+_WALL_FACTOR_MAX = 5
+"""How much longer than its CPU time a fault may take: others use the machine, too, and who waits uses none."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -113,7 +116,7 @@ class Loop:
 
 
 def _forked(work: Callable[[], str], timeout_s: float) -> str:
-    """What the work said in a process of its own, nothing when it did not end in time: that may be the machine's
+    """What the work said in a process of its own, nothing when so much CPU time was not enough: that may be the test's
     fault. One that dies has noticed: a test that hangs, or takes all memory, ends it."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -122,6 +125,7 @@ def _forked(work: Callable[[], str], timeout_s: float) -> str:
     if not pid:
         os.setsid()
         resource.setrlimit(resource.RLIMIT_AS, (_BYTES_MAX, _BYTES_MAX))
+        _end_after(timeout_s, writing)
         silent = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(silent, fd)
@@ -133,7 +137,7 @@ def _forked(work: Callable[[], str], timeout_s: float) -> str:
         os._exit(0)
     os.close(writing)
     try:
-        ready, _, _ = select.select([reading], [], [], timeout_s)
+        ready, _, _ = select.select([reading], [], [], _WALL_FACTOR_MAX * timeout_s)
         said = os.read(reading, 65536).decode() if ready else "-"
         return {"-": "", "": _DIED}.get(said, said)
     finally:
@@ -141,6 +145,17 @@ def _forked(work: Callable[[], str], timeout_s: float) -> str:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def _end_after(cpu_s: float, writing: int) -> None:
+    """End this process, having said nothing, once it has used so much CPU time: a busy machine finds no fault less."""
+
+    def end(*_: object) -> None:
+        os.write(writing, b"-")
+        os._exit(0)
+
+    signal.signal(signal.SIGXCPU, end)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(cpu_s), resource.RLIM_INFINITY))
 
 
 def _in_place(mutant: Mutant, items: list[pytest.Item]) -> str:

@@ -2,7 +2,12 @@
 
 from typing import Any
 
+import pytest
+
+from koordinator.api.decode import from_builtins
+from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim
 from koordinator.scheduler.config import config
+from koordinator.scheduler.plugins.volumes.catalog import CLASS_ANNOTATION, class_of, class_of_volume
 from tests.scheduler.world import World, node, play, pod
 
 Json = dict[str, Any]
@@ -78,6 +83,23 @@ async def a_pod_with_a_claim(world: World, storage_class: str) -> None:
     await world.settle(1)
     world.api.put("Pod", user_of("db", "data"))
     await world.settle(5)
+
+
+@pytest.mark.parametrize(
+    ("annotated", "named", "found"),
+    [("old", "new", "old"), ("", "new", "new"), ("old", "", "old"), ("", "", "")],
+    ids=["the annotation goes before the field", "the field", "the annotation alone", "neither"],
+)
+def test_claims_and_volumes_name_their_class_by_the_beta_annotation_or_the_field(
+    annotated: str, named: str, found: str
+) -> None:
+    body = {
+        "metadata": {"annotations": {CLASS_ANNOTATION: annotated} if annotated else {}},
+        "spec": {"storageClassName": named} if named else {},
+    }
+
+    assert class_of(from_builtins(body, PersistentVolumeClaim)) == found
+    assert class_of_volume(from_builtins(body, PersistentVolume)) == found
 
 
 def test_a_pod_follows_the_volume_and_is_bound_once_its_claim_is() -> None:
