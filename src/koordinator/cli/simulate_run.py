@@ -20,10 +20,12 @@ from koordinator.cli.tables import UNBOUNDED, console, table_of
 from koordinator.simulate import replay, replay_input, replay_report
 from koordinator.simulate.replay_options import Gpu, Order
 from koordinator.simulate.replay_report import ReplayReport
+from koordinator.simulate.replay_reservations import ReservationOutcome
 
 BAR_WIDTH = 30
 RESOURCES_SHOWN = 2
 LEFT_OVER_SHOWN = 8
+UNPLACED_MAX = 5
 
 
 def scheduling(
@@ -101,6 +103,8 @@ def print_report(console: Console, found: ReplayReport) -> None:
         console.print(f"{found.gpu_pods_left_out:,} pods that ask for GPUs are left out (--gpu).")
     if found.ended_left_out:
         console.print(f"{found.ended_left_out:,} pods of the files had ended already.")
+    if found.reservations is not None:
+        _reservations(console, found.reservations)
     speed = found.speed
     console.print(
         f"{speed.placing_s:.2f} s for {speed.attempts:,} attempts ({speed.pods_per_s:,.0f} pods/s; "
@@ -120,6 +124,15 @@ def print_report(console: Console, found: ReplayReport) -> None:
     if found.left_over:
         console.print(_left_over(found))
     console.print(_histogram(found))
+
+
+def _reservations(console: Console, found: ReservationOutcome) -> None:
+    console.print(
+        f"Reservations: {found.held:,} held room already, {found.placed:,} found a node, "
+        f"{len(found.unplaced):,} did not; {found.pods_inside:,} pods were placed in them."
+    )
+    for name, why in sorted(found.unplaced.items())[:UNPLACED_MAX]:
+        console.print(f"  {name}: {why}")
 
 
 def _grid(title: str, *columns: str) -> Table:

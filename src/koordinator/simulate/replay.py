@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.meta import Object
+from koordinator.api.reservation import Reservation
 from koordinator.api.resource_vector import I64
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config.config import PluginRef, Plugins, PluginSet, SchedulerConfig
@@ -33,6 +34,7 @@ from koordinator.simulate.replay_csv import TimedPod
 from koordinator.simulate.replay_input import InputError, ReplayInput, network_of
 from koordinator.simulate.replay_options import Order
 from koordinator.simulate.replay_permits import ReplayActions
+from koordinator.simulate.replay_reservations import ReplayReservations, ReservationOutcome
 
 PROGRESS_PODS = 256
 """Pods between two reports of progress."""
@@ -77,6 +79,7 @@ class ReplayResult(msgspec.Struct, frozen=True):
     resources: tuple[str, ...]
     samples: list[ReplaySample]
     fullest: Occupancy
+    reservations: ReservationOutcome
 
 
 Progress = Callable[[int, int], None]
@@ -112,6 +115,7 @@ def run(
         replay.resources,
         replay.samples,
         replay.fullest or replay.occupancy(),
+        replay.reservations.outcome,
     )
 
 
@@ -161,6 +165,10 @@ class _Replay:
             for watch in handle.watches:
                 for obj in self._seen_at_first(given, watch.view):
                     watch.on_add(obj)
+        self.reservations = self.actions.reservations = ReplayReservations(
+            self.engine, self.clock, self._happened
+        )
+        self.reservations.begin(given.others.views(Reservation))
         self.infos = [self._info(each) for each in given.pods]
         self.resources = _requested(self.infos, self.engine)
 
@@ -181,7 +189,7 @@ class _Replay:
     @staticmethod
     def _seen_at_first(given: ReplayInput, view: type[Any]) -> Sequence[Object]:
         """Objects that are there before the first pod comes; the pods are those that are replayed, as they come."""
-        if view is Pod:
+        if view in (Pod, Reservation):
             return ()
         return given.nodes if view is Node else given.others.views(view)
 
@@ -216,6 +224,7 @@ class _Replay:
         """The pod is on its node for good."""
         for plugin in self.profile_of(placed.pod).post_binds:
             plugin.post_bind(placed.pod, placed.node_name)
+        self.reservations.bound(placed)
 
     def forget(self, placed: Placed) -> None:
         """The pod gives its place back."""

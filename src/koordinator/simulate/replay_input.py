@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from koordinator.api import normalization
+from koordinator.api import labels, normalization
 from koordinator.api.core import Node, Pod, PodStatus
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.meta import ObjectMeta
 from koordinator.clock import parse_rfc3339
 from koordinator.scheduler.plugin.topology_tree import TopologySpecError, TopologyTree
 from koordinator.simulate import dump as dumps
@@ -77,6 +78,11 @@ def _refuse_duplicates(kind: str, names: list[str]) -> None:
         seen.add(name)
 
 
+def _own(meta: ObjectMeta) -> dict[str, str]:
+    """Return the annotations without what says where the pod was placed."""
+    return {key: text for key, text in meta.annotations.items() if key != labels.RESERVATION_ALLOCATED}
+
+
 def _pods_of(dump: Dump) -> tuple[list[TimedPod], int]:
     """Return pods of a dump as if nobody had placed them yet, and how many have ended already."""
     steps = normalization.PodSteps.of(FeatureGates.of(Component.SCHEDULER))
@@ -91,7 +97,7 @@ def _pods_of(dump: Dump) -> tuple[list[TimedPod], int]:
         arrives_s, departs_s = _seconds(meta.creation_timestamp), _seconds(meta.deletion_timestamp)
         fresh = replace(
             pod,
-            metadata=replace(meta, uid=meta.uid or pod.key, deletion_timestamp=None),
+            metadata=replace(meta, uid=meta.uid or pod.key, deletion_timestamp=None, annotations=_own(meta)),
             spec=replace(pod.spec, node_name=""),
             status=PodStatus(phase="Pending"),
         )

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from koordinator.api.core import Pod
 from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.plugin.handle import Actions
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
+from koordinator.simulate.replay_reservations import ReplayReservations
 
 
 class HeldPod(msgspec.Struct, frozen=True):
@@ -22,9 +24,18 @@ class ReplayActions(Actions):
     (`settle`)."""
 
     def __init__(self) -> None:
+        self.reservations: ReplayReservations | None = None
         self._held: dict[str, HeldPod] = {}
         self._decided: deque[tuple[Placed, Status]] = deque()
         self._woken: list[str] = []
+
+    def enter_pod(self, old: Pod | None, pod: Pod) -> None:
+        if self.reservations is not None:
+            self.reservations.enter_pod(pod)
+
+    def remove_pod(self, pod: Pod) -> None:
+        if self.reservations is not None:
+            self.reservations.remove_pod(pod)
 
     def hold(self, placed: Placed) -> None:
         """The pod has a place, and has to wait."""

@@ -22,6 +22,7 @@ from koordinator.api import resource_vector
 from koordinator.api.resource_vector import I64
 from koordinator.simulate.replay import PodOutcome, ReplayResult, ReplaySample
 from koordinator.simulate.replay_input import ReplayInput
+from koordinator.simulate.replay_reservations import ReservationOutcome
 
 BINS = 10
 EXAMPLES_MAX = 3
@@ -108,6 +109,8 @@ class ReplayReport(ReportPart, frozen=True, kw_only=True):
     mean: dict[str, float] = {}
     """Share allocated at most at any moment, and over time (time line only)."""
     samples: list[ReplaySample] = []
+    reservations: ReservationOutcome | None = None
+    """Absent where the files have none."""
 
 
 def report(given: ReplayInput, result: ReplayResult, reading_s: float, placing_s: float) -> ReplayReport:
@@ -149,6 +152,7 @@ def report(given: ReplayInput, result: ReplayResult, reading_s: float, placing_s
         peak=_peak(result),
         mean=_mean(result),
         samples=result.samples,
+        reservations=result.reservations if result.reservations != ReservationOutcome() else None,
     )
 
 
