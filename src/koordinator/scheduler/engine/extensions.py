@@ -28,7 +28,6 @@ from koordinator.scheduler.plugin.capabilities import (
     ReservationFilterPlugin,
     ReservationNominator,
     ReservationPreBindPlugin,
-    ReservationRestorePlugin,
     ReservationScorePlugin,
     ReservePodProvider,
     ResizePodPlugin,
@@ -106,7 +105,6 @@ class Extensions:
         self.nominator = _last(among(ReservationNominator))
         self.reservation_cache = _last(among(ReservationCache))
         self.reserve_pods = _last(among(ReservePodProvider))
-        self.restorers = among(ReservationRestorePlugin)
         self.reservation_filters = among(ReservationFilterPlugin)
         self.reservation_scorers = among(ReservationScorePlugin)
         self.reservation_pre_binds = at("pre_bind", ReservationPreBindPlugin)
@@ -126,7 +124,6 @@ class Extensions:
             self.find_one_nodes,
             (self.prefer_nodes, self.nominator),
             self.resizers,
-            self.restorers,
             self.reservation_filters,
             self.reservation_scorers,
             self.reservation_pre_binds,
@@ -206,31 +203,6 @@ class Extensions:
     def reserve_pod(self, uid: str) -> Pod | None:
         """Return the state of a pod that only the scheduler knows."""
         return self.reserve_pods.reserve_pod(uid) if self.reserve_pods is not None else None
-
-    def restore(
-        self,
-        states: States,
-        pod: PodInfo,
-        row: int,
-        matched: Sequence[Reservation],
-        others: Sequence[Reservation],
-    ) -> Status:
-        """Have all plugins give back what reservations hold on a node; the first failure ends it."""
-        for plugin in self.restorers:
-            status = plugin.restore(states[plugin.name], pod, row, matched, others)
-            if not status.is_success:
-                return status.by(plugin.name)
-        return SUCCESS
-
-    def restore_preallocated(
-        self, states: States, reservation: Reservation, row: int, candidates: Sequence[PodInfo]
-    ) -> Status:
-        """Restore as `restore` does, for a reservation that is to take over running pods."""
-        for plugin in self.restorers:
-            status = plugin.restore_preallocated(states[plugin.name], reservation, row, candidates)
-            if not status.is_success:
-                return status.by(plugin.name)
-        return SUCCESS
 
     def filter_reservation(self, states: States, pod: PodInfo, reservation: Reservation, row: int) -> Status:
         """Success, or the first refusal of a reservation."""

@@ -24,7 +24,7 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.reservation import Reservation
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.supervise import Guard, supervise
-from koordinator.scheduler.plugin.framework import Diagnosis, Plugin, PreFilterResult, S
+from koordinator.scheduler.plugin.framework import Diagnosis, Handle, Plugin, PreFilterResult, S
 from koordinator.scheduler.plugin.status import SUCCESS, PodPatch, Status, Suggestion
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
@@ -319,6 +319,15 @@ class ReservationNominator(Plugin[S]):
         """The pod is reserved, or its attempt failed without a nominated node."""
 
 
+def nominated_reservation(handle: Handle, uid: str, node_name: str) -> Reservation | None:
+    """Return the Reservation that a pod is to use on a node, as the profile's nominator remembers it."""
+    found = (
+        each.nominated(uid, node_name)
+        for each in handle.companions(ReservationNominator)  # type: ignore[type-abstract]
+    )
+    return next((each for each in found if each is not None), None)
+
+
 class ReservationCache(Plugin[S]):
     """Knows the reservations that hold room. The last of a profile counts."""
 
@@ -343,22 +352,6 @@ class ReservePodProvider(Plugin[S]):
     @abc.abstractmethod
     def reservation_for(self, uid: str) -> Reservation | None:
         """Return the Reservation that a reserve pod stands for."""
-
-
-class ReservationRestorePlugin(Plugin[S]):
-    """Gives back what reservations hold, for pods that may use them, in books of the plugin's own."""
-
-    @abc.abstractmethod
-    def restore(
-        self, state: S, pod: PodInfo, row: int, matched: Sequence[Reservation], others: Sequence[Reservation]
-    ) -> Status:
-        """For one node: `matched` reservations may be used by the pod, `others` only hold room."""
-
-    def restore_preallocated(
-        self, state: S, reservation: Reservation, row: int, candidates: Sequence[PodInfo]
-    ) -> Status:
-        """For a reservation that is to take over running pods: what they hold is its own."""
-        return SUCCESS
 
 
 class ReservationFilterPlugin(Plugin[S]):

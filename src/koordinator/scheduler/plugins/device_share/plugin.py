@@ -27,9 +27,9 @@ from koordinator.scheduler.plugin.capabilities import (
     ApiRequest,
     Endpoint,
     ReservationFilterPlugin,
-    ReservationNominator,
     ReservationPreBindPlugin,
     ReservationScorePlugin,
+    nominated_reservation,
 )
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
@@ -323,16 +323,8 @@ class DeviceShare(
             uids = [each.uid for each in there if labels.RESERVE_POD in each.pod.metadata.annotations]
             found = [record.reserved_by(uid, is_restricted=False) for uid in uids]
             return Room(numa_nodes, [each for each in found if each is not None], is_ignoring=True)
-        reserved = _reserved_by(record, self._nominated(pod, row))
+        reserved = _reserved_by(record, nominated_reservation(self.handle, pod.uid, self._table.name_of(row)))
         return Room(numa_nodes, (reserved,) if reserved is not None else ())
-
-    def _nominated(self, pod: PodInfo, row: int) -> Reservation | None:
-        name = self._table.name_of(row)
-        for nominator in self.handle.companions(ReservationNominator):  # type: ignore[type-abstract]
-            found = nominator.nominated(pod.uid, name)
-            if found is not None:
-                return found
-        return None
 
     def filter_reservation(
         self, state: DeviceState | None, pod: PodInfo, reservation: Reservation, row: int
@@ -399,7 +391,7 @@ class DeviceShare(
         else:
             decision = self._exact.decide(state, record, room, reserves=True)
         if decision.status.is_success:
-            reservation = self._nominated(pod, row)
+            reservation = nominated_reservation(self.handle, pod.uid, self._table.name_of(row))
             uid = reservation.metadata.uid if reservation is not None else ""
             self.cache.reserve(row, pod.uid, held_of(decision), uid)
         return decision.status

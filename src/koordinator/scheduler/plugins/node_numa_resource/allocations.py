@@ -18,11 +18,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import labels
+from koordinator.api import labels, pod_labels
 from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_labels import NodeCPUBindPolicy
+from koordinator.api.reservation import RESERVATION_ALLOCATED
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.node_numa_resource import holdings, node_view
 from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
@@ -34,6 +35,7 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     PodHolding,
 )
 from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS, NUMANodeView
+from koordinator.scheduler.plugins.node_numa_resource.reserved_holdings import Held, ReservedHoldings
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.table.columns import RowChange, Rows, at
 from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, SMALL_AMOUNT_MAX, NodeTable, RowKeeper
@@ -277,7 +279,7 @@ class NUMAColumns:
 log = logging.getLogger(__name__)
 
 _NO_KIND: Hashable = node_view.kind_of(NO_FACTS)
-_KEYS = (labels.RESOURCE_STATUS, labels.RESOURCE_SPEC)
+_KEYS = (labels.RESOURCE_STATUS, labels.RESOURCE_SPEC, labels.RESERVATION_ALLOCATED)
 
 
 class NodeNUMARecord:
@@ -287,6 +289,7 @@ class NodeNUMARecord:
         self.facts: NodeTopologyFacts = NO_FACTS
         self.kind: Hashable = _NO_KIND
         self.node_allocation = NodeAllocation()
+        self.held = ReservedHoldings(self.node_allocation)
         self.view = NUMANodeView()
         """Both of it, as of the last `NUMAAllocations.sync`."""
 
@@ -305,7 +308,7 @@ class NUMAAllocations(RowKeeper):
         self._reports: dict[str, TopologyOptions] = {}
         self._dirty: set[int] = set()
         self._reserved: dict[str, NUMAPlacement] = {}
-        self._aside: dict[str, PodHolding] = {}
+        self._aside: dict[str, tuple[int, Held]] = {}
 
     # Reading
 
@@ -386,12 +389,29 @@ class NUMAAllocations(RowKeeper):
 
     # Pods
 
-    def reserve(self, row: int, uid: str, placement: NUMAPlacement, exclusive: str) -> None:
-        """Give an assumed pod what was found for it."""
-        held = holdings.held(uid, placement.allocation, exclusive)
+    def reserve(
+        self, row: int, pod: PodInfo, placement: NUMAPlacement, exclusive: str, reservation: str = ""
+    ) -> None:
+        """Give an assumed pod what was found for it, out of the Reservation with this uid if there is one."""
+        holding = holdings.held(pod.uid, placement.allocation, exclusive)
+        if holding is not None:
+            self._hold(row, Held(holding, reservation, _stands_for_reservation(pod)))
+        self._reserved[pod.uid] = placement
+
+    def reserved_by(self, row: int, uid: str) -> "tuple[NodeAllocation, PodHolding] | None":
+        """Return what is left of a Reservation on a row, and the allocation of the node with it: also when a trial took
+        the reserve pod away. None when it holds nothing of ours."""
+        record = self.at(row)
+        held = record.held.held(uid)
         if held is not None:
-            self._hold(row, held)
-        self._reserved[uid] = placement
+            return record.node_allocation, record.node_allocation.holdings[uid]
+        aside = self._aside.get(uid)
+        if aside is None or aside[0] != row:
+            return None
+        whole, rest = NodeAllocation(), record.held.rest(aside[1].holding)
+        for holding in (*record.node_allocation.holdings.values(), rest):
+            whole.add(holding)
+        return whole, rest
 
     def unreserve(self, uid: str) -> None:
         """Undo `reserve`; nothing when there is nothing to undo."""
@@ -402,16 +422,16 @@ class NUMAAllocations(RowKeeper):
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         if self._table.is_trial:
-            held = self._aside.pop(pod.uid, None)
-            if held is not None:
-                self._hold(row, held)
+            aside = self._aside.pop(pod.uid, None)
+            if aside is not None:
+                self._hold(row, aside[1])
         elif not self._is_assumed(
             pod.uid
         ):  # else Reserve says what it gets; annotations are of earlier attempts
             self._hold_as_annotated(row, pod)
 
     def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
-        if self._is_assumed(new.uid):
+        if self._is_assumed(new.uid) or self._table.is_trial:
             return
         was_reserved = self._reserved.pop(new.uid, None) is not None
         before, after = old.pod.metadata.annotations, new.pod.metadata.annotations
@@ -421,8 +441,10 @@ class NUMAAllocations(RowKeeper):
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
         if not self._table.is_trial:
             self._reserved.pop(pod.uid, None)
-        elif (held := self._held(row, pod.uid)) is not None:
-            self._aside[pod.uid] = held
+        elif (record := self._records.get(row)) is not None and (
+            held := record.held.held(pod.uid)
+        ) is not None:
+            self._aside[pod.uid] = row, held
         self._release(row, pod.uid)
 
     def _is_assumed(self, uid: str) -> bool:
@@ -430,34 +452,37 @@ class NUMAAllocations(RowKeeper):
         return place is not None and place.assumed
 
     def _hold_as_annotated(self, row: int, pod: PodInfo) -> None:
-        held = None
-        if labels.RESOURCE_STATUS in pod.pod.metadata.annotations:
+        held, annotations = None, pod.pod.metadata.annotations
+        if labels.RESOURCE_STATUS in annotations:
             try:
-                held = holdings.holding_of(pod.pod, pod.uid)
+                allocated = None
+                if labels.RESERVATION_ALLOCATED in annotations:
+                    allocated = RESERVATION_ALLOCATED.read(annotations, f"Pod {pod.key}")
+                if (holding := holdings.holding_of(pod.pod, pod.uid)) is not None:
+                    held = Held(
+                        holding, allocated.uid if allocated is not None else "", _stands_for_reservation(pod)
+                    )
             except ProtocolError as problem:
                 log.warning("CPUs of pod unknown: %s", problem, extra={"pod": pod.key})
         changed = self._release(row, pod.uid) if held is None else self._hold(row, held)
         if changed:
             self._table.changes.add(row, RowChange.PODS)
 
-    def _held(self, row: int, uid: str) -> PodHolding | None:
-        record = self._records.get(row)
-        return record.node_allocation.holdings.get(uid) if record is not None else None
-
-    def _hold(self, row: int, holding: PodHolding) -> bool:
+    def _hold(self, row: int, held: Held) -> bool:
         """Book what the pod holds; return whether that is news."""
-        node_allocation = self.at(row).node_allocation
-        if node_allocation.holdings.get(holding.uid) == holding:
+        if not self.at(row).held.hold(held):
             return False
-        node_allocation.update(holding)
         self._dirty.add(row)
         return True
 
     def _release(self, row: int, uid: str) -> bool:
         """Drop what the pod holds; return whether it held anything."""
         record = self._records.get(row)
-        if record is None or uid not in record.node_allocation.holdings:
+        if record is None or not record.held.release(uid):
             return False
-        record.node_allocation.remove(uid)
         self._dirty.add(row)
         return True
+
+
+def _stands_for_reservation(pod: PodInfo) -> bool:
+    return pod_labels.is_reserve_pod(pod.pod.metadata.annotations)

@@ -11,6 +11,7 @@ from koordinator.api import cpuset, resource_vector
 from koordinator.api.annotations import placement
 from koordinator.api.annotations.placement import NUMANodeExclusive
 from koordinator.api.core import Pod
+from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiRequest
 from koordinator.scheduler.plugin.framework import Relief
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import admission, allocate, holdings, policy
@@ -20,6 +21,7 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     FreeForPod,
     NUMANodeState,
 )
+from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAAllocations
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUPlace, Zones, cpus_of, mask_of
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHint
 from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopologyFacts
@@ -31,6 +33,7 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
 )
 from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMANodeView, NUMAPodTerms
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
+from koordinator.scheduler.table.nodes import NodeTable
 
 PLUGIN = "NodeNUMAResource"
 
@@ -262,3 +265,15 @@ def _zones(zones: Zones) -> list[Json]:
         }
         for numa, amounts in sorted(zones.items())
     ]
+
+
+def answer(table: NodeTable, books: NUMAAllocations, request: ApiRequest) -> ApiAnswer:
+    """Return what the endpoint says about a node."""
+    name = request.path["name"]
+    row = table.row_of(name)
+    if row is None:
+        return ApiAnswer({"message": f"node {name} is not known"}, 500)
+    record = books.at(row)
+    if not record.facts.options.cpus.is_valid:
+        return ApiAnswer({"message": f"node {name}: {policy.INVALID_TOPOLOGY.message}"}, 500)
+    return ApiAnswer(describe(name, record.facts, record.node_allocation))

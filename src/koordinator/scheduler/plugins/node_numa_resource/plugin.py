@@ -15,8 +15,15 @@ from koordinator.api.annotations import placement as wire
 from koordinator.api.annotations.placement import NUMATopologyPolicy, ResourceSpec
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.api.reservation import Reservation
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
+from koordinator.scheduler.plugin.capabilities import (
+    ApiProvider,
+    Endpoint,
+    ReservationFilterPlugin,
+    ReservationPreBindPlugin,
+    nominated_reservation,
+)
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
@@ -54,6 +61,7 @@ from koordinator.scheduler.plugins.node_numa_resource.policy import (
     NodeNUMAResourceArgs,
     PodPlan,
 )
+from koordinator.scheduler.plugins.node_numa_resource.reservations import ReservedNode
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, NUMAScoringStrategies
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import options_of
 from koordinator.scheduler.table.columns import RowChange, Rows
@@ -73,6 +81,8 @@ class NodeNUMAResource(
     ScorePlugin[NUMAState],
     ReservePlugin[NUMAState],
     PreBindPlugin[NUMAState],
+    ReservationFilterPlugin[NUMAState],
+    ReservationPreBindPlugin[NUMAState],
     ApiProvider[NUMAState],
 ):
     """Gives pods CPUs of their own and keeps their resources on few NUMA nodes."""
@@ -240,9 +250,17 @@ class NodeNUMAResource(
         key = (self.books.signature(row), self._usage(row))
         return state.trials.get(key, lambda: self.trial(state, state.pod, row))
 
-    def trial(self, state: NUMAState, pod: PodInfo, row: int, *, counted: bool = False) -> NUMAPlacement:
+    def trial(
+        self,
+        state: NUMAState,
+        pod: PodInfo,
+        row: int,
+        *,
+        counted: bool = False,
+        use: ReservedNode | None = None,
+    ) -> NUMAPlacement:
         """Return what the pod would get on a node, or why nothing. `counted` when it is among the row's requests
-        already."""
+        already; `use`: the reservation that it takes it from."""
         record = self.books.at(row)
         others = [
             OtherHints(
@@ -254,6 +272,10 @@ class NodeNUMAResource(
         if state.chosen is not None:
             return explained.place(state.plan, record.facts, record.node_allocation, state.chosen, others)
         usage = self._usage(row, state.plan.cpu_milli if counted else 0)
+        if use is not None:
+            return admission.place(
+                state.plan, record.facts, use.node_allocation, usage, self._strategies, use.use, others
+            )
         return admission.place(
             state.plan, record.facts, record.node_allocation, usage, self._strategies, others=others
         )
@@ -351,14 +373,21 @@ class NodeNUMAResource(
     def reserve(self, state: NUMAState, pod: PodInfo, row: int) -> Status:
         if state.plan.status.is_skip or (self._is_ordinary(state) and self.books.at(row).facts.is_plain):
             return SUCCESS
-        placement = self._reservable(state, pod, row)
+        reservation = nominated_reservation(self.handle, pod.uid, self._table.name_of(row))
+        placement = self._reservable(state, pod, row, reservation)
         if not placement.status.is_success:
             return placement.status
-        self.books.reserve(row, pod.uid, placement, state.plan.exclusive)
+        uid = reservation.metadata.uid if reservation is not None else ""
+        self.books.reserve(row, pod, placement, state.plan.exclusive, uid)
         return SUCCESS
 
-    def _reservable(self, state: NUMAState, pod: PodInfo, row: int) -> NUMAPlacement:
+    def _reservable(
+        self, state: NUMAState, pod: PodInfo, row: int, reservation: Reservation | None
+    ) -> NUMAPlacement:
         """Return what the pod, which is among the row's requests already, gets."""
+        use = self._use(row, reservation) if reservation is not None else None
+        if use is not None:
+            return self.trial(state, pod, row, counted=True, use=use)
         if not state.needs_trial:
             self.books.sync()
             record = self.books.at(row)
@@ -369,6 +398,28 @@ class NodeNUMAResource(
             if found is not None:
                 return found
         return self.trial(state, pod, row, counted=True)
+
+    # Reservations
+
+    def _use(self, row: int, reservation: Reservation) -> ReservedNode | None:
+        """Return a node as a pod that uses one of its reservations sees it; None when that holds nothing of ours."""
+        found = self.books.reserved_by(row, reservation.metadata.uid)
+        if found is None:
+            return None
+        topology = self.books.at(row).facts.options.cpus
+        return ReservedNode.of(*found, topology, reservation.spec.allocate_policy)
+
+    def filter_reservation(
+        self, state: NUMAState, pod: PodInfo, reservation: Reservation, row: int
+    ) -> Status:
+        use = self._use(row, reservation) if not state.plan.status.is_skip else None
+        return self.trial(state, pod, row, use=use).status if use is not None else SUCCESS
+
+    async def pre_bind_reservation(
+        self, state: NUMAState, reservation: Reservation, node_name: str, patch: PodPatch
+    ) -> Status:
+        place = self._table.place_of(reservation.metadata.uid)
+        return SUCCESS if place is None else await self.pre_bind(state, place.pod, node_name, patch)
 
     def unreserve(self, state: NUMAState, pod: PodInfo, node_name: str) -> None:
         self.books.unreserve(pod.uid)
@@ -431,17 +482,7 @@ class NodeNUMAResource(
         )
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        return (Endpoint("nodes/{name}", self._describe),)
-
-    def _describe(self, request: ApiRequest) -> ApiAnswer:
-        name = request.path["name"]
-        row = self._table.row_of(name)
-        if row is None:
-            return ApiAnswer({"message": f"node {name} is not known"}, 500)
-        record = self.books.at(row)
-        if not record.facts.options.cpus.is_valid:
-            return ApiAnswer({"message": f"node {name}: {policy.INVALID_TOPOLOGY.message}"}, 500)
-        return ApiAnswer(explained.describe(name, record.facts, record.node_allocation))
+        return (Endpoint("nodes/{name}", partial(explained.answer, self._table, self.books)),)
 
 
 _SHARES_NUMA_NODES = (

@@ -28,7 +28,11 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     total,
     union_of,
 )
-from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NOT_ENOUGH, PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
+    NOT_ENOUGH,
+    NodeAllocation,
+    PodHolding,
+)
 
 NO_NOMINATION = unschedulable("no nominated reservation")
 OUT_OF_SCOPE = unschedulable("pod has a nominated reservation but cannot be allocated within its NUMA scope")
@@ -156,6 +160,21 @@ class ReservationUse(msgspec.Struct, frozen=True):
 
 
 NO_USE = ReservationUse()
+
+
+class ReservedNode(msgspec.Struct, frozen=True):
+    """A node to a pod that uses one of its reservations, which holds in `node_allocation` what its users left."""
+
+    node_allocation: NodeAllocation
+    use: ReservationUse
+
+    @classmethod
+    def of(
+        cls, node_allocation: NodeAllocation, rest: PodHolding, topology: NodeCPUTopology, policy: str
+    ) -> "ReservedNode":
+        restored = RestoredReservation.of(rest, (), topology, AllocatePolicy(policy))
+        matched = (restored,) if restored is not None else ()
+        return cls(node_allocation, ReservationUse(RestoreState(matched), nominated=rest.uid))
 
 
 def allocate_from(

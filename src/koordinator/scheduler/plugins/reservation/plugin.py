@@ -5,6 +5,7 @@ concerns has no state and costs a glance at its labels.
 """
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -218,8 +219,20 @@ class ReservationPlugin(
         none = self._code(NONE_MATCHED) if state.asked.must_reserve and not state.asked.is_ignoring else 0
         codes = np.full(rows.size, none, np.uint16)
         for index in _positions(rows, self._rows_with_own(state)):
-            codes[index] = self._code(self.judge.verdict(state, int(rows[index])))
+            row = int(rows[index])
+            asked = partial(self._asked, state, state.pod, self._states(state, state.pod), row)
+            codes[index] = self._code(self.judge.verdict(state, row, asked))
         return codes
+
+    def _asked(
+        self, state: OwnerState, pod: PodInfo, states: dict[str, Any], row: int, record: ReservationRecord
+    ) -> Status:
+        """Return what other plugins say of a reservation."""
+        if state.asked.is_ignoring or not states:
+            return SUCCESS
+        extensions = self.handle.profile.extensions  # type: ignore[attr-defined]
+        status: Status = extensions.filter_reservation(states, pod, record.reservation, row)
+        return status
 
     def _code(self, status: Status) -> int:
         """Return the number of a refusal; 0 for success."""
@@ -311,7 +324,7 @@ class ReservationPlugin(
         usable = {
             each.name: each
             for each in self.judge.usable(state, row)
-            if extensions.filter_reservation(states, pod, each.reservation, row).is_success
+            if self._asked(state, pod, states, row, each).is_success
         }
         if not usable:
             return None
@@ -325,9 +338,11 @@ class ReservationPlugin(
 
     def _states(self, state: OwnerState, pod: PodInfo) -> dict[str, Any]:
         """Return the states of the plugins that have a say about single reservations."""
-        extensions = self.handle.profile.extensions  # type: ignore[attr-defined]
-        asked = (*extensions.reservation_filters, *extensions.reservation_scorers)
-        return {p.name: state if p is self else p.prepare(pod) for p in asked}
+        if state.plugins is None:
+            extensions = self.handle.profile.extensions  # type: ignore[attr-defined]
+            asked = (*extensions.reservation_filters, *extensions.reservation_scorers)
+            state.plugins = {p.name: state if p is self else p.prepare(pod) for p in asked}
+        return state.plugins
 
     def nominate(self, state: State, pod: PodInfo, row: int) -> Nomination:
         if not isinstance(state, OwnerState) or state.asked.is_ignoring:

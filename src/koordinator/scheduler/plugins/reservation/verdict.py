@@ -2,7 +2,8 @@
 
 Source: behaviour/reservations 5 to 8."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -42,6 +43,8 @@ class OwnerState:
         )
         self.requests: Amounts = pod_resources.requests(pod.pod) if wish.exact_names else {}
         self.status = SUCCESS
+        self.plugins: dict[str, Any] | None = None
+        """States of the plugins that have a say about single reservations."""
         self.orders: dict[int, int] = {}
         """Smallest order among the nominees by row, where there is one."""
 
@@ -103,9 +106,14 @@ class NodeJudge:
         rooms = [record.amounts for record in matched]
         return fit.fit(state.asked, self.view(state, row, matched), rooms, self.ignored)
 
-    def verdict(self, state: OwnerState, row: int) -> Status:
-        """Return what Filter says of a row."""
-        found = self.fit(state, row, self.matched(state, row))
+    def verdict(self, state: OwnerState, row: int, asked: Callable[[ReservationRecord], Status]) -> Status:
+        """Return what Filter says of a row; `asked` is what other plugins say of a single reservation."""
+        matched = self.matched(state, row)
+        refusals = {each.uid: status for each in matched if not (status := asked(each)).is_success}
+        left = [each for each in matched if each.uid not in refusals]
+        if refusals and not left and state.asked.must_reserve:
+            return unschedulable(*dict.fromkeys(text for each in refusals.values() for text in each.reasons))
+        found = self.fit(state, row, left)
         if found.ok:
             return SUCCESS
         return NONE_MATCHED if found.reasons == NONE_MATCHED.reasons else unschedulable(*found.reasons)
