@@ -1,0 +1,96 @@
+"""CPUs and NUMA amounts of reservations: their owners' first, nobody else's, and counted once."""
+
+from typing import Any
+
+import pytest
+
+from tests.scheduler.node_numa_resource.cluster import cpus_of, node, pod, report
+from tests.scheduler.reservation.test_plugin import ALLOCATED, status_of, used_by
+from tests.scheduler.world import World, play
+
+Json = dict[str, Any]
+
+
+def room(name: str, cpu: str, **spec: Any) -> Json:
+    body = pod(name, cpu=cpu, memory="2Gi", qos="LSR")
+    template = {"metadata": {"labels": dict(body["metadata"]["labels"])}, "spec": body["spec"]}
+    template["metadata"]["annotations"] = body["metadata"].get("annotations", {})
+    owners = [{"labelSelector": {"matchLabels": {"app": "web"}}}]
+    return {
+        "metadata": {"name": name, "uid": f"uid-{name}"},
+        "spec": {"template": template, "owners": owners, "ttl": "1h", "allocateOnce": False, **spec},
+    }
+
+
+def owner(name: str, cpu: str = "4") -> Json:
+    body = pod(name, cpu=cpu, qos="LSR")
+    body["metadata"]["labels"]["app"] = "web"
+    body["metadata"].setdefault("annotations", {})["scheduling.koordinator.sh/reservation-affinity"] = "{}"
+    return body
+
+
+def named(world: World, kind: str, name: str) -> Json:
+    return next(each for each in world.api.objects[kind].values() if each["metadata"]["name"] == name)
+
+
+@pytest.mark.parametrize("policy", ["", "Aligned", "Restricted"])
+def test_owners_get_the_cpus_that_were_reserved_and_strangers_the_others(policy: str) -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("a"))
+        world.api.put("NodeResourceTopology", report("a"))
+        await world.settle()
+        world.api.put("Reservation", room("room", "8", allocatePolicy=policy))
+        await world.settle(1)
+        assert status_of(world, "room")["nodeName"] == "a"
+        reserved = cpus_of(named(world, "Reservation", "room"))
+        assert len(reserved) == 8
+
+        world.api.put("Pod", pod("stranger", cpu="4", qos="LSR"))
+        await world.settle(1)
+        world.api.put("Pod", owner("web-0"))
+        await world.settle(1)
+        world.api.put("Pod", owner("web-1"))
+        await world.settle(1)
+
+        stranger, first, second = (
+            cpus_of(named(world, "Pod", name)) for name in ("stranger", "web-0", "web-1")
+        )
+        assert len(stranger) == 4
+        assert not stranger & reserved
+        assert first | second == reserved
+        assert not first & second
+        assert '"room"' in used_by(world, "web-0") and '"room"' in used_by(world, "web-1")
+
+    play(story)
+
+
+def test_after_a_restart_reserved_cpus_are_known_from_the_reservation_alone() -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("a"))
+        world.api.put("NodeResourceTopology", report("a"))
+        body = room("room", "8")
+        body["metadata"]["annotations"] = {
+            "scheduling.koordinator.sh/resource-status": '{"cpuset": "0-7"}',
+        }
+        body["status"] = {"phase": "Available", "nodeName": "a", "allocatable": {"cpu": "8"}}
+        user = owner("web-0")
+        user["metadata"]["annotations"] |= {
+            "scheduling.koordinator.sh/resource-status": '{"cpuset": "0-3"}',
+            ALLOCATED: '{"name": "room", "uid": "uid-room"}',
+        }
+        user["spec"]["nodeName"] = "a"
+        world.api.put("Pod", user)
+        world.api.put("Reservation", body)
+        await world.settle(1)
+        world.api.put("Pod", pod("stranger", cpu="4", qos="LSR"))
+        world.api.put("Pod", owner("web-1"))
+        await world.settle(1)
+        assert not cpus_of(named(world, "Pod", "stranger")) & set(range(8))
+        assert cpus_of(named(world, "Pod", "web-1")) == {4, 5, 6, 7}
+        world.api.remove("Reservation", "room")
+        await world.settle(1)
+        world.api.put("Pod", pod("other", cpu="4", qos="LSR"))
+        await world.settle(1)
+        assert len(cpus_of(named(world, "Pod", "other"))) == 4
+
+    play(story)
