@@ -48,7 +48,7 @@ def reserved(world: World, name: str) -> Json:
     return body
 
 
-def used(world: World) -> Json:
+def used(world: World) -> dict[int, int]:
     """What all holders use of the GPUs of node a, by minor."""
     plugin = next(
         p for p in world.scheduler.engine.profiles["koord-scheduler"].plugins if p.name == "DeviceShare"
