@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cli import component
 from koordinator.clock import FixedClock
+from koordinator.descheduler.metrics import DeschedulerMetrics
 from koordinator.health import SliMetrics
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.manager.metrics import ManagerMetrics
@@ -20,6 +21,8 @@ def by_component() -> Mapping[str, list[MetricFamily]]:
     clock = FixedClock()
     agent, manager = AgentMetrics("n", clock), ManagerMetrics(clock)
     manager.show_config_problems(dict)
+    descheduler = DeschedulerMetrics()
+    descheduler.show_jobs(dict)
     scheduler = Scheduler(FakeCluster(clock), auditing=AuditOptions())
     add_gauges(scheduler)
     process = MetricsRegistry()
@@ -33,6 +36,7 @@ def by_component() -> Mapping[str, list[MetricFamily]]:
             *manager.internal.families(),
             *manager.external.families(),
         ],
+        "koord-descheduler": descheduler.registry.families(),
         "koord-scheduler": [
             *scheduler.metrics.registry.families(),
             *ResourceMetrics().families(),

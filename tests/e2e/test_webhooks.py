@@ -70,10 +70,10 @@ def test_a_manager_outside_is_called_and_when_it_is_gone_the_policy_decides(
     )
 
     # What nothing acts on yet is created with a warning.
-    job = '{"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "PodMigrationJob", '
-    job += '"metadata": {"name": "move"}, "spec": {"podRef": {"namespace": "default", "name": "good"}}}'
-    created = cluster.run("create", "-f", "-", text=job)
-    assert "Warning: PodMigrationJob: this version of Koordinator does not act on it yet" in created.stderr
+    wish = '{"apiVersion": "analysis.koordinator.sh/v1alpha1", "kind": "Recommendation", '
+    wish += '"metadata": {"name": "web"}, "spec": {}}'
+    created = cluster.run("create", "-f", "-", text=wish)
+    assert "Warning: Recommendation: this version of Koordinator does not act on it yet" in created.stderr
     assert created.returncode == 0
 
     # An edit by hand does not last.

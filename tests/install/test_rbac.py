@@ -26,7 +26,12 @@ from koordinator.simulate import virtual_time
 from tests.install.roles import RoleCluster, Roles, calls, pod_calls
 from tests.scheduler.fake_cluster import FakeCluster
 
-PACKAGES = {rbac.MANAGER: "manager", rbac.SCHEDULER: "scheduler", rbac.KOORDLET: "koordlet"}
+PACKAGES = {
+    rbac.MANAGER: "manager",
+    rbac.SCHEDULER: "scheduler",
+    rbac.KOORDLET: "koordlet",
+    rbac.DESCHEDULER: "descheduler",
+}
 
 Asked = set[tuple[str, str, str]]
 """(verb, group, resource)"""
@@ -62,6 +67,13 @@ INDIRECT: dict[str, Asked] = {
     | _all(
         "patch", "scheduling.koordinator.sh", "reservations"
     ),  # as DefaultPreBind does with whatever is placed
+    rbac.DESCHEDULER: _SHARED
+    | _LEASE
+    | _REVIEWS
+    | _all("get", "", "pods")  # migration.controller: the whole pod, and what a cache does not have yet
+    | _all("get", "scheduling.koordinator.sh", "reservations")  # the same
+    | _all("patch", "", "pods", "nodes")  # cycle: deletion costs, cordons
+    | _all("get", "apps.kruise.io", "clonesets/scale", "statefulsets/scale"),  # migration.workloads
     rbac.KOORDLET: _SHARED | _all("get", "", "nodes/proxy"),  # asked by the kubelet, of requests to it
 }
 

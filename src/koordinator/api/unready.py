@@ -13,7 +13,6 @@ from koordinator.api import resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object, Resource, StandardCondition, ViewPart
-from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.quantity import ResourceList
 from koordinator.api.schema import ATOMIC, DATE_TIME, REQUIRED, always
 
@@ -84,7 +83,6 @@ class Recommendation(Object, frozen=True, kw_only=True):
 
 
 KINDS: Mapping[type[Object], str] = {
-    PodMigrationJob: "no pod is migrated, and its status stays empty (koord-descheduler)",
     Recommendation: "nothing is recommended, and its status stays empty",
 }
 """Kinds without a component, and what that means for an object of theirs."""

@@ -124,6 +124,39 @@ def reservation(**asked: Any) -> None:
     running.work_of("koordinator.cli.explain_run", "reservation", asked)
 
 
+@main.command(context_settings=options.HELP)
+@click.argument("kind", type=click.Choice(("pod", "job", "node")))
+@click.argument("name")
+@click.option(
+    "-n",
+    "--namespace",
+    default="",
+    show_default=False,
+    help="Namespace of the pod; default: the kubeconfig's.",
+)
+@options.kubeconfig
+@click.option(
+    "--descheduler-url",
+    default="",
+    show_default=False,
+    help="The descheduler's HTTP address; default: the one that `koordinator up` wrote into the kubeconfig, or "
+    f"{SCHEDULER_URL}.",
+)
+@options.output("text", "json", "yaml")
+def eviction(**asked: Any) -> None:
+    """Explain why the descheduler evicts a pod or not, what a migration job waits for, or how it sees a node.
+
+    \b
+    Try:
+      koordinator explain eviction pod web-0 -n shop
+      koordinator explain eviction job move-web-0
+      koordinator explain eviction node node-7
+
+    Ends with 0, 1 when there is no answer, 2 when the command line is wrong.
+    """
+    running.work_of("koordinator.cli.explain_eviction", "explain", asked)
+
+
 _several = click.option(
     "--limit",
     default=200,

@@ -256,7 +256,7 @@ async def pod_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -
             raise unknown("pod", ask.key, [each.key for each in pods.items]) from error
         events = await _events(cluster, "Pod", ask)
         params = {"best": str(ask.best), "nodes": "*" if ask.nodes is None else ",".join(ask.nodes)}
-        where = await _where(client, scheduler_url)
+        where = await where_of(client, scheduler_url, "schedulerURL", SCHEDULER_URL)
         answer = await _ask_scheduler(where, f"{ask.namespace}/{ask.name}", params, PodAnswer)
         gang = answer.gang and _with_phases(answer.gang, await _pod_groups(cluster, answer.gang))
     about = [each for each in events if _is_about(each, "Pod", wanted)]
@@ -268,7 +268,7 @@ async def gang_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) 
     click.ClickException."""
     client = connect.load(kubeconfig_file=kubeconfig_file)
     ask = msgspec.structs.replace(ask, namespace=ask.namespace or client.namespace)
-    where = await _where(client, scheduler_url)
+    where = await where_of(client, scheduler_url, "schedulerURL", SCHEDULER_URL)
     answer = await _ask_scheduler(where, f"gangs/{ask.namespace}/{ask.name}", {}, GangAnswer)
     async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
         groups = await _pod_groups(cluster, answer)
@@ -281,7 +281,7 @@ async def reservation_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url
     """Return the answer of the running scheduler, with the Reservation's events. Raises: KoordinatorError,
     click.ClickException."""
     client = connect.load(kubeconfig_file=kubeconfig_file)
-    where = await _where(client, scheduler_url)
+    where = await where_of(client, scheduler_url, "schedulerURL", SCHEDULER_URL)
     params = {"pod": ask.pod} if ask.pod else {}
     answer = await _ask_scheduler(where, f"cluster/reservations/{ask.name}", params, ReservationAnswer)
     async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
@@ -306,7 +306,7 @@ async def pods_from_cluster(wanted: PodsWanted, kubeconfig_file: str, scheduler_
                 ) from error
             matches = _selector_of(owner)
         chosen = _chosen(wanted, (await cluster.list(Pod, namespace)).items, matches)
-    where = await _where(client, scheduler_url)
+    where = await where_of(client, scheduler_url, "schedulerURL", SCHEDULER_URL)
     params = {"best": "0", "nodes": ""}
     answers = [await _ask_scheduler(where, each.key, params, PodAnswer) for each in chosen[: wanted.limit]]
     return PodsFound(answers, len(chosen))
@@ -327,29 +327,28 @@ async def _events(cluster: Cluster, kind: str, ask: Ask) -> Sequence[Event]:
     return (await cluster.list(Event, ask.namespace, field_selector=selector)).items
 
 
-class _Where(msgspec.Struct, frozen=True):
-    """The address of the scheduler, and what it wants to see."""
+class Where(msgspec.Struct, frozen=True):
+    """The address of a component, and what it wants to see."""
 
     url: str
     headers: Mapping[str, str] = {}
     tls: ssl.SSLContext | None = None
 
 
-async def _where(client: ClientConfig, scheduler_url: str) -> _Where:
-    """The kubeconfig of a `koordinator up` says where; that scheduler takes the credentials of the cluster. Others get
+async def where_of(client: ClientConfig, given: str, published_as: str, otherwise: str) -> Where:
+    """The kubeconfig of a `koordinator up` says where; that component takes the credentials of the cluster. Others get
     none: whoever listens there might not be it."""
     own = client.extensions.get("koordinator")
-    published = str(own.get("schedulerURL", "")) if isinstance(own, dict) else ""
-    if not published or scheduler_url not in ("", published):
-        return _Where(scheduler_url or SCHEDULER_URL)
+    published = str(own.get(published_as, "")) if isinstance(own, dict) else ""
+    if not published or given not in ("", published):
+        return Where(given or otherwise)
     authorization = await client.credentials.authorization()
-    return _Where(published, {"Authorization": authorization} if authorization else {}, client.tls)
+    return Where(published, {"Authorization": authorization} if authorization else {}, client.tls)
 
 
-async def _ask_scheduler(where: _Where, path: str, params: Mapping[str, str], kind: type[A]) -> A:
-    url = where.url
-    address = f"{url.rstrip('/')}/apis/v1/explain/{path}"
-    hint = "; give --scheduler-url, or ask a dump: kubectl get nodes,pods,podgroups -A -o json > FILE, then --dump FILE"
+async def fetch(where: Where, path: str, params: Mapping[str, str], who: str, hint: str) -> tuple[int, bytes]:
+    """Return status and body of a component's answer. Raises: ClickException when nobody answers."""
+    address = f"{where.url.rstrip('/')}/apis/v1/explain/{path}"
     timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
     try:
         async with (
@@ -358,21 +357,27 @@ async def _ask_scheduler(where: _Where, path: str, params: Mapping[str, str], ki
                 address, params=params, headers=where.headers, ssl=True if where.tls is None else where.tls
             ) as response,
         ):
-            body = await response.read()
+            return response.status, await response.read()
     except (aiohttp.ClientError, TimeoutError) as error:
         raise click.ClickException(
-            f"no scheduler answers at {url}: {transport.reason_of(error)}{hint}"
+            f"no {who} answers at {where.url}: {transport.reason_of(error)}{hint}"
         ) from error
-    if response.status == 200:
+
+
+async def _ask_scheduler(where: Where, path: str, params: Mapping[str, str], kind: type[A]) -> A:
+    url = where.url
+    hint = "; give --scheduler-url, or ask a dump: kubectl get nodes,pods,podgroups -A -o json > FILE, then --dump FILE"
+    status, body = await fetch(where, path, params, "scheduler", hint)
+    if status == 200:
         return msgspec.json.decode(body, type=kind)
-    if response.status == 404 and kind is not PodAnswer:
-        raise click.ClickException(_told(body))
-    if response.status == 503 and (leader := _leader(body)):
+    if status == 404 and kind is not PodAnswer:
+        raise click.ClickException(told(body))
+    if status == 503 and (leader := _leader(body)):
         raise click.ClickException(
             f"the scheduler at {url} is a standby: {leader} leads, and only the leader knows. Ask it: its pod has the "
             "name before the first _ (kubectl -n koordinator-system port-forward POD 10251), or --scheduler-url"
         )
-    raise click.ClickException(f"the scheduler at {url} answers {response.status}: {_told(body)}{hint}")
+    raise click.ClickException(f"the scheduler at {url} answers {status}: {told(body)}{hint}")
 
 
 def _leader(body: bytes) -> str:
@@ -387,12 +392,12 @@ class _Standby(msgspec.Struct, frozen=True):
     leader: str = ""
 
 
-def _told(body: bytes) -> str:
+def told(body: bytes) -> str:
     try:
-        told: Any = msgspec.json.decode(body)
+        found: Any = msgspec.json.decode(body)
     except msgspec.DecodeError:
         return body.decode(errors="replace")[:200]
-    if not isinstance(told, dict):
-        return str(told)
-    alike = f"; there are {', '.join(map(str, told['alike']))}" if told.get("alike") else ""
-    return f"{told.get('message', told)}{alike}"
+    if not isinstance(found, dict):
+        return str(found)
+    alike = f"; there are {', '.join(map(str, found['alike']))}" if told.get("alike") else ""
+    return f"{found.get('message', found)}{alike}"

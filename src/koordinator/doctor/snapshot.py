@@ -17,6 +17,7 @@ from koordinator.api.meta import Object, Resource
 from koordinator.api.network_topology import ClusterNetworkTopology
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
 from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.api.slo import NodeSLO
@@ -65,6 +66,7 @@ IN_CLUSTER: tuple[type[Object], ...] = (
     Device,
     NodeResourceTopology,
     Reservation,
+    PodMigrationJob,
     *unready.KINDS,
 )
 KINDS = (*IN_CLUSTER, *IN_NAMESPACE)

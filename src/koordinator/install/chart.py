@@ -38,6 +38,7 @@ def files() -> dict[str, str]:
         "files/priorityclasses.yaml": _HEADER + text(list(_priority_classes())),
         "files/webhooks.yaml": _HEADER + text(list(_webhooks())),
         "files/scheduler-config.yaml": configs.shipped_profile(_NAMESPACE),
+        "files/descheduler-config.yaml": configs.shipped_descheduling(_NAMESPACE, configs.PORT_PLACE),
     }
     for component in rbac.RULES:
         found[f"files/rbac/{component}-cluster.yaml"] = text(rbac.cluster_rules(component))

@@ -8,6 +8,7 @@ import msgspec
 import yaml
 
 from koordinator.api import defaults
+from koordinator.descheduler.config import API_VERSION as DESCHEDULER_API
 from koordinator.install.values import FailurePolicies, Values
 from koordinator.install.workloads import WEBHOOK_SERVICE
 from koordinator.manager.webhooks import configuration
@@ -20,6 +21,9 @@ Json = dict[str, Any]
 TEMPLATE = configuration.TEMPLATE
 """The annotation of a webhook configuration from which the manager makes its webhooks."""
 SCHEDULER_CONFIG = "koord-scheduler-config"
+DESCHEDULER_CONFIG = "koord-descheduler-config"
+PORT_PLACE = "PORT"
+"""Stands for the port where a template puts it in."""
 POLICY_OF_RESOURCE: Mapping[str, str] = {
     "pods": "pods",
     "pods/resize": "pods",
@@ -49,6 +53,62 @@ def scheduler_config(values: Values) -> Json:
         "metadata": {"name": SCHEDULER_CONFIG, "namespace": values.installation.namespace},
         "data": {SCHEDULER_CONFIG: text},
     }
+
+
+def descheduler_config(values: Values) -> Json:
+    """Return the ConfigMap with the descheduler's configuration file."""
+    own, namespace = values.descheduler, values.installation.namespace
+    text = own.config or shipped_descheduling(namespace, str(own.port))
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": DESCHEDULER_CONFIG, "namespace": namespace},
+        "data": {DESCHEDULER_CONFIG: text},
+    }
+
+
+def shipped_descheduling(namespace: str, port: str) -> str:
+    """Return the shipped configuration of the descheduler: jobs are carried out; LowNodeLoad has arguments and works
+    once it is listed under `balance`."""
+    args: dict[str, Json] = {
+        "MigrationController": {
+            "evictQPS": "10",
+            "evictBurst": 1,
+            "namespaces": {"exclude": ["kube-system", namespace]},
+        },
+        "LowNodeLoad": {
+            "lowThresholds": {"cpu": 45, "memory": 55},
+            "highThresholds": {"cpu": 75, "memory": 80},
+        },
+    }
+    configured = [
+        {"name": name, "args": {"apiVersion": DESCHEDULER_API, "kind": f"{name}Args", **own}}
+        for name, own in args.items()
+    ]
+    on = {"enabled": [{"name": "MigrationController"}]}
+    body = {
+        "apiVersion": DESCHEDULER_API,
+        "kind": "DeschedulerConfiguration",
+        "leaderElection": {
+            "leaderElect": True,
+            "resourceName": "koord-descheduler",
+            "resourceNamespace": namespace,
+        },
+        "healthzBindAddress": f"0.0.0.0:{port}",
+        "metricsBindAddress": f"0.0.0.0:{port}",
+        "deschedulingInterval": "10s",
+        "dryRun": False,
+        "profiles": [
+            {
+                "name": "koord-descheduler",
+                "plugins": {"deschedule": {}, "balance": {}, "evict": on, "filter": on},
+                "pluginConfig": configured,
+            }
+        ],
+    }
+    # A copy, so that nothing is written as a reference to something above.
+    text: str = yaml.safe_dump(json.loads(json.dumps(body)), sort_keys=False)
+    return text
 
 
 def shipped_profile(namespace: str) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from koordinator.api import crd, defaults
 from koordinator.install import configs, rbac, workloads
 from koordinator.install.dashboards import DASHBOARDS
-from koordinator.install.rbac import KOORDLET, MANAGER, SCHEDULER
+from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER
 from koordinator.install.values import Values
 from koordinator.install.workloads import APP_LABEL
 
@@ -18,6 +18,7 @@ Json = dict[str, Any]
 METRIC_PATHS = {
     MANAGER: ("/all-metrics",),
     SCHEDULER: ("/metrics", "/metrics/resources"),
+    DESCHEDULER: ("/metrics",),
     KOORDLET: ("/metrics",),
 }
 """Where a component shows everything that it counts; the scheduler tells what pods request apart."""
@@ -28,6 +29,7 @@ def monitoring(values: Values) -> Iterator[Json]:
     enabled = {
         MANAGER: values.manager.enabled,
         SCHEDULER: values.scheduler.enabled,
+        DESCHEDULER: values.descheduler.enabled,
         KOORDLET: values.koordlet.enabled,
     }
     if values.metrics.service_monitor.enabled:
@@ -97,6 +99,7 @@ def parts(values: Values) -> list[ObjectGroup]:
         ("base", _base(values)),
         ("manager", _manager(values)),
         ("scheduler", _scheduler(values)),
+        ("descheduler", _descheduler(values)),
         ("koordlet", _koordlet(values)),
         ("device-daemon", workloads.device_daemon(values) if values.device_daemon.enabled else iter(())),
         ("monitoring", monitoring(values)),
@@ -149,6 +152,13 @@ def _scheduler(values: Values) -> Iterator[Json]:
         yield from rbac.objects(rbac.SCHEDULER, values.installation.namespace)
         yield configs.scheduler_config(values)
         yield from workloads.scheduler(values)
+
+
+def _descheduler(values: Values) -> Iterator[Json]:
+    if values.descheduler.enabled:
+        yield from rbac.objects(rbac.DESCHEDULER, values.installation.namespace)
+        yield configs.descheduler_config(values)
+        yield from workloads.descheduler(values)
 
 
 def _koordlet(values: Values) -> Iterator[Json]:

@@ -31,6 +31,7 @@ _WHY = {
     SCHEDULER: "two schedulers of one name and lease would take turns",
     KOORDLET: "two agents on a node undo each other's limits",
     DEVICE_DAEMON: "two daemons would write the same files",
+    DESCHEDULER: "two deschedulers of one lease would take turns",
 }
 
 
@@ -96,11 +97,12 @@ def relics(bodies: Iterable[Json]) -> Iterator[Relic]:
 
 
 def in_the_way(found: Iterable[Relic], values: Values) -> list[Relic]:
-    """Return the relics whose place the values give to ours. The descheduler has no successor yet, and may stay."""
+    """Return the relics whose place the values give to ours."""
     taken = {
         MANAGER: values.manager.enabled,
         SCHEDULER: values.scheduler.enabled,
         KOORDLET: values.koordlet.enabled,
         DEVICE_DAEMON: values.device_daemon.enabled,
+        DESCHEDULER: values.descheduler.enabled,
     }
     return [relic for relic in found if taken.get(relic.component, False)]

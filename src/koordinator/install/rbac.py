@@ -14,6 +14,7 @@ Json = dict[str, Any]
 
 API = "rbac.authorization.k8s.io"
 MANAGER, SCHEDULER, KOORDLET = "koord-manager", "koord-scheduler", "koordlet"
+DESCHEDULER = "koord-descheduler"
 
 
 class PermissionRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,6 +227,40 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
         _EVENTS,
         *_reviews("its secure port"),
         *_lease("koord-scheduler"),
+    ),
+    DESCHEDULER: (
+        _rule("", "nodes pods namespaces replicationcontrollers", "list watch", "what it decides on"),
+        _rule("", "persistentvolumeclaims", "list watch", "which claims protect pods (DefaultEvictor)"),
+        _rule(
+            "apps", "replicasets deployments statefulsets", "list watch", "how many replicas workloads have"
+        ),
+        _rule("apps.kruise.io", "clonesets/scale statefulsets/scale", "get", "the same"),
+        _rule("policy", "poddisruptionbudgets", "list watch", "which pods have none (DefaultEvictor)"),
+        _rule("slo.koordinator.sh", "nodemetrics", "list watch", "real usage of nodes"),
+        _rule(
+            "scheduling.koordinator.sh",
+            "podmigrationjobs",
+            "list watch create patch delete",
+            "evictions as objects, one step after the other",
+        ),
+        _rule("scheduling.koordinator.sh", "podmigrationjobs/status", "patch", "how far they are"),
+        _rule(
+            "scheduling.koordinator.sh",
+            "reservations",
+            "get list watch create patch delete",
+            "room for successors, before anything is evicted",
+        ),
+        _rule("", "pods/eviction", "create", "evicts"),
+        _rule(
+            "",
+            "pods",
+            "get patch delete",
+            "templates of reservations; soft evictions, deletion costs; Delete",
+        ),
+        _rule("", "nodes", "patch", "cordons nodes that it drains (CustomPriority)"),
+        _EVENTS,
+        *_reviews("its secure port"),
+        *_lease("koord-descheduler"),
     ),
     KOORDLET: (
         _rule("", "nodes", "list watch", "its own Node"),

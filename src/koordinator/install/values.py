@@ -180,6 +180,30 @@ class SchedulerValues(Placement, frozen=True):
     pod_disruption_budget: DisruptionBudgetValues = DisruptionBudgetValues()
 
 
+class DeschedulerValues(Placement, frozen=True):
+    """koord-descheduler: moves pods off nodes that are too hot, and carries out PodMigrationJobs."""
+
+    enabled: Annotated[
+        bool, Meta(description="Off unless asked for: it evicts pods as soon as its configuration says so.")
+    ] = False
+    log: Log = Log()
+    replicas: Replicas = 1
+    port: Annotated[Port, Meta(description="Health, metrics and explanations, plain HTTP.")] = 10251
+    secure_port: Annotated[Port, Meta(description="The same over TLS, for those who may.")] = 10258
+    feature_gates: Annotated[str, Meta(description="As --feature-gates: A=true,B=false.")] = ""
+    config: Annotated[
+        str,
+        Meta(
+            description="A DeschedulerConfiguration; empty: one that carries out PodMigrationJobs and evicts "
+            "nothing by itself."
+        ),
+    ] = ""
+    resources: ResourcesValues = ResourcesValues(
+        requests={"cpu": "500m", "memory": "256Mi"}, limits={"memory": "1Gi"}
+    )
+    tolerations: list[dict[str, Any]] = []
+
+
 class Koordlet(Placement, frozen=True):
     """koordlet: the agent on every Linux node."""
 
@@ -292,6 +316,7 @@ class Values(Section, frozen=True):
     image: Images = Images()
     manager: ManagerValues = ManagerValues()
     scheduler: SchedulerValues = SchedulerValues()
+    descheduler: DeschedulerValues = DeschedulerValues()
     koordlet: Koordlet = Koordlet()
     device_daemon: DeviceDaemonValues = DeviceDaemonValues()
     webhook_configuration: WebhookConfiguration = WebhookConfiguration()
@@ -331,6 +356,11 @@ def _check(source: str, values: Values) -> None:
     for path, flag, of in (
         ("featureGates", values.feature_gates, functools.partial(FeatureGates.of, Component.MANAGER)),
         ("scheduler.featureGates", scheduler, functools.partial(FeatureGates.of, Component.SCHEDULER)),
+        (
+            "descheduler.featureGates",
+            values.descheduler.feature_gates,
+            functools.partial(FeatureGates.of, Component.DESCHEDULER),
+        ),
         ("koordlet.featureGates", values.koordlet.feature_gates, koordlet_gates.of),
     ):
         try:
@@ -395,6 +425,7 @@ EVERYTHING = read(
         (
             "everything",
             {
+                "descheduler": {"enabled": True},
                 "deviceDaemon": {"enabled": True},
                 "metrics": {"serviceMonitor": {"enabled": True}, "dashboards": {"enabled": True}},
             },

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.install.rbac import KOORDLET, MANAGER, SCHEDULER
+from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER
 from koordinator.install.values import Placement, ResourcesValues, Values
 
 Json = dict[str, Any]
@@ -122,6 +122,48 @@ def scheduler(values: Values) -> Iterator[Json]:
     )
     if own.pod_disruption_budget.enabled:
         yield _budget(SCHEDULER, namespace, own.pod_disruption_budget.max_unavailable)
+
+
+def descheduler(values: Values) -> Iterator[Json]:
+    """Service and Deployment of koord-descheduler; the ConfigMap is in `configs`."""
+    own, namespace = values.descheduler, values.installation.namespace
+    yield _metrics_service(DESCHEDULER, namespace, own.port)
+    args = [
+        f"--secure-port={own.secure_port}",
+        "--authentication-skip-lookup=true",
+        f"--v={own.log.level}",
+        "--config=/config/koord-descheduler.config",
+        *([f"--feature-gates={own.feature_gates}"] if own.feature_gates else []),
+        *own.extra_args,
+    ]
+    container = {
+        "name": "descheduler",
+        **_image(values, own),
+        "command": ["koord-descheduler"],
+        "args": args,
+        "ports": [
+            {"name": "metrics", "containerPort": own.port, "protocol": "TCP"},
+            {"name": "https", "containerPort": own.secure_port, "protocol": "TCP"},
+        ],
+        "readinessProbe": _probe("/readyz", "metrics", periodSeconds=10),
+        "livenessProbe": _probe("/livez", "metrics", initialDelaySeconds=15, failureThreshold=8),
+        "resources": _resources(own.resources),
+        "securityContext": _unprivileged(),
+        "volumeMounts": [
+            {"name": "config", "mountPath": "/config", "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+    items = [{"key": "koord-descheduler-config", "path": "koord-descheduler.config"}]
+    config = {"name": "config", "configMap": {"name": "koord-descheduler-config", "items": items}}
+    yield _deployment(
+        values,
+        DESCHEDULER,
+        own.replicas,
+        own,
+        own.tolerations,
+        pod={"containers": [container], "volumes": [config, _memory("tmp", "1Mi")]},
+    )
 
 
 def koordlet(values: Values) -> Iterator[Json]:

@@ -6,7 +6,7 @@ import pytest
 
 from koordinator.api import unready
 from koordinator.api.meta import Object
-from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.api.unready import Recommendation
 from koordinator.install import configs
 from koordinator.install.values import Values
 from koordinator.manager.webhooks import configuration, review, table
@@ -57,13 +57,11 @@ def test_pods_that_ask_for_what_does_not_reach_them_are_allowed_with_a_warning()
 
 def test_doctor_finds_what_nothing_acts_on() -> None:
     objects = healthy()
-    objects[PodMigrationJob] = [
-        decoded(PodMigrationJob, {"spec": {"podRef": {"name": "web-0"}}}, name=name) for name in ("a", "b")
-    ]
+    objects[Recommendation] = [decoded(Recommendation, {}, name=name) for name in ("a", "b")]
 
     found = findings("unready", snapshot(objects))
 
-    assert [each.object for each in found] == ["2 PodMigrationJobs"]
+    assert [each.object for each in found] == ["2 Recommendations"]
     assert all("does not act on it yet" in each.problem for each in found)
     assert not findings("unready", snapshot())
 

@@ -12,6 +12,7 @@ from koordinator.api.groups import ClusterColocationProfile, Lease, PriorityClas
 from koordinator.api.meta import Object
 from koordinator.api.network_topology import ClusterNetworkTopology
 from koordinator.api.node_metric import NodeMetric
+from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
 from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.doctor.checks import (
@@ -21,6 +22,7 @@ from koordinator.doctor.checks import (
     features,
     gangs,
     leftovers,
+    migrations,
     pods,
     profiles,
     quotas,
@@ -113,6 +115,12 @@ CHECKS: tuple[Check, ...] = (
         "do reservations get a node, users and an end?",
         reservations.check,
         (Pod, Reservation),
+    ),
+    Check(
+        "migrations",
+        "does a descheduler carry out migration jobs, and do these succeed?",
+        migrations.check,
+        (PodMigrationJob, Lease),
     ),
     Check(
         "unready", "do objects use features that are not implemented yet?", leftovers.check_unready, (Pod,)

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koordinator.install.dashboards import manager, node_agent
+from koordinator.install.dashboards import descheduler, manager, node_agent
 
 DASHBOARDS: Mapping[str, dict[str, Any]] = {
     "colocation": node_agent.COLOCATION,
     "node-agent": node_agent.DASHBOARD,
     "scheduler": manager.SCHEDULER,
     "manager": manager.DASHBOARD,
+    "descheduler": descheduler.DASHBOARD,
 }
 
 __all__ = ["DASHBOARDS"]
