@@ -399,5 +399,5 @@ def told(body: bytes) -> str:
         return body.decode(errors="replace")[:200]
     if not isinstance(found, dict):
         return str(found)
-    alike = f"; there are {', '.join(map(str, found['alike']))}" if told.get("alike") else ""
+    alike = f"; there are {', '.join(map(str, found['alike']))}" if found.get("alike") else ""
     return f"{found.get('message', found)}{alike}"
