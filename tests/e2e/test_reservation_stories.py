@@ -17,8 +17,9 @@ CPU = 8
 
 @pytest.fixture(scope="module")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One node of eight cores."""
-    found = started(tmp_path_factory.mktemp("reservations"), "--nodes", "1", "--node-cpu", str(CPU))
+    """One node of eight cores; new Reservations go through the manager."""
+    gates = ("--manager-feature-gates", "ReservationMutatingWebhook=true")
+    found = started(tmp_path_factory.mktemp("reservations"), "--nodes", "1", "--node-cpu", str(CPU), *gates)
     yield found
     found.stop()
 
@@ -143,6 +144,49 @@ def test_room_is_reserved_consumed_and_given_back_when_its_time_is_over(cluster:
     until_placed(cluster, "patient")
     assert "Expired" in cluster.kubectl("describe", "reservation", "brief")
     assert "has expired" in explain(cluster, "reservation", "brief")
+
+
+def test_a_list_shows_where_room_is_and_until_when_defaults_included(cluster: Cluster) -> None:
+    apply(cluster, reservation("room", "2"))
+    until_phase(cluster, "room", "Available")
+    head, line = cluster.kubectl("get", "reservations").splitlines()
+    assert head.split() == ["NAME", "PHASE", "AGE", "NODE", "TTL", "EXPIRES"]
+    assert [*line.split()[:2], *line.split()[3:]] == ["room", "Available", "node-0", "24h"]
+    assert cluster.get("reservation", "room")["spec"]["allocateOnce"] is True
+    refused = cluster.run("create", "-f", "-", text=json.dumps(reservation("odd", "2", allocatePolicy="Any")))
+    assert refused.returncode and "allocatePolicy" in refused.stderr
+
+
+def test_profiles_reach_reservations_and_no_pod_passes_itself_off_as_one(cluster: Cluster) -> None:
+    profile = {
+        "apiVersion": "config.koordinator.sh/v1alpha1",
+        "kind": "ClusterColocationProfile",
+        "metadata": {"name": "rooms"},
+        "spec": {
+            "selector": {"matchLabels": {"kind": "room"}},
+            "labels": {"by": "profile"},
+            "schedulerName": "koord-scheduler",
+        },
+    }
+    apply(cluster, profile)
+    body = reservation("room", "2")
+    body["metadata"]["labels"] = {"kind": "room"}
+    del body["spec"]["template"]["spec"]["schedulerName"]
+
+    def created() -> Any:
+        """A manager that has just started asks the server for its webhooks first."""
+        cluster.run("delete", "reservation", "room", "--ignore-not-found")
+        apply(cluster, body)
+        return cluster.get("reservation", "room")["metadata"]["labels"].get("by")
+
+    until(created, 30, cluster.process)
+    until_phase(cluster, "room", "Available")
+    cluster.kubectl("delete", "clustercolocationprofile", "rooms")
+
+    impostor = pod("impostor", "1")
+    impostor["metadata"]["annotations"] = {f"{PREFIX}/reserve-pod": "true"}
+    refused = cluster.run("create", "-f", "-", text=json.dumps(impostor))
+    assert refused.returncode and "is for the scheduler's own use" in refused.stderr, refused.stderr
 
 
 def test_a_deployment_rolls_out_into_its_own_reservation(cluster: Cluster) -> None:
