@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from koordinator.cli import options, running
-from koordinator.simulate.replay_options import PODS_PER_NODE, Gpu, Order
+from koordinator.simulate.replay_options import PODS_PER_NODE, Gpu, GpuScore, Order
 
 
 @click.group(context_settings=options.HELP)
@@ -42,8 +42,21 @@ def main() -> None:
     "--gpu",
     type=click.Choice([each.value for each in Gpu]),
     default=Gpu.SKIP_PODS.value,
-    help="GPU columns of tables: leave pods with GPUs out (and nodes, too), ignore GPUs, or count whole ones "
-    "as nvidia.com/gpu.",
+    help="GPU columns of tables: leave pods with GPUs out (and nodes, too), ignore GPUs, count whole ones "
+    "as nvidia.com/gpu, or share cards.",
+)
+@click.option(
+    "--score",
+    type=click.Choice([each.value for each in GpuScore]),
+    help="With --gpu share: the score by which nodes and cards are chosen, instead of a configuration.  "
+    "[default: FragmentationGradient]",
+)
+@click.option(
+    "--arrivals",
+    type=click.FloatRange(0.01, 100),
+    metavar="TIMES",
+    help="Pods come in random order (--seed), and again, until they have requested so many times the GPUs of the "
+    "nodes; nobody leaves.",
 )
 @click.option(
     "--pods-per-node",
@@ -70,5 +83,6 @@ def scheduling(**asked: Any) -> None:
       kubectl get nodes -o json > nodes.json; kubectl get pods -A -o json > pods.json
       koordinator simulate scheduling --nodes nodes.json --pods pods.json
       koordinator simulate scheduling --nodes nodes.csv.gz --pods pods.csv.gz --timeline
+      koordinator simulate scheduling --nodes nodes.csv.gz --pods pods.csv.gz --gpu share --arrivals 1.3
     """
     running.work_of("koordinator.cli.simulate_run", "scheduling", asked)

@@ -17,8 +17,10 @@ from koordinator.api import readable
 from koordinator.cli import logs
 from koordinator.cli.explain_sources import read_config
 from koordinator.cli.tables import UNBOUNDED, console, table_of
-from koordinator.simulate import replay, replay_input, replay_report
-from koordinator.simulate.replay_options import Gpu, Order
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.simulate import replay, replay_config, replay_input, replay_report
+from koordinator.simulate.gpu_course import GpuReport
+from koordinator.simulate.replay_options import Gpu, GpuScore, Order
 from koordinator.simulate.replay_report import ReplayReport
 from koordinator.simulate.replay_reservations import ReservationOutcome
 
@@ -36,6 +38,8 @@ def scheduling(
     order: str,
     timeline: bool,
     gpu: str,
+    score: str | None,
+    arrivals: float | None,
     pods_per_node: int,
     output: str,
     output_file: Path | None,
@@ -45,6 +49,12 @@ def scheduling(
     logs.keep_quiet()
     if timeline and order != Order.GIVEN.value:
         raise click.UsageError("--timeline orders pods by their times: it goes without --order")
+    if arrivals is not None and (timeline or order != Order.GIVEN.value):
+        raise click.UsageError("--arrivals draws pods at random: it goes without --timeline and --order")
+    if score is not None and (gpu != Gpu.SHARE.value or config_file is not None):
+        raise click.UsageError(
+            "--score goes with --gpu share, and without --config, which names scores itself"
+        )
     notes = Console(stderr=True, highlight=False)
     started_s = time.perf_counter()
     given = replay_input.read(node_files, pod_files, Gpu(gpu), pods_per_node)
@@ -56,16 +66,24 @@ def scheduling(
         task = bar.add_task("", total=len(given.pods))
         result = replay.run(
             given,
-            read_config(config_file),
+            _config(config_file, Gpu(gpu), score),
             timer=time.perf_counter,
             seed=seed,
             order=Order(order),
             timeline=timeline,
+            arrivals=arrivals,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     placed_s = time.perf_counter()
     found = replay_report.report(given, result, read_s - started_s, placed_s - read_s)
     _write(found, output, output_file)
+
+
+def _config(config_file: Path | None, gpu: Gpu, score: str | None) -> SchedulerConfig:
+    """Return the file's configuration; without a file the shipped one, and for shared GPUs the one of a score."""
+    if config_file is None and gpu is Gpu.SHARE:
+        return replay_config.config_of(GpuScore(score or GpuScore.FRAGMENTATION_GRADIENT))
+    return read_config(config_file)
 
 
 def _write(found: ReplayReport, output: str, output_file: Path | None) -> None:
@@ -111,6 +129,8 @@ def print_report(console: Console, found: ReplayReport) -> None:
         f"p50 {speed.attempt_p50_us:,.0f} µs, p99 {speed.attempt_p99_us:,.0f} µs), "
         f"{speed.reading_s:.2f} s to read the files."
     )
+    if found.gpu is not None:
+        console.print(_gpu(found.gpu))
     console.print(_resources(found))
     if found.headroom:
         console.print(_headroom(found))
@@ -161,6 +181,25 @@ def _resources(found: ReplayReport) -> Table:
             _percent(use.unusable_ratio),
             _percent(use.stranded_ratio),
         )
+    return table
+
+
+def _gpu(found: GpuReport) -> Table:
+    table = _grid("GPUs while pods arrive", "arrived", "allocated", "at most", "left: no pod for the model",
+                  "no CPU", "no memory", "parts too small", "of use")  # fmt: skip
+    last = found.course[-1]
+    full = found.allocated_percent_at_full_arrivals
+    if full is not None and found.bound_percent_at_full_arrivals is not None:
+        bound = found.bound_percent_at_full_arrivals
+        table.add_row("100.0 %", f"{full:.2f} %", f"{bound:.2f} %", *[""] * 5)
+    left = last.left
+    parts = (left.wrong_model, left.no_cpu, left.no_memory, left.too_small, left.usable)
+    table.add_row(
+        f"{found.arrived_percent:.1f} %",
+        f"{found.allocated_percent:.2f} %",
+        f"{found.bound_percent:.2f} %",
+        *(f"{each:.2f} %" for each in parts),
+    )
     return table
 
 

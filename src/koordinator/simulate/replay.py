@@ -14,60 +14,35 @@ import numpy as np
 from msgspec.structs import replace
 
 from koordinator.api.core import Node, Pod
+from koordinator.api.device import Device
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.meta import Object
 from koordinator.api.reservation import Reservation
-from koordinator.api.resource_vector import I64
 from koordinator.clock import FixedClock
-from koordinator.scheduler.config.config import PluginRef, Plugins, PluginSet, SchedulerConfig
+from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
-from koordinator.scheduler.plugin.handle import JOB_PLUGINS
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod, QueuePolicy, SchedulingQueue
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate import dump as dumps
+from koordinator.simulate.gpu_course import GpuReport
+from koordinator.simulate.replay_arrivals import GpuArrivals, drawn
+from koordinator.simulate.replay_config import without_preemption
 from koordinator.simulate.replay_csv import TimedPod
 from koordinator.simulate.replay_input import InputError, ReplayInput, network_of
 from koordinator.simulate.replay_options import Order
-from koordinator.simulate.replay_permits import ReplayActions
+from koordinator.simulate.replay_outcomes import Occupancy, PodOutcome, ReplaySample, reasons_of
+from koordinator.simulate.replay_permits import ReplayActions, given_back_reason
 from koordinator.simulate.replay_reservations import ReplayReservations, ReservationOutcome
 
 PROGRESS_PODS = 256
 """Pods between two reports of progress."""
 SAMPLES_MAX = 2_000
 """Points of the time line that are kept; more are thinned to every second one."""
-
-
-class PodOutcome(msgspec.Struct, frozen=True):
-    """The fate of a pod: `node` is "" when it was never placed, `reasons` then tell why; `waited_s` is virtual time
-    from arrival to placement (time line only)."""
-
-    info: PodInfo
-    node: str
-    reasons: tuple[str, ...] = ()
-    waited_s: float = 0.0
-
-
-class ReplaySample(msgspec.Struct, frozen=True):
-    """The cluster at one moment of the time line; `allocated` has one share (0 to 1) per resource of
-    `ReplayResult.resources`."""
-
-    at_s: float
-    allocated: tuple[float, ...]
-    pods: int
-    waiting: int
-
-
-class Occupancy(msgspec.Struct, frozen=True):
-    """The contents of the nodes when most of some resource was allocated: `requested` (resources, nodes) in the order
-    of `ReplayResult.resources`, `pod_count` (nodes,)."""
-
-    requested: I64
-    pod_count: I64
 
 
 class ReplayResult(msgspec.Struct, frozen=True):
@@ -80,6 +55,7 @@ class ReplayResult(msgspec.Struct, frozen=True):
     samples: list[ReplaySample]
     fullest: Occupancy
     reservations: ReservationOutcome
+    gpu: GpuReport | None = None
 
 
 Progress = Callable[[int, int], None]
@@ -94,18 +70,23 @@ def run(
     seed: int = 0,
     order: Order = Order.GIVEN,
     timeline: bool = False,
+    arrivals: float | None = None,
     progress: Progress = lambda done, total: None,
 ) -> ReplayResult:
     """Place the pods. With `timeline` they come and go at their times, and those that found no node are tried
-    again when a departure may help them; otherwise each is tried once.
+    again when a departure may help them; otherwise each is tried once. With `arrivals` they come in random order, and
+    again, until so many times the GPUs of the nodes are requested.
 
     `timer` tells seconds for the figures about speed; decisions do not depend on it.
 
     Raises: ConfigError, InputError, DumpError.
     """
     replay = _Replay(given, config, seed, timer, progress)
+    gpu: GpuReport | None = None
     if timeline:
         _Timeline(replay, given.pods).run()
+    elif arrivals is not None:
+        gpu = replay.place_arriving(seed, arrivals)
     else:
         replay.place_each(_ordered(given.pods, order, replay))
     return ReplayResult(
@@ -116,6 +97,7 @@ def run(
         replay.samples,
         replay.fullest or replay.occupancy(),
         replay.reservations.outcome,
+        gpu,
     )
 
 
@@ -191,6 +173,8 @@ class _Replay:
         """Objects that are there before the first pod comes; the pods are those that are replayed, as they come."""
         if view in (Pod, Reservation):
             return ()
+        if view is Device:
+            return [*given.devices, *given.others.views(Device)]
         return given.nodes if view is Node else given.others.views(view)
 
     def came(self, info: PodInfo) -> None:
@@ -257,13 +241,30 @@ class _Replay:
         left = {each.uid: each for each in infos}
         order, total = deque(infos), len(infos)
         while (info := self._next(left, order)) is not None:
-            result = self.attempt(info, self.profile_of(info).class_key(info), 1)
-            if (final := self.carry_out(result)) is not None:
-                self.record(info, final)
-            self.actions.settle(self._let_go, self._give_back)
+            self._try_once(info)
             if len(left) % PROGRESS_PODS == 0:
                 self.progress(total - len(left), total)
         self.progress(total, total)
+
+    def place_arriving(self, seed: int, times: float) -> GpuReport:
+        """Place pods as they arrive, until so many times the GPUs of the nodes are requested."""
+        arrivals = GpuArrivals(self.engine, self.infos, times)
+        for number, info in enumerate(drawn(self.infos, seed)):
+            if arrivals.is_over:
+                break
+            self.came(info)
+            if self._is_let_in(info):
+                self._try_once(info)
+            arrivals.tried(info, is_placed=bool(self.outcomes[info.uid].node))
+            if number % PROGRESS_PODS == 0:
+                self.progress(int(100 * arrivals.progress), 100)
+        return arrivals.report()
+
+    def _try_once(self, info: PodInfo) -> None:
+        result = self.attempt(info, self.profile_of(info).class_key(info), 1)
+        if (final := self.carry_out(result)) is not None:
+            self.record(info, final)
+        self.actions.settle(self._let_go, self._give_back)
 
     def _next(self, left: dict[str, PodInfo], order: deque[PodInfo]) -> PodInfo | None:
         """Return the pod that a plugin wants, else the first that may be tried; None at the end."""
@@ -446,32 +447,6 @@ class _Timeline:
         self._queue.done(info.uid)
         row = self._table.row_of(placed.node_name)
         self._queue.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info), now_s)
-
-
-def given_back_reason(status: Status) -> str:
-    """Return why a pod that had a place is not placed."""
-    if status.plugin in JOB_PLUGINS:
-        return "gave its place back: its gang does not fit as a whole"
-    return status.message
-
-
-def reasons_of(result: Unplaced) -> tuple[str, ...]:
-    """Return the distinct reasons of all nodes, sorted; of the pod as a whole, or of its gang, when no node was
-    asked."""
-    evaluation = result.evaluation
-    if evaluation is None or not evaluation.status.is_success:
-        return result.status.reasons
-    return tuple(sorted(evaluation.reason_counts)) or result.status.reasons
-
-
-def without_preemption(config: SchedulerConfig) -> SchedulerConfig:
-    """Return the configuration with no PostFilter plugins."""
-    none = PluginSet(disabled=[PluginRef(name="*")])
-    profiles = [
-        replace(profile, plugins=replace(profile.plugins or Plugins(), post_filter=none))
-        for profile in config.profiles
-    ]
-    return replace(config, profiles=profiles)
 
 
 def _ordered(pods: Sequence[TimedPod], order: Order, replay: _Replay) -> list[PodInfo]:

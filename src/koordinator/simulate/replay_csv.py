@@ -21,7 +21,9 @@ from koordinator.api.affinity import (
     NodeSelectorRequirement,
     NodeSelectorTerm,
 )
+from koordinator.api.annotations.device import DeviceType
 from koordinator.api.core import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements
+from koordinator.api.device import Device, DeviceInfo, DeviceSpec
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.meta import ObjectMeta
 from koordinator.api.quantity import ResourceList
@@ -43,6 +45,10 @@ POD_COLUMNS = (
 )
 REQUIRED_COUNT = 3
 """The first columns of both tables must be there."""
+WHOLE = 100
+"""Percent of a card."""
+CARD_MEMORY = "100Gi"
+"""Of every card of a table, which does not tell: 1 GiB is 1 %."""
 QOS_CLASSES = ("LSE", "LSR", "LS", "BE", "SYSTEM")
 HOSTNAME = "kubernetes.io/hostname"
 NAMESPACE = "replay"
@@ -114,7 +120,7 @@ def read_nodes(path: Path, gpu: Gpu, pods_per_node: int) -> list[Node]:
         gpus = row.amount("gpu", 0)
         if gpus and gpu is Gpu.CPU_ONLY:
             continue
-        nodes.append(_node(row, gpus if gpu is Gpu.WHOLE else 0, pods_per_node))
+        nodes.append(_node(row, gpus, gpu, pods_per_node))
     return nodes
 
 
@@ -128,11 +134,28 @@ def read_pods(path: Path, gpu: Gpu) -> tuple[list[TimedPod], int]:
         if wants_gpus and gpu in (Gpu.SKIP_PODS, Gpu.CPU_ONLY):
             left_out += 1
             continue
-        pods.append(_pod(row, with_gpus=wants_gpus and gpu is Gpu.WHOLE))
+        pods.append(_pod(row, gpu if wants_gpus else Gpu.IGNORE))
     return pods, left_out
 
 
-def _node(row: CsvRow, gpus: int, pods_max: int) -> Node:
+def device_of(node: Node) -> Device | None:
+    """Return the cards of a node of a table as the node agent would report them, without places; None for none."""
+    count = int(str(node.status.allocatable.get(resources.GPU_CORE, 0))) // WHOLE
+    if not count:
+        return None
+    each: ResourceList = {
+        resources.GPU_CORE: str(WHOLE),
+        resources.GPU_MEMORY_RATIO: str(WHOLE),
+        resources.GPU_MEMORY: CARD_MEMORY,
+    }
+    cards = [
+        DeviceInfo(type=DeviceType.GPU, id=f"GPU-{minor}", minor=minor, health=True, resources=each)
+        for minor in range(count)
+    ]
+    return Device(metadata=ObjectMeta(name=node.metadata.name), spec=DeviceSpec(devices=cards))
+
+
+def _node(row: CsvRow, gpus: int, gpu: Gpu, pods_max: int) -> Node:
     name = row.text("sn")
     amounts: ResourceList = {
         resources.CPU: f"{row.amount('cpu_milli')}m",
@@ -140,8 +163,11 @@ def _node(row: CsvRow, gpus: int, pods_max: int) -> Node:
         resources.PODS: str(pods_max),
     }
     own_labels = {HOSTNAME: name}
-    if gpus:
+    if gpus and gpu is Gpu.WHOLE:
         amounts[resources.NVIDIA_GPU] = str(gpus)
+    elif gpus and gpu is Gpu.SHARE:
+        amounts[resources.GPU_CORE] = amounts[resources.GPU_MEMORY_RATIO] = str(gpus * WHOLE)
+    if gpus and gpu in (Gpu.WHOLE, Gpu.SHARE):
         own_labels[labels.GPU_MODEL] = row.text("model")
     return Node(
         metadata=ObjectMeta(name=name, labels=own_labels),
@@ -149,14 +175,20 @@ def _node(row: CsvRow, gpus: int, pods_max: int) -> Node:
     )
 
 
-def _pod(row: CsvRow, *, with_gpus: bool) -> TimedPod:
+def _pod(row: CsvRow, gpu: Gpu) -> TimedPod:
     requests: ResourceList = {
         resources.CPU: f"{row.amount('cpu_milli')}m",
         resources.MEMORY: f"{row.amount('memory_mib')}Mi",
     }
     affinity = None
-    if with_gpus:
+    if gpu is Gpu.WHOLE:
         requests[resources.NVIDIA_GPU] = str(_whole_gpus(row))
+    elif gpu is Gpu.SHARE:
+        percent = str(row.amount("num_gpu") * _percent(row))
+        requests[resources.GPU_CORE] = requests[resources.GPU_MEMORY_RATIO] = percent
+        if row.amount("num_gpu") > 1 and _percent(row) < WHOLE:
+            requests[resources.GPU_SHARED] = row.text("num_gpu")
+    if gpu in (Gpu.WHOLE, Gpu.SHARE):
         affinity = _models(row.text("gpu_spec"))
     qos = row.text("qos")
     name = row.text("name")
@@ -183,6 +215,14 @@ def _whole_gpus(row: CsvRow) -> int:
     """GPUs rounded up: `num_gpu` of them, each used to `gpu_milli` thousandths."""
     milli = row.amount("gpu_milli", 1_000)
     return row.amount("num_gpu") * max(1, -(-milli // 1_000))
+
+
+def _percent(row: CsvRow) -> int:
+    """Percent of each card, rounded up; at least 1. Raises: TableError when it is more than a card."""
+    milli = row.amount("gpu_milli", 1_000)
+    if milli > 1_000:
+        raise row.error("gpu_milli", f"{milli} is more than the 1000 of a card; num_gpu says how many cards")
+    return max(1, -(-milli // 10))
 
 
 def _models(spec: str) -> Affinity | None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from koordinator.api import labels, normalization
 from koordinator.api.core import Node, Pod, PodStatus
+from koordinator.api.device import Device
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import ObjectMeta
@@ -37,6 +38,8 @@ class ReplayInput(msgspec.Struct, frozen=True):
     others: Dump
     gpu_pods_left_out: int = 0
     ended_left_out: int = 0
+    devices: list[Device] = []
+    """Cards of the nodes of tables."""
 
 
 def read(
@@ -47,8 +50,11 @@ def read(
     node_dumps = dumps.read(name for name in node_files if not _is_table(name))
     pod_dumps = dumps.read(name for name in pod_files if not _is_table(name))
     nodes = [normalization.normalize_node(node) for node in node_dumps.views(Node)]
+    devices: list[Device] = []
     for name in filter(_is_table, node_files):
-        nodes += replay_csv.read_nodes(Path(name), gpu, pods_per_node)
+        listed = replay_csv.read_nodes(Path(name), gpu, pods_per_node)
+        devices += filter(None, map(replay_csv.device_of, listed))
+        nodes += listed
     _refuse_duplicates("node", [node.metadata.name for node in nodes])
     if not nodes:
         raise InputError(f"there are no nodes in {', '.join(node_files)}{_why_none(gpu)}")
@@ -59,7 +65,7 @@ def read(
         pods += more
         left_out += without
     _refuse_duplicates("pod", [each.pod.key for each in pods])
-    return ReplayInput(nodes, pods, others, left_out, ended)
+    return ReplayInput(nodes, pods, others, left_out, ended, devices)
 
 
 def _is_table(name: str) -> bool:

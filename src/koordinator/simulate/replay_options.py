@@ -17,7 +17,7 @@ class Order(enum.StrEnum):
 
 
 class Gpu(enum.StrEnum):
-    """The meaning of the GPU columns, as long as no plugin shares GPUs."""
+    """The meaning of the GPU columns."""
 
     SKIP_PODS = "skip-pods"
     """Pods that ask for GPUs are left out; all nodes take part with their CPUs and memory."""
@@ -27,3 +27,13 @@ class Gpu(enum.StrEnum):
     """All pods and nodes take part as if they had no GPUs."""
     WHOLE = "whole"
     """`nvidia.com/gpu`: a pod gets whole GPUs also for a share of one; `gpu_spec` names the models it takes."""
+    SHARE = "share"
+    """Cards with minors, whole or in percent, given out by DeviceShare; `gpu_spec` names the models it takes."""
+
+
+class GpuScore(enum.StrEnum):
+    """The score by which `--gpu share` chooses nodes and cards."""
+
+    FRAGMENTATION_GRADIENT = "FragmentationGradient"
+    MOST_ALLOCATED = "MostAllocated"
+    LEAST_ALLOCATED = "LeastAllocated"

@@ -7,7 +7,7 @@ import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.scheduler.engine.cycle import Placed
-from koordinator.scheduler.plugin.handle import Actions
+from koordinator.scheduler.plugin.handle import JOB_PLUGINS, Actions
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.simulate.replay_reservations import ReplayReservations
 
@@ -73,3 +73,10 @@ class ReplayActions(Actions):
                 bound(placed)
             else:
                 given_back(placed, status)
+
+
+def given_back_reason(status: Status) -> str:
+    """Return why a pod that had a place is not placed."""
+    if status.plugin in JOB_PLUGINS:
+        return "gave its place back: its gang does not fit as a whole"
+    return status.message

@@ -20,8 +20,10 @@ import numpy.typing as npt
 
 from koordinator.api import resource_vector
 from koordinator.api.resource_vector import I64
-from koordinator.simulate.replay import PodOutcome, ReplayResult, ReplaySample
+from koordinator.simulate.gpu_course import GpuReport
+from koordinator.simulate.replay import ReplayResult
 from koordinator.simulate.replay_input import ReplayInput
+from koordinator.simulate.replay_outcomes import PodOutcome, ReplaySample
 from koordinator.simulate.replay_reservations import ReservationOutcome
 
 BINS = 10
@@ -111,6 +113,8 @@ class ReplayReport(ReportPart, frozen=True, kw_only=True):
     samples: list[ReplaySample] = []
     reservations: ReservationOutcome | None = None
     """Absent where the files have none."""
+    gpu: GpuReport | None = None
+    """When pods arrived until the GPUs had been requested so many times (`--arrivals`)."""
 
 
 def report(given: ReplayInput, result: ReplayResult, reading_s: float, placing_s: float) -> ReplayReport:
@@ -153,6 +157,7 @@ def report(given: ReplayInput, result: ReplayResult, reading_s: float, placing_s
         mean=_mean(result),
         samples=result.samples,
         reservations=result.reservations if result.reservations != ReservationOutcome() else None,
+        gpu=result.gpu,
     )
 
 

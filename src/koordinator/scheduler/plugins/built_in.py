@@ -9,6 +9,7 @@ from koordinator.scheduler.plugins.default_binder import DefaultBinder, DefaultP
 from koordinator.scheduler.plugins.device_share.plugin import DeviceShare
 from koordinator.scheduler.plugins.dynamic_resources.plugin import DynamicResources
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
+from koordinator.scheduler.plugins.fragmentation.plugin import FragmentationGradient
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.plugins.node_filters import (
@@ -49,6 +50,7 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         DeviceShare,
         DynamicResources,
         ElasticQuota,
+        FragmentationGradient,
         ImageLocality,
         InterPodAffinity,
         LoadAwareScheduling,

@@ -81,6 +81,8 @@ class AllocateOptions(msgspec.Struct, frozen=True):
     """None when nobody configured any."""
     is_reserve: bool = False
     """Devices are really taken now, not only tried."""
+    card_points: Mapping[int, int] = {}
+    """Points of GPUs by minor, in place of the strategy's."""
 
 
 class DeviceDecision(msgspec.Struct, frozen=True):
@@ -230,7 +232,7 @@ class _Attempt:
         if hint.vf_selector is not None and not self._has_vfs(device_type):
             return PickDecision(status=unresolvable(f"Insufficient {device_type} VirtualFunctions"))
         view = view_of(self.node, device_type, self.limits, hint.selector)
-        score = self._scorer(wanted.amounts)
+        score = self._scorer(device_type, wanted.amounts)
         wish = DeviceCountRequest(
             max(wanted.count, preference.count_min),
             wanted.amounts,
@@ -251,8 +253,10 @@ class _Attempt:
         back = self.limits.given_back_vfs.get(device_type, {}).values()
         return VFChoice(hint.vf_selector, taken.difference(*back), allowed)
 
-    def _scorer(self, amounts: Mapping[str, int]) -> Scorer | None:
+    def _scorer(self, device_type: str, amounts: Mapping[str, int]) -> Scorer | None:
         strategy = self.options.strategy
+        if self.options.card_points and device_type == DeviceType.GPU:
+            return self._points
         if strategy is None:
             return None
         return lambda device: device_score(strategy, amounts, device.entry.total, device.free)
@@ -311,9 +315,14 @@ class _Attempt:
             return _picked(minors, wanted)
         return PickDecision(status=NONE_IN_SCOPE if scope else NO_GPU)
 
+    def _points(self, device: VisibleDevice) -> int:
+        return self.options.card_points.get(device.minor, 0)
+
     def _tree_scorer(self, amounts: Mapping[str, int]) -> Scorer | None:
         """Total and free change places, as users know it: cards partly in use all score alike."""
         strategy = self.options.strategy
+        if self.options.card_points:
+            return self._points
         if strategy is None:
             return None
 

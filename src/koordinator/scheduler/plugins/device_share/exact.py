@@ -43,6 +43,8 @@ class Room(msgspec.Struct, frozen=True):
     numa_nodes: int | None = None
     reserved: Sequence[ReservedDevices] = ()
     is_ignoring: bool = False
+    card_points: Mapping[int, int] = {}
+    """Points of GPUs by minor, where a score of the profile chooses them."""
 
     @property
     def is_whole_node(self) -> bool:
@@ -74,7 +76,7 @@ class ExactDecisions:
         if not status.is_success:
             return DeviceDecision(status=status)
         options = AllocateOptions(
-            self._strategy if reserves else None, self._templates(), is_reserve=reserves
+            self._strategy if reserves else None, self._templates(), reserves, room.card_points
         )
         try:
             limits = _limits(state, devices, room.numa_nodes)

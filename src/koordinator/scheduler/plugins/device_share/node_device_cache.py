@@ -5,6 +5,7 @@ annotations, those of assumed pods are what Reserve gave them; so the cache foll
 order they come.
 """
 
+import abc
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -61,6 +62,14 @@ class _Aside(msgspec.Struct, frozen=True):
     is_reservation: bool
 
 
+class CardChooser(abc.ABC):
+    """A plugin that prefers cards of a node for the pods of its profiles."""
+
+    @abc.abstractmethod
+    def card_points(self, pod: PodInfo, row: int) -> tuple[int, ...]:
+        """Return how well each card suits, by ascending minor, more is better; empty when it does not matter."""
+
+
 class NodeDeviceCache(RowKeeper):
     """Records by row, and Device objects by node name: an object may come before its node."""
 
@@ -74,6 +83,8 @@ class NodeDeviceCache(RowKeeper):
         self._reports: dict[str, Device] = {}
         self._reserved: dict[str, Held] = {}
         self._aside: dict[str, _Aside] = {}
+        self.choosers: dict[str, CardChooser] = {}
+        """By scheduler name."""
 
     def at(self, row: int) -> NodeDeviceRecord:
         """Return the record of a row, an empty one if nothing was heard of it."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from koordinator.api import labels, pod_labels
 from koordinator.api.annotations import device as annotation
@@ -383,9 +384,10 @@ class DeviceShare(
         if not record.is_reported:
             return SUCCESS
         room = self._room(pod, row, self._chosen_numa(pod))
+        room = replace(room, card_points=self._card_points(pod, row, record))
         if room.is_whole_node:
             decision = state.choices.get(
-                (record.signature, room.numa_nodes),
+                (record.signature, room.numa_nodes, *room.card_points.values()),
                 lambda: self._exact.decide(state, record, room, reserves=True),
             )
         else:
@@ -395,6 +397,12 @@ class DeviceShare(
             uid = reservation.metadata.uid if reservation is not None else ""
             self.cache.reserve(row, pod.uid, held_of(decision), uid)
         return decision.status
+
+    def _card_points(self, pod: PodInfo, row: int, record: NodeDeviceRecord) -> Mapping[int, int]:
+        """Return the points of GPUs by minor, if a plugin of the profile prefers some of them."""
+        chooser = self.cache.choosers.get(pod.pod.spec.scheduler_name)
+        points = chooser.card_points(pod, row) if chooser is not None else ()
+        return dict(zip(record.idle.devices.get(DeviceType.GPU, {}), points, strict=False))
 
     def _chosen_numa(self, pod: PodInfo) -> int | None:
         """Return the NUMA nodes (a mask) that NodeNUMAResource has just chosen with the hints given to it."""

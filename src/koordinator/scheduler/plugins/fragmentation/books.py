@@ -1,0 +1,146 @@
+"""Remember of each row its cards, how much the target can use of it, and the cost of each kind of pods there.
+
+Everything is remembered until the row, or the target, changes: a placement makes one row stale.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api import labels, resource_vector, resources
+from koordinator.api.annotations.device import DeviceType
+from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache
+from koordinator.scheduler.plugins.fragmentation import gradient
+from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE
+from koordinator.scheduler.plugins.fragmentation.demand import PodDemand, Shape, models_of, shape_of
+from koordinator.scheduler.plugins.fragmentation.gradient import Cards, NodeAmounts
+from koordinator.scheduler.plugins.fragmentation.target import F32, Target
+from koordinator.scheduler.table.columns import Recent, Rows, at
+from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
+
+Versions = npt.NDArray[np.int64]
+_SHAPES_MAX = 1_024
+_NAMES = (resources.GPU_CORE, resources.GPU_MEMORY_RATIO)
+
+
+class GPUNodes:
+    """Reads nodes with GPUs from the columns of the table."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self._devices = table.shared(NodeDeviceCache)
+        self._labels = table.shared(LabelColumns)
+        self._shapes: Recent[Shape] = Recent(_SHAPES_MAX)
+
+    @property
+    def model_names(self) -> list[str]:
+        """Return the models that nodes have, or had; their order does not change."""
+        return self._labels.column(labels.GPU_MODEL).values
+
+    def demand(self, pod: PodInfo) -> PodDemand:
+        """Return what a pod asks for, shared by pods that ask for the same."""
+        shape = self._shapes.get(
+            pod.request_key, lambda: shape_of(pod, self._table.registry.names, self._card_memory_bytes)
+        )
+        return PodDemand(shape, models_of(pod))
+
+    def _card_memory_bytes(self) -> int:
+        """Return the memory of the largest card, 0 when there is none."""
+        gpus = self._devices.columns.by_type[DeviceType.GPU]
+        if not gpus.knows(resources.GPU_MEMORY):
+            return 0
+        return int(gpus.total(resources.GPU_MEMORY).max(initial=0))
+
+    def cards(self, rows: Rows) -> Cards:
+        """Return the free percent of each card: the lesser of its cores and its memory. (slots, rows)"""
+        gpus = self._devices.columns.by_type[DeviceType.GPU]
+        known = [at(gpus.free(name), rows) for name in _NAMES if gpus.knows(name)]
+        if not known:
+            return np.zeros((1, rows.size), np.uint8)
+        free = np.minimum(known[0], known[-1])
+        return np.minimum(free, WHOLE).astype(np.uint8)
+
+    def models(self, rows: Rows) -> npt.NDArray[np.intp]:
+        """Return the row of `Target.weight` of each node: (rows,)."""
+        ids = self._labels.ids(labels.GPU_MODEL, rows).astype(np.intp)
+        return np.where(ids == ABSENT, len(self.model_names), ids)
+
+    def free_by_model(self) -> F64:
+        """Return the GPU percent that is free on cards of each model: (models,)."""
+        rows = self._table.rows
+        free, count = self.cards(rows).sum(axis=0, dtype=np.int64), len(self.model_names)
+        by_model = np.bincount(self.models(rows), free, count + 1)
+        return by_model[:count].astype(np.float64)
+
+    def amounts(self, target: Target, rows: Rows, cards: Cards) -> NodeAmounts:
+        """Return nodes as the gradient sees them; `cards` (slots, rows)."""
+        fit, copies, whole = gradient.parts_of(target, cards)
+        free = self._table.free
+        cpu = at(free[resource_vector.CPU_COLUMN], rows).astype(np.float32)
+        memory = at(free[resource_vector.MEMORY_COLUMN], rows).astype(np.float32)
+        return NodeAmounts(cpu, memory, self.models(rows), whole, fit, copies)
+
+
+class DemandCosts:
+    """The costs of one kind of pods: `values` (capacity,), each valid where `version` is that of the row."""
+
+    def __init__(self, demand: PodDemand, capacity: int) -> None:
+        self.demand = demand
+        self.values: F32 = np.zeros(capacity, np.float32)
+        self.version: Versions = np.full(capacity, -1, np.int64)
+
+
+class CostBook:
+    """The costs of pods on rows, for one target."""
+
+    def __init__(self, table: NodeTable, nodes: GPUNodes, target: Target) -> None:
+        self._table, self._nodes, self.target = table, nodes, target
+        self._capacity = table.capacity
+        self._sequence = table.changes.sequence
+        self._row_version: Versions = np.zeros(table.capacity, np.int64)
+        self._usable: F32 = np.zeros(table.capacity, np.float32)
+        self._usable_version: Versions = np.full(table.capacity, -1, np.int64)
+        self._kinds: dict[PodDemand, DemandCosts] = {}
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether the table is as large as it was."""
+        return self._capacity == self._table.capacity
+
+    def costs(self, demand: PodDemand, rows: Rows) -> F32:
+        """Return what such a pod costs on each row, in GPU percent: (rows,)."""
+        if self._table.is_trial:  # what holds for a moment only is not remembered
+            cards = self._nodes.cards(rows)
+            nodes = self._nodes.amounts(self.target, rows, cards)
+            return gradient.costs(
+                self.target, demand.shape, nodes, cards, gradient.usable(self.target, nodes)
+            )
+        self._follow()
+        known = self._kinds.get(demand)
+        if known is None:
+            known = self._kinds[demand] = DemandCosts(demand, self._capacity)
+        versions = at(self._row_version, rows)
+        is_stale = at(known.version, rows) != versions
+        if is_stale.any():
+            stale = rows[is_stale]
+            known.values[stale] = self._work_out(demand, stale)
+            known.version[stale] = versions[is_stale]
+        return at(known.values, rows)
+
+    def _work_out(self, demand: PodDemand, rows: Rows) -> F32:
+        cards = self._nodes.cards(rows)
+        nodes = self._nodes.amounts(self.target, rows, cards)
+        versions = self._row_version[rows]
+        is_stale = self._usable_version[rows] != versions
+        if is_stale.any():
+            self._usable[rows] = gradient.usable(self.target, nodes)
+            self._usable_version[rows] = versions
+        return gradient.costs(self.target, demand.shape, nodes, cards, self._usable[rows])
+
+    def _follow(self) -> None:
+        """Take note of which rows changed."""
+        log = self._table.changes
+        if self._sequence != log.sequence:
+            self._row_version[log.since(self._sequence).rows] = log.sequence
+            self._sequence = log.sequence

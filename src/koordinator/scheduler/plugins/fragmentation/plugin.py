@@ -1,0 +1,129 @@
+"""The extension points of FragmentationGradient."""
+
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api.core import Pod
+from koordinator.clock import parse_rfc3339
+from koordinator.scheduler.plugin.framework import (
+    SCORE_MAX,
+    Handle,
+    PreScorePlugin,
+    ScorePlugin,
+    Scores,
+    Watch,
+)
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.plugins.device_share import request
+from koordinator.scheduler.plugins.device_share.node_device_cache import CardChooser, NodeDeviceCache
+from koordinator.scheduler.plugins.fragmentation import gradient, scarcity
+from koordinator.scheduler.plugins.fragmentation.books import CostBook, GPUNodes
+from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE
+from koordinator.scheduler.plugins.fragmentation.demand import PodDemand
+from koordinator.scheduler.plugins.fragmentation.target import Target, target_of
+from koordinator.scheduler.plugins.fragmentation.workload import Workload
+from koordinator.scheduler.table.columns import RowChange, Rows
+from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo, node_selection
+
+PRICED_CHANGES = 256
+"""Changes in the table after which models are priced anew."""
+_STEPS = 1_000
+"""Scores are whole numbers: steps per percent of a card."""
+
+
+class FragmentationGradientArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A pod that came `halfLifeSeconds` ago counts half as much for the target workload as one that comes now."""
+
+    half_life_seconds: Annotated[int, msgspec.Meta(ge=1)] = 6 * 3_600
+
+
+class FragmentationGradient(PreScorePlugin[PodDemand], ScorePlugin[PodDemand], CardChooser):
+    """Prefers nodes, and cards, where the least GPU becomes useless for the pods that usually come."""
+
+    name = "FragmentationGradient"
+    args = FragmentationGradientArgs
+    keyed_by = (REQUESTS, node_selection)
+    reads = RowChange.NODE | RowChange.PODS
+    normalizes = True
+
+    def __init__(self, args: FragmentationGradientArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._table = handle.table
+        self._devices = handle.table.shared(NodeDeviceCache)
+        self._nodes = GPUNodes(handle.table)
+        self._workload = Workload(args.half_life_seconds)
+        self._made_of: tuple[int, int] = (-1, 0)
+        """The version of the workload and the number of models that the target was made of."""
+        self._book = CostBook(handle.table, self._nodes, target_of({}, ()))
+        self._prices: F64 = np.zeros(1)
+        self._priced_at = -PRICED_CHANGES
+        self._epoch = 0
+        handle.watch(Watch(Pod, self._came, lambda _old, _new: None, lambda _: None))
+
+    # The workload
+
+    def _came(self, pod: Pod) -> None:
+        if not any(request.NAMES & each.resources.requests.keys() for each in pod.spec.containers):
+            return
+        created = pod.metadata.creation_timestamp
+        at_s = parse_rfc3339(created) if created else self.handle.clock.now()
+        self._workload.came(self._nodes.demand(PodInfo.of(pod, self._table.registry)), at_s)
+
+    def refresh(self, now_s: float) -> None:
+        names = self._nodes.model_names
+        made_of = self._workload.version, len(names)
+        if made_of != self._made_of or not self._book.is_current:
+            self._made_of = made_of
+            self._book = CostBook(self._table, self._nodes, target_of(self._workload.shares, names))
+            self._priced_at = -PRICED_CHANGES
+        if self._table.changes.sequence - self._priced_at >= PRICED_CHANGES:
+            self._priced_at = self._table.changes.sequence
+            self._prices = scarcity.prices(self._target.by_models, names, self._nodes.free_by_model())
+            self._epoch += 1
+
+    @property
+    def _target(self) -> Target:
+        return self._book.target
+
+    # A pod
+
+    def prepare(self, pod: PodInfo) -> PodDemand:
+        self._devices.choosers[pod.pod.spec.scheduler_name] = self
+        return self._nodes.demand(pod)
+
+    def epoch(self, state: PodDemand) -> int:
+        return self._epoch
+
+    def pre_score(self, state: PodDemand) -> Status:
+        return SUCCESS if self._nodes.model_names or state.shape.cards else SKIP
+
+    def score(self, state: PodDemand, rows: Rows) -> Scores:
+        costs = self._book.costs(state, rows).astype(np.float64)
+        if state.shape.cards:
+            costs += state.shape.gpu_percent * self._prices[self._nodes.models(rows)]
+        return np.rint(-_STEPS * costs).astype(np.int64)
+
+    def normalize(self, state: PodDemand, scores: Scores) -> Scores:
+        """Return 100 for the best only, so that no rounding hides it; the others in proportion."""
+        if not scores.size:
+            return scores
+        behind = scores.max() - scores
+        points = (SCORE_MAX - 1) - behind * (SCORE_MAX - 1) // max(int(behind.max()), 1)
+        return np.where(behind == 0, SCORE_MAX, points)
+
+    # Cards
+
+    def card_points(self, pod: PodInfo, row: int) -> tuple[int, ...]:
+        demand = self._nodes.demand(pod)
+        if not demand.shape.cards or demand.shape.percent == WHOLE:
+            return ()
+        costs = gradient.card_costs(self._target, demand.shape.percent)
+        cards: npt.NDArray[np.uint8] = self._nodes.cards(np.array([row], np.intp))[:, 0]
+        points = np.rint(-_STEPS * costs[cards]).tolist()
+        return tuple(int(each) if np.isfinite(each) else _NEVER for each in points)
+
+
+_NEVER = -(1 << 60)
