@@ -1,5 +1,6 @@
 """A scheduler that decides only, on the nodes and pods of a case: what runs, without its loops."""
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -8,12 +9,13 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
+from koordinator.scheduler.config.config import PluginConfig, PluginRef, PluginSet, SchedulerConfig
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation_cache import evaluate
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.view import View
-from koordinator.scheduler.plugins.built_in import installed_plugins
+from koordinator.scheduler.plugin.framework import Plugin
+from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.table.pod_info import PodInfo
 
 NOW_S = 1_800_000_000.0
@@ -21,10 +23,12 @@ P = TypeVar("P")
 
 
 class SmallCluster:
-    """The engine of one profile, and its table."""
+    """The engine of one profile, to which a test's own plugins may be added, and its table."""
 
-    def __init__(self, settings: SchedulerConfig) -> None:
-        self.engine = Engine(settings, FixedClock(NOW_S), plugins=installed_plugins())
+    def __init__(self, settings: SchedulerConfig, *plugins: type[Plugin[Any]]) -> None:
+        own = built_in.PLUGINS | {plugin.name: plugin for plugin in plugins}
+        known = own if plugins else built_in.installed_plugins()
+        self.engine = Engine(_with(settings, plugins), FixedClock(NOW_S), plugins=known)
         self.table = self.engine.table
         [self.profile] = self.engine.profiles.values()
 
@@ -56,3 +60,13 @@ class SmallCluster:
         """What nodes answered to a pod."""
         view = View(self.profile, self.table, self.engine.nominations, pod)
         return CycleDiagnosis(view, self.profile, evaluate(self.profile, self.table, pod), {})
+
+
+def _with(settings: SchedulerConfig, plugins: Sequence[type[Plugin[Any]]]) -> SchedulerConfig:
+    """The settings of one profile, with plugins at all points that they implement."""
+    [profile] = settings.profiles
+    if not plugins or profile.plugins is None:
+        return settings
+    more = PluginSet(enabled=[PluginRef(name=plugin.name) for plugin in plugins])
+    changed = msgspec.structs.replace(profile.plugins, multi_point=more)
+    return msgspec.structs.replace(settings, profiles=[msgspec.structs.replace(profile, plugins=changed)])

@@ -2,7 +2,8 @@
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from koordinator.api import labels
 from koordinator.scheduler.engine.view import View
+from koordinator.scheduler.plugin.framework import Plugin, PreFilterPlugin, PreFilterResult
+from koordinator.scheduler.plugin.status import unschedulable
 from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     JobMember,
@@ -36,8 +39,8 @@ def with_port(body: Json) -> Json:
 class Cluster(SmallCluster):
     """An engine that decides only."""
 
-    def __init__(self) -> None:
-        super().__init__(with_preemption())
+    def __init__(self, *plugins: type[Plugin[Any]]) -> None:
+        super().__init__(with_preemption(), *plugins)
         self.preemption = self.plugin(Coscheduling).preemption
 
     def add_node(self, name: str, cpu: int, **parts: object) -> None:
@@ -232,3 +235,31 @@ def test_a_node_that_was_cleared_in_vain_is_not_tried_again_when_more_are(
     assert tried == [["cheap"], ["dear"]]
     assert found.nominations == {"default/m": "dear"}
     assert [each.victim.key for each in found.evictions] == ["default/on-dear"]
+
+
+class Guarded(PreFilterPlugin[None]):
+    """Lets nobody in while there is a guard, wherever that one is."""
+
+    name = "Guarded"
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        return pod.uid
+
+    def epoch(self, state: None) -> Hashable:
+        return self.handle.table.place_of("guard") is not None
+
+    def pre_filter(self, state: None) -> PreFilterResult:
+        return PreFilterResult(unschedulable("there is a guard")) if self.epoch(state) else PreFilterResult()
+
+
+def test_who_refuses_members_as_a_whole_and_names_nobody_is_served_where_no_member_fits() -> None:
+    cluster = Cluster(Guarded)
+    cluster.add_node("full", 4)
+    cluster.add_node("free", 4)
+    cluster.info(pod("guard", cpu="1", priority=0, nodeName="full"))
+    cluster.info(pod("noble", cpu="3", priority=PRIORITY + 1, nodeName="full"))
+
+    found = cluster.preempt([cluster.info(pod("m", cpu="4", priority=PRIORITY))])
+
+    assert [each.victim.key for each in found.evictions] == ["default/guard"], found.message
+    assert found.nominations == {"default/m": "free"}
