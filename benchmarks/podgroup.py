@@ -51,10 +51,10 @@ class Api:
         status = {**msgspec.to_builtins(old.status), **patch["status"]}
         new = msgspec.structs.replace(old, status=from_builtins(status, PodGroupStatus))
         self.groups[name] = new
-        asyncio.get_running_loop().call_soon(self._tell, old, new)
+        asyncio.get_running_loop().call_soon(self._on_update, old, new)
         return new
 
-    def _tell(self, old: PodGroup, new: PodGroup) -> None:
+    def _on_update(self, old: PodGroup, new: PodGroup) -> None:
         assert self.handle is not None
         for watch in self.handle.watches:
             if watch.view is PodGroup:

@@ -100,7 +100,7 @@ async def place_all(cluster: Cluster, pods: int) -> tuple[float, float]:
         while scheduler.metrics.placed_count < pods or scheduler.table.assumed_count:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         bound_s = cpu_s() - started_s
-        await scheduler.tell()
+        await scheduler.flush_events()
         told_s = cpu_s() - started_s
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -36,7 +36,7 @@ def a_circle(imported_by: Mapping[str, AbstractSet[str]]) -> list[str]:
         ({"a": {"b"}, "b": {"d", "e"}, "d": set(), "e": {"a"}}, ["a", "b", "e", "a"]),
     ],
 )
-def test_a_circle_is_told_by_its_path(imports: dict[str, set[str]], circle: list[str]) -> None:
+def test_a_circle_is_reported_by_its_path(imports: dict[str, set[str]], circle: list[str]) -> None:
     assert a_circle(imports) == circle
 
 

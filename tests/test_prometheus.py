@@ -27,7 +27,7 @@ def test_label_values_are_escaped() -> None:
     assert list(counter.lines())[-1] == 'c{text="a\\"b\\\\c\\nd"} 2'
 
 
-def test_families_are_told_in_order_of_their_names() -> None:
+def test_families_are_reported_in_order_of_their_names() -> None:
     gauge = Gauge("b", "Help.")
     gauge.set(1.5)
     registry = MetricsRegistry((gauge, GaugeReading("a", "Help.", ("x",), lambda: {("1",): 3})))

@@ -46,13 +46,15 @@ class Run:
                     if done % max(1, sizes.REQUESTS // 20) == 0:
                         per_s = done / (time.monotonic() - started_s)
                         memory = f"{self.server.resident_mib():.0f} MiB"
-                        sizes.progress("requests", f"{done:,} sent, {per_s:.0f}/s, {memory}, {self.told()}")
+                        sizes.progress(
+                            "requests", f"{done:,} sent, {per_s:.0f}/s, {memory}, {self.summary()}"
+                        )
 
         async with asyncio.TaskGroup() as group:
             for number in range(SENDERS):
                 group.create_task(sender(number))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return " ".join(f"{code}:{count}" for code, count in sorted(self.codes.items()))
 
     async def send_one(self, connection: Connection, fuzzer: Fuzzer) -> None:
@@ -201,11 +203,11 @@ async def check_follower(
 def test_no_request_fails_the_server_and_nothing_acknowledged_is_lost(server: Server) -> None:
     run = asyncio.run(abuse(server))
     sizes.note(
-        "requests", sent=f"{sizes.REQUESTS:,}", codes=run.told(), failed=len(run.failed),
+        "requests", sent=f"{sizes.REQUESTS:,}", codes=run.summary(), failed=len(run.failed),
         ledger_entries=len(run.kept), slowest=f"{run.slowest_s:.1f} s", memory=f"{server.resident_mib():.0f} MiB",
         failures_in_the_log=len(server.failures()),
     )  # fmt: skip
 
     assert server.is_alive
     assert not run.failed, "\n".join(run.failed[:SHOWN_MAX])
-    assert run.codes[200] + run.codes[201] > sizes.REQUESTS // 8, run.told()
+    assert run.codes[200] + run.codes[201] > sizes.REQUESTS // 8, run.summary()

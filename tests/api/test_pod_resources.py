@@ -219,9 +219,9 @@ def resized(
 ) -> Pod:
     """A pod of one container (or sidecar, or init step beside an idle container) as it wants and has amounts."""
     one: dict[str, Any] = {"name": "c", "resources": {"requests": wanted, "limits": limits[0]}}
-    told: dict[str, Any] = {"name": "c", "allocatedResources": promised or {}}
+    reported: dict[str, Any] = {"name": "c", "allocatedResources": promised or {}}
     if applied is not None:
-        told["resources"] = {"requests": applied, "limits": limits[1]}
+        reported["resources"] = {"requests": applied, "limits": limits[1]}
     if kind == "sidecar":
         one["restartPolicy"] = "Always"
     is_init = kind != "container"
@@ -235,7 +235,7 @@ def resized(
             },
             "status": {
                 "conditions": conditions,
-                "initContainerStatuses" if is_init else "containerStatuses": [told],
+                "initContainerStatuses" if is_init else "containerStatuses": [reported],
             },
         },
         Pod,

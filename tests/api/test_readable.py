@@ -36,6 +36,8 @@ from koordinator.api import readable
         ),
     ],
 )
-def test_amounts_are_told_in_the_unit_that_people_use(name: str, raw: str | int, cell: str, lot: str) -> None:
+def test_amounts_are_reported_in_the_unit_that_people_use(
+    name: str, raw: str | int, cell: str, lot: str
+) -> None:
     assert readable.cell(name, raw) == cell
     assert readable.lot(name, raw) == lot

@@ -37,7 +37,7 @@ PACKED = packed(b"some text\n" * 100)
     ],
 )
 @pytest.mark.parametrize("read", [user_files.read_text, lambda path: list(user_files.lines(path))])
-def test_a_damaged_file_is_told_with_its_place(
+def test_a_damaged_file_is_reported_with_its_place(
     tmp_path: Path, content: bytes, words: str, read: Callable[[Path], Any]
 ) -> None:
     path = written(tmp_path, content)
@@ -171,7 +171,7 @@ def test_standard_input_is_read_and_named_as_such(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 1_000])
-def test_what_stands_between_values_is_taken_or_told(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stands_between_values_is_taken_or_reported(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_files, "_CHUNK_CHARS", chunk)
     stream = stream_of(b"  [ 1,\n 2}")
     stream.take("[")

@@ -81,7 +81,7 @@ def test_a_pod_that_fits_ends_with_0() -> None:
     assert "fits 1 of 2 nodes; the next cycle would choose n-0" in result.output
 
 
-def test_one_node_is_told_in_detail() -> None:
+def test_one_node_is_reported_in_detail() -> None:
     output = explained("big", "--node", "n-1").output
 
     assert "n-1 refuses the pod" in output
@@ -112,7 +112,7 @@ def test_machines_get_the_whole_structure(form: str) -> None:
         pytest.param(["big"], "{", "standard input: line 1", id="no dump"),
     ],
 )
-def test_mistakes_are_told_in_one_line(args: list[str], dump: str, message: str) -> None:
+def test_mistakes_are_reported_in_one_line(args: list[str], dump: str, message: str) -> None:
     result = explained(*args, dump=dump)
 
     assert result.exit_code == 1
@@ -250,7 +250,7 @@ async def test_a_wrong_name_lists_names_alike(tmp_path: Path) -> None:
     await api.close()
 
 
-async def test_a_scheduler_that_does_not_lead_or_answer_is_told_with_what_to_do(tmp_path: Path) -> None:
+async def test_a_scheduler_that_does_not_lead_or_answer_is_reported_with_what_to_do(tmp_path: Path) -> None:
     api = await api_server({"big": pod("big")}, [])
     dead = str(api.make_url("")).replace(str(api.port), "1")
     leader = {"message": "the instance is not leader", "leader": "koord-scheduler-7d9-x_1_0a"}

@@ -48,7 +48,7 @@ def test_pods_with_the_same_answer_share_a_line() -> None:
     assert "lower the cpu request from 6 to at most 4" in result.output
 
 
-def test_a_deployment_is_told_by_its_pods() -> None:
+def test_a_deployment_is_reported_by_its_pods() -> None:
     result = explained("deployment/shop")
 
     assert result.exit_code == 3
@@ -73,7 +73,7 @@ def test_a_limit_says_how_many_were_left_out() -> None:
     )
 
 
-def test_a_workload_that_is_not_there_is_told_with_those_that_are() -> None:
+def test_a_workload_that_is_not_there_is_reported_with_those_that_are() -> None:
     result = explained("deployment/shap")
 
     assert result.exit_code == 1

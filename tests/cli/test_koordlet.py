@@ -84,7 +84,7 @@ def test_every_flag_of_a_setting_changes_its_field() -> None:
         assert changed != value, name
 
 
-def test_flags_of_the_reference_without_effect_are_told() -> None:
+def test_flags_of_the_reference_without_effect_are_reported() -> None:
     _, inert = read("-tsdb-path=/x", "-enable-nri-runtime-hook=false", "-report-interval=60s", "-log_dir=/x")
     assert inert == ["report-interval", "tsdb-path", "log-dir", "enable-nri-runtime-hook"]
 
@@ -115,7 +115,7 @@ def test_the_name_of_the_node_is_needed() -> None:
     assert "NODE_NAME: the environment variable must hold the name of this node" in result.output
 
 
-def test_a_host_without_groups_is_told(tmp_path: Path) -> None:
+def test_a_host_without_groups_is_reported(tmp_path: Path) -> None:
     arguments = [f"-cgroup-root-dir={tmp_path}/none", "-master=http://127.0.0.1:1", "-addr=127.0.0.1:0"]
     result = CliRunner().invoke(command.main, arguments, env=HOST_MODE)
     assert result.exit_code != 0

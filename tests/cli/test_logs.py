@@ -49,18 +49,18 @@ def test_a_malformed_request_is_one_line() -> None:
     assert "\n" not in text
 
 
-def test_the_same_failure_is_told_once_in_a_while_with_a_count() -> None:
+def test_the_same_failure_is_reported_once_in_a_while_with_a_count() -> None:
     lines = Lines()
-    told = [lines.fail(bug, at_s) for at_s in (0.0, 1.0, 2.0, 11.0, 12.0, 30.0)]
+    reported = [lines.fail(bug, at_s) for at_s in (0.0, 1.0, 2.0, 11.0, 12.0, 30.0)]
 
-    assert [bool(text) for text in told] == [True, False, False, True, False, True]
-    assert "Traceback" in told[0]  # a bug of ours: its place is needed once
-    assert "Traceback" not in told[3]
-    assert "(2 more since)" in told[3]
-    assert "(1 more since)" in told[5]
+    assert [bool(text) for text in reported] == [True, False, False, True, False, True]
+    assert "Traceback" in reported[0]  # a bug of ours: its place is needed once
+    assert "Traceback" not in reported[3]
+    assert "(2 more since)" in reported[3]
+    assert "(1 more since)" in reported[5]
 
 
-def test_failures_at_other_places_and_of_other_loggers_are_told_on_their_own() -> None:
+def test_failures_at_other_places_and_of_other_loggers_are_reported_on_their_own() -> None:
     lines = Lines()
     assert all(
         "Traceback" in lines.fail(raise_, 0.0, logger)

@@ -71,7 +71,7 @@ def test_the_burst_of_changed_pods_has_both_names_of_the_documents() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds", "is_told"),
+    ("text", "seconds", "is_reported"),
     [
         pytest.param("", 36_000, False, id="not given"),
         pytest.param("0", 0, False, id="never"),
@@ -80,21 +80,23 @@ def test_the_burst_of_changed_pods_has_both_names_of_the_documents() -> None:
         pytest.param("-1s", 36_000, True, id="before now"),
     ],
 )
-def test_a_sync_period_that_cannot_be_read_is_told_and_ignored(
-    text: str, seconds: float, is_told: bool
+def test_a_sync_period_that_cannot_be_read_is_reported_and_ignored(
+    text: str, seconds: float, is_reported: bool
 ) -> None:
     given = settings(f"--sync-period={text}")
     assert given.options.resync_s == seconds
-    assert bool(given.remarks) == is_told
+    assert bool(given.remarks) == is_reported
 
 
 @pytest.mark.parametrize(
-    ("text", "is_on", "is_told"), [("true", True, False), ("false", False, False), ("True", False, True)]
+    ("text", "is_on", "is_reported"), [("true", True, False), ("false", False, False), ("True", False, True)]
 )
-def test_only_the_word_true_makes_names_of_strategies_checked(text: str, is_on: bool, is_told: bool) -> None:
+def test_only_the_word_true_makes_names_of_strategies_checked(
+    text: str, is_on: bool, is_reported: bool
+) -> None:
     given = settings(f"--node-strategy-name-need-check={text}")
     assert given.options.node_strategy_name_need_check is is_on
-    assert bool(given.remarks) is is_told
+    assert bool(given.remarks) is is_reported
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_depth_says_how_much_is_below() -> None:
         pytest.param(["--watch"], 2, "--watch follows a cluster", id="watching a dump"),
     ],
 )
-def test_mistakes_are_told_in_one_line(args: list[str], status: int, message: str) -> None:
+def test_mistakes_are_reported_in_one_line(args: list[str], status: int, message: str) -> None:
     result = shown(*args)
 
     assert (result.exit_code, message in result.output) == (status, True), result.output

@@ -71,8 +71,8 @@ def test_upstreams_gates_are_known_and_cannot_be_switched(caplog: pytest.LogCapt
     gates = process.read_gates(f"{asked},SyncBarrier=true")
 
     assert gates.is_on("SyncBarrier")
-    told = {record.__dict__["gate"]: record.levelname for record in caplog.records}
-    assert told == {
+    reported = {record.__dict__["gate"]: record.levelname for record in caplog.records}
+    assert reported == {
         "SchedulerQueueingHints": "INFO",
         "SchedulerPopFromBackoffQ": "WARNING",
         "ComponentSLIs": "WARNING",
@@ -131,7 +131,7 @@ def test_the_cause_is_found_in_the_groups_that_it_came_through() -> None:
     assert running.cause_of(several) is several
 
 
-def test_mistakes_in_the_file_are_told_with_their_places(tmp_path: Path) -> None:
+def test_mistakes_in_the_file_are_reported_with_their_places(tmp_path: Path) -> None:
     file = tmp_path / "scheduler.yaml"
     file.write_text(HEAD + "profiles: [{plugin: 1}]\nparallelism: none\n")
     result = CliRunner().invoke(command.main, ["--config", str(file)])

@@ -179,7 +179,7 @@ async def test_retry_after_is_obeyed() -> None:
         assert server.asked[1].at_s - server.asked[0].at_s >= 1.0
 
 
-async def test_waits_for_the_own_rate_limit_and_retries_are_told() -> None:
+async def test_waits_for_the_own_rate_limit_and_retries_are_reported() -> None:
     waited: list[tuple[str, bool]] = []
     retried: list[tuple[str, str]] = []
     unwell = status(503, "ServiceUnavailable", Retry_After="0")
@@ -259,7 +259,7 @@ async def test_retry_on_conflict_reads_afresh_up_to_four_times() -> None:
     assert len(tries) == 4
 
 
-async def test_retry_on_conflict_gives_up_on_a_lost_connection_unless_told() -> None:
+async def test_retry_on_conflict_gives_up_on_a_lost_connection_unless_reported() -> None:
     tries: list[int] = []
 
     async def attempt() -> None:

@@ -26,7 +26,7 @@ def test_a_server_that_is_away_is_told_less_and_less_often_until_it_is_back(
     guard.succeeded()
     guard.failed(away)
     assert [record.message for record in caplog.records[3:]] == [
-        "informer of pods goes on",
+        "informer of pods recovered",
         f"informer of pods failed: {away}",
     ]
 
@@ -46,7 +46,7 @@ def test_refusals_are_told_each_time_and_lost_races_never(caplog: pytest.LogCapt
     ]
 
 
-def test_a_callback_that_raises_is_told_and_answered_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_raises_is_reported_and_answered_for(caplog: pytest.LogCaptureFixture) -> None:
     guard = Guard("handlers")
 
     assert guard.answer(int, "12", otherwise=lambda _: 0) == 12

@@ -66,7 +66,7 @@ def test_one_file_and_one_line_make_an_eviction_strategy(
         await found.run()
         assert node.api.names == ["a"]
         words = f"trigger by koordlet feature {GATE} (3 best-effort pods, 2 allowed), kill pod: a"
-        assert node.events.told[0][2] == words
+        assert node.events.recorded[0][2] == words
 
     virtual_loop.run(scenario())
     given = koordlet_flags.of(_defaults() | {"be_count_evict_cool_time_seconds": 7}, {"NODE_NAME": "n"})[0]

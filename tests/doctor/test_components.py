@@ -101,7 +101,7 @@ def test_an_installation_in_another_namespace_is_pointed_to() -> None:
     assert {each.remedy for each in found} == {("koordinator doctor --namespace colocation",)}
 
 
-def test_pods_that_do_not_start_are_told_with_their_reason() -> None:
+def test_pods_that_do_not_start_are_reported_with_their_reason() -> None:
     objects = healthy()
     objects[Deployment][0] = builders.workload("koord-manager", ready=0)
     waiting = {
@@ -128,7 +128,7 @@ def test_pods_that_do_not_start_are_told_with_their_reason() -> None:
     assert found.severity is FindingSeverity.ERROR
 
 
-def test_components_of_different_versions_are_told() -> None:
+def test_components_of_different_versions_are_reported() -> None:
     objects = healthy()
     objects[DaemonSet] = [builders.koordlet(image="registry:5000/koordlet:0.0.9")]
 
@@ -166,7 +166,7 @@ def test_a_leader_that_is_no_pod_of_ours_is_a_second_installation() -> None:
     assert "laptop_7" in only("leases", snapshot(objects)).problem
 
 
-def test_leadership_that_changes_all_the_time_is_told() -> None:
+def test_leadership_that_changes_all_the_time_is_reported() -> None:
     objects = healthy()
     objects[Lease][0] = builders.lease("koordinator-manager", "manager-0_x", transitions=400)
 

@@ -84,7 +84,7 @@ def test_who_already_has_the_webhook_is_not_told_to_turn_it_on() -> None:
     assert len(only("config", snapshot(objects)).remedy) == 1
 
 
-def test_mistyped_members_and_keys_are_told_with_what_was_meant() -> None:
+def test_mistyped_members_and_keys_are_reported_with_what_was_meant() -> None:
     objects = with_config(
         colocation_config='{"enable": true, "cpuReclaimTresholdPercent": 80}', resource_treshold_config="{}"
     )
@@ -115,7 +115,7 @@ def test_free_form_parts_have_no_unknown_members() -> None:
     assert unknown_members(text, slo_config.ColocationConfig) == []
 
 
-def test_entries_that_hide_each_other_on_a_real_node_are_told() -> None:
+def test_entries_that_hide_each_other_on_a_real_node_are_reported() -> None:
     objects = with_config(
         colocation_config='{"enable": true, "nodeConfigs": ['
         '{"name": "a", "nodeSelector": {"matchLabels": {"pool": "a"}}},'

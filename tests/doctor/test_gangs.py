@@ -59,7 +59,7 @@ def member(
     return decoded(Pod, body, name=pod_name, namespace="default")
 
 
-def told(*objects: Object, check: str = "gangs") -> list[Finding]:
+def reported(*objects: Object, check: str = "gangs") -> list[Finding]:
     found = healthy()
     for obj in objects:
         found.setdefault(type(obj), []).append(obj)
@@ -67,7 +67,7 @@ def told(*objects: Object, check: str = "gangs") -> list[Finding]:
 
 
 def the_one(*objects: Object, check: str = "gangs") -> Finding:
-    (found,) = told(*objects, check=check)
+    (found,) = reported(*objects, check=check)
     assert found.why and found.remedy
     return found
 
@@ -75,17 +75,19 @@ def the_one(*objects: Object, check: str = "gangs") -> Finding:
 def test_gangs_that_are_complete_run_or_have_just_begun_are_fine() -> None:
     ps = json.dumps(["default/ps", "default/worker"])
 
-    assert told(group(), member("a"), member("b")) == []
-    assert told(group(), member("a", placed=True)) == [], "one member was deleted, and nobody waits"
-    assert told(group(seconds_ago=60)) == []
-    assert told(group(phase="Finished")) == [], "its pods are cleared away"
-    assert told(group(), member("a", seconds_ago=300)) == [], "members arrive over minutes"
+    assert reported(group(), member("a"), member("b")) == []
+    assert reported(group(), member("a", placed=True)) == [], "one member was deleted, and nobody waits"
+    assert reported(group(seconds_ago=60)) == []
+    assert reported(group(phase="Finished")) == [], "its pods are cleared away"
+    assert reported(group(), member("a", seconds_ago=300)) == [], "members arrive over minutes"
     assert (
-        told(*(member(name, by_label=False, min_available="2", waiting_time="90s") for name in ("a", "b")))
+        reported(
+            *(member(name, by_label=False, min_available="2", waiting_time="90s") for name in ("a", "b"))
+        )
         == []
     )
     assert (
-        told(
+        reported(
             group("ps", 1, groups=ps), group("worker", 1, groups=ps), member("a", "ps"), member("b", "worker")
         )
         == []
@@ -199,14 +201,14 @@ def test_gangs_that_are_complete_run_or_have_just_begun_are_fine() -> None:
         ),
     ],
 )
-def test_what_keeps_a_gang_from_starting_is_told(objects: list[Object], about: str, words: str) -> None:
+def test_what_keeps_a_gang_from_starting_is_reported(objects: list[Object], about: str, words: str) -> None:
     found = the_one(*objects)
 
     assert found.object == about
     assert words in found.problem
 
 
-def test_gangs_of_a_group_that_do_not_name_the_same_gangs_are_told() -> None:
+def test_gangs_of_a_group_that_do_not_name_the_same_gangs_are_reported() -> None:
     both = json.dumps(["default/ps", "default/worker"])
 
     found = the_one(group("ps", 1, groups=both), group("worker", 1), member("a", "ps"), member("b", "worker"))
@@ -257,7 +259,7 @@ def wired(name: str, **labels: str) -> Object:
         ([*BLOCKS, *spec(("SpineLayer", "", ""))], "no labelKey for SpineLayer"),
     ],
 )
-def test_layers_that_are_no_chain_are_told(layers: list[dict[str, Any]], words: str) -> None:
+def test_layers_that_are_no_chain_are_reported(layers: list[dict[str, Any]], words: str) -> None:
     found = the_one(network(layers), check="topology")
 
     assert (found.severity, found.object) == (FindingSeverity.ERROR, "ClusterNetworkTopology default")
@@ -269,8 +271,8 @@ def test_nodes_without_a_label_of_a_layer_have_no_place() -> None:
     key = type(wired("x"))
     found[key] = [wired("node-0", block="b1", spine="s1"), wired("node-1", block="b1")]
     found[ClusterNetworkTopology] = [network([*BLOCKS, *SPINES])]
-    told = only("topology", snapshot(found))
-    assert (told.object, "no label of SpineLayer (spine)" in told.problem) == ("Node node-1", True)
+    reported = only("topology", snapshot(found))
+    assert (reported.object, "no label of SpineLayer (spine)" in reported.problem) == ("Node node-1", True)
 
     found[key] = [wired("node-0", spine="s1")]
     (notice,) = examine(snapshot(found), ["topology"]).findings
@@ -281,14 +283,14 @@ def test_nodes_without_a_label_of_a_layer_have_no_place() -> None:
     assert examine(snapshot(found), ["topology"]).passed == ["topology"]
 
 
-def test_a_topology_that_nobody_follows_is_told() -> None:
+def test_a_topology_that_nobody_follows_is_reported() -> None:
     layers = spec(("NodeTopologyLayer", "", ""))
 
     assert "only the one named default" in the_one(network(layers, "mine"), check="topology").problem
     assert "its status is empty" in the_one(network(layers, is_built=False), check="topology").problem
 
 
-def test_a_gang_that_asks_for_a_network_that_is_not_there_is_told() -> None:
+def test_a_gang_that_asks_for_a_network_that_is_not_there_is_reported() -> None:
     wish = json.dumps({"gatherStrategy": [{"layer": "RackLayer", "strategy": "MustGather"}]})
     gang = (group(network_topology_spec=wish), member("a"), member("b"))
 
@@ -299,7 +301,7 @@ def test_a_gang_that_asks_for_a_network_that_is_not_there_is_told() -> None:
     assert "has unknown strategies: Must" in the_one(odd, *gang[1:], network([*BLOCKS, *SPINES])).problem
 
 
-def test_pods_of_a_quota_that_does_not_exist_are_told() -> None:
+def test_pods_of_a_quota_that_does_not_exist_are_reported() -> None:
     key = "quota.scheduling.koordinator.sh/name"
     lost = decoded(
         Pod, {"metadata": {"labels": {key: "adds"}}, "status": {"phase": "Running"}}, name="a", namespace="x"

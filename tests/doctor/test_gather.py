@@ -93,7 +93,7 @@ async def test_forbidden_kinds_become_notices_that_name_the_checks_left_out() ->
     assert notice.remedy == ("kubectl auth can-i list nodes -A",)
 
 
-async def test_kinds_that_are_not_served_are_told_by_the_check_of_crds_only() -> None:
+async def test_kinds_that_are_not_served_are_reported_by_the_check_of_crds_only() -> None:
     found = await look(
         Healthy(nodemetrics=errors.NotFound("the server could not find the requested resource"))
     )
@@ -148,7 +148,7 @@ def test_text_names_object_reason_and_next_step_and_the_exit_code_tells_the_wors
     assert "1 error" in done.stdout
 
 
-def test_no_cluster_and_no_dump_are_told_in_one_line_with_code_3(tmp_path: Path) -> None:
+def test_no_cluster_and_no_dump_are_reported_in_one_line_with_code_3(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["--kubeconfig", str(tmp_path / "none")])
 
     assert done.exit_code == 3

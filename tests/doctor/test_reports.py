@@ -18,7 +18,7 @@ def with_metric(metric: NodeMetric) -> dict[type[Object], list]:
     return builders.changed(NodeMetric, lambda _: metric)
 
 
-def test_a_node_without_node_metric_is_told() -> None:
+def test_a_node_without_node_metric_is_reported() -> None:
     found = only("reports", snapshot(builders.changed(NodeMetric, lambda _: None)))
 
     assert (found.object, found.problem) == ("Node node-0", "no NodeMetric")
@@ -72,13 +72,13 @@ def test_the_cause_of_silence_is_looked_for() -> None:
     ("cpu", "words"),
     [("2", ""), ("-2", "negative"), ("900", "above 2 times"), ("many", "cannot be true")],
 )
-def test_absurd_figures_are_told(cpu: str, words: str) -> None:
+def test_absurd_figures_are_reported(cpu: str, words: str) -> None:
     found = findings("reports", snapshot(with_metric(node_metric(cpu=cpu))))
 
     assert [words in each.problem for each in found] == ([True] if words else [])
 
 
-def test_a_node_without_policy_is_told() -> None:
+def test_a_node_without_policy_is_reported() -> None:
     assert only("reports", snapshot(builders.changed(NodeSLO, lambda _: None))).problem == "no NodeSLO"
 
 
@@ -100,7 +100,7 @@ def test_batch_resources_that_are_due_but_absent_point_to_the_manager() -> None:
     assert "although co-location is on and the report is recent" in found.problem
 
 
-def test_batch_resources_that_should_be_gone_are_told() -> None:
+def test_batch_resources_that_should_be_gone_are_reported() -> None:
     stale = with_metric(node_metric(seconds_ago=1_200))
     off = builders.changed(ConfigMap, lambda _: config(colocation_config='{"enable": false}'))
 
@@ -129,7 +129,7 @@ def test_virtual_nodes_have_no_agent_and_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("view", [NodeMetric, NodeSLO, Device])
-def test_objects_of_nodes_that_are_gone_are_told(view: type[Object]) -> None:
+def test_objects_of_nodes_that_are_gone_are_reported(view: type[Object]) -> None:
     objects = healthy()
     objects[view] = [*objects[view], decoded(view, {}, name="gone")]
 

@@ -64,7 +64,7 @@ def pod(
     return decoded(Pod, body, name=name, namespace="default")
 
 
-def told(*objects: Object) -> list[Finding]:
+def reported(*objects: Object) -> list[Finding]:
     found = healthy()
     for obj in objects:
         found.setdefault(type(obj), []).append(obj)
@@ -72,18 +72,18 @@ def told(*objects: Object) -> list[Finding]:
 
 
 def the_one(*objects: Object) -> Finding:
-    (found,) = told(*objects)
+    (found,) = reported(*objects)
     assert found.why and found.remedy
     return found
 
 
 def test_reservations_that_are_used_new_or_over_are_fine() -> None:
     used = pod("p", app="room", node="node-0", of="room")
-    assert told(available(owners=("p",)), used) == []
-    assert told(available(seconds_ago=60)) == []
-    assert told(reservation(seconds_ago=60)) == []
-    assert told(reservation(status={"phase": "Succeeded", "nodeName": "node-0"}), used) == []
-    assert told(pod("p", node="node-0", of="deleted")) == [], "who used one up keeps the annotation"
+    assert reported(available(owners=("p",)), used) == []
+    assert reported(available(seconds_ago=60)) == []
+    assert reported(reservation(seconds_ago=60)) == []
+    assert reported(reservation(status={"phase": "Succeeded", "nodeName": "node-0"}), used) == []
+    assert reported(pod("p", node="node-0", of="deleted")) == [], "who used one up keeps the annotation"
 
 
 def test_one_without_a_node_tells_what_the_scheduler_said() -> None:
@@ -111,7 +111,7 @@ def test_one_that_should_have_ended_is_an_error() -> None:
     just_now = reservation(
         status={"phase": "Available", "nodeName": "node-0", "currentOwners": [{"name": "p"}]}, expires=at(30)
     )
-    assert told(just_now) == []
+    assert reported(just_now) == []
 
 
 def test_what_cannot_be_read_is_named() -> None:
@@ -129,7 +129,7 @@ def test_annotations_that_are_no_longer_true_are_found() -> None:
         in the_one(available("far", node="node-0", owners=("q",)), pod("p", node="node-1", of="far")).problem
     )
     assert "have no node" in the_one(available(owners=("q",)), pod("p", of="room")).problem
-    assert told(available(owners=("q",)), pod("p", of="room", seconds_ago=10)) == []
+    assert reported(available(owners=("q",)), pod("p", of="room", seconds_ago=10)) == []
     broken = pod("p", node="node-0")
     broken.metadata.annotations[labels.RESERVATION_ALLOCATED] = "{"
     assert "cannot be read" in the_one(broken).problem
@@ -140,5 +140,5 @@ def test_pods_that_require_what_is_not_there_are_errors() -> None:
     over = reservation("over", status={"phase": "Succeeded"})
     assert "has ended (Succeeded)" in the_one(over, pod("p", affinity={"name": "over"})).problem
     assert "cannot be read" in the_one(pod("p", affinity="{")).problem
-    assert told(pod("p", affinity={"reservationSelector": {"pool": "a"}})) == []
-    assert told(available(owners=("q",)), pod("p", affinity={"name": "room"})) == []
+    assert reported(pod("p", affinity={"reservationSelector": {"pool": "a"}})) == []
+    assert reported(available(owners=("q",)), pod("p", affinity={"name": "room"})) == []

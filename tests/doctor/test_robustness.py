@@ -60,8 +60,8 @@ def test_any_text_in_the_configuration_is_judged(data: dict[str, str]) -> None:
 
     assert all(is_complete(each) for each in found)
     broken = [key for key, text in data.items() if text and not _is_json(text)]
-    told = " ".join(each.problem for each in found if each.severity is FindingSeverity.ERROR)
-    assert all(key in told for key in broken)
+    reported = " ".join(each.problem for each in found if each.severity is FindingSeverity.ERROR)
+    assert all(key in reported for key in broken)
 
 
 def _is_json(text: str) -> bool:

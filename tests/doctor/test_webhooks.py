@@ -84,7 +84,7 @@ def test_a_service_without_ready_pods_is_told_per_configuration_with_the_consequ
         (configuration.WebhookService(port=8443), "port 8443"),
     ],
 )
-def test_a_service_that_is_not_ours_is_told(service: configuration.WebhookService, words: str) -> None:
+def test_a_service_that_is_not_ours_is_reported(service: configuration.WebhookService, words: str) -> None:
     objects = healthy()
     ca = builders.certificate().ca_cert
     mutating, _ = configuration.configurations(service, ca_cert=ca, paths=["/mutate-pod"])
@@ -94,7 +94,7 @@ def test_a_service_that_is_not_ours_is_told(service: configuration.WebhookServic
     assert objects[Service]
 
 
-def test_another_certificate_authority_than_that_of_the_secret_is_told() -> None:
+def test_another_certificate_authority_than_that_of_the_secret_is_reported() -> None:
     stranger = certificates.renewed(None, HOST, NOW_S)
     objects = with_webhooks(ca_cert=stranger.ca_cert)
 
@@ -104,7 +104,7 @@ def test_another_certificate_authority_than_that_of_the_secret_is_told() -> None
     assert len(found) == 2
 
 
-def test_an_empty_or_broken_ca_bundle_is_told() -> None:
+def test_an_empty_or_broken_ca_bundle_is_reported() -> None:
     for ca, words in ((b"", "is empty"), (b"no certificate", "is not a certificate")):
         found = findings("webhooks", snapshot(with_webhooks(ca_cert=ca)))
         assert found, words
@@ -126,7 +126,7 @@ def test_a_certificate_near_its_end_was_not_renewed(days: int, words: str) -> No
     assert all(words in each.problem for each in found)
 
 
-def test_a_certificate_for_another_name_or_none_at_all_is_told() -> None:
+def test_a_certificate_for_another_name_or_none_at_all_is_reported() -> None:
     objects = with_webhooks(ca_cert=None)
     other = certificates.renewed(None, "other.svc", NOW_S)
     objects[Secret] = [
@@ -156,7 +156,7 @@ def test_fail_for_pods_with_one_replica_stops_pods_at_each_restart() -> None:
     )
 
 
-def test_fail_for_pods_of_kube_system_or_of_the_manager_itself_is_told() -> None:
+def test_fail_for_pods_of_kube_system_or_of_the_manager_itself_is_reported() -> None:
     objects = with_webhooks(policies=FAIL)
     found = only("webhooks", snapshot(objects))
     assert (found.severity, found.problem) == (

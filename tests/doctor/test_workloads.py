@@ -144,7 +144,7 @@ def test_batch_pods_wait_when_no_node_lends() -> None:
     assert "no node offers any" in found.problem
 
 
-def test_pods_that_wait_for_a_scheduler_that_is_not_there_are_told() -> None:
+def test_pods_that_wait_for_a_scheduler_that_is_not_there_are_reported() -> None:
     objects = healthy()
     objects[Pod].append(pod("lost", node_name="", phase="Pending", scheduler="volcano"))
     assert "waits for scheduler volcano" in only("schedulers", snapshot(objects)).problem
@@ -215,7 +215,7 @@ def test_quotas_that_fit_are_fine() -> None:
         pytest.param([quota("a", low="20")], "min", id="min above max"),
     ],
 )
-def test_quotas_that_do_not_fit_are_told(quotas: list[ElasticQuota], words: str) -> None:
+def test_quotas_that_do_not_fit_are_reported(quotas: list[ElasticQuota], words: str) -> None:
     found = findings("quotas", snapshot(with_quotas(*quotas)))
 
     assert any(words in each.problem for each in found)

@@ -296,7 +296,7 @@ def test_figures_that_cannot_be_true_withdraw_that_node_only(
     until(lambda: "node-1" in lenders(cluster), 30, cluster.process)
 
 
-def test_a_report_from_the_future_is_used_and_told(cluster: Cluster) -> None:
+def test_a_report_from_the_future_is_used_and_reported(cluster: Cluster) -> None:
     report(cluster, "node-2", -3_600)
 
     until(lambda: "NodeClockSkewed" in cluster.kubectl("describe", "node", "node-2"), 30, cluster.process)

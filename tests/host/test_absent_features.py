@@ -71,7 +71,7 @@ def test_names_that_are_no_groups_are_refused(tmp_path: Path, name: str) -> None
         tree_host(str(tmp_path)).resctrl.create(name)
 
 
-def test_without_resctrl_the_reason_is_told_and_mounting_fails_politely(tmp_path: Path) -> None:
+def test_without_resctrl_the_reason_is_reported_and_mounting_fails_politely(tmp_path: Path) -> None:
     resctrl = tree_host(str(tmp_path)).resctrl
 
     assert "kernel or CPU without resctrl" in resctrl.support().reason

@@ -84,7 +84,7 @@ async def test_a_container_that_is_gone_is_stopped(tmp_path: Path, runtime: Fake
     assert await runtimes(tmp_path).stop(ContainerID(Runtime.CONTAINERD, "gone")) == ""
 
 
-async def test_a_refusal_is_told_in_the_runtimes_words(tmp_path: Path, runtime: FakeRuntime) -> None:
+async def test_a_refusal_is_reported_in_the_runtimes_words(tmp_path: Path, runtime: FakeRuntime) -> None:
     runtime.failures[b"abc"] = grpc.StatusCode.INTERNAL
 
     problem = await runtimes(tmp_path).stop(ContainerID(Runtime.CONTAINERD, "abc"))

@@ -262,5 +262,5 @@ def test_problems_of_what_has_ended_are_not_kept_for_ever(tmp_path: Path) -> Non
 )
 def test_a_problem_names_the_error_of_the_system_where_there_is_one(errno_: int | None, text: str) -> None:
     how = {} if errno_ is None else {"errno": errno_}
-    told = str(FileProblem("f", FileFailure.BUSY, **how))
-    assert told.startswith(text) and told.endswith(")") is (errno_ is not None)
+    reported = str(FileProblem("f", FileFailure.BUSY, **how))
+    assert reported.startswith(text) and reported.endswith(")") is (errno_ is not None)

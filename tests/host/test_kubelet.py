@@ -59,7 +59,7 @@ async def test_pods_and_configuration_come_from_the_read_only_port() -> None:
         access = KubeletAccess(
             address="127.0.0.1", port=kubelet.server.port or 0, is_plain=True, token_file="/none"
         )
-        async with KubeletClient(access, on_answer=lambda *told: answers.append(told[:3])) as client:
+        async with KubeletClient(access, on_answer=lambda *reported: answers.append(reported[:3])) as client:
             pods = await client.pods()
             config = await client.config()
 

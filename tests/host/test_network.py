@@ -8,7 +8,7 @@ from koordinator.host.network import Interface
 from tests.host import host_tree
 
 
-def test_interfaces_are_told_by_name_with_what_is_known_of_them(tmp_path: Path) -> None:
+def test_interfaces_are_reported_by_name_with_what_is_known_of_them(tmp_path: Path) -> None:
     base = "sys/class/net"
     host_tree.write(
         tmp_path,

@@ -204,7 +204,7 @@ async def test_an_api_that_does_not_answer_ends_it_at_once(
     assert len(calls) == 1
 
 
-async def test_a_missing_kind_is_told_with_what_to_do(api: Api) -> None:
+async def test_a_missing_kind_is_reported_with_what_to_do(api: Api) -> None:
     monitored = of(metrics={"serviceMonitor": {"enabled": True}})
     found = await outcomes(steps.apply(api, monitored))
     assert len(only(found, ApplyOutcome.FAILED)) == 3

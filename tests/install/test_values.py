@@ -62,7 +62,7 @@ def test_an_empty_setting_is_an_empty_text() -> None:
         ("manager.extraArgs=[", "the value is no YAML"),
     ],
 )
-def test_a_mistake_is_told_with_its_source_and_field(setting: str, words: str) -> None:
+def test_a_mistake_is_reported_with_its_source_and_field(setting: str, words: str) -> None:
     with pytest.raises(ValuesError) as error:
         read(setting)
 

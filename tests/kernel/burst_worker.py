@@ -7,7 +7,7 @@ from pathlib import Path
 
 from koordinator.koordlet.qos.cpu_burst_run import CPUBurst
 from tests.kernel.strategy_node import StrategyNode
-from tests.kernel.test_burst import WEB, say, throttled
+from tests.kernel.test_burst import WEB, patch_slo, throttled
 
 
 def main(group: str, journal: str) -> None:
@@ -16,9 +16,9 @@ def main(group: str, journal: str) -> None:
     burst = CPUBurst(node.shared)
     print("ready", flush=True)
     while True:
-        say(node, "auto")
+        patch_slo(node, "auto")
         throttled(node, burst, 0.5, rounds=7)
-        say(node, "none")
+        patch_slo(node, "none")
         throttled(node, burst, 0.5)
 
 

@@ -128,12 +128,12 @@ class StrategyNode:
                 text = files.read(f"{found.directory(parent, 'cpuset')}/{file}") or ""
                 files.write(f"{found.directory(group, 'cpuset')}/{file}", text.strip())
 
-    def say(self, **spec: Any) -> None:
+    def patch_slo(self, **spec: Any) -> None:
         """What the NodeSLO says."""
         self.view.slo = with_defaults(from_builtins(spec, NodeSLOSpec))
 
     def suppress_by(self, policy: str, *, enable: bool = True, percent: int = 100) -> None:
-        self.say(
+        self.patch_slo(
             resourceUsedThresholdWithBE={
                 "enable": enable,
                 "cpuSuppressPolicy": policy,

@@ -37,8 +37,8 @@ def knobs(node: StrategyNode) -> tuple[Knob, ...]:
     return (Knob.CPU_QUOTA, Knob.CPU_BURST) if has_buffer else (Knob.CPU_QUOTA,)
 
 
-def say(node: StrategyNode, policy: str) -> None:
-    node.say(
+def patch_slo(node: StrategyNode, policy: str) -> None:
+    node.patch_slo(
         cpuBurstStrategy={
             "policy": policy,
             "cpuBurstPercent": 1000,
@@ -59,13 +59,13 @@ def throttled(node: StrategyNode, burst: CPUBurst, ratio: float, rounds: int = 1
 def test_a_throttled_process_gets_up_to_its_ceiling_and_loses_it(node: StrategyNode, spawn: Spawn) -> None:
     before = node.values(*knobs(node))
     spawn(f"{node.group}/{CONTAINER}", HOG)
-    say(node, "auto")
+    patch_slo(node, "auto")
     burst = CPUBurst(node.shared)
 
     throttled(node, burst, 0.9, rounds=9)
 
     assert node.host.cgroups.quota_us(CONTAINER) == node.host.cgroups.quota_us(POD) == 3 * LIMIT_US
-    say(node, "none")
+    patch_slo(node, "none")
     throttled(node, burst, 0.9)
     assert node.host.cgroups.quota_us(CONTAINER) == node.host.cgroups.quota_us(POD) == LIMIT_US
     burst.disable()
@@ -76,7 +76,7 @@ def test_the_burst_buffer_is_as_large_as_this_kernel_allows(node: StrategyNode, 
     if not has(node.host.cgroups, Knob.CPU_BURST, POD):
         pytest.skip(f"this kernel has no {Knob.CPU_BURST}")
     before = node.values(*knobs(node))
-    say(node, "cpuBurstOnly")
+    patch_slo(node, "cpuBurstOnly")
     burst = CPUBurst(node.shared)
 
     throttled(node, burst, 0.0)
@@ -100,7 +100,7 @@ def test_killed_at_random_times_the_host_ends_in_the_right_state(node: StrategyN
 
     again = StrategyNode(node.group, journal)
     again.know(WEB)
-    say(again, "none")
+    patch_slo(again, "none")
     burst = CPUBurst(again.shared)
     throttled(again, burst, 0.9, rounds=2)
     assert [again.host.cgroups.quota_us(each) for each in (POD, CONTAINER)] == [LIMIT_US, LIMIT_US]

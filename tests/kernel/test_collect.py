@@ -202,7 +202,7 @@ async def test_the_node_and_its_parts_add_up(kernel: CollectingKernel, spawn: Sp
     assert sum(numa) == pytest.approx(used, rel=0.05)
 
 
-async def test_memory_of_pods_is_told_by_numa_node(kernel: CollectingKernel, spawn: Spawn) -> None:
+async def test_memory_of_pods_is_reported_by_numa_node(kernel: CollectingKernel, spawn: Spawn) -> None:
     NodeInfo(kernel.shared).collect()
     if len(kernel.shared.view.numa_meminfo_kib) < 2:
         pytest.skip("this machine has one NUMA node")
@@ -254,5 +254,5 @@ async def test_counters_of_containers_are_read_by_perf(
 async def test_pressure_is_told_where_the_kernel_tells_it(kernel: CollectingKernel) -> None:
     assert PressureCollector(kernel.shared).collect()
 
-    is_told = has(kernel.cgroups, Knob.CPU_PRESSURE, "kubepods")
-    assert (kernel.shared.store.query(kinds.POD_PSI, 0, 2**50).count > 0) == is_told
+    is_reported = has(kernel.cgroups, Knob.CPU_PRESSURE, "kubepods")
+    assert (kernel.shared.store.query(kinds.POD_PSI, 0, 2**50).count > 0) == is_reported

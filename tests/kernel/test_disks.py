@@ -89,7 +89,7 @@ def node(real: Cgroups, group: str, tmp_path: Path, disk: Disk) -> Iterator[Stra
 
 def limit(node: StrategyNode, disk: Disk, **limits: int) -> None:
     blocks = [{"name": disk.name, "type": "device", "ioCfg": limits}] if limits else []
-    node.say(resourceQOSStrategy={"beClass": {"blkioQOS": {"enable": bool(limits), "blocks": blocks}}})
+    node.patch_slo(resourceQOSStrategy={"beClass": {"blkioQOS": {"enable": bool(limits), "blocks": blocks}}})
 
 
 def write_s(node: StrategyNode, disk: Disk, group: str) -> float:

@@ -57,7 +57,7 @@ class MemoryNode(StrategyNode):
         self.pids = {
             uid: spawn(f"{group}/{self.groups[uid]}", HOLD.format(mib=mib)) for uid, mib in HELD_MIB.items()
         }
-        self.say(resourceUsedThresholdWithBE={"enable": True})
+        self.patch_slo(resourceUsedThresholdWithBE={"enable": True})
 
     def kill(self, uid: str) -> None:
         for pid in self.host.cgroups.procs(self.groups[uid]) or ():
@@ -159,7 +159,7 @@ async def test_services_stay_when_there_is_nobody_else_to_go(node: MemoryNode) -
     api = FakeApi()
     config = msgspec.structs.replace(node.shared.config, qos=QoSConfig(only_evict_by_api=True))
     shared = node.with_parts(cluster=api, config=config)
-    node.say(resourceUsedThresholdWithBE={"enable": True, "memoryEvictThresholdPercent": 10})
+    node.patch_slo(resourceUsedThresholdWithBE={"enable": True, "memoryEvictThresholdPercent": 10})
     node.measure()
     await MemoryEvict(shared, Evictor(shared)).run()
 

@@ -58,8 +58,8 @@ def there(node: StrategyNode) -> tuple[Knob, ...]:
     return found
 
 
-def say(node: StrategyNode, **memory: object) -> None:
-    node.say(resourceQOSStrategy={"lsClass": {"memoryQOS": memory}})
+def patch_slo(node: StrategyNode, **memory: object) -> None:
+    node.patch_slo(resourceQOSStrategy={"lsClass": {"memoryQOS": memory}})
 
 
 def test_every_file_that_there_is_is_written_and_put_back(node: StrategyNode, spawn: Spawn) -> None:
@@ -67,7 +67,7 @@ def test_every_file_that_there_is_is_written_and_put_back(node: StrategyNode, sp
     before = node.values(*knobs)
     spawn(f"{node.group}/{CONTAINER}")
     memory = MemoryQoS(node.shared)
-    say(node, **ON)
+    patch_slo(node, **ON)
 
     memory.run()
 
@@ -98,10 +98,10 @@ def test_switched_off_by_the_policy_files_are_neutral(node: StrategyNode, spawn:
     spawn(f"{node.group}/{CONTAINER}")
     before = {key: text for key, text in node.values(*knobs).items() if "wmark" not in key[1]}
     memory = MemoryQoS(node.shared)
-    say(node, **ON)
+    patch_slo(node, **ON)
     memory.run()
 
-    say(node, **{**ON, "enable": False})
+    patch_slo(node, **{**ON, "enable": False})
     memory.run()
 
     assert {key: text for key, text in node.values(*knobs).items() if "wmark" not in key[1]} == before
@@ -114,7 +114,7 @@ def test_more_protection_than_memory_is_no_reason_to_fail(node: StrategyNode, sp
     node.know(WEB, BATCH, giant)
     before = node.values(*knobs)
     memory = MemoryQoS(node.shared)
-    say(node, **ON)
+    patch_slo(node, **ON)
 
     memory.run()
 

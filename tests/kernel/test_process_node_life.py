@@ -161,8 +161,8 @@ async def test_probes_decide_on_readiness_and_restarts(group: str, tmp_path: Pat
 
         pod = await world.until("web", lambda p: first(p).restart_count >= 1)
 
-        told = await events(world, "web", "Unhealthy", "Killing")
-        messages = " | ".join(event.message for event in told)
+        reported = await events(world, "web", "Unhealthy", "Killing")
+        messages = " | ".join(event.message for event in reported)
         assert "Readiness probe failed" in messages
         assert "Container main failed liveness probe, will be restarted" in messages
 

@@ -74,7 +74,7 @@ class PressedNode(StrategyNode):
 
     def ask(self, **settings: int) -> None:
         said = {"enable": True, "memoryFullAvg10Percent": 5, "memoryFullAvg60Percent": 1, **settings}
-        self.say(extensions={"eviction": {"PSIEvict": said}})
+        self.patch_slo(extensions={"eviction": {"PSIEvict": said}})
 
     def kill(self, uid: str) -> None:
         os.kill(self.pids[uid], signal.SIGKILL)

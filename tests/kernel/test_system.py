@@ -196,16 +196,16 @@ def test_a_process_is_known_by_id_and_start(host: Host, group: str, spawn: Spawn
 def test_cpus_are_as_lscpu_tells_them(host: Host) -> None:
     if shutil.which("lscpu") is None:
         pytest.skip("no lscpu to compare with")
-    told = subprocess.run(lscpu.LSCPU, capture_output=True, text=True, check=True).stdout
+    reported = subprocess.run(lscpu.LSCPU, capture_output=True, text=True, check=True).stdout
 
-    assert host.machine.cpu_topology() == lscpu.parse_lscpu(told)
+    assert host.machine.cpu_topology() == lscpu.parse_lscpu(reported)
 
 
 def test_disks_are_as_lsblk_tells_them(host: Host) -> None:
     if shutil.which("lsblk") is None:
         pytest.skip("no lsblk to compare with")
-    told = subprocess.run(storage.LSBLK, capture_output=True, text=True, check=True).stdout
-    parsed = storage.parse(told, "", "", "")
+    reported = subprocess.run(storage.LSBLK, capture_output=True, text=True, check=True).stdout
+    parsed = storage.parse(reported, "", "", "")
 
     found = storage.local_storage(host.files, ROOTS)
 

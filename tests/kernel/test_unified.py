@@ -32,7 +32,7 @@ def busy(unified: Cgroups, group: str, spawn: Spawn) -> Iterator[int]:
         remove(unified, group)
 
 
-def test_cpu_time_of_a_group_is_told_in_nanoseconds(unified: Cgroups, group: str, busy: int) -> None:
+def test_cpu_time_of_a_group_is_reported_in_nanoseconds(unified: Cgroups, group: str, busy: int) -> None:
     deadline = time.monotonic() + 10
     while (unified.cpu_usage_ns(group) or 0) < 50_000_000 and time.monotonic() < deadline:
         time.sleep(0.02)

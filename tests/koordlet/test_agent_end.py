@@ -85,8 +85,8 @@ def test_an_agent_without_an_api_server_waits_says_for_what_and_can_be_stopped(
         world.cluster.away = True
         await asyncio.sleep(600)
         assert world.agent.troubles()["node"] == "the API server is away"
-        told = [record for record in caplog.records if record.message.startswith("waiting for")]
-        assert {record.message for record in told} == {
+        reported = [record for record in caplog.records if record.message.startswith("waiting for")]
+        assert {record.message for record in reported} == {
             "waiting for node",
             "waiting for pods",
             "waiting for NodeSLO",

@@ -62,7 +62,7 @@ def free_port() -> int:
         return port
 
 
-async def test_a_process_gets_ready_reports_and_ends_when_told(tmp_path: Path) -> None:
+async def test_a_process_gets_ready_reports_and_ends_when_reported(tmp_path: Path) -> None:
     async def pods(_: web.Request) -> web.Response:
         return web.json_response({"items": []})
 

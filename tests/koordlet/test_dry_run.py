@@ -16,7 +16,7 @@ def contents(root: Path) -> dict[str, str]:
     return {str(path): path.read_text() for path in files if path.name not in changing}
 
 
-def test_nothing_is_written_and_each_change_is_told(tmp_path: Path) -> None:
+def test_nothing_is_written_and_each_change_is_reported(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.create_objects(protecting())
         world.run_pod("web", batch=False, cores=1.5)
@@ -37,7 +37,7 @@ def test_nothing_is_written_and_each_change_is_told(tmp_path: Path) -> None:
     live(tmp_path, scenario, dry_run=True, gates="AuditEvents=true")
 
 
-def test_writes_to_the_cluster_are_told_and_answered(tmp_path: Path) -> None:
+def test_writes_to_the_cluster_are_reported_and_answered(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.create_objects({})
         cluster = world.agent.shared.cluster

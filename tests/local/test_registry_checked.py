@@ -74,7 +74,7 @@ async def test_wrong_types_are_a_bad_request_in_an_object_and_invalid_by_a_patch
         await patch(api, "a", {"spec": {"containers": "x"}}, PatchType.MERGE)
 
 
-async def test_wrong_types_in_a_strategic_patch_are_told_by_the_patch_alone() -> None:
+async def test_wrong_types_in_a_strategic_patch_are_reported_by_the_patch_alone() -> None:
     api = checked()
     await create(api, "pods", pod("a"), "default")
 

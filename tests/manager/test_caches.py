@@ -89,14 +89,14 @@ def test_what_nobody_reads_is_gone() -> None:
 @pytest.mark.parametrize("reason", ["", "Deferred", "Infeasible"])
 def test_a_trimmed_pod_that_is_resized_counts_as_the_whole_one(reason: str) -> None:
     requests = {"cpu": "6", "memory": "1Gi"}
-    told = {
+    reported = {
         "name": "main",
         "ready": True,
         "resources": {"requests": requests},
         "allocatedResources": requests,
     }
     pending = {"type": "PodResizePending", "status": "True", "reason": reason}
-    body = {**POD, "status": {**POD["status"], "containerStatuses": [told], "conditions": [pending]}}
+    body = {**POD, "status": {**POD["status"], "containerStatuses": [reported], "conditions": [pending]}}
     full = decode.from_builtins(body, Pod)
     trimmed = caches.pod(full)
 
@@ -110,7 +110,7 @@ def test_a_trimmed_pod_that_is_resized_counts_as_the_whole_one(reason: str) -> N
 
 def test_a_pod_that_has_what_it_wants_keeps_no_statuses() -> None:
     full = decode.from_builtins(POD, Pod)
-    told = [
+    reported = [
         {
             "name": each.name,
             "resources": {"requests": each.resources.requests, "limits": each.resources.limits},
@@ -118,5 +118,5 @@ def test_a_pod_that_has_what_it_wants_keeps_no_statuses() -> None:
         }
         for each in full.spec.containers
     ]
-    body = {**POD, "status": {**POD["status"], "containerStatuses": told}}
+    body = {**POD, "status": {**POD["status"], "containerStatuses": reported}}
     assert caches.pod(decode.from_builtins(body, Pod)).status == caches.pod(full).status

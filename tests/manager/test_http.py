@@ -10,7 +10,7 @@ from koordinator.manager import http
 from koordinator.manager.metrics import FAILED, ManagerMetrics
 
 
-async def test_metrics_are_told_by_what_they_are_about() -> None:
+async def test_metrics_are_reported_by_what_they_are_about() -> None:
     metrics = ManagerMetrics(FixedClock())
     metrics.nodeslo_reconciles.inc(FAILED, "createNodeSLO")
     async with TestClient(TestServer(http.metrics_application(metrics))) as client:

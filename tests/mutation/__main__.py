@@ -109,7 +109,7 @@ def main(
 
     def tell(result: Result) -> None:
         results.append(result)
-        _tell(skip + len(results), skip + len(chosen), result)
+        _report(skip + len(results), skip + len(chosen), result)
         if keep is not None:
             written = [Verdict(place_of(each.mutant, ROOT), each.by) for each in results]
             keep.write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, written)) + b"\n]\n")
@@ -164,7 +164,7 @@ def kept(path: Path) -> list[Mutant]:
     return mutants_now
 
 
-def _tell(number: int, count: int, result: Result) -> None:
+def _report(number: int, count: int, result: Result) -> None:
     verdict = "found" if result.by else click.style("SURVIVED", fg="red")
     click.echo(
         f"{number}/{count} {verdict} {result.mutant.path}:{result.mutant.line} {result.mutant.about} "

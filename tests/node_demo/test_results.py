@@ -58,7 +58,7 @@ def test_a_quiet_machine_has_nothing_to_report() -> None:
         pytest.param({"steal_ratio": 0.1}, "hypervisor", id="the hypervisor took CPUs away"),
     ],
 )
-def test_a_disturbed_run_is_told(disturbed: dict[str, float], word: str) -> None:
+def test_a_disturbed_run_is_reported(disturbed: dict[str, float], word: str) -> None:
     [sentence] = results.disturbances([measured(), measured(**disturbed)])
 
     assert word in sentence

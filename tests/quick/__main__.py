@@ -54,7 +54,7 @@ def main(base: str, budget_s: float, only_list: bool) -> None:
     with tempfile.TemporaryFile("w+") as said:
         lint = None if only_list else _lint(said)
         choice = choose(paths, Imports(), _areas, known(), budget_s, _runners(base))
-        click.echo(f"{len(paths)} files differ from {base}: {_told(choice)}")
+        click.echo(f"{len(paths)} files differ from {base}: {_summary(choice)}")
         if lint is None:
             click.echo("\n".join((*choice.files, *choice.areas)))
             return
@@ -93,7 +93,7 @@ def _runners(base: str) -> Callable[[str], Iterable[str]]:
     return runners
 
 
-def _told(choice: Choice) -> str:
+def _summary(choice: Choice) -> str:
     parts = [f"{len(choice.files)} files of tests"] * bool(choice.files)
     parts += [f"{len(choice.areas)} areas of vectors"] * bool(choice.areas)
     parts += [f"{len(choice.left_out)} files left out"] * bool(choice.left_out)

@@ -143,7 +143,7 @@ PRIORITY = {
 }
 
 
-def test_a_preempted_pod_is_told_as_kube_scheduler_tells_it(both: RealCluster) -> None:
+def test_a_preempted_pod_is_reported_as_kube_scheduler_tells_it(both: RealCluster) -> None:
     both.kubectl("create", "-f", "-", text=json.dumps(PRIORITY))
     found = []
     for who in (OURS, THEIRS):

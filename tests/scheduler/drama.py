@@ -88,7 +88,7 @@ class Drama:
         for number in range(nodes):
             self.set_node(number)
         body: dict[str, Any] = {"metadata": {"name": "local"}, "volumeBindingMode": "WaitForFirstConsumer"}
-        self.tell(from_builtins({**body, "provisioner": "kubernetes.io/no-provisioner"}, StorageClass))
+        self.deliver(from_builtins({**body, "provisioner": "kubernetes.io/no-provisioner"}, StorageClass))
 
     @property
     def table(self) -> Any:
@@ -221,7 +221,7 @@ class Drama:
         plugin = next(p for p in self.profile.plugins if isinstance(p, LoadAwareScheduling))
         plugin.set_metric(from_builtins(body, NodeMetric), ClusterEvent.NODE_METRIC_UPDATED)
 
-    def tell(self, obj: Object) -> None:
+    def deliver(self, obj: Object) -> None:
         """All plugins that watch such objects hear of it."""
         for handle in self.engine.handles:
             for watch in handle.watches:
@@ -237,7 +237,7 @@ class Drama:
             if rng.random() < 0.4:
                 meta["annotations"] = {"pv.kubernetes.io/bind-completed": "yes"}
                 spec["volumeName"] = f"volume-{number}"
-            self.tell(from_builtins({"metadata": meta, "spec": spec}, PersistentVolumeClaim))
+            self.deliver(from_builtins({"metadata": meta, "spec": spec}, PersistentVolumeClaim))
             return
         term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": [rng.choice(ZONES)]}]}
         body = {
@@ -245,7 +245,7 @@ class Drama:
             "spec": {**spec, "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}},
             "status": {"phase": rng.choice(("Available", "Released"))},
         }
-        self.tell(from_builtins(body, PersistentVolume))
+        self.deliver(from_builtins(body, PersistentVolume))
 
     def remove_pod(self) -> None:
         if self.placed:

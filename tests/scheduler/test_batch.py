@@ -262,9 +262,10 @@ def test_a_member_that_cannot_be_bound_is_tried_again_at_once_alone() -> None:
 def test_a_pod_that_another_gate_holds_back_is_not_placed_with_the_others() -> None:
     def check(world: World, placements: dict[str, str]) -> None:
         assert set(placements.values()) == {""}
-        [told] = {event["message"] for event in world.api.events("FailedScheduling")}
+        [reported] = {event["message"] for event in world.api.events("FailedScheduling")}
         assert (
-            "first failed pod default/p2@node-1 failed due to waiting for scheduling gates: [ready]" in told
+            "first failed pod default/p2@node-1 failed due to waiting for scheduling gates: [ready]"
+            in reported
         )
 
     batch_story(check, gates=("ready",))

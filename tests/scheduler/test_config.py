@@ -130,7 +130,7 @@ def test_what_is_just_allowed_is_read(text: str) -> None:
     config.parse(HEAD + text)
 
 
-def test_all_mistakes_of_a_file_are_told_at_once() -> None:
+def test_all_mistakes_of_a_file_are_reported_at_once() -> None:
     text = HEAD + "parallelism: 0\nprofiles:\n- schedulerName: a\n  plugin: {}\n- schedulerName: 3\n"
 
     with pytest.raises(SchedulerConfigError) as caught:

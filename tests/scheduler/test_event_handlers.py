@@ -38,9 +38,9 @@ class Desk:
     """Event handlers of a scheduler that does not run; `events` are kinds, each with its node."""
 
     def __init__(self, gates: str = "", profiles: Sequence[str] = ("koord-scheduler",)) -> None:
-        told = FeatureGates.of(Component.SCHEDULER, gates)
+        reported = FeatureGates.of(Component.SCHEDULER, gates)
         settings = config.decode({"profiles": [{"schedulerName": name} for name in profiles]})
-        self.engine = Engine(settings, FixedClock(), plugins=installed_plugins(), gates=told)
+        self.engine = Engine(settings, FixedClock(), plugins=installed_plugins(), gates=reported)
         self.queue = SchedulingQueue(
             QueuePolicy(
                 initial_backoff_s=1,
@@ -118,7 +118,7 @@ def test_each_side_of_a_node_that_changed_is_an_event(changes: Json, events: lis
     assert desk.wake_count == len(events)
 
 
-def test_nodes_that_come_and_go_are_told() -> None:
+def test_nodes_that_come_and_go_are_reported() -> None:
     desk = Desk()
     other = from_builtins(node("m"), Node)
     desk.handlers.node_set(None, other)
@@ -152,7 +152,7 @@ def test_changes_of_a_placed_pod_are_told_where_they_matter(changes: Json, event
     assert desk.events == events
 
 
-def test_a_pod_that_we_placed_is_told_once_the_api_says_so() -> None:
+def test_a_pod_that_we_placed_is_reported_once_the_api_says_so() -> None:
     desk = Desk()
     desk.set()
     desk.assume()
@@ -266,7 +266,7 @@ def test_nominations_by_other_schedulers_count_where_the_gate_says_so(
 @pytest.mark.parametrize(
     ("nominated", "events"), [("n", ["AssignedPodDelete n"]), ("gone", []), ("", [])], ids=str
 )
-def test_the_room_kept_for_a_pod_that_is_deleted_is_told(nominated: str, events: list[str]) -> None:
+def test_the_room_kept_for_a_pod_that_is_deleted_is_reported(nominated: str, events: list[str]) -> None:
     desk = Desk()
     last = desk.set(status={"nominatedNodeName": nominated})
     desk.handlers.pod_deleted(last)

@@ -340,9 +340,9 @@ class Counting(PreEnqueuePlugin[None]):
     def __init__(self, args: Any, handle: Any) -> None:
         super().__init__(args, handle)
         self.known: set[str] = set()
-        handle.watch(Watch(Pod, self._heard, lambda _, pod: self._heard(pod), lambda _: None))
+        handle.watch(Watch(Pod, self._on_pod, lambda _, pod: self._on_pod(pod), lambda _: None))
 
-    def _heard(self, pod: Pod) -> None:
+    def _on_pod(self, pod: Pod) -> None:
         self.known.add(pod.metadata.uid)
 
     def pre_enqueue(self, pod: PodInfo) -> Status:

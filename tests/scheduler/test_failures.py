@@ -23,12 +23,12 @@ class Handler(PreFilterPlugin[None]):
     name = "Handler"
     answer: ClassVar[Handling] = Handling.GO_ON
     asked: ClassVar[list[SchedulingFailure]] = []
-    told: ClassVar[list[SchedulingFailure]] = []
+    failures: ClassVar[list[SchedulingFailure]] = []
 
     def __init__(self, args: Any, handle: Any) -> None:
         super().__init__(args, handle)
         handle.on_failure(self._asked)
-        handle.after_failure(self.told.append)
+        handle.after_failure(self.failures.append)
 
     def pre_filter(self, state: None) -> PreFilterResult:
         return PreFilterResult()
@@ -41,7 +41,7 @@ class Handler(PreFilterPlugin[None]):
 class SecondHandler(Handler):
     name = "SecondHandler"
     asked: ClassVar[list[SchedulingFailure]] = []
-    told: ClassVar[list[SchedulingFailure]] = []
+    failures: ClassVar[list[SchedulingFailure]] = []
 
 
 class RaisingHandler(Handler):
@@ -54,7 +54,7 @@ class RaisingHandler(Handler):
 def fresh() -> None:
     for kind in (Handler, SecondHandler):
         kind.asked.clear()
-        kind.told.clear()
+        kind.failures.clear()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def fresh() -> None:
         pytest.param(Handling.DONE, 0, False, 0, id="done"),
     ],
 )
-def test_the_first_handler_that_ends_it_decides_and_all_are_told(
+def test_the_first_handler_that_ends_it_decides_and_all_are_reported(
     answer: Handling, event_count: int, is_queued: bool, second_asked: int
 ) -> None:
     async def story(world: World) -> None:
@@ -86,7 +86,7 @@ def test_the_first_handler_that_ends_it_decides_and_all_are_told(
     assert failure.rejected_by == {"NodeResourcesFit"}
     assert "Insufficient cpu" in failure.status.message
     assert len(SecondHandler.asked) == second_asked
-    assert len(Handler.told) == len(SecondHandler.told) == 1
+    assert len(Handler.failures) == len(SecondHandler.failures) == 1
 
 
 def test_a_handler_that_raises_changes_nothing() -> None:

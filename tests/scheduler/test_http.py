@@ -42,7 +42,7 @@ async def client_of(scheduler: Scheduler, options: HttpOptions = HttpOptions()) 
         yield client
 
 
-async def test_nodes_are_told_by_the_leader_only() -> None:
+async def test_nodes_are_reported_by_the_leader_only() -> None:
     scheduler = Scheduler(FakeCluster(FixedClock()))
     scheduler.table.set_node(from_builtins(node("n-1", cpu="2"), Node))
     leading = [False]

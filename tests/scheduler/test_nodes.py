@@ -343,7 +343,7 @@ def test_who_keeps_facts_hears_of_what_is_there_already() -> None:
     table.add_keeper(late)
     assert (list(late.nodes), [list(pods) for pods in late.pods.values()]) == ([0], [["web"]])
 
-    with table.telling(lambda keeper: keeper is not late):
+    with table.notifying(lambda keeper: keeper is not late):
         table.assign(info(table, "unheard"), "a")
     table.assign(info(table, "heard"), "a")
     assert list(late.pods[0]) == ["web", "heard"]

@@ -32,17 +32,17 @@ from tests.scheduler.extending import Desk
 from tests.scheduler.world import World, node, play, pod
 
 
-def test_a_slow_attempt_is_told_on_each_scan_and_at_its_end() -> None:
-    told: list[Overdue] = []
-    monitor = Monitor(MonitorOptions(timeout_s=30), told.append)
+def test_a_slow_attempt_is_reported_on_each_scan_and_at_its_end() -> None:
+    reported: list[Overdue] = []
+    monitor = Monitor(MonitorOptions(timeout_s=30), reported.append)
     monitor.popped("a", Attempt("ns/a", "p", 0.0, 2))
     monitor.started("a", 1.0)
 
     for now_s in (20.0, 31.0, 31.1, 41.1):
         monitor.scan(now_s)
-    assert [each.duration_s for each in told] == [pytest.approx(30.1), pytest.approx(40.1)]
+    assert [each.duration_s for each in reported] == [pytest.approx(30.1), pytest.approx(40.1)]
     assert monitor.completed("a", 51.0) == 50.0
-    assert (len(told), told[-1].duration_s, len(monitor)) == (3, 50.0, 0)
+    assert (len(reported), reported[-1].duration_s, len(monitor)) == (3, 50.0, 0)
     assert monitor.completed("a", 52.0) == 0.0
 
 

@@ -52,8 +52,8 @@ def test_nodes_are_grouped_by_reason_plugin_and_whether_evictions_help() -> None
         ("NodeUnschedulable", "node(s) were unschedulable", False, ["c"]),
     ]
     assert found.preemption_diagnosis is not None
-    told = "no new claims to deallocate, preemption: 0/4 nodes are available: "
-    assert found.preemption_diagnosis.failed_message.startswith(told)
+    reported = "no new claims to deallocate, preemption: 0/4 nodes are available: "
+    assert found.preemption_diagnosis.failed_message.startswith(reported)
     line = dump_line(asked, found)
     head, _, text = line.partition("$")
     assert head == "dump diagnosis for default/job, targetPod: default/asked/u-1: "
@@ -74,10 +74,10 @@ def test_the_best_nodes_come_first_equal_ones_by_name_with_the_part_of_each_plug
     assert dict(every[0].parts)["TaintToleration"] == 300, "normalised, times its weight"
     assert top_scores(evaluation, engine.table, 2) == every[:2]
     assert top_scores(evaluation, engine.table, 0) == []
-    told = score_table(asked, every[:1]).splitlines()
-    assert told[0].startswith("| # | Pod | Node | Score | ")
-    assert told[2].startswith(f"| 0 | default/asked | large | {every[0].total} | ")
-    assert [line.count("|") for line in told] == [len(every[0].parts) + 5] * 3
+    reported = score_table(asked, every[:1]).splitlines()
+    assert reported[0].startswith("| # | Pod | Node | Score | ")
+    assert reported[2].startswith(f"| 0 | default/asked | large | {every[0].total} | ")
+    assert [line.count("|") for line in reported] == [len(every[0].parts) + 5] * 3
     assert score_table(asked, []).splitlines()[0] == "| # | Pod | Node | Score |"
     lines = list(failed_filters(asked, evaluation, engine.table))
     assert lines == [

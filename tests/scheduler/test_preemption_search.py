@@ -205,9 +205,9 @@ def test_the_search_leaves_the_table_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("ours", ["", "n0", "n1"])
-@pytest.mark.parametrize("told", ["", "n0", "n1"])
+@pytest.mark.parametrize("reported", ["", "n0", "n1"])
 def test_a_preemptor_waits_for_the_node_that_we_nominated_rather_than_for_the_one_of_its_status(
-    ours: str, told: str
+    ours: str, reported: str
 ) -> None:
     scene = Scene()
     for name in ("n0", "n1"):
@@ -216,8 +216,8 @@ def test_a_preemptor_waits_for_the_node_that_we_nominated_rather_than_for_the_on
     victim["metadata"]["deletionTimestamp"] = rfc3339(NOW_S)
     reason = {"type": DISRUPTION_TARGET, "status": "True", "reason": PREEMPTION}
     scene.table.assign(scene.info(victim | {"status": {"conditions": [reason]}}), "n0")
-    preemptor = scene.info(pod("high", cpu="4", priority=10) | {"status": {"nominatedNodeName": told}})
+    preemptor = scene.info(pod("high", cpu="4", priority=10) | {"status": {"nominatedNodeName": reported}})
     scene.engine.nominations.set(preemptor, ours)
 
     waits = scene.plugin.objection(preemptor, scene.diagnosis(preemptor)) != ""
-    assert waits is ((ours or told) == "n0")
+    assert waits is ((ours or reported) == "n0")

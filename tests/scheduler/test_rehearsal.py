@@ -53,8 +53,8 @@ def test_all_are_told_of_what_is_added_and_some_are_not_of_what_is_taken(in_take
     assert facts(table) == before
     assert not table.is_trial
     added = [("came", "new"), ("went", "new")]
-    told = [each for each in listener.heard if each[1] != "old"]
-    assert told == added
+    reported = [each for each in listener.heard if each[1] != "old"]
+    assert reported == added
     assert (("went", "old") in listener.heard) == in_takes
 
 

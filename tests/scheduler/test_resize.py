@@ -12,7 +12,7 @@ Json = dict[str, Any]
 SETTLED_S = 2.0
 
 
-def told(
+def reported(
     world: World, name: str, applied: str, promised: str = "", *, wanted: str = "", why: str = ""
 ) -> None:
     """The kubelet's word on the pod, and the owner's new wish."""
@@ -50,7 +50,7 @@ def test_a_node_holds_what_a_resized_pod_counts_for(
         await world.settle()
         assert requested_cpu(world) == [1000]
 
-        told(world, "resized", applied, promised, wanted=wanted, why=why)
+        reported(world, "resized", applied, promised, wanted=wanted, why=why)
         await world.settle()
         assert requested_cpu(world) == [counts_for]
 
@@ -61,15 +61,15 @@ def test_the_room_of_a_pod_that_shrinks_is_free_when_the_kubelet_says_so_and_wak
     async def story(world: World) -> None:
         world.nodes(1, cpu="4")
         world.api.put("Pod", pod("large", cpu="3", nodeName="node-0"))
-        told(world, "large", "3", "3")
+        reported(world, "large", "3", "3")
         world.api.put("Pod", pod("waits", cpu="2"))
         await world.settle(SETTLED_S)
 
-        told(world, "large", "3", "1", wanted="1")
+        reported(world, "large", "3", "1", wanted="1")
         await world.settle(SETTLED_S)
         assert not world.api.placements()["waits"], "the runtime still gives the pod three"
 
-        told(world, "large", "1", "1")
+        reported(world, "large", "1", "1")
         await world.settle(SETTLED_S)
         assert world.api.placements()["waits"] == "node-0"
 
@@ -80,12 +80,12 @@ def test_a_resize_turned_down_for_good_gives_back_what_it_asked_for() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="4")
         world.api.put("Pod", pod("greedy", cpu="1", nodeName="node-0"))
-        told(world, "greedy", "1", "1", wanted="4")
+        reported(world, "greedy", "1", "1", wanted="4")
         world.api.put("Pod", pod("waits", cpu="2"))
         await world.settle(SETTLED_S)
         assert not world.api.placements()["waits"]
 
-        told(world, "greedy", "1", "1", why="Infeasible")
+        reported(world, "greedy", "1", "1", why="Infeasible")
         await world.settle(SETTLED_S)
         assert world.api.placements()["waits"] == "node-0"
 
@@ -98,12 +98,12 @@ def test_quotas_count_what_is_resized_as_nodes_do() -> None:
         world.api.put("ElasticQuota", quota("team", low=4, high=4))
         world.api.put("Pod", member("resized", "team", cpu="1", nodeName="node-0"))
         await world.settle()
-        told(world, "resized", "4", "4", wanted="1")
+        reported(world, "resized", "4", "4", wanted="1")
         world.api.put("Pod", member("waits", "team", cpu="2"))
         await world.settle(SETTLED_S)
         assert "used: cpu:4" in world.condition("waits")["message"]
 
-        told(world, "resized", "1", "1")
+        reported(world, "resized", "1", "1")
         await world.settle(SETTLED_S)
         assert world.api.placements()["waits"]
 

@@ -12,9 +12,9 @@ ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
 def test_the_architecture_page_names_the_files_of_each_room() -> None:
     section = ARCHITECTURE.read_text().split("## The scheduler's rooms\n", 1)[1].split("\n## ", 1)[0]
     rows = (re.findall(r"`([\w./]+)`", line) for line in section.splitlines() if line.startswith("| `"))
-    told = {names[0].rstrip("/"): set(names[1:]) for names in rows if names[0].endswith("/")}
+    reported = {names[0].rstrip("/"): set(names[1:]) for names in rows if names[0].endswith("/")}
     rooms = [each for each in ROOT.iterdir() if (each / "__init__.py").exists() and each.name != "plugins"]
 
     there = {room.name: {path.stem for path in room.glob("*.py")} - {"__init__"} for room in rooms}
 
-    assert there == {name: files for name, files in told.items() if name != "plugins"}
+    assert there == {name: files for name, files in reported.items() if name != "plugins"}

@@ -4,7 +4,7 @@ from koordinator.scheduler.config import default_plugins
 from tests.scheduler.world import World, node, play, pod
 
 
-def test_a_pod_is_bound_to_the_emptiest_node_and_its_owner_is_told() -> None:
+def test_a_pod_is_bound_to_the_emptiest_node_and_its_owner_is_reported() -> None:
     async def story(world: World) -> None:
         world.api.put("Node", node("small", cpu="2", memory="4Gi"))
         world.api.put("Node", node("big", cpu="8", memory="32Gi"))

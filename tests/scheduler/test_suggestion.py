@@ -99,7 +99,7 @@ class Hopeless(InVain):
 
 
 @pytest.mark.parametrize(
-    ("plugins", "told"),
+    ("plugins", "reported"),
     [
         ((InVain,), "in vain"),
         ((Silent, InVain), "in vain"),
@@ -110,7 +110,7 @@ class Hopeless(InVain):
     ],
 )
 def test_who_ends_the_questions_after_filters_speaks_alone(
-    plugins: tuple[type[Plugin[Any]], ...], told: str
+    plugins: tuple[type[Plugin[Any]], ...], reported: str
 ) -> None:
     desk = Desk(*plugins).nodes("a", cpu="1")
     desk.profile.post_filters = [desk.plugin(each.name) for each in plugins]
@@ -118,9 +118,9 @@ def test_who_ends_the_questions_after_filters_speaks_alone(
     if found.later is not None:
         found = asyncio.run(found.later())
 
-    assert found.post_filter_message == told
-    assert found.status.message.endswith(f"Insufficient cpu. {told}".rstrip())
-    assert explain(desk.engine, desk.info(pod("p", cpu="2"))).message.endswith(told)
+    assert found.post_filter_message == reported
+    assert found.status.message.endswith(f"Insufficient cpu. {reported}".rstrip())
+    assert explain(desk.engine, desk.info(pod("p", cpu="2"))).message.endswith(reported)
 
 
 def test_without_a_suggestion_nothing_is_added() -> None:

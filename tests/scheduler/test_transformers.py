@@ -88,7 +88,7 @@ def test_filters_see_the_pod_as_the_transformer_shows_it_and_the_pod_stays_as_it
     assert "didn't match Pod's node affinity/selector" in desk.refuse(of_team("q", "y")).status.message
 
 
-def test_a_transformer_that_refuses_is_named_and_its_reason_told() -> None:
+def test_a_transformer_that_refuses_is_named_and_its_reason_reported() -> None:
     found = Desk(Selecting).nodes("a", "b").refuse(of_team("p", "unknown"))
 
     assert found.status.message.startswith("0/2 nodes are available: no such team.")

@@ -93,7 +93,7 @@ class Counted:
                 elif watch.view is view and old is not None:
                     watch.on_delete(old)
 
-    def tell(self, view: type[Any], body: dict[str, Any]) -> None:
+    def deliver(self, view: type[Any], body: dict[str, Any]) -> None:
         """An object that comes."""
         for handle in self.engine.handles:
             for watch in handle.watches:
@@ -134,7 +134,7 @@ def test_attachments_count_where_a_driver_is_known_for_their_volume() -> None:
     counted.step("claim", 0, 0)
     counted.step("volume", 0, 0)
     counted.step("attachment", 0, (1, 0))  # of a volume that nobody knows
-    counted.tell(PersistentVolume, {"metadata": {"name": "v2"}, "spec": {"local": {"path": "/x"}}})
+    counted.deliver(PersistentVolume, {"metadata": {"name": "v2"}, "spec": {"local": {"path": "/x"}}})
     counted.step("attachment", 1, (2, 0))  # of one that no driver made
 
     state = counted.plugin.prepare(counted.user("new", "c0"))
@@ -164,12 +164,12 @@ def test_a_volume_is_promised_where_its_driver_has_space_for_it(
     [profile] = counted.engine.profiles.values()
     plugin: Any = next(each for each in profile.plugins if each.name == "VolumeBinding")
     made = {"provisioner": DRIVER, "volumeBindingMode": "WaitForFirstConsumer"}
-    counted.tell(StorageClass, {"metadata": {"name": "made"}, **made})
-    counted.tell(CSIDriver, {"metadata": {"name": DRIVER}, "spec": {"storageCapacity": True}})
-    counted.tell(PersistentVolumeClaim, claim("c0", "made"))
+    counted.deliver(StorageClass, {"metadata": {"name": "made"}, **made})
+    counted.deliver(CSIDriver, {"metadata": {"name": DRIVER}, "spec": {"storageCapacity": True}})
+    counted.deliver(PersistentVolumeClaim, claim("c0", "made"))
     if free is not None:
         of = {"storageClassName": "made", "capacity": free, "nodeTopology": {}}
-        counted.tell(CSIStorageCapacity, {"metadata": {"name": "s", "namespace": "d"}, **of})
+        counted.deliver(CSIStorageCapacity, {"metadata": {"name": "s", "namespace": "d"}, **of})
     user = counted.user("new", "c0")
 
     state, row = plugin.prepare(user), counted.engine.table.row_of("n0")
@@ -209,7 +209,7 @@ def test_volumes_are_scored_by_the_part_that_claims_fill(
     for name in ("local", "other"):
         of_nobody = {"provisioner": "kubernetes.io/no-provisioner"}
         body = {"metadata": {"name": name}, "volumeBindingMode": "WaitForFirstConsumer", **of_nobody}
-        counted.tell(StorageClass, body)
+        counted.deliver(StorageClass, body)
     for host in ("n0", "n1", "n2"):
         body = node(host, labels={"kubernetes.io/hostname": host})
         counted.engine.table.set_node(from_builtins(body, Node))
@@ -217,9 +217,9 @@ def test_volumes_are_scored_by_the_part_that_claims_fill(
     for name, host, size, storage_class in volumes:
         body = volume(name, host, size)
         body["spec"]["storageClassName"] = storage_class
-        counted.tell(PersistentVolume, body)
+        counted.deliver(PersistentVolume, body)
     for name, storage_class in claims.items():
-        counted.tell(PersistentVolumeClaim, claim(name, storage_class))
+        counted.deliver(PersistentVolumeClaim, claim(name, storage_class))
     state = plugin.prepare(counted.user("new", *claims))
 
     if scores is None:

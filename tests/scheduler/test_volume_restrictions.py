@@ -228,8 +228,8 @@ def test_facts_name_the_pods_that_have_the_disk_and_the_claim() -> None:
     assert world.facts(use_of("data")) == (f"{of_claim} by pod default/writer",)
     assert world.facts(use_of("data"), where="n1") == (f"{of_claim} on another node",)
     world.place("more", "n1", disk("x"))
-    told = ("disk gce x is used by pod default/more",)
-    assert world.facts(use_of("data"), disk("x"), where="n1") == told, "what is near comes first"
+    reported = ("disk gce x is used by pod default/more",)
+    assert world.facts(use_of("data"), disk("x"), where="n1") == reported, "what is near comes first"
     world.engine.table.unassign("writer")
     assert world.facts(use_of("data"), where="n1") == ()
 

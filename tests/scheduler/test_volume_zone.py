@@ -34,8 +34,8 @@ def test_a_volume_with_a_zone_is_used_there(key: str, labels: dict[str, str], fi
     [profile] = counted.engine.profiles.values()
     plugin: Any = next(each for each in profile.plugins if each.name == "VolumeZone")
     counted.engine.table.set_node(from_builtins(node("n0", labels=labels), Node))
-    counted.tell(PersistentVolume, {"metadata": {"name": "v0", "labels": {key: "a"}}, "spec": {}})
-    counted.tell(PersistentVolumeClaim, claim("c0", volumeName="v0"))
+    counted.deliver(PersistentVolume, {"metadata": {"name": "v0", "labels": {key: "a"}}, "spec": {}})
+    counted.deliver(PersistentVolumeClaim, claim("c0", volumeName="v0"))
 
     state = plugin.prepare(counted.user("new", "c0"))
     row = counted.engine.table.row_of("n0")

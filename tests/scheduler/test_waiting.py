@@ -175,8 +175,8 @@ def test_places_of_a_round_that_failed_are_free_for_the_pod_that_is_tried_next()
         world.api.put("Pod", pod("single", cpu="4"))
         await world.settle()
         assert world.api.placements()["single"] == "node-0"
-        told = [each["involvedObject"]["name"] for each in world.api.events("FailedScheduling")]
-        assert "single" not in told
+        reported = [each["involvedObject"]["name"] for each in world.api.events("FailedScheduling")]
+        assert "single" not in reported
 
     play(story)
 
@@ -224,7 +224,7 @@ def test_a_pod_deleted_while_it_waits_leaves_its_place_to_others() -> None:
     play(story, **with_plugins(Hold))
 
 
-def test_a_pod_that_waited_too_long_is_told_and_comes_again() -> None:
+def test_a_pod_that_waited_too_long_is_reported_and_comes_again() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="4")
         world.api.put("Pod", pod("held", cpu="4"))

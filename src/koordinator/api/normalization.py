@@ -172,19 +172,19 @@ def _with_status_lists(pod: Pod, change: _Change) -> Pod:
         pod,
         status=replace(
             status,
-            container_statuses=[_with_told(each, change) for each in status.container_statuses],
-            init_container_statuses=[_with_told(each, change) for each in status.init_container_statuses],
+            container_statuses=[_change_status(each, change) for each in status.container_statuses],
+            init_container_statuses=[_change_status(each, change) for each in status.init_container_statuses],
         ),
     )
 
 
-def _with_told(told: ContainerStatus, change: _Change) -> ContainerStatus:
-    if told.resources is None:
-        return told
+def _change_status(status: ContainerStatus, change: _Change) -> ContainerStatus:
+    if status.resources is None:
+        return status
     return replace(
-        told,
-        resources=_with_requirements(told.resources, change),
-        allocated_resources=change(told.allocated_resources),
+        status,
+        resources=_with_requirements(status.resources, change),
+        allocated_resources=change(status.allocated_resources),
     )
 
 

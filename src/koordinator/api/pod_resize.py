@@ -80,9 +80,9 @@ def status_of(pod: Pod) -> PodStatus | None:
     status, spec = pod.status, pod.spec
     wanted = {each.name: each.resources for each in (*spec.containers, *spec.init_containers)}
     whole = spec.resources
-    is_whole_told = whole is None or status.resources in (None, whole)
+    is_whole_reported = whole is None or status.resources in (None, whole)
     statuses = _telling(pod)
-    if is_whole_told and all(_says_the_same(wanted.get(name), each) for name, each in statuses.items()):
+    if is_whole_reported and all(_is_same(wanted.get(name), each) for name, each in statuses.items()):
         return None
     return PodStatus(
         conditions=_pending(pod),
@@ -95,11 +95,11 @@ def status_of(pod: Pod) -> PodStatus | None:
     )
 
 
-def _says_the_same(wanted: ResourceRequirements | None, told: ContainerStatus) -> bool:
+def _is_same(wanted: ResourceRequirements | None, reported: ContainerStatus) -> bool:
     return wanted is None or (
-        told.resources is not None
-        and (told.resources.requests, told.resources.limits) == (wanted.requests, wanted.limits)
-        and told.allocated_resources in ({}, wanted.requests)
+        reported.resources is not None
+        and (reported.resources.requests, reported.resources.limits) == (wanted.requests, wanted.limits)
+        and reported.allocated_resources in ({}, wanted.requests)
     )
 
 

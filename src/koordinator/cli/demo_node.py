@@ -123,7 +123,7 @@ def demo_node(
         observe.check_quiet()
     shown = _show(prepared, notes, quiet)
     rows = results.summarise(shown.measured)
-    _tell(Console(), rows, shown)
+    _report(Console(), rows, shown)
     report.write_text(page.render(shown, rows), encoding="utf-8")
     if json_path is not None:
         import msgspec
@@ -177,7 +177,7 @@ def _show(prepared: "Prepared", notes: "Console", quiet: bool) -> "ShownResults"
         )
 
 
-def _tell(console: "Console", rows: "list[ResultRow]", shown: "ShownResults") -> None:
+def _report(console: "Console", rows: "list[ResultRow]", shown: "ShownResults") -> None:
     from rich.table import Table
 
     from koordinator.node_demo import results, texts

@@ -43,7 +43,7 @@ async def _ask(kind: str, name: str, namespace: str, kubeconfig: str, url: str) 
     where = await sources.where_of(client, url, "deschedulerURL", SCHEDULER_URL)
     status, body = await sources.fetch(where, f"{kind}s/{name}", {}, "descheduler", HINT)
     if status != 200:
-        raise click.ClickException(sources.told(body))
+        raise click.ClickException(sources.error_text(body))
     answer: dict[str, Any] = msgspec.json.decode(body)
     return answer
 

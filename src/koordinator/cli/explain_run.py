@@ -38,13 +38,13 @@ def pod(name: str, nodes: tuple[str, ...], verbose: bool, best: int, **shared: A
     """Carry out `koordinator explain pod`; the parameters are its options."""
     asked = ExplainOptions(**shared)
     ask = _ask(name, asked, None if verbose else nodes, best)
-    _tell(asked, ask, sources.pod_from_dump, sources.pod_from_cluster)
+    _report(asked, ask, sources.pod_from_dump, sources.pod_from_cluster)
 
 
 def gang(name: str, **shared: Any) -> None:
     """Carry out `koordinator explain gang`; the parameters are its options."""
     asked = ExplainOptions(**shared)
-    _tell(asked, _ask(name, asked, (), 0), sources.gang_from_dump, sources.gang_from_cluster)
+    _report(asked, _ask(name, asked, (), 0), sources.gang_from_dump, sources.gang_from_cluster)
 
 
 def reservation(name: str, pod_name: str, **shared: Any) -> None:
@@ -53,7 +53,7 @@ def reservation(name: str, pod_name: str, **shared: Any) -> None:
     namespace, slash, own = pod_name.rpartition("/")
     pod = f"{namespace if slash else asked.namespace or 'default'}/{own}" if own else ""
     ask = Ask(name=name, namespace="", nodes=(), best=0, seed=asked.seed, pod=pod)
-    _tell(asked, ask, sources.reservation_from_dump, sources.reservation_from_cluster)
+    _report(asked, ask, sources.reservation_from_dump, sources.reservation_from_cluster)
 
 
 def _ask(name: str, asked: ExplainOptions, nodes: tuple[str, ...] | None, best: int) -> Ask:
@@ -66,7 +66,7 @@ def _ask(name: str, asked: ExplainOptions, nodes: tuple[str, ...] | None, best: 
     return Ask(name=own, namespace=namespace, nodes=nodes, best=best, seed=asked.seed)
 
 
-def _tell(
+def _report(
     asked: ExplainOptions,
     ask: Ask,
     from_dump: Callable[[Ask, Sequence[str], Path | None], Answer],
@@ -99,7 +99,7 @@ def pods(pending: bool, all_namespaces: bool, selector: str, limit: int, **share
         pending=pending,
         limit=limit,
     )
-    _tell_of_pods(wanted, asked)
+    _explain_pods(wanted, asked)
 
 
 def workload(kind: str, name: str, limit: int, **shared: Any) -> None:
@@ -107,10 +107,10 @@ def workload(kind: str, name: str, limit: int, **shared: Any) -> None:
     asked = ExplainOptions(**shared)
     own, slash, rest = name.partition("/")
     namespace, name = (own, rest) if slash else (asked.namespace, name)
-    _tell_of_pods(PodsWanted(namespace=namespace, kind=kind, name=name, limit=limit), asked)
+    _explain_pods(PodsWanted(namespace=namespace, kind=kind, name=name, limit=limit), asked)
 
 
-def _tell_of_pods(wanted: PodsWanted, asked: ExplainOptions) -> None:
+def _explain_pods(wanted: PodsWanted, asked: ExplainOptions) -> None:
     logs.keep_quiet()
     if asked.dump_files:
         found = sources.pods_from_dump(wanted, asked.dump_files, asked.config_file, asked.seed)

@@ -371,13 +371,13 @@ async def _ask_scheduler(where: Where, path: str, params: Mapping[str, str], kin
     if status == 200:
         return msgspec.json.decode(body, type=kind)
     if status == 404 and kind is not PodAnswer:
-        raise click.ClickException(told(body))
+        raise click.ClickException(error_text(body))
     if status == 503 and (leader := _leader(body)):
         raise click.ClickException(
             f"the scheduler at {url} is a standby: {leader} leads, and only the leader knows. Ask it: its pod has the "
             "name before the first _ (kubectl -n koordinator-system port-forward POD 10251), or --scheduler-url"
         )
-    raise click.ClickException(f"the scheduler at {url} answers {status}: {told(body)}{hint}")
+    raise click.ClickException(f"the scheduler at {url} answers {status}: {error_text(body)}{hint}")
 
 
 def _leader(body: bytes) -> str:
@@ -392,7 +392,7 @@ class _Standby(msgspec.Struct, frozen=True):
     leader: str = ""
 
 
-def told(body: bytes) -> str:
+def error_text(body: bytes) -> str:
     try:
         found: Any = msgspec.json.decode(body)
     except msgspec.DecodeError:

@@ -250,8 +250,8 @@ def _messages(answer: PodAnswer) -> Text | None:
     for condition in answer.conditions:
         if condition.type == "PodScheduled":
             same = "the same" if condition.message in said else condition.message
-            told = f" {condition.reason}: {same}" if condition.reason else ""
-            lines.append(f"Condition PodScheduled={condition.status}{told}")
+            reason = f" {condition.reason}: {same}" if condition.reason else ""
+            lines.append(f"Condition PodScheduled={condition.status}{reason}")
             said.append(condition.message)
     lines += _event_texts(answer.events, [text for text in said if text])
     return _paragraph(lines)

@@ -89,14 +89,14 @@ def write_folder(directory: Path, values: Values) -> None:
 def _carry_out(kubeconfig: str, context: str, work: Work, dry_run: bool = False) -> None:
     """Tell each step as it is done; the exit status is 1 when one failed. Raises: ClickException."""
     client = connect.load(kubeconfig_file=kubeconfig, context=context)
-    counts = asyncio.run(_tell(client, work, " (dry run)" if dry_run else ""))
+    counts = asyncio.run(_report_progress(client, work, " (dry run)" if dry_run else ""))
     summary = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items())
     click.echo(f"{counts.total()} objects: {summary or 'nothing to do'}.", err=True)
     if counts[ApplyOutcome.FAILED]:
         sys.exit(1)
 
 
-async def _tell(client: ClientConfig, work: Work, suffix: str) -> Counter[ApplyOutcome]:
+async def _report_progress(client: ClientConfig, work: Work, suffix: str) -> Counter[ApplyOutcome]:
     counts: Counter[ApplyOutcome] = Counter()
     async with KubeCluster(client, rng=random.Random(), component="koordinator-install") as cluster:
         async for step in work(Api(cluster.transport)):

@@ -38,12 +38,12 @@ def start(settings: ManagerSettings, inert: Sequence[str]) -> None:
     )
     where = WebhookSettings.of(os.environ)
     client = connect.load(server=settings.server, kubeconfig_file=settings.kubeconfig)
-    _tell(settings, inert)
+    _log_remarks(settings, inert)
     with garbage.collected_rarely():
         running.run(_main(settings, where, client))
 
 
-def _tell(settings: ManagerSettings, inert: Sequence[str]) -> None:
+def _log_remarks(settings: ManagerSettings, inert: Sequence[str]) -> None:
     for remark in settings.remarks:
         log.warning("unexpected value of a flag: %s", remark)
     reasons = {**manager_flags.WITHOUT_EFFECT, **manager_flags.SWITCHES_WITHOUT_EFFECT}

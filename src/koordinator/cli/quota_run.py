@@ -183,10 +183,10 @@ def _lenders(name: str, figures: QuotaResource) -> str:
         return ""
     if len(lenders) == 1 and lenders[0][1] == figures.loan.borrowed:
         return f" from {lenders[0][0]}"
-    told = [f"{short(name, amount)} from {lender}" for lender, amount in lenders[:LENDERS_MAX]]
+    loans = [f"{short(name, amount)} from {lender}" for lender, amount in lenders[:LENDERS_MAX]]
     if len(lenders) > LENDERS_MAX:
-        told.append(f"{len(lenders) - LENDERS_MAX} more")
-    return f" ({', '.join(told)})"
+        loans.append(f"{len(lenders) - LENDERS_MAX} more")
+    return f" ({', '.join(loans)})"
 
 
 def short(name: str, nanos: int) -> str:

@@ -211,15 +211,15 @@ class Informer(Generic[T]):
             label_selector=self._label_selector,
             field_selector=self._field_selector,
         )
-        heard = False
+        has_events = False
         async for batch in batches:
             if batch:
-                heard = True
+                has_events = True
                 self._failed_watches = 0
                 self._silent_watches = 0
                 self._backoff.reset()
                 self._apply(batch)
-        if heard:
+        if has_events:
             return 0.0
         if loop.time() - started_s >= WATCH_S_MIN:
             self._failed_watches = 0

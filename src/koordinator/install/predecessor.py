@@ -55,10 +55,12 @@ class Relic(msgspec.Struct, frozen=True):
     def why(self) -> str:
         """Return what is wrong with keeping it, what to do, and where to read on."""
         reason = _WHY.get(self.component, "") if self.kind in WORKLOAD_KINDS else _REFUSES
-        told = f"it is the Go project's: {reason}. Take it away first: {self.removal} ({DOCUMENT})"
+        message = f"it is the Go project's: {reason}. Take it away first: {self.removal} ({DOCUMENT})"
         if self.release:
-            told += f"; never `helm uninstall {self.release}`, which may take the CRDs with all their objects"
-        return told
+            message += (
+                f"; never `helm uninstall {self.release}`, which may take the CRDs with all their objects"
+            )
+        return message
 
 
 _REFUSES = "its webhooks refuse objects once nobody answers behind them"

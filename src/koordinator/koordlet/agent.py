@@ -54,19 +54,19 @@ WRITE_METHODS = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 
 
 class DryRunCluster(ReadThrough):
-    """Reads from `cluster`; each write is handed to `tell` as one line and answered as if it had been done."""
+    """Reads from `cluster`; each write is handed to `report` as one line and answered as if it had been done."""
 
-    def __init__(self, cluster: Cluster, tell: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Cluster, report: Callable[[str], None]) -> None:
         super().__init__(cluster)
-        self._tell = tell
+        self._report = report
 
     async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
         if view is Event:
             about = obj.get("involvedObject", {})
             name = "/".join(filter(None, (about.get("namespace"), about.get("name"))))
-            self._tell(f"event on {about.get('kind')} {name}: {obj.get('reason')}: {obj.get('message')}")
+            self._report(f"event on {about.get('kind')} {name}: {obj.get('reason')}: {obj.get('message')}")
         else:
-            self._say("create", view, namespace, obj.get("metadata", {}).get("name", ""), obj)
+            self._print_write("create", view, namespace, obj.get("metadata", {}).get("name", ""), obj)
         return decode.from_builtins(dict(obj), view)
 
     async def patch(
@@ -79,17 +79,17 @@ class DryRunCluster(ReadThrough):
         subresource: str = "",
         **_: Any,
     ) -> T:
-        self._say("patch", view, namespace, "/".join(filter(None, (name, subresource))), patch)
+        self._print_write("patch", view, namespace, "/".join(filter(None, (name, subresource))), patch)
         return await self._inner.get(view, name, namespace)
 
     async def delete(self, view: type[T], name: str, namespace: str = "", **_: Any) -> None:
-        self._say("delete", view, namespace, name, {})
+        self._print_write("delete", view, namespace, name, {})
 
     async def bind(self, namespace: str, pod: str, node: str, **_: Any) -> None:
-        self._tell(f"bind pods {namespace}/{pod} to {node}")
+        self._report(f"bind pods {namespace}/{pod} to {node}")
 
     async def evict(self, namespace: str, pod: str, **_: Any) -> None:
-        self._tell(f"evict pods {namespace}/{pod}")
+        self._report(f"evict pods {namespace}/{pod}")
 
     async def request(
         self,
@@ -100,12 +100,12 @@ class DryRunCluster(ReadThrough):
     ) -> dict[str, Any]:
         if method not in WRITE_METHODS:
             return await self._inner.request(method, path, body, params)
-        self._tell(f"{method} {path} {_text(body)}")
+        self._report(f"{method} {path} {_text(body)}")
         return dict(body or {})
 
-    def _say(self, verb: str, view: type[Object], namespace: str, name: str, body: Any) -> None:
+    def _print_write(self, verb: str, view: type[Object], namespace: str, name: str, body: Any) -> None:
         where = "/".join(filter(None, (namespace, name)))
-        self._tell(f"{verb} {view.resource.qualified} {where} {_text(body)}".rstrip())
+        self._report(f"{verb} {view.resource.qualified} {where} {_text(body)}".rstrip())
 
 
 def _text(body: Any) -> str:
@@ -264,14 +264,14 @@ async def expire(shared: Shared) -> NoReturn:
 async def flush_audit(shared: Shared) -> NoReturn:
     """Write audit events; a disk that is full, or gone, is told once."""
     guard = Guard("audit log")
-    told = ""
+    reported = ""
     while True:
         await asyncio.sleep(audit.FLUSH_INTERVAL_S)
         guard.call(shared.audit.flush)
         problem = "" if shared.audit.problem is None else str(shared.audit.problem)
-        if problem and problem != told:
+        if problem and problem != reported:
             log.warning("audit log not written", extra={"problem": problem})
-        told = problem
+        reported = problem
 
 
 class Agent:
@@ -436,7 +436,7 @@ def _executor(
     metrics: AgentMetrics,
     on_dry_run: Callable[[str], None] | None,
 ) -> Executor:
-    def told(kind: str, is_success: bool, seconds: float) -> None:
+    def on_update(kind: str, is_success: bool, seconds: float) -> None:
         status = "success" if is_success else "failed"
         metrics.resource_update.of(kind, status).observe(seconds * 1000)
 
@@ -450,5 +450,5 @@ def _executor(
         records,
         force_update_s=config.qos.force_update_s,
         on_dry_run=None if on_dry_run is None else lambda write: on_dry_run(str(write)),
-        on_update=told,
+        on_update=on_update,
     )

@@ -102,11 +102,13 @@ def readable(pod: Pod) -> tuple[Pod, list[str]]:
     return (msgspec.structs.replace(pod, spec=spec, status=status) if problems else pod), problems
 
 
-def _readable_status(told: ContainerStatus, problems: list[str]) -> ContainerStatus:
-    where = f"status of container {told.name}"
-    allocated = _readable_amounts(told.allocated_resources, f"{where}.allocatedResources", problems)
-    applied = told.resources and _readable_requirements(told.resources, f"{where}.resources", problems)
-    return msgspec.structs.replace(told, allocated_resources=allocated, resources=applied)
+def _readable_status(reported: ContainerStatus, problems: list[str]) -> ContainerStatus:
+    where = f"status of container {reported.name}"
+    allocated = _readable_amounts(reported.allocated_resources, f"{where}.allocatedResources", problems)
+    applied = reported.resources and _readable_requirements(
+        reported.resources, f"{where}.resources", problems
+    )
+    return msgspec.structs.replace(reported, allocated_resources=allocated, resources=applied)
 
 
 def _readable_container(container: Container, kind: str, problems: list[str]) -> Container:

@@ -151,8 +151,8 @@ class Meter:
                 process.kill()
         if process.returncode != 0:
             raise DemoError(f"{Path(command[0]).name} failed: {problem.decode(errors='replace').strip()}")
-        told = msgspec.json.decode(text, type=_Told)
-        generator_s = told.cpu_seconds * load.seconds / (load.seconds + WARM_UP_S)
+        output = msgspec.json.decode(text, type=_LoadOutput)
+        generator_s = output.cpu_seconds * load.seconds / (load.seconds + WARM_UP_S)
         return read(out), observe.use(before, after, self._commands.cpus, generator_s)
 
     def _look(self, setting: StageSetting) -> Moment:
@@ -177,7 +177,7 @@ async def _answers(port: int) -> None:
     raise DemoError(f"the service does not listen on port {port} after {_START_S_MAX:.0f} s")
 
 
-class _Told(msgspec.Struct, rename="camel"):
+class _LoadOutput(msgspec.Struct, rename="camel"):
     """The output of a load generator."""
 
     requests: int

@@ -25,7 +25,7 @@ from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.registry import PluginType
 from koordinator.scheduler.engine.results import ExtenderAdvice, PendingPod, Placed, Unplaced
 from koordinator.scheduler.explain.objects import ExplanationObjects
-from koordinator.scheduler.extenders.advisors import Advisors, ExtenderVoice, connect
+from koordinator.scheduler.extenders.advisors import Advisors, ExtenderWakeUps, connect
 from koordinator.scheduler.loop.actions import RunningActions, RunningParts, StatusWriter
 from koordinator.scheduler.loop.binding import Binder, BindingCycle, BindingRules, WaitingPods
 from koordinator.scheduler.loop.caches import Caches
@@ -146,7 +146,7 @@ class Scheduler:
         return NetworkTopologyManager(
             cluster,
             self.clock,
-            tell=functools.partial(self._actions.event, ""),
+            record_event=functools.partial(self._actions.event, ""),
             changed=functools.partial(self._actions.happened, changed),
         )
 
@@ -207,9 +207,9 @@ class Scheduler:
         return random.Random(self._rng.getrandbits(64))
 
     def _queue_policy(self, unschedulable_s_max: float) -> QueuePolicy:
-        voice = ExtenderVoice(None, self.engine.handles[0])
+        extender = ExtenderWakeUps(None, self.engine.handles[0])
         by_name: dict[str, dict[str, Plugin[Any]]] = {
-            profile.name: {voice.name: voice, **{plugin.name: plugin for plugin in profile.plugins}}
+            profile.name: {extender.name: extender, **{plugin.name: plugin for plugin in profile.plugins}}
             for profile in self.profiles.values()
         }
         sort = next(iter(self.profiles.values())).queue_sort
@@ -268,13 +268,13 @@ class Scheduler:
                 self.synced.clear()
                 with contextlib.suppress(TimeoutError):  # the last pods bound shall have their events
                     async with asyncio.timeout(LAST_EVENTS_S):
-                        await self.tell()
+                        await self.flush_events()
                 for task in tasks:
                     task.cancel()
                 if self._advisors is not None:
                     await self._advisors.close()
 
-    async def tell(self) -> None:
+    async def flush_events(self) -> None:
         """Until all events recorded so far are written or given up; needs `following`."""
         for recorder in self.recorders.values():
             await recorder.flush()

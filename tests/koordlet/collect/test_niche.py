@@ -177,7 +177,7 @@ def cpuinfo(flags: frozenset[str], vendor: str = "GenuineIntel") -> dict[str, st
     return {"proc/cpuinfo": f"vendor_id : {vendor}\nmodel name : x\nflags : {' '.join(sorted(flags))}\n"}
 
 
-def test_caches_and_bandwidth_are_told_by_class(tmp_path: Path) -> None:
+def test_caches_and_bandwidth_are_reported_by_class(tmp_path: Path) -> None:
     async def main(clock: Clock) -> None:
         node = CollectingNode(tmp_path, clock)
         host_tree.resctrl(tmp_path)
@@ -240,7 +240,7 @@ def test_storage_is_worked_out_again_when_disks_or_mounts_have_changed(tmp_path:
     life(main)
 
 
-def test_cards_are_told_for_node_pods_and_containers(tmp_path: Path) -> None:
+def test_cards_are_reported_for_node_pods_and_containers(tmp_path: Path) -> None:
     async def main(clock: Clock) -> None:
         node = CollectingNode(tmp_path, clock)
         node.pods(make_pod("web", containers=2), make_pod("idle"))

@@ -111,15 +111,15 @@ def test_the_system_is_not_told_from_old_inputs(tmp_path: Path, stale: str) -> N
     life(main)
 
 
-def test_a_round_of_usage_ends_with_its_topic_also_when_nothing_could_be_told(tmp_path: Path) -> None:
+def test_a_round_of_usage_ends_with_its_topic_also_when_nothing_could_be_reported(tmp_path: Path) -> None:
     async def main(clock: Clock) -> None:
         node = CollectingNode(tmp_path, clock)
-        told: list[str] = []
-        node.shared.view.listen(Topic.USAGE, "test", lambda: told.append("usage"))
+        reported: list[str] = []
+        node.shared.view.listen(Topic.USAGE, "test", lambda: reported.append("usage"))
 
         assert SystemUsage(node.shared, LatestSamples()).collect() is False
 
-        assert told == ["usage"]
+        assert reported == ["usage"]
 
     life(main)
 

@@ -27,7 +27,7 @@ class Machine:
         self.config = DaemonConfig(output=str(self.output), host_root=str(root))
         self.daemon = DeviceDaemon(lambda: self.config)
 
-    def told(self) -> list[dict[str, Any]]:
+    def reported(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self.output.read_text())
         return found
 
@@ -42,12 +42,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-async def test_huawei_chips_are_told_with_their_cores_and_health(machine: Machine) -> None:
+async def test_huawei_chips_are_reported_with_their_cores_and_health(machine: Machine) -> None:
     fake_tools.bus(machine.root, HUAWEI)
 
     await machine.daemon.cycle()
 
-    first, second = machine.told()
+    first, second = machine.reported()
     assert first == {
         "vendor": "huawei",
         "model": "Ascend-910B3",
@@ -69,12 +69,12 @@ async def test_huawei_chips_are_told_with_their_cores_and_health(machine: Machin
     assert second["status"] == {"errCode": "80E01801", "errMessage": "node type=SOC"}
 
 
-async def test_cambricon_kunlun_and_metax_cards_are_told(machine: Machine) -> None:
+async def test_cambricon_kunlun_and_metax_cards_are_reported(machine: Machine) -> None:
     fake_tools.bus(machine.root, CAMBRICON, KUNLUN, METAX)
 
     await machine.daemon.cycle()
 
-    mlu, xpu, fit, unfit = machine.told()
+    mlu, xpu, fit, unfit = machine.reported()
     whole = {"koordinator.sh/gpu-core": "100"}
     assert (mlu["vendor"], mlu["model"], mlu["uuid"], mlu["minor"]) == (
         "cambricon",
@@ -122,7 +122,7 @@ async def test_only_tools_of_vendors_on_the_bus_are_run_and_in_the_hosts_root(ma
 async def test_a_machine_without_a_bus_has_no_cards(machine: Machine) -> None:
     await machine.daemon.cycle()
 
-    assert machine.told() == []
+    assert machine.reported() == []
 
 
 async def test_a_management_controller_is_no_accelerator(machine: Machine) -> None:
@@ -132,7 +132,7 @@ async def test_a_management_controller_is_no_accelerator(machine: Machine) -> No
 
     await machine.daemon.cycle()
 
-    assert machine.told() == []
+    assert machine.reported() == []
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,13 @@ async def test_a_tool_that_fails_leaves_what_it_told_and_hides_nobody_else(
 ) -> None:
     fake_tools.bus(machine.root, CAMBRICON, METAX)
     await machine.daemon.cycle()
-    before = machine.told()
+    before = machine.reported()
     fake_tools.tool(machine.tools, "mx-smi", broken)
     fake_tools.tool(machine.tools, "cnmon", fake_tools.CNMON.replace("24576", "12288"))
 
     await machine.daemon.cycle()
 
-    after = machine.told()
+    after = machine.reported()
     assert after[1:] == before[1:]
     assert after[0]["resources"]["koordinator.sh/gpu-memory"] == "12Gi"
     assert "MetaX cards keep their last values" in caplog.text
@@ -171,20 +171,20 @@ async def test_a_tool_that_hangs_is_killed(machine: Machine, monkeypatch: pytest
 
     await machine.daemon.cycle()
 
-    assert machine.told() == []
+    assert machine.reported() == []
     pid = (machine.tools / "pid").read_text().strip()
     await machine.until(
         lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text()
     )
 
 
-async def test_a_missing_tool_is_told(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_missing_tool_is_reported(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     fake_tools.bus(machine.root, KUNLUN)
     fake_tools.tool(machine.tools, "chroot", 'echo "chroot: failed to run command"; exit 127')
 
     await machine.daemon.cycle()
 
-    assert machine.told() == []
+    assert machine.reported() == []
     [warning] = [record for record in caplog.records if record.name.startswith("koordinator.")]
     assert "exit status 127" in warning.problem  # type: ignore[attr-defined]
 
@@ -195,7 +195,7 @@ async def test_one_shot_writes_once_and_leaves_the_file(machine: Machine) -> Non
 
     await DeviceDaemon(lambda: machine.config).run()
 
-    assert len(machine.told()) == 1
+    assert len(machine.reported()) == 1
 
 
 async def test_a_reload_moves_the_file_and_asks_again_and_the_end_removes_it(machine: Machine) -> None:

@@ -26,7 +26,7 @@ def test_amounts_of_memory_are_bytes_whatever_their_unit(text: str, size_bytes: 
 
 
 @pytest.mark.parametrize("text", ["much", "5 bananas", "-1 MB", "1.5 GB"])
-def test_what_is_no_amount_is_told_with_its_tool_and_key(text: str) -> None:
+def test_what_is_no_amount_is_reported_with_its_tool_and_key(text: str) -> None:
     with pytest.raises(ToolError, match=r"^tool: memory: .* is no amount of memory"):
         vendors.bytes_of("tool", "memory", text)
 

@@ -138,7 +138,7 @@ class HookNode:
         self.host = host
         self.clock = FixedClock()
         self.view = NodeView(Driver.CGROUPFS)
-        self.told: list[PlannedWrite] = []
+        self.dry_run_writes: list[PlannedWrite] = []
         audit, store, rng = AuditLog(self.clock), SeriesStore(), random.Random(1)
         cluster = MemoryCluster(registry.in_memory(self.clock))
         self.records = RestoreLog(str(root / "run/koordlet/restore.jsonl"), "boot")
@@ -147,7 +147,7 @@ class HookNode:
             self.clock,
             audit,
             self.records,
-            on_dry_run=self.told.append if dry_run else None,
+            on_dry_run=self.dry_run_writes.append if dry_run else None,
         )
         self.events = EventRecorder(cluster, "koordlet-runtimehook", host="n1", rng=rng)
         self.shared = Shared(

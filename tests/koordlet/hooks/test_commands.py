@@ -30,7 +30,7 @@ async def test_a_command_that_hangs_is_killed() -> None:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-async def test_what_changes_something_is_audited_or_only_told(tmp_path: Path, dry_run: bool) -> None:
+async def test_what_changes_something_is_audited_or_only_reported(tmp_path: Path, dry_run: bool) -> None:
     node = HookNode(tmp_path, dry_run=dry_run)
     commands = Commands(NamespaceRunner(), node.executor, "TCNetworkQoS", "runtime-hooks")
     target = tmp_path / "made"
@@ -39,6 +39,6 @@ async def test_what_changes_something_is_audited_or_only_told(tmp_path: Path, dr
 
     assert done.is_good
     assert target.exists() is not dry_run
-    told = [each.path for each in node.told]
+    dry_run_writes = [each.path for each in node.dry_run_writes]
     audited = [decode(each).message for each in node.shared.audit.newest_first()]
-    assert (told, bool(audited)) == (([f"touch {target}"], False) if dry_run else ([], True))
+    assert (dry_run_writes, bool(audited)) == (([f"touch {target}"], False) if dry_run else ([], True))

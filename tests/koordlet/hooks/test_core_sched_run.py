@@ -199,7 +199,7 @@ def test_idle_classes_follow_the_policy_and_identity_does_not_fight_it(tmp_path:
     assert node.says(Knob.CPU_IDLE, BEST_EFFORT) == "0"
 
 
-def test_the_cookie_of_a_container_is_told(tmp_path: Path) -> None:
+def test_the_cookie_of_a_container_is_reported(tmp_path: Path) -> None:
     node = started(tmp_path)
     node.run_processes((web("a", core_sched_group_id="x"), [100]))
 

@@ -74,7 +74,7 @@ def test_a_broken_topology_keeps_the_last_good_one(tmp_path: Path) -> None:
     assert node.says(Knob.CPUSET, f"{WEB}/web-c0") == "0-2"
 
 
-def test_a_pod_with_a_broken_allocation_is_told_once_and_stops_nobody_else(
+def test_a_pod_with_a_broken_allocation_is_reported_once_and_stops_nobody_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = started(tmp_path)
@@ -86,9 +86,9 @@ def test_a_pod_with_a_broken_allocation_is_told_once_and_stops_nobody_else(
 
     assert node.says(Knob.CPUSET, f"{WEB}/web-c0") == "0-2"
     assert node.says(Knob.CPUSET, f"{BURSTABLE}/podbroken/broken-c0") == "0-3"
-    told = [record for record in caplog.records if record.getMessage() == "hook failed"]
-    assert {record.__dict__["what"].partition(":")[0] for record in told} == {"Pod shop/broken"}
-    assert len({record.__dict__["what"] for record in told}) == len(told)
+    reported = [record for record in caplog.records if record.getMessage() == "hook failed"]
+    assert {record.__dict__["what"].partition(":")[0] for record in reported} == {"Pod shop/broken"}
+    assert len({record.__dict__["what"] for record in reported}) == len(reported)
 
 
 def test_a_host_application_of_ls_runs_on_the_share_pools(tmp_path: Path) -> None:

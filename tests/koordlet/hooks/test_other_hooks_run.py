@@ -44,8 +44,8 @@ def test_processes_get_the_score_of_their_container(tmp_path: Path) -> None:
     node.refresh()
 
     assert [score(node, pid) for pid in (10, 11, 20, 30)] == ["-500", "-500", "700", "3"]
-    told = {series[-1]: value for series, value in node.shared.metrics.oom_score_adj.values.items()}
-    assert told == {"c0": -500, "c1": 700}
+    reported = {series[-1]: value for series, value in node.shared.metrics.oom_score_adj.values.items()}
+    assert reported == {"c0": -500, "c1": 700}
     written = len(node.files.written)
     node.refresh()
     assert len(node.files.written) == written
@@ -146,7 +146,7 @@ async def test_switched_off_all_groups_of_pods_go(tmp_path: Path) -> None:
     assert node.host.resctrl.groups() == []
 
 
-def test_a_group_that_the_kernel_refuses_is_told_once_and_tried_again(tmp_path: Path) -> None:
+def test_a_group_that_the_kernel_refuses_is_reported_once_and_tried_again(tmp_path: Path) -> None:
     node = CacheNode(tmp_path)
     path = f"{node.host.resctrl.root}/koordlet-web"
     make, full = node.files.make_directory, [True]
@@ -206,8 +206,8 @@ def test_a_gate_whose_answers_nobody_asks_for_says_so_at_the_start(
 ) -> None:
     HookNode(tmp_path, gates="GPUEnvInject=true,OOMScoreAdj=true").hooks.start()
 
-    told = [record.getMessage() for record in caplog.records]
-    assert told == ["gate GPUEnvInject has no effect: no container runtime calls the hooks"]
+    reported = [record.getMessage() for record in caplog.records]
+    assert reported == ["gate GPUEnvInject has no effect: no container runtime calls the hooks"]
 
 
 def test_a_shared_gpu_comes_with_the_isolation_library_and_its_monitor(tmp_path: Path) -> None:
@@ -274,9 +274,9 @@ def test_a_device_that_is_not_there_is_an_error_of_its_hook_alone(tmp_path: Path
     assert result.errors
     assert result.response.devices == ()
     assert "CPUSetAllocator" in {answer.hook for answer in result.answers}
-    told = "\n".join(node.shared.metrics.hook_invoked.lines())
+    reported = "\n".join(node.shared.metrics.hook_invoked.lines())
     for hook, status in (("RDMADeviceInject", "failed"), ("CPUSetAllocator", "succeeded")):
-        assert f'_count{{node="n1",hook="{hook}",stage="PreCreateContainer",status="{status}"}} 1' in told
+        assert f'_count{{node="n1",hook="{hook}",stage="PreCreateContainer",status="{status}"}} 1' in reported
 
 
 # Stages

@@ -283,7 +283,7 @@ async def test_nothing_of_others_is_removed_by_hooks_that_did_nothing(tmp_path: 
 
 
 @pytest.mark.parametrize("missing", ["tc", "ipset", "iptables", "htb"])
-async def test_a_missing_tool_is_told_once_and_tried_again_later(
+async def test_a_missing_tool_is_reported_once_and_tried_again_later(
     tmp_path: Path, missing: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     net = FakeNetwork()
@@ -300,8 +300,8 @@ async def test_a_missing_tool_is_told_once_and_tried_again_later(
     node.clock.now_s += 0.5
     await node.settle()
 
-    told = [each for each in caplog.records if each.getMessage() == "network QoS not applied"]
-    assert len(told) == 1
+    dry_run_writes = [each for each in caplog.records if each.getMessage() == "network QoS not applied"]
+    assert len(dry_run_writes) == 1
     assert len(net.rules) == 3
 
 
@@ -329,7 +329,7 @@ async def test_a_dry_run_tells_commands_and_runs_none_that_change(tmp_path: Path
     node = await started(tmp_path, dry_run=True)
 
     assert node.net.changes == []
-    assert any(str(each.path).startswith("tc qdisc replace dev eth0 root") for each in node.told)
+    assert any(str(each.path).startswith("tc qdisc replace dev eth0 root") for each in node.dry_run_writes)
 
 
 async def test_a_malformed_limit_is_no_limit(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def terway_files(node: HookNode) -> dict[str, str]:
     return {each.name: each.read_text() for each in directory.iterdir()} if directory.exists() else {}
 
 
-async def test_terway_is_told_in_bytes_and_no_more_when_the_policy_goes(tmp_path: Path) -> None:
+async def test_terway_is_reported_in_bytes_and_no_more_when_the_policy_goes(tmp_path: Path) -> None:
     node = NetNode(tmp_path, FakeNetwork())
     node.hooks.start()
     node.policy(network("terway-qos"))

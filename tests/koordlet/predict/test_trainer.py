@@ -256,7 +256,7 @@ def test_checkpoints_of_pods_wait_until_pods_are_known(node: AgentNode) -> None:
     assert "web" in trainer.models
 
 
-def test_a_disk_that_cannot_be_written_is_told_once_and_leaves_no_half_file(
+def test_a_disk_that_cannot_be_written_is_reported_once_and_leaves_no_half_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("not a directory")

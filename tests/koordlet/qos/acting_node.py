@@ -78,17 +78,17 @@ class FakeApi:
         return [name for name, _ in self.evicted]
 
 
-class ToldEvents:
+class RecordedEvents:
     """Events as (pod, reason, message)."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str, str]] = []
+        self.recorded: list[tuple[str, str, str]] = []
 
     def warning(self, obj: Pod, reason: str, message: str) -> None:
-        self.told.append((obj.metadata.name, reason, message))
+        self.recorded.append((obj.metadata.name, reason, message))
 
     def reasons(self) -> list[tuple[str, str]]:
-        return [(name, reason) for name, reason, _ in self.told]
+        return [(name, reason) for name, reason, _ in self.recorded]
 
 
 def threshold(**fields: Any) -> NodeSLOSpec:
@@ -183,8 +183,8 @@ class ActingNode:
         )
         self.view.node = Node(metadata=ObjectMeta(name="node"), status=node)
         self.api = api if api is not None else FakeApi()
-        self.events = ToldEvents()
-        self.told: list[PlannedWrite] = []
+        self.events = RecordedEvents()
+        self.recorded: list[PlannedWrite] = []
         self.audit = AuditLog(self.clock)
         self.records = RestoreLog(str(root / "run/koordlet/restore.jsonl"), BOOT)
         settings = AgentConfig(node_name="node", qos=QoSConfig(**{"only_evict_by_api": True} | config))
@@ -203,7 +203,7 @@ class ActingNode:
                 self.clock,
                 self.audit,
                 self.records,
-                on_dry_run=self.told.append if dry_run else None,
+                on_dry_run=self.recorded.append if dry_run else None,
             ),
             audit=self.audit,
             metrics=AgentMetrics("node", self.clock),

@@ -64,10 +64,10 @@ class MortalFiles(TreeFiles):
         return problem
 
 
-class ToldEvents(EventRecorder):
+class RecordedEvents(EventRecorder):
     """Keeps what was told, by reason."""
 
-    told: list[str]
+    recorded: list[str]
 
     def event(
         self,
@@ -79,7 +79,7 @@ class ToldEvents(EventRecorder):
         action: str = "",
         related: Object | None = None,
     ) -> None:
-        self.told = [*getattr(self, "told", []), reason]
+        self.recorded = [*getattr(self, "recorded", []), reason]
 
 
 @functools.cache
@@ -160,7 +160,7 @@ class QoSNode:
         self.records = RestoreLog(str(self.root / "run/koordlet/restore.jsonl"), "boot-1")
         rng = random.Random(0)
         cluster = _cluster()
-        self.events = ToldEvents(cluster, "koordlet", host=NAME, rng=rng)
+        self.events = RecordedEvents(cluster, "koordlet", host=NAME, rng=rng)
         self.shared = Shared(
             config=AgentConfig(node_name=NAME),
             gates=koordlet_gates.of(self.gates),

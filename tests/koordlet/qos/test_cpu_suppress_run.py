@@ -200,13 +200,13 @@ def test_when_lse_pods_own_everything_a_floor_is_kept_and_told_once(tmp_path: Pa
         round_with(node, suppress, 0.0)
 
     assert len(cpuset.parse(node.cpus())) == 2
-    assert node.events.told == [STARVED]
+    assert node.events.recorded == [STARVED]
 
     node.remove("lse")
     round_with(node, suppress, 0.0)
     node.add(pod_object("lse2", "LSE", "Guaranteed", annotations=bound_to("0-7")))
     round_with(node, suppress, 0.0)
-    assert node.events.told == [STARVED, STARVED]
+    assert node.events.recorded == [STARVED, STARVED]
 
 
 def test_below_a_static_kubelet_only_containers_are_narrowed(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ async def test_all_running_containers_are_stopped(tmp_path: Path, runtime: FakeR
     assert node.api.asked == []
 
 
-async def test_a_container_that_cannot_be_stopped_is_told_and_the_next_pod_goes(
+async def test_a_container_that_cannot_be_stopped_is_reported_and_the_next_pod_goes(
     tmp_path: Path, runtime: FakeRuntime
 ) -> None:
     runtime.failures[b"a-side"] = grpc.StatusCode.INTERNAL
@@ -53,17 +53,17 @@ async def test_a_container_that_cannot_be_stopped_is_told_and_the_next_pod_goes(
     await MemoryEvict(node.shared, Evictor(node.shared)).run()
 
     assert node.events.reasons() == [("a", EVENT_FAIL), ("b", EVENT_SUCCESS)]
-    assert "container side: runtime.v1.RuntimeService: INTERNAL" in node.events.told[0][2]
+    assert "container side: runtime.v1.RuntimeService: INTERNAL" in node.events.recorded[0][2]
     assert node.shared.metrics.eviction.values == {("node", "evicted"): 1}
 
 
-async def test_without_a_runtime_nobody_counts_as_evicted_and_one_is_told(tmp_path: Path) -> None:
+async def test_without_a_runtime_nobody_counts_as_evicted_and_one_is_reported(tmp_path: Path) -> None:
     node = full_node(tmp_path, ("main", True))
 
     await MemoryEvict(node.shared, Evictor(node.shared)).run()
 
     assert node.events.reasons() == [("a", EVENT_FAIL)]
-    assert "no socket of containerd" in node.events.told[0][2]
+    assert "no socket of containerd" in node.events.recorded[0][2]
     assert node.shared.metrics.eviction.values == {}
 
 

@@ -49,7 +49,7 @@ def test_the_largest_go_until_enough_is_released(tmp_path: Path) -> None:
 
         assert node.api.evicted == [("b", "b"), ("c", "c")]
         assert node.events.reasons() == [("b", EVENT_SUCCESS), ("c", EVENT_SUCCESS)]
-        assert node.events.told[0][2] == "trigger by koordlet feature BEMemoryEvict, kill pod: b"
+        assert node.events.recorded[0][2] == "trigger by koordlet feature BEMemoryEvict, kill pod: b"
         lines = [decode(line) for line in node.audit.newest_first()]
         assert [(line.level, line.name, line.reason) for line in lines] == [
             (0, "c", EVICTED),
@@ -181,7 +181,7 @@ def test_an_outage_of_the_api_costs_few_calls_and_nothing_piles_up(tmp_path: Pat
             await asyncio.sleep(1)
 
         assert node.api.evicted == []
-        attempts = len(node.events.told)
+        attempts = len(node.events.recorded)
         assert 10 < attempts < 40
         assert {reason for _, reason in node.events.reasons()} == {EVENT_FAIL}
 
@@ -226,7 +226,7 @@ def test_a_budget_spares_its_pod_for_a_while_and_the_next_goes(tmp_path: Path) -
 
         assert node.api.asked == ["a", "b"]
         assert node.events.reasons() == [("a", EVENT_FAIL), ("b", EVENT_SUCCESS)]
-        assert "budget" in node.events.told[0][2]
+        assert "budget" in node.events.recorded[0][2]
 
     on_virtual_time(scenario())
 
@@ -243,7 +243,7 @@ def test_a_server_with_other_evictions_is_told_of_and_not_asked(tmp_path: Path) 
 
         assert node.api.asked == []
         assert node.events.reasons() == [("a", EVENT_FAIL)]
-        assert "v1beta1" in node.events.told[0][2]
+        assert "v1beta1" in node.events.recorded[0][2]
 
     on_virtual_time(scenario())
 
@@ -277,7 +277,7 @@ def test_a_dry_run_tells_once_and_evicts_nobody(tmp_path: Path) -> None:
             await asyncio.sleep(1)
 
         assert node.api.asked == []
-        assert [(write.path, write.text) for write in node.told] == [("pod n/a", EVICTED)]
+        assert [(write.path, write.text) for write in node.recorded] == [("pod n/a", EVICTED)]
         assert node.shared.metrics.eviction.values == {}
 
     on_virtual_time(scenario())

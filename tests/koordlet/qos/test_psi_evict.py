@@ -76,7 +76,7 @@ def test_the_largest_go_until_a_share_of_the_memory_is_back_and_events_say_why(t
 
         reason = "memory pressure full avg10=72% avg60=31%"
         message = f"trigger by koordlet feature PSIEvict ({reason}), kill pod: c"
-        assert node.events.told[0][2] == message
+        assert node.events.recorded[0][2] == message
 
     on_virtual_time(scenario())
 
@@ -143,7 +143,7 @@ def test_a_service_that_waits_for_cpu_for_long_enough_costs_the_busiest_batch_po
         await asyncio.sleep(30)
 
         assert await node.round() == ["b"]
-        assert "cpu pressure some avg10=70% for 30s" in node.events.told[0][2]
+        assert "cpu pressure some avg10=70% for 30s" in node.events.recorded[0][2]
 
     on_virtual_time(scenario())
 

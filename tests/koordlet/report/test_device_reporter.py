@@ -131,7 +131,7 @@ async def test_a_contained_error_passes_when_the_card_has_been_quiet(tmp_path: P
 
 def test_an_error_without_a_card_is_of_all_and_a_passing_one_does_not_hide_it() -> None:
     health = GPUHealth(["a", "b"], ["c"])
-    health.heard([XidEvent("", 48), XidEvent("a", 94)], 0.0)
+    health.on_xid_events([XidEvent("", 48), XidEvent("a", 94)], 0.0)
 
     assert [fault and fault.code for fault in (health.fault("a", 1e9), health.fault("b", 1e9))] == [
         "Xid48"
@@ -193,7 +193,7 @@ async def test_a_bad_file_keeps_what_it_told_and_hides_no_other(
         for _ in range(3):
             await found.round()
         assert await found.devices() == {("gpu", 0): True, ("gpu", 1): True}
-        assert caplog.text.count("stay as it told them before") == 2
+        assert caplog.text.count("keep their last values") == 2
 
         (tmp_path / "xpu/a").unlink()
         await found.round()
@@ -218,7 +218,7 @@ async def test_labels_and_annotations_of_others_stay_and_ours_go_with_the_cards(
         assert made.metadata.annotations == {"c": "d"}
 
 
-async def test_rdma_cards_are_told_with_their_virtual_functions(tmp_path: Path) -> None:
+async def test_rdma_cards_are_reported_with_their_virtual_functions(tmp_path: Path) -> None:
     base = tmp_path / "sys/devices/pci0000:3a/0000:3a:00.0"
     host_tree.write(
         base,

@@ -261,7 +261,7 @@ async def test_the_spec_is_never_written(tmp_path: Path) -> None:
     assert spec.metric_collect_policy.report_interval_seconds == 90
 
 
-async def test_gpus_are_told_with_what_is_used_of_them(tmp_path: Path) -> None:
+async def test_gpus_are_reported_with_what_is_used_of_them(tmp_path: Path) -> None:
     found = await reporting(tmp_path)
     found.node.use(3.5, 8 * GIB)
     gpus = cards()

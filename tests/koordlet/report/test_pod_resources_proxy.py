@@ -199,7 +199,7 @@ async def test_a_socket_that_was_left_behind_is_replaced(proxied: Proxied) -> No
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_directory_that_cannot_be_made_is_told_and_tried_again(
+async def test_a_directory_that_cannot_be_made_is_reported_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("grpc")

@@ -88,7 +88,7 @@ class TopologyReporting(Reporting):
     async def stored(self) -> NodeResourceTopology:
         return await self.cluster.get(NodeResourceTopology, NAME)
 
-    async def said(self, key: str) -> Any:
+    async def annotation(self, key: str) -> Any:
         return json.loads((await self.stored()).metadata.annotations[key])
 
     def state(self, text: str) -> None:
@@ -137,13 +137,13 @@ async def test_the_first_round_creates_the_whole_object(tmp_path: Path) -> None:
         assert [(zone.name, [each.name for each in zone.resources]) for zone in made.zones] == [
             (name, ["cpu", "hugepages-1Gi", "hugepages-2Mi", "memory"]) for name in ("node-0", "node-1")
         ]
-        assert len((await found.said(labels.NODE_CPU_TOPOLOGY))["detail"]) == 8
-        assert await found.said(labels.KUBELET_CPU_MANAGER_POLICY) == {
+        assert len((await found.annotation(labels.NODE_CPU_TOPOLOGY))["detail"]) == 8
+        assert await found.annotation(labels.KUBELET_CPU_MANAGER_POLICY) == {
             "policy": "static",
             "options": {"full-pcpus-only": "true"},
             "reservedCPUs": "0",
         }
-        assert (await found.said(SHARED))[0] == {"socket": 0, "node": 0, "cpuset": "0-1,4-5"}
+        assert (await found.annotation(SHARED))[0] == {"socket": 0, "node": 0, "cpuset": "0-1,4-5"}
         assert made.metadata.annotations[labels.NODE_POD_CPU_ALLOCS] == "null"
         assert made.metadata.annotations[labels.NODE_SYSTEM_QOS_RESOURCE] == "null"
 
@@ -172,13 +172,13 @@ async def test_bound_pods_leave_the_pools_and_come_back_when_they_are_over(tmp_p
     async with reporting(tmp_path) as found:
         found.node.pods(pod_object("lse", qos="LSE", annotations=bound))
         await found.round()
-        assert (await found.said(SHARED))[0]["cpuset"] == "1,5"
-        assert (await found.said(BE_SHARED))[0]["cpuset"] == "1,5"
+        assert (await found.annotation(SHARED))[0]["cpuset"] == "1,5"
+        assert (await found.annotation(BE_SHARED))[0]["cpuset"] == "1,5"
 
         found.node.pods(pod_object("lse", qos="LSE", annotations=bound, phase="Succeeded"))
         await found.round()
 
-        assert (await found.said(SHARED))[0]["cpuset"] == "0-1,4-5"
+        assert (await found.annotation(SHARED))[0]["cpuset"] == "0-1,4-5"
         assert found.changes == 2
 
 
@@ -189,10 +189,14 @@ async def test_pods_that_the_kubelet_pinned_are_reported_and_leave_both_pools(tm
 
         await found.round()
 
-        assert await found.said(labels.NODE_POD_CPU_ALLOCS) == [
+        assert await found.annotation(labels.NODE_POD_CPU_ALLOCS) == [
             {"namespace": "default", "name": "old", "uid": "old", "cpuset": "2,6", "managedByKubelet": True}
         ]
-        assert (await found.said(SHARED))[1]["cpuset"] == (await found.said(BE_SHARED))[1]["cpuset"] == "3,7"
+        assert (
+            (await found.annotation(SHARED))[1]["cpuset"]
+            == (await found.annotation(BE_SHARED))[1]["cpuset"]
+            == "3,7"
+        )
 
 
 @pytest.mark.parametrize("bad", ["{", '{"entries":{"uid":"0-1"}}', "[]", "\x00"])
@@ -210,8 +214,8 @@ async def test_a_state_file_that_cannot_be_read_costs_nothing_but_news(
         found.node.view.node = node_object(**{labels.NODE_RESERVATION: '{"reservedCPUs":"0"}'})
         await found.round()
 
-        assert (await found.said(SHARED))[0]["cpuset"] == "1,4-5"  # reporting goes on
-        assert (await found.said(SHARED))[1]["cpuset"] == "3,7"  # and what was pinned stays so
+        assert (await found.annotation(SHARED))[0]["cpuset"] == "1,4-5"  # reporting goes on
+        assert (await found.annotation(SHARED))[1]["cpuset"] == "3,7"  # and what was pinned stays so
         assert caplog.text.count("without cpu_manager_state") == 1
 
 
@@ -244,9 +248,9 @@ async def test_an_unknown_kubelet_leaves_alone_what_an_earlier_agent_reported(tm
         await after.round()
 
         assert (await after.stored()).topology_policies == ["SingleNUMANodePodLevel"]
-        assert (await after.said(labels.KUBELET_CPU_MANAGER_POLICY))["policy"] == "static"
-        assert (await after.said(labels.NODE_CPU_BASIC_INFO))["cpuModel"] == "Z"
-        assert (await after.said(SHARED))[1]["cpuset"] == "3,7"  # the state file tells who is pinned
+        assert (await after.annotation(labels.KUBELET_CPU_MANAGER_POLICY))["policy"] == "static"
+        assert (await after.annotation(labels.NODE_CPU_BASIC_INFO))["cpuModel"] == "Z"
+        assert (await after.annotation(SHARED))[1]["cpuset"] == "3,7"  # the state file tells who is pinned
 
 
 async def test_where_the_kubelet_is_not_asked_nothing_is_said_of_it(tmp_path: Path) -> None:
@@ -256,8 +260,8 @@ async def test_where_the_kubelet_is_not_asked_nothing_is_said_of_it(tmp_path: Pa
         await found.round()
 
         assert found.kubelet.asked == 0
-        assert await found.said(labels.KUBELET_CPU_MANAGER_POLICY) == {}
-        assert (await found.said(SHARED))[1]["cpuset"] == "2-3,6-7"
+        assert await found.annotation(labels.KUBELET_CPU_MANAGER_POLICY) == {}
+        assert (await found.annotation(SHARED))[1]["cpuset"] == "2-3,6-7"
         assert (await found.stored()).topology_policies == ["None"]
 
 
@@ -349,7 +353,7 @@ async def test_an_object_that_somebody_deleted_or_changed_is_mended(tmp_path: Pa
         await found.cluster.patch(NodeResourceTopology, NAME, {"metadata": {"annotations": {SHARED: "[]"}}})
         await found.round()
 
-        assert len(await found.said(SHARED)) == 2
+        assert len(await found.annotation(SHARED)) == 2
 
 
 async def test_an_api_that_is_away_is_tried_ever_more_seldom_and_told_once(
@@ -380,7 +384,7 @@ async def test_a_lost_race_is_tried_again_in_the_next_round(tmp_path: Path) -> N
 
         await found.round()
 
-        assert (await found.said(SHARED))[0]["cpuset"] == "1,4-5"
+        assert (await found.annotation(SHARED))[0]["cpuset"] == "1,4-5"
 
 
 @pytest.mark.parametrize("key", [labels.NODE_SYSTEM_QOS_RESOURCE, labels.NODE_RESERVATION])
@@ -393,8 +397,8 @@ async def test_a_malformed_annotation_counts_as_absent_and_is_told_to_the_node_o
         for _ in range(3):
             await found.round()
 
-        assert await found.said(key) == {}
-        assert (await found.said(SHARED))[0]["cpuset"] == "0-1,4-5"
+        assert await found.annotation(key) == {}
+        assert (await found.annotation(SHARED))[0]["cpuset"] == "0-1,4-5"
         assert found.node.shared.events.pending_count == 1
 
 
@@ -406,7 +410,7 @@ async def test_numa_nodes_that_do_not_fit_cost_the_zones_only(tmp_path: Path) ->
 
         made = await found.stored()
         assert made.zones == []
-        assert len(await found.said(SHARED)) == 2
+        assert len(await found.annotation(SHARED)) == 2
 
 
 async def test_nothing_is_told_before_the_pods_are_known(tmp_path: Path) -> None:
@@ -420,11 +424,11 @@ async def test_nothing_is_told_before_the_pods_are_known(tmp_path: Path) -> None
 
 
 async def test_a_dry_run_tells_each_change_once(tmp_path: Path) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     async with reporting(tmp_path) as real:
         await real.round()
         real.cluster.writes.clear()
-        dry = AgentNode(tmp_path, DryRunCluster(real.cluster, told.append), kubelet=FakeKubelet())
+        dry = AgentNode(tmp_path, DryRunCluster(real.cluster, reported.append), kubelet=FakeKubelet())
         dry.view = real.node.view
         dry.view.cpu_info = CPUBasicInfo(cpu_model="Z")
         reporter = TopologyReporter(msgspec.structs.replace(dry.shared, view=dry.view))
@@ -436,5 +440,5 @@ async def test_a_dry_run_tells_each_change_once(tmp_path: Path) -> None:
         cache.cancel()
 
         assert real.cluster.writes == []
-        assert len(told) == 1
-        assert told[0].startswith("patch noderesourcetopologies.topology.node.k8s.io n1 {")
+        assert len(reported) == 1
+        assert reported[0].startswith("patch noderesourcetopologies.topology.node.k8s.io n1 {")

@@ -45,7 +45,7 @@ def test_policies_are_those_of_the_object_over_the_defaults(tmp_path: Path) -> N
     live(tmp_path, scenario)
 
 
-def test_a_malformed_policy_keeps_the_last_good_one_and_is_told_on_the_node(tmp_path: Path) -> None:
+def test_a_malformed_policy_keeps_the_last_good_one_and_is_reported_on_the_node(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.create_objects(ON)
         await asyncio.sleep(1)
@@ -96,7 +96,7 @@ def test_a_deleted_policy_stays_for_a_while_and_then_everything_is_off(tmp_path:
     live(tmp_path, scenario)
 
 
-def test_the_node_is_told_when_its_labels_change_not_when_its_status_does(tmp_path: Path) -> None:
+def test_the_node_is_reported_when_its_labels_change_not_when_its_status_does(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         seen = counted(world, Topic.NODE)
         await world.create_objects(ON)

@@ -91,11 +91,11 @@ def test_pods_that_did_not_change_keep_their_records_and_everybody_is_told_each_
     async def scenario(world: World) -> None:
         await started(world)
         view = world.agent.shared.view
-        told: list[Any] = []
-        view.listen(Topic.PODS, "test", lambda: told.append(view.pods))
+        reported: list[Any] = []
+        view.listen(Topic.PODS, "test", lambda: reported.append(view.pods))
         before = view.pods
         await asyncio.sleep(20)
-        assert [each is before for each in told] == [True, True]
+        assert [each is before for each in reported] == [True, True]
 
         web = world.kubelet.listed[0]
         labels = {**web.metadata.labels, "a": "b"}
@@ -128,8 +128,8 @@ def test_amounts_that_nobody_can_read_cost_only_themselves(
 
         await asyncio.sleep(60)
         assert world.agent.shared.view.pods["odd"] is known
-        told = [record.__dict__["problem"] for record in caplog.records if record.msg == "pod invalid"]
-        assert len(told) == 1 and "batch-cpu: 'much' is not a quantity" in told[0]
+        reported = [record.__dict__["problem"] for record in caplog.records if record.msg == "pod invalid"]
+        assert len(reported) == 1 and "batch-cpu: 'much' is not a quantity" in reported[0]
         assert not [record for record in caplog.records if " raised " in record.getMessage()]
 
     gates = "CgroupReconcile=true,BEMemoryEvict=true,BECPUEvict=true,CPUAllocatableEvict=true"
@@ -192,14 +192,14 @@ def test_batch_amounts_have_their_own_units() -> None:
     metrics = AgentMetrics(NODE, None)  # type: ignore[arg-type] # these families do not expire
     record = node_pods.record(pod(batch_cpu="1500", batch_memory="1Gi", mid_cpu="x"), Driver.CGROUPFS)
 
-    pods.tell_resources(metrics, [record])
+    pods.report_resources(metrics, [record])
     labels = ("p", "p", "d", "containerd://c", "n0")
     assert metrics.container_requests.values == {
         (NODE, "kubernetes.io/batch-cpu", "integer", *labels): 1500,
         (NODE, "kubernetes.io/batch-memory", "byte", *labels): 1 << 30,
     }
     assert metrics.container_limits.values == {(NODE, "kubernetes.io/batch-memory", "byte", *labels): 2 << 30}
-    pods.tell_resources(metrics, [])
+    pods.report_resources(metrics, [])
     assert not metrics.container_requests.values and not metrics.container_limits.values
 
 
@@ -254,7 +254,7 @@ def test_amounts_that_the_kubelet_does_not_grant_are_no_amounts_of_the_pod(tmp_p
         wanted = ResourceRequirements(requests={"cpu": "9"}, limits={"cpu": "9"})
         container = msgspec.structs.replace(web.spec.containers[0], resources=wanted)
         before = ResourceRequirements(requests={"cpu": "1"}, limits={"cpu": "2"})
-        told = msgspec.structs.replace(
+        reported = msgspec.structs.replace(
             web.status.container_statuses[0], name=container.name, resources=before
         )
         pending = Condition(type="PodResizePending", status="True", reason="Deferred")
@@ -262,7 +262,7 @@ def test_amounts_that_the_kubelet_does_not_grant_are_no_amounts_of_the_pod(tmp_p
             web,
             spec=msgspec.structs.replace(web.spec, containers=[container]),
             status=msgspec.structs.replace(
-                web.status, conditions=[*web.status.conditions, pending], container_statuses=[told]
+                web.status, conditions=[*web.status.conditions, pending], container_statuses=[reported]
             ),
         )
         await asyncio.sleep(12)

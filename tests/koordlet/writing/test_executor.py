@@ -41,7 +41,7 @@ class Node:
         self.cgroups = Cgroups(self.files, cgroups.detect(self.files, HostRoots.below(str(root))))
         self.audit = AuditLog(self.clock)
         self.records = RestoreLog(str(root / "run/koordlet/restore.jsonl"), "boot-1")
-        self.told: list[PlannedWrite] = []
+        self.dry_run_writes: list[PlannedWrite] = []
         self.updates: list[tuple[str, bool]] = []
         """Kind of each change, and whether it succeeded."""
         self.executor = Executor(
@@ -50,7 +50,7 @@ class Node:
             self.audit,
             self.records,
             force_update_s=force_update_s,
-            on_dry_run=self.told.append if dry_run else None,
+            on_dry_run=self.dry_run_writes.append if dry_run else None,
             on_update=lambda kind, is_success, _: self.updates.append((kind, is_success)),
         )
 
@@ -184,7 +184,7 @@ def test_values_in_the_kernels_own_words_are_held(knob: Knob, text: str, content
     assert update_plan.holds(knob, content, text)
 
 
-def test_a_value_that_does_not_stay_is_told(tmp_path: Path) -> None:
+def test_a_value_that_does_not_stay_is_reported(tmp_path: Path) -> None:
     node = Node(tmp_path)
     original = node.files.read
     path = node.path(Knob.CPU_SHARES)
@@ -260,15 +260,15 @@ def test_a_dry_run_writes_nothing_and_tells_each_change_once(tmp_path: Path, ver
     assert outcomes == [WriteOutcome.WOULD_WRITE, WriteOutcome.SKIPPED, WriteOutcome.WOULD_WRITE]
     assert node.files.written == []
     assert node.records.count == 0
-    assert [(each.text, each.owner, each.reason) for each in node.told] == [
+    assert [(each.text, each.owner, each.reason) for each in node.dry_run_writes] == [
         ("50000", "suppress", "because"),
         ("40000", "suppress", "because"),
         ("7", "x", ""),
     ]
-    assert node.told[1].before.startswith("50000"), "as if the first had been written"
+    assert node.dry_run_writes[1].before.startswith("50000"), "as if the first had been written"
 
 
-def test_groups_and_tasks_of_resctrl_are_made_or_only_told(tmp_path: Path) -> None:
+def test_groups_and_tasks_of_resctrl_are_made_or_only_reported(tmp_path: Path) -> None:
     host_tree.resctrl(tmp_path)
     group = str(tmp_path / "sys/fs/resctrl/BE")
     dry, wet = Node(tmp_path, dry_run=True), Node(tmp_path)
@@ -277,7 +277,7 @@ def test_groups_and_tasks_of_resctrl_are_made_or_only_told(tmp_path: Path) -> No
         assert dry.executor.make_directory(group, owner="Resctrl") is None
         assert dry.executor.write_file(f"{group}/schemata", "L3:0=f\n", owner="Resctrl") is None
         assert dry.executor.add_tasks(f"{group}/tasks", [7], owner="Resctrl") == {}
-    assert [(each.path.removeprefix(group), each.text.strip()) for each in dry.told] == [
+    assert [(each.path.removeprefix(group), each.text.strip()) for each in dry.dry_run_writes] == [
         ("", "directory"),
         ("/schemata", "L3:0=f"),
         ("/tasks+7", "7"),

@@ -45,7 +45,7 @@ def test_a_text_that_never_ends_is_counted_in_linear_time() -> None:
     assert time.process_time() - started_s < 5  # quadratic: minutes
 
 
-def test_no_more_than_a_hundred_duplicate_keys_are_told() -> None:
+def test_no_more_than_a_hundred_duplicate_keys_are_reported() -> None:
     body = b'{"a":[%b]}' % b",".join([b'{"b":1,"b":2}'] * 5_000)
 
     found = bodies.duplicate_fields(body, bodies.decode_json(body))
@@ -74,9 +74,9 @@ async def test_duplicate_keys_of_a_long_body_are_looked_for_beside(monkeypatch: 
 def test_warnings_fit_into_headers() -> None:
     short, long = ["a", "b", "a"], [f"{number}" + "x" * 10_000 for number in range(100)]
 
-    assert calls.told(short) == ["a", "b"]
-    assert calls.told(["y" * 4_096]) == ["y" * 4_096]
-    assert calls.told(long) == [text[:256] for text in long[:16]]
+    assert calls.shortened(short) == ["a", "b"]
+    assert calls.shortened(["y" * 4_096]) == ["y" * 4_096]
+    assert calls.shortened(long) == [text[:256] for text in long[:16]]
 
 
 def test_commas_in_a_block_of_yaml_are_no_values() -> None:

@@ -361,7 +361,7 @@ async def test_a_watch_of_metadata_only_and_bookmarks_are_frames_too(typed: aioh
     assert annotations == {"k8s.io/initial-events-end": "true"}
 
 
-async def test_fields_that_nobody_knows_are_told_in_a_warning_or_refused(
+async def test_fields_that_nobody_knows_are_reported_in_a_warning_or_refused(
     typed: aiohttp.ClientSession,
 ) -> None:
     lease = envelope("Lease", field(1, field(1, b"new")) + field(99, b"x"), "coordination.k8s.io/v1")

@@ -30,7 +30,7 @@ class Line:
                 await asyncio.sleep(0.02)  # so that they arrive one by one
             self.writer.write(piece)
 
-    async def hear(self) -> tuple[bytes, bytes]:
+    async def read(self) -> tuple[bytes, bytes]:
         """Head and body of the next answer."""
         async with asyncio.timeout(5):
             head = await self.reader.readuntil(b"\r\n\r\n")
@@ -104,7 +104,7 @@ async def test_an_answer_is_the_same_whether_the_request_came_in_one_piece_or_tw
         await server.start()
         line = Line(*await asyncio.open_connection("127.0.0.1", port_of(server)))
         await line.say(*pieces)
-        answers.append(await line.hear())
+        answers.append(await line.read())
         line.writer.close()
         await server.stop()
 
@@ -228,7 +228,7 @@ def comparable(text: bytes) -> bytes:
 
 async def test_requests_sent_without_waiting_are_answered_in_order(line: Line) -> None:
     await line.say(b"".join(create(f"p{number}", JSON_TYPE) for number in range(5)))
-    names = [msgspec.json.decode((await line.hear())[1])["metadata"]["name"] for _ in range(5)]
+    names = [msgspec.json.decode((await line.read())[1])["metadata"]["name"] for _ in range(5)]
     assert names == [f"p{number}" for number in range(5)]
 
 
@@ -237,7 +237,7 @@ async def test_a_read_after_writes_is_handed_over_with_what_follows_it(
 ) -> None:
     get = f"GET {POD} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
     await line.say(create("web", JSON_TYPE) + get + create("other", JSON_TYPE))
-    codes = [(await line.hear())[0][9:12] for _ in range(3)]
+    codes = [(await line.read())[0][9:12] for _ in range(3)]
     assert codes == [b"201", b"200", b"201"]
     assert len(taken_over) == 1
     assert taken_over[0].startswith(b"GET ")
@@ -270,7 +270,7 @@ async def test_what_needs_a_closer_look_is_handed_over(
 async def test_stopping_closes_idle_connections(server: ApiServer) -> None:
     line = Line(*await asyncio.open_connection("127.0.0.1", port_of(server)))
     await line.say(create("web", JSON_TYPE))
-    await line.hear()
+    await line.read()
     await server.stop()
     async with asyncio.timeout(5):
         assert await line.reader.read() == b""
@@ -302,6 +302,6 @@ async def test_a_client_that_does_not_read_gets_no_more_answers_until_it_does(
 
     opened.writer.transport.resume_reading()  # type: ignore[attr-defined]
     for _ in range(total):
-        head, _ = await opened.hear()
+        head, _ = await opened.read()
         assert head[9:12] == b"201"
     opened.writer.close()

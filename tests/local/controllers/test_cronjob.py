@@ -145,7 +145,7 @@ def test_a_time_that_is_over_for_longer_than_the_deadline_is_skipped() -> None:
     run(lasting(10), scenario)
 
 
-def test_a_schedule_that_makes_no_sense_is_told() -> None:
+def test_a_schedule_that_makes_no_sense_is_reported() -> None:
     async def scenario(world: World) -> None:
         await make_cron(world, schedule="61 * * * *")
         await asyncio.sleep(10)

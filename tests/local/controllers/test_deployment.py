@@ -287,7 +287,7 @@ def test_failures_of_the_replica_set_show_on_the_deployment() -> None:
     run(controllers(), scenario)
 
 
-def test_a_bound_that_is_no_percentage_is_told_and_harms_nobody() -> None:
+def test_a_bound_that_is_no_percentage_is_reported_and_harms_nobody() -> None:
     async def scenario(world: World) -> None:
         await make(world, Deployment, "bad", strategy={"rollingUpdate": {"maxSurge": "many"}})
         await make(world, Deployment, replicas=1)

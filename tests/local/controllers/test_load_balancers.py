@@ -62,7 +62,7 @@ def test_an_address_is_given_back_when_the_type_changes_or_the_service_goes() ->
     run(build, scenario)
 
 
-def test_an_address_that_cannot_be_given_is_told_by_an_event() -> None:
+def test_an_address_that_cannot_be_given_is_reported_by_an_event() -> None:
     async def scenario(world: World) -> None:
         await service(world, "a", loadBalancerIP="198.18.0.9")
         await addresses(world)
@@ -71,8 +71,8 @@ def test_an_address_that_cannot_be_given_is_told_by_an_event() -> None:
         found = await addresses(world)
 
         assert (found["taken"], found["foreign"]) == ([], [])
-        told = {e.involved_object.name for e in (await world.cluster.list(Event, "default")).items
+        reported = {e.involved_object.name for e in (await world.cluster.list(Event, "default")).items
                 if e.reason == "SyncLoadBalancerFailed"}  # fmt: skip
-        assert told == {"taken", "foreign"}
+        assert reported == {"taken", "foreign"}
 
     run(build, scenario)

@@ -43,9 +43,9 @@ def test_one_claim_is_made_per_entry_and_the_pod_is_told_its_name() -> None:
 
         made = await claims(world)
         pod = await world.cluster.get(Pod, "job", "default")
-        told = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
-        assert told == {each.metadata.annotations[POD_CLAIM_NAME]: each.metadata.name for each in made}
-        assert sorted(told) == ["t0", "t1"]
+        reported = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
+        assert reported == {each.metadata.annotations[POD_CLAIM_NAME]: each.metadata.name for each in made}
+        assert sorted(reported) == ["t0", "t1"]
         for each in made:
             [owner] = each.metadata.owner_references
             assert (owner.uid, owner.controller) == (pod.metadata.uid, True)
@@ -55,7 +55,7 @@ def test_one_claim_is_made_per_entry_and_the_pod_is_told_its_name() -> None:
     run(build, scenario)
 
 
-def test_a_pod_whose_template_is_missing_is_told_and_gets_its_claim_when_it_comes() -> None:
+def test_a_pod_whose_template_is_missing_is_reported_and_gets_its_claim_when_it_comes() -> None:
     async def scenario(world: World) -> None:
         await world.cluster.create(Pod, user_of("job", templates=("one",)), "default")
         await asyncio.sleep(5)

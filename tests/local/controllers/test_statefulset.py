@@ -297,7 +297,7 @@ def test_an_update_takes_one_pod_at_a_time_and_no_name_is_ever_used_twice(seed: 
     run(controllers(fate_of), scenario)
 
 
-def test_a_bound_that_is_no_percentage_is_told() -> None:
+def test_a_bound_that_is_no_percentage_is_reported() -> None:
     async def scenario(world: World) -> None:
         strategy: dict[str, Any] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "most"}}
         await make(world, StatefulSet, replicas=1, updateStrategy=strategy)

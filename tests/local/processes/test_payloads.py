@@ -109,7 +109,7 @@ def test_the_volume_that_every_pod_gets_has_token_authority_and_namespace() -> N
         assert files(volume, securityContext=narrow)["token"].mode == 0o600
 
 
-def test_fields_and_amounts_are_told_and_maps_are_quoted_line_by_line() -> None:
+def test_fields_and_amounts_are_reported_and_maps_are_quoted_line_by_line() -> None:
     items = [
         {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
         {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}, "mode": 0o440},

@@ -15,7 +15,7 @@ def test_all_faults_are_told_of_an_object_that_has_some() -> None:
     )
 
 
-def test_of_an_object_that_has_very_many_faults_the_first_are_told_and_how_many_more() -> None:
+def test_of_an_object_that_has_very_many_faults_the_first_are_reported_and_how_many_more() -> None:
     error = errors.invalid_kind("apps", "Deployment", "web", causes(100_000))
 
     assert error.details is not None

@@ -157,14 +157,14 @@ def test_each_broken_key_keeps_its_policy_and_tells_so_while_the_others_go_on() 
         threshold = (await here.cluster.get(NodeSLO, "n1")).spec.resource_used_threshold_with_be
         assert threshold is not None and threshold.enable is True
         assert here.configs.colocation.config.enable is True
-        told = dict(await here.events())
-        assert set(told) == {
+        reported = dict(await here.events())
+        assert set(reported) == {
             "SLOCfgUnmarshalFailed",
             "ColocationCfgInvalid",
             "ResourceAmplificationCfgUnmarshalFailed",
             "CPUNormalizationCfgUnmarshalFailed",
         }
-        assert "degradeTimeMinutes must be above 0, not -1" in told["ColocationCfgInvalid"]
+        assert "degradeTimeMinutes must be above 0, not -1" in reported["ColocationCfgInvalid"]
         assert set(here.configs.problems) == {
             *("resource-threshold-config", "colocation-config", "resource-amplification-config"),
             "cpu-normalization-config",

@@ -23,7 +23,7 @@ def normalization(text: str = CONFIG) -> cpu_normalization.CPUNormalizationConfi
     return outcome.config
 
 
-def told(annotations: dict[str, str]) -> Callable[[], CPUBasicInfo]:
+def reported(annotations: dict[str, str]) -> Callable[[], CPUBasicInfo]:
     """What the node agent says about the CPUs."""
 
     def read() -> CPUBasicInfo:
@@ -43,7 +43,7 @@ def test_node_entries_stand_on_the_cluster_strategy() -> None:
 
     def ratio(model: str, *, turbo: bool) -> float:
         info = f'{{"cpuModel": "{model}", "turboEnabled": {str(turbo).lower()}}}'
-        return cpu_normalization.node_ratio(config, "n", {"pool": "a"}, told({BASIC: info}))
+        return cpu_normalization.node_ratio(config, "n", {"pool": "a"}, reported({BASIC: info}))
 
     assert ratio("X", turbo=False) == 1.2
     assert ratio("X", turbo=True) == 2  # a model's entry is replaced as a whole
@@ -64,11 +64,11 @@ def test_node_entries_stand_on_the_cluster_strategy() -> None:
         ),
     ],
 )
-def test_a_ratio_that_cannot_be_told(
+def test_a_ratio_that_cannot_be_reported(
     node_labels: dict[str, str], annotations: dict[str, str], said: str
 ) -> None:
     with pytest.raises(ProtocolError, match=said):
-        cpu_normalization.node_ratio(normalization(), "n", node_labels, told(annotations))
+        cpu_normalization.node_ratio(normalization(), "n", node_labels, reported(annotations))
 
 
 def test_a_configuration_that_cannot_be_read_keeps_the_old_one() -> None:

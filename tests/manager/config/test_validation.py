@@ -124,7 +124,7 @@ def test_only_changed_keys_are_checked() -> None:
     assert validate(broken).reason is ValidationReason.PARSE
 
 
-def test_overlapping_entries_are_told_with_a_node_that_matches_both() -> None:
+def test_overlapping_entries_are_reported_with_a_node_that_matches_both() -> None:
     entries = {"cpu_burst_config": {"nodeStrategies": [entry("a", x="1"), entry("b", y="1")]}}
 
     verdict = validate(entries, nodes={"n2": {"x": "1", "y": "1"}, "n1": {"x": "1"}})

@@ -101,8 +101,10 @@ def test_whatever_went_wrong_batch_is_right_and_still_afterwards(seed: int) -> N
                 assert offered == agent.model(), agent.name
             else:
                 assert offered == {}, agent.name
-                told = await world.reasons(agent.name)
-                assert told.keys() & WITHDRAWN, f"nobody is told why {agent.name} lends nothing: {told}"
+                reported = await world.reasons(agent.name)
+                assert reported.keys() & WITHDRAWN, (
+                    f"nobody is told why {agent.name} lends nothing: {reported}"
+                )
         world.check_writers()
         for view in (NodeMetric, NodeSLO):
             assert await world.names(view) == set(world.agents)

@@ -370,11 +370,11 @@ class World:
 
     async def reasons(self, name: str) -> Counter[str]:
         """How often each reason was told of a node."""
-        told: Counter[str] = Counter()
+        reported: Counter[str] = Counter()
         for event in (await self.api.list(Event, "default")).items:
             if event.involved_object.name == name:
-                told[event.reason] += max(event.count, 1)
-        return told
+                reported[event.reason] += max(event.count, 1)
+        return reported
 
     async def names(self, view: type[Object]) -> set[str]:
         return {found.metadata.name for found in (await self.api.list(view)).items}

@@ -150,7 +150,7 @@ def decided(rows: list[NodeRow]) -> list[NodeTarget]:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(nodes, min_size=1, max_size=5))
-def test_many_nodes_at_once_are_told_what_each_alone_is_told(bodies: list[Body]) -> None:
+def test_many_nodes_at_once_are_told_what_each_alone_is_reported(bodies: list[Body]) -> None:
     names = [f"n{number}" for number in range(len(bodies))]
 
     together = decided([row_of(body, name) for body, name in zip(bodies, names, strict=True)])

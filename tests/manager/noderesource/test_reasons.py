@@ -8,7 +8,7 @@ from koordinator.manager.noderesource.rows import NodeRow
 
 
 @pytest.mark.parametrize(
-    ("have", "told"),
+    ("have", "reported"),
     [
         pytest.param({}, [], id="a node that lends nothing anyway is not told about"),
         pytest.param({"nvidia.com/gpu": 1}, [], id="nor one with resources of others"),
@@ -23,8 +23,8 @@ from koordinator.manager.noderesource.rows import NodeRow
     ],
 )
 def test_colocation_that_is_switched_off_is_told_where_something_was_lent(
-    have: dict[str, int], told: list[str]
+    have: dict[str, int], reported: list[str]
 ) -> None:
     row = NodeRow("n", have=have, withdrawal=Withdrawal.DISABLED)
 
-    assert [note.reason for note in controller.report_notes(row, 0.0)] == told
+    assert [note.reason for note in controller.report_notes(row, 0.0)] == reported

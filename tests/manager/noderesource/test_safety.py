@@ -32,7 +32,7 @@ def system(cpu: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         pytest.param(NEGATIVE, "status.podsMetric of default/web: cpu -5 is negative", id="a negative pod"),
         pytest.param(
@@ -52,7 +52,7 @@ def system(cpu: str) -> dict[str, Any]:
     ],
 )
 def test_a_report_that_cannot_be_true_withdraws_what_its_node_lends(
-    changes: dict[str, Any], told: str
+    changes: dict[str, Any], reported: str
 ) -> None:
     async def scenario(world: World) -> None:
         await world.report()
@@ -65,7 +65,7 @@ def test_a_report_that_cannot_be_true_withdraws_what_its_node_lends(
         assert BATCH_CPU not in found and MID_CPU not in found
         assert (await world.node("n2")).status.allocatable[BATCH_CPU] == "53k"
         ((reason, message),) = await world.events()
-        assert reason == "NodeMetricRejected" and told in message
+        assert reason == "NodeMetricRejected" and reported in message
         await world.report(**changes)
         assert len(await world.events()) == 1
 

@@ -16,16 +16,16 @@ def pod(annotation: str | None = None, **spec: Any) -> dict[str, Any]:
     return {"metadata": {"annotations": annotations}, "spec": spec}
 
 
-def told(body: dict[str, Any]) -> Any:
+def reported(body: dict[str, Any]) -> Any:
     text = extended_resources.annotate_pod(body)["metadata"]["annotations"][labels.EXTENDED_RESOURCE_SPEC]
     return msgspec.json.decode(text)
 
 
-def test_sidecars_are_told_and_init_containers_that_end_are_not() -> None:
+def test_sidecars_are_reported_and_init_containers_that_end_are_not() -> None:
     needs = {"resources": {"requests": AMOUNTS}}
     sidecar = {"name": "side", "restartPolicy": "Always", **needs}
 
-    found = told(
+    found = reported(
         pod(containers=[{"name": "main", **needs}], initContainers=[{"name": "first", **needs}, sidecar])
     )
 

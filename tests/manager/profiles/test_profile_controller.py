@@ -37,10 +37,10 @@ def run(scenario: Scenario, *, cluster_type: type[MemoryCluster] = MemoryCluster
         known = {ns.metadata.name for ns in (await cluster.list(Namespace)).items}
         for name in {"default", "team"} - known:
             await cluster.create(Namespace, {"metadata": {"name": name, "labels": {"own": name}}})
-        told = ManagerOptions(
+        reported = ManagerOptions(
             controllers=("colocationprofile",), profile_controller=ProfileControllerOptions(**options)
         )
-        manager = Manager(cluster, told, FeatureGates.of(Component.MANAGER, GATES))
+        manager = Manager(cluster, reported, FeatureGates.of(Component.MANAGER, GATES))
         async with asyncio.TaskGroup() as group:
             task = group.create_task(manager.run())
             await asyncio.sleep(1)
@@ -207,7 +207,7 @@ class Stubborn(MemoryCluster):
         return await super().patch(view, name, patch, namespace, **rest)
 
 
-def test_refusals_are_told_and_not_repeated_for_a_while_and_lost_races_are() -> None:
+def test_refusals_are_reported_and_not_repeated_for_a_while_and_lost_races_are() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         for number in range(6):
             await create_pod(cluster, f"p{number}")

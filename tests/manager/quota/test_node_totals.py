@@ -58,8 +58,8 @@ CHANGES = st.lists(
 
 @given(changes=CHANGES, late=st.integers(0, 20))
 def test_sums_are_those_of_the_nodes_that_are_there(changes: list[Node | str], late: int) -> None:
-    told: list[str] = []
-    totals = NodeTotals(told.append)
+    reported: list[str] = []
+    totals = NodeTotals(reported.append)
     there: dict[str, Node] = {}
     totals.select("all", selector("all"))
     totals.select("a", selector("a"))
@@ -67,14 +67,14 @@ def test_sums_are_those_of_the_nodes_that_are_there(changes: list[Node | str], l
         if number == late:
             totals.select("not-a", selector("not-a"))
         before = {key: totals.sums(key) for key in ("all", "a")}
-        told.clear()
+        reported.clear()
         if isinstance(change, str):
             totals.remove(change)
             there.pop(change, None)
         else:
             totals.put(change)
             there[change.metadata.name] = change
-        assert {key for key in before if totals.sums(key) != before[key]} <= set(told)
+        assert {key for key in before if totals.sums(key) != before[key]} <= set(reported)
 
     totals.select("not-a", selector("not-a"))
     for key in SELECTORS:

@@ -148,7 +148,7 @@ def test_what_users_change_or_delete_of_the_quota_is_put_right_and_their_own_lab
     run(scenario)
 
 
-def test_a_refused_quota_is_told_on_the_profile_and_tried_again() -> None:
+def test_a_refused_quota_is_reported_on_the_profile_and_tried_again() -> None:
     async def scenario(cluster: Cluster) -> None:
         cluster.refusal = "quota team's min is more than there is"
         await cluster.create(ElasticQuotaProfile, profile(), NAMESPACE)

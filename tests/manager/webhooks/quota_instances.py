@@ -108,12 +108,12 @@ def run(scenario: Callable[..., Awaitable[None]], *, instances: int = 1) -> None
         for name in ("quotas", "elsewhere"):
             await cluster.create(Namespace, {"metadata": {"name": name}})
         async with asyncio.TaskGroup() as group:
-            telling = [group.create_task(each.events.run()) for each in found]
+            notifying = [group.create_task(each.events.run()) for each in found]
             for each in found:
                 each.factory.start(group)
                 await each.factory.wait_synced()
             await scenario(*found)
-            for task in telling:
+            for task in notifying:
                 task.cancel()
             for each in found:
                 await each.factory.stop()

@@ -131,7 +131,7 @@ def test_a_list_as_the_api_server_completes_it_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "null", "[{"])
-def test_a_template_that_cannot_be_read_is_replaced_by_the_list_and_told(text: str) -> None:
+def test_a_template_that_cannot_be_read_is_replaced_by_the_list_and_reported(text: str) -> None:
     found = wanted({"template": text}, INSTALLED)
 
     assert "annotation 'template' is no JSON list of webhooks" in found.problem

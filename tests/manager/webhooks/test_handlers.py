@@ -336,8 +336,12 @@ def test_refused_reservations_say_why_and_count_as_rejected() -> None:
         def counts() -> dict[str, int]:
             head = "koord_manager_webhook_webhook_duration_milliseconds_count{"
             lines = webhooks.metrics.internal.text().splitlines()
-            told = [line for line in lines if line.startswith(head) and 'object_type="reservation"' in line]
-            return {line.partition('status="')[2].partition('"')[0]: int(line.split()[-1]) for line in told}
+            reported = [
+                line for line in lines if line.startswith(head) and 'object_type="reservation"' in line
+            ]
+            return {
+                line.partition('status="')[2].partition('"')[0]: int(line.split()[-1]) for line in reported
+            }
 
         message, code = await ask({"app": "a"})
         assert (code, message.startswith("Reservation r: ")) == (500, True)

@@ -261,7 +261,7 @@ def test_half_a_card_too_much_is_refused_before_it_is_split_into_other_amounts()
 
 
 @pytest.mark.parametrize("path", [table.MUTATE_POD, table.VALIDATE_POD])
-def test_an_amount_that_is_none_is_told_by_its_path(path: str) -> None:
+def test_an_amount_that_is_none_is_reported_by_its_path(path: str) -> None:
     async def scenario(asked: Asked) -> None:
         await asked.profile("all", **BATCH)
         pod = pod_body()

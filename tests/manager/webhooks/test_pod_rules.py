@@ -20,7 +20,7 @@ def pod(requests: dict[str, str] | None = None, priority: int | None = None, **o
     return from_builtins({"metadata": {"name": "p", "namespace": "d", "labels": own}, "spec": spec}, Pod)
 
 
-def test_all_violations_are_told_at_once_in_their_order() -> None:
+def test_all_violations_are_reported_at_once_in_their_order() -> None:
     old = pod({"cpu": "1"}, 9_000, **{labels.QOS_CLASS: "LS", labels.PRIORITY: "1"})
     new = pod({"cpu": "500m", "kubernetes.io/batch-cpu": "1"}, 5_000, **{labels.QOS_CLASS: "LSR"})
 

@@ -104,7 +104,7 @@ def test_who_takes_an_exemption_away_hears_what_is_broken_from_then_on() -> None
     run(scenario)
 
 
-def test_annotations_that_nobody_can_read_are_told() -> None:
+def test_annotations_that_nobody_can_read_are_reported() -> None:
     async def scenario(one: Instance) -> None:
         body = quota_body("web")
         body["metadata"]["annotations"] = {labels.QUOTA_NAMESPACES: "shop"}

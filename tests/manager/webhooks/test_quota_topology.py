@@ -149,7 +149,7 @@ def test_each_phantom_goes_in_its_time() -> None:
     run(scenario)
 
 
-def test_what_two_instances_allow_at_the_same_moment_is_told_when_it_contradicts_itself() -> None:
+def test_what_two_instances_allow_at_the_same_moment_is_reported_when_it_contradicts_itself() -> None:
     async def scenario(one: Instance, two: Instance) -> None:
         assert await one.create(quota_body("team", is_parent=True, low={"cpu": "10"})) == ""
         await asyncio.sleep(1)

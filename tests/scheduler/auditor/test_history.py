@@ -21,7 +21,7 @@ from koordinator.scheduler.plugin.handle import RecordKind
 LIMITS = AuditLimits()
 
 
-def told(
+def reported(
     *records: tuple[RecordKind, float, str] | tuple[RecordKind, float, str, str],
 ) -> tuple[WorkloadHistory, list[MeasuredFinding]]:
     """The history after all records, and what the last one told (without intervals)."""
@@ -119,7 +119,7 @@ def test_a_record_tells_what_follows_from_those_before(
     records: list[tuple[RecordKind, float, str] | tuple[RecordKind, float, str, str]],
     measured: list[MeasuredFinding],
 ) -> None:
-    assert told(*records)[1] == measured
+    assert reported(*records)[1] == measured
 
 
 def test_a_long_silence_is_odd() -> None:
@@ -140,12 +140,12 @@ def test_a_history_stays_small_and_counts_since_the_last_outcome(kinds: list[Rec
     assert history.event_count == since
 
 
-def test_what_all_members_of_a_gang_go_through_is_told_once_until_the_gang_takes_a_turn() -> None:
-    history, _ = told((RecordKind.CREATED, 0.0, ""), (RecordKind.GATED, 0.0, ""))
+def test_what_all_members_of_a_gang_go_through_is_reported_once_until_the_gang_takes_a_turn() -> None:
+    history, _ = reported((RecordKind.CREATED, 0.0, ""), (RecordKind.GATED, 0.0, ""))
     assert not is_new(history, RecordKind.CREATED)
     assert is_new(history, RecordKind.ADMITTED)
 
-    history, _ = told((RecordKind.SCHEDULE_FAILED, 0.0, ""), (RecordKind.ALL_TRIED, 0.0, ""))
+    history, _ = reported((RecordKind.SCHEDULE_FAILED, 0.0, ""), (RecordKind.ALL_TRIED, 0.0, ""))
     assert is_new(history, RecordKind.SCHEDULE_FAILED)
     assert not is_new(history, RecordKind.ALL_TRIED)
 

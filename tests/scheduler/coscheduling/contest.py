@@ -241,13 +241,13 @@ class Contest:
         print(list(self.jobs.values()))
         print(self._cores)
         for each in (await self.stage.api.list(Pod)).items:
-            told = [cond.message for cond in each.status.conditions]
+            reported = [cond.message for cond in each.status.conditions]
             print(
                 each.metadata.name,
                 each.spec.priority,
                 each.spec.node_name,
                 each.status.nominated_node_name,
-                told,
+                reported,
             )
 
     def room_is_kept(self, name: str) -> None:

@@ -71,9 +71,9 @@ class Line(WriteThrough):
         self._moment = moment
 
     async def _send(self, write: ClusterWrite, effect: Callable[[], Awaitable[R]]) -> R:
-        is_told = write.verb in ("bind", "patch", "delete") and write.kind == "Pod"
+        is_reported = write.verb in ("bind", "patch", "delete") and write.kind == "Pod"
         verb = "status" if write.subresource == "status" else write.verb
-        what = f"{verb} {write.name}" if is_told else ""
+        what = f"{verb} {write.name}" if is_reported else ""
         await self._on_the_way(what and f"before {what}")
         answer = await effect()
         await self._on_the_way(what and f"after {what}")

@@ -115,11 +115,11 @@ def test_a_gang_that_failed_is_placed_within_its_backoff_once_there_is_room() ->
 def test_members_are_tried_as_often_and_as_long_as_the_first_of_their_round() -> None:
     async def story(world: World) -> None:
         bound: list[tuple[int, float | None]] = []
-        told = world.scheduler.observer.placed
+        reported = world.scheduler.observer.placed
 
         def placed_and_noted(entry: QueuedPod, now_s: float) -> None:
             bound.append((entry.attempt_count, entry.first_attempt_s))
-            told(entry, now_s)
+            reported(entry, now_s)
 
         world.scheduler.observer.placed = placed_and_noted  # type: ignore[method-assign]
         world.nodes(1, cpu="4")

@@ -33,7 +33,7 @@ def test_a_pod_group_without_a_minimum_is_told_that_it_is_no_gang() -> None:
     play(story)
 
 
-def test_a_strategy_of_the_network_that_there_is_not_is_told() -> None:
+def test_a_strategy_of_the_network_that_there_is_not_is_reported() -> None:
     async def story(world: World) -> None:
         rules = {"gatherStrategy": [{"layer": "SpineLayer", "strategy": "Must"}]}
         world.api.put("PodGroup", pod_group("job", 1, network_topology_spec=json.dumps(rules)))
@@ -47,7 +47,7 @@ def test_a_strategy_of_the_network_that_there_is_not_is_told() -> None:
     play(story)
 
 
-def test_a_malformed_description_is_told_once_and_the_gang_starts_when_it_is_mended() -> None:
+def test_a_malformed_description_is_reported_once_and_the_gang_starts_when_it_is_mended() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="8")
         broken = [member(f"m-{number}", "job", 2, mode="strict") for number in range(2)]
@@ -59,10 +59,10 @@ def test_a_malformed_description_is_told_once_and_the_gang_starts_when_it_is_men
             body["metadata"]["labels"] = {"touched": "yes"}
             world.api.put("Pod", body)
         await world.settle(10)
-        told = sorted(notes(world))
-        assert len(told) == 2
-        assert told[0].startswith(f"annotation {PREFIX}/min-available: 'two' is not")
-        assert told[1].startswith(f"annotation {PREFIX}/mode: 'strict' is none of Strict, NonStrict")
+        reported = sorted(notes(world))
+        assert len(reported) == 2
+        assert reported[0].startswith(f"annotation {PREFIX}/min-available: 'two' is not")
+        assert reported[1].startswith(f"annotation {PREFIX}/mode: 'strict' is none of Strict, NonStrict")
         assert placed(world) == []
         for body in broken:
             body["metadata"]["annotations"][f"{PREFIX}/min-available"] = "2"
@@ -73,7 +73,7 @@ def test_a_malformed_description_is_told_once_and_the_gang_starts_when_it_is_men
     play(story)
 
 
-def test_a_malformed_pod_group_is_told_on_it_and_pods_of_good_ones_are_not_complained_about() -> None:
+def test_a_malformed_pod_group_is_reported_on_it_and_pods_of_good_ones_are_not_complained_about() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="8")
         late = pod("late")

@@ -86,7 +86,7 @@ def test_members_that_are_gone_are_not_remembered() -> None:
     play(story)
 
 
-def test_the_role_that_lacks_room_is_told_and_only_what_helps_it_wakes_the_group() -> None:
+def test_the_role_that_lacks_room_is_reported_and_only_what_helps_it_wakes_the_group() -> None:
     async def story(world: World) -> None:
         attempts, places = Attempts(world), Places(world)
         world.api.put("Node", labelled("small", "servers", "2"))

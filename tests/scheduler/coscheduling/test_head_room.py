@@ -14,7 +14,7 @@ from koordinator.scheduler.plugins.coscheduling.early_refusal import (
     HeadRoom,
     MemberClass,
     MemberShortage,
-    lack,
+    shortage_of,
 )
 
 Amounts = tuple[int, int]
@@ -102,7 +102,7 @@ def test_gangs_that_can_start_lack_nothing(
     closed: set[tuple[int, int]],
 ) -> None:
     open_to = set(itertools.product(range(3), range(len(rows)))) - closed
-    found = lack(demand_of(gangs), room_of(wanted, rows, open_to), kinds_of(wanted))
+    found = shortage_of(demand_of(gangs), room_of(wanted, rows, open_to), kinds_of(wanted))
     assert found is None or not can_start(gangs, wanted, rows, open_to), found
 
 
@@ -113,7 +113,7 @@ def test_members_that_are_alike_lack_something_exactly_when_they_cannot_start(
 ) -> None:
     gangs = [([0] * count, surplus)]
     open_to = {(0, number) for number in range(len(rows))}
-    found = lack(demand_of(gangs), room_of([wanted], rows, open_to), kinds_of([wanted]))
+    found = shortage_of(demand_of(gangs), room_of([wanted], rows, open_to), kinds_of([wanted]))
     assert (found is None) == can_start(gangs, [wanted], rows, open_to)
 
 
@@ -124,7 +124,7 @@ def test_what_is_lacked_is_told_of_the_kind_that_lacks_it_or_of_all_together() -
 
     def found(*gangs: tuple[list[int], int]) -> MemberShortage:
         return cast(
-            MemberShortage, lack(demand_of(gangs), room_of(wanted, rows, everywhere), kinds_of(wanted))
+            MemberShortage, shortage_of(demand_of(gangs), room_of(wanted, rows, everywhere), kinds_of(wanted))
         )
 
     assert found(([0, 0, 0], 0), ([1], 0)) == MemberShortage(("gang-0",), 3, 2, 0)
@@ -144,7 +144,9 @@ def test_kinds_of_which_nobody_knows_what_they_ask_are_bounded_one_by_one_only()
     unknown = MemberClass((), nobody, None)
 
     demand = demand_of([([0], 0), ([1, 1, 1], 0)])
-    assert lack(demand, room, [known, unknown]) is None
-    assert lack(demand, room, kinds_of([large, large])) is not None, "were it known, it would not be enough"
+    assert shortage_of(demand, room, [known, unknown]) is None
+    assert shortage_of(demand, room, kinds_of([large, large])) is not None, (
+        "were it known, it would not be enough"
+    )
     too_many = demand_of([([0, 0, 0], 0), ([1], 0)])
-    assert lack(too_many, room, [known, unknown]) == MemberShortage(("gang-0",), 3, 2, 0)
+    assert shortage_of(too_many, room, [known, unknown]) == MemberShortage(("gang-0",), 3, 2, 0)

@@ -182,11 +182,11 @@ def test_a_scheduled_gang_is_as_far_as_enough_of_its_members(
     assert next_status(status, 2, tally, NOW).phase == phase
 
 
-@pytest.mark.parametrize(("since", "told"), [("", NOW), ("2025-01-01T00:00:00Z", "2025-01-01T00:00:00Z")])
-def test_the_time_when_scheduling_began_is_told_once(since: str, told: str) -> None:
+@pytest.mark.parametrize(("since", "reported"), [("", NOW), ("2025-01-01T00:00:00Z", "2025-01-01T00:00:00Z")])
+def test_the_time_when_scheduling_began_is_told_once(since: str, reported: str) -> None:
     status = PodGroupStatus(phase=PodGroupPhase.PRE_SCHEDULING.value, schedule_start_time=since or None)
     found = next_status(status, 2, MemberCounts(total=2, scheduled=1), NOW)
-    assert (found.phase, found.schedule_start_time) == (PodGroupPhase.SCHEDULING, told)
+    assert (found.phase, found.schedule_start_time) == (PodGroupPhase.SCHEDULING, reported)
 
 
 def test_a_gang_of_which_nothing_is_known_has_no_members() -> None:

@@ -105,9 +105,11 @@ def test_nobody_is_evicted_for_a_job_that_does_not_fit_as_a_whole() -> None:
         assert victims(world) == []
         assert len(placed(world, "low")) == 3
         assert not nominated(world)
-        told = [world.condition(f"high-{number}")["message"] for number in range(4)]
-        assert all("preemption: " in message for message in told)
-        assert any("preemption: 0/3 nodes are available: 3 Insufficient cpu." in message for message in told)
+        reported = [world.condition(f"high-{number}")["message"] for number in range(4)]
+        assert all("preemption: " in message for message in reported)
+        assert any(
+            "preemption: 0/3 nodes are available: 3 Insufficient cpu." in message for message in reported
+        )
 
     play(story, with_preemption())
 

@@ -28,14 +28,14 @@ def test_without_job_preemption_only_the_member_that_failed_the_round_evicts() -
     play(story)
 
 
-def test_members_are_told_once_that_preemption_did_not_help_the_one_that_failed() -> None:
+def test_members_are_reported_once_that_preemption_did_not_help_the_one_that_failed() -> None:
     async def story(world: World) -> None:
         world.nodes(2, cpu="4")
         gang(world, "high", 5, cpu="4")
         await world.settle(30)
 
-        told = [condition(world, f"high-{number}") for number in range(5)]
-        assert max(message.count("preemption: ") for message in told) == 1
+        reported = [condition(world, f"high-{number}") for number in range(5)]
+        assert max(message.count("preemption: ") for message in reported) == 1
 
     play(story)
 

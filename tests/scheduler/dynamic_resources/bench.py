@@ -44,13 +44,13 @@ class Bench:
         new = from_builtins({**body, "metadata": meta}, view)
         old = self.objects.get((view, new.metadata.name))
         self.objects[view, new.metadata.name] = new
-        self.tell(view, old, new)
+        self.deliver(view, old, new)
         return new
 
     def remove(self, view: type[Object], name: str) -> None:
-        self.tell(view, self.objects.pop((view, name)), None)
+        self.deliver(view, self.objects.pop((view, name)), None)
 
-    def tell(self, view: type[Object], old: Any, new: Any) -> None:
+    def deliver(self, view: type[Object], old: Any, new: Any) -> None:
         for handle in self.engine.handles:
             for watch in handle.watches:
                 if watch.view is not view:

@@ -275,7 +275,7 @@ def test_no_device_is_given_twice_and_books_made_anew_from_the_objects_are_the_s
     again = Bench(seed)
     again.classes(device_class())
     for (view, _), found in bench.objects.items():
-        again.tell(view, None, found)
+        again.deliver(view, None, found)
     again.books.inventory.take([key for each in bench.books.promises for key in each.devices], 1)
     assert again.books.inventory.used_keys == bench.books.inventory.used_keys
 

@@ -18,7 +18,7 @@ def lines(world: World, name: str) -> Iterator[str]:
             yield line.removeprefix(NAME)
 
 
-def test_quotas_are_told_in_milli_cores_and_whole_units_until_they_are_gone() -> None:
+def test_quotas_are_reported_in_milli_cores_and_whole_units_until_they_are_gone() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="8", memory="8Gi")
         world.api.put("ElasticQuota", quota("team", low=2, high=4))
@@ -26,7 +26,7 @@ def test_quotas_are_told_in_milli_cores_and_whole_units_until_they_are_gone() ->
         await world.settle(3)
 
         labels = 'resource="cpu",tree="",is_parent="false",parent="koordinator-root-quota"'
-        told = list(lines(world, "team"))
+        reported = list(lines(world, "team"))
         for field, number in (
             ("used", 1500),
             ("request", 1500),
@@ -34,8 +34,8 @@ def test_quotas_are_told_in_milli_cores_and_whole_units_until_they_are_gone() ->
             ("min", 2000),
             ("max", 4000),
         ):
-            assert f'{{name="team",{labels},field="{field}"}} {number}' in told
-        assert told == sorted(told)
+            assert f'{{name="team",{labels},field="{field}"}} {number}' in reported
+        assert reported == sorted(reported)
 
         world.api.put("Pod", member("more", "team"))
         await world.settle(3)

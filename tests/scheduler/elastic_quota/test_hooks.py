@@ -20,7 +20,7 @@ class Diary(QuotaHook):
     def __init__(self, key: str, args: str, handle: Handle) -> None:
         super().__init__(key)
         self.args = args
-        self.heard: list[str] = []
+        self.calls: list[str] = []
 
     def is_quota_updated(self, old: ElasticQuota, new: ElasticQuota) -> bool:
         return old.metadata.annotations.get("mood") != new.metadata.annotations.get("mood")
@@ -35,11 +35,11 @@ class Diary(QuotaHook):
     ) -> None:
         what = f"{shared['was']}>{new.parent if new is not None else ''}"
         if not obj.metadata.name.startswith("koordinator"):
-            self.heard.append(f"{obj.metadata.name} {what.replace('koordinator-root-quota', 'root')}")
+            self.calls.append(f"{obj.metadata.name} {what.replace('koordinator-root-quota', 'root')}")
 
     def on_pod_updated(self, quota: str, old: Pod | None, new: Pod | None) -> None:
         sign = "-" if new is None else "+" if old is None else "="
-        self.heard.append(f"{quota} {sign}{(new or old).metadata.name}")  # type: ignore[union-attr]
+        self.calls.append(f"{quota} {sign}{(new or old).metadata.name}")  # type: ignore[union-attr]
 
     def update_quota_status(self, quota: ElasticQuota, patch: dict[str, Any]) -> dict[str, Any] | None:
         if quota.metadata.name != "team" or "heard" in quota.metadata.annotations:
@@ -82,24 +82,24 @@ def test_hooks_hear_of_quotas_and_pods_and_have_a_say(monkeypatch: pytest.Monkey
         refused = "CheckPod failed for hook plugin mine, err: "
         assert f"{refused}not on Sundays" in world.condition("sunday")["message"]
         assert f"{refused}no manners" in world.condition("rude")["message"]
-        assert diary.heard[:3] == ["dept >root", "team >root", "team +monday"]
+        assert diary.calls[:3] == ["dept >root", "team >root", "team +monday"]
         body = world.api.objects["ElasticQuota"]["quotas", "team"]
         assert body["metadata"]["annotations"]["heard"] == "yes"
 
-        diary.heard.clear()
+        diary.calls.clear()
         body["metadata"]["annotations"]["mood"] = "better"
         world.api.put("ElasticQuota", body)
         await world.settle()
-        assert diary.heard == ["team root>root"]
+        assert diary.calls == ["team root>root"]
 
-        diary.heard.clear()
+        diary.calls.clear()
         world.api.put("ElasticQuota", quota("team", parent="dept", high=9))
         await world.settle()
         world.api.remove("Pod", "monday", "default")
         await world.settle()
         world.api.remove("ElasticQuota", "team", "quotas")
         await world.settle(2)
-        assert diary.heard[:4] == ["team root>", "team >dept", "team -monday", "team dept>"]
+        assert diary.calls[:4] == ["team root>", "team >dept", "team -monday", "team dept>"]
         assert "scheduler_elastic_quota_hook_plugin_latency_count" in world.scheduler.metrics.text()
 
     play(story, configured(), strict=False)

@@ -283,8 +283,8 @@ def test_what_a_quota_uses_beyond_its_runtime_for_long_is_taken_back() -> None:
             "ads-7",
         ]
         assert len([name for name in placed(world) if name.startswith("search")]) == 4
-        told = world.api.events("QuotaOverused")
-        about = {(event.get("regarding") or event["involvedObject"])["name"] for event in told}
+        reported = world.api.events("QuotaOverused")
+        about = {(event.get("regarding") or event["involvedObject"])["name"] for event in reported}
         assert about == {f"ads-{number}" for number in range(4)}
 
     play(story, with_args(monitorAllQuotas=True, delayEvictTime="20s"))

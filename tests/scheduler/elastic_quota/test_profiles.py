@@ -44,13 +44,15 @@ def test_what_concerns_all_is_that_of_the_first_profile_and_others_are_told_so(
 
     play(story, profiles({"delayEvictTime": "20s", "monitorAllQuotas": True}, {"enableRuntimeQuota": False}))
 
-    told = "delayEvictTime, monitorAllQuotas, enableRuntimeQuota of the first profile apply to all profiles"
-    assert [told in each.getMessage() for each in caplog.records if "first profile" in each.getMessage()] == [
-        True
-    ]
+    reported = (
+        "delayEvictTime, monitorAllQuotas, enableRuntimeQuota of the first profile apply to all profiles"
+    )
+    assert [
+        reported in each.getMessage() for each in caplog.records if "first profile" in each.getMessage()
+    ] == [True]
 
 
-def test_each_profile_checks_as_it_is_told_and_all_count_in_the_same_quotas() -> None:
+def test_each_profile_checks_as_it_is_reported_and_all_count_in_the_same_quotas() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="20", memory="64Gi")
         world.api.put("ElasticQuota", quota("ads", high=2, is_parent="true"))
@@ -74,7 +76,7 @@ def test_each_profile_checks_as_it_is_told_and_all_count_in_the_same_quotas() ->
     play(story, profiles({"enableCheckParentQuota": True}, {}))
 
 
-def test_pods_of_every_profile_are_told_when_their_quota_has_more_room() -> None:
+def test_pods_of_every_profile_are_reported_when_their_quota_has_more_room() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="8", memory="64Gi")
         for name in ("search", "ads"):

@@ -42,7 +42,7 @@ class Town:
         for name in (SYSTEM, DEFAULT):
             self.slow.specs[name] = QuotaSpec(name=name, max=ENDLESS)
         self.nodes: dict[str, Amounts] = {}
-        self.told: dict[str, Nanos] = {}
+        self.reported: dict[str, Nanos] = {}
         """Runtimes as of the last step."""
         self.count = 0
         self.node_comes()
@@ -212,8 +212,8 @@ class Town:
         changed = tree.settle()
         slow.begin()
         runtimes = slow.runtimes()
-        assert changed >= {name for name in runtimes if total_of([runtimes[name]]) != self.told.get(name)}
-        self.told = {name: total_of([each]) for name, each in runtimes.items()}
+        assert changed >= {name for name in runtimes if total_of([runtimes[name]]) != self.reported.get(name)}
+        self.reported = {name: total_of([each]) for name, each in runtimes.items()}
         standings: dict[str, Standing] = {}
         for name in (ROOT, *slow.specs):
             quota, other = tree.get(name), anew.get(name)

@@ -215,7 +215,7 @@ def test_what_is_just_enough_for_everybody_is_not_shared_out_in_rounds(
         columns.compute(4 * count - 1, None)
 
 
-def test_rows_are_told_once_when_their_shares_have_changed() -> None:
+def test_rows_are_reported_once_when_their_shares_have_changed() -> None:
     rng = random.Random(7)
     _, columns = columns_of(rng, ARRAYS_FROM, 10)
     columns.compute(10**6, None)
@@ -234,13 +234,13 @@ def test_rows_are_told_once_when_their_shares_have_changed() -> None:
 def test_changed_rows_are_those_whose_shares_are_others_in_want_and_in_plenty(seed: int, count: int) -> None:
     rng = random.Random(seed)
     _, columns = columns_of(rng, count, 100)
-    told = [-1] * count
+    reported = [-1] * count
     for _ in range(6):
         columns.ask(rng.randrange(count), rng.randrange(100), is_computed=False)
         columns.compute(rng.choice((0, 30, 60, 100)) * count, None)
         now = [columns.share(row) for row in range(count)]
-        assert list(columns.take_changed()) == [row for row in range(count) if now[row] != told[row]]
-        told = now
+        assert list(columns.take_changed()) == [row for row in range(count) if now[row] != reported[row]]
+        reported = now
 
 
 @pytest.mark.parametrize("bits", [20, 40, 53, 61])

@@ -172,7 +172,7 @@ def test_nothing_runs_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> 
     play(story, with_args(monitorAllQuotas=True))
 
 
-def test_how_long_steps_take_is_told_by_operation() -> None:
+def test_how_long_steps_take_is_reported_by_operation() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="4")
         world.api.put("ElasticQuota", quota("one", low=2, high=4))

@@ -64,7 +64,7 @@ def remedies(answer: PodAnswer, kind: str) -> list[Remedy]:
     return [each for each in answer.remedies if each.kind == kind]
 
 
-def test_resources_are_told_with_what_is_requested_free_and_missing() -> None:
+def test_resources_are_reported_with_what_is_requested_free_and_missing() -> None:
     bench = Bench(stock_config()).node("n", cpu="4", pods=1)
     bench.running("other", "n", cpu="3")
 
@@ -89,7 +89,7 @@ def test_who_holds_a_host_port_is_named() -> None:
     assert found == ["port 80/TCP of 0.0.0.0 is taken by pod default/nginx"]
 
 
-def test_a_spread_constraint_is_told_with_counts_and_skew() -> None:
+def test_a_spread_constraint_is_reported_with_counts_and_skew() -> None:
     constraint = {
         "maxSkew": 1,
         "topologyKey": "zone",
@@ -137,7 +137,7 @@ def test_pods_that_affinity_is_about_are_named() -> None:
     ]
 
 
-def test_measured_usage_is_told_with_threshold_and_estimate() -> None:
+def test_measured_usage_is_reported_with_threshold_and_estimate() -> None:
     bench = Bench(load_aware(usageThresholds={"cpu": 65})).node("n", cpu="4")
     feed(bench, metric("n", "2500m"))
 
@@ -219,7 +219,7 @@ def numa_bench(policy: str = "SingleNUMANode") -> Bench:
     return bench
 
 
-def test_numa_nodes_are_told_with_what_is_left_and_what_to_free() -> None:
+def test_numa_nodes_are_reported_with_what_is_left_and_what_to_free() -> None:
     bench = numa_bench()
     for number in range(2):
         pod = bench.of(machines.pod(f"held-{number}", cpu="6"))
@@ -237,12 +237,12 @@ def test_numa_nodes_are_told_with_what_is_left_and_what_to_free() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "told"), [("2", "binds 2 CPUs (FullPCPUs, required)"), ("1500m", "binds 1 CPUs (any)")]
+    ("cpu", "reported"), [("2", "binds 2 CPUs (FullPCPUs, required)"), ("1500m", "binds 1 CPUs (any)")]
 )
-def test_how_a_node_binds_a_pod_is_told_as_far_as_it_is_known(cpu: str, told: str) -> None:
+def test_how_a_node_binds_a_pod_is_reported_as_far_as_it_is_known(cpu: str, reported: str) -> None:
     bench = Bench().node("n", cpu="16", labels={"node.koordinator.sh/cpu-bind-policy": "FullPCPUsOnly"})
     feed(bench, from_builtins(machines.report("n"), NodeResourceTopology))
-    assert details(bench, bench.of(machines.pod("web", cpu=cpu)), "NodeNUMAResource")[0] == told
+    assert details(bench, bench.of(machines.pod("web", cpu=cpu)), "NodeNUMAResource")[0] == reported
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def using(*claims: str) -> dict[str, Any]:
     return {"volumes": [{"name": c, "persistentVolumeClaim": {"claimName": c}} for c in claims]}
 
 
-def test_volumes_are_told_with_their_places_users_and_limits() -> None:
+def test_volumes_are_reported_with_their_places_users_and_limits() -> None:
     bench = Bench(stock_config()).node("n", labels={"topology.kubernetes.io/zone": "b"})
     for obj in (
         claim("data", "pv-1"),

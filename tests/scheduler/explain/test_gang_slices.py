@@ -64,8 +64,10 @@ shapes = st.fixed_dictionaries(
 
 @settings(max_examples=30, deadline=None)
 @given(shapes)
-def test_members_that_are_counted_are_told_as_if_they_were_tried_one_by_one(shape: dict[str, Any]) -> None:
-    def told(*, is_counted: bool) -> GangAnswer:
+def test_members_that_are_counted_are_reported_as_if_they_were_tried_one_by_one(
+    shape: dict[str, Any],
+) -> None:
+    def reported(*, is_counted: bool) -> GangAnswer:
         cluster = Bench()
         for number, cpu in enumerate(shape["cpus"]):
             cluster.node(f"n-{number}", cpu=cpu, pods=shape["pods"])
@@ -77,7 +79,7 @@ def test_members_that_are_counted_are_told_as_if_they_were_tried_one_by_one(shap
             counting_from(2 if is_counted else 100, patch)
             return live(cluster)
 
-    counted, tried = told(is_counted=True), told(is_counted=False)
+    counted, tried = reported(is_counted=True), reported(is_counted=False)
 
     assert counted.fit is not None and tried.fit is not None
     assert counted.verdict is tried.verdict
@@ -104,7 +106,7 @@ def test_a_thousand_equal_members_are_counted_beside_the_few_that_differ() -> No
     assert answer.fit is not None and answer.fit.node_count == 100
 
 
-def test_what_takes_too_long_is_cut_short_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_too_long_is_cut_short_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gang_rehearsal, "SLICE_US", 500)
     monkeypatch.setattr(gang_rehearsal, "RESUMED_US_MAX", 400)
     cluster = Bench()

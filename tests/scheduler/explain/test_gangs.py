@@ -134,13 +134,13 @@ def test_what_would_help_is_tried_with_all_members() -> None:
     cluster.node("tainted", cpu="8", taints=[{"key": "gpu", "effect": "NoSchedule"}])
     cluster.pod_group("job", 3).members("job", 3, cpu="3")
 
-    told = changes(cluster.gang("job"))
+    reported = changes(cluster.gang("job"))
 
-    assert "tolerate gpu:NoSchedule, on every member" in told
-    assert "lower the cpu request from 3 to at most 2, on every member" in told
-    assert "lower spec.minMember of default/job from 3 to 2: 2 members would start" in told
-    assert "free 2 cores on n-0" in told
-    assert "add a node like n-0: empty, it takes the member" in told
+    assert "tolerate gpu:NoSchedule, on every member" in reported
+    assert "lower the cpu request from 3 to at most 2, on every member" in reported
+    assert "lower spec.minMember of default/job from 3 to 2: 2 members would start" in reported
+    assert "free 2 cores on n-0" in reported
+    assert "add a node like n-0: empty, it takes the member" in reported
 
 
 def test_members_that_hold_places_count_among_those_that_a_lower_minimum_starts() -> None:
@@ -165,10 +165,10 @@ def test_cordoned_nodes_and_pods_that_leave_are_counted_on() -> None:
     cluster.engine.table.assign(cluster.of(leaving), "n-0")
     cluster.pod_group("job", 2).members("job", 2, cpu="2")
 
-    told = changes(cluster.gang("job"))
+    reported = changes(cluster.gang("job"))
 
-    assert "uncordon cordoned" in told
-    assert "wait until 1 pods that are being deleted have left" in told
+    assert "uncordon cordoned" in reported
+    assert "wait until 1 pods that are being deleted have left" in reported
 
 
 def test_less_important_pods_are_named_when_their_eviction_is_enough() -> None:
@@ -310,7 +310,7 @@ def test_a_gang_that_nodes_and_quota_refuse_is_told_of_both() -> None:
     assert changes(answer) == ["lower spec.minMember of default/job from 4 to 2: 2 members would start"]
 
 
-def test_a_network_that_nobody_looks_at_is_told() -> None:
+def test_a_network_that_nobody_looks_at_is_reported() -> None:
     cluster = bench(1)
     cluster.pod_group("job", 1, **TOGETHER).members("job", 1)
 

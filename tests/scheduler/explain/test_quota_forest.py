@@ -130,7 +130,7 @@ def test_another_tree_has_what_its_root_quota_says_and_leaves_the_default_tree()
     assert default.source == "2 nodes less other trees"
 
 
-def test_quotas_without_a_way_to_the_root_are_told_with_the_reason() -> None:
+def test_quotas_without_a_way_to_the_root_are_reported_with_the_reason() -> None:
     found = forest(
         [
             quota("orphan", "nobody"),

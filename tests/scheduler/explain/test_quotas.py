@@ -76,10 +76,10 @@ def test_a_pod_above_its_quota_says_what_is_used_and_who_lends() -> None:
 def test_what_would_help_is_computed() -> None:
     cluster = story()
 
-    told = changes(cluster.ask(cluster.pod("web", "ads", "4")))
+    reported = changes(cluster.ask(cluster.pod("web", "ads", "4")))
 
     # No minimum helps: what search uses is its own, and ads has all the rest already.
-    assert told == {
+    assert reported == {
         "requests": "lower the cpu request from 4 to at most 2",
         "quota-own": "wait until pods of ads that use 2 of cpu have ended",
         "node": "add nodes with 2 of cpu",

@@ -71,7 +71,7 @@ def test_two_changes_are_combined_when_none_alone_is_enough() -> None:
     assert found.change == ("remove disk=ssd from the node selector and tolerate dedicated=db:NoSchedule")
 
 
-def test_room_to_free_is_told_for_the_nearest_node() -> None:
+def test_room_to_free_is_reported_for_the_nearest_node() -> None:
     bench = Bench(stock_config()).node("near", cpu="4").node("far", cpu="4")
     bench.running("x", "near", cpu="2")
     bench.running("y", "far", cpu="4")

@@ -60,7 +60,7 @@ async def test_a_waiting_pod_is_explained_with_its_place_in_the_queue() -> None:
     assert "Insufficient cpu" in condition["message"]
 
 
-async def test_a_pod_that_is_refused_as_a_whole_is_told_with_every_node() -> None:
+async def test_a_pod_that_is_refused_as_a_whole_is_reported_with_every_node() -> None:
     api = FakeCluster(SystemClock())
     api.put("Node", node("n-0", cpu="4"))
     claim = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
@@ -80,7 +80,7 @@ async def test_a_placed_pod_is_explained_on_its_node() -> None:
     assert (status, body["verdict"], body["node"]) == (200, "Bound", "n-0")
 
 
-async def test_unknown_names_and_bad_numbers_are_told() -> None:
+async def test_unknown_names_and_bad_numbers_are_reported() -> None:
     answers = await asked("shop/web", "default/big?nodes=n-9", "default/big?best=many")
 
     assert answers[0] == (404, {"message": "cannot find pod shop/web", "alike": ["default/web"]})
@@ -101,11 +101,11 @@ async def test_a_gang_is_explained_by_its_name() -> None:
     async with scheduler.following(), TestClient(server) as client:
         found = await (await client.get("/apis/v1/explain/gangs/default/job")).json()
         missing = await client.get("/apis/v1/explain/gangs/default/jobs")
-        told = await missing.json()
+        reported = await missing.json()
 
     assert (found["verdict"], found["fit"]["fitting"]) == ("Unschedulable", 1)
     assert "1 of 2 members fit; the 2nd" in found["sentence"]
-    assert (missing.status, told["alike"]) == (404, ["default/job"])
+    assert (missing.status, reported["alike"]) == (404, ["default/job"])
     assert scheduler.table.assumed_count == 0
 
 
@@ -120,16 +120,16 @@ def test_the_same_name_elsewhere_comes_before_similar_ones() -> None:
     assert "c/other" not in names_alike("b/web", known)
 
 
-async def test_the_nodes_that_are_asked_about_are_told_and_no_other() -> None:
+async def test_the_nodes_that_are_asked_about_are_reported_and_no_other() -> None:
     api = FakeCluster(SystemClock())
     for name in ("n-0", "n-1", "n-2"):
         api.put("Node", node(name, cpu="4"))
     api.put("Pod", pod("big", cpu="8"))
     scheduler = Scheduler(api, seed=1)
-    told = []
+    reported = []
     async with scheduler.following():
         [known] = scheduler.caches.pods.list()
         for nodes in (("n-1",), ("n-2", "n-0"), None):
             found = await explain_live(scheduler, known, PodQuestion(nodes=nodes))
-            told.append(sorted(each.node for each in found.nodes))
-    assert told == [["n-1"], ["n-0", "n-2"], ["n-0", "n-1", "n-2"]]
+            reported.append(sorted(each.node for each in found.nodes))
+    assert reported == [["n-1"], ["n-0", "n-2"], ["n-0", "n-1", "n-2"]]

@@ -22,7 +22,7 @@ def hinted(bench: Bench, names: list[str], *, cpu: str = "1") -> PodInfo:
     return bench.of(body)
 
 
-def test_preferred_nodes_that_do_not_take_the_pod_are_told() -> None:
+def test_preferred_nodes_that_do_not_take_the_pod_are_reported() -> None:
     bench = Bench().node("full", cpu="1").node("large", cpu="64")
 
     answer = bench.ask(hinted(bench, ["full", "gone"], cpu="2"))

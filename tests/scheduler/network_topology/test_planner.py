@@ -190,7 +190,7 @@ def test_the_least_are_placed_where_there_is_no_room_for_all() -> None:
     assert not desk.plan(members, must("Block"), least=5).plan.is_placed
 
 
-def test_why_not_is_told_for_each_node_and_for_all_together() -> None:
+def test_why_not_is_reported_for_each_node_and_for_all_together() -> None:
     desk = Desk([(4, "s", "b"), (2, "s", "b"), (1, "s", "b2")])
     members = [desk.pod(f"m{number}", 2) for number in range(4)]
 

@@ -100,8 +100,8 @@ def test_without_a_tree_a_gang_that_asks_for_one_waits_for_it() -> None:
         gang(world, "job", 2, BLOCK)
         await world.settle(5)
         assert nodes_of(world, "job") == []
-        told = [world.condition(name).get("message", "") for name in ("job-0", "job-1")]
-        assert "no cluster network topology" in "".join(told)
+        reported = [world.condition(name).get("message", "") for name in ("job-0", "job-1")]
+        assert "no cluster network topology" in "".join(reported)
         fabric(world)
         await world.settle(30)
         assert sorted(blocks_of(world, "job").values()) == [2]
@@ -109,7 +109,7 @@ def test_without_a_tree_a_gang_that_asks_for_one_waits_for_it() -> None:
     play(story, **on())
 
 
-def test_a_full_spine_is_told_with_what_each_place_takes() -> None:
+def test_a_full_spine_is_reported_with_what_each_place_takes() -> None:
     async def story(world: World) -> None:
         fabric(world, cpu="4")
         for name in ("s0-b0-n0", "s0-b1-n0", "s1-b1-n1"):

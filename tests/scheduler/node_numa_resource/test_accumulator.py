@@ -138,7 +138,7 @@ def test_a_cpu_id_that_no_mask_can_hold_is_refused() -> None:
     threads=st.integers(1, 2),
     numbering=st.sampled_from(["thread by thread", "core by core"]),
 )
-def test_cores_are_told_by_arithmetic_as_one_by_one(cpus: int, threads: int, numbering: str) -> None:
+def test_cores_are_reported_by_arithmetic_as_one_by_one(cpus: int, threads: int, numbering: str) -> None:
     cores = 8
     rows = [
         (core // 4, core // 4, core, core * threads + thread)

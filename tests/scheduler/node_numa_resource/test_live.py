@@ -110,7 +110,7 @@ def test_a_new_leader_leaves_every_cpu_where_it_is() -> None:
     play(story)
 
 
-def test_people_are_told_when_a_pod_shares_numa_nodes_that_it_wants_alone() -> None:
+def test_people_are_reported_when_a_pod_shares_numa_nodes_that_it_wants_alone() -> None:
     async def story(world: World) -> None:
         world.api.put("Node", node("a"))
         world.api.put("NodeResourceTopology", report("a"))

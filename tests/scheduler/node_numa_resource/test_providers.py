@@ -84,7 +84,7 @@ async def test_cpus_are_bound_where_the_card_is_until_that_numa_node_is_full() -
     assert isinstance(refused, Unplaced)
 
 
-def test_a_node_that_the_provider_refuses_is_told_by_its_reason() -> None:
+def test_a_node_that_the_provider_refuses_is_reported_by_its_reason() -> None:
     cluster, _ = cluster_of("bare")
 
     refused = cluster.run(with_card("p"))

@@ -217,8 +217,8 @@ def test_a_time_that_nobody_can_read_is_told_and_holds_up_nobody() -> None:
         await asyncio.sleep(60)
         assert phase_of(await world.get("room")) == "Failed", late
         assert phase_of(await world.get("odd")) == "Available"
-        [told] = await world.events("InvalidReservation")
-        assert "odd: spec.ttl" in told
+        [reported] = await world.events("InvalidReservation")
+        assert "odd: spec.ttl" in reported
 
     play(story)
 

@@ -193,8 +193,8 @@ class Life:
             is_once = each.spec.allocate_once is not False
             assert not (is_once and using), f"{each.key} is used up"
             alive = [pod for pod in using if pod.status.phase not in ("Succeeded", "Failed")]
-            told = sorted(owner.name for owner in each.status.current_owners)
-            assert told == sorted(pod.metadata.name for pod in alive), each.key
+            reported = sorted(owner.name for owner in each.status.current_owners)
+            assert reported == sorted(pod.metadata.name for pod in alive), each.key
             assert each.status.allocated.get("cpu", "0") == str(len(alive)), each.status
 
 

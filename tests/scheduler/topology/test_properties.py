@@ -159,7 +159,7 @@ class Story:
     def set_namespace(self, name: str) -> None:
         labels = {"team": self.rng.choice("rs")} if self.writer.some(0.8) else {}
         self.cluster.namespaces[name] = labels
-        self.tell(from_builtins({"metadata": {"name": name, "labels": labels}}, Namespace))
+        self.deliver(from_builtins({"metadata": {"name": name, "labels": labels}}, Namespace))
 
     def set_owner(self) -> None:
         """No event of its own: pods refused by default constraints then wait for the next one."""
@@ -170,23 +170,23 @@ class Story:
         body = {"metadata": {"name": "own", "namespace": namespace}, "spec": {"selector": selector}}
         view = from_builtins(body, OWNER_VIEWS[kind])
         if self.cluster.owners.pop(key, None) is not None and self.writer.some(0.4):
-            self.tell(view, gone=True)
+            self.deliver(view, gone=True)
             return
         self.cluster.owners[key] = {"matchLabels": labels}
-        self.tell(view)
+        self.deliver(view)
 
     def set_service(self) -> None:
         namespace = self.rng.choice(NAMESPACES)
         meta = {"name": "svc", "namespace": namespace}
         old = self.cluster.services.pop((namespace, "svc"), None)
         if old is not None:
-            self.tell(from_builtins({"metadata": meta, "spec": {"selector": old}}, Service), gone=True)
+            self.deliver(from_builtins({"metadata": meta, "spec": {"selector": old}}, Service), gone=True)
         if old is None or self.writer.some(0.5):
             selector = self.rng.choice(({"tier": "x"}, {"version": "1", "tier": "y"}, {}))
             self.cluster.services[(namespace, "svc")] = selector
-            self.tell(from_builtins({"metadata": meta, "spec": {"selector": selector}}, Service))
+            self.deliver(from_builtins({"metadata": meta, "spec": {"selector": selector}}, Service))
 
-    def tell(self, obj: Object, *, gone: bool = False) -> None:
+    def deliver(self, obj: Object, *, gone: bool = False) -> None:
         for handle in self.engine.handles:
             for watch in handle.watches:
                 if watch.view is type(obj):

@@ -17,7 +17,7 @@ from koordinator.manager.config import colocation_config
 from koordinator.manager.config.colocation_config import ColocationState
 from koordinator.manager.noderesource import account, batch, decide, target
 from koordinator.manager.noderesource.decide import Withdrawal
-from koordinator.manager.noderesource.rows import tell_amounts, zone_capacity, zones_target
+from koordinator.manager.noderesource.rows import has_cpu_or_memory, zone_capacity, zones_target
 from koordinator.manager.per_node import node_objects
 
 _CONFIG = slo_config.COLOCATION
@@ -53,7 +53,7 @@ def _calculate(case: dict[str, Any]) -> Any:
     (amounts,) = decide.batch_amounts([known], [wanted.reclaim]).tolist()
     answer: dict[str, Any] = _amounts(amounts)
     found = [from_builtins(zone, Zone) for zone in case.get("nrtZones") or ()]
-    if tell_amounts(found):
+    if has_cpu_or_memory(found):
         demands = account.zone_demands(pods, report, len(found))
         capacities = [zone_capacity(zone) for zone in found]
         (rows,) = decide.zone_batch_amounts(

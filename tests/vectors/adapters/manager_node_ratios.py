@@ -25,7 +25,9 @@ def normalization(case: dict[str, Any]) -> Any:
     match case["op"]:
         case "calculate":
             config = _decode(slo_config.CPU_NORMALIZATION, case["config"])
-            ratio = cpu_normalization.node_ratio(config, "n", case["nodeLabels"] or {}, lambda: _told(case))
+            ratio = cpu_normalization.node_ratio(
+                config, "n", case["nodeLabels"] or {}, lambda: _reported(case)
+            )
             return {"ratio": node_labels.cpu_normalization_ratio_text(ratio)}
         case "modelRatio":
             strategy = _decode(slo_config.CPU_NORMALIZATION, case["strategy"])
@@ -49,7 +51,7 @@ def _info(case: dict[str, Any]) -> CPUBasicInfo:
     return found
 
 
-def _told(case: dict[str, Any]) -> CPUBasicInfo:
+def _reported(case: dict[str, Any]) -> CPUBasicInfo:
     info = CPU_BASIC_INFO.read(case["topologyAnnotations"] or {})
     if info is None:
         raise ProtocolError("NodeResourceTopology n", CPU_BASIC_INFO.key, "not reported")

@@ -76,14 +76,14 @@ def admission(case: Case) -> Any:
     }
 
 
-def _take_over(tree: GroupQuotaTree, told: Case) -> None:
+def _take_over(tree: GroupQuotaTree, reported: Case) -> None:
     """Figures of a quota as they are told, instead of those that pods make."""
-    tree.set_quota(spec_of(told))
-    quota = tree.get(told["name"])
+    tree.set_quota(spec_of(reported))
+    quota = tree.get(reported["name"])
     assert quota is not None
-    quota.below.used = nanos_of(resource_list.of(told.get("used") or {}))
-    quota.below.non_preemptible_used = nanos_of(resource_list.of(told.get("nonPreemptibleUsed") or {}))
-    quota.runtime = nanos_of(resource_list.of(told.get("runtime") or {}))
+    quota.below.used = nanos_of(resource_list.of(reported.get("used") or {}))
+    quota.below.non_preemptible_used = nanos_of(resource_list.of(reported.get("nonPreemptibleUsed") or {}))
+    quota.runtime = nanos_of(resource_list.of(reported.get("runtime") or {}))
 
 
 def preemption(case: Case) -> Any:

@@ -166,7 +166,7 @@ async def _huawei_chip(
     memory = await ask("memory", *of_chip)
     size = memory.size_bytes("HBM Capacity(MB)") or memory.size_bytes("DDR Capacity(MB)")
     if not size:
-        raise ToolError(tool, f"memory of NPU {npu} chip {chip} is not told")
+        raise ToolError(tool, f"memory of NPU {npu} chip {chip} is not reported")
     cores, cpus = NPU_CORES.get(model), NPU_CPUS.get(model)
     if cores is None:
         cores = (await ask("common", *of_chip)).number("Aicore Count")
@@ -198,28 +198,28 @@ async def read_cambricon(run: Run, cards: Collection[PCIDevice]) -> list[XPUDevi
     tool = "cnmon"
     found = []
     for head, block in blocks(await run((tool, "info")), _CAMBRICON_CARD):
-        said = values(tool, block)
+        fields = values(tool, block)
         memory = values(tool, block.partition("Physical Memory Usage")[2])
         size = memory.size_bytes("Total")
         if not size:
-            raise ToolError(tool, f"memory of card {head[1]} is not told")
+            raise ToolError(tool, f"memory of card {head[1]} is not reported")
         found.append(
             XPUDevice(
                 vendor="cambricon",
-                model=said.text("Product Name").replace(" ", "-"),
-                uuid=said.text("UUID", f"mlu-{head[1]}"),
+                model=fields.text("Product Name").replace(" ", "-"),
+                uuid=fields.text("UUID", f"mlu-{head[1]}"),
                 minor=head[1],
                 resources=_gpu(size),
-                topology=_place(cards, _cambricon_bus_id(said, cards)),
-                status=_status(said.text("Health"), "", ""),
+                topology=_place(cards, _cambricon_bus_id(fields, cards)),
+                status=_status(fields.text("Health"), "", ""),
             )
         )
     return found
 
 
-def _cambricon_bus_id(said: ToolValues, cards: Collection[PCIDevice]) -> str:
+def _cambricon_bus_id(fields: ToolValues, cards: Collection[PCIDevice]) -> str:
     """Return the address, which the tool prints in parts; in hexadecimal or decimal digits, as the bus tells."""
-    parts = [said.text(key) for key in ("Domain ID", "Bus num", "Device", "Function")]
+    parts = [fields.text(key) for key in ("Domain ID", "Bus num", "Device", "Function")]
     known = {card.bus_id for card in cards}
     for base in (16, 10):
         try:
@@ -278,10 +278,10 @@ async def read_metax(run: Run, cards: Collection[PCIDevice]) -> list[XPUDevice]:
     found = []
     for listed in _METAX_LISTED.finditer(await run((tool, "-L"))):
         minor = listed["minor"]
-        said = memory.get(minor)
-        size = said.size_bytes("vram total") or said.size_bytes("vis_vram total") if said else None
+        amounts = memory.get(minor)
+        size = amounts.size_bytes("vram total") or amounts.size_bytes("vis_vram total") if amounts else None
         if not size:
-            raise ToolError(tool, f"memory of GPU {minor} is not told")
+            raise ToolError(tool, f"memory of GPU {minor} is not reported")
         is_fit = listed["state"].strip().lower() == "available"
         found.append(
             XPUDevice(

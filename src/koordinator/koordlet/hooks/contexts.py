@@ -294,10 +294,10 @@ def batch_resources_of(pod: Pod, running: Iterable[Container]) -> Mapping[str, C
     if found:
         return found
     try:
-        told = EXTENDED_RESOURCE_SPEC.read(pod.metadata.annotations)
+        spec = EXTENDED_RESOURCE_SPEC.read(pod.metadata.annotations)
     except ProtocolError:
         return None  # told by the webhook that wrote it; nothing known means left alone
-    return told.containers or None if told is not None else None
+    return spec.containers or None if spec is not None else None
 
 
 def _batch(amounts: ResourceList) -> ResourceList:

@@ -134,7 +134,7 @@ class ResctrlHook(Hook):
         text = pod.annotations.get(labels.RESCTRL, "")
         if group.name not in self._made_s or self._texts.get(group.name) != text:
             problem = self._make(group)
-            self._tell(pod.uid, group.name, problem)
+            self._report_problem(pod.uid, group.name, problem)
             if problem is not None:
                 return
             self._made_s.setdefault(group.name, self.shared.clock.now())
@@ -231,7 +231,7 @@ class ResctrlHook(Hook):
                 f"{self._path(name)}/tasks", missing, owner=self.name, reason=REASON
             )
 
-    def _tell(self, uid: str, name: str, problem: FileProblem | None) -> None:
+    def _report_problem(self, uid: str, name: str, problem: FileProblem | None) -> None:
         """An event on the pod, once per outcome."""
         record = self.shared.view.pods.get(uid)
         text = "" if problem is None else f"{problem} {self.shared.host.resctrl.last_error()}".strip()

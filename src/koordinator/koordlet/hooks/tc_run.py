@@ -107,7 +107,7 @@ class TCNetworkQoS(Hook):
             await self._carry_out(wanted)
         except _Failed as error:
             self._done = None
-            self._tell(str(error))
+            self._report_problem(str(error))
             return
         self._done, self._problem = wanted, ""
 
@@ -301,7 +301,7 @@ class TCNetworkQoS(Hook):
     def _mark(self, card: str) -> str:
         return f"{self.shared.host.roots.sys}/class/net/{card}"
 
-    def _tell(self, problem: str) -> None:
+    def _report_problem(self, problem: str) -> None:
         if problem != self._problem:
             log.warning("network QoS not applied", extra={"problem": problem})
         self._problem = problem

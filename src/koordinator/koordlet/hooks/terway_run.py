@@ -121,12 +121,12 @@ class TerwayQoS(Hook):
             problem = self.shared.executor.perform(
                 path, text, functools.partial(self._replace, path, text), self.name, REASON
             )
-            self._tell(path, "" if problem is None else str(problem))
+            self._report_problem(path, "" if problem is None else str(problem))
             if problem is not None:
                 return
         self._texts[path] = text
 
-    def _tell(self, path: str, problem: str) -> None:
+    def _report_problem(self, path: str, problem: str) -> None:
         """Say once that Terway hears nothing: its directory may not be mounted into our container."""
         if problem and problem != self._problems.get(path):
             log.warning("Terway configuration not written", extra={"problem": problem})

@@ -85,9 +85,9 @@ class Trainer:
         by_pods = reclaimable.by_pods(allocatable, prod, margin, self._config.cold_start_s)
         by_class = reclaimable.by_class(allocatable, prod, common, margin)
         both = reclaimable.cautious(by_pods, by_class)
-        self._tell("podReclaimablePredictor", by_pods)
-        self._tell("priorityReclaimablePredictor", by_class)
-        self._tell("minPredictor", both)
+        self._set_metrics("podReclaimablePredictor", by_pods)
+        self._set_metrics("priorityReclaimablePredictor", by_class)
+        self._set_metrics("minPredictor", both)
         return both
 
     def _usages(self, now_s: float) -> dict[str, TrainingUsage]:
@@ -179,7 +179,7 @@ class Trainer:
                 return
             self.models.saved([model], now_s)
 
-    def _tell(self, predictor: str, prediction: Prediction) -> None:
+    def _set_metrics(self, predictor: str, prediction: Prediction) -> None:
         metrics = self._shared.metrics
         _set(metrics.predicted_reclaimable, predictor, prediction.reclaimable)
         _set(metrics.predicted_peak, predictor, prediction.peak)

@@ -362,7 +362,7 @@ class BlkIO:
         self._take_back(plan)
         results = self._shared.executor.update([*removed, *updates], owner=self.name, cacheable=False)
         unmet = [problem for each in results if (problem := self._unmet(each))]
-        self._tell(frozenset((*plan.problems, *unmet)))
+        self._report_problem(frozenset((*plan.problems, *unmet)))
         return not unmet
 
     def _unmet(self, result: Result) -> str:
@@ -402,7 +402,7 @@ class BlkIO:
         if keys:
             executor.restore(self.name, keys=keys)
 
-    def _tell(self, problems: frozenset[str]) -> None:
+    def _report_problem(self, problems: frozenset[str]) -> None:
         for problem in sorted(problems - self._reported):
             log.warning("disk not limited as configured", extra={"problem": problem})
         self._reported = problems

@@ -282,7 +282,7 @@ class CPUSuppress:
         self._shared.executor.restore(self.name, REASON)
         self._is_quota_undone = False
 
-    def _tell(self, kind: str, cores: float) -> None:
+    def _set_metrics(self, kind: str, cores: float) -> None:
         """Tell what best-effort pods are held to, by the one policy in force."""
         self._shared.metrics.be_suppress_cpu.reset()
         self._shared.metrics.be_suppress_cpu.set(cores, kind)
@@ -367,7 +367,7 @@ class CPUSuppress:
         if old is None:
             self._skip("the CPUs of best-effort pods cannot be read")
             return False
-        self._tell_starved(not facts.usable.cpus)
+        self._report_starvation(not facts.usable.cpus)
         if facts.usable.cpus:
             decision = cpu_suppress.decide_cpuset(be_milli, old, facts.machine_count, facts.usable)
             cpus = decision.cpus if decision.cpus is not None else old & facts.usable.cpus
@@ -376,7 +376,7 @@ class CPUSuppress:
         is_less = len(cpus) < len(old)
         if not cpus or (only_less and not is_less) or (len(cpus) > len(old) and self._is_held()):
             return False
-        self._tell("cpuset", len(cpus))
+        self._set_metrics("cpuset", len(cpus))
         wanted = best_effort_cpus.alike(cpus)
         if facts.is_static and facts.recovery:
             wanted = TreeCPUs(facts.recovery, facts.recovery, cpus)
@@ -390,7 +390,7 @@ class CPUSuppress:
         left_alone = self._pods_now().bound_groups if is_managed else frozenset()
         self._cpus.give(best_effort_cpus.alike(facts.recovery, left_alone), REASON)
 
-    def _tell_starved(self, is_starved: bool) -> None:
+    def _report_starvation(self, is_starved: bool) -> None:
         node = self._view.node
         if is_starved and not self._is_starved and node is not None:
             message = (
@@ -416,7 +416,7 @@ class CPUSuppress:
         is_less = old_us == UNLIMITED or decision.quota_us < old_us
         if not decision.is_written or (only_less and not is_less) or (not is_less and self._is_held()):
             return False
-        self._tell("cfsQuota", decision.quota_us / CFS_PERIOD_US)
+        self._set_metrics("cfsQuota", decision.quota_us / CFS_PERIOD_US)
         if decision.quota_us == old_us or not self._write_quota(decision.quota_us):
             return False
         message = f"update BE group to cfs_quota: {decision.quota_us}"

@@ -73,7 +73,7 @@ class PSIEvict(EvictionStrategy):
     def __init__(self, shared: Shared, evictor: CarriesOut) -> None:
         super().__init__(shared, evictor)
         self._above_since_s: float | None = None
-        self._is_told = False
+        self._is_reported = False
 
     def tasks(self, now_s: float) -> list[EvictionTask]:
         settings, view = self.settings(PSI, PSISettings), self._shared.view
@@ -108,9 +108,9 @@ class PSIEvict(EvictionStrategy):
     def _memory(self) -> Pressure | None:
         group = cgroup_layout.class_dir(self._shared.view.driver, KubeQoS.GUARANTEED)  # the group of all pods
         stall = self._stall(Knob.MEMORY_PRESSURE, group)
-        if stall is None and not self._is_told:
+        if stall is None and not self._is_reported:
             log.warning("eviction by pressure is off: the kernel reports no PSI", extra={"group": group})
-        self._is_told = stall is None
+        self._is_reported = stall is None
         return stall.full if stall is not None else None
 
     def _services_percent(self) -> float | None:

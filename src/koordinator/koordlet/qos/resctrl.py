@@ -198,7 +198,7 @@ class ResctrlStrategy:
                 problem = executor.remove_directory(
                     f"{self._host.root}/{group}", owner=self.name, reason=REASON
                 )
-                self._tell(group, problem)
+                self._report_problem(group, problem)
         executor.restore(self.name)
         self._seen = None
 
@@ -211,7 +211,7 @@ class ResctrlStrategy:
             if not is_wanted or not (support.cache and support.bandwidth):
                 return None
             executor = self._shared.executor
-            self._tell(
+            self._report_problem(
                 "mount", executor.perform(self._host.root, "mounted", self._host.mount, self.name, REASON)
             )
         full_mask, caches = self._host.full_mask(), self._host.cache_ids()
@@ -237,7 +237,7 @@ class ResctrlStrategy:
     def _make(self, group: str) -> None:
         executor, path = self._shared.executor, f"{self._host.root}/{group}"
         executor.claim(self._host.root, group, owner=self.name)
-        self._tell(group, executor.make_directory(path, owner=self.name, reason=REASON))
+        self._report_problem(group, executor.make_directory(path, owner=self.name, reason=REASON))
 
     def _divide(self, group: str, line: str) -> None:
         problem = self._shared.executor.write_file(
@@ -248,7 +248,9 @@ class ResctrlStrategy:
             part=line.partition(":")[0],
             is_held=lambda content: not schemata.needs_write(content, line),
         )
-        self._tell(f"{group} {line[:2]}", problem, self._host.last_error() if problem is not None else "")
+        self._report_problem(
+            f"{group} {line[:2]}", problem, self._host.last_error() if problem is not None else ""
+        )
 
     def _fill(self, group: str, threads: set[int]) -> None:
         have = self._tasks(group)
@@ -267,7 +269,7 @@ class ResctrlStrategy:
         try:
             return self._host.tasks(group)
         except ContentError as error:
-            self._tell(f"{group} tasks", None, str(error))
+            self._report_problem(f"{group} tasks", None, str(error))
             return None
 
     def _threads(self, strategy: ResourceQOSStrategy) -> dict[str, set[int]]:
@@ -283,10 +285,10 @@ class ResctrlStrategy:
                 try:
                     threads.update(cgroups.tasks(each) or ())
                 except ContentError as error:
-                    self._tell(each, None, str(error))
+                    self._report_problem(each, None, str(error))
         return wanted
 
-    def _tell(self, what: str, problem: FileProblem | None, detail: str = "") -> None:
+    def _report_problem(self, what: str, problem: FileProblem | None, detail: str = "") -> None:
         text = " ".join(filter(None, (str(problem) if problem is not None else "", detail)))
         if text and self._reported.get(what) != text:
             log.warning("resctrl not applied", extra={"what": what, "problem": text})

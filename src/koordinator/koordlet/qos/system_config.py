@@ -153,7 +153,7 @@ class SystemConfigStrategy:
                 problems.append(str(problem))
         if strategy.sched_features:
             problems += self._set_features(strategy, features)
-        self._tell(frozenset(problems))
+        self._report_problem(frozenset(problems))
 
     def _set_features(self, strategy: SystemStrategy, path: str | None) -> list[str]:
         """Features that differ, one word per write; what is wrong with them."""
@@ -182,7 +182,7 @@ class SystemConfigStrategy:
         below_proc = file.startswith(BELOW_PROC_SYS)
         return machine.sysctl_path(file) if below_proc else machine.mm_path(file)
 
-    def _tell(self, problems: frozenset[str]) -> None:
+    def _report_problem(self, problems: frozenset[str]) -> None:
         for problem in sorted(problems - self._reported):
             log.warning("kernel settings not applied", extra={"problem": problem})
         self._reported = problems

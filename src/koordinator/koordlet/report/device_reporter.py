@@ -60,7 +60,7 @@ class GPUHealth:
         self._faults: dict[str, tuple[Fault, float | None]] = {}
         """With the time from which on the card is fit again, None: never."""
 
-    def heard(self, events: Iterable[XidEvent], now_s: float) -> None:
+    def on_xid_events(self, events: Iterable[XidEvent], now_s: float) -> None:
         """Note errors; one without a card is of all of them."""
         for event in events:
             fault = device.xid_fault(event.xid)
@@ -109,7 +109,7 @@ class DeviceReporter:
             rng=random.Random(shared.rng.getrandbits(64)),
             field_selector=f"metadata.name={shared.config.node_name}",
         )
-        self._stored.add_handler(self._heard, lambda _, new: self._heard(new), self._heard)
+        self._stored.add_handler(self._on_stored, lambda _, new: self._on_stored(new), self._on_stored)
         self._written: Device | None = None
         """What we wrote last, until the cache hears of it or of anything else."""
         self._matched: tuple[Device, DeviceReport] | None = None
@@ -129,7 +129,7 @@ class DeviceReporter:
         """One round. Errors of cards are heard of even while the API is away."""
         now_s = self._shared.clock.now()
         if self._gpus and self._shared.gpus is not None:
-            self._health.heard(self._shared.gpus.errors(), now_s)
+            self._health.on_xid_events(self._shared.gpus.errors(), now_s)
         node = self._shared.view.node
         if node is None or not self._stored.synced.is_set():
             self._rounds.waited()
@@ -234,7 +234,7 @@ class DeviceReporter:
             self._outage.ended()
             self._matched = (self._written, found)
 
-    def _heard(self, _: Device) -> None:
+    def _on_stored(self, _: Device) -> None:
         self._written = None
 
 

@@ -98,7 +98,7 @@ class TopologyReporter:
             rng=random.Random(shared.rng.getrandbits(64)),
             field_selector=f"metadata.name={shared.config.node_name}",
         )
-        self._stored.add_handler(self._heard, lambda _, new: self._heard(new), self._heard)
+        self._stored.add_handler(self._on_stored, lambda _, new: self._on_stored(new), self._on_stored)
         self._written: NodeResourceTopology | None = None
         """What we wrote last, until the cache hears of it or of anything else."""
         self._matched: tuple[NodeResourceTopology, NodeResourceTopology] | None = None
@@ -128,7 +128,7 @@ class TopologyReporter:
             computed = topology_object.compute(inputs, self._pinned)
             self._pinned = topology_object.pinned(inputs) or self._pinned
             self._inputs = inputs
-            self._tell(computed.problems)
+            self._report_problem(computed.problems)
             if topology.is_changed(view.topology, computed.object):
                 view.topology = computed.object
                 view.changed(Topic.TOPOLOGY)
@@ -157,7 +157,7 @@ class TopologyReporter:
             kubelet=kubelet,
         )
 
-    def _tell(self, problems: dict[str, str]) -> None:
+    def _report_problem(self, problems: dict[str, str]) -> None:
         """Say each problem once; those of annotations to whoever looks at the Node."""
         for part, problem in problems.items():
             if self._problems.get(part) == problem:
@@ -209,5 +209,5 @@ class TopologyReporter:
     def _newest(self) -> NodeResourceTopology | None:
         return self._written or self._stored.get(self._shared.config.node_name)
 
-    def _heard(self, _: NodeResourceTopology) -> None:
+    def _on_stored(self, _: NodeResourceTopology) -> None:
         self._written = None

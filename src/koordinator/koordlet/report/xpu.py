@@ -100,7 +100,7 @@ class XPUFiles:
         path = f"{self._directory}/{name}"
         text = self._files.read(path)
         if text is None:
-            self._tell(name, str(self._files.why(path) or f"{path} cannot be read"))
+            self._report_problem(name, str(self._files.why(path) or f"{path} cannot be read"))
             return
         if text == self._texts.get(name):
             return
@@ -108,11 +108,11 @@ class XPUFiles:
         try:
             self._devices[name] = parse_files({name: text})
         except ProtocolError as error:
-            self._tell(name, str(error))
+            self._report_problem(name, str(error))
             return
         self._reported.pop(name, None)
 
-    def _tell(self, name: str, problem: str) -> None:
+    def _report_problem(self, name: str, problem: str) -> None:
         if self._reported.get(name) != problem:
             self._reported[name] = problem
             log.warning("accelerators of a file keep their last values", extra={"problem": problem})

@@ -68,7 +68,7 @@ class NodeKubelet:
             self._client = KubeletClient(
                 found,
                 timeout_s=self._config.timeout_s,
-                on_answer=functools.partial(_tell, self._metrics),
+                on_answer=functools.partial(_set_metrics, self._metrics),
                 authorization=self._authorization if self._identity.authorization is not None else None,
             )
             log.info("kubelet address taken from the Node", extra={"url": found.url})
@@ -106,5 +106,5 @@ def access(node: Node, config: KubeletClientConfig, identity: KubeletIdentity) -
     )
 
 
-def _tell(metrics: AgentMetrics, verb: str, path: str, code: str, seconds: float) -> None:
+def _set_metrics(metrics: AgentMetrics, verb: str, path: str, code: str, seconds: float) -> None:
     metrics.kubelet_request.of(verb, path, code).observe(seconds)

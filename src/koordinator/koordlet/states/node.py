@@ -104,12 +104,12 @@ class NodeState(FollowedState[Node]):
     def _seen(self, found: Node) -> None:
         view = self._shared.view
         old, view.node = view.node, found
-        self._tell(found)
+        self._set_metrics(found)
         self.synced.set()
         if old is None or _described(old) != _described(found):
             view.changed(Topic.NODE)
 
-    def _tell(self, node: Node) -> None:
+    def _set_metrics(self, node: Node) -> None:
         gauge = self._shared.metrics.allocatable
         gauge.reset()
         allocatable = node.status.allocatable

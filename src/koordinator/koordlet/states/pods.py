@@ -79,11 +79,11 @@ class PodLifecycle:
     async def next(self) -> list[PodEvent]:
         """Wait for events and return them: at least one, unless it concerns neither pods nor containers."""
         events: list[PodEvent] = []
-        told = await self._inotify.next()
-        if any(each.change is GroupChange.OVERFLOW for each in told):
+        changes = await self._inotify.next()
+        if any(each.change is GroupChange.OVERFLOW for each in changes):
             return self.rescan()
-        for each in told:
-            events += self._told(each)
+        for each in changes:
+            events += self._pod_events(each)
         return events
 
     def rescan(self) -> list[PodEvent]:
@@ -102,7 +102,7 @@ class PodLifecycle:
             events += self._pod_seen(group, uid)
         return events
 
-    def _told(self, event: DirectoryEvent) -> Iterator[PodEvent]:
+    def _pod_events(self, event: DirectoryEvent) -> Iterator[PodEvent]:
         if not event.is_directory or not event.name:
             return
         parent = event.directory.removeprefix(self._base).strip("/")
@@ -204,14 +204,14 @@ async def find_driver(host: Host, kubelet: Kubelet | None) -> Driver | None:
     if kubelet is None:
         return None
     try:
-        told = (await kubelet.config()).get("cgroupDriver") or Driver.CGROUPFS
+        driver = (await kubelet.config()).get("cgroupDriver") or Driver.CGROUPFS
     except KubeletError as error:
         log.debug("kubelet did not report its cgroup driver", extra={"problem": str(error)})
         return None
-    if told not in (Driver.CGROUPFS, Driver.SYSTEMD):
+    if driver not in (Driver.CGROUPFS, Driver.SYSTEMD):
         return None
-    log.info("cgroup driver detected", extra={"driver": told, "by": "the kubelet's configuration"})
-    return Driver(told)
+    log.info("cgroup driver detected", extra={"driver": driver, "by": "the kubelet's configuration"})
+    return Driver(driver)
 
 
 def corrected_driver(host: Host, driver: Driver) -> Driver:
@@ -230,7 +230,7 @@ STARTING_TRIES_MAX = 10
 _DEPTH_OF_CONTAINERS = 2
 
 
-def tell_resources(metrics: AgentMetrics, pods: Iterable[PodRecord]) -> None:
+def report_resources(metrics: AgentMetrics, pods: Iterable[PodRecord]) -> None:
     """Fill the two families anew, with the unit that each resource has."""
     metrics.container_requests.reset()
     metrics.container_limits.reset()
@@ -240,7 +240,7 @@ def tell_resources(metrics: AgentMetrics, pods: Iterable[PodRecord]) -> None:
             spec = specs.get(container.name)
             if spec is not None:
                 labels = pod_labels(pod, container.id, container.name)
-                _tell_container(metrics, spec, labels)
+                _report_container(metrics, spec, labels)
 
 
 def pod_labels(pod: PodRecord, container_id: str, container_name: str) -> tuple[str, ...]:
@@ -249,12 +249,12 @@ def pod_labels(pod: PodRecord, container_id: str, container_name: str) -> tuple[
     return pod.uid, meta.name, meta.namespace, container_id, container_name
 
 
-def _tell_container(metrics: AgentMetrics, spec: Container, labels: tuple[str, ...]) -> None:
-    _tell_amounts(metrics.container_requests, spec.resources.requests, labels)
-    _tell_amounts(metrics.container_limits, spec.resources.limits, labels)
+def _report_container(metrics: AgentMetrics, spec: Container, labels: tuple[str, ...]) -> None:
+    _report_amounts(metrics.container_requests, spec.resources.requests, labels)
+    _report_amounts(metrics.container_limits, spec.resources.limits, labels)
 
 
-def _tell_amounts(gauge: NodeGauge, amounts: ResourceList, labels: tuple[str, ...]) -> None:
+def _report_amounts(gauge: NodeGauge, amounts: ResourceList, labels: tuple[str, ...]) -> None:
     for resource, unit in UNITS.items():
         if (raw := amounts.get(resource)) is None:
             continue
@@ -368,7 +368,7 @@ class PodsState:
         old = view.pods
         if not _is_same(old, records):
             view.pods = records
-            tell_resources(shared.metrics, records.values())
+            report_resources(shared.metrics, records.values())
             for gone in ended(old, records):
                 shared.executor.forget(gone)
         self._tries = max(self._tries - 1, 0) if any(map(is_starting, records.values())) else 0
@@ -394,8 +394,8 @@ class PodsState:
                 if lifecycle is None or of_driver is not self._shared.view.driver:
                     of_driver = self._shared.view.driver
                     lifecycle = PodLifecycle(self._shared.host.cgroups, of_driver, inotify)
-                    self._told(lifecycle.rescan())
-                self._told(await self._events(lifecycle))
+                    self._wake_on_added(lifecycle.rescan())
+                self._wake_on_added(await self._events(lifecycle))
 
             while True:
                 if await self._guard.call_async(follow) is not None:
@@ -408,7 +408,7 @@ class PodsState:
         except TimeoutError:
             return lifecycle.rescan()
 
-    def _told(self, events: list[PodEvent]) -> None:
+    def _wake_on_added(self, events: list[PodEvent]) -> None:
         for event in events:
             if event.what in (LifecycleEventType.POD_ADDED, LifecycleEventType.CONTAINER_ADDED):
                 self._wake.set()

@@ -73,9 +73,9 @@ class States:
                     for state in missing:
                         await state.synced.wait()
             except TimeoutError:
-                self._tell()
+                self._report_waiting()
 
-    def _tell(self) -> None:
+    def _report_waiting(self) -> None:
         for state in self.all:
             if state.is_required and not state.synced.is_set():
                 log.warning("waiting for %s", state.name, extra={"trouble": state.trouble})

@@ -164,7 +164,7 @@ class Executor(FileWriter):
     def _put_back(self, record: RestoreRecord, owner: str, reason: str) -> Restored:
         content = self._content(record.path) or ""
         is_no_longer_idle = record.knob == Knob.CPU_IDLE and record.before == "0"
-        if restore_log.says(record, content, record.before):
+        if restore_log.matches(record, content, record.before):
             self._settled(record)
             if is_no_longer_idle:
                 self._give_shares_back(record.group, owner)

@@ -251,10 +251,10 @@ def record(
     return RestoreRecord(key, path, (owner,), before, text, identity, update.group, update.knob)
 
 
-def says(record: RestoreRecord, content: str, text: str) -> bool:
+def matches(record: RestoreRecord, content: str, text: str) -> bool:
     """Return whether the file still says a text of the record."""
     if _is_part(record):
-        return _part_says(record, content, text)
+        return _part_matches(record, content, text)
     if not record.knob:
         return content.strip() == text.strip()
     if text == "":
@@ -276,7 +276,7 @@ def is_ours(record: RestoreRecord, content: str) -> bool:
     Killed between record and write it says what it said, be that the work of others or an earlier write of ours.
     """
     return any(
-        says(record, content, text) for text in (record.wrote, record.before, record.was or record.before)
+        matches(record, content, text) for text in (record.wrote, record.before, record.was or record.before)
     )
 
 
@@ -316,7 +316,7 @@ def _is_part(record: RestoreRecord) -> bool:
     return not record.knob and record.key != record.path
 
 
-def _part_says(record: RestoreRecord, content: str, text: str) -> bool:
+def _part_matches(record: RestoreRecord, content: str, text: str) -> bool:
     if os.path.basename(record.path) == _SCHEMATA:
         return not schemata.needs_write(content, text)
     return text in content.split()

@@ -204,12 +204,12 @@ def encoded(
     """Return an answer that is encoded already."""
     headers = _JSON_HEADERS if media == JSON else {**_JSON_HEADERS, "Content-Type": media}
     response = web.Response(body=body, status=status, headers=headers)
-    for warning in told(warnings):
+    for warning in shortened(warnings):
         response.headers.add("Warning", f"299 - {_quoted(warning)}")
     return response
 
 
-def told(warnings: Iterable[str]) -> list[str]:
+def shortened(warnings: Iterable[str]) -> list[str]:
     """Return each warning once; where they are too long together, the start of each, as many as fit (as the API
     server)."""
     distinct = list(dict.fromkeys(warnings))

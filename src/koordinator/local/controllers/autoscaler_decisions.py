@@ -227,7 +227,7 @@ _TOO_FEW = "the desired replica count is less than the minimum replica count"
 _FINE = "DesiredWithinRange", "the desired count is within the acceptable range"
 
 
-class Said(NamedTuple):
+class ConditionState(NamedTuple):
     """A condition: whether it holds, reason and message."""
 
     holds: bool
@@ -239,8 +239,8 @@ class LimitedReplicas(NamedTuple):
     """The replicas to have, and what to say under `AbleToScale` and `ScalingLimited`."""
 
     replicas: int
-    able: Said
-    limited: Said
+    able: ConditionState
+    limited: ConditionState
 
 
 class ReplicaBounds(NamedTuple):
@@ -297,11 +297,11 @@ def limited(
     if stable == wanted:
         able = _ready()
     elif wanted >= current:
-        able = Said(True, "ScaleUpStabilized", _RISING)
+        able = ConditionState(True, "ScaleUpStabilized", _RISING)
     else:
-        able = Said(True, "ScaleDownStabilized", _FALLING)
+        able = ConditionState(True, "ScaleDownStabilized", _FALLING)
     replicas, reason, message = _at_rate(history, up, down, current, stable, bounds, now_s)
-    return LimitedReplicas(replicas, able, Said(replicas != stable, reason, message))
+    return LimitedReplicas(replicas, able, ConditionState(replicas != stable, reason, message))
 
 
 def _by_default(
@@ -311,21 +311,21 @@ def _by_default(
     recent = (r for r, at_s in history.recommendations if at_s >= now_s - DOWNSCALE_WINDOW_S)
     stable = max([wanted, *recent])
     history.recommend(wanted, now_s)
-    able = _ready() if stable == wanted else Said(True, "ScaleDownStabilized", _FALLING)
+    able = _ready() if stable == wanted else ConditionState(True, "ScaleDownStabilized", _FALLING)
     fastest = int(max(_GROWTH_FACTOR * current, _GROWTH_MIN))
     most = min(bounds.most, fastest)
     if stable < bounds.least:
-        return LimitedReplicas(bounds.least, able, Said(True, "TooFewReplicas", _TOO_FEW))
+        return LimitedReplicas(bounds.least, able, ConditionState(True, "TooFewReplicas", _TOO_FEW))
     if stable > most:
         why = ("ScaleUpLimit", _FASTER.format("increasing")) if bounds.most > fastest else (
             "TooManyReplicas", _TOO_MANY
         )  # fmt: skip
-        return LimitedReplicas(most, able, Said(True, *why))
-    return LimitedReplicas(stable, able, Said(False, *_FINE))
+        return LimitedReplicas(most, able, ConditionState(True, *why))
+    return LimitedReplicas(stable, able, ConditionState(False, *_FINE))
 
 
-def _ready() -> Said:
-    return Said(True, "ReadyForNewScale", "recommended size matches current size")
+def _ready() -> ConditionState:
+    return ConditionState(True, "ReadyForNewScale", "recommended size matches current size")
 
 
 def _stabilised(

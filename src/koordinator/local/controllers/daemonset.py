@@ -391,10 +391,10 @@ class DaemonSetController(ControllerLoop):
                 pauses.append(last_s + pause_s - now_s)
                 continue
             self._ended[place] = (count + 1, now_s)
-            self._tell_ended(obj, pod)
+            self._record_ended_pod(obj, pod)
         return min(pauses, default=None), held
 
-    def _tell_ended(self, obj: DaemonSet, pod: Pod) -> None:
+    def _record_ended_pod(self, obj: DaemonSet, pod: Pod) -> None:
         where = f"pod {pod.key} on node {target_node(pod)}, will try to"
         if pod.status.phase == "Failed":
             self._events.warning(obj, "FailedDaemonPod", f"Found failed daemon {where} kill it")

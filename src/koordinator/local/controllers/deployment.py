@@ -166,7 +166,7 @@ class DeploymentController(ControllerLoop):
             raise _NewSetRefused(error, self._noted(stage, "False", SET_CREATE_ERROR, message)) from error
         stage.new = created
         if replicas > 0:
-            self._tell_scaled(deployment, name, 0, replicas)
+            self._record_scaling(deployment, name, 0, replicas)
         message = f'Created new replica set "{name}"'
         self._note(stage, NEW_SET_CREATED, message)
         await self._set_revision(stage, revision)
@@ -223,7 +223,7 @@ class DeploymentController(ControllerLoop):
                     await self._patch_set(stage, one, missing, {})
                 continue
             await self._patch_set(stage, one, missing, {"replicas": size})
-            self._tell_scaled(stage.deployment, one.metadata.name, one.spec.replicas, size)
+            self._record_scaling(stage.deployment, one.metadata.name, one.spec.replicas, size)
             changed = True
         return changed
 
@@ -236,7 +236,7 @@ class DeploymentController(ControllerLoop):
         patch = {"metadata": {**guard, "annotations": annotations}, "spec": spec}
         stage.replace(await self._cluster.patch(ReplicaSet, meta.name, patch, meta.namespace))
 
-    def _tell_scaled(self, deployment: Deployment, name: str, before: int, after: int) -> None:
+    def _record_scaling(self, deployment: Deployment, name: str, before: int, after: int) -> None:
         direction = "up" if after > before else "down"
         message = f"Scaled {direction} replica set {name} from {before} to {after}"
         self._events.normal(deployment, "ScalingReplicaSet", message)

@@ -184,7 +184,7 @@ class JobController:
         except errors.NotFound:
             return
         self._written[meta.uid] = written.metadata.resource_version
-        self._tell(job, status)
+        self._record_event(job, status)
 
     async def _act(self, job: Job, plan: BatchJobPlan, *, may_manage: bool) -> None:
         failures = [await self._release(job, plan.count), await self._drop(job, plan.drop)]
@@ -237,7 +237,7 @@ class JobController:
         log.info("finished job deleted", extra={"job": job.key, "ttl_s": ttl_s})
         return None
 
-    def _tell(self, job: Job, status: JobStatus) -> None:
+    def _record_event(self, job: Job, status: JobStatus) -> None:
         """Events about conditions that the write brought."""
         before = {(c.type, c.status) for c in job.status.conditions}
         for condition in status.conditions:

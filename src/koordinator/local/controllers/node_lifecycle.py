@@ -99,13 +99,13 @@ def silent_conditions(node: Node, now: str) -> list[Condition]:
         old = known.get(kind)
         if old is not None and old.status == "Unknown":
             continue
-        heard = old.last_heartbeat_time if old is not None else node.metadata.creation_timestamp
+        heartbeat = old.last_heartbeat_time if old is not None else node.metadata.creation_timestamp
         known[kind] = Condition(
             type=kind,
             status="Unknown",
             reason=reason if old is not None else "NodeStatusNeverUpdated",
             message=message if old is not None else "Kubelet never posted node status.",
-            last_heartbeat_time=heard,
+            last_heartbeat_time=heartbeat,
             last_transition_time=now,
         )
     return list(known.values())
@@ -137,9 +137,9 @@ class NodeLifecycleController:
         self._backoff = Backoff(RECONNECT, rng)
         self._nodes = factory.informer(Node)
         self._leases = factory.informer(Lease, LEASE_NAMESPACE)
-        self._heard: dict[str, tuple[tuple[str, str], float]] = {}
+        self._heartbeats: dict[str, tuple[tuple[str, str], float]] = {}
         self._buckets: dict[str, tuple[float, TokenBucket]] = {}
-        self._nodes.add_handler(None, None, lambda node: self._heard.pop(node.metadata.name, None))
+        self._nodes.add_handler(None, None, lambda node: self._heartbeats.pop(node.metadata.name, None))
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -165,9 +165,9 @@ class NodeLifecycleController:
         lease = self._leases.get(name, LEASE_NAMESPACE)
         beat = next((c.last_heartbeat_time or "" for c in node.status.conditions if c.type == "Ready"), "")
         signs = (lease.spec.renew_time or "" if lease is not None else "", beat)
-        known = self._heard.get(name)
+        known = self._heartbeats.get(name)
         if known is None or known[0] != signs:
-            self._heard[name] = (signs, now_s)
+            self._heartbeats[name] = (signs, now_s)
             return False
         return now_s - known[1] > self._settings.grace_s
 

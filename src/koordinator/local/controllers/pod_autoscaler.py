@@ -29,12 +29,12 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.local import selectors
 from koordinator.local.controllers import autoscaler_decisions, pod_control, selected_pods
 from koordinator.local.controllers.autoscaler_decisions import (
+    ConditionState,
     History,
     NoProposal,
     PodMetric,
     Proposal,
     ReplicaBounds,
-    Said,
     Tolerance,
 )
 from koordinator.local.controllers.ownership import is_deleting, key_of
@@ -91,13 +91,13 @@ class _Look:
         self.now_s = now_s
         self.conditions: list[Condition] = list(hpa.status.conditions)
 
-    def say(self, kind: str, said: Said) -> None:
-        status = "True" if said.holds else "False"
+    def set_condition(self, kind: str, state: ConditionState) -> None:
+        status = "True" if state.holds else "False"
         new = Condition(
             type=kind,
             status=status,
-            reason=said.reason,
-            message=said.message,
+            reason=state.reason,
+            message=state.message,
             last_transition_time=clock.rfc3339(self.now_s),
         )
         old = pod_control.find(self.conditions, kind)
@@ -158,11 +158,11 @@ class PodAutoscalerController(ControllerLoop):
         except errors.ApiError as error:
             self._events.warning(hpa, "FailedGetScale", str(error))
             why = f"the HPA controller was unable to get the target's current scale: {error}"
-            look.say("AbleToScale", Said(False, "FailedGetScale", why))
+            look.set_condition("AbleToScale", ConditionState(False, "FailedGetScale", why))
             await self._write(look, {})
             return
         found = "the HPA controller was able to get the target's current scale"
-        look.say("AbleToScale", Said(True, "SucceededGetScale", found))
+        look.set_condition("AbleToScale", ConditionState(True, "SucceededGetScale", found))
         current = scale.replicas
         least = 1 if hpa.spec.min_replicas is None else hpa.spec.min_replicas
         bounds = ReplicaBounds(least, hpa.spec.max_replicas)
@@ -171,7 +171,7 @@ class PodAutoscalerController(ControllerLoop):
         metrics: list[Json] | None = None
         if current == 0 and least != 0:
             why = "scaling is disabled since the replica count of the target is zero"
-            look.say("ScalingActive", Said(False, "ScalingDisabled", why))
+            look.set_condition("ScalingActive", ConditionState(False, "ScalingDisabled", why))
             wanted, reason = 0, ""
         elif current > bounds.most:
             wanted, reason = bounds.most, "Current number of replicas above Spec.MaxReplicas"
@@ -186,8 +186,8 @@ class PodAutoscalerController(ControllerLoop):
             decided = autoscaler_decisions.limited(
                 history, hpa.spec.behavior, current, proposed, bounds, now_s
             )
-            look.say("AbleToScale", decided.able)
-            look.say("ScalingLimited", decided.limited)
+            look.set_condition("AbleToScale", decided.able)
+            look.set_condition("ScalingLimited", decided.limited)
             wanted = decided.replicas
         status: Json = {"current_replicas": current, "desired_replicas": wanted, "current_metrics": metrics}
         if wanted != current:
@@ -196,11 +196,11 @@ class PodAutoscalerController(ControllerLoop):
                 what = f"New size: {wanted}; reason: {reason}; error: {refused}"
                 self._events.warning(hpa, "FailedRescale", what)
                 why = f"the HPA controller was unable to update the target scale: {refused}"
-                look.say("AbleToScale", Said(False, "FailedUpdateScale", why))
+                look.set_condition("AbleToScale", ConditionState(False, "FailedUpdateScale", why))
                 del status["desired_replicas"]
             else:
                 why = f"the HPA controller was able to update the target scale to {wanted}"
-                look.say("AbleToScale", Said(True, "SucceededRescale", why))
+                look.set_condition("AbleToScale", ConditionState(True, "SucceededRescale", why))
                 self._events.normal(hpa, "SuccessfulRescale", f"New size: {wanted}; reason: {reason}")
                 history.scaled(current, wanted, now_s)
                 status["last_scale_time"] = clock.rfc3339(now_s)
@@ -263,7 +263,9 @@ class PodAutoscalerController(ControllerLoop):
                 best = metric
         if best is None or (failures and best.replicas < scale.replicas):
             first = failures[0] if failures else _Failed("InvalidMetricSourceType", "no metrics", "")
-            look.say("ScalingActive", Said(False, first.reason, _NOT_COMPUTED.format(first.message)))
+            look.set_condition(
+                "ScalingActive", ConditionState(False, first.reason, _NOT_COMPUTED.format(first.message))
+            )
             total = len(hpa.spec.metrics)
             text = f"invalid metrics ({len(failures)} invalid out of {total}), first error is: "
             self._events.warning(
@@ -271,7 +273,7 @@ class PodAutoscalerController(ControllerLoop):
             )
             return None, statuses, ""
         text = f"the HPA was able to successfully calculate a replica count from {best.name}"
-        look.say("ScalingActive", Said(True, "ValidMetricFound", text))
+        look.set_condition("ScalingActive", ConditionState(True, "ValidMetricFound", text))
         return best.replicas, statuses, best.name
 
     def _select(self, key: Key, look: _Look, selector: str) -> str:
@@ -280,7 +282,7 @@ class PodAutoscalerController(ControllerLoop):
             why = "selector is required"
             self._events.warning(look.hpa, "SelectorRequired", why)
             text = "the HPA target's scale is missing a selector"
-            look.say("ScalingActive", Said(False, "InvalidSelector", text))
+            look.set_condition("ScalingActive", ConditionState(False, "InvalidSelector", text))
             return why
         try:
             self._selected.select(key, selected_pods.by_text(selector))
@@ -295,7 +297,7 @@ class PodAutoscalerController(ControllerLoop):
             names = " ".join("/".join(one) for one in sorted([key, *rivals]))
             why = f"pods by selector {selector} are controlled by multiple HPAs: [{names}]"
         self._events.warning(look.hpa, reason, why)
-        look.say("ScalingActive", Said(False, reason, why))
+        look.set_condition("ScalingActive", ConditionState(False, reason, why))
         return why
 
     def _metric(self, look: _Look, spec: MetricSpec, pods: list[Pod], replicas: int) -> _Metric:
@@ -337,16 +339,16 @@ class PodAutoscalerController(ControllerLoop):
         except NoProposal as error:
             text = f"failed to get {name} {'usage' if by_amount else 'utilization'}: {error}"
             raise _Failed(f"FailedGet{kind}Metric", text, f"failed to get {what} metric value") from error
-        told = f"{name} resource"
+        metric = f"{name} resource"
         if not by_amount:
-            told = (
+            metric = (
                 f"{name} {'container ' if of_container else ''}resource utilization (percentage of request)"
             )
         member = "containerResource" if of_container else "resource"
         about = {"name": name, "current": _current(name, proposal)}
         if of_container:
             about["container"] = container
-        return _Metric(proposal.replicas, told, {"type": kind, member: about})
+        return _Metric(proposal.replicas, metric, {"type": kind, member: about})
 
     # The status
 

@@ -65,11 +65,11 @@ _PHASES = {"Pending": 0, "Unknown": 1}
 
 def first_to_go(pods: Iterable[Pod], count: int, related: Iterable[Pod], now_s: float) -> list[Pod]:
     """`count` of `pods`, the first to be deleted; `related` are pods that serve the same purpose."""
-    crowd = Counter(pod.spec.node_name for pod in related if is_active(pod))
-    return sorted(pods, key=lambda pod: _rank(pod, crowd[pod.spec.node_name], now_s))[:count]
+    pods_per_node = Counter(pod.spec.node_name for pod in related if is_active(pod))
+    return sorted(pods, key=lambda pod: _rank(pod, pods_per_node[pod.spec.node_name], now_s))[:count]
 
 
-def _rank(pod: Pod, crowd: int, now_s: float) -> tuple[Any, ...]:
+def _rank(pod: Pod, pods_per_node: int, now_s: float) -> tuple[Any, ...]:
     since_s = ready_since_s(pod)
     created = pod.metadata.creation_timestamp
     return (
@@ -77,7 +77,7 @@ def _rank(pod: Pod, crowd: int, now_s: float) -> tuple[Any, ...]:
         _PHASES.get(pod.status.phase, 2),
         since_s is not None,
         deletion_cost(pod),
-        -crowd,
+        -pods_per_node,
         _magnitude(now_s - since_s) if since_s is not None else 0,
         -restart_count(pod),
         _magnitude(now_s - clock.parse_rfc3339(created)) if created else 0,

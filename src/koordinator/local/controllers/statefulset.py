@@ -291,10 +291,10 @@ class StatefulSetController(ControllerLoop):
         except errors.ApiError as error:
             if pod_control.is_namespace_ending(error):
                 return
-            self._tell(obj, "create", f"Pod {name} in StatefulSet", error)
+            self._record_event(obj, "create", f"Pod {name} in StatefulSet", error)
             raise
         self._pods.expectations.created(obj.metadata.uid, pod, self._cluster.clock.now())
-        self._tell(obj, "create", f"Pod {name} in StatefulSet")
+        self._record_event(obj, "create", f"Pod {name} in StatefulSet")
 
     async def _delete(self, obj: StatefulSet, pod: Pod) -> None:
         meta = pod.metadata
@@ -303,10 +303,10 @@ class StatefulSetController(ControllerLoop):
         except (errors.NotFound, errors.Conflict):
             return  # gone, or another pod of that name: its own events tell
         except errors.ApiError as error:
-            self._tell(obj, "delete", f"Pod {meta.name} in StatefulSet", error)
+            self._record_event(obj, "delete", f"Pod {meta.name} in StatefulSet", error)
             raise
         self._pods.expectations.deleted(obj.metadata.uid, pod, self._cluster.clock.now())
-        self._tell(obj, "delete", f"Pod {meta.name} in StatefulSet")
+        self._record_event(obj, "delete", f"Pod {meta.name} in StatefulSet")
 
     async def _keep_identities(self, obj: StatefulSet, pods: Sequence[Pod]) -> None:
         """Give adopted pods the labels that name them."""
@@ -333,9 +333,9 @@ class StatefulSetController(ControllerLoop):
             except errors.AlreadyExists:
                 continue
             except errors.ApiError as error:
-                self._tell(obj, "create", what, error)
+                self._record_event(obj, "create", what, error)
                 raise
-            self._tell(obj, "create", what)
+            self._record_event(obj, "create", what)
 
     def _has_stale_claim(self, obj: StatefulSet, ordinal: int) -> bool:
         """Return whether a claim of a pod to be made still belongs to its predecessor, and will go with that."""
@@ -378,7 +378,9 @@ class StatefulSetController(ControllerLoop):
         patch = {"metadata": {**guard, "ownerReferences": msgspec.to_builtins(owners) or None}}
         await self._cluster.patch(PersistentVolumeClaim, name, patch, meta.namespace)
 
-    def _tell(self, obj: StatefulSet, verb: str, what: str, error: errors.ApiError | None = None) -> None:
+    def _record_event(
+        self, obj: StatefulSet, verb: str, what: str, error: errors.ApiError | None = None
+    ) -> None:
         where = f"{verb} {what} {obj.metadata.name}"
         if error is None:
             done = "success" if what.startswith("Claim") else "successful"

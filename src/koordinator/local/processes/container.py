@@ -191,7 +191,7 @@ class ContainerLife:
         if self._stopping.is_set():
             return False
         image = self.record.spec.image
-        self._tell("Pulled", f'Container image "{image}" already present on machine')
+        self._record_event("Pulled", f'Container image "{image}" already present on machine')
         self.environment = variables
         return await self._launch(words)
 
@@ -210,7 +210,7 @@ class ContainerLife:
             await self._wait(CONFIG_RETRY_S)
             return False
         record.id = str(own_id)
-        self._tell("Created", f"Created container: {self.name}")
+        self._record_event("Created", f"Created container: {self.name}")
         try:
             self.process = launch.start(
                 words,
@@ -253,7 +253,7 @@ class ContainerLife:
         record.is_ready = record.is_started and record.spec.readiness_probe is None
         if record.is_started:
             self.started.set()
-        self._tell("Started", f"Started container {self.name}")
+        self._record_event("Started", f"Started container {self.name}")
         self._home.changed()
 
     def _failed_to_start(self, own_id: ContainerID, error: Exception) -> None:
@@ -358,7 +358,7 @@ class ContainerLife:
         if self.process is None or self.process.has_ended:
             return
         if is_first:
-            self._tell("Killing", why or f"Stopping container {self.name}")
+            self._record_event("Killing", why or f"Stopping container {self.name}")
             await self._end_process(grace_s)
         else:
             self._kill_after(grace_s)
@@ -366,7 +366,7 @@ class ContainerLife:
     async def restart(self, why: str, grace_s: float) -> None:
         """End the current run, as a probe that failed asks; what comes then is up to the restart policy."""
         if self.process is not None and not self._stopping.is_set():
-            self._tell("Killing", f"Container {self.name} {why}")
+            self._record_event("Killing", f"Container {self.name} {why}")
             await self._end_process(grace_s)
 
     async def _end_process(self, grace_s: float) -> None:
@@ -418,8 +418,8 @@ class ContainerLife:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
-    def _tell(self, reason: str, message: str) -> None:
-        self._services.tell(self._home.pod, reason, message, container=self.name, field=self._field)
+    def _record_event(self, reason: str, message: str) -> None:
+        self._services.record_event(self._home.pod, reason, message, container=self.name, field=self._field)
 
     def _warn(self, reason: str, message: str) -> None:
         self._services.warn(self._home.pod, reason, message, container=self.name, field=self._field)

@@ -266,7 +266,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
         text = f"{pod.uid}/{name}/{run}/{self.clock.now()!r}"
         return ContainerID(Runtime.CONTAINERD, hashlib.sha256(text.encode()).hexdigest())
 
-    def tell(
+    def record_event(
         self, pod: KubeletPod, reason: str, message: str, *, container: str = "", field: str = "containers"
     ) -> None:
         """A normal event about a pod or one of its containers."""

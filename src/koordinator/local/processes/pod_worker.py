@@ -164,7 +164,7 @@ class PodWorker:
 
     def _too_late(self) -> None:
         text = "Pod was active on the node longer than the specified deadline"
-        self._services.tell(self.pod, "DeadlineExceeded", text)
+        self._services.record_event(self.pod, "DeadlineExceeded", text)
         self.fail(PodFailure("DeadlineExceeded", text), grace_s=float(self.pod.grace_s))
 
     async def _set_up_and_run(self) -> None:

@@ -185,7 +185,7 @@ class ProcessNode:
         self._offered: ResourceList = node_object.amounts(self.facts, is_allocatable=True)
         self._services: Services | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._told_s = 0.0
+        self._status_written_s = 0.0
         self._has_claimed = False
         self._parents: list[str] = []
         """Groups above that of all pods that were made for it, by us or by a run before that was killed."""
@@ -391,8 +391,8 @@ class ProcessNode:
         renewal = {"spec": node_object.renewal(now_s)}
         try:
             await self._cluster.patch(Lease, self._config.name, renewal, kubelet.LEASE_NAMESPACE)
-            if now_s - self._told_s >= STATUS_S:
-                await self._tell_status(now_s)
+            if now_s - self._status_written_s >= STATUS_S:
+                await self._write_status(now_s)
             node = await self._cluster.get(Node, self._config.name)
         except errors.NotFound:  # somebody deleted the node or its lease: it comes back, as that of a kubelet
             await self._register(now_s)
@@ -400,13 +400,13 @@ class ProcessNode:
             self._offered = node.status.allocatable
         return LEASE_S
 
-    async def _tell_status(self, now_s: float) -> None:
+    async def _write_status(self, now_s: float) -> None:
         """Bring our fields of the status up to date; those of others stay."""
         patch = {"status": node_object.status(self.facts, now_s)}
         await self._cluster.patch(
             Node, self._config.name, patch, patch_type=PatchType.STRATEGIC, subresource="status"
         )
-        self._told_s = now_s
+        self._status_written_s = now_s
 
     async def _register(self, now_s: float) -> None:
         name = self._config.name
@@ -415,11 +415,11 @@ class ProcessNode:
             await self._cluster.create(Namespace, {"metadata": {"name": kubelet.LEASE_NAMESPACE}})
         try:
             node = await self._cluster.create(Node, node_object.node(self.facts, now_s))
-            self._told_s = now_s
+            self._status_written_s = now_s
         except errors.AlreadyExists:
             labels = {"metadata": {"labels": node_object.labels_of(self.facts)}}
             await self._cluster.patch(Node, name, labels)
-            await self._tell_status(now_s)
+            await self._write_status(now_s)
             node = await self._cluster.get(Node, name)
         lease = node_object.lease(self.facts, node.metadata.uid, LEASE_DURATION_S, now_s)
         try:

@@ -144,8 +144,8 @@ def _of_source(
         return _of_fields(source.downward_api, mode, pod, around)
     if source.service_account_token is not None:
         token = source.service_account_token
-        whose = owner(pod)
-        is_narrow = whose.user is not None or whose.group is not None
+        owned_by = owner(pod)
+        is_narrow = owned_by.user is not None or owned_by.group is not None
         data = known.tokens[token].encode()
         return {token.path: File(data, TOKEN_MODE if is_narrow else mode)}
     raise ContainerConfigError(
@@ -181,7 +181,9 @@ def _absent(source: ObjectFiles, why: str) -> dict[str, File]:
     raise ContainerConfigError(why)
 
 
-def _chosen(source: ObjectFiles, data: Mapping[str, bytes], mode: int, lacking: str) -> dict[str, File]:
+def _chosen(
+    source: ObjectFiles, data: Mapping[str, bytes], mode: int, message_missing: str
+) -> dict[str, File]:
     """Return the keys that `items` name, or all. Raises: ContainerConfigError for one that is not there."""
     if not source.items:
         return {key: File(content, mode) for key, content in data.items()}
@@ -190,18 +192,18 @@ def _chosen(source: ObjectFiles, data: Mapping[str, bytes], mode: int, lacking: 
         if item.key in data:
             files[item.path] = File(data[item.key], mode if item.mode is None else item.mode)
         elif not source.optional:
-            raise ContainerConfigError(lacking.format(item.key))
+            raise ContainerConfigError(message_missing.format(item.key))
     return files
 
 
 def _of_fields(source: FieldFiles, mode: int, pod: KubeletPod, around: EnvironmentSources) -> dict[str, File]:
     return {
-        item.path: File(_told(item, pod, around).encode(), mode if item.mode is None else item.mode)
+        item.path: File(_downward_value(item, pod, around).encode(), mode if item.mode is None else item.mode)
         for item in source.items
     }
 
 
-def _told(item: FieldFile, pod: KubeletPod, around: EnvironmentSources) -> str:
+def _downward_value(item: FieldFile, pod: KubeletPod, around: EnvironmentSources) -> str:
     if item.field_ref is not None:
         meta = pod.raw.metadata
         maps: dict[str, Mapping[str, Any]] = {
@@ -350,16 +352,16 @@ class PodFiles:
         `payloads` are the files of volumes that are made of what the API knows. Raises: MountError, OSError.
         """
         places: dict[str, Path] = {}
-        whose = owner(pod)
+        owned_by = owner(pod)
         for volume in pod.spec.volumes:
             place = places[volume.name] = self._place(volume.name)
             if volume.host_path is not None:
                 places[volume.name] = Path(volume.host_path.path)
             elif volume.empty_dir is not None:
                 place.mkdir(parents=True, exist_ok=True)
-                place.chmod(0o777 if whose.group is None else 0o2777)
-                if whose.group is not None:
-                    os.chown(place, -1, whose.group)
+                place.chmod(0o777 if owned_by.group is None else 0o2777)
+                if owned_by.group is not None:
+                    os.chown(place, -1, owned_by.group)
             elif volume.name not in payloads:
                 reason = "this node has emptyDir, hostPath, configMap, secret, downwardAPI and projected volumes only"
                 raise MountError(volume.name, reason)
@@ -371,9 +373,9 @@ class PodFiles:
 
     def refresh(self, pod: KubeletPod, payloads: Mapping[str, Payload]) -> None:
         """Let volumes that are made of what the API knows hold these files. Raises: OSError."""
-        whose = owner(pod)
+        owned_by = owner(pod)
         for name, payload in payloads.items():
-            replace_files(self._place(name), payload, whose)
+            replace_files(self._place(name), payload, owned_by)
 
     def _place(self, volume: str) -> Path:
         return self.folder / "volumes" / volume

@@ -93,13 +93,13 @@ class Catalog:
         for resource, schema in served:
             self._custom[_key(resource)] = CustomSchema(resource, schema)
         self._served[crd["metadata"]["name"]] = [resource for resource, _ in served]
-        self._tell()
+        self._notify()
         return self._served[crd["metadata"]["name"]]
 
     def remove_crd(self, crd: dict[str, Any]) -> None:
         """Stop serving a CRD; nothing happens when it was not served."""
         self._forget(crd)
-        self._tell()
+        self._notify()
 
     def _forget(self, crd: dict[str, Any]) -> None:
         for resource in self._served.pop(crd["metadata"]["name"], ()):
@@ -118,7 +118,7 @@ class Catalog:
         """Call `listener` whenever a CRD comes, changes or goes (documents made from the catalog are stale)."""
         self._listeners.append(listener)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self._listeners:
             listener()
 

@@ -85,15 +85,15 @@ def invalid_object(resource: Resource, name: str, causes: Sequence[StatusCause])
 
 def invalid_kind(group: str, kind: str, name: str, causes: Sequence[StatusCause]) -> Invalid:
     """The same for what has no `Resource` (options of a request)."""
-    told, more = causes[:CAUSES_MAX], len(causes) - CAUSES_MAX
-    texts = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in told))
+    shown, more = causes[:CAUSES_MAX], len(causes) - CAUSES_MAX
+    texts = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in shown))
     if more > 0:
         texts.append(f"and {more} more")
     what = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     qualified = f"{kind}.{group}" if group else kind
     return Invalid(
         f'{qualified} "{name}" is invalid: {what}',
-        details=StatusDetails(name=name, group=group, kind=kind, causes=list(told)),
+        details=StatusDetails(name=name, group=group, kind=kind, causes=list(shown)),
     )
 
 

@@ -126,19 +126,19 @@ class SLOConfigs:
         self.data = data
         self.problems = {}
         self._unreported.clear()
-        said = {key: text for key, text in (data or {}).items() if text.strip()}
+        data_by_key = {key: text for key, text in (data or {}).items() if text.strip()}
         for part, changed in (
-            (ConfigSection.COLOCATION, self._take_colocation(config_map, said)),
-            (ConfigSection.NODE_SLO, self._take_node_slo(config_map, said)),
-            (ConfigSection.CPU_NORMALIZATION, self._take_cpu_normalization(config_map, said)),
-            (ConfigSection.AMPLIFICATION, self._take_amplification(config_map, said)),
+            (ConfigSection.COLOCATION, self._take_colocation(config_map, data_by_key)),
+            (ConfigSection.NODE_SLO, self._take_node_slo(config_map, data_by_key)),
+            (ConfigSection.CPU_NORMALIZATION, self._take_cpu_normalization(config_map, data_by_key)),
+            (ConfigSection.AMPLIFICATION, self._take_amplification(config_map, data_by_key)),
         ):
             if changed or is_first:
                 for listener in self._listeners[part]:
                     self.guard.call(listener)
 
-    def _take_colocation(self, config_map: ConfigMap | None, said: Mapping[str, str]) -> bool:
-        outcome = colocation_config.sync(self.colocation, said, self.addons.colocation)
+    def _take_colocation(self, config_map: ConfigMap | None, data_by_key: Mapping[str, str]) -> bool:
+        outcome = colocation_config.sync(self.colocation, data_by_key, self.addons.colocation)
         # An error that came or went counts, too: policies that were kept on account of it are due.
         changed = outcome.changed or outcome.state != self.colocation
         self.colocation = outcome.state
@@ -151,61 +151,63 @@ class SLOConfigs:
                 if outcome.unreadable
                 else colocation_config.REASON_INVALID
             )
-            self._tell(config_map, key, outcome.problem, reason)
+            self._record_problem(config_map, key, outcome.problem, reason)
         for problem in outcome.entry_problems:
-            self._tell(config_map, key, problem, colocation_config.REASON_INVALID)
+            self._record_problem(config_map, key, problem, colocation_config.REASON_INVALID)
         return changed
 
-    def _take_node_slo(self, config_map: ConfigMap | None, said: Mapping[str, str]) -> bool:
-        outcome = node_slo_spec.sync(self.node_slo, said)
+    def _take_node_slo(self, config_map: ConfigMap | None, data_by_key: Mapping[str, str]) -> bool:
+        outcome = node_slo_spec.sync(self.node_slo, data_by_key)
         for key, problem in outcome.problems.items():
-            self._tell(config_map, key, problem, node_slo_spec.REASON_UNREADABLE)
+            self._record_problem(config_map, key, problem, node_slo_spec.REASON_UNREADABLE)
         if outcome.changed:
             self.node_slo = outcome.config
             self.node_specs = SpecTable(outcome.config)
-        return self._take_extensions(config_map, said) or outcome.changed
+        return self._take_extensions(config_map, data_by_key) or outcome.changed
 
-    def _take_extensions(self, config_map: ConfigMap | None, said: Mapping[str, str]) -> bool:
+    def _take_extensions(self, config_map: ConfigMap | None, data_by_key: Mapping[str, str]) -> bool:
         changed = False
         for addon in self.addons.node_slo:
             # A stranger's code must not keep the other keys from being read.
             changed |= self.guard.answer(
-                self._take_extension, addon, config_map, said, otherwise=lambda _: False
+                self._take_extension, addon, config_map, data_by_key, otherwise=lambda _: False
             )
         return changed
 
     def _take_extension(
-        self, addon: NodeSLOAddon, config_map: ConfigMap | None, said: Mapping[str, str]
+        self, addon: NodeSLOAddon, config_map: ConfigMap | None, data_by_key: Mapping[str, str]
     ) -> bool:
         try:
-            config = addon.parse(said)
+            config = addon.parse(data_by_key)
         except ProtocolError as error:
-            self._tell(config_map, f"extension {addon.name}", str(error), node_slo_spec.REASON_UNREADABLE)
+            self._record_problem(
+                config_map, f"extension {addon.name}", str(error), node_slo_spec.REASON_UNREADABLE
+            )
             return False
         if addon.name in self.extensions and self.extensions[addon.name] == config:
             return False
         self.extensions[addon.name] = config
         return True
 
-    def _take_cpu_normalization(self, config_map: ConfigMap | None, said: Mapping[str, str]) -> bool:
-        outcome = cpu_normalization.sync(self.cpu_normalization, said)
+    def _take_cpu_normalization(self, config_map: ConfigMap | None, data_by_key: Mapping[str, str]) -> bool:
+        outcome = cpu_normalization.sync(self.cpu_normalization, data_by_key)
         if outcome.problem:
             key = slo_config.CPU_NORMALIZATION.key
-            self._tell(config_map, key, outcome.problem, cpu_normalization.REASON_UNREADABLE)
+            self._record_problem(config_map, key, outcome.problem, cpu_normalization.REASON_UNREADABLE)
         changed = outcome.config != self.cpu_normalization
         self.cpu_normalization = outcome.config
         return changed
 
-    def _take_amplification(self, config_map: ConfigMap | None, said: Mapping[str, str]) -> bool:
-        outcome = amplification.sync(self.amplification, said)
+    def _take_amplification(self, config_map: ConfigMap | None, data_by_key: Mapping[str, str]) -> bool:
+        outcome = amplification.sync(self.amplification, data_by_key)
         if outcome.problem:
             key = slo_config.RESOURCE_AMPLIFICATION.key
-            self._tell(config_map, key, outcome.problem, amplification.REASON_UNREADABLE)
+            self._record_problem(config_map, key, outcome.problem, amplification.REASON_UNREADABLE)
         changed = outcome.config != self.amplification
         self.amplification = outcome.config
         return changed
 
-    def _tell(self, config_map: ConfigMap | None, key: str, problem: str, reason: str) -> None:
+    def _record_problem(self, config_map: ConfigMap | None, key: str, problem: str, reason: str) -> None:
         self.problems[key] = f"{self.problems[key]}; {problem}" if key in self.problems else problem
         log.warning("configuration not used", extra={"key": key, "problem": problem})
         if config_map is not None:

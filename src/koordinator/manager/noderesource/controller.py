@@ -56,7 +56,7 @@ class NodeEventRecorder:
         self._reported: dict[str, frozenset[str]] = {}
         self._since_s: dict[str, dict[str, float]] = {}
 
-    def tell(self, row: NodeRow, notes: Iterable[Note]) -> None:
+    def report(self, row: NodeRow, notes: Iterable[Note]) -> None:
         """`notes` are all that hold for the node now; what is not told yet, is, as far as the rate allows."""
         name = row.name
         current = {note.reason: note for note in notes}
@@ -71,10 +71,10 @@ class NodeEventRecorder:
         for reason, note in current.items():
             if reason in kept or (note.is_patient and now_s - since_s[reason] < PATIENCE_S):
                 continue
-            if self._may_tell():
+            if self._may_report():
                 kept |= {reason}
                 self._record(row, note)
-        if reported & _DEGRADED and row.withdrawal is Withdrawal.NONE and self._may_tell():
+        if reported & _DEGRADED and row.withdrawal is Withdrawal.NONE and self._may_report():
             message = "the node agent's reports are in order again: Batch and Mid resources are back"
             self._record(row, Note(RESTORED, message, is_warning=False))
         if kept:
@@ -87,7 +87,7 @@ class NodeEventRecorder:
         self._reported.pop(name, None)
         self._since_s.pop(name, None)
 
-    def _may_tell(self) -> bool:
+    def _may_report(self) -> bool:
         now_s = asyncio.get_running_loop().time()
         if self._bucket is None:
             self._bucket = TokenBucket(EVENT_RATE, now_s)
@@ -300,7 +300,7 @@ class NodeResourceController:
         if node is None:
             return False
         if row.facts is None or not node.status.allocatable or not node.status.capacity:
-            self._events_recorder.tell(row, row.node_notes)
+            self._events_recorder.report(row, row.node_notes)
             return False
         if row.strategy is None:
             row.strategy = self._strategies.of(node)
@@ -320,7 +320,7 @@ class NodeResourceController:
         """Hand to the writer what differs enough, or has differed for long enough."""
         node, strategy, name = row.node, row.strategy, row.name
         assert node is not None and strategy is not None
-        self._events_recorder.tell(row, (*row.node_notes, *report_notes(row, now_s), *target.notes))
+        self._events_recorder.report(row, (*row.node_notes, *report_notes(row, now_s), *target.notes))
         self._gauge(row, target)
         is_due = self._is_due(self._written_s, row, now_s)
         with_status = is_due or targets.needs_status(row.have, target, strategy.diff_threshold)

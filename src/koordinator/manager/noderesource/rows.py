@@ -112,7 +112,7 @@ ZoneAmounts = Mapping[str, Mapping[str, int | None]]
 """Zone name -> resource -> whole units; None means that the zone must not have it."""
 
 
-def tell_amounts(zones: Sequence[Zone]) -> bool:
+def has_cpu_or_memory(zones: Sequence[Zone]) -> bool:
     """Return whether any zone tells its cpu or memory; without, there is nothing to divide."""
     return any(row.name in (resources.CPU, resources.MEMORY) for zone in zones for row in zone.resources)
 
@@ -360,7 +360,7 @@ class NodeRow(msgspec.Struct):
                     if row.name in target.BATCH:  # they will be compared with what we want
                         for amount in (row.capacity, row.allocatable, row.available):
                             quantity.value(amount)
-            self.zone_capacities = capacities if tell_amounts(found.zones) else []
+            self.zone_capacities = capacities if has_cpu_or_memory(found.zones) else []
         except QuantityError as error:
             log.warning("zones left unchanged", extra={"node": self.name, "error": str(error)})
         try:

@@ -126,7 +126,7 @@ class ColocationProfileController:
                     continue
                 if known.compiled.source.spec.patch or colocation_profile.metadata_patch(pod, known.compiled):
                     if self._bucket is not None and not self._bucket.try_take(now_s):
-                        self._tell_refused(known, refused)
+                        self._report_refusals(known, refused)
                         return AGAIN_S
                     await self._bring_in_line(pod, known.compiled)
             except (errors.Conflict, errors.NotFound):
@@ -137,7 +137,7 @@ class ColocationProfileController:
             except _REFUSALS as error:
                 refused[pod.key] = str(error)
             known.pods[pod.metadata.uid] = now_s
-        self._tell_refused(known, refused)
+        self._report_refusals(known, refused)
         return AGAIN_S if lost_races else self._options.reconcile_interval_s
 
     def _is_due(self, known: _Known, pod: Pod, now_s: float) -> bool:
@@ -173,7 +173,7 @@ class ColocationProfileController:
         message = f"ClusterColocationProfile {compiled.name} changed {', '.join(changed)}"
         self._events.normal(pod, REASON_APPLIED, message)
 
-    def _tell_refused(self, known: _Known, refused: dict[str, str]) -> None:
+    def _report_refusals(self, known: _Known, refused: dict[str, str]) -> None:
         if refused:
             first = min(refused)
             count = f"{len(refused)} pods" if len(refused) > 1 else "a pod"

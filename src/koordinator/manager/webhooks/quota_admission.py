@@ -67,7 +67,7 @@ class ParentLookUp:
         self._topology = topology
         self._bucket = TokenBucket(LOOK_UPS, cluster.clock.now())
 
-    async def has_news(self, quota: ElasticQuota) -> bool:
+    async def has_parent_changed(self, quota: ElasticQuota) -> bool:
         """Return whether the parent is not as the topology knew it; it knows better from now on."""
         name = quota_labels.parent_name(quota.metadata.name, quota.metadata.labels)
         before = self._topology.tree.get(name)
@@ -127,8 +127,9 @@ class QuotaMutatingHandler:
             try:
                 return AdmissionVerdict(obj=complete(request.object, self._topology.tree))
             except DefaultingError as error:
-                if error.refusal is not QuotaRefusal.PARENT_MISSING or not await self._look_up.has_news(
-                    quota
+                if (
+                    error.refusal is not QuotaRefusal.PARENT_MISSING
+                    or not await self._look_up.has_parent_changed(quota)
                 ):
                     raise
             return AdmissionVerdict(obj=complete(request.object, self._topology.tree))
@@ -215,7 +216,7 @@ class QuotaValidatingHandler:
 
     async def _should_repeat(self, verdict: QuotaVerdict, quota: ElasticQuota) -> bool:
         """Return whether the quota was refused for a parent that is not like that any more."""
-        return verdict.refusal in _ABOUT_PARENT and await self._look_up.has_news(quota)
+        return verdict.refusal in _ABOUT_PARENT and await self._look_up.has_parent_changed(quota)
 
     def _answer(self, verdict: QuotaVerdict, quota: ElasticQuota) -> AdmissionVerdict:
         if not verdict.allowed:

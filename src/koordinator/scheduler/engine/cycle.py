@@ -464,15 +464,15 @@ class Cycle:
         view = View(profile, self._table, self._nominations, pod)
         found = CycleDiagnosis(view, profile, evaluation, kept_free, steering)
         asked = post_filter.ask(profile, pod, found)
-        later, told = asked.later, asked.told(found)
-        profile.extensions.tell_post_filter(pod, found, asked.ended)
+        later, post_filter_text = asked.later, asked.post_filter_text(found)
+        profile.extensions.notify_after_post_filter(pod, found, asked.ended)
         unplaced = Unplaced(
             pod,
-            unschedulable(found.fit_error(told)),
+            unschedulable(found.fit_error(post_filter_text)),
             found.rejected_by,
             asked.nominated,
             evaluation,
-            told,
+            post_filter_text,
             pending_by(evaluation.status if evaluation.status.is_rejected else steering.status),
             suggestion=found.suggestion,
             verdict=steering.verdict,
@@ -487,10 +487,10 @@ async def _finish(unplaced: Unplaced, found: CycleDiagnosis, asked: Answered, la
     result = await later()
     if not (result.status.is_success or result.status.is_rejected):
         return Unplaced(unplaced.pod, result.status, frozenset())
-    told = asked.told_after(found, result.status)
+    post_filter_text = asked.message_after(found, result.status)
     return msgspec.structs.replace(
         unplaced,
-        status=unschedulable(found.fit_error(told)),
+        status=unschedulable(found.fit_error(post_filter_text)),
         nominated_node=result.nominated_node,
-        post_filter_message=told,
+        post_filter_message=post_filter_text,
     )

@@ -152,7 +152,7 @@ class Extensions:
         shown = [(plugin, state) for plugin, state in prepared if plugin.shows_nodes(state)]
         return ShownNodes(shown) if shown else None
 
-    def tell_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:
+    def notify_after_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:
         """Let the transformers after PostFilter know."""
         for plugin in self.after_post_filters:
             plugin.after_post_filter(pod, diagnosis, status)

@@ -97,7 +97,7 @@ class CycleDiagnosis:
         if self.suggestion is None:
             self.suggestion = Suggestion(kind, message)
 
-    def told(self, texts: str) -> str:
+    def post_filter_text(self, texts: str) -> str:
         """Return what PostFilter plugins said, and what one of them suggests."""
         suggested = str(self.suggestion) if self.suggestion is not None else ""
         return ", ".join(filter(None, (texts, suggested)))
@@ -151,13 +151,13 @@ class Answered(msgspec.Struct, frozen=True):
     ended: Status
     later: Later | None
 
-    def told(self, found: CycleDiagnosis) -> str:
+    def post_filter_text(self, found: CycleDiagnosis) -> str:
         """For people."""
-        return found.told(", ".join(self.texts))
+        return found.post_filter_text(", ".join(self.texts))
 
-    def told_after(self, found: CycleDiagnosis, ended: Status) -> str:
+    def message_after(self, found: CycleDiagnosis, ended: Status) -> str:
         """For people, once it is known how what had to be waited for ended."""
-        return found.told(", ".join(texts_with(self.texts, ended)))
+        return found.post_filter_text(", ".join(texts_with(self.texts, ended)))
 
 
 def ask(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> Answered:

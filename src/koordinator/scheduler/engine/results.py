@@ -101,12 +101,12 @@ def with_job(unplaced: Unplaced, refusal: JobRefusal, class_key: Callable[[PodIn
 
 def along(pod: PodInfo, failure: SharedFailure, node_count: int) -> Unplaced:
     """A pod that fails with another one; nobody was asked about it."""
-    told = failure.told
+    post_filter_text = failure.post_filter_text
     return Unplaced(
         pod,
-        unschedulable(fit_error(node_count, {}, failure.message, told)),
+        unschedulable(fit_error(node_count, {}, failure.message, post_filter_text)),
         frozenset((failure.by,)),
-        post_filter_message=told,
+        post_filter_message=post_filter_text,
         suggestion=failure.suggestion,
     )
 

@@ -85,7 +85,7 @@ def explain(
         return _pending(engine, profile, pod, question, base, gang)
     here = engine.table.name_of(place.row)
     if place.assumed and (group := group_of_pod(engine, pod.pod)) is not None:
-        answer = (gang or _told(engine, group, question)).answer
+        answer = (gang or _explain_gang(engine, group, question)).answer
         sentence = f"Pod {pod.key} holds a place on {here} and goes with its gang. {answer.sentence}"
         verdict = PodVerdict.BOUND if answer.verdict is PodVerdict.BOUND else PodVerdict.WAITING
         return _with(base, verdict, sentence, node=here, gang=answer)
@@ -102,7 +102,7 @@ def explain(
         return msgspec.structs.replace(found, notes=[*found.notes, *filter(None, rest)])
 
 
-def _told(engine: Engine, group: GangSet, question: PodQuestion) -> GangExplanation:
+def _explain_gang(engine: Engine, group: GangSet, question: PodQuestion) -> GangExplanation:
     return finish(explain_group(engine, group, with_remedies=question.with_remedies))
 
 
@@ -154,7 +154,9 @@ def _pending(
         return _with(base, PodVerdict.UNSCHEDULABLE, sentence, message=NO_NODES)
     base = msgspec.structs.replace(base, quota=explain_quota(profile, pod))
     if group is not None:
-        return _with_gang(engine, profile, pod, question, base, gang or _told(engine, group, question))
+        return _with_gang(
+            engine, profile, pod, question, base, gang or _explain_gang(engine, group, question)
+        )
     found = surveys.survey(engine, profile, pod)
     base = _facts(found, question, base)
     if found.evaluation.failure is not None:
@@ -180,10 +182,10 @@ def _with_gang(
     pod: PodInfo,
     question: PodQuestion,
     base: PodAnswer,
-    told: GangExplanation,
+    explained: GangExplanation,
 ) -> PodAnswer:
     """A member that goes with its gang or not at all: what the gang meets is what it meets."""
-    answer = told.answer
+    answer = explained.answer
     base = _facts(surveys.survey(engine, profile, pod), question, base)
     sentence = f"Pod {pod.key} goes with its gang. {answer.sentence}"
     is_stuck = answer.fit is not None and answer.fit.stuck == pod.key
@@ -192,7 +194,7 @@ def _with_gang(
         answer.verdict,
         sentence,
         gang=answer,
-        node=told.nodes.get(pod.key, ""),
+        node=explained.nodes.get(pod.key, ""),
         message=answer.fit.message if is_stuck and answer.fit is not None else answer.last_failure,
         rejected_by=[] if answer.verdict is PodVerdict.SCHEDULABLE else [Coscheduling.name],
     )

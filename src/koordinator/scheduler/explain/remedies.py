@@ -43,8 +43,8 @@ def remedies(found: Survey) -> list[Remedy]:
     if not single:
         single = _tried(found, _pairs(variants_of(found)))
     changes = [*single, *room(found), *_leaving(found), *_uncordon(found)]
-    told = {plugin for plugin, _ in _HANDLED}
-    return [*changes, *_new_node(found), *_others(found, told)]
+    handled = {plugin for plugin, _ in _HANDLED}
+    return [*changes, *_new_node(found), *_others(found, handled)]
 
 
 # Changes of the pod
@@ -178,8 +178,8 @@ def _requests(found: Survey) -> list[Variant]:
         for target in sorted((t for t in targets if t > 0), reverse=True):
             made.append(variants.for_requests(found.pod.pod, by_name, {names[column]: target}))
     if not made and free.shape[1]:
-        lacking = (np.maximum(amounts - free, 0) / amounts).max(axis=0)
-        nearest = int(lacking.argmin())
+        shortage = (np.maximum(amounts - free, 0) / amounts).max(axis=0)
+        nearest = int(shortage.argmin())
         at_most = {names[c]: int(free[n, nearest]) for n, c in enumerate(columns) if short[n, nearest]}
         if at_most and min(at_most.values()) > 0:
             made.append(variants.for_requests(found.pod.pod, by_name, at_most))
@@ -239,8 +239,8 @@ def room(found: Survey, inside: Mask | None = None) -> list[Remedy]:
     amounts = np.array(list(wanted.values()), np.int64)[:, np.newaxis]
     capacity = table.allocatable[columns][:, found.rows]
     has_capacity = (capacity >= amounts).all(axis=0) & (table.pods_max[found.rows] > 0)
-    lacking = np.maximum(amounts - found.free(columns), 0)
-    share = (lacking / np.maximum(capacity, 1)).max(axis=0, initial=0.0)
+    shortage = np.maximum(amounts - found.free(columns), 0)
+    share = (shortage / np.maximum(capacity, 1)).max(axis=0, initial=0.0)
     share[~(only_fit & has_capacity)] = np.inf
     made = []
     for position in np.argsort(share, kind="stable")[:NEAR_NODES_MAX].tolist():
@@ -248,9 +248,9 @@ def room(found: Survey, inside: Mask | None = None) -> list[Remedy]:
             break
         row, free_pods = int(found.rows[position]), int(found.free_pods[position])
         parts = [
-            resource_vector.readable_lot(table.registry.names[column], int(lacking[n, position]))
+            resource_vector.readable_lot(table.registry.names[column], int(shortage[n, position]))
             for n, column in enumerate(columns)
-            if lacking[n, position] > 0
+            if shortage[n, position] > 0
         ]
         if free_pods <= 0:
             parts.append(f"{1 - free_pods} of {resources.PODS}")
@@ -318,14 +318,14 @@ def model_row(found: Survey, inside: Mask | None = None) -> int | None:
     return int(rows[table.pod_count[rows].argmin()]) if rows.size else None
 
 
-def _others(found: Survey, told: set[str]) -> list[Remedy]:
+def _others(found: Survey, handled: set[str]) -> list[Remedy]:
     """Return nodes to which only one plugin objects: what it says would help, else that it objects."""
     made: list[Remedy] = []
     refused = found.refused
     alone = refused.sum(axis=0) == 1
     for index, plugin in enumerate(found.filters):
         rows = found.rows[refused[index] & alone]
-        if plugin.name in told or rows.size == 0:
+        if plugin.name in handled or rows.size == 0:
             continue
         reliefs = plugin.reliefs(found.evaluation.state_of(plugin.name), rows)
         if reliefs:
@@ -364,7 +364,7 @@ def preemption_of(
         if is_over(status):
             break
     return PreemptionAnswer(
-        message=asked.told(", ".join(texts)), nominated_node=nominated, nodes=victims(offers)
+        message=asked.post_filter_text(", ".join(texts)), nominated_node=nominated, nodes=victims(offers)
     )
 
 

@@ -391,7 +391,7 @@ class ExtenderBinder(BindPlugin[None]):
         return status
 
 
-class ExtenderVoice(Plugin[None]):
+class ExtenderWakeUps(Plugin[None]):
     """The events that wake pods that extenders refused: all."""
 
     name = EXTENDER
@@ -400,7 +400,7 @@ class ExtenderVoice(Plugin[None]):
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         return True
 
-    def tells_apart(self, old: PodInfo, new: PodInfo) -> bool:
+    def is_relevant_update(self, old: PodInfo, new: PodInfo) -> bool:
         return old.pod.spec != new.pod.spec or old.pod.metadata.labels != new.pod.metadata.labels
 
 

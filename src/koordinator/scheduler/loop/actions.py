@@ -208,7 +208,7 @@ class RunningActions(Actions):
         waiting.allow(plugin)
         return True
 
-    def tell_unscheduled(self, pod: Pod, message: str, nominated_node: str | None = None) -> None:
+    def report_unscheduled(self, pod: Pod, message: str, nominated_node: str | None = None) -> None:
         self._parts.statuses.write(pod, PodStatusUpdate("Unschedulable", message, nominated_node))
 
     def evicting(self, preemptor: PodInfo, node_name: str, victims: Sequence[PodInfo]) -> None:

@@ -156,13 +156,13 @@ class Outcomes:
         else:
             live = self._requeue(entry, result)
             if live is not None and handling is Handling.GO_ON:
-                self._tell(live, entry, result)
+                self._report(live, entry, result)
         self._failures.after(failure)
 
     def _nominated_node(self, pod: PodInfo) -> str:
         return self._engine.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
 
-    def _tell(self, live: Pod, entry: QueuedPod, result: Unplaced) -> None:
+    def _report(self, live: Pod, entry: QueuedPod, result: Unplaced) -> None:
         """Write event and condition."""
         message = result.status.message
         reason = "Unschedulable" if result.status.is_rejected else "SchedulerError"

@@ -335,7 +335,7 @@ class Observer:
         pod = entry.pod
         self.monitor.started(pod.uid, began_s)
         if self.debug.top_scores or self.debug.filters:
-            self._tell(profile, entry, began_s)
+            self._log_scores(profile, entry, began_s)
         if self._probe.is_due(began_s):
             with self._probe.measuring(profile):
                 result = self._run(profile, entry, began_s, advice)
@@ -395,7 +395,7 @@ class Observer:
         cycle = self._engine.cycle
         return cycle.run(profile, entry.pod, entry.class_key, entry.attempt_count, now_s, advice)
 
-    def _tell(self, profile: Profile, entry: QueuedPod, now_s: float) -> None:
+    def _log_scores(self, profile: Profile, entry: QueuedPod, now_s: float) -> None:
         """Debug output, from the evaluation that the cycle is going to decide on."""
         for timed in profile.refreshers:
             timed.refresh(now_s)

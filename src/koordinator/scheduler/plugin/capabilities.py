@@ -114,7 +114,7 @@ class SharedFailure(msgspec.Struct, frozen=True):
     suggestion: Suggestion | None = None
 
     @property
-    def told(self) -> str:
+    def post_filter_text(self) -> str:
         """Return what is told behind the message."""
         return ", ".join(filter(None, (self.post_filter_message, str(self.suggestion or ""))))
 

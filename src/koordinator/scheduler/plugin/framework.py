@@ -163,11 +163,11 @@ class Plugin(abc.ABC, Generic[S]):
         """Return whether an event (one of `wakes_on`) can lift this plugin's refusal of `pod`.
 
         True costs a cycle in vain at worst; a wrong False leaves the pod waiting for minutes. Of updates of
-        the pod itself (`POD_UPDATED`), only those are asked about that `tells_apart` notices.
+        the pod itself (`POD_UPDATED`), only those are asked about that `is_relevant_update` notices.
         """
         return True
 
-    def tells_apart(self, old: PodInfo, new: PodInfo) -> bool:
+    def is_relevant_update(self, old: PodInfo, new: PodInfo) -> bool:
         """Return whether an update of a waiting pod changed what this plugin looks at in it."""
         return self.class_key(old) != self.class_key(new) or self.live_key(old) != self.live_key(new)
 

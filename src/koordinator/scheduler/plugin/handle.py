@@ -189,7 +189,7 @@ class Actions:
         """Let a pod go that waits for Permit of this plugin; whether there is one."""
         return False
 
-    def tell_unscheduled(self, pod: Pod, message: str, nominated_node: str | None = None) -> None:
+    def report_unscheduled(self, pod: Pod, message: str, nominated_node: str | None = None) -> None:
         """Say in the status of a pod, in the background, why it is not scheduled; `nominated_node` None leaves the
         nomination, "" clears it."""
 

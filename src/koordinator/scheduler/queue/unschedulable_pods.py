@@ -217,20 +217,20 @@ def _helps(
     plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
 ) -> bool:
     try:
-        return _answers_yes(plugin, event, pod, plugins, verdicts)
+        return _wakes(plugin, event, pod, plugins, verdicts)
     except Exception as error:
         _guard.failed(error, plugin.wakes)
         return True  # a cycle in vain at worst; who is not woken may wait for minutes
 
 
-def _answers_yes(
+def _wakes(
     plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
 ) -> bool:
     if event.kind is ClusterEvent.POD_UPDATED:
         # An update that the plugin does not look at (our own status patch) changes nothing for it.
         old, new = event.old, event.new
-        return plugin.tells_apart(old, new) and plugin.wakes(event, pod)
-    if not _hears_of_row(plugin, event):
+        return plugin.is_relevant_update(old, new) and plugin.wakes(event, pod)
+    if not _concerns_row(plugin, event):
         return plugin.wakes(event, pod)
     return _passes(plugin, event, pod, verdicts) and all(
         _passes(check, event, pod, verdicts)
@@ -239,7 +239,7 @@ def _answers_yes(
     )
 
 
-def _hears_of_row(plugin: Plugin[Any], event: QueueingEvent) -> bool:
+def _concerns_row(plugin: Plugin[Any], event: QueueingEvent) -> bool:
     """Return whether the event can help on the node that it is about, or nowhere."""
     if event.row is None:
         return False

@@ -96,10 +96,12 @@ def reservation_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitab
 async def explain_gang_live(scheduler: Scheduler, key: str) -> GangAnswer | None:
     """Return the explanation of a gang that a running scheduler knows, None of one that it does not; slice by slice."""
     group = group_of(scheduler.engine, key)
-    return (await _told_live(scheduler, group)).answer if group is not None else None
+    return (await _explain_live(scheduler, group)).answer if group is not None else None
 
 
-async def _told_live(scheduler: Scheduler, group: GangSet, *, with_remedies: bool = True) -> GangExplanation:
+async def _explain_live(
+    scheduler: Scheduler, group: GangSet, *, with_remedies: bool = True
+) -> GangExplanation:
     engine = scheduler.engine
     for profile in engine.profiles.values():
         engine.refresh(profile, scheduler.clock.now())
@@ -113,7 +115,7 @@ async def explain_live(scheduler: Scheduler, pod: Pod, question: PodQuestion) ->
     group = group_of_pod(engine, pod)
     told = None
     if group is not None:
-        told = await _told_live(scheduler, group, with_remedies=question.with_remedies)
+        told = await _explain_live(scheduler, group, with_remedies=question.with_remedies)
     uid = pod.metadata.uid or pod.key
     entry, place = scheduler.queue.find(uid), scheduler.table.place_of(uid)
     info = entry.pod if entry is not None else place.pod if place is not None else None

@@ -359,7 +359,7 @@ class NodeTable:
         return row
 
     @contextlib.contextmanager
-    def telling(self, wanted: Callable[[RowKeeper], bool]) -> Iterator[None]:
+    def notifying(self, wanted: Callable[[RowKeeper], bool]) -> Iterator[None]:
         """Within: only these keepers are told of pods."""
         keepers, self._pod_keepers = self._pod_keepers, [each for each in self._pod_keepers if wanted(each)]
         try:

@@ -53,7 +53,7 @@ class Trial:
     def _of_takes(self) -> contextlib.AbstractContextManager[None]:
         if not self._is_rehearsal:
             return contextlib.nullcontext()  # only those are told at all that may be
-        return self._table.telling(lambda keeper: keeper.in_takes)
+        return self._table.notifying(lambda keeper: keeper.in_takes)
 
     def undo(self) -> None:
         """Everything as before, the order of the pods on a row included."""
@@ -64,9 +64,9 @@ class Trial:
             for uid, place in self._places.items():
                 if table.place_of(uid) is None:
                     table.assign(place.pod, table.name_of(place.row), assumed=place.assumed)
-        guests = {pod.uid for pod in self._added} - self._places.keys()
+        added = {pod.uid for pod in self._added} - self._places.keys()
         for row, pods in self._taken.items():
-            table.restore_order(row, {uid: pod for uid, pod in pods.items() if uid not in guests})
+            table.restore_order(row, {uid: pod for uid, pod in pods.items() if uid not in added})
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def trial_of(table: NodeTable) -> Iterator[Trial]:
     must not be used within."""
     trial = Trial(table)
     was_trial, table.is_trial = table.is_trial, True
-    with table.telling(lambda keeper: keeper.in_trials), table.changes.muted():
+    with table.notifying(lambda keeper: keeper.in_trials), table.changes.muted():
         try:
             yield trial
         finally:

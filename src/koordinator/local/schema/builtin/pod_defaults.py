@@ -139,12 +139,12 @@ def _volume(value: Json) -> Json:
         return {**value, "emptyDir": {}}
     for kind in _MODE_VOLUMES:
         value = change(value, kind, lambda source: fill(source, defaultMode=DEFAULT_MODE))
-    value = change(value, "downwardAPI", _told)
+    value = change(value, "downwardAPI", _downward_api)
     value = change(value, "hostPath", lambda source: fill(source, type=""))
     return change(value, "projected", lambda source: change_each(source, "sources", _projection))
 
 
-def _told(value: Json) -> Json:
+def _downward_api(value: Json) -> Json:
     """Fields of the pod in files."""
     return change_each(
         value, "items", lambda item: change(item, "fieldRef", lambda ref: fill(ref, apiVersion="v1"))
@@ -152,5 +152,5 @@ def _told(value: Json) -> Json:
 
 
 def _projection(value: Json) -> Json:
-    value = change(value, "downwardAPI", _told)
+    value = change(value, "downwardAPI", _downward_api)
     return change(value, "serviceAccountToken", lambda token: fill(token, expirationSeconds=3600))

@@ -112,7 +112,7 @@ def without(
     return HeadRoom(counts, free, free_pods)
 
 
-def lack(demand: GangDemand, room: HeadRoom, kinds: Sequence[MemberClass]) -> MemberShortage | None:
+def shortage_of(demand: GangDemand, room: HeadRoom, kinds: Sequence[MemberClass]) -> MemberShortage | None:
     """Return what the gangs surely lack; None when they may find room."""
     wanted = [kind.wanted for kind in kinds]
     for kind, counts in enumerate(room.counts):
@@ -294,14 +294,14 @@ class EarlyRefusals:
             if kind is None:
                 return None
             kinds.append(kind)
-        missing = lack(demand, as_is(self._handle.table, kinds), kinds)
+        missing = shortage_of(demand, as_is(self._handle.table, kinds), kinds)
         if missing is None:
             return None
         eviction = None if self._is_for_jobs else self._eviction(demand, kinds)
         if eviction is not None and eviction.status.is_skip:
             return None
         active = prospects.evaluate(pod).active_filters() or ()
-        return _told(missing, gangs, kinds, frozenset(plugin.name for plugin, _ in active), eviction)
+        return _refusal_of(missing, gangs, kinds, frozenset(plugin.name for plugin, _ in active), eviction)
 
     def _by_kind(
         self, prospects: Prospects, pod: PodInfo, gangs: Iterable[Gang]
@@ -359,12 +359,12 @@ class EarlyRefusals:
             text = fit_error(table.node_count, counts)
             return PostFilterResult(unresolvable(f"preemption: {text}"), nominated_node="")
         room = without(table, kinds, dict(zip(columns, held, strict=True)), held_pods)
-        if lack(demand, room, kinds) is None:
+        if shortage_of(demand, room, kinds) is None:
             return PostFilterResult(SKIP)
         return PostFilterResult(unresolvable(f"preemption: {PreemptReason.NO_ROOM.value}"), nominated_node="")
 
 
-def _told(
+def _refusal_of(
     missing: MemberShortage,
     gangs: Sequence[Gang],
     kinds: Sequence[MemberClass],

@@ -70,7 +70,7 @@ class Gang(msgspec.Struct):
     """Of those that are bound: failed, or being deleted."""
     succeeded: set[str] = msgspec.field(default_factory=set)
     """Of those that are bound: done."""
-    told: set[str] = msgspec.field(default_factory=set)
+    reported_problems: set[str] = msgspec.field(default_factory=set)
     """What users were told about the gang's description."""
 
     @property

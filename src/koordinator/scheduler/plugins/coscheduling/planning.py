@@ -50,7 +50,7 @@ class GangPlanning:
         self._rows = handle.table.shared(TreeRows)
         self._attraction = handle.table.shared(Attraction)
 
-    def lacks_tree(self) -> bool:
+    def is_tree_missing(self) -> bool:
         """Return whether gangs that ask for a topology cannot be planned at all."""
         return self.is_aware and self._handle.network() is None
 
@@ -132,7 +132,7 @@ class GangPlanning:
 
     def outlook(self, gang: Gang) -> Generator[None, None, JobOutlook | None]:
         """Yield where a gang group would go now, and what places lack; None when it asks for no topology, or there is
-        none (`lacks_tree`). Others may have their turn at each `yield`. Raises: UnknownProfile."""
+        none (`is_tree_missing`). Others may have their turn at each `yield`. Raises: UnknownProfile."""
         tree = self._handle.network()
         if not self.is_aware or tree is None or gang.config.topology is None:
             return None

@@ -133,7 +133,7 @@ def _set(members: Iterable[str]) -> dict[str, dict[str, str]]:
     return {key: {} for key in sorted(members)}
 
 
-TOLD_S = 240.0
+REPORTED_S = 240.0
 """Then everybody is told again, before the queue tries sleepers on its own: a condition may not have been written."""
 GROUPS_MAX = 10_000
 """Groups that fail for ever and are gone some day: who was not told of for longest is forgotten."""
@@ -156,8 +156,8 @@ class ReportedFailures:
         self._clock = clock
         self._groups: OrderedDict[str, _ReportedFailure] = OrderedDict()
 
-    def tell(self, group_id: str, text: str, key: str, uid: str) -> None:
-        """A member is told."""
+    def add(self, group_id: str, text: str, key: str, uid: str) -> None:
+        """Note that a failure was reported to a member."""
         found = self._groups.get(group_id)
         if found is None or found.text != text or self._is_old(found):
             found = self._groups[group_id] = _ReportedFailure(text, self._clock.now())
@@ -166,17 +166,17 @@ class ReportedFailures:
                 self._groups.popitem(last=False)
         found.members[key] = uid
 
-    def who_knows(self, group_id: str, text: str) -> dict[str, str]:
-        """Return the members that were told just that, with their uids."""
+    def informed_members(self, group_id: str, text: str) -> dict[str, str]:
+        """Return the members that were told exactly this failure, with their uids."""
         found = self._groups.get(group_id)
         return found.members if found is not None and found.text == text and not self._is_old(found) else {}
 
     def forget(self, group_id: str) -> None:
-        """Members were told something else."""
+        """Forget what was reported: members were told something else."""
         self._groups.pop(group_id, None)
 
-    def _is_old(self, told: _ReportedFailure) -> bool:
-        return not 0.0 <= self._clock.now() - told.since_s < TOLD_S
+    def _is_old(self, failure: _ReportedFailure) -> bool:
+        return not 0.0 <= self._clock.now() - failure.since_s < REPORTED_S
 
 
 def whole_group(gangs: RunningGangs, pod: PodInfo, *, falls_back: bool = False) -> PlacementPlan | None:
@@ -304,7 +304,7 @@ class Coscheduling(
         self._refused_as_a_whole, self._eviction = "", None
         if not gang_id_of(pod.pod):
             return SUCCESS
-        begin = self.gangs.begin(pod.pod, has_topology=not self.planning.lacks_tree())
+        begin = self.gangs.begin(pod.pod, has_topology=not self.planning.is_tree_missing())
         gate = begin.gate
         if begin.has_started:
             self.preemption.round_began()
@@ -318,14 +318,16 @@ class Coscheduling(
         """Return the failure of a pod that fails because another member did."""
         now = self.gangs.round_of(pod.pod)
         assert now is not None, pod.key
-        told = self.preemption.told(now)
+        post_filter_text = self.preemption.post_filter_text(now)
         failure = self.rounds.filter_failed(pod.pod, message, is_root_cause=False)
         self.gangs.reject(failure.rejected, failure.group_message)
         if failure.condition_patches:
             count = self.handle.table.node_count
-            self.gangs.tell(failure.condition_patches, fit_error(count, {}, message, told))
-        found = SharedFailure(message, NAME, told, now.suggestion)
-        self._reported.tell(now.group_id, f"{message} {found.told}", key_of(pod.pod), pod.uid)
+            self.gangs.report_unscheduled(
+                failure.condition_patches, fit_error(count, {}, message, post_filter_text)
+            )
+        found = SharedFailure(message, NAME, post_filter_text, now.suggestion)
+        self._reported.add(now.group_id, f"{message} {found.post_filter_text}", key_of(pod.pod), pod.uid)
         return found
 
     def _objection(self, pod: PodInfo, ended: Next) -> Status | JobRefusal:
@@ -401,8 +403,10 @@ class Coscheduling(
         if now is not None and failure.rejected:
             self._reported.forget(now.group_id)
         elif now is not None and now.failure:
-            shared = SharedFailure(now.failure, NAME, self.preemption.told(now), now.suggestion)
-            self.rounds.spare(self._reported.who_knows(now.group_id, f"{now.failure} {shared.told}"))
+            shared = SharedFailure(now.failure, NAME, self.preemption.post_filter_text(now), now.suggestion)
+            self.rounds.spare(
+                self._reported.informed_members(now.group_id, f"{now.failure} {shared.post_filter_text}")
+            )
 
     # Score
 
@@ -488,5 +492,5 @@ class Coscheduling(
         return endpoints(self.rounds.cache)
 
     def controllers(self) -> Sequence[BackgroundController]:
-        telling = BackgroundController("descriptions of gangs", self.gangs.tell_problems)
-        return (*self._pod_groups.loops(), telling)
+        reporter = BackgroundController("descriptions of gangs", self.gangs.report_problems)
+        return (*self._pod_groups.loops(), reporter)

@@ -175,7 +175,7 @@ class GangPreemption:
         offers = [PreemptionOffer(node, tuple(pods)) for node, pods in victims.items()]
         return Outlook(result, tuple(offers))
 
-    def told(self, now: GangRound) -> str:
+    def post_filter_text(self, now: GangRound) -> str:
         """Return what is said of preemption about members that fail because another one did."""
         message = now.preemption_message
         return f"preemption: {message}" if message and self.is_for_jobs else message
@@ -350,8 +350,8 @@ class GangPreemption:
             if nominations.remove(pod.uid) is not None and row is not None:
                 self._handle.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
         # Of the trigger and of members that give their places back, outcomes of their attempts tell.
-        told = [(pod, "") for pod in job.members.values() if pod.uid != job.trigger.uid]
-        self._eviction.renominate(_as_nominations(told), f"preemption by {job.name}")
+        released = [(pod, "") for pod in job.members.values() if pod.uid != job.trigger.uid]
+        self._eviction.renominate(_as_nominations(released), f"preemption by {job.name}")
         now = self._gangs.round_of(job.trigger.pod)
         why = now.failure if now is not None and now.failure else message
         for pod in job.waiting:

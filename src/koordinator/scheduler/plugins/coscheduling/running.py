@@ -173,7 +173,7 @@ class RunningGangs:
             return
         was_complete = self._is_complete(gang_id)
         self._carry_out(self.rounds.on_pod_add(pod))
-        self._tell_completed(gang_id, was_complete)
+        self._record_completion(gang_id, was_complete)
         self._look_for_problems(pod)
 
     def _pod_updated(self, old: Pod, pod: Pod) -> None:
@@ -201,16 +201,16 @@ class RunningGangs:
         if old.metadata.annotations != group.metadata.annotations:
             self._complain(group.key, group, config.problems_of_group(group))
 
-    def _group_set(self, group: PodGroup, tell: Callable[[PodGroup], Effect]) -> None:
+    def _group_set(self, group: PodGroup, handle: Callable[[PodGroup], Effect]) -> None:
         was_complete = self._is_complete(group.key)
-        self._carry_out(tell(group))
-        self._tell_completed(group.key, was_complete)
+        self._carry_out(handle(group))
+        self._record_completion(group.key, was_complete)
 
     def _is_complete(self, gang_id: str) -> bool:
         gang = self.rounds.cache.get(gang_id)
         return gang is not None and gang.is_complete
 
-    def _tell_completed(self, gang_id: str, was_complete: bool) -> None:
+    def _record_completion(self, gang_id: str, was_complete: bool) -> None:
         if not was_complete and self._is_complete(gang_id):
             self._record((gang_id,), RecordKind.MIN_SATISFIED)
 
@@ -234,14 +234,14 @@ class RunningGangs:
     def _complain(self, gang_id: str, obj: Pod | PodGroup, problems: Iterable[str]) -> None:
         gang = self.rounds.cache.get(gang_id)
         for problem in problems:
-            if gang is not None and problem not in gang.told:
-                gang.told.add(problem)
+            if gang is not None and problem not in gang.reported_problems:
+                gang.reported_problems.add(problem)
                 self._complaints[gang_id, problem] = obj
                 self._has_complaints.set()
         while len(self._complaints) > COMPLAINTS_MAX:  # nobody tells them before this scheduler leads
             del self._complaints[next(iter(self._complaints))]
 
-    async def tell_problems(self) -> None:
+    async def report_problems(self) -> None:
         """Tell what is wrong, until cancelled."""
         while True:
             await self._has_complaints.wait()
@@ -360,11 +360,11 @@ class RunningGangs:
             if (uid := self._uid(key)) is not None:
                 self._handle.actions.reject_waiting(uid, by, message)
 
-    def tell(self, keys: Iterable[str], message: str) -> None:
+    def report_unscheduled(self, keys: Iterable[str], message: str) -> None:
         """Say in the status of members why they are not scheduled."""
         for key in keys:
             if (pod := self.pod(key)) is not None:
-                self._handle.actions.tell_unscheduled(pod, message)
+                self._handle.actions.report_unscheduled(pod, message)
 
     def _uid(self, key: str) -> str | None:
         pod = self.pod(key)

@@ -90,8 +90,8 @@ class QuotaGauge(GaugeOfObjects):
         if found is None or labels.QUOTA_UNSCHEDULABLE_RESOURCE not in found.metadata.annotations:
             return
         try:
-            told = quota_annotations.UNSCHEDULABLE_RESOURCE.read(found.metadata.annotations, found.key)
-            yield "unschedulable-resource", nanos_of(resource_list.of(told or {}))
+            annotated = quota_annotations.UNSCHEDULABLE_RESOURCE.read(found.metadata.annotations, found.key)
+            yield "unschedulable-resource", nanos_of(resource_list.of(annotated or {}))
         except (ProtocolError, QuantityError):
             return
 
@@ -247,12 +247,12 @@ def status_patch(found: ElasticQuota, quota: Quota, *, may_lower: bool = True) -
     obj, now = f"ElasticQuota {found.key}", dict(fields_of(quota))
     annotations: dict[str, str] = {}
     for field, codec in _ANNOTATIONS:
-        said = resource_list.of(codec.read(found.metadata.annotations, obj) or {})
-        stands = amounts_of(now[field])
+        annotated = resource_list.of(codec.read(found.metadata.annotations, obj) or {})
+        current = amounts_of(now[field])
         if codec is quota_annotations.CHILD_REQUEST and not may_lower:
-            stands = resource_list.maximum(said, stands)
-        if not resource_list.is_equal_ignoring_zeros(said, stands):
-            annotations[codec.key] = codec.encode(resource_list.to_wire(stands))
+            current = resource_list.maximum(annotated, current)
+        if not resource_list.is_equal_ignoring_zeros(annotated, current):
+            annotations[codec.key] = codec.encode(resource_list.to_wire(current))
     body: dict[str, Any] = {"metadata": {"annotations": annotations}} if annotations else {}
     used = amounts_of(now["used"])
     if not resource_list.is_equal_ignoring_zeros(resource_list.of(found.status.used), used):

@@ -176,7 +176,7 @@ class QuotaBook:
             )
             return False
         if name == labels.ROOT_QUOTA_NAME or (
-            known is not None and _says_the_same(known, quota) and not self._hooks.see_change(known, quota)
+            known is not None and _is_same(known, quota) and not self._hooks.see_change(known, quota)
         ):
             self.revision += known is None
             self.objects[name] = quota
@@ -189,7 +189,7 @@ class QuotaBook:
         self.objects[name] = quota
         own = quota.metadata.labels
         tree_id = quota_labels.tree_id(own) if self._has_trees else DEFAULT_TREE
-        with self._hooks.told(self.spec_of(name), spec, quota):
+        with self._hooks.notifying(self.spec_of(name), spec, quota):
             self.forest.set_quota(spec, tree_id, _root_of(quota) if tree_id else None)
         affected = self._bind(known, quota)
         self.revision += 1
@@ -219,7 +219,7 @@ class QuotaBook:
         self.moves += 1
         if name != labels.ROOT_QUOTA_NAME:  # no namespaces are bound to the root
             affected |= self._bind(known, None)
-        with self._hooks.told(self.spec_of(name), None, quota):
+        with self._hooks.notifying(self.spec_of(name), None, quota):
             self.forest.remove_quota(name)
         if tree_id and self.forest.tree(tree_id) is None:
             affected |= self._replant(tree_id)
@@ -357,9 +357,9 @@ class QuotaBook:
             if tree is not None:
                 tree.reserve(now_in.name, key)  # assumed, and the API does not say so yet
         if self._hooks:
-            self._tell_hooks(old or pod, pod, was_in if known else None, now_in)
+            self._notify_hooks(old or pod, pod, was_in if known else None, now_in)
 
-    def _tell_hooks(self, old: Pod, new: Pod, was_in: QuotaRef | None, now_in: QuotaRef) -> None:
+    def _notify_hooks(self, old: Pod, new: Pod, was_in: QuotaRef | None, now_in: QuotaRef) -> None:
         """Tell hooks of a pod that used a quota before (None: it did not), or does now."""
         uses_now = self._counted(now_in, new.key)
         if was_in == now_in and uses_now:
@@ -446,7 +446,7 @@ def _root_of(quota: ElasticQuota) -> TreeRoot | None:
 _READ = (labels.QUOTA_SHARED_WEIGHT, labels.QUOTA_NAMESPACES, labels.QUOTA_TOTAL_RESOURCE)
 
 
-def _says_the_same(a: ElasticQuota, b: ElasticQuota) -> bool:
+def _is_same(a: ElasticQuota, b: ElasticQuota) -> bool:
     """Return whether nothing that users write differs (the scheduler itself writes annotations and status)."""
     before, after = a.metadata, b.metadata
     return (

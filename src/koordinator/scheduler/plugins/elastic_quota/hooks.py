@@ -116,7 +116,7 @@ class QuotaHooks:
         return any(answers)
 
     @contextlib.contextmanager
-    def told(self, old: QuotaSpec | None, new: QuotaSpec | None, obj: ElasticQuota) -> Iterator[None]:
+    def notifying(self, old: QuotaSpec | None, new: QuotaSpec | None, obj: ElasticQuota) -> Iterator[None]:
         """Within, a quota changes: hooks hear of it before and after. A move between parents is two changes."""
         if old is not None and new is not None and old.parent != new.parent:
             changes: tuple[tuple[QuotaSpec | None, QuotaSpec | None], ...] = ((old, None), (None, new))

@@ -259,7 +259,7 @@ class ElasticQuota(
         own, marks = pod.pod.metadata, pod.pod.metadata.labels
         return marks.get(labels.QUOTA_NAME, ""), own.namespace, quota_labels.is_pod_non_preemptible(marks)
 
-    def tells_apart(self, old: PodInfo, new: PodInfo) -> bool:
+    def is_relevant_update(self, old: PodInfo, new: PodInfo) -> bool:
         return self.sleep_key(old) != self.sleep_key(new) or old.request_key != new.request_key
 
     def live_key(self, pod: PodInfo) -> Hashable:

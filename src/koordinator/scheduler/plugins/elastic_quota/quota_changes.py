@@ -56,11 +56,11 @@ class QuotaChanges:
     def after(self, handler: Callable[[T], object]) -> Callable[[T], None]:
         """Return the handler, and the news of it."""
 
-        def told(subject: T) -> None:
+        def handle(subject: T) -> None:
             handler(subject)
             self.happened()
 
-        return told
+        return handle
 
     def listen(self) -> ChangeListener:
         """Return a new listener, for whom everything is news."""
@@ -85,8 +85,8 @@ class QuotaChanges:
             each.touched |= touched
             each.drifted |= drifted
             each.bell.set()
-        for hear in self.on_change:
-            hear(changed)
+        for handler in self.on_change:
+            handler(changed)
 
 
 Ts = TypeVarTuple("Ts")

@@ -215,7 +215,7 @@ class WeightedChildren:
 class UnmetRequest(msgspec.Struct):
     """The unmet demand of a crowd."""
 
-    crowd: WeightedChildren
+    children: WeightedChildren
     wanted: Column
     """One entry per child of the crowd, above zero."""
     total: int
@@ -223,7 +223,7 @@ class UnmetRequest(msgspec.Struct):
 
     def grow(self, row: int, change: int) -> int:
         """A child wants so much more; its position."""
-        position = self.crowd.position(row)
+        position = self.children.position(row)
         self.wanted[position] += change
         self.total += change
         return position
@@ -257,8 +257,8 @@ class WaterFilling:
         stays_hungry = is_hungry & (weights == 0)
         self._settled[stays_hungry] = floors[stays_hungry]
         hungry = np.flatnonzero(is_hungry & (weights > 0))
-        crowd, wanted = WeightedChildren.of(hungry, weights[hungry]), (requests - floors)[hungry]
-        self._hungry = UnmetRequest(crowd, wanted, int(wanted.sum()))
+        children, wanted = WeightedChildren.of(hungry, weights[hungry]), (requests - floors)[hungry]
+        self._hungry = UnmetRequest(children, wanted, int(wanted.sum()))
         self._given = int(self._settled.sum()) - self._hungry.total
         """Handed out before the first round."""
         self._rounds: list[FillingRound] = []
@@ -270,14 +270,14 @@ class WaterFilling:
     def shares(self) -> Column:
         """Return what each child gets, as a new array (children,)."""
         shares = self._settled.copy()
-        shares[self._left.crowd.rows] -= self._left.wanted
+        shares[self._left.children.rows] -= self._left.wanted
         return shares
 
     def share(self, row: int) -> int:
         """Return what one child gets."""
-        share, crowd = int(self._settled[row]), self._left.crowd
-        position = crowd.position(row)
-        if position < crowd.rows.size and crowd.rows[position] == row:
+        share, children = int(self._settled[row]), self._left.children
+        position = children.position(row)
+        if position < children.rows.size and children.rows[position] == row:
             share -= int(self._left.wanted[position])
         return share
 
@@ -329,10 +329,10 @@ class WaterFilling:
         self._given -= floor if request > floor or not self._lends[row] else request
         if request > floor and self._weights[row]:
             hungry = self._hungry
-            position = hungry.crowd.position(row)
+            position = hungry.children.position(row)
             wanted = _without(hungry.wanted, position)
             self._hungry = UnmetRequest(
-                hungry.crowd.without(position), wanted, hungry.total - (request - floor)
+                hungry.children.without(position), wanted, hungry.total - (request - floor)
             )
 
     def _enter(self, row: int, request: int, floor: int) -> None:
@@ -342,10 +342,10 @@ class WaterFilling:
         self._settled[row] = request if is_hungry and weight else given
         if is_hungry and weight:
             hungry = self._hungry
-            position = hungry.crowd.position(row)
+            position = hungry.children.position(row)
             wanted = _inserted(hungry.wanted, position, request - floor)
-            crowd = hungry.crowd.inserted(position, row, weight)
-            self._hungry = UnmetRequest(crowd, wanted, hungry.total + (request - floor))
+            children = hungry.children.inserted(position, row, weight)
+            self._hungry = UnmetRequest(children, wanted, hungry.total + (request - floor))
 
     def _restart(self) -> None:
         self._rounds = []
@@ -355,8 +355,8 @@ class WaterFilling:
         if left <= 0:
             self._left = hungry
         elif left < hungry.total:
-            demand = UnmetRequest(hungry.crowd, hungry.wanted.copy(), hungry.total)
-            self._end(FillingRound(demand, left, hungry.crowd.parts(left)))
+            demand = UnmetRequest(hungry.children, hungry.wanted.copy(), hungry.total)
+            self._end(FillingRound(demand, left, hungry.children.parts(left)))
 
     def _resume(self, number: int) -> None:
         """Everything before this round was as it is; this one gave the same parts."""
@@ -372,13 +372,13 @@ class WaterFilling:
         while True:
             self._rounds.append(each)
             demand = each.demand
-            crowd, wanted = demand.crowd.going_on(demand.wanted - each.parts)
+            children, wanted = demand.children.going_on(demand.wanted - each.parts)
             total = int(wanted.sum())
             left = each.amount - demand.total + total
             if left <= 0 or not wanted.size:
-                self._left = UnmetRequest(crowd, wanted, total)
+                self._left = UnmetRequest(children, wanted, total)
                 return
-            each = FillingRound(UnmetRequest(crowd, wanted, total), left, crowd.parts(left))
+            each = FillingRound(UnmetRequest(children, wanted, total), left, children.parts(left))
 
 
 def _nobody() -> UnmetRequest:

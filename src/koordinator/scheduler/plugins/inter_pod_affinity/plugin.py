@@ -379,12 +379,12 @@ class Neighbours:
         def is_meant(pod: PodInfo) -> bool:
             return any(term.key == key for term in self._affinities.of(pod.pod).all)
 
-        found, where = self._told(domains, holders, row, is_meant), holders.term.topology_key
+        found, where = self._pods_text(domains, holders, row, is_meant), holders.term.topology_key
         return f"{found} in the same {where} does not want this pod there" if found else ""
 
     def unwanted(self, domains: DomainCounts, count: PodCount, term: Term, row: int) -> str:
         """Return pods near the row that this one wants to be away from; empty without any."""
-        found, where = self._told(domains, count, row, self._matching(count)), term.topology_key
+        found, where = self._pods_text(domains, count, row, self._matching(count)), term.topology_key
         return f"{found} is in the same {where}, which this pod wants to be away from" if found else ""
 
     def wanted(self, domains: DomainCounts, count: PodCount, term: Term, row: int, *, is_first: bool) -> str:
@@ -394,7 +394,7 @@ class Neighbours:
             return f"has no label {key}"
         if is_first:
             return "the first of its group may go anywhere"
-        found = self._told(domains, count, row, self._matching(count))
+        found = self._pods_text(domains, count, row, self._matching(count))
         if found:
             return f"{found} is in the same {key}, as this pod wants"
         return f"no pod that it must be near is in the same {key}; elsewhere: {domains.total}"
@@ -407,7 +407,7 @@ class Neighbours:
 
         return is_meant
 
-    def _told(self, domains: DomainCounts, tally: Tally, row: int, is_meant: IsMeant) -> str:
+    def _pods_text(self, domains: DomainCounts, tally: Tally, row: int, is_meant: IsMeant) -> str:
         slot = int(domains.layout.ids[row])
         total = int(domains.by_value[slot]) if slot != ABSENT else 0
         if not total:

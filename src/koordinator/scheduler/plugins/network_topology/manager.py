@@ -39,18 +39,20 @@ Tell = Callable[[Object, str, str, str], None]
 
 class NetworkTopologyManager:
     """The tree, None without a (proper) ClusterNetworkTopology. `changed` is called, on the leader, when there is
-    another tree; `tell` writes events."""
+    another tree; `record_event` writes events."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, tell: Tell, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, clock: Clock, record_event: Tell, changed: Callable[[], None]
+    ) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._tell = tell
+        self._record_event = record_event
         self._changed = changed
         self._object: ClusterNetworkTopology | None = None
         self._finder: PathFinder | None = None
         self._problem = ""
         """Why the layers of the object cannot be used; the former ones stay."""
-        self._told_problem = ""
+        self._reported_problem = ""
         self._labels: dict[str, Mapping[str, str]] = {}
         self._paths: dict[str, Path] = {}
         self._tree: TopologyTree | None = None
@@ -145,19 +147,19 @@ class NetworkTopologyManager:
             if tree is not self._announced:
                 self._announced = tree
                 self._changed()
-            self._tell_problem()
+            self._report_problem()
             await self._write_status(tree)
             await asyncio.sleep(PERIOD_S)
 
-    def _tell_problem(self) -> None:
-        if self._problem == self._told_problem:
+    def _report_problem(self) -> None:
+        if self._problem == self._reported_problem:
             return
-        self._told_problem = self._problem
+        self._reported_problem = self._problem
         if self._problem and self._object is not None:
             message = (
                 f"spec.networkTopologySpec: {self._problem}; gangs are placed by the former layers, if any"
             )
-            self._tell(self._object, "Warning", "InvalidTopology", message)
+            self._record_event(self._object, "Warning", "InvalidTopology", message)
 
     async def _write_status(self, tree: TopologyTree | None) -> None:
         found = self._object

@@ -101,10 +101,10 @@ NEAR_NODES_MAX = 3
 
 def facts(plan: PodPlan, terms: NUMAPodTerms, view: NUMANodeView) -> tuple[str, ...]:
     """Return what the pod asks for on the node, and what is free there, by NUMA node."""
-    return (*_wish(plan, terms), *_free(view))
+    return (*_demand(plan, terms), *_free(view))
 
 
-def _wish(plan: PodPlan, terms: NUMAPodTerms) -> Iterator[str]:
+def _demand(plan: PodPlan, terms: NUMAPodTerms) -> Iterator[str]:
     if terms.binding.binds_cpus:
         how = terms.binding.policy or "any"
         required = ", required" if terms.binding.is_required else ""
@@ -175,12 +175,12 @@ def shortage_of(plan: PodPlan, terms: NUMAPodTerms, view: NUMANodeView) -> NUMAS
         shortage
         for slot, numa in enumerate(view.facts.zones)
         if not (exclusive and view.statuses.get(numa) is NUMAStatus.SHARED)
-        and (shortage := _lack_of_zone(terms, view, slot, numa)) is not None
+        and (shortage := _zone_shortage(terms, view, slot, numa)) is not None
     ]
     return min(found, key=lambda shortage: shortage.share, default=None)
 
 
-def _lack_of_zone(terms: NUMAPodTerms, view: NUMANodeView, slot: int, numa: int) -> NUMAShortage | None:
+def _zone_shortage(terms: NUMAPodTerms, view: NUMANodeView, slot: int, numa: int) -> NUMAShortage | None:
     capacity, available = view.facts.zones[numa], view.available[numa]
     if any(capacity.get(name, 0) < amount for name, amount in terms.amounts):
         return None

@@ -98,7 +98,7 @@ class PreemptionExecutor:
         for node_name, pods in victims.items():
             gone = [pod for pod in pods if actions.reject_waiting(pod.uid, terms.plugin, "preempted")]
             for pod in gone:
-                work.tell(pod.pod, node_name)
+                work.record_event(pod.pod, node_name)
             work.has_made_room = work.has_made_room or bool(gone)
             staying = [pod for pod in pods if pod not in gone]
             if staying:
@@ -116,7 +116,7 @@ class PreemptionExecutor:
     def renominate(self, promised: Sequence[tuple[PodInfo, str]], name: str) -> None:
         """Tell pods in their status which node they are promised, "" for none, in the background."""
         if promised:
-            self._handle.actions.spawn(tell_nominations(self._handle.cluster, promised), name)
+            self._handle.actions.spawn(write_nominations(self._handle.cluster, promised), name)
 
 
 class _Work:
@@ -133,14 +133,14 @@ class _Work:
     async def run(
         self,
         leaving: Sequence[tuple[str, PodInfo]],
-        told: Sequence[tuple[PodInfo, str]],
+        nominations: Sequence[tuple[PodInfo, str]],
         nearly_done: Callable[[], None],
     ) -> None:
         ends: list[VictimOutcome] = []
         began_s = self._handle.clock.now()
         first = len(leaving) if self._terms.is_job else len(leaving) - 1
         try:
-            await tell_nominations(self._handle.cluster, told)
+            await write_nominations(self._handle.cluster, nominations)
             ends += await _some_at_a_time(self._evict, leaving[: max(first, 0)])
         finally:
             nearly_done()
@@ -179,10 +179,10 @@ class _Work:
             log.warning("victim not evicted: %s", failure, extra={"pod": victim.key})
             return VictimOutcome.FAILED
         self._terms.evicted(leaving[1])
-        self.tell(victim, node_name)
+        self.record_event(victim, node_name)
         return VictimOutcome.DELETED
 
-    def tell(self, victim: Pod, node_name: str) -> None:
+    def record_event(self, victim: Pod, node_name: str) -> None:
         note = f"Preempted by pod {self._preemptor.uid} on node {node_name}"
         self._handle.actions.event(
             self._profile_name,
@@ -210,10 +210,10 @@ class _Work:
         await _patch_status(self._handle.cluster, victim, body)
 
 
-async def tell_nominations(cluster: Cluster, promised: Sequence[tuple[PodInfo, str]]) -> None:
+async def write_nominations(cluster: Cluster, promised: Sequence[tuple[PodInfo, str]]) -> None:
     """Patch the nomination of each pod, "" takes it back; whom it cannot be told is tried again some day anyhow."""
 
-    async def tell(promise: tuple[PodInfo, str]) -> None:
+    async def write(promise: tuple[PodInfo, str]) -> None:
         pod, node_name = promise[0].pod, promise[1]
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node_name or None}}
         try:
@@ -221,7 +221,7 @@ async def tell_nominations(cluster: Cluster, promised: Sequence[tuple[PodInfo, s
         except errors.ApiError as failure:
             log.info("nomination not written: %s", failure, extra={"pod": pod.key})
 
-    await _some_at_a_time(tell, promised)
+    await _some_at_a_time(write, promised)
 
 
 async def _patch_status(cluster: Cluster, pod: Pod, body: dict[str, Any]) -> None:

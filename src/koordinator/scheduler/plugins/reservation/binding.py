@@ -63,7 +63,7 @@ class ReservationWriter:
             return live.status  # an earlier write arrived, and its answer did not
         return lifecycle.bound(live, node_name, self._handle.clock.now())
 
-    def tell_unscheduled(self, failure: SchedulingFailure) -> None:
+    def report_unscheduled(self, failure: SchedulingFailure) -> None:
         """Tell users of a Reservation why it found no node."""
         uid, message = failure.pod.uid, failure.status.message
         known = self._store.find(uid)

@@ -253,7 +253,7 @@ class ReservationPlugin(
 
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         if event.kind is ClusterEvent.POD_UPDATED:
-            return event.old is None or event.new is None or self.tells_apart(event.old, event.new)
+            return event.old is None or event.new is None or self.is_relevant_update(event.old, event.new)
         state = self.prepare(pod)
         if state is None:
             return False
@@ -410,7 +410,7 @@ class ReservationPlugin(
             return Handling.GO_ON
         if not pod_labels.is_reserve_pod(failure.pod.pod.metadata.annotations):
             return Handling.GO_ON
-        self._writer.tell_unscheduled(failure)
+        self._writer.report_unscheduled(failure)
         return Handling.QUIETLY
 
     # Reservations

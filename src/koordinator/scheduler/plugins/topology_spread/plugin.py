@@ -46,13 +46,13 @@ Floats = npt.NDArray[np.float64]
 
 class Frame(msgspec.Struct, frozen=True, eq=False):
     """The feasible nodes as the soft constraints see them, one entry per constraint: `ids` (rows,) of the node's
-    domain, `lacks_key` (rows,) where there is none (None: nowhere), and how many domains there are. `is_ignored`
+    domain, `missing_key` (rows,) where there is none (None: nowhere), and how many domains there are. `is_ignored`
     (rows,): nodes that get no score; None: all do. `stamp` tells for which state of the nodes' labels that holds."""
 
     rows: Rows
     stamp: Hashable
     ids: tuple[Ids, ...]
-    lacks_key: tuple[Mask | None, ...]
+    missing_key: tuple[Mask | None, ...]
     is_ignored: Mask | None
     domain_counts: tuple[int, ...]
 
@@ -62,9 +62,9 @@ def frame_of(
 ) -> Frame:
     """Return the frame of `rows` (rows,) with one `ids` (rows,) per constraint; `is_host`: for hostnames each node
     counts as a domain, whatever its label. Source: behaviour/scheduler B2 and B9."""
-    lacks_key = tuple([mask if (mask := its_ids == ABSENT).any() else None for its_ids in ids])
+    missing_key = tuple([mask if (mask := its_ids == ABSENT).any() else None for its_ids in ids])
     is_ignored: Mask | None = None
-    for lacks in lacks_key if needs_keys else ():
+    for lacks in missing_key if needs_keys else ():
         if lacks is not None:
             is_ignored = lacks if is_ignored is None else is_ignored | lacks
     scored_count = rows.size - (0 if is_ignored is None else int(np.count_nonzero(is_ignored)))
@@ -74,7 +74,7 @@ def frame_of(
     ]
     # Copies: label columns change in place.
     copies = tuple(its_ids.copy() for its_ids in ids)
-    return Frame(rows, stamp, copies, lacks_key, is_ignored, tuple(counts))
+    return Frame(rows, stamp, copies, missing_key, is_ignored, tuple(counts))
 
 
 def _distinct(ids: Ids) -> int:
@@ -384,8 +384,8 @@ class PodTopologySpread(
         if constraint.key == HOSTNAME:
             counts = at(self._topology.per_row(self._count(constraint)), frame.rows)
             part = score_part(counts, size, constraint.max_skew)
-            if (lacks_key := frame.lacks_key[index]) is not None:
-                part[lacks_key] = 0.0
+            if (missing_key := frame.missing_key[index]) is not None:
+                part[missing_key] = 0.0
             return part
         by_domain = score_part(self._domains(constraint, included).by_value, size, constraint.max_skew)
         by_domain[ABSENT] = 0.0

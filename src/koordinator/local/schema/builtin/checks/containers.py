@@ -81,9 +81,9 @@ def check_volume(volume: Json, field: str) -> list[StatusCause]:
 def _check_files(source: Json, field: str) -> list[StatusCause]:
     causes: list[StatusCause] = []
     for file in source.get("items") or ():  # the API server names no index here
-        told, amount = file.get("fieldRef"), file.get("resourceFieldRef")
-        if told is not None:
-            causes += _check_field(told, f"{field}.fieldRef", _FILE_FIELDS)
+        field_ref, amount = file.get("fieldRef"), file.get("resourceFieldRef")
+        if field_ref is not None:
+            causes += _check_field(field_ref, f"{field}.fieldRef", _FILE_FIELDS)
             if amount is not None:
                 why = "fieldRef and resourceFieldRef can not be specified simultaneously"
                 causes.append(errors.invalid(field, "resource", why))
