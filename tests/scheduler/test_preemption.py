@@ -8,6 +8,7 @@ import pytest
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.cluster import errors
 from koordinator.scheduler.config import config
@@ -349,3 +350,35 @@ def test_a_binding_that_fails_leaves_the_nomination_that_others_wrote() -> None:
         assert world.api.placements() == {"p": "node-0"}
 
     play(story)
+
+
+@pytest.mark.parametrize(
+    ("selector", "labels", "covers"),
+    [
+        ({"matchLabels": {"app": "a"}}, {"app": "a"}, True),
+        ({"matchLabels": {"app": "a"}}, {"app": "b"}, False),
+        ({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}, {"tier": "x"}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}, {}, False),
+    ],
+    ids=["selected", "another", "one without the label", "one without any label is never covered"],
+)
+def test_a_budget_covers_the_labelled_pods_of_its_namespace_that_are_not_going_already(
+    selector: dict[str, Any], labels: dict[str, str], covers: bool
+) -> None:
+    def budget(namespace: str = "default", **disrupted: str) -> victims.DisruptionBudget:
+        body = {
+            "metadata": {"name": "b", "namespace": namespace},
+            "spec": {"selector": selector},
+            "status": {"disruptionsAllowed": 0, "disruptedPods": disrupted},
+        }
+        found = victims.DisruptionBudget.of(from_builtins(body, PodDisruptionBudget))
+        assert found is not None
+        return found
+
+    body = pod("p")
+    body["metadata"]["labels"] = labels
+    one = from_builtins(body, Pod)
+
+    assert budget().covers(one) is covers
+    assert not budget("other").covers(one)
+    assert not budget(p="2026-01-01T00:00:00Z").covers(one)

@@ -9,6 +9,7 @@ from koordinator.api.annotations.device import HAMI_CORE
 from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo_qos import CPUQOS, NetworkQOS, QOSPolicies, ResourceQOS, ResourceQOSStrategy
+from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.hooks import core_sched, device_inject, oom_score, tc
 from koordinator.koordlet.hooks.tc import TrafficClass
 
@@ -105,3 +106,29 @@ def test_pods_are_classed_by_qos_or_by_a_class_of_their_own() -> None:
     assert tc.class_id(QoSClass.LSR) == 0x1_0003
     assert tc.class_id(QoSClass.BE, own_minor=0xABCD) == 0x1_ABCD
     assert tc.class_id(QoSClass.NONE) is None
+
+
+@pytest.mark.parametrize(("failure", "is_told"), [(FileFailure.GONE, False), (FileFailure.DENIED, True)])
+def test_a_process_that_has_ended_is_no_problem_when_cookies_are_given_or_taken(
+    failure: FileFailure, is_told: bool
+) -> None:
+    class Refusing:
+        """Every process has a cookie, another one each, which cannot be changed."""
+
+        def cookie(self, pid: int) -> int:
+            return pid
+
+        def create(self, pid: int) -> None:
+            return None
+
+        def assign(self, source: int, pids: list[int]) -> dict[int, FileProblem]:
+            return {pid: FileProblem(f"process {pid}", failure) for pid in pids}
+
+        def clear(self, pids: list[int]) -> dict[int, FileProblem]:
+            return self.assign(0, pids)
+
+    cookies = core_sched.Cookies(Refusing())  # type: ignore[arg-type]
+
+    given, taken = cookies.give("c", "g", [10, 11], 0.0), cookies.clear("c", [10, 11])
+
+    assert [problem is not None for problem in (given, taken)] == [is_told, is_told]

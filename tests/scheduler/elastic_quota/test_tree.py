@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,9 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     Nanos,
     QuotaPodRequest,
     QuotaSpec,
+    Sums,
+    change_of,
+    count_pod,
     nanos_of,
 )
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
@@ -332,3 +336,27 @@ def test_own_pods_of_a_parent_leave_less_to_its_children(keeps_guarantee: bool) 
     made.reserve("p", "p1")
 
     assert (runtime(made, "a"), runtime(made, "b")) == (35, 35)
+
+
+@given(
+    st.tuples(st.booleans(), st.booleans()),
+    st.tuples(st.booleans(), st.booleans()),
+    st.integers(0, 4),
+    st.integers(0, 4),
+)
+def test_what_a_pods_change_adds_leads_from_its_old_sums_to_its_new_ones(
+    old: tuple[bool, bool], new: tuple[bool, bool], old_cores: int, new_cores: int
+) -> None:
+    before, after = count_pod({"cpu": old_cores}, {"cpu"}, *old), count_pod({"cpu": new_cores}, {"cpu"}, *new)
+    if old_cores == new_cores:  # an update that changes no request shares it
+        after = msgspec.structs.replace(after, amounts=before.amounts, request=before.request)
+
+    def sums_of(*changes: Sums) -> list[Nanos]:
+        total = Sums()
+        for each in changes:
+            total.add(each)
+        return [{name: amount for name, amount in amounts.items() if amount} for amounts in total.lists]
+
+    came, changed, left = change_of(None, before), change_of(before, after), change_of(after, None)
+    assert sums_of(came.copy(), changed) == sums_of(change_of(None, after).copy())
+    assert sums_of(came.copy(), changed, left) == sums_of()

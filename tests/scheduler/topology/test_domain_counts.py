@@ -8,7 +8,7 @@ import pytest
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.table.domain_counts import DomainCounts, Tally, Topology
+from koordinator.scheduler.table.domain_counts import DomainCounts, RowCounts, Tally, Topology
 from koordinator.scheduler.table.label_columns import LabelColumns
 from koordinator.scheduler.table.nodes import NodeTable
 from tests.scheduler.world import node
@@ -104,3 +104,14 @@ def test_vectors_that_nobody_asked_for_longest_make_room_for_new_ones() -> None:
 
     topology.domains(third, HOST)
     assert [bool(tally.vectors) for tally in (first, second, third)] == [True, False, True]
+
+
+@pytest.mark.parametrize("row", [0, 3, 4, 8, 9, 40])
+def test_counts_per_row_reach_as_far_as_rows_do(row: int) -> None:
+    counts = RowCounts(Tally(itertools.count(1)), 4)
+
+    counts.add(row, 2)
+    counts.add(0, 1)
+
+    assert counts.values[row] == 2 + (row == 0)
+    assert counts.values.sum() == 3
