@@ -3,6 +3,7 @@
 from typing import Any
 
 from koordinator.cluster import errors
+from koordinator.scheduler.plugin.capabilities import ApiRequest
 from tests.scheduler.world import World, play, pod
 
 Json = dict[str, Any]
@@ -294,5 +295,68 @@ def test_an_owner_whose_binding_fails_gives_the_reservation_back() -> None:
         assert int(table.requested[0][table.rows[0]]) == 3000
         await world.settle(20)
         assert (node_of(world, "web"), '"room"' in used_by(world, "web")) == ("node-0", True)
+
+    play(story)
+
+
+def test_a_reserved_room_is_no_prey_and_an_owner_is_not_evicted_for_room_that_stays_reserved() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        low = reservation("room", cpu="4", allocateOnce=False)
+        low["metadata"]["labels"] = {"koordinator.sh/priority": "1"}
+        put_reservation(world, low)
+        await world.settle()
+        world.api.put("Pod", owned("web", cpu="3", priority=1))
+        await world.settle()
+        world.api.put("Pod", owned("vip", app="other", cpu="2", priority=1000))
+        await world.settle(30)
+        assert (node_of(world, "vip"), node_of(world, "web")) == ("", "node-0")
+        assert not world.api.events("Preempted")
+        assert status_of(world, "room")["phase"] == "Available"
+
+    play(story)
+
+
+def test_an_important_owner_preempts_within_its_reservation() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        put_reservation(world, reservation("room", cpu="4", allocateOnce=False))
+        await world.settle()
+        world.api.put("Pod", owned("web", cpu="3", priority=1))
+        await world.settle()
+        world.api.put("Pod", owned("vip", cpu="2", priority=1000))
+        await world.settle(30)
+        assert [event["involvedObject"]["name"] for event in world.api.events("Preempted")] == ["web"]
+        assert (node_of(world, "vip"), '"room"' in used_by(world, "vip")) == ("node-0", True)
+
+    play(story)
+
+
+def test_what_a_failed_binding_wrote_is_taken_back() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        put_reservation(world, reservation("room", cpu="3"))
+        await world.settle()
+        world.api.fail_next["bind"] = [errors.Forbidden("not now")]
+        world.api.put("Pod", owned("web", cpu="3"))
+        await world.settle(0.2)
+        assert used_by(world, "web") == ""
+
+    play(story)
+
+
+def test_the_endpoint_lists_the_reservations_of_a_node() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        put_reservation(world, reservation("room", cpu="3", allocateOnce=False))
+        await world.settle()
+        world.api.put("Pod", owned("web", cpu="1"))
+        await world.settle()
+        [endpoint] = world.scheduler.engine.endpoints()["Reservation"]
+        assert endpoint.path == "nodeReservations/{name}"
+        [item] = endpoint.answer(ApiRequest({"name": "node-0"})).body["items"]
+        assert (item["name"], item["allocated"]["cpu"], item["available"]) == ("room", "1", True)
+        assert [owner["name"] for owner in item["owners"]] == ["default/web"]
+        assert endpoint.answer(ApiRequest({"name": "nowhere"})).status == 500
 
     play(story)

@@ -57,6 +57,10 @@ class RowKeeper:
     in_trials: ClassVar[bool] = True
     in_takes: ClassVar[bool] = True
 
+    def tied_rows(self) -> Iterable[int]:
+        """Return rows where what a pod holds depends on which others are there."""
+        return ()
+
     def node_changed(self, row: int, node: Node) -> None:
         """A node came, or its object changed in more than conditions."""
 
@@ -223,6 +227,10 @@ class NodeTable:
             found = kind(self)
             self.add_keeper(found)
         return cast(K, found)
+
+    def tied_rows(self) -> set[int]:
+        """Return rows where more changes than its own amounts when a pod leaves."""
+        return {row for keeper in self._keepers for row in keeper.tied_rows()}
 
     def start_over(self) -> None:
         """All that was evaluated is void: something changed that PreFilter goes by."""

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import labels, quota_labels
+from koordinator.api import labels, pod_labels, quota_labels
 from koordinator.api.core import Pod
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.status import Code
@@ -93,6 +93,7 @@ def may_go(pod: Pod) -> bool:
     """Return whether a pod may be evicted for a more important job at all."""
     marks = pod.metadata.labels
     is_protected = marks.get(labels.DISABLE_PREEMPTIBLE) == "true"
+    is_protected = is_protected or pod_labels.is_reserve_pod(pod.metadata.annotations)
     return not (is_protected or quota_labels.is_pod_non_preemptible(marks))
 
 

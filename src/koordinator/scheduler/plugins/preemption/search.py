@@ -206,7 +206,7 @@ class Search:
         now_s = self._clock.now()
         name = self._table.name_of(row)
         there = self._table.pods_at(row).values()
-        removed = [Victim.of(each, now_s) for each in there if each.priority < pod.priority]
+        removed = [Victim.of(each, now_s) for each in there if victims.is_preemptible(each, pod)]
         if not removed:
             return NO_VICTIMS
         with trial_of(self._table) as trial:
@@ -234,7 +234,7 @@ class Search:
         pods: list[PodInfo] = []
         counts = []
         for row in rows.tolist():
-            there = [each for each in self._table.pods_at(row).values() if each.priority < pod.priority]
+            there = [e for e in self._table.pods_at(row).values() if victims.is_preemptible(e, pod)]
             pods += there
             counts.append(len(there))
         slots = np.fromiter((residents.slot_of(each.uid) for each in pods), np.intp, len(pods))
@@ -301,6 +301,7 @@ class _Outlook:
             self._refusals[row] = lambda: NO_VICTIMS
         is_exact = np.full(rows.size, filters is None, np.bool_)
         is_exact |= np.isin(rows, self._nominated_rows())
+        is_exact |= np.isin(rows, list(search._table.tied_rows()))
         for plugin, state in filters or ():
             self._ask(plugin, state, rows, is_exact)
         self.is_plain = self.is_open & ~is_exact

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
-from koordinator.api.reservation import Reservation, ReservationStatus
+from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation, ReservationStatus
 from koordinator.cluster import backoff, errors
 from koordinator.scheduler.plugin.events import BINDING, SCHEDULING
 from koordinator.scheduler.plugin.framework import Handle
@@ -62,6 +63,31 @@ class ReservationWriter:
         if on and objects.is_available(live):
             return live.status  # an earlier write arrived, and its answer did not
         return lifecycle.bound(live, node_name, self._handle.clock.now())
+
+    def take_back(self, pod: Pod, uid: str, node_name: str) -> None:
+        """Take the name of a reservation off a pod that was not bound after all, in the background."""
+        self._handle.actions.spawn(self._take_back(pod, uid, node_name), f"annotation of {pod.key}")
+
+    async def _take_back(self, pod: Pod, uid: str, node_name: str) -> None:
+        cluster, meta = self._handle.cluster, pod.metadata
+
+        async def attempt() -> None:
+            live = await cluster.get(Pod, meta.name, meta.namespace)
+            allocated = RESERVATION_ALLOCATED.read(live.metadata.annotations, live.key)
+            is_bound = live.spec.node_name == node_name  # whatever the binding's answer was
+            if live.metadata.uid != meta.uid or is_bound or allocated is None or allocated.uid != uid:
+                return
+            guard = {"uid": meta.uid, "resourceVersion": live.metadata.resource_version}
+            body = {"metadata": {**guard, "annotations": {RESERVATION_ALLOCATED.key: None}}}
+            await cluster.patch(Pod, meta.name, body, meta.namespace)
+
+        try:
+            await backoff.retry_on_conflict(attempt, self._rng, on=backoff.LOST_RACE_OR_CONNECTION)
+        except errors.NotFound:
+            return
+        except (errors.ApiError, ProtocolError) as problem:
+            # The next attempt writes what it uses then, or takes the name off.
+            log.warning("annotation not taken back: %s", problem, extra={"pod": pod.key})
 
     def report_unscheduled(self, failure: SchedulingFailure) -> None:
         """Tell users of a Reservation why it found no node."""

@@ -2,12 +2,15 @@
 
 from collections import Counter
 
+from koordinator.api import resource_vector
+from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiRequest
 from koordinator.scheduler.plugin.framework import Diagnosis
 from koordinator.scheduler.plugin.status import SKIP, Status, unschedulable
 from koordinator.scheduler.plugins.reservation import fit, matching
 from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger, ReservationRecord
 from koordinator.scheduler.plugins.reservation.matching import Match, MatchOutcome, NodeCounts
 from koordinator.scheduler.plugins.reservation.verdict import NodeJudge, OwnerState
+from koordinator.scheduler.table.nodes import NodeTable
 
 
 def reasons(judge: NodeJudge, ledger: ReservationLedger, state: OwnerState, found: Diagnosis) -> list[str]:
@@ -90,3 +93,31 @@ def words(judge: NodeJudge, state: OwnerState, record: ReservationRecord, row: i
         return "can be used by the pod"
     detail = fit.short_in_room(state.asked.request, record.amounts, judge.ignored, is_detailed=True)
     return f"is for the pod, but too small: {'; '.join(detail or found.reasons)}"
+
+
+def of_node(table: NodeTable, ledger: ReservationLedger, request: ApiRequest) -> ApiAnswer:
+    """Return what the endpoint says about the reservations on a node."""
+    name = request.path["name"]
+    row = table.row_of(name)
+    if row is None:
+        return ApiAnswer({"message": f"node {name} is not known"}, 500)
+    there = sorted(ledger.at(row), key=lambda each: each.name)
+    return ApiAnswer(
+        {
+            "items": [
+                {
+                    "name": record.name,
+                    "uid": record.uid,
+                    "available": record.availability.is_matchable,
+                    "allocatable": _texts(record.terms.allocatable),
+                    "allocated": _texts(record.allocated),
+                    "owners": [{"name": owner.key, "uid": uid} for uid, owner in record.owners.items()],
+                }
+                for record in there
+            ]
+        }
+    )
+
+
+def _texts(amounts: fit.Ints) -> dict[str, str]:
+    return {name: resource_vector.amount_text(name, amount) for name, amount in amounts.items()}

@@ -9,7 +9,7 @@ first.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -179,6 +179,9 @@ class ReservationLedger(RowKeeper):
     def rows(self) -> Collection[int]:
         """Return the rows with reservations."""
         return self._at.keys()
+
+    def tied_rows(self) -> Iterable[int]:
+        return [row for row, there in self._at.items() if any(record.owners for record in there.values())]
 
     def used_by(self, pod_uid: str) -> str | None:
         """Return the uid of the reservation that a pod on a node uses."""

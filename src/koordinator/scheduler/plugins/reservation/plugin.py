@@ -18,8 +18,10 @@ from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation, Rese
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.config.default_plugins import ReservationArgs
 from koordinator.scheduler.plugin.capabilities import (
+    ApiProvider,
     BackgroundController,
     ControllerProvider,
+    Endpoint,
     NodeTransformer,
     Nomination,
     ReservationCache,
@@ -33,6 +35,8 @@ from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     FilterPlugin,
     Handle,
+    Mask,
+    PostBindPlugin,
     PostFilterPlugin,
     PostFilterResult,
     PreBindPlugin,
@@ -88,12 +92,14 @@ class ReservationPlugin(
     ReservePlugin[State],
     PreBindPlugin[State],
     BindPlugin[State],
+    PostBindPlugin[State],
     NodeTransformer[State],
     ReservationNominator[State],
     ReservationCache[State],
     ReservePodProvider[State],
     ReservationScorePlugin[State],
     ControllerProvider[State],
+    ApiProvider[State],
 ):
     """Places Reservations as if they were pods, and lets their owners use the room."""
 
@@ -126,6 +132,8 @@ class ReservationPlugin(
         )
         self._nominated: dict[str, tuple[str, str]] = {}
         """Pod → its node, and the uid of the reservation that it is to use there."""
+        self._written: dict[str, str] = {}
+        """Pods whose annotation is written, and that are not known to be bound."""
         self._statuses: list[Status] = [NONE_MATCHED, _OTHER_NODE, _CONFLICT]
         self._code_of = {status: code for code, status in enumerate(self._statuses, 1)}
         self._writer = ReservationWriter(handle, self.store)
@@ -246,6 +254,12 @@ class ReservationPlugin(
 
     def refusal(self, state: State, code: int) -> Status:
         return self._statuses[code - 1]
+
+    def pods_matter(self, state: State, rows: Rows) -> Mask:
+        matter = np.zeros(rows.size, np.bool_)
+        if isinstance(state, OwnerState):
+            matter[_positions(rows, self._rows_with_own(state))] = True
+        return matter
 
     def foresees(self, state: State) -> bool:
         """A reserve pod changes nothing here before its Reservation is available, and then the ledger logs the row."""
@@ -385,7 +399,10 @@ class ReservationPlugin(
         return SUCCESS
 
     def unreserve(self, state: State, pod: PodInfo, node_name: str) -> None:
+        uid = self.ledger.used_by(pod.uid) if self.ledger.is_assumed(pod.uid) else None
         self.ledger.drop(pod.uid)
+        if self._written.pop(pod.uid, None) is not None and uid is not None:
+            self._writer.take_back(pod.pod, uid, node_name)
 
     async def pre_bind(self, state: State, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
         uid = self.ledger.used_by(pod.uid)
@@ -395,10 +412,14 @@ class ReservationPlugin(
         if record is not None:
             allocated = ReservationAllocated(name=record.name, uid=record.uid)
             patch.annotations[labels.RESERVATION_ALLOCATED] = RESERVATION_ALLOCATED.encode(allocated)
+            self._written[pod.uid] = record.uid
         elif labels.RESERVATION_ALLOCATED in pod.pod.metadata.annotations:
             # Left from an attempt that did not succeed: it uses no reservation.
             patch.annotations[labels.RESERVATION_ALLOCATED] = None
         return SUCCESS
+
+    def post_bind(self, pod: PodInfo, node_name: str) -> None:
+        self._written.pop(pod.uid, None)
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
         if not pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
@@ -425,6 +446,9 @@ class ReservationPlugin(
         used = self.ledger.used_by(uid)
         record = self.ledger.find(used) if used is not None else None
         return record.reservation if record is not None else None
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (Endpoint("nodeReservations/{name}", partial(diagnosis.of_node, self._table, self.ledger)),)
 
     def controllers(self) -> Sequence[BackgroundController]:
         return self._controller.loops()
