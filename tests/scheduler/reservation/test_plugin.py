@@ -360,3 +360,54 @@ def test_the_endpoint_lists_the_reservations_of_a_node() -> None:
         assert endpoint.answer(ApiRequest({"name": "nowhere"})).status == 500
 
     play(story)
+
+
+def test_ports_of_a_reservation_are_kept_for_its_owners() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="8")
+        room = reservation("room", allocateOnce=False)
+        port = [{"containerPort": 80, "hostPort": 8080}]
+        room["spec"]["template"]["spec"]["containers"][0]["ports"] = port
+        put_reservation(world, room)
+        await world.settle()
+        stranger, web, second = owned("stranger", app="other"), owned("web"), owned("web-2")
+        for body in (stranger, web, second):
+            body["spec"]["containers"][0]["ports"] = port
+            world.api.put("Pod", body)
+            await world.settle()
+        assert [node_of(world, name) for name in ("stranger", "web", "web-2")] == ["", "node-0", ""]
+
+    play(story)
+
+
+def test_pods_that_ignore_reservations_take_what_owners_do_not_use() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        put_reservation(world, reservation("room", cpu="4", allocateOnce=False))
+        await world.settle()
+        world.api.put("Pod", owned("web", cpu="1"))
+        await world.settle()
+        for name in ("free", "too-much"):
+            body = owned(name, app="other", cpu="3" if name == "free" else "1")
+            body["metadata"]["labels"]["scheduling.koordinator.sh/reservation-ignored"] = "true"
+            world.api.put("Pod", body)
+            await world.settle()
+        assert [node_of(world, name) for name in ("free", "too-much")] == ["node-0", ""]
+        assert used_by(world, "free") == ""
+
+    play(story)
+
+
+def test_a_reservation_whose_template_names_a_gang_is_placed_by_itself() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        room = reservation("room")
+        room["spec"]["template"]["metadata"] = {
+            "labels": {"pod-group.scheduling.sigs.k8s.io": "gang"},
+            "annotations": {"gang.scheduling.koordinator.sh/min-available": "2"},
+        }
+        put_reservation(world, room)
+        await world.settle(5)
+        assert status_of(world, "room").get("phase") == "Available", status_of(world, "room")
+
+    play(story)
