@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from koordinator.api import gang_labels, labels
+from koordinator.api import gang_labels, labels, pod_labels
 from koordinator.api.annotations import placement
 from koordinator.api.annotations.placement import NetworkTopologySpec
 from koordinator.api.core import Pod
@@ -66,6 +66,8 @@ class GangConfig(msgspec.Struct, frozen=True, kw_only=True):
 def gang_id_of(pod: Pod) -> str:
     """`namespace/name` of the pod's gang, empty for none."""
     meta = pod.metadata
+    if pod_labels.is_reserve_pod(meta.annotations):
+        return ""  # it holds room for pods to come, which may be members
     name = gang_labels.gang_name(meta.labels, meta.annotations)
     return f"{meta.namespace}/{name}" if name else ""
 
