@@ -1,6 +1,8 @@
 """Room on cards is made by evicting less important pods that are on them, and no others."""
 
 from tests.scheduler.device_share.test_plugin import gpu_pod, is_bound, machine, minors
+from tests.scheduler.device_share.test_reserved_devices import gpu_reservation, owner
+from tests.scheduler.reservation.test_plugin import put_reservation
 from tests.scheduler.world import World, play
 
 
@@ -52,5 +54,26 @@ def test_nobody_is_evicted_for_a_card_that_is_not_healthy() -> None:
 
         assert names(world) == {"small", "vip"}
         assert not is_bound(world, "vip")
+
+    play(story)
+
+
+def test_owners_of_a_restricted_reservation_make_room_within_it() -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", gpus=2)
+        put_reservation(world, gpu_reservation("room", 100, allocateOnce=False, allocatePolicy="Restricted"))
+        await world.settle()
+        for body in (owner("low", 100), gpu_pod("stranger", 100)):
+            world.api.put("Pod", body)
+            await world.settle()
+        [card] = minors(world, "low")
+
+        vip = owner("vip", 100, must=True)
+        vip["spec"]["priority"] = 50
+        world.api.put("Pod", vip)
+        await world.settle(3)
+
+        assert names(world) == {"stranger", "vip"}
+        assert minors(world, "vip") == [card]
 
     play(story)

@@ -151,20 +151,19 @@ class WideScorer:
             self._highest = int(raw.max(initial=_UNKNOWN))
             self._highest_count = int(np.count_nonzero(raw == self._highest))
 
-    def move(self, row: int, raw: int) -> int | None:
-        """Take the raw score of a feasible row that stays one; return by how much its final score changes when no
-        other one does, else None."""
+    def move(self, rows: Rows, raw: Scores) -> Scores | None:
+        """Take the raw scores (rows,) of feasible rows that stay feasible; return by how much their final scores change
+        (rows,) when no others do, else None."""
         if self._raw is None or self._highest <= 0:
-            return 0 if self._raw is None and not raw else None
-        before = self._raw.item(row)
-        self._highest_count -= before == self._highest
-        if raw > self._highest or not (self._highest_count or raw == self._highest):
+            return np.zeros(rows.size, np.int64) if self._raw is None and not raw.any() else None
+        before, highest = self._raw.take(rows), self._highest
+        gained = int(np.count_nonzero(raw == highest)) - int(np.count_nonzero(before == highest))
+        if raw.max() > highest or not self._highest_count + gained:
             self._highest = _UNKNOWN
             return None
-        self._highest_count += raw == self._highest
-        self._raw[row] = raw
-        scale = self._highest
-        return raw * SCORE_MAX // scale - before * SCORE_MAX // scale
+        self._highest_count += gained
+        put(self._raw, rows, raw)
+        return raw * SCORE_MAX // highest - before * SCORE_MAX // highest
 
     def final(self, state: Any, rows: Rows) -> Scores | int:
         """Return final scores (rows,) when `rows` are all that take part; one number when it is the same for all."""

@@ -401,11 +401,11 @@ class Evaluation(WideAnswers):
         for wide in self._wide_filters:
             self._ask_filter(wide, everywhere if wide.plugin.name in stale else newly)
         renormalise = self._update_feasible(rows)
-        is_single = not (stale or renormalise) and newly.size == 1
+        moves = not (stale or renormalise) and newly.size > 0 and bool(self._is_feasible.take(newly).all())
         for scorer in self._wide_scorers:
             name = scorer.plugin.name
-            if is_single and scorer.plugin.normalizes_by_highest:
-                renormalise |= self._move(scorer, newly.item())
+            if moves and scorer.plugin.normalizes_by_highest:
+                renormalise |= self._move(scorer, newly)
             else:
                 renormalise |= self._ask_scorer(scorer, everywhere if name in stale else newly)
         now = self._normal_epochs_now()

@@ -55,16 +55,15 @@ class WideAnswers(Answers):
             return False
         return scorer.set(rows, scorer.plugin.score(self.states[scorer.plugin.name], rows))
 
-    def _move(self, scorer: WideScorer, row: int) -> bool:
-        """Ask a scorer again about one feasible row; return whether the scores of others change with it."""
-        rows = np.array([row], np.intp)
+    def _move(self, scorer: WideScorer, rows: Rows) -> bool:
+        """Ask a scorer again about feasible rows (rows,); return whether the scores of others change with them."""
         raw = scorer.plugin.score(self.states[scorer.plugin.name], rows)
-        more = scorer.move(row, raw.item()) if scorer.plugin.normalizes_by_highest else None
+        more = scorer.move(rows, raw) if scorer.plugin.normalizes_by_highest else None
         if more is None:
             return scorer.set(rows, raw)
-        if more:
+        if more.any():
             assert not isinstance(self._wide_part, int), "a raw score is known"
-            self._wide_part[row] += scorer.weight * more
+            self._wide_part[rows] += (scorer.weight * more).astype(np.int32)
         return False
 
     def _update_feasible(self, rows: Rows) -> bool:
@@ -129,7 +128,8 @@ class WideAnswers(Answers):
     def _move_all(self, row: int) -> bool:
         """A placement was foreseen: ask the wide scorers that look at it about its row, which stays feasible; return
         whether the scores of others change with it."""
+        rows = np.array([row], np.intp)
         moved = [
-            self._move(each, row) for each in self._wide_scorers if int(each.plugin.reads) & BY_PLACEMENT
+            self._move(each, rows) for each in self._wide_scorers if int(each.plugin.reads) & BY_PLACEMENT
         ]
         return any(moved)
