@@ -75,6 +75,12 @@ def of_job(descheduler: Descheduler, job: PodMigrationJob) -> dict[str, Any]:
     waits = refused and f"arbitration refuses it for now: {refused}"
     if not waits and jobs.is_open(job) and not jobs.has_passed(job) and status.phase != jobs.RUNNING:
         waits = "it waits for the next round of arbitration"
+    ref = job.spec.pod_ref
+    pod = descheduler.caches.pod(ref.namespace, ref.name)
+    has_begun = any(one.type == jobs.EVICTION for one in status.conditions)
+    if not waits and jobs.is_open(job) and not has_begun and pod is not None:
+        blocking = descheduler.migration.limited(pod)
+        waits = blocking and f"evictions of {blocking} must wait (objectLimiters)"
     return {
         "job": meta.name,
         "pod": jobs.pod_key(job),

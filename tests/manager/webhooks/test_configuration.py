@@ -31,7 +31,6 @@ def test_the_webhooks_are_those_of_the_reference() -> None:
         "vnode.koordinator.sh": "Ignore",
         "vconfigmap.koordinator.sh": "Fail",
         # Ours, until something acts on these: they only warn.
-        "wpodmigrationjob.koordinator.sh": "Ignore",
         "wrecommendation.koordinator.sh": "Ignore",
     }
 

@@ -120,7 +120,7 @@ class Migration:
         """Create a job for the pod; why not, empty when it was created."""
         if why := self.refusal(pod):
             return why
-        if blocking := self.limiter.blocking(self._subject(pod), self._cluster.clock.now()):
+        if blocking := self.limited(pod):
             return f"evictions of {blocking} must wait (objectLimiters)"
         try:
             job = await self._cluster.create(PodMigrationJob, self._new_job(pod, trigger, reason))
@@ -130,6 +130,10 @@ class Migration:
             self._created[job.metadata.name] = job
         self._admitted.add(job)
         return ""
+
+    def limited(self, pod: Pod) -> str:
+        """Return the workload or namespace whose evictions must wait before the pod's turn comes."""
+        return self.limiter.blocking(self._subject(pod), self._cluster.clock.now())
 
     def _new_job(self, pod: Pod, trigger: str, reason: str) -> dict[str, Any]:
         args, meta = self.args, pod.metadata
@@ -307,9 +311,7 @@ class Migration:
                 cached = self._caches.pod(one.namespace, one.name)
                 pods[one.namespace, one.name] = cached or await self._get(Pod, one.name, one.namespace)
         own = pods.get((job.spec.pod_ref.namespace, job.spec.pod_ref.name))
-        is_limited = own is not None and bool(
-            self.limiter.blocking(self._subject(own), self._cluster.clock.now())
-        )
+        is_limited = own is not None and bool(self.limited(own))
         return state.JobState(lambda namespace, name: pods.get((namespace, name)), reservation, is_limited)
 
     async def _get(self, view: type[Any], name: str, namespace: str) -> Any:

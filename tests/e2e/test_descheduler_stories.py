@@ -1,0 +1,201 @@
+"""Pods that move, with kubectl: a `koord-descheduler` beside a cluster of three nodes of eight cores."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import Cluster, started, until, with_kubectl
+from tests.e2e.test_scheduler_process import free_port
+
+pytestmark = with_kubectl(timeout_s=240)
+
+CONFIG = """
+apiVersion: descheduler/v1alpha2
+kind: DeschedulerConfiguration
+healthzBindAddress: 127.0.0.1:PORT
+metricsBindAddress: 127.0.0.1:PORT
+deschedulingInterval: 2s
+profiles:
+- plugins:
+    balance: {enabled: [{name: LowNodeLoad}]}
+  pluginConfig:
+  - name: LowNodeLoad
+    args:
+      lowThresholds: {cpu: 5, memory: 90}
+      highThresholds: {cpu: 12, memory: 95}
+      anomalyCondition: {consecutiveAbnormalities: 1}
+      evictableNamespaces: {include: [hot]}
+  - name: MigrationController
+    args: {objectLimiters: {workload: {duration: 0s}}}
+"""
+REPORTS = json.dumps({"enable": True, "metricReportIntervalSeconds": 5, "metricAggregateDurationSeconds": 5})
+
+
+class Process:
+    """A descheduler of its own."""
+
+    def __init__(self, folder: Path, kubeconfig: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        config = folder / "descheduler.yaml"
+        config.write_text(CONFIG.replace("PORT", str(self.port)))
+        command = [sys.executable, "-m", "koordinator.cli.descheduler", "--config", str(config)]
+        command += ["--kubeconfig", str(kubeconfig), "--secure-port", "0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        until(lambda: self.text("/readyz") == "ok", 60, self.process)
+
+    def text(self, path: str) -> str:
+        """What it answers; empty while nobody does."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+                body: bytes = answer.read()
+                return body.decode()
+        except OSError:
+            return ""
+
+    def stop(self) -> str:
+        self.process.terminate()
+        return self.process.communicate(timeout=20)[1]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    running = started(tmp_path_factory.mktemp("up"), "--nodes", "3", "--node-cpu", "8")
+    data = json.dumps({"data": {"colocation-config": REPORTS}})
+    running.kubectl(
+        *("-n", "koordinator-system", "patch", "configmap", "slo-controller-config"),
+        *("--type", "merge", "-p", data),
+    )
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def descheduler(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    made = Process(tmp_path_factory.mktemp("descheduler"), cluster.kubeconfig)
+    yield made
+    made.stop()
+
+
+def deploy(cluster: Cluster, namespace: str, replicas: int) -> list[str]:
+    """A Deployment `web` with a budget of one; all pods ready on the first node. Their names."""
+    requests = {"requests": {"cpu": "1200m", "memory": "1Gi"}}
+    labels = {"app": "web"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {
+            "schedulerName": "koord-scheduler",
+            "containers": [{"name": "main", "image": "web", "resources": requests}],
+        },
+    }
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    budget = {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+    items = [
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec},
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "web"},
+            "spec": budget,
+        },
+    ]
+    first, *others = [node["metadata"]["name"] for node in cluster.get("nodes")["items"]]
+    cluster.kubectl("create", "namespace", namespace)
+    cluster.kubectl("cordon", *others)
+    cluster.kubectl(
+        "-n",
+        namespace,
+        "apply",
+        "-f",
+        "-",
+        text=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}),
+    )
+    until(lambda: ready(cluster, namespace) == replicas, 60, cluster.process)
+    cluster.kubectl("uncordon", *others)
+    pods = cluster.get("-n", namespace, "pods")["items"]
+    assert {pod["spec"]["nodeName"] for pod in pods} == {first}
+    return [pod["metadata"]["name"] for pod in pods]
+
+
+def ready(cluster: Cluster, namespace: str) -> int:
+    found: int = cluster.get("-n", namespace, "deployment", "web")["status"].get("readyReplicas", 0)
+    return found
+
+
+def job(cluster: Cluster, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = cluster.get("podmigrationjob", name)
+    return found.get("status", {})
+
+
+def move(cluster: Cluster, name: str, namespace: str, pod: str) -> None:
+    body = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "PodMigrationJob",
+        "metadata": {"name": name},
+        "spec": {"ttl": "5m", "podRef": {"namespace": namespace, "name": pod}},
+    }
+    cluster.kubectl("create", "-f", "-", text=json.dumps(body))
+
+
+def test_a_job_by_hand_reserves_room_then_evicts_and_ends_when_the_successor_is_ready(
+    cluster: Cluster, descheduler: Process
+) -> None:
+    pod, *_ = deploy(cluster, "shop", 4)
+
+    move(cluster, "move-web", "shop", pod)
+    until(lambda: job(cluster, "move-web").get("phase") == "Succeeded", 60, descheduler.process)
+
+    status = job(cluster, "move-web")
+    successor = cluster.get("-n", "shop", "pod", status["podRef"]["name"])
+    assert successor["spec"]["nodeName"] == status["nodeName"]
+    assert pod not in {one["metadata"]["name"] for one in cluster.get("-n", "shop", "pods")["items"]}
+    told = cluster.kubectl("describe", "podmigrationjob", "move-web")
+    steps = ("ReservationCreated", "ReservationScheduled", "Evicting", "EvictComplete", "Complete")
+    assert all(step in told for step in steps), told
+    cluster.kubectl("-n", "shop", "delete", "deployment", "web")
+
+
+def test_a_refused_job_says_why_and_so_does_explain(cluster: Cluster, descheduler: Process) -> None:
+    [pod] = deploy(cluster, "single", 1)
+
+    move(cluster, "move-single", "single", pod)
+    until(lambda: job(cluster, "move-single").get("phase") == "Failed", 30, descheduler.process)
+
+    assert "its workload has only 1 replicas" in job(cluster, "move-single")["message"]
+    url = ("--descheduler-url", descheduler.url)
+    told = cluster.koordinator("explain", "eviction", "pod", f"single/{pod}", *url)
+    assert "stays: MigrationController: its workload has only 1 replicas" in told.stdout, told.stderr
+    told = cluster.koordinator("explain", "eviction", "job", "move-single", *url)
+    assert "Failed" in told.stdout and "wanted by somebody, by hand" in told.stdout, told.stderr
+    cluster.kubectl("-n", "single", "delete", "deployment", "web")
+
+
+def test_a_hot_node_is_cooled_and_the_service_never_falls_below_its_budget(
+    cluster: Cluster, descheduler: Process
+) -> None:
+    deploy(cluster, "hot", 5)
+    first = cluster.get("nodes")["items"][0]["metadata"]["name"]
+    fewest = 5
+
+    def has_moved() -> bool:
+        nonlocal fewest
+        fewest = min(fewest, ready(cluster, "hot"))
+        pods = cluster.get("-n", "hot", "pods")["items"]
+        time.sleep(0.5)
+        return any(pod["spec"].get("nodeName") not in (None, first) for pod in pods)
+
+    until(has_moved, 150, descheduler.process)
+
+    assert fewest >= 4
+    told = cluster.koordinator("explain", "eviction", "node", first, "--descheduler-url", descheduler.url)
+    assert "node is overutilized, node cpu usage(" in told.stdout, told.stderr
+    assert 'descheduler_pods_evicted{result="success",strategy="LowNodeLoad",namespace="hot"' in (
+        descheduler.text("/metrics")
+    )
