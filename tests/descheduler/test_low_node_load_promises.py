@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from koordinator.api.core import Pod
 from koordinator.descheduler import config
 from koordinator.descheduler.actions import EvictAction
+from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plugins.low_node_load.cycle import (
     AnomalyRule,
     BalanceOutcome,
     Detectors,
     LowNodeLoad,
-    Observation,
     PoolReport,
 )
 from koordinator.descheduler.plugins.low_node_load.usage import NodeClass

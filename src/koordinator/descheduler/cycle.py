@@ -10,7 +10,6 @@ import msgspec
 
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
-from koordinator.api.errors import KoordinatorError
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
@@ -35,10 +34,6 @@ RECORDS_MAX = 1_000
 """Evictions of one cycle that are remembered for those who ask; more are only counted."""
 
 ACCEPTED, REFUSED, LIMITED, DRY = "accepted", "refused", "limited", "dry run"
-
-
-class CycleError(KoordinatorError):
-    """A cycle that could not do its work."""
 
 
 class EvictionRecord(msgspec.Struct, frozen=True, rename="camel"):
@@ -85,10 +80,11 @@ class CycleRunner:
         """What the last pass of each plugin (profile, plugin) told."""
 
     async def run(self, seen: Observation, report: CycleReport) -> None:
-        """One cycle over what was seen; `report` grows on the way. Raises: CycleError."""
+        """One cycle over what was seen; `report` grows on the way and tells why it could not do its work."""
         report.nodes = len(seen.nodes)
         if len(seen.nodes) < NODES_MIN:
-            raise CycleError(f"the cluster has {len(seen.nodes)} ready nodes that match: nothing can move")
+            report.error = f"the cluster has {len(seen.nodes)} ready nodes that match: nothing can move"
+            return
         self._limiter.reset()
         for profile in self._profiles:
             await profile.prepare()
@@ -96,12 +92,14 @@ class CycleRunner:
             for profile in self._profiles:
                 nodes = [node for node in seen.nodes if profile.takes_part(node.metadata.labels)]
                 own = msgspec.structs.replace(seen, nodes=nodes)
-                await self._run_passes(profile, getattr(profile, step), own, report)
+                if problems := await self._run_passes(profile, getattr(profile, step), own, report):
+                    report.error = f"profile {profile.name}: {'; '.join(problems)}"
+                    return
 
     async def _run_passes(
         self, profile: Profile, passes: Sequence[Pass], seen: Observation, report: CycleReport
-    ) -> None:
-        """All plugins of a profile; raises what they could not do only when all had their turn."""
+    ) -> list[str]:
+        """Run all plugins of a profile; what those could not do that failed."""
         problems = []
         for each in passes:
             guard = Guard(f"plugin {each.plugin} of profile {profile.name}")
@@ -109,8 +107,7 @@ class CycleRunner:
             if error is not None:
                 problems.append(f"{each.plugin}: {error}")
             await asyncio.sleep(0)  # a pass may have taken long: others have their turn
-        if problems:
-            raise CycleError(f"profile {profile.name}: {'; '.join(problems)}")
+        return problems
 
     async def _run_pass(self, profile: Profile, each: Pass, seen: Observation, report: CycleReport) -> None:
         steps: Actions[object] = each.start(seen)

@@ -141,6 +141,7 @@ class Descheduler:
         report.seconds = loop.time() - began_s
         if error is not None:
             report.error = str(error)
+        if report.error:
             self.metrics.cycle_failures.inc()
         self.metrics.cycle_seconds.of().observe(report.seconds)
         self.reports.append(report)

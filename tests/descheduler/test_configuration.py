@@ -1,0 +1,126 @@
+"""The configuration file: strict, all problems at once, defaults merged as the reference merges them; and plugins of
+other packages."""
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from koordinator.descheduler import configuration, registry
+from koordinator.descheduler.configuration import DeschedulerConfig, DeschedulerConfigError
+from koordinator.descheduler.plugin import Actions, DeschedulePlugin, Observation
+from koordinator.descheduler.plugins.built_in import BUILT_IN, installed_plugins
+from koordinator.install import configs
+
+HEAD = "apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\n"
+
+
+class Installed(DeschedulePlugin):
+    """A plugin of another package."""
+
+    name = "Installed"
+
+    def deschedule(self, seen: Observation) -> Actions[None]:
+        yield from ()
+
+
+def parsed(text: str) -> DeschedulerConfig:
+    return configuration.parse(HEAD + text, installed_plugins())
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(DeschedulerConfigError) as caught:
+        parsed(text)
+    return [str(one) for one in caught.value.problems]
+
+
+def test_a_file_that_says_nothing_runs_one_profile_that_only_carries_out_jobs() -> None:
+    config = parsed("")
+
+    [profile] = config.profiles
+    assert (profile.name, config.interval_s) == ("koord-descheduler", 0.0)
+    assert profile.enabled.evict == profile.enabled.filter == ["MigrationController"]
+    assert profile.enabled.deschedule == profile.enabled.balance == []
+    assert configuration.socket_address(config.healthz_bind_address) == ("0.0.0.0", 10251)
+
+
+def test_what_does_not_fit_is_told_at_once_with_its_place() -> None:
+    found = problems(
+        "dryrun: true\ndeschedulingInterval: soon\nmaxNoOfPodsToEvictTotal: -1\n"
+        "nodeSelector: {matchLables: {pool: a}}\n"
+    )
+
+    assert [one.partition(":")[0] for one in found] == [
+        "dryrun",
+        "deschedulingInterval",
+        "maxNoOfPodsToEvictTotal",
+        "nodeSelector.matchLables",
+    ]
+    assert 'did you mean "dryRun"?' in found[0]
+
+
+def test_what_contradicts_itself_is_told_for_each_plugin() -> None:
+    found = problems("""
+healthzBindAddress: nowhere
+leaderElection: {leaseDuration: 5s}
+profiles:
+- name: a
+  plugins:
+    balance: {enabled: [{name: LowNodeLod}, {name: PodLifeTime}]}
+    evict: {enabled: [{name: DefaultEvictor}]}
+  pluginConfig:
+  - name: LowNodeLoad
+    args: {lowThresholds: {cpu: 80}, highThresholds: {cpu: 50}, numberOfNode: 1}
+  - name: MigrationController
+    args: {evictQPS: 0}
+- name: a
+""")
+
+    for told in (
+        "leaderElection.leaseDuration: must be greater than renewDeadline",
+        "healthzBindAddress: 'nowhere' is no host:port",
+        "profiles[0].name: 'a' appears twice",
+        "profiles[0].plugins.balance: no plugin is called 'LowNodeLod'; did you mean 'LowNodeLoad'?",
+        "profiles[0].plugins.balance: PodLifeTime cannot be enabled here, only at deschedule",
+        "profiles[0].plugins.evict: only one evict plugin can be enabled",
+        'profiles[0].pluginConfig[0].args.numberOfNode: unknown field "numberOfNode"'
+        ' (did you mean "numberOfNodes"?)',
+        "profiles[0].pluginConfig[1].args.evictQPS: 0 is not above 0",
+    ):
+        assert told in found, found
+
+
+def test_two_profiles_cannot_want_the_shared_controller_in_two_ways() -> None:
+    [told] = problems("""
+profiles:
+- {name: a}
+- name: b
+  pluginConfig: [{name: MigrationController, args: {evictBurst: 5}}]
+""")
+    assert "they share a controller" in told
+
+
+def test_arguments_of_stock_plugins_may_have_members_that_we_do_not_know() -> None:
+    plugins = "plugins: {deschedule: {enabled: [{name: PodLifeTime}]}}"
+    args = "{name: PodLifeTime, args: {maxPodLifeTimeSeconds: 60, later: true}}"
+    parsed(f"profiles:\n- {plugins}\n  pluginConfig: [{args}]\n")
+    assert "maxPodLifeTimeSeconds" in problems(f"profiles:\n- {plugins}\n")[0]
+
+
+def test_the_shipped_configuration_is_one_that_is_accepted() -> None:
+    config = configuration.parse(configs.shipped_descheduling("ours", "10251"), installed_plugins())
+    assert config.leader_election.resource_namespace == "ours"
+
+
+def test_plugins_of_other_packages_are_found_by_their_entry_points() -> None:
+    group = "koordinator.descheduler.plugins"
+    good = EntryPoint("Installed", f"{__name__}:Installed", group)
+    misnamed = EntryPoint("Other", f"{__name__}:Installed", group)
+    broken = EntryPoint("Broken", "no_such_module:X", group)
+    taken = EntryPoint("LowNodeLoad", f"{__name__}:Installed", group)
+
+    found = registry.read_entries(BUILT_IN, [good, misnamed, broken, taken])
+
+    assert found.plugins["Installed"] is Installed
+    assert found.plugins["LowNodeLoad"] is BUILT_IN["LowNodeLoad"]
+    assert found.unusable.keys() == {"Other", "Broken"}
+    assert "no_such_module" in found.why_missing("Broken")

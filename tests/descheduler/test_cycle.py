@@ -1,0 +1,127 @@
+"""A cycle: what plugins ask for is carried out within limits, or only told in a dry run; one that fails ends it."""
+
+import asyncio
+from typing import Any
+
+from koordinator.api import labels
+from koordinator.api.core import Node, Pod
+from koordinator.cluster import errors
+from koordinator.descheduler.actions import Actions, EvictAction
+from koordinator.descheduler.cycle import CycleReport
+from koordinator.descheduler.descheduler import Descheduler
+from koordinator.descheduler.plugin import Observation
+from koordinator.descheduler.profiles import Pass
+from tests.descheduler.world import World, config, run
+
+DIRECT: dict[str, Any] = {
+    "defaultJobMode": "EvictDirectly",
+    "maxMigratingPerWorkload": 9,
+    "maxUnavailablePerWorkload": 9,
+    "objectLimiters": {"workload": {"duration": "0s"}},
+    "maxMigratingPerNode": 0,
+}
+
+
+def everybody(seen: Observation) -> Actions[None]:
+    """A plugin that wants all pods gone."""
+    for node in seen.nodes:
+        for pod in seen.pods_of[node.metadata.name]:
+            yield EvictAction(pod, "all go")
+
+
+def outcomes(report: CycleReport) -> list[str]:
+    return [one.outcome for one in report.evictions]
+
+
+def with_pass(running: Descheduler, start: Any = everybody) -> Descheduler:
+    running.profiles[0].balance.append(Pass("Everybody", start))
+    return running
+
+
+def test_evictions_stop_at_the_limits_of_the_cycle_and_the_next_one_has_limits_of_its_own() -> None:
+    async def scenario(world: World) -> None:
+        await world.deployment("web", 10, "n0")
+        async with world.descheduling(config(args=DIRECT, maxNoOfPodsToEvictPerNode=2)) as running:
+            report = await with_pass(running).cycle()
+            assert outcomes(report)[:3] == ["accepted", "accepted", "limited"]
+            assert report.counts == {"accepted": 2, "limited": 8}
+            assert report.evictions[2].why == "maxNoOfPodsToEvictPerNode 2 of node n0"
+            assert len(await world.jobs()) == 2
+            assert (await running.cycle()).counts["accepted"] == 2
+
+    run(scenario)
+
+
+def test_a_dry_run_asks_nobody_and_counts_as_if() -> None:
+    async def scenario(world: World) -> None:
+        await world.deployment("web", 10, "n0")
+        body = config(args=DIRECT, dryRun=True, maxNoOfPodsToEvictTotal=3)
+        async with world.descheduling(body) as running:
+            assert (await with_pass(running).cycle()).counts == {"dry run": 3, "limited": 7}
+            assert not await world.jobs()
+
+    run(scenario)
+
+
+def test_a_plugin_that_the_api_fails_ends_the_cycle_and_the_next_one_runs() -> None:
+    def broken(seen: Observation) -> Actions[None]:
+        yield from ()
+        raise errors.ServiceUnavailable("out of luck")
+
+    async def scenario(world: World) -> None:
+        await world.deployment("web", 10, "n0")
+        async with world.descheduling(config(args=DIRECT)) as running:
+            running.profiles[0].deschedule.append(Pass("Broken", broken))
+            report = await with_pass(running).cycle()
+            assert (report.error, report.evictions) == ("profile koord-descheduler: Broken: out of luck", [])
+            running.profiles[0].deschedule.clear()
+            assert (await running.cycle()).counts["accepted"] > 0
+
+    run(scenario)
+
+
+def test_a_node_that_is_not_ready_takes_no_part_and_one_node_alone_is_no_cluster() -> None:
+    async def scenario(world: World) -> None:
+        async with world.descheduling(config()) as running:
+            down = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+            for name in ("n1", "n2"):
+                await world.cluster.patch(Node, name, down, subresource="status")
+            await asyncio.sleep(1)
+            report = await running.cycle()
+            assert (report.nodes, "1 ready nodes" in report.error) == (1, True)
+
+    run(scenario)
+
+
+def test_ranks_are_written_as_deletion_costs_once() -> None:
+    async def scenario(world: World) -> None:
+        await world.deployment("web", 4, "n0")
+        async with world.descheduling(config(balance="ScaleDownBinPack")) as running:
+            await asyncio.sleep(1)
+            key = labels.POD_DELETION_COST
+            pods = await world.pods()
+            assert sorted(pod.metadata.annotations[key] for pod in pods) == ["0", "1", "2", "3"]
+            versions = {pod.metadata.resource_version for pod in pods}
+            await running.cycle()
+            assert {pod.metadata.resource_version for pod in await world.pods()} == versions
+
+    run(scenario)
+
+
+def test_default_evictor_evicts_at_once_through_the_api() -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 3, "n0")
+        body = config()
+        on = {"enabled": [{"name": "DefaultEvictor"}], "disabled": [{"name": "*"}]}
+        body["profiles"][0]["plugins"] |= {"evict": on, "filter": on}
+        body["profiles"][0]["pluginConfig"] = []
+        async with world.descheduling(body) as running:
+            assert (await with_pass(running).cycle()).counts == {"accepted": 3}
+            assert not await world.jobs()
+        await world.until(lambda now: not {_uid(pod) for pod in now} & {_uid(pod) for pod in pods})
+
+    run(scenario)
+
+
+def _uid(pod: Pod) -> str:
+    return pod.metadata.uid
