@@ -52,11 +52,12 @@ class ReservationWorld:
         self.clock = LoopClock(asyncio.get_running_loop(), EPOCH_S)
         self.api = MemoryCluster(registry.in_memory(self.clock, checks=False))
 
-    async def serve(self) -> "ReservationWorld":
-        """The API serves reservations, and there is a node."""
+    async def serve(self, *, nodes: bool = True) -> "ReservationWorld":
+        """The API serves reservations, and there is a node unless the test makes its own."""
         for manifest in crd.manifests():
             await self.api.create(CustomResourceDefinition, manifest)
-        await self.node()
+        if nodes:
+            await self.node()
         return self
 
     async def node(self, name: str = "n") -> None:
