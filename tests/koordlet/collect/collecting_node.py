@@ -55,6 +55,10 @@ class SteppedClock:
         return self._clock.now() + self.shift_s
 
 
+LIFE_S_MAX = 24 * 3600
+"""No test lives longer."""
+
+
 class CollectingNode:
     """Files below `root`, as a kernel with that cgroup version has them."""
 
@@ -158,8 +162,11 @@ class CollectingNode:
         host_tree.remove_group(self.root, self.version, group)
 
     def values(self, kind: str, **properties: str) -> list[float]:
-        """All points of a series."""
-        return [float(value) for value in self.shared.store.query(kind, *EVERYTHING, properties).values]
+        """All points of a series, which are dated in milliseconds of about now."""
+        points = self.shared.store.query(kind, *EVERYTHING, properties)
+        age_s = self.clock.now() - points.at_ms / 1000
+        assert (abs(age_s) < LIFE_S_MAX).all(), f"{kind} is dated {age_s[0]} s ago"
+        return [float(value) for value in points.values]
 
     def _set(self, subsystem: str, group: str, name: str, text: str) -> None:
         (self.cgroups / subsystem / group / name).write_text(text + "\n")

@@ -295,10 +295,11 @@ def test_no_policy_makes_the_many_series_of_pods_and_containers_fill_the_memory(
         pod = node.shared.store.ring(kinds.POD_CPU, {kinds.POD_UID: "web"})
         container = node.shared.store.ring(kinds.CONTAINER_CPU, {kinds.CONTAINER_ID: "containerd://web-1"})
         SeriesRetention(node.shared).collect()
+        began_ms = int(clock.now() * 1000)
 
         for second in range(3 * 3600):
-            pod.append(1000 * second, 1.0)
-            container.append(1000 * second, 1.0)
+            pod.append(began_ms + 1000 * second, 1.0)
+            container.append(began_ms + 1000 * second, 1.0)
 
         assert len(node.values(kinds.POD_CPU)) == GROUP_WINDOW_S_MAX * 1.2
         assert len(node.values(kinds.CONTAINER_CPU)) == GROUP_WINDOW_S * 1.2

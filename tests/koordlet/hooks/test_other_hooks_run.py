@@ -232,7 +232,13 @@ RDMA = (
 )
 
 
-def test_a_container_gets_the_device_files_of_its_virtual_functions(tmp_path: Path) -> None:
+WHOLE_CARD = '{"minor":0,"resources":{},"id":"0000:01:00.2"}'
+
+
+@pytest.mark.parametrize("card", [RDMA, WHOLE_CARD], ids=["a virtual function", "the card itself"])
+def test_a_container_gets_the_device_files_of_its_virtual_functions_or_of_the_card(
+    tmp_path: Path, card: str
+) -> None:
     host_tree.write(
         tmp_path,
         {
@@ -242,7 +248,7 @@ def test_a_container_gets_the_device_files_of_its_virtual_functions(tmp_path: Pa
         },
     )
     node = HookNode(tmp_path, gates="RDMADeviceInject=true")
-    container = contexts_of(node, rdma=RDMA)
+    container = contexts_of(node, rdma=card)
 
     answer = node.hooks.run_stage(HookStage.PRE_CREATE_CONTAINER, container).response
 
