@@ -28,7 +28,7 @@ class SliMetrics:
         self._registry = MetricsRegistry((self._last, self._all))
 
     def seen(self, endpoint: str, check: str, *, is_well: bool) -> None:
-        """A check ran."""
+        """Note that a check ran."""
         self._last.set(1 if is_well else 0, check, endpoint)
         self._all.inc(check, "success" if is_well else "error", endpoint)
 

@@ -117,7 +117,7 @@ class GaugeOfObjects(Gauge):
         self._changed.update(keys)
 
     def gone(self, key: str) -> None:
-        """The object is gone: nothing of it is kept."""
+        """Note that the object is gone: nothing of it is kept."""
         self._changed.discard(key)
         self._texts.pop(key, None)
 

@@ -36,7 +36,7 @@ class PodSteps(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, *gates: FeatureGates) -> Self:
-        """A step is on when any of the component's registries has its gate on."""
+        """Return the steps that are on: those whose gate is on in any of the component's registries."""
 
         def is_on(gate: str) -> bool:
             return any(registry.states.get(gate, False) for registry in gates)

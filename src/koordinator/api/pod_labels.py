@@ -73,7 +73,7 @@ def eviction_cost(annotations: Mapping[str, str], obj: str = "") -> int:
 
 
 def eviction_priority(annotations: Mapping[str, str], obj: str = "") -> int:
-    """The node agent evicts lower ones first, before it looks at priorities; 0 when absent.
+    """Return the eviction priority, lower ones first and before pod priorities; 0 when absent.
 
     Raises: ProtocolError when malformed.
     """
@@ -86,7 +86,7 @@ def load_estimated_s_after_scheduled(annotations: Mapping[str, str]) -> int:
 
 
 def load_estimated_s_after_initialized(annotations: Mapping[str, str]) -> int:
-    """The same after it was initialised."""
+    """Return the same after it was initialised."""
     return _seconds(annotations, labels.LOAD_ESTIMATED_SECONDS_AFTER_INITIALIZED)
 
 

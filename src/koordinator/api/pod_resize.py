@@ -25,8 +25,8 @@ _Requirements = Callable[[Container], ResourceRequirements]
 
 
 def counted_spec(pod: Pod) -> PodSpec:
-    """The spec with what each container counts for on the node: of what is wanted, applied and promised the most;
-    without what is wanted when that is infeasible. `pod.spec` itself when it says no less.
+    """Return the spec with what each container counts for on the node: of what is wanted, applied and promised the
+    most; without what is wanted when that is infeasible. `pod.spec` itself when it says no less.
 
     Ordinary init containers cannot be resized. A limit is never promised, only wanted and applied.
     Raises: QuantityError.

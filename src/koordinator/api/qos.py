@@ -53,7 +53,7 @@ def of_labels(pod_labels: Mapping[str, str]) -> QoSClass:
 
 
 def raw(pod: Pod) -> QoSClass:
-    """The class by label only."""
+    """Return the class by label only."""
     return of_labels(pod.metadata.labels)
 
 

@@ -92,7 +92,7 @@ class Quantity(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def text(self) -> str:
-        """The canonical text, as it is written back."""
+        """Return the canonical text, as it is written back."""
         if self.nanos == 0:
             return "0"
         if self.family is Family.BINARY:

@@ -45,7 +45,7 @@ def amount(name: str, raw: RawQuantity | Quantity) -> str:
 
 
 def lot(name: str, raw: RawQuantity | Quantity) -> str:
-    """An amount with what it is of: `97.5 cores`, `2.5 GiB of memory`, `3 nvidia.com/gpu`."""
+    """Return an amount with what it is of: `97.5 cores`, `2.5 GiB of memory`, `3 nvidia.com/gpu`."""
     text = amount(name, raw)
     if text == "unlimited":
         return f"{text} {name}"

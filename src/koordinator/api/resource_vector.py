@@ -85,7 +85,7 @@ class ResourceRegistry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of each column."""
+        """Return the name of each column."""
         return tuple(self._names)
 
     def column(self, name: str) -> int:

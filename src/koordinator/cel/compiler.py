@@ -353,7 +353,7 @@ def _select(target: Step, field: str, *, is_optional: bool) -> Step:
 
 
 def _select_optional(value: OptionalValue, key: Any) -> OptionalValue:
-    """The same for what may be missing already: then all below it is, too."""
+    """Return the same for what may be missing already: then all below it is, too."""
     if not value.has_value:
         return NONE
     content = value.content

@@ -181,7 +181,7 @@ def _signature(line: str) -> tuple[str, Overload]:
 
 
 def _split_result(line: str) -> tuple[str, str, str]:
-    """The call and its result: the last blank outside of brackets parts them."""
+    """Return the call and its result: the last blank outside of brackets parts them."""
     depth = 0
     for at in range(len(line) - 1, -1, -1):
         depth += (line[at] == ")") - (line[at] == "(")

@@ -156,7 +156,7 @@ def grouped(answers: Sequence[PodAnswer]) -> list[list[PodAnswer]]:
 
 
 def why(answer: PodAnswer) -> str:
-    """The sentence of an answer without what is the pod's own."""
+    """Return the sentence of an answer without what is the pod's own."""
     if answer.verdict in PLACED:
         return "on a node" if answer.verdict.value == "Bound" else "would be placed now"
     _, _, rest = answer.sentence.partition(answer.pod)

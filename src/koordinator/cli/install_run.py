@@ -79,7 +79,7 @@ def read_values(value_files: tuple[Path, ...], settings: tuple[str, ...], namesp
 
 
 def write_folder(directory: Path, values: Values) -> None:
-    """The objects as files below `directory`. Raises: OSError."""
+    """Write the objects as files below `directory`. Raises: OSError."""
     for name, text in manifests.folder(values).items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)

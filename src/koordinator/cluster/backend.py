@@ -185,7 +185,7 @@ class Backend(Protocol):
     async def delete(
         self, resource: Resource, namespace: str, name: str, options: DeleteRequest = DeleteRequest()
     ) -> tuple[ObjectRecord, bool]:
-        """The object and whether it is gone now (False: it waits for grace or finalizers)."""
+        """Return the object and whether it is gone now (False: it waits for grace or finalizers)."""
         ...
 
     async def delete_collection(

@@ -38,7 +38,7 @@ class Credentials(Protocol):
         ...
 
     async def renew(self) -> bool:
-        """The server refused us (401): get a new identity; False when there is none other."""
+        """Get a new identity after the server refused ours (401); False when there is none other."""
         ...
 
 

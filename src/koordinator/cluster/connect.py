@@ -171,7 +171,7 @@ def _credentials(
     tls: ssl.SSLContext | None,
     clock: Clock,
 ) -> Credentials:
-    """The order is client-go's: a token (its file first), a password, a plugin, a provider."""
+    """Return the credentials in client-go's order: a token (its file first), a password, a plugin, a provider."""
     if user.token_file:
         return TokenFile(_beside(path, user.token_file))
     if user.token:

@@ -36,13 +36,13 @@ class QueueObserver(Protocol):
         """It waits for a worker, for the first time since it was taken."""
 
     def taken(self, key: Any) -> None:
-        """A worker holds it."""
+        """Note that a worker holds it."""
 
     def done(self, key: Any) -> None:
-        """The worker has finished with it."""
+        """Note that the worker has finished with it."""
 
     def retried(self, key: Any) -> None:
-        """Its work failed, and it will come back."""
+        """Note that its work failed, and it will come back."""
 
 
 class WorkQueue(Generic[K]):
@@ -105,7 +105,7 @@ class WorkQueue(Generic[K]):
         self.add_after(key, max(own_s, self._bucket.reserve(now_s)))
 
     def forget(self, key: K) -> None:
-        """The key's work succeeded (or is given up): its next failure starts from the first pause."""
+        """Note that the key's work succeeded (or is given up): its next failure starts from the first pause."""
         self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:

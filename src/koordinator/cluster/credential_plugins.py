@@ -272,7 +272,8 @@ class ExecCredentials:
         return answer.status
 
     def _command(self) -> str:
-        """A bare name is looked up in PATH; one with a slash is relative to the kubeconfig."""
+        """Return the plugin's path: a bare name is looked up in PATH, one with a slash is relative to the
+        kubeconfig."""
         command = self._plugin.command
         return str(self._directory.absolute() / command) if "/" in command else command
 

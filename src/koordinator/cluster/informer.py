@@ -78,7 +78,7 @@ class Informer(Generic[T]):
 
     @property
     def objects(self) -> Mapping[Key, T]:
-        """All cached objects by (namespace, name), in order of arrival; a live, read-only view."""
+        """Return all cached objects by (namespace, name), in order of arrival; a live, read-only view."""
         return MappingProxyType(self._cache)
 
     def get(self, name: str, namespace: str = "") -> T | None:

@@ -154,5 +154,5 @@ class Cluster(Protocol):
         body: Mapping[str, Any] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """A raw call for what has no typed view (discovery, reviews)."""
+        """Send a raw request for what has no typed view (discovery, reviews)."""
         ...

@@ -28,7 +28,7 @@ class MergeSchema(Protocol):
 
     @property
     def element(self) -> "MergeSchema | None":
-        """The shape of the elements of a list."""
+        """Return the shape of the elements of a list."""
 
     def member(self, key: str) -> "MergeMember":
         """Return how the member `key` of an object merges; also for members that nobody knows."""
@@ -102,7 +102,7 @@ def _merge_map(current: dict[str, Any], patch: dict[str, Any], shape: MergeSchem
 
 
 def _retain(current: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """A copy of `current` with only the keys that `$retainKeys` names, when it is there."""
+    """Return a copy of `current` with only the keys that `$retainKeys` names, when it is there."""
     keys = patch.get(RETAIN_KEYS)
     if keys is None:
         return dict(current)

@@ -159,7 +159,7 @@ class Transport:
     async def stream(
         self, call: HttpRequest, *, timeout_s: float, head_timeout_s: float | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The chunks of a long answer, as they arrive; its head has to come within `head_timeout_s`.
+        """Yield the chunks of a long answer, as they arrive; its head has to come within `head_timeout_s`.
 
         Raises: as `send`, also between chunks; not retried, except once after renewing the identity.
         """
@@ -273,7 +273,7 @@ class Transport:
         return headers
 
     async def _renew(self, refused: int) -> bool:
-        """A new identity after number `refused`: made once for all requests that were refused together."""
+        """Get a new identity after number `refused`: made once for all requests that were refused together."""
         async with self._renewing:
             if self._identity != refused:
                 return True
@@ -313,7 +313,7 @@ def _may_repeat(call: HttpRequest, error: errors.ApiError) -> bool:
 
 
 def refused_by_budget(error: errors.TooManyRequests) -> bool:
-    """An eviction that a PodDisruptionBudget forbids, not a server under load."""
+    """Return whether a PodDisruptionBudget forbids the eviction, in contrast to a server under load."""
     causes = error.details.causes if error.details is not None else []
     return any(cause.reason == "DisruptionBudget" for cause in causes)
 

@@ -114,7 +114,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def webhook_secret_name(self) -> str:
-        """The Secret that holds the certificates of the webhooks, as the manager's environment says."""
+        """Return the Secret that holds the certificates of the webhooks, as the manager's environment says."""
         found = self.get(ComponentName.MANAGER)
         named = [
             variable.value

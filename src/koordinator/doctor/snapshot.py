@@ -158,7 +158,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def slo_config(self) -> ConfigMap | None:
-        """The manager's ConfigMap."""
+        """Return the manager's ConfigMap."""
         flags = self.installation.manager_flags
         name = flags.get("slo-config-name", slo_config.CONFIG_NAME)
         return self.find(ConfigMap, name, flags.get("config-namespace", self.namespace))
@@ -174,8 +174,8 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def colocation(self) -> ColocationConfig | None:
-        """The part of it that says what nodes lend; None when it is not understood: the manager then goes on with
-        one that it has seen before, and nobody else knows which."""
+        """Return the part of it that says what nodes lend; None when it is not understood: the manager then goes on
+        with one that it has seen before, and nobody else knows which."""
         outcome = self._colocation
         return None if outcome.problem else outcome.state.config
 
@@ -200,7 +200,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def webhook_secret(self) -> Secret | None:
-        """The certificates of the webhooks."""
+        """Return the certificates of the webhooks."""
         return next(iter(self.of(Secret)), None)
 
     @functools.cached_property

@@ -74,7 +74,7 @@ class Damon:
         return self._files.write(f"{self._base}/{kdamond}/state", "update_schemes_stats")
 
     def schemes(self) -> list[Scheme]:
-        """All schemes with their counts. Raises: ContentError."""
+        """Return all schemes with their counts. Raises: ContentError."""
         found = []
         for kdamond in self._numbers(self._base):
             contexts = f"{self._base}/{kdamond}/contexts"

@@ -61,7 +61,7 @@ class GPUs:
 
     @property
     def devices(self) -> list[GPUDevice]:
-        """All cards, by minor."""
+        """Return all cards, by minor."""
         return [device for _, device in self._handles]
 
     def processes(self) -> dict[int, dict[int, ProcessUse]]:

@@ -114,7 +114,7 @@ class TreeFiles(Files):
         return text
 
     def _leave_others(self, path: str, thread: str) -> None:
-        """A thread is in one group of resctrl only."""
+        """Remove a thread from all other groups of resctrl: the kernel keeps it in one only."""
         directory = os.path.dirname(path)
         root = directory if self.is_resctrl(directory) else os.path.dirname(directory)
         if not self.is_resctrl(root):

@@ -47,7 +47,7 @@ class Relic(msgspec.Struct, frozen=True):
 
     @property
     def removal(self) -> str:
-        """The command that takes it away, without what objects of users live in (CRDs)."""
+        """Return the command that takes it away, without what objects of users live in (CRDs)."""
         where = f" -n {self.namespace}" if self.namespace else ""
         return f"kubectl{where} delete {self.kind.lower()} {self.name}"
 

@@ -381,7 +381,7 @@ def read_file(source: str, text: str) -> dict[str, Any]:
 
 
 def read_setting(text: str) -> dict[str, Any]:
-    """The mapping that `a.b=c` stands for; the value is read as YAML, `\\.` is a dot inside of a key.
+    """Return the mapping that `a.b=c` stands for; the value is read as YAML, `\\.` is a dot inside of a key.
 
     Raises: ValuesError.
     """

@@ -30,7 +30,7 @@ class Kubelet(Protocol):
         ...
 
     async def config(self) -> dict[str, Any]:
-        """Its configuration in use (`/configz`)."""
+        """Return its configuration in use (`/configz`)."""
         ...
 
     async def close(self) -> None:

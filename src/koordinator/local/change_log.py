@@ -92,7 +92,7 @@ class Past:
         self._bytes_of: dict[Channel, int] = {}
 
     def grew(self, channel: "Channel", count: int) -> None:
-        """A log packed a change of so many bytes (or dropped some: below 0); the largest ones forget their oldest
+        """Count a change of so many bytes that a log packed (or dropped: below 0); the largest ones forget their oldest
         while it is too much."""
         self._bytes_of[channel] = self._bytes_of.get(channel, 0) + count
         self.bytes += count
@@ -100,7 +100,7 @@ class Past:
             max(self._bytes_of, key=self._bytes_of.__getitem__).drop_oldest()
 
     def ended(self, channel: "Channel") -> None:
-        """A log is kept no more."""
+        """Note that a log is kept no more."""
         self.bytes -= self._bytes_of.pop(channel, 0)
 
 

@@ -179,8 +179,8 @@ class LocalCluster:
         self.ready = asyncio.Event()
 
     def write_kubeconfig(self, path: Path) -> None:
-        """A kubeconfig for this cluster, with what clients cannot find in the API: the address of the scheduler's own
-        API, and the manager's feature gates as a flag would give them."""
+        """Write a kubeconfig for this cluster, with what clients cannot find in the API: the address of the
+        scheduler's own API, and the manager's feature gates as a flag would give them."""
         gates = self._options.manager_gates or FeatureGates.of(Component.MANAGER)
         flag = ",".join(f"{name}={str(state).lower()}" for name, state in sorted(gates.states.items()))
         extensions = {"schedulerURL": self.scheduler_url, "managerFeatureGates": flag}
@@ -259,7 +259,7 @@ class LocalCluster:
         group.create_task(work, name=name)
 
     async def _start_manager(self, group: asyncio.TaskGroup, certificates: Path) -> None:
-        """The manager with its webhooks, until they answer: nothing is to be created without them."""
+        """Start the manager with its webhooks, and wait until they answer: nothing is to be created without them."""
         manager = Manager(self._client("koord-manager"), gates=self._options.manager_gates)
         settings = WebhookSettings(port=0, cert_dir=certificates)
         webhooks = Webhooks(

@@ -252,7 +252,7 @@ class _Waiter:
         self.rows = rows
 
     def resolve(self, refused: Mapping[_Row, Exception]) -> None:
-        """The batch is on disk but for `refused`."""
+        """Note that the batch is on disk but for `refused`."""
         mine = next((row for row in self.rows if row in refused), None)
         if mine is not None:
             self.fail(f"the write of {_shown(mine)} could not be saved: {refused[mine]}")
@@ -280,7 +280,7 @@ def _execute_all(db: sqlite3.Connection, batch: _Batch) -> None:
 
 
 def _execute_each(db: sqlite3.Connection, batch: _Batch, refused: dict[_Row, Exception]) -> None:
-    """The same one by one: what the database does not take lands in `refused`, all else is written."""
+    """Write the batch one by one: what the database does not take lands in `refused`, all else is written."""
     for row, change in batch.items():
         try:
             _execute_all(db, {row: change})

@@ -57,12 +57,12 @@ class Account(msgspec.Struct, frozen=True):
 
     @property
     def user(self) -> str:
-        """The name of the user: `system:serviceaccount:NAMESPACE:NAME`."""
+        """Return the name of the user: `system:serviceaccount:NAMESPACE:NAME`."""
         return f"{USER_PREFIX}{self.namespace}:{self.account.name}"
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """All ServiceAccounts, those of the namespace, and everybody who is known."""
+        """Return all ServiceAccounts, those of the namespace, and everybody who is known."""
         return (
             "system:serviceaccounts",
             f"system:serviceaccounts:{self.namespace}",

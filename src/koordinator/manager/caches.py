@@ -60,7 +60,7 @@ def pod(whole: Pod) -> Pod:
 
 
 def node(whole: Node) -> Node:
-    """All but images and volumes, of which a node has dozens."""
+    """Return all but images and volumes, of which a node has dozens."""
     status = replace(whole.status, images=[], volumes_in_use=[], volumes_attached=[])
     return replace(whole, status=status)
 

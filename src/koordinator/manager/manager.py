@@ -80,7 +80,7 @@ class Manager:
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """The admission handlers by URL path."""
+        """Return the admission handlers by URL path."""
         return self.admission.handlers
 
     @contextlib.asynccontextmanager

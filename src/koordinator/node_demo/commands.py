@@ -66,7 +66,7 @@ class DemoCommands(msgspec.Struct, frozen=True):
     def loadgen(
         self, rate_per_s: float, warm_up_s: float, seconds: float, disk_every: int, out: Path
     ) -> list[str]:
-        """The load, as a client on another machine would send it."""
+        """Return the load, as a client on another machine would send it."""
         command = [str(self.programs.loadgen), "--port", str(self.port), "--rate", f"{rate_per_s:.3f}"]
         command += ["--warm-up", f"{warm_up_s:g}", "--seconds", f"{seconds:g}", "--out", str(out)]
         return [*command, "--disk-every", str(disk_every)]

@@ -83,7 +83,7 @@ def rate_per_s(load_percent: float, cpus: int, request_cpu_s: float) -> float:
 
 
 def runs(scenarios: list[DemoScenario], repeats: int, modes: Sequence[DemoMode] = MODES) -> list[DemoRun]:
-    """All measurements, interleaved: whatever changes on the machine meanwhile meets all modes alike.
+    """Return all measurements, interleaved: whatever changes on the machine meanwhile meets all modes alike.
 
     Being alone is measured once for all scenarios whose requests are the same (`alone_like`).
     """

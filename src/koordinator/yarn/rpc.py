@@ -180,13 +180,13 @@ def connection_context(
 
 
 def update_node_resource(client_id: bytes, call_id: int, updates: Iterable[NodeUpdate]) -> bytes:
-    """All changed nodes of a cluster in one call."""
+    """Return all changed nodes of a cluster in one call."""
     argument = b"".join(bytes_field(1, _node_update(update)) for update in updates)
     return _call(client_id, call_id, Method.UPDATE_NODE_RESOURCE, argument)
 
 
 def get_cluster_nodes(client_id: bytes, call_id: int, states: Sequence[str]) -> bytes:
-    """The reports of all nodes in one of these states."""
+    """Return the reports of all nodes in one of these states."""
     argument = b"".join(number_field(1, NODE_STATES.index(state) + 1) for state in states)
     return _call(client_id, call_id, Method.GET_CLUSTER_NODES, argument)
 

@@ -43,7 +43,7 @@ def resource_keys(annotations: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def shared_weight(annotations: Mapping[str, str], spec_max: ResourceList) -> ResourceList:
-    """A quota's weight in the sharing of what is left, `spec.max` unless said (properly) otherwise."""
+    """Return a quota's weight in the sharing of what is left, `spec.max` unless said (properly) otherwise."""
     try:
         weight = SHARED_WEIGHT.read(annotations)
     except ProtocolError:

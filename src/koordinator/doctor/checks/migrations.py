@@ -24,7 +24,7 @@ FAILURES_MIN = 3
 
 
 def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """The descheduler, its configuration, then jobs."""
+    """Yield the descheduler, its configuration, then jobs."""
     yield from _config(snapshot)
     yield from _waiting(snapshot)
     yield from _failed(snapshot)

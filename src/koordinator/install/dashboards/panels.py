@@ -217,7 +217,7 @@ def quantile(share: float, metric: str, *by: str, where: str = "", legend: str =
 
 
 def ten_most(query: Query) -> Query:
-    """Its ten highest lines."""
+    """Return its ten highest lines."""
     return Query(f"topk(10, {query.expression})", query.legend)
 
 

@@ -155,7 +155,7 @@ class CollectorRunner:
         return [name for name, started in self._started.items() if not started.is_set()]
 
     async def run(self) -> None:
-        """All loops, until cancelled."""
+        """Run all loops, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for each in self._loops:
                 if each:

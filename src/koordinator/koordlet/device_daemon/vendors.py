@@ -132,7 +132,7 @@ class Vendor(msgspec.Struct, frozen=True):
     """Its devices that are no accelerators."""
 
     def cards(self, devices: Collection[PCIDevice]) -> list[PCIDevice]:
-        """Its accelerators on the bus."""
+        """Return its accelerators on the bus."""
         return [
             each
             for each in devices

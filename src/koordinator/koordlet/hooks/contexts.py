@@ -72,7 +72,7 @@ class PodContext(msgspec.Struct, frozen=True):
 
     @property
     def obj(self) -> str:
-        """The pod's name in errors."""
+        """Return the pod's name in errors."""
         return f"Pod {self.namespace}/{self.name}"
 
 
@@ -90,7 +90,7 @@ class ContainerContext(msgspec.Struct, frozen=True):
 
     @property
     def obj(self) -> str:
-        """The container's name in errors."""
+        """Return the container's name in errors."""
         return f"{self.pod.obj}: {'sandbox' if self.is_sandbox else 'container ' + self.name}"
 
 
@@ -102,7 +102,7 @@ class ClassContext(msgspec.Struct, frozen=True):
 
     @property
     def obj(self) -> str:
-        """Its name in errors."""
+        """Return its name in errors."""
         return f"group {self.group}"
 
 
@@ -115,7 +115,7 @@ class HostApplicationContext(msgspec.Struct, frozen=True):
 
     @property
     def obj(self) -> str:
-        """Its name in errors."""
+        """Return its name in errors."""
         return f"host application {self.name}"
 
 

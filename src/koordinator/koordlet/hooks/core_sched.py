@@ -154,7 +154,7 @@ class Cookies:
         return problem
 
     def _leave(self, container: str, group: str) -> None:
-        """A container is no member of its old group any more."""
+        """Note that a container is no member of its old group any more."""
         old = self.group_of(container)
         if old is not None and old != group and old in self._groups:
             self._groups[old].pids_by_container.pop(container, None)
@@ -289,7 +289,7 @@ class CoreSchedHook(Hook):
         return HookResponse(core_group=group_of(self._rule.value, pod.labels, pod.kube_qos, pod.uid))
 
     def on_pods(self) -> None:
-        """All containers at once, older pods first."""
+        """Reconcile all containers at once, older pods first."""
         pods = self.shared.view.pods
         due, self._due = self._due, []
         due = [each for each in due if each[0].pod.uid in pods]

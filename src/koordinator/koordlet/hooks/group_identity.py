@@ -176,7 +176,7 @@ class GroupIdentity(Hook):
     # Changes
 
     def disable(self) -> None:
-        """All groups get the identity 0, if any was given one."""
+        """Give all groups the identity 0, if any was given one."""
         self._rule.value = OFF
         self._idle.want(self.name, ())
         if self.shared.executor.changed_by(self.name):

@@ -204,7 +204,7 @@ class StageResult(msgspec.Struct, frozen=True):
 
     @property
     def response(self) -> HookResponse:
-        """All answers as one."""
+        """Return all answers as one."""
         return contexts.merged(answer.response for answer in self.answers)
 
 
@@ -414,7 +414,7 @@ class Hook(abc.ABC):
         """Say which functions answer where."""
 
     def on_pods(self) -> None:  # noqa: B027 - most hooks need none
-        """All pods were reconciled: once per refresh."""
+        """Note that all pods were reconciled: once per refresh."""
 
     def disable(self) -> None:
         """Put back what it changed."""

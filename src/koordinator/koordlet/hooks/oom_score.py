@@ -42,7 +42,7 @@ class OOMScoreAdj(Hook):
         """Nothing: the old score of a process is not known to be better (behaviour/koordlet-act 24)."""
 
     def _deliver(self, container: ContainerContext, response: HookResponse) -> None:
-        """Each process that says otherwise; one that has ended meanwhile is no problem."""
+        """Set the score of each process that has another one; one that has ended meanwhile is no problem."""
         processes, wanted = self.shared.host.processes, response.oom_score_adj
         holds = False
         for pid in self.shared.host.cgroups.procs(container.group) or ():

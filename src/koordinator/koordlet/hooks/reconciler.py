@@ -86,13 +86,13 @@ class Reconciler:
         """By object and file: each problem is said once."""
 
     def invalidate(self) -> None:
-        """A rule has changed: what was worked out does not hold any more."""
+        """Note that a rule has changed: what was worked out does not hold any more."""
         self._generation += 1
 
     # Pods
 
     def pods(self) -> None:
-        """All pods of the view."""
+        """Reconcile all pods of the view."""
         now_s = self._shared.clock.now()
         pods = self._shared.view.pods
         for uid, record in pods.items():
@@ -198,7 +198,7 @@ class Reconciler:
     # Everything else
 
     def classes(self) -> None:
-        """The groups of the three Kubernetes QoS classes."""
+        """Reconcile the groups of the three Kubernetes QoS classes."""
         driver = self._shared.view.driver
         found = [ClassContext(each, cgroup_layout.class_dir(driver, each)) for each in KubeQoS]
         self._directly(ReconcileLevel.CLASS, found)

@@ -168,7 +168,7 @@ class ResctrlHook(Hook):
         return problem
 
     def disable(self) -> None:
-        """All groups of pods go."""
+        """Remove all groups of pods."""
         if self.support().is_supported:
             self._adopt()
             for name in list(self._made_s):
@@ -232,7 +232,7 @@ class ResctrlHook(Hook):
             )
 
     def _report_problem(self, uid: str, name: str, problem: FileProblem | None) -> None:
-        """An event on the pod, once per outcome."""
+        """Record an event on the pod, once per outcome."""
         record = self.shared.view.pods.get(uid)
         text = "" if problem is None else f"{problem} {self.shared.host.resctrl.last_error()}".strip()
         if record is None or self._reported.get(name) == text:

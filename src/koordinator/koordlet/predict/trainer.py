@@ -170,7 +170,7 @@ class Trainer:
             self._files.remove(name)
 
     def _save(self, now_s: float) -> None:
-        """A few checkpoints per round; the first that fails ends it."""
+        """Write a few checkpoints per round; the first that fails ends it."""
         due = self.models.unsaved(
             now_s, self._config.checkpoint_interval_s, self._config.checkpoints_per_step
         )

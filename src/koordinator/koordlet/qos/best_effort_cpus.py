@@ -37,7 +37,7 @@ class TreeCPUs(msgspec.Struct, frozen=True):
 
 
 def alike(cpus: CPUSet, left_alone: frozenset[str] = frozenset()) -> TreeCPUs:
-    """The same CPUs for everybody."""
+    """Return the same CPUs for everybody."""
     return TreeCPUs(cpus, cpus, cpus, left_alone)
 
 

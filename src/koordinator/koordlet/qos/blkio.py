@@ -330,7 +330,7 @@ class BlkIO:
             self._check_at_s = now_s + RETRY_S
 
     def disable(self) -> None:
-        """All limits that we set are taken back."""
+        """Take back all limits that we set."""
         self._shared.executor.restore(self.name)
         self._seen = ()
 

@@ -51,7 +51,8 @@ def quota_us(
 
 
 def next_ratio(old: float, new: float) -> float:
-    """The ratio in force after the node's annotation says `new`: small changes are not worth rewriting quotas."""
+    """Return the ratio in force after the node's annotation says `new`: small changes are not worth rewriting
+    quotas."""
     return new if node_labels.is_cpu_normalization_ratio_different(old, new) else old
 
 

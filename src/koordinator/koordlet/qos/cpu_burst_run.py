@@ -86,7 +86,7 @@ class _Pod:
 
     @property
     def base_us(self) -> int:
-        """The pod's quota while none of its containers is raised, `UNLIMITED` without."""
+        """Return the pod's quota while none of its containers is raised, `UNLIMITED` without."""
         quota_us = cgroup_knobs.quota_of_milli(pod_resources.cpu_limit_milli(self.record.pod))
         return cpu_burst.scaled_us(quota_us, self.ratio)
 

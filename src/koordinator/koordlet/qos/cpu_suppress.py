@@ -174,7 +174,7 @@ class UsableCPUs(msgspec.Struct, frozen=True):
 
     @property
     def cpus(self) -> CPUSet:
-        """All of them."""
+        """Return all of them."""
         return frozenset(processor.cpu for processor in (*self.lsr, *self.shared))
 
 

@@ -275,7 +275,7 @@ class CPUSuppress:
         return taken
 
     def disable(self) -> None:
-        """All that was changed says again what it said before."""
+        """Restore all that was changed."""
         self._basis = None
         self._cpus.adopt()
         self._cpus.forget()

@@ -212,7 +212,7 @@ class Arbitration:
     """
 
     def __init__(self, tasks: Sequence[EvictionTask], already_evicted: Iterable[str] = ()) -> None:
-        """A round; `already_evicted` are pods whose earlier eviction still goes on."""
+        """Run a round; `already_evicted` are pods whose earlier eviction still goes on."""
         self._tasks = tuple(tasks)
         self._already = frozenset(already_evicted)
         self._handled: set[str] = set()
@@ -307,7 +307,7 @@ class Victims:
         self._refused_s: dict[str, float] = {}
 
     def evicted(self, uid: str, now_s: float) -> None:
-        """The API took an eviction."""
+        """Note that the API took an eviction."""
         self._leaving[uid] = _Leaving(now_s)
 
     def killed(self, uid: str, containers: Iterable[str], now_s: float) -> None:
@@ -315,7 +315,7 @@ class Victims:
         self._leaving[uid] = _Leaving(now_s, frozenset(containers))
 
     def refused(self, uid: str, now_s: float) -> None:
-        """A pod could not be evicted."""
+        """Note that a pod could not be evicted."""
         self._refused_s[uid] = now_s
 
     def look(self, pods: Mapping[str, PodRecord], now_s: float) -> Standing:

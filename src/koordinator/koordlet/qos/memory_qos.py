@@ -303,7 +303,7 @@ class MemoryQoS:
         self._done_for, self._done_s = inputs, self._shared.clock.now()
 
     def disable(self) -> None:
-        """All groups say again what they said before."""
+        """Restore all groups."""
         self._done_for = None
         self._shared.executor.restore(self.name, REASON)
 

@@ -132,7 +132,7 @@ class SystemConfigStrategy:
         self._carry_out(strategy, memory_bytes)
 
     def disable(self) -> None:
-        """All settings get back what they were."""
+        """Restore all settings."""
         self._shared.executor.restore(self.name)
         self._seen = None
 

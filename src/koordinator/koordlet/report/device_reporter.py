@@ -117,7 +117,7 @@ class DeviceReporter:
 
     @property
     def interval_s(self) -> float:
-        """A few seconds; short until the first report."""
+        """Return a few seconds; short until the first report."""
         return self._rounds.interval_s
 
     @property

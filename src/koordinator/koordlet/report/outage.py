@@ -63,13 +63,13 @@ class FirstRounds:
 
     @property
     def interval_s(self) -> float:
-        """The pause after this round; never longer than the interval."""
+        """Return the pause after this round; never longer than the interval."""
         return min(PAUSE_S, self._interval_s) if self._left > 0 else self._interval_s
 
     def waited(self) -> None:
-        """A round had nothing to report, since not all is known yet."""
+        """Note that a round had nothing to report, since not all is known yet."""
         self._left -= 1
 
     def reported(self) -> None:
-        """All is known."""
+        """Note that all is known."""
         self._left = 0

@@ -284,7 +284,7 @@ class PodsState:
 
     @property
     def is_required(self) -> bool:
-        """An agent that is told not to ask for pods goes on without."""
+        """Return whether the agent waits for pods: not when it is configured not to read them."""
         return self._interval_s > 0
 
     async def run(self) -> NoReturn:

@@ -51,7 +51,7 @@ class States:
 
     @property
     def all(self) -> list[StateKeeper]:
-        """Every state."""
+        """Return every state."""
         return [self._node, self._pods, *self._others]
 
     def troubles(self) -> dict[str, str]:

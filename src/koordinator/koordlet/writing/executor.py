@@ -94,7 +94,7 @@ class Executor(FileWriter):
         self._records.drop(gone)
 
     def forget(self, group: str) -> None:
-        """A group has ended: drop what is known of it, since another may take its name."""
+        """Note that a group has ended: drop what is known of it, since another may take its name."""
         directories = ("/" + group + "/", group + "/")
         for path in [
             path for path in self._cache if path.startswith(directories[1]) or directories[0] in path

@@ -104,7 +104,7 @@ class RestoreLog:
             self._append(_Line(record=record))
 
     def leave(self, key: str, owner: str) -> None:
-        """An owner needs the value no more; with the last one the record goes."""
+        """Note that an owner needs the value no more; with the last one the record goes."""
         old = self._records.get(key)
         if old is None:
             return
@@ -164,7 +164,7 @@ class RestoreLog:
             self.problem = problem_of(self._path, error)
 
     def _rewrite(self) -> None:
-        """The same records in a new file, which takes the old one's place at once."""
+        """Write the same records in a new file, which takes the old one's place at once."""
         if self._is_read_only:
             return
         lines = [_Line(boot=self._boot_id), *(_Line(record=record) for record in self._records.values())]

@@ -33,7 +33,7 @@ class Extra(Protocol):
         ...
 
     def list(self, call: ResourceCall) -> list[dict[str, Any]]:
-        """All objects. Raises: ApiError."""
+        """Return all objects. Raises: ApiError."""
         ...
 
     async def create(self, call: ResourceCall, body: dict[str, Any]) -> dict[str, Any]:

@@ -156,7 +156,7 @@ class Command(Protocol):
     def resize(self, columns: int, rows: int) -> None: ...
 
     async def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Return its exit code, once it has ended."""
         ...
 
     def abandon(self) -> None:

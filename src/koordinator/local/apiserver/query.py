@@ -146,7 +146,7 @@ def write_options(
 
 
 def check_apply(query: Mapping[str, str], *, apply: bool) -> None:
-    """The rules of PatchOptions that depend on the patch type."""
+    """Check the rules of PatchOptions that depend on the patch type."""
     if apply and not query.get("fieldManager"):
         raise invalid_options("PatchOptions", "fieldManager: Required value: is required for apply patch")
     if not apply and "force" in query:

@@ -237,7 +237,7 @@ def _surge(places: Sequence[OnNode], most: int, by: PodCriteria) -> DaemonPlan:
 
 
 def status_of(obj: DaemonSet, places: Sequence[OnNode], revision: str, now_s: float) -> DaemonSetStatus:
-    """The counts that kubectl shows; of several pods on a node the oldest counts."""
+    """Return the counts that kubectl shows; of several pods on a node the oldest counts."""
     wanted = [place for place in places if place.fit.starts]
     first = [place.pods[0] for place in wanted if place.pods]
     min_ready_s = obj.spec.min_ready_seconds

@@ -172,7 +172,7 @@ class DeploymentController(ControllerLoop):
         await self._set_revision(stage, revision)
 
     async def _resolve_collision(self, stage: _Stage, name: str) -> None:
-        """A ReplicaSet of that name exists: ours, and the cache is behind, or one with another template."""
+        """Note that a ReplicaSet of that name exists: ours, and the cache is behind, or one with another template."""
         deployment = stage.deployment
         found = await self._cluster.get(ReplicaSet, name, deployment.metadata.namespace)
         owner = controller_of(found)
@@ -335,7 +335,7 @@ def with_condition(conditions: Sequence[Condition], new: Condition) -> list[Cond
 
 
 def with_pause(deployment: Deployment, now_s: float) -> DeploymentStatus:
-    """The status after a pause or its end was noted (a pause stops the progress deadline)."""
+    """Return the status after a pause or its end was noted (a pause stops the progress deadline)."""
     status = deployment.status
     if deadline_s(deployment) is None:
         return status

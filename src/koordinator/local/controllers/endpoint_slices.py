@@ -190,7 +190,7 @@ def _named(containers: Iterable[Container], wanted: ServicePort) -> int | None:
 
 
 def labels(service: Service, reserved: Json, is_headless: bool) -> dict[str, str]:
-    """The labels of what is published for a Service: its own, and those that are `reserved` for us."""
+    """Return the labels of what is published for a Service: its own, and those that are `reserved` for us."""
     own = {key: value for key, value in service.metadata.labels.items() if key not in (HEADLESS, *reserved)}
     return own | ({HEADLESS: ""} if is_headless else {}) | reserved
 

@@ -105,7 +105,7 @@ class NamespaceController(ControllerLoop):
     async def _report(
         self, namespace: Namespace, remaining: Mapping[str, int], finalizers: Mapping[str, int]
     ) -> None:
-        """The conditions that `kubectl describe namespace` shows while a deletion hangs."""
+        """Write the conditions that `kubectl describe namespace` shows while a deletion hangs."""
         now = clock.rfc3339(self._cluster.clock.now())
         content = ", ".join(f"{name} has {count} resource instances" for name, count in remaining.items())
         waiting = ", ".join(f"{name} in {count} resource instances" for name, count in finalizers.items())

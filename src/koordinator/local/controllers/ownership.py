@@ -73,11 +73,11 @@ class Expectations(Generic[C]):
         return TIMEOUT_S - (now_s - waiting[0].since_s)
 
     def forget(self, owner_uid: str) -> None:
-        """The owner is gone."""
+        """Note that the owner is gone."""
         self._pending.pop(owner_uid, None)
 
     def saw_deletion(self, obj: C) -> None:
-        """The cache lost `obj`; to be called for all objects whose owner is one of ours."""
+        """Note that the cache lost `obj`; to be called for all objects whose owner is one of ours."""
         self._gone[obj.metadata.uid] = None
         if len(self._gone) > GONE_MAX:
             del self._gone[next(iter(self._gone))]

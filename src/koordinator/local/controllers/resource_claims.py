@@ -190,7 +190,7 @@ class ResourceClaimController(ControllerLoop):
             await self._cluster.delete(ResourceClaim, key[1], key[0], uid=claim.metadata.uid)
 
     def _forget(self, key: Key) -> None:
-        """The claim is gone: should its pod still want it, another one is made."""
+        """Note that the claim is gone: should its pod still want it, another one is made."""
         for known, claim in list(self._made.items()):
             if key_of(claim) == key:
                 del self._made[known]

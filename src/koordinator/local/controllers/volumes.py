@@ -191,7 +191,7 @@ class VolumeController(ControllerLoop):
         )
 
     async def _complete(self, claim: PersistentVolumeClaim) -> None:
-        """The status of a claim that names its volume."""
+        """Write the status of a claim that names its volume."""
         volume = self._volumes.get(claim.spec.volume_name)
         if volume is None:
             if claim.status.phase == "Bound":

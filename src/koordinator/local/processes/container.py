@@ -149,7 +149,7 @@ class ContainerLife:
     # Running
 
     async def run(self) -> None:
-        """All runs of the container, until it is over or stopped."""
+        """Run the container, again as its policy says, until it is over or stopped."""
         before = self.record.state
         if isinstance(before, Terminated):  # in an earlier run of this node
             if not self._starts_again(before):

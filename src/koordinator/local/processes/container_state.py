@@ -61,7 +61,7 @@ class ContainerRecord:
 
     @property
     def is_step(self) -> bool:
-        """An init container that must end before the next begins."""
+        """Return whether this is an init container that must end before the next begins."""
         return self.is_init and not self.spec.is_sidecar
 
     @property

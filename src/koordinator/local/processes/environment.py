@@ -269,13 +269,13 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     def record_event(
         self, pod: KubeletPod, reason: str, message: str, *, container: str = "", field: str = "containers"
     ) -> None:
-        """A normal event about a pod or one of its containers."""
+        """Record a normal event about a pod or one of its containers."""
         self._event(pod, EventSeverity.NORMAL, reason, message, container, field)
 
     def warn(
         self, pod: KubeletPod, reason: str, message: str, *, container: str = "", field: str = "containers"
     ) -> None:
-        """A warning about a pod or one of its containers."""
+        """Record a warning about a pod or one of its containers."""
         self._event(pod, EventSeverity.WARNING, reason, message, container, field)
 
     def _event(

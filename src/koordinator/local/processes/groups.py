@@ -181,14 +181,14 @@ class PodGroups:
     # Making
 
     def make_tree(self) -> None:
-        """The groups of all pods and of the classes. Raises: GroupError."""
+        """Create the groups of all pods and of the classes. Raises: GroupError."""
         for group in self.missing_parents():
             self.make(group, can_hold_groups=True)
         for group in (self.root, *map(self.class_group, CLASSES)):
             self.make(group, can_hold_groups=True)
 
     def make(self, group: str, *, can_hold_groups: bool) -> None:
-        """A group, ready for processes: with CPUs and memory nodes of its parent on v1, with controllers on v2.
+        """Create a group, ready for processes: with CPUs and memory nodes of its parent on v1, with controllers on v2.
 
         Raises: GroupError.
         """

@@ -219,12 +219,12 @@ class Output:
         return self._pipes[0].write_end, self._pipes[1].write_end
 
     def handed_over(self) -> None:
-        """The process has its ends."""
+        """Note that the process has its ends."""
         for pipe in self._pipes:
             os.close(pipe.write_end)
 
     def finish(self) -> None:
-        """The container has ended: keep what is still in the pipes and close everything."""
+        """Note that the container has ended: keep what is still in the pipes and close everything."""
         for pipe in self._pipes:
             if pipe.is_open:
                 self._loop.remove_reader(pipe.read_end)

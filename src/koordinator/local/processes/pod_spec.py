@@ -90,7 +90,7 @@ class Volume(volumes.Volume, frozen=True, kw_only=True):
 
     @property
     def projection(self) -> Projected | None:
-        """The volume as a projected one, which all volumes of files made of the API are; None for others."""
+        """Return the volume as a projected one, which all volumes of files made of the API are; None for others."""
         if self.config_map is not None:
             source = Projection(config_map=self.config_map)
             return Projected(sources=[source], default_mode=self.config_map.default_mode)

@@ -83,7 +83,7 @@ class PodWorker:
     # What happens to it
 
     def update(self, pod: KubeletPod) -> None:
-        """A newer version of the pod in the API."""
+        """Note that a newer version of the pod in the API."""
         self.pod = pod
         if pod.raw.metadata.deletion_timestamp is not None:
             self._deletion.set()
@@ -91,7 +91,7 @@ class PodWorker:
         self._dirty.set()
 
     def gone(self) -> None:
-        """The pod is no longer in the API."""
+        """Note that the pod is no longer in the API."""
         self._is_gone = True
         self._deletion.set()
         self._ask_to_stop(min(self._grace_s, float(self.pod.grace_s)))
@@ -120,7 +120,7 @@ class PodWorker:
     # Running
 
     async def run(self) -> None:
-        """The whole life, until the pod is gone from the API and nothing of it is left."""
+        """Run the pod's whole life, until it is gone from the API and nothing of it is left."""
         try:
             if self._failure is None and self.pod.raw.status.get("phase") not in container_state.OVER:
                 async with self._status_kept_current():
@@ -136,7 +136,7 @@ class PodWorker:
             self.files.remove()
 
     def reject(self, failure: PodFailure) -> None:
-        """The pod is not to be run; to be called before `run`."""
+        """Note that the pod is not to be run; to be called before `run`."""
         self._failure = failure
         self._services.warn(self.pod, failure.reason, failure.message)
 

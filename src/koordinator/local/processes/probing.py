@@ -50,7 +50,7 @@ class RunningContainer(Protocol):
 
     @property
     def folder(self) -> str:
-        """Its working directory."""
+        """Return its working directory."""
         ...
 
     @property
@@ -209,15 +209,15 @@ class ProbedContainer(RunningContainer, Protocol):
         ...
 
     def set_started(self) -> None:
-        """The startup probe succeeded."""
+        """Note that the startup probe succeeded."""
         ...
 
     def unhealthy(self, kind: ProbeKind, text: str) -> None:
-        """A probe failed once."""
+        """Note that a probe failed once."""
         ...
 
     async def failed(self, kind: ProbeKind, probe: Probe) -> None:
-        """The liveness or startup probe failed for good."""
+        """Note that the liveness or startup probe failed for good."""
         ...
 
 

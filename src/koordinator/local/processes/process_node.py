@@ -337,7 +337,7 @@ class ProcessNode:
             self._begin(pod)
 
     def _share_by_class(self) -> None:
-        """The CPU shares of the classes, from what their pods request; written when they change.
+        """Write the CPU shares of the classes, from what their pods request; written when they change.
 
         The kernel refuses shares for a group that an agent has set idle: they are written with the next change then.
         """

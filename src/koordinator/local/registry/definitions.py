@@ -26,7 +26,7 @@ class CustomDefinitions:
             self.written(record.obj)
 
     def written(self, crd: dict[str, Any]) -> None:
-        """A definition was created or changed: serve it as it is now, or begin to clean up after it."""
+        """Note that a definition was created or changed: serve it as it is now, or begin to clean up after it."""
         spec = crd["spec"]
         group, plural = spec["group"], spec["names"]["plural"]
         kind = self._served(group, plural)
@@ -54,7 +54,7 @@ class CustomDefinitions:
         return kind if kind is not None and kind.is_custom else None
 
     def removed(self, crd: dict[str, Any]) -> None:
-        """A definition is gone: its resource is no longer served."""
+        """Note that a definition is gone: its resource is no longer served."""
         spec = crd["spec"]
         group, plural = spec["group"], spec["names"]["plural"]
         if self._served(group, plural) is not None:
@@ -62,7 +62,7 @@ class CustomDefinitions:
             self._schemas.remove_crd(crd)
 
     def thinned(self, group: str, plural: str) -> None:
-        """An object of a custom resource is gone: the last one lets a deleted definition go."""
+        """Note that an object of a custom resource is gone: the last one lets a deleted definition go."""
         kind = self._served(group, plural)
         if kind is not None and len(kind.table):
             return

@@ -206,7 +206,7 @@ def decide_deletion(
 
 
 def finalizers(meta: dict[str, Any], propagation: str, orphans_by_default: bool) -> list[str]:
-    """The finalizers after the policy's own mark was put in or taken out.
+    """Return the finalizers after the policy's own mark was put in or taken out.
 
     A policy in the request wins over the marks that the object has; those win over the kind's default.
     """
@@ -256,7 +256,7 @@ def _graceful(
 
 
 def _waiting(obj: dict[str, Any], wanted: list[str]) -> Deletion:
-    """A repeated delete only changes the policy's mark."""
+    """Handle a repeated delete, which only changes the policy's mark."""
     meta = obj["metadata"]
     if wanted == (meta.get("finalizers") or []):
         return Deletion(DeletionFate.WAITING, obj)

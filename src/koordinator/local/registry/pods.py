@@ -123,7 +123,7 @@ def qos_class(obj: dict[str, Any]) -> str:
 def _check_account(
     spec: dict[str, Any], strategy: RestStrategy, meta: dict[str, Any], around: StrategyContext
 ) -> None:
-    """The ServiceAccount of a pod must be there; `default` may come a moment later. Raises: Forbidden."""
+    """Check that the ServiceAccount of a pod exists; `default` may come a moment later. Raises: Forbidden."""
     name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT_ACCOUNT
     namespace = meta.get("namespace", "")
     if name != DEFAULT_ACCOUNT and around.store.table(ACCOUNTS).get(namespace, name) is None:

@@ -43,7 +43,8 @@ class Decoder:
         patch_type: PatchType | None = None,
         patch: Any = None,
     ) -> dict[str, Any]:
-        """The object with known fields only, and defaults. `patch_type` and `patch`: what made it, if a patch did.
+        """Return the object with known fields only, and defaults. `patch_type` and `patch`: what made it, if a patch
+        did.
 
         Raises: BadRequest (wrong kind or types, unknown fields in Strict mode); Invalid instead when a patch
         made the object of wrong types.

@@ -293,7 +293,8 @@ def _bytes(value: Any, unknown: list[str]) -> Any:
 
 
 def _time(canonical: Callable[[str], str]) -> Decoder:
-    """A time becomes the one text that Go writes for it: clients send other zones and parts of seconds back."""
+    """Return the decoder of a time, which becomes the one text that Go writes for it: clients send other zones and
+    parts of seconds back."""
 
     def decode(value: Any, unknown: list[str]) -> Any:
         if not isinstance(value, str):

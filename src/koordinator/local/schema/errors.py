@@ -27,7 +27,7 @@ def invalid(field: str, value: Any, detail: str) -> StatusCause:
 
 
 def type_invalid(field: str, value: Any, detail: str) -> StatusCause:
-    """A value of the wrong JSON type in a custom resource."""
+    """Return a value of the wrong JSON type in a custom resource."""
     return _cause("FieldValueTypeInvalid", field, f"Invalid value: {shown(value)}: {detail}")
 
 
@@ -84,7 +84,7 @@ def invalid_object(resource: Resource, name: str, causes: Sequence[StatusCause])
 
 
 def invalid_kind(group: str, kind: str, name: str, causes: Sequence[StatusCause]) -> Invalid:
-    """The same for what has no `Resource` (options of a request)."""
+    """Return the same for what has no `Resource` (options of a request)."""
     shown, more = causes[:CAUSES_MAX], len(causes) - CAUSES_MAX
     texts = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in shown))
     if more > 0:

@@ -53,7 +53,7 @@ class InternTable:
         return self._by_text.get(text)
 
     def seen(self, text: bytes, value: dict[str, Any]) -> None:
-        """A value with this text came, and was read as `value`."""
+        """Note that a value with this text came, and was read as `value`."""
         known = self._by_text
         if text not in known:
             if len(known) >= KNOWN_MAX:

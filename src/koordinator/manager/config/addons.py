@@ -29,7 +29,7 @@ class NodeSLOAddon(Protocol):
 
     @property
     def name(self) -> str:
-        """Its key there."""
+        """Return its key there."""
 
     def parse(self, data: Mapping[str, str]) -> Any:
         """Return what the ConfigMap's `data` configures ({} without a ConfigMap), merged as far as possible.

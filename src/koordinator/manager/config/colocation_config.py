@@ -207,7 +207,7 @@ def _noted(strategy: ColocationStrategy, entry: NodeColocation | None, node: Nod
 
 
 def is_disabled(config: ColocationConfig, strategy: ColocationStrategy) -> bool:
-    """A cluster switched off cannot be switched on for single nodes."""
+    """Return whether the switch is valid: a cluster switched off cannot be switched on for single nodes."""
     return not (config.enable and strategy.enable)
 
 

@@ -97,7 +97,7 @@ def amount_of(amounts: Mapping[str, RawQuantity]) -> Amount:
 
 
 def _used(amounts: Mapping[str, RawQuantity]) -> Measured:
-    """The same of what was measured."""
+    """Return the same of what was measured."""
     cpu, memory = amounts.get(resources.CPU), amounts.get(resources.MEMORY)
     return (
         quantity.nanos_once(cpu) if cpu is not None else 0,

@@ -83,7 +83,7 @@ class NodeEventRecorder:
             self._reported.pop(name, None)
 
     def forget(self, name: str) -> None:
-        """The node is gone."""
+        """Note that the node is gone."""
         self._reported.pop(name, None)
         self._since_s.pop(name, None)
 

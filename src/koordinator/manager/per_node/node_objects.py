@@ -219,7 +219,7 @@ class NodeSweep:
         self._wanted.set()
 
     def key_done(self) -> None:
-        """A worker has finished with a key, so that there may be room for another."""
+        """Note that a worker has finished with a key, so that there may be room for another."""
         self._has_room.set()
 
     async def run(self) -> None:

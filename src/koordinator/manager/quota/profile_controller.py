@@ -99,7 +99,7 @@ class NodeTotals:
         return selection.total.amounts(), selection.unschedulable.amounts()
 
     def put(self, node: Node) -> None:
-        """A node appeared or changed. Most changes of nodes are heartbeats, which concern nobody here."""
+        """Note that a node appeared or changed. Most changes of nodes are heartbeats, which concern nobody here."""
         name = node.metadata.name
         try:
             allocatable = resource_list.of(node.status.allocatable)
@@ -117,7 +117,7 @@ class NodeTotals:
                 self._on_change(key)
 
     def remove(self, name: str) -> None:
-        """A node is gone."""
+        """Note that a node is gone."""
         if self._shares.pop(name, None) is None:
             return
         for key, selection in self._selections.items():

@@ -78,7 +78,8 @@ class NodeValidatingHandler:
         self._rules = NodeRules({})
 
     async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
-        """A new node is only warned about: it must be able to join. Without configuration all is allowed."""
+        """Check a new node, which is only warned about: it must be able to join. Without configuration all is
+        allowed."""
         if request.resource.resource != "nodes" or request.sub_resource:
             return ALLOWED
         if request.operation not in ("CREATE", "UPDATE") or request.object is None:

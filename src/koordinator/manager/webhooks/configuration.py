@@ -293,12 +293,12 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def listen_host(self) -> str | None:
-        """The address to listen on; None for all of this machine: a Service, or a name that others resolve."""
+        """Return the address to listen on; None for all of this machine: a Service, or a name that others resolve."""
         return self.host if is_loopback(self.host) else None
 
     @property
     def dns_name(self) -> str:
-        """The name (or address) that the certificate is for."""
+        """Return the name (or address) that the certificate is for."""
         return self.host or f"{self.service.name}.{self.service.namespace}.svc"
 
 

@@ -77,7 +77,7 @@ _PRIORITY_RULES = {QoSClass.BE: PodRule.BE_PRIORITY, QoSClass.LSR: PodRule.LSR_P
 
 
 def reserved_annotations(pod: Pod) -> list[Violation]:
-    """A pod must not pass itself off as a reservation of the scheduler."""
+    """Check that a pod does not pass itself off as a reservation of the scheduler."""
     if labels.RESERVE_POD not in pod.metadata.annotations:
         return []
     message = f"metadata.annotations: Forbidden: {labels.RESERVE_POD} is for the scheduler's own use"

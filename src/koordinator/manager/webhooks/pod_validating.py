@@ -110,7 +110,7 @@ class PodValidatingHandler:
         return msgspec.structs.replace(verdict, warnings=(*verdict.warnings, *warnings))
 
     async def _verdict(self, pod: Pod, old: Pod | None, request: AdmissionRequest) -> AdmissionVerdict:
-        """The first kind of rules that a pod breaks refuses it."""
+        """Check a pod; the first kind of rules that it breaks refuses it."""
         durations, operation = self._durations, request.operation
         began_s = durations.start()
         for step, check in (
@@ -225,7 +225,7 @@ class BindingVerdict(enum.StrEnum):
 
     @property
     def allowed(self) -> bool:
-        """All but one decision let the binding pass."""
+        """Return whether the binding passes, as by all decisions but one."""
         return self is not BindingVerdict.DENIED
 
 

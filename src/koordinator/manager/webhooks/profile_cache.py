@@ -110,7 +110,7 @@ class ProfileCache:
 
     @property
     def profiles(self) -> Profiles:
-        """All of them, ready to be asked."""
+        """Return all of them, ready to be asked."""
         if self._profiles is None:
             self._profiles = Profiles(self._compiled.values())
         return self._profiles

@@ -148,7 +148,7 @@ class QuotaValidatingHandler:
         self._look_up = look_up
 
     async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
-        """An allowed change counts from now on, unless the request is a dry run."""
+        """Answer; an allowed change counts from now on, unless the request is a dry run."""
         if not _is_about_quotas(request):
             return ALLOWED
         try:

@@ -77,7 +77,7 @@ class QuotaTopology:
 
     @property
     def tree(self) -> QuotaTree:
-        """The tree as far as it is known now."""
+        """Return the tree as far as it is known now."""
         oldest_s = self._clock.now() - NOTE_S
         while self._notes:
             name, note = next(iter(self._notes.items()))
@@ -93,18 +93,18 @@ class QuotaTopology:
     # What requests tell
 
     def note(self, quota: ElasticQuota, old: ElasticQuota | None) -> None:
-        """An allowed request makes the quota this; `old` is what it changes, None when it creates it."""
+        """Note that an allowed request makes the quota this; `old` is what it changes, None when it creates it."""
         self._put(quota)
         after = self._newest if old is None else self._observed(old)
         self._add_note(quota, after=after, is_new=old is None, is_own=True)
 
     def note_deleted(self, quota: ElasticQuota) -> None:
-        """An allowed request deletes the quota."""
+        """Note that an allowed request deletes the quota."""
         self._tree.remove(quota.metadata.name)
         self._add_note(quota, after=self._observed(quota))
 
     def learn(self, quota: ElasticQuota) -> Learned:
-        """The API server has the quota like this: what is known is replaced unless it is newer."""
+        """Note that the API server has the quota like this: what is known is replaced unless it is newer."""
         name, version = quota.metadata.name, self._observed(quota)
         known, note = self._tree.get(name), self._notes.get(name)
         if known is not None and known.key != quota.key:

@@ -203,7 +203,7 @@ class Steps:
         return now_s
 
     def took(self, operation: str, plugin: str, duration_s: float, *, allowed: bool) -> None:
-        """A step is over. `operation` as the API server says it (`CREATE`)."""
+        """Note that a step is over. `operation` as the API server says it (`CREATE`)."""
         key = operation, plugin, allowed
         series = self._series.get(key)
         if series is None:

@@ -153,7 +153,7 @@ class Auditor:
     # The API
 
     def created(self, pod: Pod) -> None:
-        """A pod came that wants a node."""
+        """Note that a pod came that wants a node."""
         if pod.spec.node_name or not self._is_ours(pod.spec.scheduler_name):
             return
         began_s = self._clock.now()
@@ -162,7 +162,7 @@ class Auditor:
         self._took("created", began_s)
 
     def deleted(self, pod: Pod) -> None:
-        """A pod is gone: perhaps the last victim of somebody, perhaps the last of its workload."""
+        """Note that a pod is gone: perhaps the last victim of somebody, perhaps the last of its workload."""
         began_s = self._clock.now()
         uid, name = _uid(pod), workload_of(pod)
         self._gated.discard(uid)
@@ -194,7 +194,7 @@ class Auditor:
         return noting
 
     def failed(self, entry: QueuedPod, result: Unplaced) -> None:
-        """An attempt ended without a binding."""
+        """Note that an attempt ended without a binding."""
         began_s = self._clock.now()
         pod, uid = entry.pod.pod, _uid(entry.pod.pod)
         is_following = bool(_gang_of(pod) and result.rejected_by & FOLLOWING)
@@ -215,7 +215,7 @@ class Auditor:
         self._took("failed", began_s)
 
     def placed(self, entry: QueuedPod, node_name: str) -> None:
-        """A pod was bound."""
+        """Note that a pod was bound."""
         began_s = self._clock.now()
         pod = entry.pod.pod
         self._record(pod, RecordKind.SCHEDULED, node_name, self._rooms.pop(_uid(pod), ""))
@@ -249,8 +249,8 @@ class Auditor:
     # Books
 
     def _leave(self, uid: str, name: str) -> None:
-        """A pod waits no longer; without any that waits, the workload is forgotten, unless it is a victim that may
-        come back."""
+        """Note that a pod waits no longer; without any that waits, the workload is forgotten, unless it is a victim
+        that may come back."""
         members = self._members.get(name, set())
         members.discard(uid)
         if not members:

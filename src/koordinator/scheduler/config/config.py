@@ -107,7 +107,7 @@ class ClientConnection(ConfigPart, frozen=True):
 
     @property
     def requests_per_s(self) -> float | None:
-        """The limit in force, None for none."""
+        """Return the limit in force, None for none."""
         if self.qps is None or self.qps < 0:
             return None
         return self.qps or QPS_DEFAULT

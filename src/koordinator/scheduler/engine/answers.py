@@ -241,7 +241,7 @@ class Answers:
 
     @property
     def failure(self) -> Status | None:
-        """An error of a plugin: the pod can neither be placed nor refused."""
+        """Return an error of a plugin: the pod can neither be placed nor refused."""
         for status in (self.status, self.score_status):
             if not (status.is_success or status.is_rejected):
                 return status
@@ -305,7 +305,7 @@ class Answers:
 
     @property
     def participation(self) -> Participation:
-        """The plugins that take part, with the number of cycles so far in which just these did."""
+        """Return the plugins that take part, with the number of cycles so far in which just these did."""
         if self._participation is None:
             refused = self.status.plugin if not self.status.is_success else ""
             names = frozenset(self._skips_filter), frozenset(self._skips_score), refused

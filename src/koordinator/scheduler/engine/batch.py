@@ -37,7 +37,7 @@ class BatchWatch:
 
     @contextlib.contextmanager
     def node(self) -> Iterator[None]:
-        """The pods of one node are filtered, counted and reserved."""
+        """Filter, count and reserve the pods of one node, within."""
         with self._timing(self._metrics.batch_by_node.of().observe):
             yield
 
@@ -59,7 +59,7 @@ class BatchWatch:
         return self._tick()
 
     def ended(self, began_s: float, refusal: Status | None) -> None:
-        """A plan was carried out up to Permit, or given up."""
+        """Note that a plan was carried out up to Permit, or given up."""
         result = SUCCESS if refusal is None else FAILURE
         self._metrics.batch_duration.of(result).observe(max(0.0, self._tick() - began_s))
 

@@ -366,7 +366,7 @@ class Cycle:
         return self._table.place_of(pod.uid) is not None
 
     def candidate(self, profile: Profile, pod: PodInfo, planned_by: str) -> PendingPod | Status:
-        """A pod of a plan, or what holds it back."""
+        """Return a pod of a plan, or what holds it back."""
         if self.waiting is None:
             return PendingPod(pod, profile.class_key(pod))
         return self.waiting(pod, planned_by)
@@ -407,7 +407,7 @@ class Cycle:
         return placed
 
     def placed(self, pod: PodInfo, node_name: str, evaluation: Evaluation, nominated_before: str) -> Placed:
-        """A pod that waits for nobody."""
+        """Return a pod that waits for nobody."""
         self._nominations.remove(pod.uid)
         count = evaluation.feasible_count
         return Placed(pod, node_name, evaluation, count, {}, nominated_before=nominated_before)

@@ -269,7 +269,7 @@ class Evaluation(WideAnswers):
     # Ahead
 
     def follow(self, row: int, sequence: int) -> None:
-        """A pod of this class was placed on a row; the table's log stood at `sequence` before.
+        """Note that a pod of this class was placed on a row; the table's log stood at `sequence` before.
 
         When that is all that happened since, the row's next state is taken from the predictions. Otherwise
         nothing is done here: the log tells the next `update` to look again.

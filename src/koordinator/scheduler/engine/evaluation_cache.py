@@ -194,7 +194,7 @@ class EvaluationCache:
         return self._again if self._is_again else self._once
 
     def _put_away(self) -> None:
-        """The last one grew or shrank while it was in use, and was asked for again, perhaps."""
+        """Note that the last one grew or shrank while it was in use, and was asked for again, perhaps."""
         last = self._last
         if last is not None and self._taken_out(self._last_key):
             self._segment.put(self._last_key, last, last.size_bytes)
@@ -243,7 +243,7 @@ class _Segment:
         return found
 
     def drop_oldest(self) -> Hashable:
-        """The key of what is kept no more."""
+        """Return the key of what is kept no more."""
         key, (_, size_bytes) = self.kept.popitem(last=False)
         self.size_bytes -= size_bytes
         return key

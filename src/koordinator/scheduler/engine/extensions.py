@@ -190,7 +190,7 @@ class Extensions:
         return TransformedPod(pod)
 
     def forget_nominated(self, uid: str) -> None:
-        """The pod's nomination of a reservation is over."""
+        """Note that the pod's nomination of a reservation is over."""
         if self.nominator is not None:
             self.nominator.forget_nominated(uid)
 

@@ -66,7 +66,7 @@ class Top:
         return self._rows[chance % len(self._rows)]
 
     def changed(self, row: int, total: int) -> None:
-        """The total of one row is another one now."""
+        """Note that the total of one row is another one now."""
         position = bisect.bisect_left(self._rows, row)
         is_in = position < len(self._rows) and self._rows[position] == row
         if total > self._highest or (total == self._highest and not is_in):

@@ -87,20 +87,20 @@ class Unplaced(msgspec.Struct, frozen=True):
 
 
 def refused(pod: PodInfo, status: Status, evaluation: Evaluation | None = None) -> Unplaced:
-    """A pod that found a node, and was turned down by one plugin afterwards."""
+    """Return a pod that found a node, and was turned down by one plugin afterwards."""
     by = frozenset((status.plugin,)) if status.is_rejected and status.plugin else frozenset()
     return Unplaced(pod, status, by, evaluation=evaluation, pending_by=pending_by(status))
 
 
 def with_job(unplaced: Unplaced, refusal: JobRefusal, class_key: Callable[[PodInfo], Hashable]) -> Unplaced:
-    """A pod that cannot be placed with its whole job."""
+    """Return a pod that cannot be placed with its whole job."""
     about = refusal.about
     waits_for = PendingPod(about, class_key(about)) if about.uid != unplaced.pod.uid else None
     return msgspec.structs.replace(unplaced, rejected_by=refusal.rejected_by, about=waits_for)
 
 
 def along(pod: PodInfo, failure: SharedFailure, node_count: int) -> Unplaced:
-    """A pod that fails with another one; nobody was asked about it."""
+    """Return a pod that fails with another one; nobody was asked about it."""
     post_filter_text = failure.post_filter_text
     return Unplaced(
         pod,

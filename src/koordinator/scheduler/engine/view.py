@@ -140,7 +140,7 @@ class View:
         return SUCCESS
 
     def _refresh(self, plugin: Any, pod: PodInfo) -> None:
-        """The plugin's state, made anew when what it was made from changed."""
+        """Prepare the plugin's state anew when what it was made from changed."""
         if plugin.name in self._states:
             if not self._profile.is_epochal(plugin):
                 return

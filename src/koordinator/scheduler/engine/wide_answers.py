@@ -25,7 +25,7 @@ class WideAnswers(Answers):
         return plugin.normalizes or self._profile.has_epoch(plugin)
 
     def _choose_wide(self) -> None:
-        """The wide plugins that take part; those that did before keep their answers."""
+        """Set the wide plugins that take part; those that did before keep their answers."""
         capacity = self._table.capacity
         filters = {wide.index: wide for wide in self._wide_filters}
         self._wide_filters = [

@@ -111,7 +111,7 @@ def _with(base: PodAnswer, verdict: PodVerdict, sentence: str, **more: Any) -> P
 
 
 def _broken(base: PodAnswer, failure: Status) -> PodAnswer:
-    """A plugin raised, or what it asked did not answer."""
+    """Return the answer when a plugin raised, or what it asked did not answer."""
     sentence = f"Pod {base.pod} cannot be judged: {failure.plugin} failed: {failure.message}."
     return _with(base, PodVerdict.ERROR, sentence, message=failure.message, rejected_by=[failure.plugin])
 
@@ -184,7 +184,7 @@ def _with_gang(
     base: PodAnswer,
     explained: GangExplanation,
 ) -> PodAnswer:
-    """A member that goes with its gang or not at all: what the gang meets is what it meets."""
+    """Return a member that goes with its gang or not at all: what the gang meets is what it meets."""
     answer = explained.answer
     base = _facts(surveys.survey(engine, profile, pod), question, base)
     sentence = f"Pod {pod.key} goes with its gang. {answer.sentence}"
@@ -344,7 +344,7 @@ def _unbound(pod: PodInfo) -> PodInfo:
 def _bound(
     engine: Engine, profile: Profile, pod: PodInfo, here: str, question: PodQuestion, base: PodAnswer
 ) -> PodAnswer:
-    """A pod that has a node: whether it would get it again, and which ones are preferred now."""
+    """Return a pod that has a node: whether it would get it again, and which ones are preferred now."""
     row = engine.table.row_of(here)
     if row is None:
         sentence = f"Pod {pod.key} is on {here}, which is no node of the cluster any more."

@@ -404,7 +404,7 @@ def _missing_one(fit: GangFit) -> str:
 
 
 def _one_by_one(base: GangAnswer, group: GangSet, outcome: RehearsalResult, fit: GangFit) -> GangAnswer:
-    """The gang has started once: there is no more together."""
+    """Return the answer for a gang that has started once: there is no more together."""
     begin = f"{_capital(group.name)} has started, and its members are scheduled one by one since"
     count = len(outcome.job)
     if outcome.is_whole:

@@ -175,7 +175,7 @@ def _by_name(quotas: Iterable[ElasticQuota]) -> tuple[dict[str, ElasticQuota], l
 
 
 def _tree_ids(known: Mapping[str, ElasticQuota]) -> list[str]:
-    """The default tree first."""
+    """Return the default tree first."""
     return sorted({DEFAULT_TREE, *(quota_labels.tree_id(each.metadata.labels) for each in known.values())})
 
 

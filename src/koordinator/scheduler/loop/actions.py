@@ -96,7 +96,7 @@ class StatusWriter:
         self._filled.set()
 
     def discard(self, pod: Pod) -> None:
-        """The pod is bound or gone: an old refusal must not be written any more."""
+        """Note that the pod is bound or gone: an old refusal must not be written any more."""
         self._pending.pop(pod.metadata.uid, None)
 
     async def run(self) -> None:
@@ -159,7 +159,7 @@ class RunningActions(Actions):
         self._attached: RunningParts | None = None
 
     def attach(self, parts: RunningParts) -> None:
-        """The scheduler is built."""
+        """Note that the scheduler is built."""
         self._attached = parts
 
     @property

@@ -69,12 +69,12 @@ class WaitingPod:
             self._decide(SUCCESS)
 
     def reject(self, plugin: str, message: str) -> None:
-        """The first rejection counts. It also turns round a permission that was not carried out yet."""
+        """Reject a pod; the first rejection counts. It also turns round a permission that was not carried out yet."""
         if self.status is None or self.status.is_success:
             self._decide(unschedulable(message).by(plugin))
 
     def time_out(self) -> None:
-        """The plugin that gives up first rejects."""
+        """Reject when time is up, by the plugin that gives up first."""
         plugin, wait_s = min(self._open.items(), key=lambda item: item[1])
         timeout_s = min(wait_s, PERMIT_WAIT_S_MAX)
         self.reject(plugin, f"rejected due to timeout after waiting {timeout_s:g}s at plugin {plugin}")
@@ -128,7 +128,7 @@ class WaitingPods:
         return waiting
 
     def discard(self, uid: str) -> None:
-        """The pod waits no more, whatever was decided."""
+        """Note that the pod waits no more, whatever was decided."""
         self._pods.pop(uid, None)
         if self._pods:
             return

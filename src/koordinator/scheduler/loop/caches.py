@@ -73,7 +73,7 @@ class Caches:
 
     @property
     def informers(self) -> list[Informer[Any]]:
-        """All, pods and nodes first."""
+        """Return all, pods and nodes first."""
         return list(self._informers.values())
 
     def _informer(self, view: type[T], namespace: str = "", name: str = "") -> Informer[T]:

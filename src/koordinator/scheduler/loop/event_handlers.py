@@ -134,7 +134,7 @@ class EventHandlers:
             nominations.refresh(info)
 
     def _refuse(self, pod: Pod, error: ProtocolError) -> None:
-        """A pod whose requests cannot be read is not scheduled, and its owner is told."""
+        """Refuse a pod whose requests cannot be read, and report it to its owner."""
         log.warning("pod not schedulable: %s", error, extra={"pod": pod.key})
         recorder = self._recorders.get(pod.spec.scheduler_name)
         if recorder is not None and not pod.spec.node_name:
@@ -190,7 +190,7 @@ class EventHandlers:
             self.room_given_up(pod, node_name)
 
     def room_given_up(self, pod: PodInfo, node_name: str) -> None:
-        """The room that was kept for a pod is free for others."""
+        """Note that the room that was kept for a pod is free for others."""
         row = self._table.row_of(node_name)
         if row is not None:
             self.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))

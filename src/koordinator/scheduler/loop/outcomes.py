@@ -75,7 +75,7 @@ class Outcomes:
         self.auditor = parts.auditor
 
     def bound(self, job: BindingCycle, outcome: Status) -> None:
-        """A binding ended."""
+        """Note that a binding ended."""
         pod, node_name = job.placed.pod, job.placed.node_name
         place = self._table.place_of(pod.uid)
         is_there = place is not None and self._table.name_of(place.row) == node_name
@@ -117,7 +117,8 @@ class Outcomes:
             self._guard.call(plugin.post_bind, pod, node_name)
 
     def interrupted(self, job: BindingCycle) -> None:
-        """The scheduler stops: the pod is as good as never tried. If it was bound after all, the API will say so."""
+        """Note that the scheduler stops: the pod is as good as never tried. If it was bound after all, the API will
+        say so."""
         self._forget(job)
         self._observer.interrupted(job.entry)
         self._requeue(job.entry, Unplaced(job.placed.pod, status.error("interrupted"), frozenset()))
@@ -129,12 +130,12 @@ class Outcomes:
         return self._table.row_of(placed.node_name)
 
     def unplaced(self, entry: QueuedPod, result: Unplaced) -> None:
-        """A cycle found no node."""
+        """Note that a cycle found no node."""
         self._observer.failed(entry, result.status, self._clock.now())
         self._retry(entry, result)
 
     def crashed(self, entry: QueuedPod, error: Exception) -> None:
-        """A plugin raised: a bug costs the pod an attempt, not everybody the scheduler."""
+        """Note that a plugin raised: a bug costs the pod an attempt, not everybody the scheduler."""
         failure = status.error(f"scheduling failed: {type(error).__name__}: {error}")
         self.unplaced(entry, Unplaced(entry.pod, failure, frozenset()))
 

@@ -191,7 +191,7 @@ def _code_of(answer: Any) -> Code:
 
 
 def _code_of_filter(codes: ReasonCodes) -> Code:
-    """A Filter that let no row pass refuses the pod."""
+    """Return the code of a Filter: one that let no row pass refuses the pod."""
     if is_pass(codes) or not codes.size or not codes.all():
         return Code.SUCCESS
     return Code.UNSCHEDULABLE
@@ -252,7 +252,7 @@ class Monitor:
         self._attempts[uid] = attempt
 
     def started(self, uid: str, now_s: float) -> None:
-        """Its cycle begins."""
+        """Note that its cycle begins."""
         attempt = self._attempts.get(uid)
         if attempt is not None:
             attempt.started_s = now_s
@@ -282,7 +282,7 @@ class Monitor:
 
 
 def warn(found: Overdue, timeout_s: float) -> None:
-    """The log line that operators search for."""
+    """Write the log line that operators search for."""
     log.warning(
         "!!!CRITICAL TIMEOUT!!! scheduling takes too long",
         extra={
@@ -322,7 +322,7 @@ class Observer:
         self._of_profile = {name: self.metrics.of(name) for name in engine.profiles}
 
     def popped(self, entry: QueuedPod, now_s: float) -> None:
-        """A pod left the queue."""
+        """Note that a pod left the queue."""
         pod = entry.pod
         if pod.pod.metadata.deletion_timestamp is None:
             self.monitor.popped(pod.uid, Attempt(pod.key, entry.profile_name, now_s, entry.attempt_count))
@@ -354,28 +354,28 @@ class Observer:
         return result
 
     def placed(self, entry: QueuedPod, now_s: float) -> None:
-        """A pod was bound."""
+        """Note that a pod was bound."""
         of_profile = self._of_profile[entry.profile_name]
         of_profile.attempted(SCHEDULED, self.monitor.completed(entry.pod.uid, now_s))
         if entry.first_attempt_s is not None:
             of_profile.placed(entry.attempt_count, max(0.0, now_s - entry.first_attempt_s))
 
     def failed(self, entry: QueuedPod, status: Status, now_s: float) -> None:
-        """An attempt ended without a binding."""
+        """Note that an attempt ended without a binding."""
         result = UNSCHEDULABLE if status.is_rejected else ERROR
         seconds = self.monitor.completed(entry.pod.uid, now_s)
         self._of_profile[entry.profile_name].attempted(result, seconds)
 
     def ran(self, point: str, profile: str, status: Status, seconds: float) -> None:
-        """All plugins of an extension point of the binding ran."""
+        """Note that all plugins of an extension point of the binding ran."""
         self.metrics.point_duration.of(point, status.code.word, profile).observe(seconds)
 
     def waited(self, status: Status, seconds: float) -> None:
-        """A pod waited for Permit plugins."""
+        """Note that a pod waited for Permit plugins."""
         self.metrics.permit_wait.of(status.code.word).observe(seconds)
 
     def interrupted(self, entry: QueuedPod) -> None:
-        """An attempt was given up because the scheduler stops."""
+        """Note that an attempt was given up because the scheduler stops."""
         self.monitor.forget(entry.pod.uid)
 
     async def run(self) -> None:

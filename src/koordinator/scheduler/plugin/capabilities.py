@@ -204,7 +204,7 @@ class JobVerdict(Protocol):
 
     @property
     def must_layer(self) -> str:
-        """The layer of the network of which one place has to hold the job; empty for the whole cluster."""
+        """Return the layer of the network of which one place has to hold the job; empty for the whole cluster."""
         ...
 
     def status_of(self, row: int) -> Status:
@@ -316,7 +316,7 @@ class ReservationNominator(Plugin[S]):
 
     @abc.abstractmethod
     def forget_nominated(self, uid: str) -> None:
-        """The pod is reserved, or its attempt failed without a nominated node."""
+        """Note that the pod is reserved, or its attempt failed without a nominated node."""
 
 
 def nominated_reservation(handle: Handle, uid: str, node_name: str) -> Reservation | None:
@@ -337,7 +337,7 @@ class ReservationCache(Plugin[S]):
 
     @abc.abstractmethod
     def delete_reservation(self, reservation: Reservation) -> None:
-        """The reservation holds nothing any more."""
+        """Note that the reservation holds nothing any more."""
 
 
 class ReservePodProvider(Plugin[S]):

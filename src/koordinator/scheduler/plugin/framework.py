@@ -75,7 +75,7 @@ class QueueingHintIndex(abc.ABC):
 
     @abc.abstractmethod
     def put(self, slot: int, pod: PodInfo) -> None:
-        """A pod (for all of its class) sleeps at `slot`."""
+        """Note that a pod (for all of its class) sleeps at `slot`."""
 
     @abc.abstractmethod
     def clear(self, slot: int) -> None:

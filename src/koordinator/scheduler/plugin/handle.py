@@ -67,7 +67,8 @@ class FailureHandlers:
         self._guard = Guard("scheduler plugins, handling a failure")
 
     def before(self, failure: SchedulingFailure) -> Handling:
-        """The first answer that is not GO_ON ends it. A handler that raises counts as one that goes on."""
+        """Ask the handlers in order; the first answer that is not GO_ON ends it. A handler that raises counts as one
+        that goes on."""
         for handler in self._before:
             handling = self._guard.answer(handler, failure, otherwise=lambda _: Handling.GO_ON)
             if handling is not Handling.GO_ON:
@@ -75,7 +76,7 @@ class FailureHandlers:
         return Handling.GO_ON
 
     def after(self, failure: SchedulingFailure) -> None:
-        """All are told, however the failure was handled."""
+        """Call all handlers, however the failure was handled."""
         for handler in self._after:
             self._guard.call(handler, failure)
 
@@ -214,11 +215,11 @@ class Actions:
         speaks for the scheduler. `action` is what it was doing, `related` for whom."""
 
     def enter_pod(self, old: Pod | None, pod: Pod) -> None:
-        """A pod that only the scheduler knows (a reserve pod) came or changed: it is queued, or counted on its
-        node when it has one."""
+        """Note that a pod that only the scheduler knows (a reserve pod) came or changed: it is queued, or counted on
+        its node when it has one."""
 
     def remove_pod(self, pod: Pod) -> None:
-        """A pod that only the scheduler knows is gone."""
+        """Note that a pod that only the scheduler knows is gone."""
 
 
 class Handle:
@@ -267,7 +268,7 @@ class Handle:
 
     @property
     def cluster(self) -> Cluster:
-        """The API, for plugins that act (Bind, PreBind)."""
+        """Return the API, for plugins that act (Bind, PreBind)."""
         assert self._cluster is not None, "this scheduler only decides"
         return self._cluster
 
@@ -297,12 +298,12 @@ class Handle:
 
     @property
     def profile(self) -> "ProfileParts":
-        """The profile of a plugin that asks for one of its own (`Plugin.per_profile`), once it is built."""
+        """Return the profile of a plugin that asks for one of its own (`Plugin.per_profile`), once it is built."""
         assert self._profile is not None, "the plugin is not `per_profile`, or its profile is not built yet"
         return self._profile
 
     def join(self, profile: "ProfileParts") -> None:
-        """The plugin stands in this profile; called by the framework."""
+        """Note that the plugin stands in this profile; called by the framework."""
         self._profile = profile
         self._companions.clear()
 

@@ -46,20 +46,20 @@ class ProfileMetrics:
         self._attempts = metrics.pod_attempts.of()
 
     def searched(self, seconds: float, evaluated: int, feasible: int) -> None:
-        """A cycle looked for a node."""
+        """Note that a cycle looked for a node."""
         self._algorithm.observe(seconds)
         self._evaluated.observe(evaluated)
         self._feasible.observe(feasible)
 
     def attempted(self, result: str, seconds: float) -> None:
-        """An attempt ended: scheduled, unschedulable or error."""
+        """Note that an attempt ended: scheduled, unschedulable or error."""
         series = self._results.get(result)
         if series is None:
             series = self._results[result] = self._metrics.attempt_duration.of(result, self._profile)
         series.observe(seconds)
 
     def placed(self, attempt_count: int, seconds: float) -> None:
-        """A pod was bound, `seconds` after its first attempt."""
+        """Note that a pod was bound, `seconds` after its first attempt."""
         attempts = min(attempt_count, ATTEMPTS_LABEL_MAX)
         series = self._sli.get(attempts)
         if series is None:

@@ -30,7 +30,7 @@ class Code(enum.IntEnum):
 
     @property
     def word(self) -> str:
-        """The name that users know: `UnschedulableAndUnresolvable`."""
+        """Return the name that users know: `UnschedulableAndUnresolvable`."""
         return "".join(part.capitalize() for part in self.name.split("_"))
 
 
@@ -55,7 +55,7 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def is_rejected(self) -> bool:
-        """A refusal that a change in the cluster can lift (in contrast to an error)."""
+        """Return whether this is a refusal that a change in the cluster can lift (in contrast to an error)."""
         return self.code in _REJECTED
 
     @property

@@ -411,7 +411,7 @@ def piecewise_linear(utilization: I64, shape: list[tuple[int, int]]) -> I64:
 
 
 def is_extended(name: str) -> bool:
-    """A resource that is neither native (no domain, or a `kubernetes.io` one) nor a huge page size.
+    """Return whether a resource is neither native (no domain, or a `kubernetes.io` one) nor a huge page size.
     Source: behaviour/scheduler B9: `kubernetes.io/batch-cpu` is native, `koordinator.sh/gpu` extended."""
     domain, slash, _ = name.partition("/")
     if not slash:

@@ -76,7 +76,7 @@ class ImageLocality(PreScorePlugin[ImageState], ScorePlugin[ImageState], RowKeep
         return ImageState(images, len(containers))
 
     def epoch(self, state: ImageState) -> Hashable:
-        """A score depends on how many nodes have an image, and on how many nodes there are."""
+        """Return what a score depends on: how many nodes have an image, and how many nodes there are."""
         if self._sizes.keys().isdisjoint(state.images):
             return ()
         return tuple(self._versions.get(image, 0) for image in state.images)

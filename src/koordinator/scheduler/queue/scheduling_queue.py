@@ -51,7 +51,7 @@ class QueuedPod(msgspec.Struct, eq=False):
 
     @property
     def hint(self) -> tuple[PodInfo, Hashable]:
-        """The pod that plugins are asked about when something happens, with its class."""
+        """Return the pod that plugins are asked about when something happens, with its class."""
         return self.about if self.about is not None and self.gate is None else (self.pod, self.class_key)
 
     @property
@@ -146,7 +146,7 @@ class SchedulingQueue:
         return dict(self._rejections)
 
     def _count_rejections(self, entry: QueuedPod, change: int) -> None:
-        """A pod falls asleep (1) or wakes up (-1), before anything else changes in it."""
+        """Note that a pod falls asleep (1) or wakes up (-1), before anything else changes in it."""
         for plugin in entry.refused_by:
             key = plugin, entry.profile_name
             self._rejections[key] += change
@@ -196,7 +196,7 @@ class SchedulingQueue:
         self._enter(entry, now_s)
 
     def update(self, pod: PodInfo, class_key: Hashable, now_s: float) -> None:
-        """A waiting pod changed; it moves on if that can help."""
+        """Note that a waiting pod changed; it moves on if that can help."""
         self._cause = "PodUpdate"
         if pod.uid in self._in_flight:
             self._updated_in_flight[pod.uid] = (pod, class_key)
@@ -217,7 +217,7 @@ class SchedulingQueue:
             self._sleep(entry)
 
     def remove(self, uid: str) -> None:
-        """The pod is gone, or has been assigned by somebody."""
+        """Note that the pod is gone, or has been assigned by somebody."""
         entry = self._entries.pop(uid, None)
         if entry is not None:
             for heap in (self._active, self._backoff, self._full_backoff):
@@ -284,7 +284,7 @@ class SchedulingQueue:
         self._in_flight[entry.pod.uid] = self._event_sequence
 
     def done(self, uid: str) -> None:
-        """The pod left the queue for good (it is bound, or gone)."""
+        """Note that the pod left the queue for good (it is bound, or gone)."""
         self._updated_in_flight.pop(uid, None)
         self._activated_in_flight.discard(uid)
         if self._in_flight.pop(uid, None) is not None:
@@ -300,7 +300,7 @@ class SchedulingQueue:
         pending_by: Iterable[str] = (),
         about: tuple[PodInfo, Hashable] | None = None,
     ) -> None:
-        """A popped pod found no node, or its binding failed. Events since it was popped count as if they
+        """Note that a popped pod found no node, or its binding failed. Events since it was popped count as if they
         happened now, so that no wake-up is lost. `about`: see `QueuedPod.about`."""
         self._cause = "ScheduleAttemptFailure"
         uid = entry.pod.uid

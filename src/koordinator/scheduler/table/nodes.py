@@ -62,19 +62,19 @@ class RowKeeper:
         return ()
 
     def node_changed(self, row: int, node: Node) -> None:
-        """A node came, or its object changed in more than conditions."""
+        """Note that a node came, or its object changed in more than conditions."""
 
     def row_freed(self, row: int) -> None:
         """Neither node nor pods are left; columns are cleared by the table."""
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        """A pod counts on the row from now on, assumed or confirmed."""
+        """Note that a pod counts on the row from now on, assumed or confirmed."""
 
     def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
-        """The object of a pod on the row changed."""
+        """Note that the object of a pod on the row changed."""
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
-        """A pod counts on the row no more."""
+        """Note that a pod counts on the row no more."""
 
 
 K = TypeVar("K", bound=RowKeeper)
@@ -233,7 +233,7 @@ class NodeTable:
         return {row for keeper in self._keepers for row in keeper.tied_rows()}
 
     def start_over(self) -> None:
-        """All that was evaluated is void: something changed that PreFilter goes by."""
+        """Make all evaluations void: something changed that PreFilter goes by."""
         self.membership += 1
 
     # Reading
@@ -376,7 +376,7 @@ class NodeTable:
             self._pod_keepers = keepers
 
     def _refresh(self, place: PodLocation, pod: PodInfo, assumed: bool) -> None:
-        """The same pod on the same node, perhaps with other contents."""
+        """Replace a pod on its node by the same pod, perhaps with other contents."""
         self.assumed_count += assumed - place.assumed
         old, place.pod, place.assumed = place.pod, pod, assumed
         self._pods[place.row][pod.uid] = pod
@@ -443,7 +443,7 @@ class NodeTable:
             self._divisor.widen(len(self.registry))
 
     def restore_order(self, row: int, pods: Mapping[str, PodInfo]) -> None:
-        """The same pods on a row in another order."""
+        """Put the pods on a row into another order."""
         assert self._pods[row].keys() == pods.keys()
         self._pods[row] = dict(pods)
 

@@ -261,13 +261,13 @@ class Nominations:
                 self._of_others.add(pod.uid)
 
     def refresh(self, pod: PodInfo) -> None:
-        """A nominated pod changed: from now on it counts as it is."""
+        """Note that a nominated pod changed: from now on it counts as it is."""
         node_name = self._node_of.get(pod.uid)
         if node_name is not None:
             self._pods[node_name][pod.uid] = pod
 
     def remove(self, uid: str) -> PodInfo | None:
-        """The pod is placed or gone: what was nominated, None when it had no nomination."""
+        """Drop the nomination of a pod that is placed or gone; return it, None when there was none."""
         self._of_others.discard(uid)
         node_name = self._node_of.pop(uid, "")
         if not node_name:

@@ -158,7 +158,7 @@ def containers_text(pod_spec: Any) -> tuple[str, str]:
 
 
 def capped(words: list[str], count_max: int = 3) -> str:
-    """The first few words and how many more there are."""
+    """Return the first few words and how many more there are."""
     if len(words) > count_max:
         return f"{','.join(words[:count_max])} + {len(words) - count_max} more..."
     return join(words)

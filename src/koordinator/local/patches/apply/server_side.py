@@ -97,7 +97,7 @@ def _owner(context: WriteContext, operation: str) -> FieldManager:
 
 
 def _checked_config(patch: Any, shape: SchemaType, context: WriteContext) -> dict[str, Any]:
-    """The configuration without what it may not set."""
+    """Return the configuration without what it may not set."""
     resource, subresource = context.resource, context.subresource
     if not isinstance(patch, dict):
         raise BadRequest("error decoding YAML: the apply patch must be an object")

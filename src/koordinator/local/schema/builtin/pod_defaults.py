@@ -40,17 +40,18 @@ _MODE_VOLUMES = ("secret", "configMap", "downwardAPI", "projected")
 
 
 def pod(obj: Json) -> Json:
-    """A Pod. The registry sets what needs other objects or the moment (priority, tolerations, QoS class)."""
+    """Return a Pod with defaults. The registry sets what needs other objects or the moment (priority, tolerations, QoS
+    class)."""
     return change(obj, "spec", spec)
 
 
 def template(value: Json) -> Json:
-    """A pod template: only its spec has defaults."""
+    """Return a pod template with defaults, which only its spec has."""
     return change(value, "spec", spec)
 
 
 def spec(value: Json) -> Json:
-    """A PodSpec."""
+    """Return a PodSpec with defaults."""
     value = fill(
         value,
         restartPolicy="Always",

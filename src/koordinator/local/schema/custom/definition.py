@@ -182,7 +182,7 @@ def _check_junctors(schema: Json, field: str) -> list[StatusCause]:
 
 
 def _inside(inner: Any, outer: Any, field: str, junctor: str) -> list[StatusCause]:
-    """A schema inside a junctor: values only, and only of fields that the outside names."""
+    """Check a schema inside a junctor: values only, and only of fields that the outside names."""
     if not isinstance(inner, dict):
         return [errors.invalid(field, inner, "must be a schema")]
     causes = _check_common(inner, field)
@@ -212,7 +212,7 @@ def _inside(inner: Any, outer: Any, field: str, junctor: str) -> list[StatusCaus
 
 
 def _check_default(schema: Json, field: str) -> list[StatusCause]:
-    """A default must be a good value without unknown fields."""
+    """Check that a default must be a good value without unknown fields."""
     if "default" not in schema:
         return []
     value = schema["default"]

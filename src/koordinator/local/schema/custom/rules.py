@@ -282,7 +282,7 @@ class _Run:
         self._is_over = False
 
     def walk(self, node: _Node, value: Any, old: Any, path: str) -> None:
-        """The rules of a part and of all below it; `old` is what it was, or `_MISSING`."""
+        """Check the rules of a part and of all below it; `old` is what it was, or `_MISSING`."""
         if value is None or self._is_over:
             return
         if node.rules:

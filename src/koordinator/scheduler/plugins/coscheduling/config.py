@@ -59,7 +59,7 @@ class GangConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def group_id(self) -> str:
-        """The name of the gang group."""
+        """Return the name of the gang group."""
         return ",".join(self.group)
 
 

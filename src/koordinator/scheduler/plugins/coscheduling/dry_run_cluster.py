@@ -355,7 +355,7 @@ class PreemptionDryRun:
         return {self._table.name_of(row): pods for row, pods in self._cleared.items()}
 
     def info(self, pod: Occupant) -> PodInfo:
-        """A pod that was taken off its node."""
+        """Return a pod that was taken off its node."""
         return self._infos[pod.key]
 
     def may_hold(self, pods: Sequence[Occupant]) -> bool:

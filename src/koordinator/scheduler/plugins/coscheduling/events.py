@@ -184,7 +184,7 @@ class GangEvents:
     # Events
 
     def on_pod_add(self, pod: Pod) -> Effect:
-        """A pod was created, or is seen for the first time."""
+        """Note that a pod was created, or is seen for the first time."""
         key, had_started = key_of(pod), self._has_started(pod)
         gang = self._see(pod)
         if gang is None:
@@ -194,7 +194,7 @@ class GangEvents:
         return Effect(activate=(key,) if gang.is_complete and key not in gang.leaving else ())
 
     def on_pod_update(self, pod: Pod) -> Effect:
-        """A pod changed. Of pods that have ended nothing counts but that they have."""
+        """Note that a pod changed. Of pods that have ended nothing counts but that they have."""
         known, key = self.cache.get(gang_id_of(pod)), key_of(pod)
         had_started = self._has_started(pod)
         is_awaited = known is not None and key in (known.group.representative, known.group.root_cause)
@@ -218,7 +218,7 @@ class GangEvents:
         return Effect()
 
     def on_pod_delete(self, pod: Pod) -> Effect:
-        """A pod is gone. When its group relied on it to be tried again, another member should be."""
+        """Note that a pod is gone. When its group relied on it to be tried again, another member should be."""
         key, gang_id = key_of(pod), gang_id_of(pod)
         self._take_one(gang_id, key)
         gang = self.cache.get(gang_id)
@@ -231,7 +231,7 @@ class GangEvents:
         return self._succeed(group, key) if is_awaited else Effect()
 
     def on_pod_group_add(self, pod_group: PodGroup) -> Effect:
-        """A PodGroup was created, or is seen for the first time."""
+        """Note that a PodGroup was created, or is seen for the first time."""
         gang_id = pod_group.key
         gang = self.cache.ensure(gang_id)
         self.cache.configure(gang, from_pod_group(pod_group, self._defaults))
@@ -240,7 +240,7 @@ class GangEvents:
         return self._start_or_release(gang)
 
     def on_pod_group_update(self, pod_group: PodGroup) -> Effect:
-        """A PodGroup changed; that of an unknown gang is ignored."""
+        """Note that a PodGroup changed; that of an unknown gang is ignored."""
         gang = self.cache.get(pod_group.key)
         config = from_pod_group(pod_group, self._defaults)
         if gang is None or gang.config == config:
@@ -253,7 +253,7 @@ class GangEvents:
         return effect
 
     def on_pod_group_delete(self, pod_group: PodGroup) -> Effect:
-        """A PodGroup is gone, and with it the gang, unless pods that remain describe one themselves."""
+        """Note that a PodGroup is gone, and with it the gang, unless pods that remain describe one themselves."""
         gang_id = pod_group.key
         gang = self.cache.get(gang_id)
         if gang is None:
@@ -292,7 +292,7 @@ class GangEvents:
     # What follows from events
 
     def _start_or_release(self, gang: Gang) -> Effect:
-        """The gang is described anew: members that wait may be enough now, or one of them should be tried."""
+        """Note that the gang is described anew: members that wait may be enough now, or one of them should be tried."""
         group = gang.group
         if self._holds_any(group) and all(map(self._is_ready, group.ids)):
             return self._release(gang)
@@ -308,8 +308,8 @@ class GangEvents:
         return gang is not None and gang.group.once_satisfied
 
     def _after_binding(self, gang: Gang, *, had_started: bool, was_pending: bool = False) -> Effect:
-        """A member was bound: those that wait may be enough now, and once the group has started all others are
-        scheduled one by one. `was_pending`: somebody else bound it, so nobody has looked at the others."""
+        """Note that a member was bound: those that wait may be enough now, and once the group has started all others
+        are scheduled one by one. `was_pending`: somebody else bound it, so nobody has looked at the others."""
         group = gang.group
         if had_started:
             return Effect()
@@ -331,7 +331,7 @@ class GangEvents:
         return Effect(allowed=self._take_held(group.ids), one_of=self.cache.candidates(group, gang.gang_id))
 
     def _without(self, gang: Gang, key: str, *, is_awaited: bool) -> Effect:
-        """A member is being deleted, or ended, before it was bound."""
+        """Note that a member is being deleted, or ended, before it was bound."""
         if key in self._held.get(gang.gang_id, {}):
             self._take_one(gang.gang_id, key)
             return Effect(rejected=(key,), message=f"pod {key} is being deleted")

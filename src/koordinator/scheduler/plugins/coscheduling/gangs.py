@@ -176,7 +176,7 @@ class GangCache:
         self._judge(group)
 
     def drop(self, gang: Gang) -> None:
-        """The gang is no more; its members, if there are any, wait for another description."""
+        """Note that the gang is no more; its members, if there are any, wait for another description."""
         self.version += 1
         self.stop_waiting(gang)
         self._leave_group(gang)
@@ -214,7 +214,7 @@ class GangCache:
     # Members
 
     def add_member(self, gang: Gang, pod: Pod) -> None:
-        """A pod of the gang exists, or changed."""
+        """Note that a pod of the gang exists, or changed."""
         key = key_of(pod)
         self.version += 1
         self._forget_orphan(gang.gang_id, key)
@@ -243,12 +243,12 @@ class GangCache:
         return is_new
 
     def remember(self, pod: Pod) -> None:
-        """A pod changed that is a member of no known gang now."""
+        """Note that a pod changed that is a member of no known gang now."""
         if key_of(pod) in self.pods:
             self.pods[key_of(pod)] = pod
 
     def ended(self, gang: Gang, pod: Pod) -> None:
-        """A member has succeeded or failed, perhaps without that it was seen on a node."""
+        """Note that a member has succeeded or failed, perhaps without that it was seen on a node."""
         key = key_of(pod)
         self.version += 1
         self.remember(pod)
@@ -256,12 +256,12 @@ class GangCache:
             self._judge(gang.group)
 
     def holds_place(self, gang: Gang, key: str) -> None:
-        """A member has a place and waits to be bound."""
+        """Note that a member has a place and waits to be bound."""
         gang.pending.pop(key, None)
         gang.waiting.add(key)
 
     def gave_up_place(self, gang: Gang, key: str) -> None:
-        """A member lost its place again."""
+        """Note that a member lost its place again."""
         gang.waiting.discard(key)
         if key in gang.children and key not in gang.bound:
             gang.pending[key] = None
@@ -269,7 +269,7 @@ class GangCache:
             self.stop_waiting(gang)
 
     def bound(self, gang: Gang, key: str) -> None:
-        """A member is on its node for good."""
+        """Note that a member is on its node for good."""
         self.version += 1
         self._bind(gang, key)
         self._judge(gang.group)
@@ -284,7 +284,7 @@ class GangCache:
             self.stop_waiting(gang)
 
     def remove_member(self, gang_id: str, pod: Pod) -> None:
-        """A pod of the gang is gone; with the last one goes a gang that only pods described."""
+        """Note that a pod of the gang is gone; with the last one goes a gang that only pods described."""
         key = key_of(pod)
         self.version += 1
         self.pods.pop(key, None)
@@ -324,12 +324,12 @@ class GangCache:
         return tuple(islice(found, CANDIDATES_MAX))
 
     def forget_representative(self, gang: Gang, key: str) -> None:
-        """The group is free to send another member."""
+        """Note that the group is free to send another member."""
         if gang.group.representative == key:
             gang.group.representative = ""
 
     def stop_waiting(self, gang: Gang) -> None:
-        """The gang holds no places any more."""
+        """Note that the gang holds no places any more."""
         group = gang.group
         group.waiting_gangs.discard(gang.gang_id)
         if not group.waiting_gangs:

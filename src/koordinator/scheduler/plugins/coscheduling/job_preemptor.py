@@ -125,7 +125,7 @@ class EmptyingCosts:
         np.add.at(self.job_counts, self._nodes, 1)
 
     def hit(self, node: int) -> None:
-        """The jobs on a node lose pods: to take more from them costs nothing."""
+        """Note that the jobs on a node lose pods: to take more from them costs nothing."""
         jobs, starts = self._jobs_of
         for job in jobs[starts[node] : starts[node + 1]].tolist():
             if self._is_hit[job]:

@@ -175,7 +175,7 @@ class GangRounds(GangEvents):
         return ""
 
     def plan(self, nodes: Mapping[str, str]) -> None:
-        """The members of the round that go together, with their nodes: only they are tried, in this order."""
+        """Set the members of the round that go together, with their nodes: only they are tried, in this order."""
         now = self.round
         assert now is not None
         now.planned = dict(nodes)
@@ -327,8 +327,8 @@ class GangRounds(GangEvents):
         return not all(map(self._is_ready, gang.config.group))
 
     def unreserve(self, pod: Pod) -> Rejection:
-        """The pod lost its place, for whatever reason: in a strict gang, so do the others. One that is gone is not
-        missed where enough others are left."""
+        """Note that the pod lost its place, for whatever reason: in a strict gang, so do the others. One that is
+        gone is not missed where enough others are left."""
         gang_id, key = gang_id_of(pod), key_of(pod)
         gang = self.cache.get(gang_id)
         is_current = self.cache.is_current(pod)
@@ -350,7 +350,7 @@ class GangRounds(GangEvents):
         return Rejection(message, self._take_held(gang.config.group), is_tired)
 
     def _gone(self, gang: Gang | None) -> Rejection:
-        """A pod that is no member any more lost its place."""
+        """Note that a pod that is no member any more lost its place."""
         if gang is None or gang.config.mode is not GangMode.STRICT or is_on_its_own(gang):
             return Rejection()
         if not self._incomplete(gang.config):
@@ -374,7 +374,7 @@ class GangRounds(GangEvents):
         return gang.group.group_id, len(binding)
 
     def post_bind(self, pod: Pod) -> Effect:
-        """The pod was bound."""
+        """Note that the pod was bound."""
         gang_id, key = gang_id_of(pod), key_of(pod)
         gang = self.cache.get(gang_id)
         if gang is None or not self.cache.is_current(pod):

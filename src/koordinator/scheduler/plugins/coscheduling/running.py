@@ -287,7 +287,7 @@ class RunningGangs:
                 return uid
 
     def begin(self, pod: Pod, *, has_topology: bool = True) -> Begin:
-        """A member is about to be tried; `has_topology`: whether gangs that ask for one can be planned."""
+        """Note that a member is about to be tried; `has_topology`: whether gangs that ask for one can be planned."""
         begin = self.rounds.begin(pod, has_topology=has_topology)
         self._ended(begin.ended)
         if begin.has_started:
@@ -295,7 +295,7 @@ class RunningGangs:
         return begin
 
     def permit(self, pod: Pod) -> Permit:
-        """A member has a place: with enough of them, all go."""
+        """Note that a member has a place: with enough of them, all go."""
         permit = self.rounds.permit(pod)
         if permit.reason is PermitReason.WAIT:
             return permit
@@ -313,7 +313,7 @@ class RunningGangs:
         self.activate_one(effect.one_of)
 
     def unreserve(self, pod: Pod) -> None:
-        """A member lost its place."""
+        """Note that a member lost its place."""
         rejection = self.rounds.unreserve(pod)
         self.reject(rejection.rejected, rejection.message)
         group = self.group_of(pod)
@@ -333,7 +333,7 @@ class RunningGangs:
             self.activate_one(self.rounds.cache.candidates(group))
 
     def bound(self, pod: Pod) -> None:
-        """A member was bound."""
+        """Note that a member was bound."""
         self._carry_out(self.rounds.post_bind(pod))
 
     def activate(self, keys: Iterable[str]) -> None:

@@ -84,7 +84,7 @@ class AdmissionDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
-        """The words for people; empty when the pod is allowed."""
+        """Return the words for people; empty when the pod is allowed."""
         path = " ".join(self.path)
         who = "pod's request" if self.pod_count == 1 else f"request of {self.pod_count} pods together"
         request = f"{who}: {text(self.request)}, exceedDimensions: [{' '.join(self.exceeded)}]"

@@ -43,13 +43,13 @@ class Capacity:
         self.total: Amounts = {}
 
     def update(self, node: str, allocatable: Amounts) -> None:
-        """A node has changed, or is new."""
+        """Note that a node has changed, or is new."""
         delta = resource_list.sub(allocatable, self._nodes.get(node, {}))
         self._nodes[node] = allocatable
         self.total = resource_list.add(self.total, delta)
 
     def remove(self, node: str) -> None:
-        """A node is gone; an unknown one is ignored."""
+        """Note that a node is gone; an unknown one is ignored."""
         if node in self._nodes:
             self.total = resource_list.sub(self.total, self._nodes.pop(node))
 
@@ -164,7 +164,7 @@ class QuotaBook:
     # Quotas
 
     def set_quota(self, quota: ElasticQuota) -> bool:
-        """A quota came or changed; whether it did in anything that counts."""
+        """Note that a quota came or changed; return whether it did in anything that counts."""
         name = quota.metadata.name
         known = self.objects.get(name)
         self._rewritten.add(name)
@@ -200,7 +200,7 @@ class QuotaBook:
         return True
 
     def remove_quota(self, quota: ElasticQuota) -> None:
-        """A quota is gone; its pods go where they belong without it."""
+        """Note that a quota is gone; its pods go where they belong without it."""
         name = quota.metadata.name
         known = self.objects.get(name)
         if known is None or known.metadata.namespace != quota.metadata.namespace:
@@ -234,8 +234,8 @@ class QuotaBook:
         return place[1].spec if place is not None else None
 
     def _replant(self, tree_id: str) -> set[str]:
-        """The root of a tree is gone: what is left of the tree has nothing to share until there is another; the
-        pods that have to be counted again."""
+        """Note that the root of a tree is gone: what is left of the tree has nothing to share until there is another;
+        return the pods that have to be counted again."""
         for quota in self.objects.values():
             if quota_labels.tree_id(quota.metadata.labels) == tree_id:
                 self.forest.set_quota(QuotaSpec.of(quota), tree_id)
@@ -272,7 +272,7 @@ class QuotaBook:
     # Pods
 
     def set_pod(self, pod: Pod) -> None:
-        """A pod came or changed; one that has ended counts no more."""
+        """Note that a pod came or changed; one that has ended counts no more."""
         key = pod.key
         if pod.status.phase in ("Succeeded", "Failed"):
             self.remove_pod(pod)
@@ -290,7 +290,7 @@ class QuotaBook:
         self._count(pod, known)
 
     def remove_pod(self, pod: Pod) -> None:
-        """A pod is gone."""
+        """Note that a pod is gone."""
         known = self._pods.get(pod.key)
         if known is not None:
             self._unindex(known)
@@ -298,14 +298,14 @@ class QuotaBook:
             del self._pods[pod.key]
 
     def reserve(self, key: str) -> None:
-        """The pod takes up room on a node from now on. One that is not counted stays so."""
+        """Note that the pod takes up room on a node from now on. One that is not counted stays so."""
         ref = self._refs.get(key, NO_QUOTA)
         tree = self.forest.tree(ref.tree_id)
         if tree is not None and tree.reserve(ref.name, key) and self._has_hooks:
             self._hooks.pod_updated(ref.name, None, self._pods[key])
 
     def unreserve(self, key: str) -> None:
-        """The pod takes up room no more."""
+        """Note that the pod takes up room no more."""
         ref = self._refs.get(key, NO_QUOTA)
         if self._has_hooks and self._counted(ref, key):
             self._hooks.pod_updated(ref.name, self._pods[key], None)
@@ -404,7 +404,7 @@ class QuotaBook:
     # Nodes
 
     def set_node(self, node: Node) -> None:
-        """A node came or changed; one that is being deleted no longer does."""
+        """Note that a node came or changed; one that is being deleted no longer does."""
         if node.metadata.deletion_timestamp is not None:
             return
         try:
@@ -415,7 +415,7 @@ class QuotaBook:
         self.forest.set_capacity(self._capacity.total)
 
     def remove_node(self, node: Node) -> None:
-        """A node is gone."""
+        """Note that a node is gone."""
         self._capacity.remove(node.metadata.name)
         self.forest.set_capacity(self._capacity.total)
 

@@ -65,7 +65,7 @@ class PodQuota(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def known(self) -> list[Quota]:
-        """The quota and those of its ancestors that are known."""
+        """Return the quota and those of its ancestors that are known."""
         return [self.quota, *(each for each in self.ancestors if isinstance(each, Quota))]
 
     @property

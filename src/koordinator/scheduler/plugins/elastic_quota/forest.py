@@ -81,7 +81,7 @@ class QuotaForest:
         self._share_out()
 
     def set_quota(self, spec: QuotaSpec, tree_id: str = DEFAULT_TREE, root: TreeRoot | None = None) -> None:
-        """A quota is new or has changed; `root` when it is the root of its tree and says what that has.
+        """Note that a quota is new or has changed; `root` when it is the root of its tree and says what that has.
 
         A quota stays in the tree that it was first seen in.
         """
@@ -96,7 +96,7 @@ class QuotaForest:
         self._trees[tree_id].set_quota(spec)
 
     def remove_quota(self, name: str) -> None:
-        """A quota is gone; with its root goes a whole tree, and the default tree gets its part back."""
+        """Note that a quota is gone; with its root goes a whole tree, and the default tree gets its part back."""
         tree_id = self.tree_ids.get(name)
         if tree_id is None:
             return
@@ -118,7 +118,7 @@ class QuotaForest:
         self._trees[DEFAULT_TREE].total = left
 
     def move_pod(self, pod: QuotaPodRequest, was_in: QuotaRef, now_in: QuotaRef) -> None:
-        """A pod changed, and perhaps its quota or tree; an unknown tree counts nothing."""
+        """Note that a pod changed, and perhaps its quota or tree; an unknown tree counts nothing."""
         if was_in.tree_id == now_in.tree_id:
             if (tree := self._trees.get(now_in.tree_id)) is not None:
                 tree.update_pod(now_in.name, pod, was_in.name)

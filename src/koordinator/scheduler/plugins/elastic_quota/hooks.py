@@ -33,7 +33,7 @@ class QuotaHook:
     def pre_quota_update(
         self, old: QuotaSpec | None, new: QuotaSpec | None, obj: ElasticQuota, shared: dict[str, Any]
     ) -> None:
-        """A quota is about to come (`old` is None), change, or go (`new` is None).
+        """Note that a quota is about to come (`old` is None), change, or go (`new` is None).
 
         `shared` goes from here to `post_quota_update`. A quota that moves goes first and comes then.
         """

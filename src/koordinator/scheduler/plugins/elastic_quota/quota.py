@@ -122,7 +122,7 @@ class SharedNames:
         self._sorted: tuple[str, ...] | None = ()
 
     def count(self, names: Iterable[str], sign: int) -> None:
-        """A quota that counts these came (1) or went (-1)."""
+        """Note that a quota that counts these came (1) or went (-1)."""
         for name in names:
             self._counts[name] += sign
         self._sorted = None
@@ -203,7 +203,7 @@ class CountedRequest(msgspec.Struct, frozen=True, gc=False):
     is_assigned: bool
 
     def placed(self, is_assigned: bool) -> "CountedRequest":
-        """The same pod with a place, or without."""
+        """Return the same pod with a place, or without."""
         return CountedRequest(self.request, self.amounts, self.is_preemptible, is_assigned)
 
 
@@ -228,7 +228,7 @@ class Sums(msgspec.Struct):
 
     @property
     def lists(self) -> tuple[Nanos, Nanos, Nanos, Nanos]:
-        """The four of them, in the order of the fields."""
+        """Return the four of them, in the order of the fields."""
         return self.request, self.non_preemptible_request, self.used, self.non_preemptible_used
 
     def copy(self) -> "Sums":
@@ -270,14 +270,15 @@ class Quota(msgspec.Struct, kw_only=True):
     pods: dict[str, CountedRequest] = {}
 
     def follow(self, spec: QuotaSpec, *, lends: bool) -> None:
-        """The owner has written another spec."""
+        """Note that the owner has written another spec."""
         self.spec, self.lends = spec, lends
         self.min, self.max, self.weight = nanos_of(spec.min), nanos_of(spec.max), nanos_of(spec.weight)
         self.auto_min = self.min
         self.limited_request = self._limited()
 
     def ask(self, delta: Nanos) -> Nanos:
-        """The request below grew by `delta` (already counted in); how much the limited request grew."""
+        """Note that the request below grew by `delta` (already counted in); return how much the limited request
+        grew."""
         grown: Nanos = {}
         limited, asked = self.limited_request, self.below.request
         for name in delta:
@@ -311,7 +312,7 @@ class Quota(msgspec.Struct, kw_only=True):
 def count_pod(
     request: Nanos, names: Collection[str], is_preemptible: bool, is_assigned: bool
 ) -> CountedRequest:
-    """A pod in a quota that counts the named resources."""
+    """Return a pod in a quota that counts the named resources."""
     amounts = masked(request, names)
     return CountedRequest(
         request if len(amounts) < len(request) else amounts, amounts, is_preemptible, is_assigned
@@ -378,7 +379,7 @@ class QuotaChains:
         self._known: dict[str, QuotaChain] = {}
 
     def forget(self) -> None:
-        """A quota came, went or moved."""
+        """Note that a quota came, went or moved."""
         self._known.clear()
 
     def path(self, name: str) -> list[str]:

@@ -71,7 +71,7 @@ class QuotaChanges:
         return listener
 
     def leave(self, listener: ChangeListener) -> None:
-        """The loop has ended."""
+        """Note that the loop has ended."""
         self._listeners.remove(listener)
 
     def spread(self) -> None:

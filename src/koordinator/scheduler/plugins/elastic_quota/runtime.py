@@ -222,7 +222,7 @@ class UnmetRequest(msgspec.Struct):
     """Their sum."""
 
     def grow(self, row: int, change: int) -> int:
-        """A child wants so much more; its position."""
+        """Note that a child wants so much more; return its position."""
         position = self.children.position(row)
         self.wanted[position] += change
         self.total += change
@@ -313,7 +313,7 @@ class WaterFilling:
             self._resume(first)
 
     def _patch(self, row: int, change: int) -> int:
-        """The child stays hungry and wants more or less; the first round that this changes."""
+        """Note that the child, still hungry, wants more or less; return the first round that this changes."""
         self._hungry.grow(row, change)
         for number, each in enumerate(self._rounds):
             position = each.demand.grow(row, change)
@@ -325,7 +325,7 @@ class WaterFilling:
         return len(self._rounds)
 
     def _leave(self, row: int, request: int, floor: int) -> None:
-        """The child is not there for a moment; it was with these."""
+        """Note that the child is not there for a moment; it was with these."""
         self._given -= floor if request > floor or not self._lends[row] else request
         if request > floor and self._weights[row]:
             hungry = self._hungry

@@ -77,7 +77,7 @@ class ChildQuotas:
     # Changes
 
     def insert(self, row: int, entry: ChildQuota) -> None:
-        """A child came."""
+        """Note that a child came."""
         self._filling = None
         self._entries.insert(row, entry)
         self._count(entry, 1)
@@ -95,7 +95,7 @@ class ChildQuotas:
             self._arrays = None
 
     def remove(self, row: int) -> None:
-        """A child went."""
+        """Note that a child went."""
         self._filling = None
         self._count(self._entries.pop(row), -1)
         self._reported = _without(self._reported, row)
@@ -110,7 +110,7 @@ class ChildQuotas:
             )
 
     def replace(self, row: int, entry: ChildQuota) -> None:
-        """A child changed."""
+        """Note that a child changed."""
         self._filling = None
         self._replace(row, entry)
 
@@ -309,7 +309,7 @@ class RuntimeCalculator:
     # What changes
 
     def attach(self, child: Quota) -> None:
-        """A child came."""
+        """Note that a child came."""
         name = child.spec.name
         self.children[name] = child
         child.runtime_version = 0
@@ -321,7 +321,7 @@ class RuntimeCalculator:
         self.version += 1
 
     def detach(self, child: Quota) -> None:
-        """A child went; it still has the minimum that it came with."""
+        """Note that a child went; it still has the minimum that it came with."""
         name = child.spec.name
         row = self._row(name)
         del self.children[name], self._order[row]
@@ -331,7 +331,7 @@ class RuntimeCalculator:
         self.version += 1
 
     def respecified(self, child: Quota, former_min: Nanos) -> None:
-        """The spec of a child changed."""
+        """Note that the spec of a child changed."""
         self._count_min(former_min, -1)
         self._count_min(child.min, 1)
         row = self._row(child.spec.name)
@@ -340,7 +340,7 @@ class RuntimeCalculator:
         self.version += 1
 
     def asks(self, child: Quota, names: Nanos) -> None:
-        """A child asks for more or less of the named resources."""
+        """Note that a child asks for more or less of the named resources."""
         row = self._row(child.spec.name)
         is_computed = self._computed_version == self.version
         for name in names:

@@ -149,7 +149,7 @@ class GroupQuotaTree:
     # Quotas
 
     def set_quota(self, spec: QuotaSpec) -> None:
-        """A quota is new or has changed. Parents may come later than their children."""
+        """Note that a quota is new or has changed. Parents may come later than their children."""
         if spec.name == ROOT:
             return
         lends = spec.lends and not self._keeps_guarantee
@@ -168,7 +168,7 @@ class GroupQuotaTree:
             self._change(quota, spec, lends)
 
     def _change(self, quota: Quota, spec: QuotaSpec, lends: bool) -> None:
-        """The quota stays where it is."""
+        """Note that the quota stays where it is."""
         before, former_min, former_guarantee = passed_on(quota).copy(), quota.min, quota.guaranteed
         self._count_names(quota, -1)
         self._respecify(quota, spec, lends)
@@ -193,7 +193,7 @@ class GroupQuotaTree:
             self._changing(spec.name).set_names(self._names(spec.name))
 
     def remove_quota(self, name: str) -> None:
-        """A quota is gone, with what its pods asked for. The reserved ones stay."""
+        """Note that a quota is gone, with what its pods asked for. The reserved ones stay."""
         quota = self._quotas.get(name)
         if quota is None or name == ROOT or name in OUTSIDE_THE_SHARES:
             return
@@ -269,7 +269,7 @@ class GroupQuotaTree:
     # What is never taken back goes up, too
 
     def _guarantee(self, quota: Quota, before: Nanos) -> None:
-        """The guarantee of a quota was another one before: passes on the difference."""
+        """Pass on the difference when the guarantee of a quota was another one before."""
         if not self._keeps_guarantee or quota.spec.name in OUTSIDE_THE_SHARES:
             return
         if delta := grown(quota.guaranteed, before):
@@ -307,7 +307,8 @@ class GroupQuotaTree:
         return quota.spec.is_parent or (name in self._levels and bool(self._levels[name].children))
 
     def _children_changed(self, child: Quota, delta: Nanos, *, is_leaf_or_was: bool) -> None:
-        """A child came or went, with its guarantee; what a leaf uses is allocated to it, and not to a parent."""
+        """Note that a child came or went, with its guarantee; what a leaf uses is allocated to it, and not to a
+        parent."""
         parent = self._quotas.get(child.spec.parent)
         if parent is None or not self._keeps_guarantee or child.spec.name in OUTSIDE_THE_SHARES:
             return
@@ -319,14 +320,14 @@ class GroupQuotaTree:
     # Pods
 
     def add_pod(self, quota_name: str, pod: QuotaPodRequest) -> None:
-        """A pod was created, or seen for the first time."""
+        """Note that a pod was created, or seen for the first time."""
         quota = self._quotas.get(quota_name)
         if quota is None or pod.key in quota.pods or pod.is_ignored:
             return
         self._count(quota, pod, is_assigned=pod.takes_up_room)
 
     def update_pod(self, quota_name: str, pod: QuotaPodRequest, was_in: str | None = None) -> None:
-        """A pod changed; `was_in` is its former quota when that is another one."""
+        """Note that a pod changed; `was_in` is its former quota when that is another one."""
         if was_in is not None and was_in != quota_name:
             self.remove_pod(was_in, pod.key)
             self.add_pod(quota_name, pod)
@@ -342,17 +343,17 @@ class GroupQuotaTree:
         self._count(quota, pod, is_assigned=is_assigned)
 
     def remove_pod(self, quota_name: str, key: str) -> None:
-        """A pod is gone, or no longer counts."""
+        """Note that a pod is gone, or no longer counts."""
         quota = self._quotas.get(quota_name)
         if quota is not None and key in quota.pods:
             self._replace(quota, key, None)
 
     def reserve(self, quota_name: str, key: str) -> bool:
-        """A node was found for the pod: from now on it uses its quota. Return whether it did not yet."""
+        """Note that a node was found for the pod, which uses its quota from now on. Return whether it did not yet."""
         return self._assign(quota_name, key, True)
 
     def unreserve(self, quota_name: str, key: str) -> bool:
-        """The node was given up. Return whether there was one."""
+        """Note that the node was given up. Return whether there was one."""
         return self._assign(quota_name, key, False)
 
     def _assign(self, quota_name: str, key: str, is_assigned: bool) -> bool:
@@ -373,7 +374,7 @@ class GroupQuotaTree:
         return True
 
     def _used_otherwise(self, quota: Quota) -> None:
-        """The own pods of a quota use more or less."""
+        """Note that the own pods of a quota use more or less."""
         if quota.spec.name in self._levels:
             self._changing(quota.spec.name)
         if self._keeps_guarantee and not self._is_above_others(quota):

@@ -57,7 +57,7 @@ def labels_help(old: Node, new: Node, keys: frozenset[str]) -> bool:
 def pod_helps(
     event: QueueingEvent, affinity: PodAffinityTerms, theirs: PodAffinityTerms, namespaces: NamespaceLabels
 ) -> bool:
-    """A pod on a node came, changed or went; `theirs` are its own wishes.
+    """Return whether it helps that a pod on a node came, changed or went; `theirs` are its own wishes.
 
     Company helps by coming, and by going when the refused pod then is the first of its group; who is unwanted
     helps by going; so does one that wants to be alone.

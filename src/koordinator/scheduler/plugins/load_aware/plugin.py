@@ -153,7 +153,7 @@ class LoadAwareScheduling(
         return LoadState(np.array(estimated, np.int64)[:, np.newaxis], is_prod, _is_daemon(pod))
 
     def _facts(self, pod: PodInfo) -> Facts:
-        """The pod's estimate and whether it is prod; remembered until it is assigned or gone."""
+        """Return the pod's estimate and whether it is prod; remembered until it is assigned or gone."""
         known = self._recent.get(pod.uid)
         if known is not None and (known[0] is pod or _is_estimated_alike(known[0], pod)):
             return known[1]
@@ -173,7 +173,7 @@ class LoadAwareScheduling(
         return found
 
     def _forget(self, pod: Pod) -> None:
-        """A pod is gone, maybe before it was assigned."""
+        """Note that a pod is gone, maybe before it was assigned."""
         self._recent.pop(pod.metadata.uid or pod.key, None)
 
     def _new_facts(self, pod: PodInfo) -> Facts:
@@ -277,7 +277,7 @@ class LoadAwareScheduling(
     # NodeMetrics
 
     def set_metric(self, metric: NodeMetric, event: ClusterEvent) -> None:
-        """A node was reported on."""
+        """Note that a node was reported on."""
         name = metric.metadata.name
         self._metrics[name] = metric
         row = self.handle.table.row_of(name)
@@ -286,7 +286,7 @@ class LoadAwareScheduling(
             self.handle.happened(QueueingEvent(event, row, None, metric))
 
     def remove_metric(self, metric: NodeMetric) -> None:
-        """The node is not reported on any more."""
+        """Note that the node is not reported on any more."""
         name = metric.metadata.name
         self._metrics.pop(name, None)
         self._updated_s.pop(name, None)
@@ -397,7 +397,7 @@ class LoadAwareScheduling(
         return (Endpoint("node/{name}", node),)
 
     def _write_usage(self, row: int) -> None:
-        """The columns that follow from a node's rules, report and pods."""
+        """Update the columns that follow from a node's rules, report and pods."""
         node_load, rules = self._load_at(row), self._rules_at(row)
         report = node_load.report
         self._write_sums(row, node_load)
@@ -413,7 +413,7 @@ class LoadAwareScheduling(
         self.handle.table.changes.add(row, RowChange.USAGE)
 
     def _write_sums(self, row: int, node_load: NodeLoad) -> None:
-        """The columns that change with each pod."""
+        """Update the columns that change with each pod."""
         rules, report = self._rules_at(row), node_load.report
         if report is None or report.node_usage is None:
             for column in (self._room, self._prod_room):

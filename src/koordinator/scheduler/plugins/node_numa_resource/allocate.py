@@ -60,7 +60,7 @@ class AllocationRequest(msgspec.Struct, frozen=True):
 
     @property
     def required_policy(self) -> str:
-        """The bind policy that must be met exactly; "" is none."""
+        """Return the bind policy that must be met exactly; "" is none."""
         return self.bind_policy if self.binds_cpus and self.is_policy_required else ""
 
 
@@ -199,7 +199,7 @@ def usable_cpus(topology: NodeCPUTopology, cpus: CPUMask, required_policy: str) 
 
 
 def _trimmed(available: Zones, topology: NodeCPUTopology, usable: CPUMask) -> Zones:
-    """The available amounts with no more CPU than there are usable CPUs."""
+    """Return the available amounts with no more CPU than there are usable CPUs."""
     left: Zones = {}
     for numa, amounts in available.items():
         left[numa] = amounts

@@ -446,7 +446,7 @@ class NodeNUMAResource(
     # Reports
 
     def set_report(self, old: NodeResourceTopology | None, new: NodeResourceTopology) -> None:
-        """A node's CPUs and NUMA nodes were reported."""
+        """Note that a node's CPUs and NUMA nodes were reported."""
         options = options_of(new, self.books.topologies)
         for problem in options.problems:
             log.warning("part of a topology report invalid: %s", problem, extra={"node": new.metadata.name})
@@ -455,7 +455,7 @@ class NodeNUMAResource(
             self._happened(new.metadata.name, event, old, new)
 
     def remove_report(self, old: NodeResourceTopology) -> None:
-        """A node is not reported on any more; what its pods hold stays known."""
+        """Note that a node is not reported on any more; what its pods hold stays known."""
         if self.books.set_report(old.metadata.name, None):
             self._happened(old.metadata.name, ClusterEvent.NODE_TOPOLOGY_DELETED, old, None)
 

@@ -75,7 +75,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
     # Gate
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
-        """A preemptor stays out of the queue while its victims are being deleted, all but the last."""
+        """Keep a preemptor out of the queue while its victims are being deleted, all but the last."""
         return WAITING if pod.uid in self._eviction.under_way else SUCCESS
 
     # Deciding
@@ -170,7 +170,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         return self._search.try_row(pod, row, diagnosis)
 
     def _from_somewhere(self, pod: PodInfo, rows: Rows, wanted: int) -> Rows:
-        """All rows; those that were left out last time come first sooner or later."""
+        """Return all rows; those that were left out last time come first sooner or later."""
         if rows.size <= wanted:
             return rows
         start = pick.chance_of(0, pod.uid, self._attempt_count) % rows.size

@@ -143,7 +143,7 @@ class FoundCandidates(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> Candidate | None:
-        """The option that hurts least; the first of equal ones."""
+        """Return the option that hurts least; the first of equal ones."""
         found = min(self.options, key=lambda option: option.rank, default=None)
         return found.candidate() if found is not None else None
 

@@ -112,8 +112,8 @@ _NAMESPACES = NamespaceLabels()
 
 
 def pod_helps(event: QueueingEvent, hard: Iterable[Constraint]) -> bool:
-    """A pod on a node came, changed or went: whether it counts for a constraint now and did not before, or the other
-    way round. One pod more can raise the minimum, one less can empty a domain. Source: behaviour/scheduler B5."""
+    """Return whether a pod that came, changed or went on a node counts for a constraint now and did not before, or the
+    other way round. One pod more can raise the minimum, one less can empty a domain. Source: behaviour/scheduler B5."""
     return any(_counts(constraint, event.old) != _counts(constraint, event.new) for constraint in hard)
 
 
@@ -124,7 +124,8 @@ def _counts(constraint: Constraint, pod: object) -> bool:
 
 
 def node_helps(event: QueueingEvent, hard: Iterable[Constraint], keys: Iterable[str]) -> bool:
-    """A node came, changed or went. `keys`: labels that decide where and whether it counts."""
+    """Return whether it helps that a node came, changed or went. `keys`: labels that decide where and whether it
+    counts."""
     old, new = event.old, event.new
     match event.kind:
         case ClusterEvent.NODE_TAINTS:

@@ -26,12 +26,12 @@ _GROUP = "rbac.authorization.k8s.io"
 
 
 def check_role(role: Json) -> list[StatusCause]:
-    """A Role."""
+    """Check a Role."""
     return _check_rules(role, is_namespaced=True)
 
 
 def check_cluster_role(role: Json) -> list[StatusCause]:
-    """A ClusterRole."""
+    """Check a ClusterRole."""
     causes = _check_rules(role, is_namespaced=False)
     aggregation = role.get("aggregationRule")
     if aggregation is None:
@@ -72,12 +72,12 @@ def _check_rule(rule: Json, field: str, is_namespaced: bool) -> list[StatusCause
 
 
 def check_role_binding(binding: Json) -> list[StatusCause]:
-    """A RoleBinding."""
+    """Check a RoleBinding."""
     return _check_binding(binding, ("Role", "ClusterRole"), is_namespaced=True)
 
 
 def check_cluster_role_binding(binding: Json) -> list[StatusCause]:
-    """A ClusterRoleBinding."""
+    """Check a ClusterRoleBinding."""
     return _check_binding(binding, ("ClusterRole",), is_namespaced=False)
 
 
@@ -121,7 +121,7 @@ def _check_subject(subject: Json, field: str, is_namespaced: bool) -> list[Statu
 
 
 def check_binding_update(binding: Json, old: Json) -> list[StatusCause]:
-    """A binding keeps its role."""
+    """Check that a binding keeps its role."""
     new, before = binding.get("roleRef"), old.get("roleRef")
     return check_kept(new, before, "roleRef", "cannot change roleRef")
 
@@ -154,7 +154,7 @@ def check_config(obj: Json) -> list[StatusCause]:
 
 
 def check_secret(secret: Json) -> list[StatusCause]:
-    """A Secret: what its type asks for, besides keys and size."""
+    """Check a Secret: what its type asks for, besides keys and size."""
     causes = check_config(secret)
     data, kind = secret.get("data") or {}, secret.get("type") or "Opaque"
     if kind == "kubernetes.io/service-account-token":
@@ -187,7 +187,7 @@ def _check_docker_config(data: Json, key: str) -> list[StatusCause]:
 
 
 def check_config_update(obj: Json, old: Json) -> list[StatusCause]:
-    """An immutable ConfigMap or Secret stays as it is; a Secret keeps its type."""
+    """Check that an immutable ConfigMap or Secret stays as it is; a Secret keeps its type."""
     causes: list[StatusCause] = []
     if old.get("immutable"):
         if not obj.get("immutable"):
@@ -274,7 +274,7 @@ _VOLUME_PLAIN = frozenset(
 
 
 def check_volume(obj: Json) -> list[StatusCause]:
-    """A PersistentVolume."""
+    """Check a PersistentVolume."""
     spec = obj.get("spec") or {}
     causes = _check_access_modes(spec, "")
     if not spec.get("capacity"):
@@ -311,7 +311,7 @@ def check_volume_update(obj: Json, old: Json) -> list[StatusCause]:
 
 
 def check_claim(obj: Json) -> list[StatusCause]:
-    """A PersistentVolumeClaim."""
+    """Check a PersistentVolumeClaim."""
     spec = obj.get("spec") or {}
     causes = _check_access_modes(spec, "at least 1 access mode is required")
     requests = (spec.get("resources") or {}).get("requests") or {}
@@ -324,7 +324,7 @@ def check_claim(obj: Json) -> list[StatusCause]:
 
 
 def check_claim_update(obj: Json, old: Json) -> list[StatusCause]:
-    """A claim may grow and be bound; all else is fixed."""
+    """Check that a claim may grow and be bound; all else is fixed."""
     mutable = {"resources", "volumeName", "volumeAttributesClassName"}
     if (old.get("spec") or {}).get("storageClassName") is None:
         mutable.add("storageClassName")  # a claim without a class gets the default one later
@@ -340,13 +340,13 @@ def check_claim_update(obj: Json, old: Json) -> list[StatusCause]:
 
 
 def _shown_budget(spec: Json) -> Json:
-    """A budget as the API server quotes it: its own struct, with all fields."""
+    """Return a budget as the API server quotes it: its own struct, with all fields."""
     names_ = ("minAvailable", "selector", "maxUnavailable", "unhealthyPodEvictionPolicy")
     return {name[:1].upper() + name[1:]: spec.get(name) for name in names_}
 
 
 def check_budget(obj: Json) -> list[StatusCause]:
-    """A PodDisruptionBudget."""
+    """Check a PodDisruptionBudget."""
     spec = obj.get("spec") or {}
     causes: list[StatusCause] = []
     if "minAvailable" in spec and "maxUnavailable" in spec:
@@ -362,7 +362,7 @@ def check_budget(obj: Json) -> list[StatusCause]:
 
 
 def check_priority_class(obj: Json) -> list[StatusCause]:
-    """A PriorityClass: names and values that the system keeps for itself."""
+    """Check a PriorityClass: names and values that the system keeps for itself."""
     name, value = (obj.get("metadata") or {}).get("name", ""), obj.get("value", 0)
     causes: list[StatusCause] = []
     if name.startswith("system-"):
@@ -384,7 +384,7 @@ def check_priority_class_update(obj: Json, old: Json) -> list[StatusCause]:
 
 
 def check_storage_class(obj: Json) -> list[StatusCause]:
-    """A StorageClass."""
+    """Check a StorageClass."""
     provisioner = obj.get("provisioner", "")
     reason = names.qualified_name(provisioner.lower()) if provisioner else ""
     return [errors.invalid("provisioner", provisioner, reason)] if reason else []

@@ -16,7 +16,7 @@ _SELECTOR_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 
 
 def check_label_selector(selector: Json, field: str) -> list[StatusCause]:
-    """A LabelSelector."""
+    """Check a LabelSelector."""
     causes = names.check_labels(selector.get("matchLabels"), f"{field}.matchLabels")
     for index, item in enumerate(selector.get("matchExpressions") or ()):
         where = f"{field}.matchExpressions[{index}]"
@@ -66,7 +66,7 @@ def selects(selector: Json, labels: Json) -> bool:
 
 @functools.lru_cache(maxsize=16384)
 def nanos(amount: str) -> int:
-    """An amount that decoding has accepted, in 10^-9 units."""
+    """Return an amount that decoding has accepted, in 10^-9 units."""
     return quantity.of(amount).nanos
 
 
@@ -114,7 +114,7 @@ _STANDARD = _STANDARD_IN_CONTAINERS | frozenset(
 
 
 def check_resource_name(name: str, field: str) -> list[StatusCause]:
-    """The name of a resource: one of Kubernetes' own, or one with a domain."""
+    """Check the name of a resource: one of Kubernetes' own, or one with a domain."""
     reason = names.qualified_name(name)
     if reason:
         return [errors.invalid(field, name, reason)]
@@ -124,7 +124,7 @@ def check_resource_name(name: str, field: str) -> list[StatusCause]:
 
 
 def check_container_resource(name: str, field: str) -> list[StatusCause]:
-    """The name of a resource that containers can request."""
+    """Check the name of a resource that containers can request."""
     causes = check_resource_name(name, field)
     if "/" not in name:
         if name not in _STANDARD_IN_CONTAINERS and not _is_huge_page(name):
@@ -144,7 +144,7 @@ def _is_huge_page(name: str) -> bool:
 
 
 def check_port(port: Any, field: str) -> list[StatusCause]:
-    """A port by number or by name."""
+    """Check a port by number or by name."""
     if isinstance(port, str):
         return names.check(names.port_name, port, field)
     if not 1 <= port <= _PORT_MAX:
@@ -163,7 +163,7 @@ def is_extended(name: str) -> bool:
 
 
 def check_int_or_percent(value: Any, field: str) -> list[StatusCause]:
-    """A number that is not negative, or text like `25%`."""
+    """Check a number that is not negative, or text like `25%`."""
     if isinstance(value, str):
         if not _PERCENT.fullmatch(value):
             detail = (
@@ -193,7 +193,7 @@ def check_kept(new: Any, old: Any, field: str, detail: str = "field is immutable
 
 
 def tidy(value: Any) -> Any:
-    """A value without what Go cannot tell from absence (empty lists and objects, false, "", 0 below)."""
+    """Return a value without what Go cannot tell from absence (empty lists and objects, false, "", 0 below)."""
     if isinstance(value, dict):
         parts = {key: tidy(item) for key, item in value.items()}
         return {

@@ -147,7 +147,7 @@ _NOT_EPHEMERAL = (
 
 
 def check_security(context: Json | None, field: str) -> list[StatusCause]:
-    """The securityContext of a container."""
+    """Check the securityContext of a container."""
     if not context:
         return []
     causes: list[StatusCause] = []
@@ -183,7 +183,7 @@ _INNER_FIELDS = {"capabilities": ("add", "drop"), "seccompProfile": ("type", "lo
 
 
 def _shown(context: Json) -> Json:
-    """A context as the API server quotes it: its own struct, with all fields."""
+    """Return a context as the API server quotes it: its own struct, with all fields."""
     return {_go_name(name): _shown_part(name, context.get(name)) for name in _CONTEXT_FIELDS}
 
 

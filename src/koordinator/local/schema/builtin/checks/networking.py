@@ -23,7 +23,7 @@ _NODE_PORT_RANGE = "provided port is not in the valid range. The range of valid 
 
 
 def check_service(obj: Json) -> list[StatusCause]:
-    """A Service."""
+    """Check a Service."""
     spec = obj.get("spec") or {}
     kind, ports = spec.get("type", "ClusterIP"), spec.get("ports") or []
     address = spec.get("clusterIP", "")
@@ -102,7 +102,7 @@ def _check_ports(ports: list[Json], field: str) -> list[StatusCause]:
 
 
 def check_service_update(obj: Json, old: Json) -> list[StatusCause]:
-    """The cluster IP of a Service stays as long as it has one."""
+    """Check that the cluster IP of a Service stays as long as it has one."""
     new, before = obj.get("spec") or {}, old.get("spec") or {}
     if "ExternalName" in {new.get("type"), before.get("type")}:
         return []
@@ -140,7 +140,7 @@ def check_endpoints(endpoints: Json) -> list[StatusCause]:
 
 
 def check_slice(endpoint_slice: Json) -> list[StatusCause]:
-    """An EndpointSlice."""
+    """Check an EndpointSlice."""
     endpoints = endpoint_slice.get("endpoints") or []
     if len(endpoints) > _ENDPOINTS_MAX:
         return [errors.too_many("endpoints", len(endpoints), _ENDPOINTS_MAX)]
@@ -161,7 +161,7 @@ def check_slice(endpoint_slice: Json) -> list[StatusCause]:
 
 
 def check_slice_update(endpoint_slice: Json, old: Json) -> list[StatusCause]:
-    """A slice keeps the type of its addresses."""
+    """Check that a slice keeps the type of its addresses."""
     new, before = endpoint_slice.get("addressType"), old.get("addressType")
     return [] if new == before else [errors.invalid("addressType", new, "field is immutable")]
 
@@ -192,7 +192,7 @@ _POLICY_TYPES = ("Ingress", "Egress")
 
 
 def check_ingress(ingress: Json) -> list[StatusCause]:
-    """An Ingress."""
+    """Check an Ingress."""
     spec, field = ingress.get("spec") or {}, "spec"
     rules, default = spec.get("rules") or [], spec.get("defaultBackend")
     causes: list[StatusCause] = []
@@ -298,7 +298,7 @@ def _check_backend(backend: Json, field: str) -> list[StatusCause]:
 
 
 def check_ingress_class(ingress_class: Json) -> list[StatusCause]:
-    """An IngressClass."""
+    """Check an IngressClass."""
     spec = ingress_class.get("spec") or {}
     controller = spec.get("controller") or ""
     field = "spec.controller"
@@ -313,13 +313,13 @@ def check_ingress_class(ingress_class: Json) -> list[StatusCause]:
 
 
 def check_ingress_class_update(ingress_class: Json, old: Json) -> list[StatusCause]:
-    """An IngressClass keeps its controller."""
+    """Check that an IngressClass keeps its controller."""
     new, before = (each.get("spec") or {} for each in (ingress_class, old))
     return check_kept(new.get("controller"), before.get("controller"), "spec.controller")
 
 
 def check_network_policy(policy: Json) -> list[StatusCause]:
-    """A NetworkPolicy."""
+    """Check a NetworkPolicy."""
     spec = policy.get("spec") or {}
     causes = check_label_selector(spec.get("podSelector") or {}, "spec.podSelector")
     for part, peers in (("ingress", "from"), ("egress", "to")):

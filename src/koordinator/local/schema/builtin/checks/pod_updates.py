@@ -19,7 +19,7 @@ _RESIZABLE = ("cpu", "memory")
 
 
 def with_ephemeral_containers(pod: Json, old: Json) -> Json:
-    """The pod as it is, with the ephemeral containers of another."""
+    """Return the pod as it is, with the ephemeral containers of another."""
     spec = {**old["spec"]}
     spec.pop("ephemeralContainers", None)
     sent = (pod.get("spec") or {}).get("ephemeralContainers")
@@ -48,7 +48,7 @@ def check_ephemeral_containers(spec: Json, old_spec: Json) -> list[StatusCause]:
 
 
 def with_resources(pod: Json, old: Json) -> Json:
-    """The pod as it is, with the resources and resize policies of another's containers.
+    """Return the pod as it is, with the resources and resize policies of another's containers.
 
     A spec whose containers are others comes back as it was sent, for `check_resize` to refuse.
     """
@@ -75,8 +75,8 @@ def _resized(new: Json, was: Json) -> Json:
 
 
 def check_resize(spec: Json, old: Json, qos_class: str) -> list[StatusCause]:
-    """A resize changes CPU and memory of containers and sidecars, never what the pod is. `qos_class` is that of the
-    new spec."""
+    """Check that a resize changes CPU and memory of containers and sidecars, never what the pod is. `qos_class` is
+    that of the new spec."""
     was = old["spec"]
     causes: list[StatusCause] = []
     before = (old.get("status") or {}).get("qosClass", "")
@@ -193,7 +193,7 @@ def _is_gated(spec: Json) -> bool:
 
 
 def _fixed_part(spec: Json) -> Json:
-    """The spec without what has rules of its own; the binding sets nodeName; resizes and ephemeral containers
+    """Return the spec without what has rules of its own; the binding sets nodeName; resizes and ephemeral containers
     have subresources."""
     mutable = {"activeDeadlineSeconds", "tolerations", "schedulingGates", "nodeName"}
     fixed = {key: value for key, value in spec.items() if key not in mutable}

@@ -25,7 +25,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def check(affinity: Json, field: str) -> list[StatusCause]:
-    """An Affinity."""
+    """Check an Affinity."""
     causes: list[StatusCause] = []
     node = affinity.get("nodeAffinity") or {}
     if _REQUIRED in node:
@@ -44,7 +44,7 @@ def check(affinity: Json, field: str) -> list[StatusCause]:
 
 
 def check_node_selector(selector: Json, field: str) -> list[StatusCause]:
-    """A NodeSelector."""
+    """Check a NodeSelector."""
     terms = selector.get("nodeSelectorTerms") or []
     if not terms:
         return [errors.required(f"{field}.nodeSelectorTerms", "must have at least one node selector term")]
@@ -111,12 +111,12 @@ _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 
 
 def check_pod(pod: Json) -> list[StatusCause]:
-    """A Pod."""
+    """Check a Pod."""
     return check_spec(pod.get("spec") or {}, "spec")
 
 
 def check_template(template: Json, field: str, more_volumes: Iterable[str] = ()) -> list[StatusCause]:
-    """A pod template: labels, annotations and the pod's spec."""
+    """Check a pod template: labels, annotations and the pod's spec."""
     meta = template.get("metadata") or {}
     causes = names.check_labels(meta.get("labels"), f"{field}.metadata.labels")
     causes += names.check_annotations(meta.get("annotations"), f"{field}.metadata.annotations")
@@ -124,7 +124,7 @@ def check_template(template: Json, field: str, more_volumes: Iterable[str] = ())
 
 
 def check_spec(spec: Json, field: str, more_volumes: Iterable[str] = ()) -> list[StatusCause]:
-    """A PodSpec, after decoding and defaults. Required, enumerated and ranged fields are checked by `rules`.
+    """Check a PodSpec, after decoding and defaults. Required, enumerated and ranged fields are checked by `rules`.
 
     `more_volumes` are names that the pod will get from its workload (claim templates of a StatefulSet).
     """

@@ -27,7 +27,7 @@ _REVIEW_VERSIONS = ("v1", "v1beta1")
 
 
 def check_configuration(obj: Json) -> list[StatusCause]:
-    """A MutatingWebhookConfiguration or ValidatingWebhookConfiguration."""
+    """Check a MutatingWebhookConfiguration or ValidatingWebhookConfiguration."""
     causes: list[StatusCause] = []
     webhooks = obj.get("webhooks") or []
     for index, webhook in enumerate(webhooks):
@@ -83,7 +83,7 @@ def _check_conditions(conditions: list[Json], field: str) -> list[StatusCause]:
 
 
 def check_rule(rule: Json, field: str) -> list[StatusCause]:
-    """A rule with operations and resources, of a webhook or a policy."""
+    """Check a rule with operations and resources, of a webhook or a policy."""
     causes = [
         errors.required(f"{field}.{part}")
         for part in ("operations", "apiGroups", "apiVersions", "resources")
@@ -137,7 +137,7 @@ _NO_AUTHORIZER = "authorizer is not supported by this API server"
 
 
 def check_policy(obj: Json) -> list[StatusCause]:
-    """A ValidatingAdmissionPolicy."""
+    """Check a ValidatingAdmissionPolicy."""
     spec = obj.get("spec") or {}
     causes: list[StatusCause] = []
     constraints = spec.get("matchConstraints")
@@ -168,7 +168,7 @@ def check_policy(obj: Json) -> list[StatusCause]:
 
 
 def _check_variables(variables: list[Json], known: dict[str, CELType]) -> tuple[CELType, list[StatusCause]]:
-    """The type of `variables`; each expression may speak of those before it."""
+    """Return the type of `variables`; each expression may speak of those before it."""
     causes: list[StatusCause] = []
     fields: dict[str, CELType] = {}
     for index, variable in enumerate(variables):
@@ -226,7 +226,7 @@ def _check_match(match: Json, field: str) -> list[StatusCause]:
 
 
 def check_binding(obj: Json) -> list[StatusCause]:
-    """A ValidatingAdmissionPolicyBinding."""
+    """Check a ValidatingAdmissionPolicyBinding."""
     spec = obj.get("spec") or {}
     causes: list[StatusCause] = []
     if not spec.get("policyName"):

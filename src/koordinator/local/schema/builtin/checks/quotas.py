@@ -46,7 +46,7 @@ _LIMIT_TYPES = ("Pod", "Container", "PersistentVolumeClaim")
 
 
 def check_quota(quota: Json) -> list[StatusCause]:
-    """A ResourceQuota."""
+    """Check a ResourceQuota."""
     spec = quota.get("spec") or {}
     hard = spec.get("hard") or {}
     causes: list[StatusCause] = []
@@ -69,7 +69,7 @@ def _is_standard(name: str) -> bool:
 
 
 def _unfit(scope: str, hard: Json) -> list[str]:
-    """The standard resources of a quota that a scope cannot be about."""
+    """Return the standard resources of a quota that a scope cannot be about."""
     fit = _SCOPES.get(scope)
     return [] if fit is None else [name for name in hard if _is_standard(name) and name not in fit]
 
@@ -130,7 +130,7 @@ def _check_scope_selector(selector: Json, spec: Json, hard: Json) -> list[Status
 
 
 def check_limit_range(limit_range: Json) -> list[StatusCause]:
-    """A LimitRange."""
+    """Check a LimitRange."""
     causes: list[StatusCause] = []
     seen: set[str] = set()
     for index, limit in enumerate((limit_range.get("spec") or {}).get("limits") or ()):

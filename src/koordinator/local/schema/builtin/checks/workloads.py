@@ -36,7 +36,7 @@ _STABILIZATION_S_MAX, _PERIOD_S_MAX = 3600, 1800
 
 
 def check_autoscaler(autoscaler: Json) -> list[StatusCause]:
-    """A HorizontalPodAutoscaler of any version."""
+    """Check a HorizontalPodAutoscaler of any version."""
     spec, field = autoscaler.get("spec") or {}, "spec"
     causes: list[StatusCause] = []
     low, high = spec.get("minReplicas"), spec.get("maxReplicas", 0)
@@ -234,12 +234,12 @@ def _check_always_restarts(spec: Json) -> list[StatusCause]:
 
 
 def check_pod_template(obj: Json) -> list[StatusCause]:
-    """A PodTemplate."""
+    """Check a PodTemplate."""
     return pods.check_template(obj.get("template") or {}, "template")
 
 
 def check_deployment(obj: Json) -> list[StatusCause]:
-    """A Deployment."""
+    """Check a Deployment."""
     spec = obj.get("spec") or {}
     causes = _check_selector_and_template(obj, "empty selector is invalid for deployment")
     causes += _check_always_restarts(spec)
@@ -271,13 +271,13 @@ def _check_rolling(rolling: Json, field: str) -> list[StatusCause]:
 
 
 def check_replica_set(obj: Json) -> list[StatusCause]:
-    """A ReplicaSet."""
+    """Check a ReplicaSet."""
     causes = _check_selector_and_template(obj, "empty selector is invalid for deployment")
     return causes + _check_always_restarts(obj.get("spec") or {})
 
 
 def check_replication_controller(obj: Json) -> list[StatusCause]:
-    """A ReplicationController: a plain label map selects."""
+    """Check a ReplicationController: a plain label map selects."""
     spec = obj.get("spec") or {}
     selector, template = spec.get("selector") or {}, spec.get("template") or {}
     if not selector:
@@ -291,7 +291,7 @@ def check_replication_controller(obj: Json) -> list[StatusCause]:
 
 
 def check_stateful_set(obj: Json) -> list[StatusCause]:
-    """A StatefulSet."""
+    """Check a StatefulSet."""
     causes = _check_selector_and_template(obj, "empty selector is invalid for statefulset")
     spec = obj.get("spec") or {}
     causes += _check_always_restarts(spec)
@@ -307,7 +307,7 @@ def check_stateful_set(obj: Json) -> list[StatusCause]:
 
 
 def check_daemon_set(obj: Json) -> list[StatusCause]:
-    """A DaemonSet."""
+    """Check a DaemonSet."""
     causes = _check_selector_and_template(obj, "empty selector is invalid for daemonset")
     spec = obj.get("spec") or {}
     causes += _check_always_restarts(spec)
@@ -327,7 +327,7 @@ def check_daemon_set(obj: Json) -> list[StatusCause]:
 
 
 def check_job(obj: Json) -> list[StatusCause]:
-    """A Job."""
+    """Check a Job."""
     spec = obj.get("spec") or {}
     causes: list[StatusCause] = []
     selector = spec.get("selector")
@@ -366,7 +366,7 @@ def _check_job_spec(spec: Json, field: str) -> list[StatusCause]:
 
 
 def check_cron_job(obj: Json) -> list[StatusCause]:
-    """A CronJob."""
+    """Check a CronJob."""
     spec, name = obj.get("spec") or {}, (obj.get("metadata") or {}).get("name", "")
     causes: list[StatusCause] = []
     if len(name) > _CRON_NAME_MAX:
@@ -402,7 +402,7 @@ _STATEFUL_MUTABLE = frozenset(
 
 
 def check_stateful_set_update(obj: Json, old: Json) -> list[StatusCause]:
-    """All but a few fields of a StatefulSet are immutable."""
+    """Check that all but a few fields of a StatefulSet are immutable."""
 
     def fixed(spec: Json) -> Any:
         return tidy({key: value for key, value in spec.items() if key not in _STATEFUL_MUTABLE})
