@@ -1,23 +1,40 @@
-"""Cards of hollow nodes given out with kubectl: shared, whole, with a NIC of the same switch, and asked back."""
+"""Cards of hollow nodes given out with kubectl: shared, whole, joined by NVSwitches, with NICs of the same switches and
+CPUs of the same NUMA node; broken, deleted, and asked back by pods that matter more."""
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, started, until, with_kubectl
+from tests.e2e.cluster import Cluster, scheduler_config, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=120)
 
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
+HINT = "scheduling.koordinator.sh/device-allocate-hint"
 JOINT = "scheduling.koordinator.sh/device-joint-allocate"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One node of four GPUs and two NICs; the manager sums them on the node."""
-    found = started(tmp_path_factory.mktemp("devices"), "--nodes", "1", "--gpus", "4", "--rdma", "2")
+    """One node of four GPUs and two NICs, where pods that matter more may take the place of others."""
+    folder = tmp_path_factory.mktemp("devices")
+    config = scheduler_config(folder, enablePreemption="true")
+    yield from with_cards(folder, "--gpus", "4", "--rdma", "2", "--scheduler-config", str(config))
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One node of eight GPUs that NVSwitches join, and eight NICs."""
+    folder = tmp_path_factory.mktemp("joined")
+    yield from with_cards(folder, "--gpus", "8:H100", "--rdma", "8", "--partitions")
+
+
+def with_cards(folder: Path, *arguments: str) -> Iterator[Cluster]:
+    """A cluster of one node once the manager has summed its cards there."""
+    found = started(folder, "--nodes", "1", *arguments)
     until(
         lambda: "koordinator.sh/gpu-core" in found.get("node", "node-0")["status"]["allocatable"],
         60,
@@ -27,7 +44,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     found.stop()
 
 
-def pod(name: str, limits: dict[str, str], annotations: dict[str, str] | None = None) -> str:
+def pod(
+    name: str,
+    limits: dict[str, str],
+    annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> str:
     container = {
         "name": "main",
         "image": "train",
@@ -37,11 +60,12 @@ def pod(name: str, limits: dict[str, str], annotations: dict[str, str] | None = 
         {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "annotations": annotations or {}},
+            "metadata": {"name": name, "annotations": annotations or {}, "labels": labels or {}},
             "spec": {
                 "schedulerName": "koord-scheduler",
                 "containers": [container],
                 "terminationGracePeriodSeconds": 0,
+                **spec,
             },
         }
     )
@@ -72,6 +96,31 @@ def minors(cluster: Cluster, name: str, device_type: str = "gpu") -> list[int]:
     return [each["minor"] for each in allocated(cluster, name)[device_type]]
 
 
+def explained(cluster: Cluster, name: str, *words: str) -> str:
+    """The explanation of a pod that waits, once it has these words."""
+    said = ""
+
+    def tells() -> bool:
+        nonlocal said
+        said = cluster.koordinator("explain", "pod", name, "--node", "node-0").stdout
+        return all(word in said for word in words)
+
+    try:
+        until(tells, 30, cluster.process)
+    except AssertionError as error:
+        raise AssertionError(f"{words} not in\n{said}") from error
+    return said
+
+
+def annotate(cluster: Cluster, *texts: str) -> None:
+    names = [f"simulation.koordinator.sh/{text}" for text in texts]
+    cluster.kubectl("annotate", "--overwrite", "node", "node-0", *names)
+
+
+def away(cluster: Cluster) -> None:
+    cluster.kubectl("delete", "pods", "--all", "--wait=true")
+
+
 def test_a_card_is_shared_whole_ones_are_not_and_a_pod_waits_for_one(cluster: Cluster) -> None:
     for number in range(4):
         create(cluster, pod(f"share-{number}", share(60)))
@@ -92,7 +141,7 @@ def test_a_card_is_shared_whole_ones_are_not_and_a_pod_waits_for_one(cluster: Cl
     expected = minors(cluster, f"share-{freed}")
     cluster.kubectl("delete", "pod", f"share-{freed}", "--wait=true")
     assert minors(cluster, "whole") == expected
-    cluster.kubectl("delete", "pods", "--all", "--wait=true")
+    away(cluster)
 
 
 def test_two_cards_come_with_the_nic_of_their_switch(cluster: Cluster) -> None:
@@ -106,4 +155,104 @@ def test_two_cards_come_with_the_nic_of_their_switch(cluster: Cluster) -> None:
         kind: {switch_of[kind, n] for n in minors(cluster, "joint", kind)} for kind in ("gpu", "rdma")
     }
     assert switches["gpu"] == switches["rdma"], switches
-    cluster.kubectl("delete", "pods", "--all", "--wait=true")
+    away(cluster)
+
+
+def test_two_halves_share_the_card_that_is_left_and_a_third_reads_why_it_waits(cluster: Cluster) -> None:
+    create(cluster, pod("three", share(300)))
+    (left,) = {0, 1, 2, 3} - set(minors(cluster, "three"))
+    create(cluster, pod("first", share(50)))
+    create(cluster, pod("second", share(50)))
+    assert minors(cluster, "first") == minors(cluster, "second") == [left]
+
+    create(cluster, pod("third", share(50)))
+    explained(cluster, "third", "DeviceShare", f"gpu {left} gpu-core 0")
+    away(cluster)
+
+
+def test_a_card_breaks_while_a_pod_waits_for_it_and_comes_back(cluster: Cluster) -> None:
+    create(cluster, pod("three", share(300)))
+    (left,) = {0, 1, 2, 3} - set(minors(cluster, "three"))
+    annotate(cluster, f"unhealthy-devices=gpu/{left}")
+    until(lambda: not cluster.get("device", "node-0")["spec"]["devices"][left]["health"], 30, cluster.process)
+    create(cluster, pod("waits", share(100)))
+    explained(cluster, "waits", f"gpu {left} is not healthy")
+
+    annotate(cluster, "unhealthy-devices-")
+    assert minors(cluster, "waits") == [left]
+    away(cluster)
+
+
+def test_without_its_device_object_a_node_gives_out_nothing_more(cluster: Cluster) -> None:
+    create(cluster, pod("before", share(100)))
+    held = minors(cluster, "before")
+    annotate(cluster, "device-reports=off")
+    cluster.kubectl("delete", "device", "node-0")
+    create(cluster, pod("waits", share(100)))
+    explained(cluster, "waits", "gpu 0 is not healthy", "gpu 1 is not healthy")
+
+    annotate(cluster, "device-reports-")
+    assert set(minors(cluster, "waits")).isdisjoint(held), "what a pod holds stays booked"
+    away(cluster)
+
+
+def test_a_pod_that_matters_more_takes_the_card_of_another(cluster: Cluster) -> None:
+    create(cluster, pod("three", share(300), priorityClassName="koord-prod"))
+    create(cluster, pod("little", share(100), priorityClassName="koord-batch"))
+    card = minors(cluster, "little")
+    create(cluster, pod("waits", share(100), priorityClassName="koord-batch"))
+    explained(cluster, "waits", f"gpu {card[0]} gpu-core 0")
+
+    create(cluster, pod("much", share(100), priorityClassName="koord-prod"))
+    assert minors(cluster, "much") == card
+    assert "little" not in cluster.kubectl("get", "pods", "-o", "name")
+    away(cluster)
+
+
+def test_cards_cpus_and_memory_come_from_one_numa_node(cluster: Cluster) -> None:
+    numa = {"scheduling.koordinator.sh/numa-topology-spec": '{"numaTopologyPolicy":"SingleNUMANode"}'}
+    bound = {"labels": {"koordinator.sh/qosClass": "LSR"}, "priorityClassName": "koord-prod"}
+    create(cluster, pod("aligned", {**share(200), "cpu": "4"}, numa, **bound))
+    devices = cluster.get("device", "node-0")["spec"]["devices"]
+    of_card = {one.get("minor", 0): one["topology"]["nodeID"] for one in devices if one["type"] == "gpu"}
+    nodes = {of_card[minor] for minor in minors(cluster, "aligned")}
+    status = json.loads(
+        cluster.get("pod", "aligned")["metadata"]["annotations"]["scheduling.koordinator.sh/resource-status"]
+    )
+    assert nodes == {each["node"] for each in status["numaNodeResources"]}
+    assert len(status["cpuset"]) >= len("0-3")
+
+    create(cluster, pod("too-wide", {**share(300), "cpu": "4"}, numa, **bound))
+    explained(cluster, "too-wide", "NUMA")
+    away(cluster)
+
+
+def test_eight_cards_come_with_functions_of_the_nics_of_their_switches(joined: Cluster) -> None:
+    wishes = {
+        JOINT: json.dumps({"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}),
+        HINT: json.dumps({"rdma": {"allocateStrategy": "RequestsAsCount", "vfSelector": {}}}),
+    }
+    create(joined, pod("all", {**share(800), "koordinator.sh/rdma": "8"}, wishes))
+    held = allocated(joined, "all")
+    assert [one["minor"] for one in held["gpu"]] == [one["minor"] for one in held["rdma"]] == list(range(8))
+    functions = [one["extension"]["vfs"] for one in held["rdma"]]
+    assert all(len(of_card) == 1 for of_card in functions)
+    assert len({of_card[0]["busID"] for of_card in functions}) == 8
+
+    create(joined, pod("one", {**share(100), "koordinator.sh/rdma": "1"}, wishes))
+    explained(joined, "one", "gpu 0 gpu-core 0", "rdma 0 rdma 99")
+    away(joined)
+
+
+def test_cards_that_nvswitches_join_are_given_out_in_partitions(joined: Cluster) -> None:
+    create(joined, pod("pair", share(200)))
+    create(joined, pod("four", share(400)))
+    pair, four = minors(joined, "pair"), minors(joined, "four")
+    assert pair[0] % 2 == 0 and pair[1] == pair[0] + 1
+    assert four in ([0, 1, 2, 3], [4, 5, 6, 7])
+
+    create(joined, pod("odd", share(300)))
+    explained(joined, "odd", "node(s) Unsupported number of GPU requests")
+    create(joined, pod("another", share(400)))
+    explained(joined, "another", "Insufficient Partitioned GPU Devices")
+    away(joined)

@@ -152,7 +152,14 @@ def test_broken_cards_and_missing_reports_are_what_the_annotations_of_a_node_say
             await annotate(w, unhealthy_devices="gpu/1, rdma/0")
             assert await health(w) == [True, False, False]
             device = await w.cluster.get(Device, "node-0")
-            assert [one.reason for one in device.spec.devices[1].conditions] == ["Xid79"]
+            (condition,) = device.spec.devices[1].conditions
+            assert (condition.reason, condition.last_transition_time[:2]) == ("Xid79", "20")
+
+            await asyncio.sleep(60)
+            await annotate(w, unhealthy_devices="gpu/1")
+            await health(w)
+            device = await w.cluster.get(Device, "node-0")
+            assert device.spec.devices[1].conditions == [condition], "it broke when it broke"
 
             await annotate(w, unhealthy_devices=None)
             await w.cluster.delete(Device, "node-0")

@@ -1,6 +1,7 @@
 """Cards of hollow nodes: the Device object, what is wrong with them, and what pods use of them."""
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from koordinator.api.annotations.device import (
     NodePartitionPolicy,
 )
 from koordinator.api.core import Node
-from koordinator.api.device import Device
+from koordinator.api.device import Device, DeviceInfo
 from koordinator.api.meta import ObjectMeta, OwnerReference
 from koordinator.koordlet.report import device
 from koordinator.koordlet.report.device import GPU, RDMACard
@@ -79,8 +80,18 @@ def owner(node: Node) -> OwnerReference:
     )
 
 
-def report(shape: NodeShape, node: Node, faults: DeviceFaults = NO_FAULTS) -> Device | None:
-    """Return the Device object of a node with cards; None for one without, and where nobody reports."""
+def report(
+    shape: NodeShape,
+    node: Node,
+    faults: DeviceFaults = NO_FAULTS,
+    *,
+    now: str = "",
+    known: Sequence[DeviceInfo] = (),
+) -> Device | None:
+    """Return the Device object of a node with cards; None for one without, and where nobody reports.
+
+    Conditions changed at `now` unless the last report, `known`, has them already.
+    """
     if not shape.has_devices or faults.is_silent:
         return None
     found = device.report(
@@ -89,14 +100,16 @@ def report(shape: NodeShape, node: Node, faults: DeviceFaults = NO_FAULTS) -> De
         [_rdma(shape, number, faults) for number in range(shape.rdma_cards)],
         gpu_model=device.common_model([shape.gpu_model or GPU_MODEL]) if shape.gpus else "",
         driver_version=GPU_DRIVER,
+        now=now,
     )
+    cards = device.with_old_times(found.devices, known)
     own, annotations = dict(found.labels), {}
     if shape.has_partitions:
         own[labels.GPU_PARTITION_POLICY] = NodePartitionPolicy.HONOR
         annotations[GPU_PARTITIONS.key] = GPU_PARTITIONS.encode(partitions(shape.gpus))
     meta = ObjectMeta(name=shape.name, labels=own, annotations=annotations, owner_references=[owner(node)])
     empty = Device(metadata=meta)
-    return msgspec.structs.replace(empty, spec=msgspec.structs.replace(empty.spec, devices=found.devices))
+    return msgspec.structs.replace(empty, spec=msgspec.structs.replace(empty.spec, devices=cards))
 
 
 def partitions(gpus: int) -> dict[int, list[GPUPartition]]:

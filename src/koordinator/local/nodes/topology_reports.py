@@ -14,8 +14,9 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
 from koordinator.api.meta import to_wire
 from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.clock import rfc3339
 from koordinator.cluster import errors
-from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.informer import Informer, InformerFactory
 from koordinator.cluster.protocol import Cluster
 from koordinator.host import sysfs
 from koordinator.host.sysfs import HostCPUTopology, Processor
@@ -84,8 +85,10 @@ class TopologyReports:
         self._alike: dict[_Machine, NodeResourceTopology] = {}
         self._stored = factory.informer(NodeResourceTopology)
         self._stored.add_handler(on_delete=lambda obj: self._want(obj.metadata.name))
+        self._cards: Informer[Device] | None = None
         if any(shape.has_devices for shape in fleet.shapes):
-            factory.informer(Device).add_handler(on_delete=lambda obj: self._want(obj.metadata.name))
+            self._cards = factory.informer(Device)
+            self._cards.add_handler(on_delete=lambda obj: self._want(obj.metadata.name))
         factory.informer(Node).add_handler(
             self._node_changed, lambda _, new: self._node_changed(new), self._node_gone
         )
@@ -149,7 +152,16 @@ class TopologyReports:
             self._want(wanted.metadata.name)  # the cache is behind
 
     async def _write_devices(self, row: int, node: Node) -> None:
-        device = devices.report(self._fleet.shapes[row], node, self._faults.get(row, NO_FAULTS))
+        if self._cards is None:
+            return
+        known = self._cards.get(node.metadata.name)
+        device = devices.report(
+            self._fleet.shapes[row],
+            node,
+            self._faults.get(row, NO_FAULTS),
+            now=rfc3339(self._cluster.clock.now()),
+            known=known.spec.devices if known is not None else (),
+        )
         if device is None:
             return
         body = to_wire(device)
