@@ -152,8 +152,8 @@ class ReservationLedger(RowKeeper):
         """Pod on a node → the reservation that it uses, known or not."""
         self._users: dict[str, dict[str, int]] = {}
         """Reservation → its pods, with their rows."""
-        self._assumed: set[str] = set()
-        """Pods whose use was decided here and is not confirmed yet."""
+        self._assumed: dict[str, bool] = {}
+        """Pods whose use was decided here and is not confirmed yet, and whether it is written on them."""
         self._aside: dict[str, str] = {}
 
     # Reading
@@ -186,10 +186,6 @@ class ReservationLedger(RowKeeper):
     def used_by(self, pod_uid: str) -> str | None:
         """Return the uid of the reservation that a pod on a node uses."""
         return self._used.get(pod_uid)
-
-    def is_assumed(self, pod_uid: str) -> bool:
-        """Return whether the use was decided here, and not read from the pod."""
-        return pod_uid in self._assumed
 
     def is_in_table(self, record: ReservationRecord) -> bool:
         """Return whether the reserve pod counts at this moment: within trials it may not."""
@@ -234,14 +230,22 @@ class ReservationLedger(RowKeeper):
 
     def use(self, pod: PodInfo, uid: str) -> None:
         """Let a pod that is assumed on a node use a reservation."""
-        self._assumed.add(pod.uid)
+        self._assumed[pod.uid] = False
         self._set_use(pod.uid, uid)
 
-    def drop(self, pod_uid: str) -> None:
-        """Undo `use`; nothing when there is nothing to undo."""
+    def wrote(self, pod_uid: str) -> None:
+        """The use is being written on the pod."""
         if pod_uid in self._assumed:
-            self._assumed.discard(pod_uid)
-            self._set_use(pod_uid, None)
+            self._assumed[pod_uid] = True
+
+    def drop(self, pod_uid: str) -> str:
+        """Undo `use`; return the uid of the reservation that is written on the pod all the same, empty for none."""
+        is_written = self._assumed.pop(pod_uid, None)
+        if is_written is None:
+            return ""
+        uid = self._used.get(pod_uid, "")
+        self._set_use(pod_uid, None)
+        return uid if is_written else ""
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         if self._table.is_trial:
@@ -257,7 +261,7 @@ class ReservationLedger(RowKeeper):
         if labels.RESERVE_POD in new.pod.metadata.annotations:
             self._placed(row, new.uid)
         elif not self._is_assumed(new.uid):
-            self._assumed.discard(new.uid)
+            self._assumed.pop(new.uid, None)
             self._follow_annotation(new)
             if not old.asks_like(new):
                 self._recount_of(new.uid)
@@ -271,7 +275,7 @@ class ReservationLedger(RowKeeper):
             if self._table.is_trial:
                 self._aside[pod.uid] = self._used[pod.uid]
             else:
-                self._assumed.discard(pod.uid)
+                self._assumed.pop(pod.uid, None)
             self._set_use(pod.uid, None, row)
 
     def _back(self, pod: PodInfo) -> None:

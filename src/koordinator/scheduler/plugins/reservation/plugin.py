@@ -36,7 +36,6 @@ from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     Mask,
-    PostBindPlugin,
     PostFilterPlugin,
     PostFilterResult,
     PreBindPlugin,
@@ -66,6 +65,7 @@ from koordinator.scheduler.table.trial import Trial
 
 _OTHER_NODE = unresolvable("node(s) didn't match the nodeName specified by reservation")
 _CONFLICT = unresolvable("node(s) reservation allocate policy conflict")
+_RESERVE_REFUSALS = (_OTHER_NODE, _CONFLICT)
 _PLAIN = Nomination()
 _ANNOTATIONS = (labels.RESERVATION_AFFINITY, labels.EXACT_MATCH_RESERVATION)
 FEW = 64
@@ -92,7 +92,6 @@ class ReservationPlugin(
     ReservePlugin[State],
     PreBindPlugin[State],
     BindPlugin[State],
-    PostBindPlugin[State],
     NodeTransformer[State],
     ReservationNominator[State],
     ReservationCache[State],
@@ -132,10 +131,6 @@ class ReservationPlugin(
         )
         self._nominated: dict[str, tuple[str, str]] = {}
         """Pod → its node, and the uid of the reservation that it is to use there."""
-        self._written: dict[str, str] = {}
-        """Pods whose annotation is written, and that are not known to be bound."""
-        self._statuses: list[Status] = [NONE_MATCHED, _OTHER_NODE, _CONFLICT]
-        self._code_of = {status: code for code, status in enumerate(self._statuses, 1)}
         self._writer = ReservationWriter(handle, self.store)
         self._controller = ReservationController.of(args, handle)
         handle.on_failure(self._failed)
@@ -215,21 +210,22 @@ class ReservationPlugin(
             return codes
         if state.node_name:
             row = self._table.row_of(state.node_name)
-            codes[rows != (-1 if row is None else row)] = self._code(_OTHER_NODE)
+            codes[rows != (-1 if row is None else row)] = 1 + _RESERVE_REFUSALS.index(_OTHER_NODE)
         for index in _positions(rows, self.ledger.rows):
             there = self.ledger.at(int(rows[index]))
             policies = [r.reservation.spec.allocate_policy for r in there if r.availability.is_matchable]
             if codes[index] == 0 and fit.is_policy_conflict(state.policy, policies):
-                codes[index] = self._code(_CONFLICT)
+                codes[index] = 1 + _RESERVE_REFUSALS.index(_CONFLICT)
         return codes
 
     def _filter_owner(self, state: OwnerState, rows: Rows) -> ReasonCodes:
-        none = self._code(NONE_MATCHED) if state.asked.must_reserve and not state.asked.is_ignoring else 0
+        is_needed = state.asked.must_reserve and not state.asked.is_ignoring
+        none = state.code_of(NONE_MATCHED) if is_needed else 0
         codes = np.full(rows.size, none, np.uint16)
         for index in _positions(rows, self._rows_with_own(state)):
             row = int(rows[index])
             asked = partial(self._asked, state, state.pod, self._states(state, state.pod), row)
-            codes[index] = self._code(self.judge.verdict(state, row, asked))
+            codes[index] = state.code_of(self.judge.verdict(state, row, asked))
         return codes
 
     def _asked(
@@ -242,18 +238,8 @@ class ReservationPlugin(
         status: Status = extensions.filter_reservation(states, pod, record.reservation, row)
         return status
 
-    def _code(self, status: Status) -> int:
-        """Return the number of a refusal; 0 for success."""
-        if status.is_success:
-            return 0
-        code = self._code_of.get(status)
-        if code is None:
-            self._statuses.append(status)
-            code = self._code_of[status] = len(self._statuses)
-        return code
-
     def refusal(self, state: State, code: int) -> Status:
-        return self._statuses[code - 1]
+        return state.statuses[code - 1] if isinstance(state, OwnerState) else _RESERVE_REFUSALS[code - 1]
 
     def pods_matter(self, state: State, rows: Rows) -> Mask:
         matter = np.zeros(rows.size, np.bool_)
@@ -399,10 +385,9 @@ class ReservationPlugin(
         return SUCCESS
 
     def unreserve(self, state: State, pod: PodInfo, node_name: str) -> None:
-        uid = self.ledger.used_by(pod.uid) if self.ledger.is_assumed(pod.uid) else None
-        self.ledger.drop(pod.uid)
-        if self._written.pop(pod.uid, None) is not None and uid is not None:
-            self._writer.take_back(pod.pod, uid, node_name)
+        written = self.ledger.drop(pod.uid)
+        if written:
+            self._writer.take_back(pod.pod, written, node_name)
 
     async def pre_bind(self, state: State, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
         uid = self.ledger.used_by(pod.uid)
@@ -412,14 +397,11 @@ class ReservationPlugin(
         if record is not None:
             allocated = ReservationAllocated(name=record.name, uid=record.uid)
             patch.annotations[labels.RESERVATION_ALLOCATED] = RESERVATION_ALLOCATED.encode(allocated)
-            self._written[pod.uid] = record.uid
+            self.ledger.wrote(pod.uid)
         elif labels.RESERVATION_ALLOCATED in pod.pod.metadata.annotations:
             # Left from an attempt that did not succeed: it uses no reservation.
             patch.annotations[labels.RESERVATION_ALLOCATED] = None
         return SUCCESS
-
-    def post_bind(self, pod: PodInfo, node_name: str) -> None:
-        self._written.pop(pod.uid, None)
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
         if not pod_labels.is_reserve_pod(pod.pod.metadata.annotations):

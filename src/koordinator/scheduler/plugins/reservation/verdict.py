@@ -26,6 +26,9 @@ from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
 NONE_MATCHED = unresolvable(fit.NONE_MATCHED)
+NONE_MEETS = unschedulable(fit.NONE_MEETS)
+CODES_MAX = 40_000
+"""Texts that a class of pods tells apart; codes have two bytes."""
 
 
 class OwnerState:
@@ -43,10 +46,25 @@ class OwnerState:
         )
         self.requests: Amounts = pod_resources.requests(pod.pod) if wish.exact_names else {}
         self.status = SUCCESS
+        self.statuses = [NONE_MATCHED, NONE_MEETS]
+        """Refusals met so far; a code is the position of one, from 1."""
+        self._codes = {NONE_MATCHED: 1, NONE_MEETS: 2}
         self.plugins: dict[str, Any] | None = None
         """States of the plugins that have a say about single reservations."""
         self.orders: dict[int, int] = {}
         """Smallest order among the nominees by row, where there is one."""
+
+    def code_of(self, status: Status) -> int:
+        """Return the number of a refusal; 0 for success."""
+        if status.is_success:
+            return 0
+        code = self._codes.get(status)
+        if code is None:
+            if len(self.statuses) == CODES_MAX:
+                return self._codes[NONE_MEETS]
+            self.statuses.append(status)
+            code = self._codes[status] = len(self.statuses)
+        return code
 
 
 class NodeJudge:
