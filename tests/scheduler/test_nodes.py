@@ -382,3 +382,17 @@ def test_a_pod_in_a_new_state_counts_by_its_new_amounts_and_ports_make_others_lo
     assert (table.changes.sequence, table.requested[0][0]) == (sequence + 1, 1000)
     table.assign(info(table, "web", cpu="3"), "a")
     assert (table.requested[0][0], table.pod_count[0], table.free[0][0]) == (3000, 1, 1000)
+
+
+def test_a_trial_brings_the_last_pod_of_a_vanished_node_back_to_where_it_was() -> None:
+    table = table_of("a")
+    one = info(table, "one")
+    row = table.assign(one, "a")
+    table.remove_node("a")
+
+    with trial_of(table) as trial:
+        trial.take(one)
+
+    place = table.place_of("one")
+    assert place is not None
+    assert (place.row, table.name_of(place.row)) == (row, "a")

@@ -448,8 +448,8 @@ class NodeTable:
         self._pods[row] = dict(pods)
 
     def _free_if_unused(self, row: int) -> None:
-        if self._nodes[row] is not None or self._pods[row]:
-            return
+        if self.is_trial or self._nodes[row] is not None or self._pods[row]:
+            return  # what a trial takes away comes back
         for keeper in self._keepers:
             keeper.row_freed(row)
         for column in self._columns.values():
