@@ -168,7 +168,11 @@ def test_the_plugins_choice_comes_before_the_queues_order() -> None:
         world.nodes(1)
         await world.settle(15)
         assert Chooser.tried == ["c", "b", "a", "d"]
-        assert "scheduler_next_pod_delete_from_queue_latency_count 3" in world.scheduler.metrics.text()
+        told = world.scheduler.metrics.text()
+        assert "scheduler_next_pod_delete_from_queue_latency_count 3" in told
+        assert "scheduler_next_pod_delete_from_queue_latency_sum 0\n" in told, (
+            "virtual time stands still meanwhile"
+        )
 
     play(story, strict=False, **with_plugins(Chooser))
 
