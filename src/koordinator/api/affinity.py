@@ -1,4 +1,4 @@
-"""The wishes of a pod about its place: selectors, affinity, tolerations, spreading.
+"""Placement constraints of a pod: selectors, affinity, tolerations, spreading.
 
 Views, and whether the terms of a node selector hold; how the rest matches is decided by whoever asks (webhooks,
 controllers, scheduler plugins). `scheduler.label_columns` is the same over many nodes. A condition that cannot be read

@@ -57,7 +57,7 @@ class ExactDeviceRequest(ViewPart, frozen=True, kw_only=True):
 
 
 class DeviceSubRequest(ViewPart, frozen=True, kw_only=True):
-    """One of several wishes, the first of which that can be met counts."""
+    """One of several alternatives; the first that can be met is used."""
 
     name: str = ""
     device_class_name: str = ""

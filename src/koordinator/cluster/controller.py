@@ -78,7 +78,7 @@ class WorkQueue(Generic[K]):
             self._ready.put_nowait(key)
 
     def add_after(self, key: K, delay_s: float) -> None:
-        """Add the key after `delay_s`; of several such wishes the earliest counts."""
+        """Add the key after `delay_s`; of several such requests the earliest counts."""
         if delay_s <= 0.0:
             self.add(key)
             return

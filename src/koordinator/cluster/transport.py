@@ -1,7 +1,7 @@
 """HTTP to an API server: one request at a time, tried again where that is safe.
 
 Connections are pooled and kept alive; the identity is renewed on 401; the client's own rate is limited. Why a
-request got no answer is told in the words of networks rather than those of libraries.
+request got no answer is described in terms of networks rather than those of libraries.
 """
 
 import asyncio

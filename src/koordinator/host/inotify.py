@@ -1,4 +1,4 @@
-"""Directories that come and go, told by the kernel: inotify on the event loop, without threads.
+"""Directories that are created and deleted, by inotify on the event loop, without threads.
 
 The kernel does not tell that a watched group itself has gone, so a directory is watched no more when its parent,
 being watched too, tells so; a group watched alone must be unwatched by whoever knows. Events are hints: after
@@ -21,7 +21,7 @@ from koordinator.host.files import FileProblem, problem_of
 from koordinator.host.syscalls import Syscalls
 
 EVENTS_MAX = 4_096
-"""Events that wait for the reader; more are lost and told as an overflow."""
+"""Length of the event queue; further events are lost and reported as an overflow."""
 
 _HEAD = struct.Struct("=iIII")
 _READ_BYTES = 64 * 1024
@@ -74,7 +74,7 @@ class Inotify:
         return frozenset(self._watches)
 
     def watch(self, directory: str) -> FileProblem | None:
-        """Watch a directory; entries that are there already are not told."""
+        """Watch a directory; existing entries are not reported."""
         try:
             watch = self._syscalls.inotify_add_watch(self._fd, directory, _MASK)
         except OSError as error:

@@ -262,7 +262,7 @@ async def expire(shared: Shared) -> NoReturn:
 
 
 async def flush_audit(shared: Shared) -> NoReturn:
-    """Write audit events; a disk that is full, or gone, is told once."""
+    """Write audit events; log a full or missing disk once."""
     guard = Guard("audit log")
     reported = ""
     while True:
@@ -277,7 +277,7 @@ async def flush_audit(shared: Shared) -> NoReturn:
 class Agent:
     """One node's agent. `run` until cancelled; `shared` is there for whoever serves or looks into it.
 
-    `on_dry_run` makes it a dry run: nothing is changed, on the node or in the cluster; each change is told in a line.
+    `on_dry_run` makes it a dry run: nothing is changed, on the node or in the cluster; each change is one printed line.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The wishes of pods to the node agent: bursting, QoS, network, cache, out-of-memory score, eviction."""
+"""Annotations by which pods configure the node agent: bursting, QoS, network, cache, out-of-memory score, eviction."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The wishes of pods about CPUs and NUMA nodes, what they got, and other hints to the scheduler."""
+"""Annotations by which pods request CPUs and NUMA nodes, their allocations, and other hints to the scheduler."""
 
 import enum
 from collections.abc import Mapping

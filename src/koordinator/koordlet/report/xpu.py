@@ -68,7 +68,7 @@ def parse_files(texts: Mapping[str, str]) -> list[XPUDevice]:
 class XPUFiles:
     """The files of one directory, parsed again when their text changes.
 
-    A file that cannot be read costs nothing but news: its cards stay as it last told them, and those of other files
+    A file that cannot be read costs only updates: its cards keep their last values, and those of other files
     are reported all the same.
     """
 

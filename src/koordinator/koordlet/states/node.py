@@ -32,7 +32,7 @@ UNITS = {
     resources.MID_CPU: "integer",
     resources.MID_MEMORY: "byte",
 }
-"""Units of the lent resources that are told in metrics, 0 where there is none; CPU counts in thousandths of a core."""
+"""Units of the batch resources in metrics, 0 where there is none; CPU counts in thousandths of a core."""
 NODE_UNITS = {resources.CPU: "core", resources.MEMORY: "byte"}
 """Of the node itself, so that what is lent can be seen beside it."""
 
@@ -51,7 +51,7 @@ def own_rng(shared: Shared) -> random.Random:
 
 
 class FollowedState(abc.ABC, Generic[V]):
-    """Follows the objects of one kind that concern this node; its informer has told nothing yet."""
+    """Follows the objects of one kind that concern this node; its informer has delivered nothing yet."""
 
     name: str
     is_required = False

@@ -223,7 +223,7 @@ def corrected_driver(host: Host, driver: Driver) -> Driver:
 TRIGGERED = Rate(per_s=5.0, burst=10)
 """How often the kubelet is asked because of new groups, at most."""
 RESCAN_S = 30.0
-"""How often groups are looked at without being told of a change: watches can be lost."""
+"""How often groups are scanned without an event: watches can be lost."""
 SOON_S = 1.0
 STARTING_TRIES_MAX = 10
 """Right after a group came, the kubelet may list its container without an id: it is asked again so often."""
@@ -311,7 +311,7 @@ class PodsState:
             await bucket.wait()
 
     async def sync(self) -> None:
-        """Ask once. Failures are told in `trouble` and in the log, once."""
+        """Ask once. Failures are reported in `trouble` and in the log, once."""
         try:
             pods = await self._kubelet.pods()
         except KubeletError as error:

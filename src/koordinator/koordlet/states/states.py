@@ -1,4 +1,4 @@
-"""All sources of the view together: started, waited for, told about."""
+"""All sources of the view together: started, awaited, and reported on."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ class StateKeeper(Protocol):
 
     name: str
     synced: asyncio.Event
-    """The source has told something once."""
+    """The source has delivered its first state."""
 
     @property
     def is_required(self) -> bool:
@@ -35,7 +35,7 @@ class StateKeeper(Protocol):
 
 
 TELL_S = 10.0
-"""How often it is told what is being waited for."""
+"""Interval between log lines about sources that are awaited."""
 
 
 class States:

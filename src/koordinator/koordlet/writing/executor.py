@@ -1,4 +1,4 @@
-"""All writes to the host go through here: in order, only where needed, verified, recorded, or only told.
+"""All writes to the host go through here: in order, only where needed, verified and recorded; or only printed.
 
 `update_plan` decides which files are written with what. Here they are read, written and read again; what the kernel
 refuses because the groups have changed meanwhile is planned anew; what remains is a reason in the result, and the next

@@ -152,11 +152,11 @@ class Answered(msgspec.Struct, frozen=True):
     later: Later | None
 
     def post_filter_text(self, found: CycleDiagnosis) -> str:
-        """For people."""
+        """Return the text of the answers, for people."""
         return found.post_filter_text(", ".join(self.texts))
 
     def message_after(self, found: CycleDiagnosis, ended: Status) -> str:
-        """For people, once it is known how what had to be waited for ended."""
+        """Return the text for people after the awaited work has ended with `ended`."""
         return found.post_filter_text(", ".join(texts_with(self.texts, ended)))
 
 
@@ -182,7 +182,7 @@ def ask(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> Answered:
 
 
 def texts_with(texts: tuple[str, ...], status: Status) -> tuple[str, ...]:
-    """Return what is told after one more plugin: who ends the questions speaks alone."""
+    """Return the texts after one more plugin; a plugin that ends the questions replaces all others."""
     said = (status.message,) if status.message else ()
     return said if is_over(status) else (*texts, *said)
 

@@ -248,7 +248,7 @@ class GangFit(AnswerPart, frozen=True, kw_only=True):
     stuck_number: int = 0
     """Counted from 1 in the order of trying."""
     lacks: str = ""
-    """What that one lacks, in words."""
+    """The shortage of that pod, in words."""
     message: str = ""
     """What the scheduler says of that one."""
     reasons: list[ReasonCount] = []

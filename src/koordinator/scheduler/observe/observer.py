@@ -206,7 +206,7 @@ _CODERS: dict[str, Callable[[Any], Code]] = {
     "Score": _success,
     "ScoreExtensionNormalize": _success,
 }
-"""How the code of an answer is told, where it is not by its status."""
+"""The text for the code of an answer, where it differs from its status."""
 
 
 class MonitorOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,7 +80,7 @@ class FilterTransformer(Plugin[S]):
 
 
 class PostFilterTransformer(Plugin[S]):
-    """Hears how PostFilter ended; where the plugin is enabled at postFilter."""
+    """Called with the result of PostFilter; where the plugin is enabled at postFilter."""
 
     @abc.abstractmethod
     def after_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:
@@ -94,7 +94,7 @@ class JobRefusal(msgspec.Struct, frozen=True):
     """The reason why the attempt of a pod ends that cannot be placed with its whole job. `verdict` is what the
     nodes said.
 
-    `status` is told to PostFilter plugins as the refusal of its plugin; `rejected_by` are all whose events can lift it
+    PostFilter plugins get `status` as the refusal of its plugin; `rejected_by` are all whose events can lift it
     when they ask about the pod `about`.
     """
 
@@ -115,7 +115,7 @@ class SharedFailure(msgspec.Struct, frozen=True):
 
     @property
     def post_filter_text(self) -> str:
-        """Return what is told behind the message."""
+        """Return the text that follows the message."""
         return ", ".join(filter(None, (self.post_filter_message, str(self.suggestion or ""))))
 
 

@@ -464,7 +464,7 @@ class BindPlugin(Plugin[S]):
 
 
 class PostBindPlugin(Plugin[S]):
-    """Is told about bound pods."""
+    """Called after a pod is bound."""
 
     @abc.abstractmethod
     def post_bind(self, pod: PodInfo, node_name: str) -> None: ...

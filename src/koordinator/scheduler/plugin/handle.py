@@ -96,7 +96,7 @@ def nomination_after(status: Status, node_name: str, nominated_node: str | None)
 
 
 class Watch(msgspec.Struct, Generic[T], frozen=True):
-    """Objects that a plugin wants to be told about. Of pods it hears before the queue does."""
+    """Handlers for objects that a plugin watches. Those for pods are called before the queue's."""
 
     view: type[T]
     on_add: Callable[[T], Any]
