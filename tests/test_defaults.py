@@ -9,11 +9,15 @@ import msgspec
 import pytest
 
 from koordinator.api import kinds
+from koordinator.api.config_text import LeaderElection
 from koordinator.descheduler.config.checks import MovingArgs
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs
 from koordinator.descheduler.config.migration import ArbitrationArgs, MigrationControllerArgs
 from koordinator.descheduler.config.node_plugins import FragmentationAwareArgs
+from koordinator.descheduler.configuration import ClientConnection as DeschedulerClientConnection
+from koordinator.descheduler.configuration import DeschedulerConfig
 from koordinator.descheduler.plugins.stock.pod_state import RemoveFailedPodsArgs
+from koordinator.descheduler.plugins.stock.spread import SpreadArgs
 from koordinator.koordlet.config import (
     AgentConfig,
     AuditConfig,
@@ -38,7 +42,7 @@ from koordinator.manager.options import (
 from koordinator.manager.tidal.plan import LoadRule, TidalPool
 from koordinator.manager.webhooks.configuration import WebhookService, WebhookSettings
 from koordinator.scheduler.auditor.history import AuditLimits
-from koordinator.scheduler.config.config import ClientConnection, LeaderElection, SchedulerConfig
+from koordinator.scheduler.config.config import ClientConnection, SchedulerConfig
 from koordinator.scheduler.config.default_plugins import (
     CoschedulingArgs,
     ElasticQuotaArgs,
@@ -70,6 +74,7 @@ DEFAULTS: dict[type[msgspec.Struct], dict[str, Any]] = {
         "evict_qps": 10,
         "evict_burst": 1,
     },
+    SpreadArgs: {"topology_balance_node_fit": True},
     RemoveFailedPodsArgs: {"min_pod_lifetime_seconds": 3600},
     AgentConfig: {"series_retention_s": 43200.0},
     AuditConfig: {"verbose": 3, "disk_mb_max": 16, "readers_max": 4, "events_max": 2048},
@@ -155,6 +160,8 @@ DEFAULTS: dict[type[msgspec.Struct], dict[str, Any]] = {
     },
     ClientConnection: {"burst": 100},
     LeaderElection: {"leader_elect": True},
+    DeschedulerClientConnection: {"qps": 50.0, "burst": 100},
+    DeschedulerConfig: {"enable_profiling": True, "enable_contention_profiling": True},
     SchedulerConfig: {
         "parallelism": 16,
         "pod_initial_backoff_seconds": 1,
