@@ -1,6 +1,7 @@
 """Share code among the stock strategies. Pure. Source: behaviour/descheduler 12.0 and 12.2."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from koordinator.api import qos
 from koordinator.api.affinity import LabelSelector
@@ -26,6 +27,25 @@ def selection(args: CommonArgs, may_evict: MayEvict) -> MayEvict:
     """Namespace, label selector and profile filter. Raises: ProtocolError for a bad selector."""
     pod_filter.check_namespaces(args.namespaces, "namespaces")
     return pod_filter.compose(args.namespaces, (), may_evict, args.label_selector)
+
+
+class PodsByLabel:
+    """Pods of one pass, so that a selector looks at those only that carry one of its labels."""
+
+    def __init__(self, pods: Iterable[Pod]) -> None:
+        self._of_namespace: defaultdict[str, list[Pod]] = defaultdict(list)
+        self._of_label: defaultdict[tuple[str, str, str], list[Pod]] = defaultdict(list)
+        for pod in pods:
+            namespace = pod.metadata.namespace
+            self._of_namespace[namespace].append(pod)
+            for key, text in pod.metadata.labels.items():
+                self._of_label[namespace, key, text].append(pod)
+
+    def candidates(self, namespace: str, selector: LabelSelector) -> Sequence[Pod]:
+        """Return pods of the namespace among which are all that match."""
+        for key, text in selector.match_labels.items():
+            return self._of_label.get((namespace, key, text), ())
+        return self._of_namespace.get(namespace, ())
 
 
 def age_s(pod: Pod, now_s: float) -> int:

@@ -8,11 +8,12 @@ RemovePodsViolatingTopologySpreadConstraint: how many pods each topology domain 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
 from koordinator.api import tolerations
-from koordinator.api.affinity import PodAffinityTerm, Taint
+from koordinator.api.affinity import LabelSelector, PodAffinityTerm, Taint
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.descheduler import facts, node_fit, pod_filter
@@ -167,6 +168,7 @@ class _Neighbours:
 
     def __init__(self, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> None:
         self._pods = {pod.key: pod for pod in pods}
+        self._by_label = common.PodsByLabel(self._pods.values())
         self._nodes = nodes
         self._known: dict[bytes, defaultdict[str, _Domain]] = {}
 
@@ -200,7 +202,10 @@ class _Neighbours:
         if (found := self._known.get(key)) is None:
             found = self._known[key] = defaultdict(dict)
             matches = node_fit.term_matcher(pod, term)
-            for other in self._pods.values():
+            selector = term.label_selector or LabelSelector()
+            for other in chain.from_iterable(self._by_label.candidates(one, selector) for one in namespaces):
+                if other.key not in self._pods:
+                    continue
                 domain = self._nodes[other.spec.node_name].metadata.labels.get(term.topology_key)
                 if domain is not None and matches(other):
                     found[domain][other.key] = other.metadata.name
@@ -250,7 +255,8 @@ def duplicates(
     for group in groups:
         for key, pods in group.items():
             total[key] += pods
-    feasible = {key: feasible_nodes(pods, nodes) for key, pods in total.items()}
+    places = _Places(nodes)
+    feasible = {key: places.count(pods) for key, pods in total.items()}
     found: list[Pod] = []
     for group in groups:
         for key, pods in group.items():
@@ -259,26 +265,31 @@ def duplicates(
     return found
 
 
-def feasible_nodes(pods: Iterable[Pod], nodes: Sequence[Node]) -> int:
-    """Return nodes that some shape of the pods may be on; a shape with only one adds none."""
-    found: set[str] = set()
-    shapes = {
-        (
-            tuple(pod.spec.tolerations),
-            repr(pod.spec.node_selector),
-            repr(node_fit.required_affinity(pod)),
-        ): pod
-        for pod in pods
-    }
-    for pod in shapes.values():
-        own = {
-            node.metadata.name
-            for node in nodes
-            if node_fit.bears_taints(pod, node) and node_fit.selects(pod, node)
-        }
-        if len(own) > 1:
-            found |= own
-    return len(found)
+class _Places:
+    """Nodes that pods may be on, worked out once for each shape of pods."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._known: dict[bytes, frozenset[str]] = {}
+
+    def count(self, pods: Iterable[Pod]) -> int:
+        """Return how many nodes some shape of the pods may be on; a shape with only one adds none."""
+        found: set[str] = set()
+        for own in {self._of(pod) for pod in pods}:
+            if len(own) > 1:
+                found |= own
+        return len(found)
+
+    def _of(self, pod: Pod) -> frozenset[str]:
+        shape = (pod.spec.tolerations, pod.spec.node_selector, node_fit.required_affinity(pod))
+        key = msgspec.json.encode(shape)
+        if key not in self._known:
+            self._known[key] = frozenset(
+                node.metadata.name
+                for node in self._nodes
+                if node_fit.bears_taints(pod, node) and node_fit.selects(pod, node)
+            )
+        return self._known[key]
 
 
 def _owner_key(pod: Pod) -> OwnerKey:

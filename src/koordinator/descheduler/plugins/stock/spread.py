@@ -55,8 +55,11 @@ def surplus_pods(
     rooms = Rooms(nodes, pods_of)
     found: dict[str, Pod] = {}
     for _, pods in sorted(by_namespace.items()):
+        by_label = common.PodsByLabel(pods)
         for rule in _rules(pods, kinds, selected):
-            for pod in _surplus(rule, pods, nodes, rooms, selected, args.topology_balance_node_fit):
+            selector = rule.constraint.label_selector or LabelSelector()
+            alike = by_label.candidates(rule.pod.metadata.namespace, selector)
+            for pod in _surplus(rule, alike, nodes, rooms, selected, args.topology_balance_node_fit):
                 found[pod.key] = pod
     return list(found.values())
 
