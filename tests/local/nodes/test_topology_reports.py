@@ -7,12 +7,14 @@ import pytest
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
+from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import Clock
 from koordinator.cluster import errors
 from koordinator.local.nodes import devices, topology_reports
 from koordinator.local.nodes.fleet import NodeShape
 from koordinator.local.nodes.hollow import HollowConfig
+from koordinator.local.nodes.pod_shape import CardUse
 from koordinator.simulate.virtual_time import run_virtual
 from tests.local.nodes.world import World, world
 
@@ -182,3 +184,43 @@ def test_joined_gpus_are_reported_in_partitions() -> None:
     table = json.loads(device.metadata.annotations["scheduling.koordinator.sh/gpu-partitions"])
     minors = {size: [one["minors"] for one in of_size] for size, of_size in table.items()}
     assert minors == {"1": [[0], [1], [2], [3]], "2": [[0, 1], [2, 3]], "4": [[0, 1, 2, 3]]}
+
+
+def test_what_pods_use_of_their_gpus_is_reported_and_takes_turns_where_it_is_too_much() -> None:
+    shape = NodeShape(name="n", gpus=2)
+    pods = {7: {0: CardUse(90.0, 2.0**30)}, 8: {0: CardUse(60.0, 2.0**31), 1: CardUse(50.0, 0.0)}}
+    use = devices.use_of(shape, pods)
+    core, memory = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory"
+    assert [one.resources[core] for one in use.node] == ["100", "50"]
+    assert [one.resources[memory] for one in use.node] == ["3Gi", "0"]
+    assert [one.resources[core] for slot in (7, 8) for one in use.pods[slot]] == ["60", "40", "50"]
+    assert [one.minor for one in use.pods[8]] == [0, 1]
+
+
+def test_node_metrics_tell_the_gpu_use_of_pods_as_their_behaviour_says() -> None:
+    async def main(clock: Clock) -> None:
+        async with world(clock, gpus=1) as w:
+            given = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "40Gi"}
+            body = {
+                "metadata": {
+                    "name": "infer",
+                    "annotations": {
+                        "scheduling.koordinator.sh/device-allocated": json.dumps(
+                            {"gpu": [{"minor": 0, "resources": given}]}
+                        ),
+                        "simulation.koordinator.sh/behaviour": '{"gpuCoreRatio":0.4,"gpuMemoryRatio":0.5}',
+                    },
+                },
+                "spec": {"nodeName": "node-0", "containers": [{"name": "c", "image": "x"}]},
+            }
+            await w.cluster.create(NodeMetric, {"metadata": {"name": "node-0"}})
+            await w.cluster.create(Pod, body, "default")
+            await asyncio.sleep(200)
+            status = (await w.cluster.get(NodeMetric, "node-0")).status
+            (pod,) = status.pods_metric
+            assert pod.pod_usage.devices[0].resources["koordinator.sh/gpu-core"] == "20"
+            assert pod.pod_usage.devices[0].resources["koordinator.sh/gpu-memory"] == "20Gi"
+            assert status.node_metric is not None
+            assert status.node_metric.node_usage.devices == pod.pod_usage.devices
+
+    run_virtual(main)

@@ -80,7 +80,7 @@ async def world(
     nodes: int = 1,
     policy: FleetPolicy | None = None,
     config: HollowConfig | None = None,
-    **size: int,
+    **size: Any,
 ) -> AsyncIterator[World]:
     """Nodes that run until the block ends; unexpected exceptions end it, too."""
     shapes = [NodeShape(name=f"node-{row}", **size) for row in range(nodes)]

@@ -286,7 +286,7 @@ class _Report:
             core = self._value(core_kind, at, window_ms, how)
             memory = self._value(memory_kind, at, window_ms, how)
             if core is not None and memory is not None:
-                found.append(_device(gpu, core, memory))
+                found.append(device_usage(gpu, core, memory))
         return found
 
     def _value(
@@ -296,7 +296,8 @@ class _Report:
         return self._store.query(kind, start_ms, self._now_ms, properties).aggregate(how)
 
 
-def _device(gpu: KnownGPU, core_percent: float, memory_bytes: float) -> DeviceInfo:
+def device_usage(gpu: KnownGPU, core_percent: float, memory_bytes: float) -> DeviceInfo:
+    """Return the entry of a card in a usage: its compute in percent, and its memory."""
     ratio_percent = int(100 * memory_bytes / gpu.memory_bytes) if gpu.memory_bytes > 0 else 0
     amounts = {
         resources.GPU_CORE: str(int(core_percent)),

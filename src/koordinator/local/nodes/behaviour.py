@@ -23,7 +23,8 @@ class Behaviour(
     """A pod's load while its container runs, and how it ends.
 
     `cpu_milli` is what it wants on average over a day; `follows_trace` replaces the generator by the pod's
-    share of its node's trace (in proportion to `cpu_milli`).
+    share of its node's trace (in proportion to `cpu_milli`). `gpu_core_ratio` and `gpu_memory_ratio` are the
+    parts that it uses of what it was given of GPUs.
     A pod with `cpu_work_core_seconds` or `run_seconds` ends with `exit_code` once it had that much CPU and
     ran that long. `service_time_ms` makes it a service with a latency figure. `oom_after_seconds` kills the
     container once, as the kernel's OOM killer would. Probes that the pod has succeed, but for what the last four
@@ -36,6 +37,8 @@ class Behaviour(
     noise_sigma: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
     follows_trace: bool = False
     memory_bytes: NotNegative | None = None
+    gpu_core_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    gpu_memory_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     service_time_ms: Positive | None = None
     cpu_work_core_seconds: Positive | None = None
     run_seconds: Positive | None = None
@@ -61,14 +64,16 @@ class Defaults(msgspec.Struct, frozen=True):
 
     cpu_ratio: float
     memory_ratio: float
+    gpu_core_ratio: float
+    gpu_memory_ratio: float
 
 
 _SLEEP = re.compile(r"(?:(?:/bin/)?(?:ba)?sh -c )?(?:/bin/)?sleep (\d{1,9}(?:\.\d{1,9})?)([smhd]?)", re.ASCII)
 _UNIT_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 # Services use little of what they request (docs/models.md, section 3); batch pods use what they ask for.
-SERVICE = Defaults(cpu_ratio=0.15, memory_ratio=0.45)
-BATCH = Defaults(cpu_ratio=0.9, memory_ratio=0.85)
+SERVICE = Defaults(cpu_ratio=0.15, memory_ratio=0.45, gpu_core_ratio=0.3, gpu_memory_ratio=0.6)
+BATCH = Defaults(cpu_ratio=0.9, memory_ratio=0.85, gpu_core_ratio=0.9, gpu_memory_ratio=0.85)
 # What a pod without requests uses: a small side process.
 CPU_MILLI_DEFAULT = 20.0
 MEMORY_BYTES_DEFAULT = 32.0 * 2**20

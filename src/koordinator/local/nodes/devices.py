@@ -1,7 +1,7 @@
 """Cards of hollow nodes: the Device object, what is wrong with them, and what pods use of them."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,8 +18,10 @@ from koordinator.api.device import Device, DeviceInfo
 from koordinator.api.meta import ObjectMeta, OwnerReference
 from koordinator.koordlet.report import device
 from koordinator.koordlet.report.device import GPU, RDMACard
+from koordinator.koordlet.report.node_metric import KnownGPU, device_usage
 from koordinator.local.nodes.behaviour import DOMAIN
 from koordinator.local.nodes.fleet import NodeShape
+from koordinator.local.nodes.pod_shape import CardUse
 
 GPU_MODEL = "A100-SXM4-80GB"
 GPU_DRIVER = "550.54.15"
@@ -30,6 +32,7 @@ _GPU_MEMORY_GIB = 80
 _CARDS_PER_SWITCH = 2
 _FUNCTIONS = 4
 """Virtual functions of each RDMA card."""
+_WHOLE_PERCENT = 100.0
 _PARTITION_SIZES = (1, 2, 4, 8)
 _RING_BANDWIDTH = "400Gi"
 _FALLEN_OFF_THE_BUS = 79
@@ -168,3 +171,41 @@ def _place(shape: NodeShape, number: int, count: int, first_bus: int) -> dict[st
         "root_complex": f"pci0000:{numa_node * 0x40 + on_node // _CARDS_PER_SWITCH:02x}",
         "bus_id": f"0000:{first_bus + number:02x}:00.0",
     }
+
+
+class NodeCardUse(msgspec.Struct, frozen=True):
+    """GPU use of a node as NodeMetric has it: of all pods, and of each pod by slot."""
+
+    node: list[DeviceInfo]
+    pods: Mapping[int, list[DeviceInfo]]
+
+
+NO_CARD_USE = NodeCardUse([], {})
+
+
+def use_of(shape: NodeShape, pods: Mapping[int, Mapping[int, CardUse]]) -> NodeCardUse:
+    """Return what running pods use of each GPU, which take turns where they want more than all of its time.
+
+    `pods` maps a slot to what it would use by minor.
+    """
+    wanted = [0.0] * shape.gpus
+    for cards in pods.values():
+        for minor, use in cards.items():
+            wanted[minor] += use.core_percent
+    share = [min(1.0, _WHOLE_PERCENT / percent) if percent else 1.0 for percent in wanted]
+    known = [
+        KnownGPU(gpu.uuid, gpu.minor, gpu.memory_bytes)
+        for gpu in (_gpu(shape, number, NO_FAULTS) for number in range(shape.gpus))
+    ]
+    of_pods = {
+        slot: [
+            device_usage(known[minor], use.core_percent * share[minor], use.memory_bytes)
+            for minor, use in sorted(cards.items())
+        ]
+        for slot, cards in pods.items()
+    }
+    memory = [
+        sum(cards[gpu.minor].memory_bytes for cards in pods.values() if gpu.minor in cards) for gpu in known
+    ]
+    node = [device_usage(gpu, wanted[gpu.minor] * share[gpu.minor], memory[gpu.minor]) for gpu in known]
+    return NodeCardUse(node, of_pods)

@@ -1,12 +1,14 @@
 """The numbers that a simulated node needs of a pod, read once from the object."""
 
 import hashlib
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 
 from koordinator import clock
 from koordinator.api import pod_resources, priority, qos, quantity, resources
+from koordinator.api.annotations.device import DEVICE_ALLOCATED, DeviceType
 from koordinator.api.annotations.koordlet import CPU_BURST
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
@@ -21,10 +23,17 @@ from koordinator.koordlet.hooks.batch_resource import BatchLimits, BatchRule
 from koordinator.koordlet.qos import cpu_burst, cpu_suppress
 from koordinator.koordlet.report import node_metric
 from koordinator.local.nodes import behaviour
-from koordinator.local.nodes.behaviour import Behaviour
+from koordinator.local.nodes.behaviour import Behaviour, Defaults
 
 UNLIMITED_MILLI = float("inf")
 NO_RULE = BatchRule()
+
+
+class CardUse(msgspec.Struct, frozen=True):
+    """The part of a GPU that a pod would use if it was alone there."""
+
+    core_percent: float
+    memory_bytes: float
 
 
 class HollowPodShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +63,8 @@ class HollowPodShape(msgspec.Struct, frozen=True, kw_only=True):
     """Batch CPU that it asks for."""
     cpu_milli: float
     memory_bytes: float
+    cards: Mapping[int, CardUse]
+    """By minor of the GPU."""
     seed: int
     behaviour: Behaviour
 
@@ -145,9 +156,27 @@ def _shape(pod: Pod, wanted: Behaviour, rule: BatchRule, burst: CPUBurstStrategy
         memory_bytes=_first(
             wanted.memory_bytes, asked_bytes * ratios.memory_ratio, behaviour.MEMORY_BYTES_DEFAULT
         ),
+        cards=_cards(pod, wanted, ratios),
         seed=seed_of(pod.key),
         behaviour=wanted,
     )
+
+
+def _cards(pod: Pod, wanted: Behaviour, ratios: Defaults) -> dict[int, CardUse]:
+    """Return what a pod uses of the GPUs that the scheduler wrote on it; nothing of those that cannot be read."""
+    core = ratios.gpu_core_ratio if wanted.gpu_core_ratio is None else wanted.gpu_core_ratio
+    memory = ratios.gpu_memory_ratio if wanted.gpu_memory_ratio is None else wanted.gpu_memory_ratio
+    try:
+        given = DEVICE_ALLOCATED.read(pod.metadata.annotations, f"Pod {pod.key}") or {}
+        return {
+            gpu.minor: CardUse(
+                core * quantity.value(gpu.resources.get(resources.GPU_CORE, 0)),
+                memory * quantity.value(gpu.resources.get(resources.GPU_MEMORY, 0)),
+            )
+            for gpu in given.get(DeviceType.GPU, ())
+        }
+    except (ProtocolError, quantity.QuantityError):
+        return {}  # the scheduler says so in its log, and books nothing either
 
 
 def seed_of(key: str) -> int:

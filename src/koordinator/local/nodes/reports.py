@@ -23,7 +23,8 @@ from koordinator.koordlet.predict.reclaimable import Predictions, ProdPods
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric import CollectPolicy
 from koordinator.koordlet.series import Aggregation
-from koordinator.local.nodes import samples
+from koordinator.local.nodes import devices, samples
+from koordinator.local.nodes.devices import NO_CARD_USE, NodeCardUse
 from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.usage import Index
 
@@ -35,11 +36,12 @@ def statuses(fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_s: floa
     windows = {each: _Window(fleet, rows, now_ms, each) for each in (policy.aggregate_duration_s, *seconds)}
     average = windows[policy.aggregate_duration_s].usages[Aggregation.AVG]
     measured, entries = _pods(fleet, rows, policy, now_ms)
+    cards = [_cards(fleet, row) for row in rows.tolist()]
     known, predictions = fleet.peaks.knows(rows).tolist(), predict(fleet, rows, measured, now_s)
     found = []
     for i in range(rows.size):
         info = NodeMetricInfo(
-            node_usage=average[0][i],
+            node_usage=_with_cards(average[0][i], cards[i]),
             system_usage=average[1][i],
             aggregated_node_usages=[windows[each].aggregated(0, i) for each in seconds],
             aggregated_system_usages=[windows[each].aggregated(1, i) for each in seconds],
@@ -50,10 +52,31 @@ def statuses(fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_s: floa
         wire: dict[str, Any] = msgspec.to_builtins(
             node_metric.with_prediction(status, predictions.of(i)) if known[i] else status
         )
+        if cards[i].pods:
+            for slot, entry in zip(measured[i], entries[i], strict=True):
+                if slot in cards[i].pods:
+                    entry["podUsage"]["devices"] = msgspec.to_builtins(cards[i].pods[slot])
         if entries[i]:
             wire["podsMetric"] = entries[i]
         found.append(wire)
     return found
+
+
+def _cards(fleet: HollowFleet, row: int) -> NodeCardUse:
+    """Return what the running pods of a row use of its GPUs."""
+    shape = fleet.shapes[row]
+    if not shape.gpus:
+        return NO_CARD_USE
+    pods = {
+        slot: fleet.shape_of[slot].cards
+        for slot in fleet.pods_on[row]
+        if fleet.running[slot] and fleet.shape_of[slot].cards
+    }
+    return devices.use_of(shape, pods)
+
+
+def _with_cards(usage: ResourceMap, cards: NodeCardUse) -> ResourceMap:
+    return msgspec.structs.replace(usage, devices=cards.node) if cards.node else usage
 
 
 class _Window:
