@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from koordinator.report.page import div, page, table
 from koordinator.report.page import figure as new_figure
+from koordinator.simulate.gpu_course import GpuReport
 from koordinator.simulate.replay_report import BINS, ReplayReport
 
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
@@ -22,12 +23,45 @@ def render(found: ReplayReport) -> str:
         facts += f" {found.gpu_pods_left_out:,} pods that ask for GPUs are left out."
     parts = [
         f'<p class="facts">{html.escape(facts)}</p>',
+        _gpu(found.gpu) if found.gpu is not None else "",
         f"<h2>Allocation and fragmentation</h2>{_resources(found)}",
         f"<h2>Nodes by allocation</h2>{div(_histogram(found))}",
         f"<h2>Over time</h2>{div(_over_time(found))}" if found.samples else "",
         f"<h2>Not placed</h2>{_left_over(found)}",
     ]
     return page(f"Scheduling {found.pods:,} pods on {found.nodes:,} nodes", "\n".join(parts))
+
+
+def _gpu(found: GpuReport) -> str:
+    full, bound = found.allocated_percent_at_full_arrivals, found.bound_percent_at_full_arrivals
+    rows = [
+        [f"{found.arrived_percent:.1f} %", f"{found.allocated_percent:.2f} %", f"{found.bound_percent:.2f} %"]
+    ]
+    if full is not None and bound is not None:
+        rows.insert(0, ["100.0 %", f"{full:.2f} %", f"{bound:.2f} %"])
+    summary = table(["GPU requested so far", "allocated", "at most"], rows)
+    return f"<h2>GPUs while pods arrive</h2>{summary}{div(_course(found))}"
+
+
+def _course(found: GpuReport) -> go.Figure:
+    """Stack what is allocated, and what is left by why a pod of the list cannot use it."""
+    figure = new_figure("% of all GPU", "GPU requested so far, % of all")
+    arrived = [each.arrived_percent for each in found.course]
+    parts = (
+        ("allocated", [each.allocated_percent for each in found.course]),
+        ("left: parts too small", [each.left.too_small for each in found.course]),
+        ("left: no CPU", [each.left.no_cpu for each in found.course]),
+        ("left: no memory", [each.left.no_memory for each in found.course]),
+        ("left: wrong model", [each.left.wrong_model for each in found.course]),
+        ("left: of use", [each.left.usable for each in found.course]),
+    )
+    for colour, (name, values) in zip(_COLOURS, parts, strict=True):
+        figure.add_scatter(
+            x=arrived, y=values, name=name, stackgroup="gpu", mode="lines",
+            line={"width": 0.5, "color": colour}, fillcolor=colour,
+        )  # fmt: skip
+    figure.update_yaxes(range=[0, 100])
+    return figure
 
 
 def _resources(found: ReplayReport) -> str:

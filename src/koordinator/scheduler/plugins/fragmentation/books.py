@@ -12,7 +12,7 @@ from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDev
 from koordinator.scheduler.plugins.fragmentation import gradient
 from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE
 from koordinator.scheduler.plugins.fragmentation.demand import PodDemand, Shape, models_of, shape_of
-from koordinator.scheduler.plugins.fragmentation.gradient import Cards, NodeAmounts
+from koordinator.scheduler.plugins.fragmentation.gradient import Cards, NodeAmounts, Parts
 from koordinator.scheduler.plugins.fragmentation.target import F32, Target
 from koordinator.scheduler.table.columns import Recent, Rows, at
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
@@ -73,9 +73,9 @@ class GPUNodes:
         by_model = np.bincount(self.models(rows), free, count + 1)
         return by_model[:count].astype(np.float64)
 
-    def amounts(self, target: Target, rows: Rows, cards: Cards) -> NodeAmounts:
-        """Return nodes as the gradient sees them; `cards` (slots, rows)."""
-        fit, copies, whole = gradient.parts_of(target, cards)
+    def amounts(self, rows: Rows, parts: Parts) -> NodeAmounts:
+        """Return nodes as the gradient sees them; `parts` (rows, …) is what `gradient.parts_of` says of their cards."""
+        fit, copies, whole = parts
         free = self._table.free
         cpu = at(free[resource_vector.CPU_COLUMN], rows).astype(np.float32)
         memory = at(free[resource_vector.MEMORY_COLUMN], rows).astype(np.float32)
@@ -99,6 +99,10 @@ class CostBook:
         self._capacity = table.capacity
         self._sequence = table.changes.sequence
         self._row_version: Versions = np.zeros(table.capacity, np.int64)
+        groups = target.part_fit.shape[1]
+        self._fit: F32 = np.zeros((table.capacity, groups), np.float32)
+        self._copies: F32 = np.zeros((table.capacity, groups), np.float32)
+        self._whole: npt.NDArray[np.intp] = np.zeros(table.capacity, np.intp)
         self._usable: F32 = np.zeros(table.capacity, np.float32)
         self._usable_version: Versions = np.full(table.capacity, -1, np.int64)
         self._kinds: dict[PodDemand, DemandCosts] = {}
@@ -112,7 +116,7 @@ class CostBook:
         """Return what such a pod costs on each row, in GPU percent: (rows,)."""
         if self._table.is_trial:  # what holds for a moment only is not remembered
             cards = self._nodes.cards(rows)
-            nodes = self._nodes.amounts(self.target, rows, cards)
+            nodes = self._nodes.amounts(rows, gradient.parts_of(self.target, cards))
             return gradient.costs(
                 self.target, demand.shape, nodes, cards, gradient.usable(self.target, nodes)
             )
@@ -129,14 +133,14 @@ class CostBook:
         return at(known.values, rows)
 
     def _work_out(self, demand: PodDemand, rows: Rows) -> F32:
-        cards = self._nodes.cards(rows)
-        nodes = self._nodes.amounts(self.target, rows, cards)
-        versions = self._row_version[rows]
-        is_stale = self._usable_version[rows] != versions
-        if is_stale.any():
-            self._usable[rows] = gradient.usable(self.target, nodes)
-            self._usable_version[rows] = versions
-        return gradient.costs(self.target, demand.shape, nodes, cards, self._usable[rows])
+        stale = rows[self._usable_version[rows] != self._row_version[rows]]
+        if stale.size:
+            parts = gradient.parts_of(self.target, self._nodes.cards(stale))
+            self._fit[stale], self._copies[stale], self._whole[stale] = parts
+            self._usable[stale] = gradient.usable(self.target, self._nodes.amounts(stale, parts))
+            self._usable_version[stale] = self._row_version[stale]
+        nodes = self._nodes.amounts(rows, (self._fit[rows], self._copies[rows], self._whole[rows]))
+        return gradient.costs(self.target, demand.shape, nodes, self._nodes.cards(rows), self._usable[rows])
 
     def _follow(self) -> None:
         """Take note of which rows changed."""

@@ -52,7 +52,10 @@ class NodeAmounts(msgspec.Struct, frozen=True, eq=False):
     """(rows, groups)"""
 
 
-def parts_of(target: Target, cards: Cards) -> tuple[F32, F32, npt.NDArray[np.intp]]:
+Parts = tuple[F32, F32, npt.NDArray[np.intp]]
+
+
+def parts_of(target: Target, cards: Cards) -> Parts:
     """Return `part_fit`, `part_copies` and `whole` of nodes with these cards (slots, rows)."""
     fit, copies = target.part_fit[cards].sum(axis=0), target.part_copies[cards].sum(axis=0)
     return fit, copies, np.count_nonzero(cards == WHOLE, axis=0)
@@ -85,8 +88,7 @@ def _usable(target: Target, nodes: NodeAmounts, block: slice) -> F32:
     np.minimum(found, even.take(group, axis=1), out=found)
     found += fit.take(group, axis=1)
     found *= reach >= _ENOUGH
-    found *= target.weight[nodes.model[block]]
-    total: F32 = found.sum(axis=1)
+    total: F32 = np.einsum("ij,ij->i", found, target.weight[nodes.model[block]])
     return total
 
 
