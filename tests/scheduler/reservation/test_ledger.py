@@ -48,10 +48,10 @@ class EnteringActions(Actions):
 class Life:
     """An engine that is told of objects; `objects` is what there is in the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         actions = EnteringActions()
         self.engine = actions.engine = Engine(
-            default_plugins.shipped_config(), FixedClock(1_000.0), plugins=PLUGINS, actions=actions
+            default_plugins.shipped_config(), FixedClock(1_000.0), plugins=PLUGINS, actions=actions, **options
         )
         [self.profile] = self.engine.profiles.values()
         self.table = self.engine.table
@@ -248,3 +248,43 @@ def test_no_node_gets_more_than_it_has_and_no_reservation_goes_to_strangers(
             assert len(record.owners) <= 1 or not record.terms.is_once
             if room.spec.allocate_policy == "Restricted":
                 assert record.allocated.get("cpu", 0) <= record.terms.allocatable["cpu"]
+
+
+def run(life: Life, steps: list[tuple[Any, ...]], seed: int) -> list[str]:
+    """Return where owners and strangers go that come between the steps, and which reservation each uses."""
+    rng, history = random.Random(seed), []
+    for each in NODES:
+        life.nodes.add(each)
+        life.table.set_node(from_builtins(node(each, cpu="10"), Node))
+    placed: list[Placed] = []
+    for step, (name, *args) in enumerate(steps):
+        if name != "node":
+            getattr(life, name)(*args)
+        for number in range(2):
+            app, affinity = rng.choice(["web", "web", "other"]), rng.choice([None, None, "{}"])
+            body = owned(f"q{step}-{number}", app=app, cpu=rng.choice(["1", "2"]), affinity=affinity)
+            body["metadata"]["uid"] = f"q{step}-{number}"
+            if app == "web" and rng.random() < 0.3:
+                near = {
+                    "topologyKey": "kubernetes.io/hostname",
+                    "labelSelector": {"matchLabels": {"app": "web"}},
+                }
+                term = {"requiredDuringSchedulingIgnoredDuringExecution": [near]}
+                body["spec"]["affinity"] = {"podAntiAffinity": term}
+            info = PodInfo.of(from_builtins(body, Pod), life.table.registry)
+            result = life.engine.cycle.run(life.profile, info, life.profile.class_key(info), 1, 1_000.0)
+            if isinstance(result, Placed):
+                placed.append(result)
+                history.append(f"{info.uid} {result.node_name} {life.ledger.used_by(info.uid)}")
+            else:
+                history.append(f"{info.uid} {result.status.message}")
+        if placed and rng.random() < 0.4:
+            gone = placed.pop(rng.randrange(len(placed)))
+            life.engine.cycle.forget(life.profile, gone.pod, gone.evaluation, gone.node_name)
+    return history
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(STEP, min_size=5, max_size=12), st.integers(0, 1000))
+def test_shared_evaluations_place_owners_as_fresh_ones_do(steps: list[tuple[Any, ...]], seed: int) -> None:
+    assert run(Life(), steps, seed) == run(Life(classes_max=0), steps, seed)
