@@ -6,10 +6,11 @@ target is added to it, also when it is not evicted later. Scores say how hot a n
 cures it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from koordinator.api.core import Pod
 from koordinator.api.quantity import NANO
@@ -28,6 +29,10 @@ from koordinator.descheduler.plugins.low_node_load.usage import (
     unit,
 )
 
+Floats = npt.NDArray[np.float64]
+
+_BLOCK = 64
+"""Targets that are looked at together."""
 _ROUNDING = 1 + 1e-9
 """Above what the conversion of an exact amount to a float can lose."""
 
@@ -154,7 +159,7 @@ class Balance:
         used = self._used(phase)
         need = np.array([pod_usage.get(name, 0) for name in self._names], np.float64)
         # Floats only skip targets that are full for certain; amounts decide exactly.
-        for index in np.flatnonzero((self._margins * _ROUNDING >= need).all(axis=1)).tolist():
+        for index in self._with_margin(need):
             target = phase.targets[index]
             limit, own = phase.limit[target], used[target]
             has_margin = all(own[name] + pod_usage.get(name, 0) <= limit[name] for name in self._names)
@@ -165,6 +170,13 @@ class Balance:
                 self._margins[index] = self._margin(target, phase)
                 return True
         return False
+
+    def _with_margin(self, need: Floats) -> Iterator[int]:
+        """Yield targets, in order, that may have room for `need` (resources,); most pods take one of the first."""
+        for start in range(0, len(self._margins), _BLOCK):
+            block = self._margins[start : start + _BLOCK]
+            for index in np.flatnonzero((block * _ROUNDING >= need).all(axis=1)).tolist():
+                yield start + index
 
     def _margin(self, row: int, phase: EvictPhase) -> list[int]:
         """Return what a target can take until it is at its limits."""
