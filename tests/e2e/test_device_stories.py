@@ -102,7 +102,7 @@ def explained(cluster: Cluster, name: str, *words: str) -> str:
 
     def tells() -> bool:
         nonlocal said
-        said = cluster.koordinator("explain", "pod", name, "--node", "node-0").stdout
+        said = cluster.koordinator("explain", "pod", name).stdout
         return all(word in said for word in words)
 
     try:

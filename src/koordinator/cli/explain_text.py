@@ -48,8 +48,8 @@ def grid(*columns: str, title: str = "") -> Table:
     return table_of(title, {column: column in (*_COUNTS, *_AMOUNTS) for column in columns})
 
 
-def _reason_table(reasons: Sequence[ReasonCount], title: str) -> Table | None:
-    """Refusals with the nodes that they concern."""
+def _reason_table(reasons: Sequence[ReasonCount], title: str) -> RenderableType | None:
+    """Refusals with the nodes that they concern, and the figures behind them on an example."""
     if not reasons:
         return None
     table = grid("nodes", "only this", "plugin", "reason", "for example", title=title)
@@ -58,7 +58,10 @@ def _reason_table(reasons: Sequence[ReasonCount], title: str) -> Table | None:
         table.add_row(
             str(each.node_count), str(each.alone_count), each.plugin, reason, ", ".join(each.examples)
         )
-    return table
+    figures = {
+        f"{each.examples[0]}, {each.plugin}: {'; '.join(each.facts)}": None for each in reasons if each.facts
+    }
+    return Group(table, Text("\n".join(figures))) if figures else table
 
 
 def remedy_table(remedies: Sequence[Remedy]) -> Table | None:

@@ -39,7 +39,8 @@ class PodVerdict(enum.StrEnum):
 class ReasonCount(AnswerPart, frozen=True, kw_only=True):
     """One refusal and the nodes that it concerns. Nodes with several refusals count for each of them.
 
-    `alone_count` counts nodes where no other plugin objects.
+    `alone_count` counts nodes where no other plugin objects; `facts` are the figures behind the refusal on the first of
+    `examples`.
     """
 
     reason: str
@@ -48,6 +49,7 @@ class ReasonCount(AnswerPart, frozen=True, kw_only=True):
     alone_count: int
     examples: list[str]
     preemption_might_help: bool
+    facts: list[str] = []
 
 
 class PluginAnswer(AnswerPart, frozen=True, kw_only=True):

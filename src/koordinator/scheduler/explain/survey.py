@@ -186,11 +186,12 @@ def reasons(found: Survey) -> list[ReasonCount]:
     refused = found.refused
     is_alone = refused.sum(axis=0) == 1
     counts: list[ReasonCount] = []
-    for index in range(len(found.filters)):
+    for index, plugin in enumerate(found.filters):
         codes = found.codes[index]
         for code in np.unique(codes[codes != 0]).tolist():
             mask = codes == code
-            counts += _count(found, found.status_of(index, code), mask, is_alone)
+            facts = plugin.facts(found.evaluation.state_of(plugin.name), int(found.rows[mask.argmax()]))
+            counts += _count(found, found.status_of(index, code), mask, is_alone, facts)
     if found.left_out.any():
         by = ", ".join(found.evaluation.narrowed_by)
         reason = left_out_reason(found.evaluation.narrowed_by)
@@ -203,7 +204,11 @@ def reasons(found: Survey) -> list[ReasonCount]:
 
 
 def _count(
-    found: Survey, status: Status, mask: npt.NDArray[np.bool_], is_alone: npt.NDArray[np.bool_]
+    found: Survey,
+    status: Status,
+    mask: npt.NDArray[np.bool_],
+    is_alone: npt.NDArray[np.bool_],
+    facts: Iterable[str] = (),
 ) -> list[ReasonCount]:
     return [
         ReasonCount(
@@ -213,6 +218,7 @@ def _count(
             alone_count=int((mask & is_alone).sum()),
             examples=found.names_of(found.rows[mask]),
             preemption_might_help=status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
+            facts=list(facts),
         )
         for reason in status.reasons
     ]
