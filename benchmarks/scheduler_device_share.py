@@ -1,7 +1,7 @@
 """What GPUs and NICs cost the scheduler: pods placed per CPU second, from the class key to Reserve.
 
 The shipped profile, nodes with 8 GPUs and 4 NICs each, two GPUs and one NIC at a PCIe switch, two switches at a NUMA
-node. The peer is the exact decision of each node on its own (`allocate`), as schedulers do that walk nodes.
+node; beside them pods without devices in the same run.
 Options: `--nodes`, `--pods`, `--case`.
 """
 
@@ -25,7 +25,6 @@ from koordinator.scheduler.table.pod_info import PodInfo
 
 NOW_S = 1_700_000_000.0
 GPUS, NICS, VFS = 8, 4, 8
-PEER_NODES = 500
 TEMPLATES = 100
 CORE, RATIO, MEMORY = (f"koordinator.sh/gpu-{part}" for part in ("core", "memory-ratio", "memory"))
 RDMA = "koordinator.sh/rdma"
