@@ -144,3 +144,25 @@ def test_huge_texts_cost_nothing() -> None:
 )
 def test_canonical_texts(text: str, canonical: str) -> None:
     assert quantity.parse(text).text == canonical
+
+
+RAW = st.one_of(
+    texts().map(lambda drawn: drawn[0]),
+    st.from_regex(r"[0-9]{1,25}[nm]?", fullmatch=True),
+    st.integers(0, 10**12),
+    st.sampled_from(["٣m", "3²m", "", "m", "n", "-3m", "1e3", "x"]),
+)
+
+
+@given(RAW)
+def test_a_quantity_read_once_is_the_quantity_that_is_remembered(raw: str | int) -> None:
+    try:
+        parsed = quantity.parse(str(raw))
+    except QuantityError:
+        for read in (quantity.nanos_once, quantity.milli_once):
+            with pytest.raises(QuantityError):
+                read(raw)
+        return
+
+    assert quantity.nanos_once(raw) == parsed.nanos
+    assert quantity.milli_once(raw) == quantity.milli(raw)

@@ -55,6 +55,12 @@ def test_node_entries_stand_on_the_cluster_strategy() -> None:
     [
         pytest.param({}, {BASIC: "{"}, "not JSON", id="malformed basic information"),
         pytest.param({}, {BASIC: '{"cpuModel": "Q"}'}, "Node n: .*model 'Q'", id="a model without ratio"),
+        pytest.param(
+            {},
+            {BASIC: '{"cpuModel": "Q", "hyperThreadEnabled": true}'},
+            "with hyper-threads, without turbo",
+            id="a model without ratio, by its features",
+        ),
         pytest.param({}, {BASIC: '{"cpuModel": "Y"}'}, "ratio 9 is not within 1 to 5", id="out of bounds"),
         pytest.param(
             {labels.NODE_CPU_NORMALIZATION_ENABLED: "maybe"},
