@@ -14,11 +14,11 @@ SLOW_MODULES = (
 ASK_ALL = """
 import sys
 from click.testing import CliRunner
-from koordinator.cli import koordlet, main, manager, scheduler
+from koordinator.cli import descheduler, koordlet, main, manager, scheduler
 
 asked = [(main.main, [name, "--help"]) for name in main.COMMANDS]
 asked += [(main.main, ["explain", "pod", "--help"]), (main.main, ["quota", "tree", "--help"])]
-asked += [(each.main, ["--help"]) for each in (koordlet, manager, scheduler)]
+asked += [(each.main, ["--help"]) for each in (descheduler, koordlet, manager, scheduler)]
 for command, arguments in asked:
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 0 and "Usage:" in result.output, (arguments, result.output)

@@ -1,0 +1,56 @@
+"""The command line of `koord-descheduler`: what it accepts, writes and refuses."""
+
+from pathlib import Path
+
+import yaml
+from click.testing import CliRunner, Result
+
+from koordinator.cli import descheduler
+from koordinator.install import workloads
+from koordinator.install.configs import descheduler_config
+from koordinator.install.values import EVERYTHING
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(descheduler.main, list(arguments))
+
+
+def test_the_configuration_in_force_is_written_with_flags_and_defaults(tmp_path: Path) -> None:
+    out = tmp_path / "out.yaml"
+
+    done = run("--write-config-to", str(out), "--leader-elect=false", "--port=7", "--dry_run")
+
+    assert done.exit_code == 0, done.output
+    written = yaml.safe_load(out.read_text())
+    assert (written["healthzBindAddress"], written["dryRun"]) == ("0.0.0.0:7", True)
+    assert written["leaderElection"]["leaderElect"] is False
+    assert written["profiles"][0]["pluginConfig"][0]["args"]["defaultJobMode"] == "ReservationFirst"
+
+
+def test_a_file_that_cannot_be_used_ends_with_all_that_is_wrong(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\ndryrun: 1\nx: 2\n")
+
+    done = run("--config", str(config))
+
+    assert done.exit_code == 1
+    assert "2 problems" in done.output and "dryRun" in done.output
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    done = run("--address", "here")
+    assert done.exit_code == 1 and "--address" in done.output
+
+
+def test_the_command_line_and_file_of_an_installation_are_accepted(tmp_path: Path) -> None:
+    [deployment] = [body for body in workloads.descheduler(EVERYTHING) if body["kind"] == "Deployment"]
+    [text] = descheduler_config(EVERYTHING)["data"].values()
+    config, out = tmp_path / "c.yaml", tmp_path / "out.yaml"
+    config.write_text(text)
+    args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    given = [f"--config={config}" if each.startswith("--config=") else each for each in args]
+
+    done = run(*given, "--write-config-to", str(out))
+
+    assert done.exit_code == 0, done.output
+    assert yaml.safe_load(out.read_text())["deschedulingInterval"] == "10s"
