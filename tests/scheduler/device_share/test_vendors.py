@@ -1,10 +1,14 @@
 """How: the whole scheduler on a fake API with NPUs and cards of other vendors; templates come from their ConfigMap."""
 
 import json
+from typing import Any
 
 import pytest
 
+from koordinator.api.core import ConfigMap
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.meta import Object
+from koordinator.cluster import errors
 from koordinator.scheduler.plugins.device_share.adaption import LOCK_S_MAX, lock_holder
 from tests.scheduler.device_share.test_plugin import (
     ALLOCATED,
@@ -17,6 +21,7 @@ from tests.scheduler.device_share.test_plugin import (
     gpu_pod,
     is_bound,
 )
+from tests.scheduler.fake_cluster import FakeCluster
 from tests.scheduler.world import EPOCH_S, Json, World, node, play
 
 NPU_CORE, NPU_CPU = "huawei.com/npu-core", "huawei.com/npu-cpu"
@@ -154,3 +159,23 @@ def test_a_lock_is_held_for_some_minutes_only() -> None:
     assert lock_holder(text, EPOCH_S + LOCK_S_MAX + 1) is None
     assert lock_holder("yesterday,default,one", EPOCH_S) is None
     assert lock_holder(None, EPOCH_S) is None
+
+
+def test_a_scheduler_that_may_not_read_templates_places_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = FakeCluster.list
+
+    async def guarded(self: FakeCluster, view: type[Object], namespace: str = "", **options: Any) -> Any:
+        if view is ConfigMap:
+            raise errors.Forbidden("configmaps is forbidden")
+        return await listed(self, view, namespace, **options)
+
+    async def story(world: World) -> None:
+        machine(world, "a", "huawei", "910B")
+        world.api.put("Pod", slice_of_npu("slice"))
+        world.api.put("Pod", gpu_pod("whole", 100))
+        await world.settle(1)
+        assert is_bound(world, "whole")
+        assert "no matched GPU shared resource template" in world.condition("slice")["message"]
+
+    monkeypatch.setattr(FakeCluster, "list", guarded)
+    play(story, strict=False)
