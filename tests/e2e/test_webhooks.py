@@ -71,7 +71,8 @@ def test_a_manager_outside_is_called_and_when_it_is_gone_the_policy_decides(
 
     # What nothing acts on yet is created with a warning.
     wish = '{"apiVersion": "analysis.koordinator.sh/v1alpha1", "kind": "Recommendation", '
-    wish += '"metadata": {"name": "web"}, "spec": {}}'
+    wish += '"metadata": {"name": "web"}, "spec": {"target": {"type": "workload", '
+    wish += '"workload": {"kind": "Deployment", "name": "web"}}}}'
     created = cluster.run("create", "-f", "-", text=wish)
     assert "Warning: Recommendation: this version of Koordinator does not act on it yet" in created.stderr
     assert created.returncode == 0
