@@ -60,7 +60,8 @@ class GpuArrivals:
         if not self.total or not any(demand.shape.cards for demand in self._counts):
             raise InputError("--arrivals needs nodes with GPUs, and pods that ask for some (--gpu share)")
         count_of = np.bincount(
-            self._nodes.models(engine.table.rows), cards.sum(axis=0, dtype=np.int64) // WHOLE
+            self._nodes.models(engine.table.rows, len(self._nodes.model_names)),
+            cards.sum(axis=0, dtype=np.int64) // WHOLE,
         )
         names = [*self._nodes.model_names, ""]
         self._cards_by_model = {names[i]: int(count) for i, count in enumerate(count_of) if count}
@@ -124,7 +125,7 @@ class GpuArrivals:
             free[resource_vector.CPU_COLUMN][rows],
             free[resource_vector.MEMORY_COLUMN][rows],
             self._nodes.cards(rows),
-            self._nodes.models(rows),
+            self._nodes.models(rows, len(self._nodes.model_names)),
             self._nodes.model_names,
         )
         self._course.append(

@@ -107,6 +107,20 @@ def test_a_whole_card_is_taken_from_a_node_where_it_leaves_whole_sets() -> None:
     play(story, GRADIENT)
 
 
+def test_a_model_that_came_since_the_target_was_made_counts_as_none() -> None:
+    engine = Engine(GRADIENT, FixedClock(), plugins=installed_plugins())
+    nodes = GPUNodes(engine.table)
+    made = target.target_of({DEMANDS[0]: 1.0}, ())
+    book = CostBook(engine.table, nodes, made)
+    for number, model in enumerate(("T4", "A10", "")):
+        labels = {"node.koordinator.sh/gpu-model": model} if model else {}
+        engine.table.set_node(from_builtins(node(f"n-{number}", labels=labels), Node))
+
+    assert nodes.models(engine.table.rows, 0).tolist() == [0, 0, 0]
+    assert nodes.models(engine.table.rows, 1).tolist() == [0, 1, 1]
+    assert np.isfinite(book.costs(DEMANDS[3], engine.table.rows)).all()
+
+
 DEMANDS = [
     PodDemand(Shape(1_000, 1 << 30, 1, 30)),
     PodDemand(Shape(9_000, 1 << 30, 1, 70)),

@@ -21,6 +21,8 @@ from koordinator.scheduler.table.pod_info import PodInfo
 
 Versions = npt.NDArray[np.int64]
 _SHAPES_MAX = 1_024
+_KINDS_MAX = 512
+"""Kinds of pods whose costs are kept: 12 bytes per row each."""
 _NAMES = (resources.GPU_CORE, resources.GPU_MEMORY_RATIO)
 
 
@@ -61,25 +63,25 @@ class GPUNodes:
         free = np.minimum(known[0], known[-1])
         return np.minimum(free, WHOLE).astype(np.uint8)
 
-    def models(self, rows: Rows) -> npt.NDArray[np.intp]:
-        """Return the row of `Target.weight` of each node: (rows,)."""
+    def models(self, rows: Rows, count: int) -> npt.NDArray[np.intp]:
+        """Return the number of each node's model among the first `count`, `count` for others and for none: (rows,)."""
         ids = self._labels.ids(labels.GPU_MODEL, rows).astype(np.intp)
-        return np.where(ids == ABSENT, len(self.model_names), ids)
+        return np.where((ids == ABSENT) | (ids > count), count, ids)
 
     def free_by_model(self) -> F64:
         """Return the GPU percent that is free on cards of each model: (models,)."""
         rows = self._table.rows
         free, count = self.cards(rows).sum(axis=0, dtype=np.int64), len(self.model_names)
-        by_model = np.bincount(self.models(rows), free, count + 1)
+        by_model = np.bincount(self.models(rows, count), free, count + 1)
         return by_model[:count].astype(np.float64)
 
-    def amounts(self, rows: Rows, parts: Parts) -> NodeAmounts:
+    def amounts(self, target: Target, rows: Rows, parts: Parts) -> NodeAmounts:
         """Return nodes as the gradient sees them; `parts` (rows, …) is what `gradient.parts_of` says of their cards."""
         fit, copies, whole = parts
         free = self._table.free
         cpu = at(free[resource_vector.CPU_COLUMN], rows).astype(np.float32)
         memory = at(free[resource_vector.MEMORY_COLUMN], rows).astype(np.float32)
-        return NodeAmounts(cpu, memory, self.models(rows), whole, fit, copies)
+        return NodeAmounts(cpu, memory, self.models(rows, len(target.weight) - 1), whole, fit, copies)
 
 
 class DemandCosts:
@@ -105,7 +107,7 @@ class CostBook:
         self._whole: npt.NDArray[np.intp] = np.zeros(table.capacity, np.intp)
         self._usable: F32 = np.zeros(table.capacity, np.float32)
         self._usable_version: Versions = np.full(table.capacity, -1, np.int64)
-        self._kinds: dict[PodDemand, DemandCosts] = {}
+        self._kinds: Recent[DemandCosts] = Recent(_KINDS_MAX)
 
     @property
     def is_current(self) -> bool:
@@ -116,14 +118,12 @@ class CostBook:
         """Return what such a pod costs on each row, in GPU percent: (rows,)."""
         if self._table.is_trial:  # what holds for a moment only is not remembered
             cards = self._nodes.cards(rows)
-            nodes = self._nodes.amounts(rows, gradient.parts_of(self.target, cards))
+            nodes = self._nodes.amounts(self.target, rows, gradient.parts_of(self.target, cards))
             return gradient.costs(
                 self.target, demand.shape, nodes, cards, gradient.usable(self.target, nodes)
             )
         self._follow()
-        known = self._kinds.get(demand)
-        if known is None:
-            known = self._kinds[demand] = DemandCosts(demand, self._capacity)
+        known = self._kinds.get(demand, lambda: DemandCosts(demand, self._capacity))
         versions = at(self._row_version, rows)
         is_stale = at(known.version, rows) != versions
         if is_stale.any():
@@ -137,9 +137,10 @@ class CostBook:
         if stale.size:
             parts = gradient.parts_of(self.target, self._nodes.cards(stale))
             self._fit[stale], self._copies[stale], self._whole[stale] = parts
-            self._usable[stale] = gradient.usable(self.target, self._nodes.amounts(stale, parts))
+            self._usable[stale] = gradient.usable(self.target, self._nodes.amounts(self.target, stale, parts))
             self._usable_version[stale] = self._row_version[stale]
-        nodes = self._nodes.amounts(rows, (self._fit[rows], self._copies[rows], self._whole[rows]))
+        parts = self._fit[rows], self._copies[rows], self._whole[rows]
+        nodes = self._nodes.amounts(self.target, rows, parts)
         return gradient.costs(self.target, demand.shape, nodes, self._nodes.cards(rows), self._usable[rows])
 
     def _follow(self) -> None:

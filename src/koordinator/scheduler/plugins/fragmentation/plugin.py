@@ -103,7 +103,7 @@ class FragmentationGradient(PreScorePlugin[PodDemand], ScorePlugin[PodDemand], C
     def score(self, state: PodDemand, rows: Rows) -> Scores:
         costs = self._book.costs(state, rows).astype(np.float64)
         if state.shape.cards:
-            costs += state.shape.gpu_percent * self._prices[self._nodes.models(rows)]
+            costs += state.shape.gpu_percent * self._prices[self._nodes.models(rows, self._prices.size - 1)]
         return np.rint(-_STEPS * costs).astype(np.int64)
 
     def normalize(self, state: PodDemand, scores: Scores) -> Scores:
