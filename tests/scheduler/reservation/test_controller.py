@@ -113,6 +113,19 @@ def test_an_owner_that_ran_while_nobody_looked_has_used_the_room_up() -> None:
     play(story)
 
 
+def test_an_owner_that_is_gone_before_its_use_was_written_has_used_the_room_up() -> None:
+    async def story(world: ReservationWorld) -> None:
+        room = await world.reserve("room", node_name="n")
+        await asyncio.sleep(5)
+        await world.owner("p", room)
+        await world.delete_pod("p")
+        await asyncio.sleep(0.1)
+        used = await world.get("room")
+        assert (phase_of(used), owners_of(used)) == ("Succeeded", ["p"])
+
+    play(story)
+
+
 def test_the_time_is_over_after_the_ttl_not_before() -> None:
     async def story(world: ReservationWorld) -> None:
         await world.reserve("room", node_name="n")

@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from koordinator.api import labels, pod_labels, pod_resources
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
@@ -22,6 +24,7 @@ from koordinator.scheduler.config.default_plugins import ReservationArgs
 from koordinator.scheduler.plugin.capabilities import BackgroundController
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.reservation import lifecycle, objects
+from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger
 from koordinator.scheduler.plugins.reservation.lifecycle import OwnerPod
 
 log = logging.getLogger(__name__)
@@ -73,6 +76,8 @@ class ReservationBook:
         self._on_node: defaultdict[str, set[ReservationKey]] = defaultdict(set)
         self._users: defaultdict[ReservationKey, dict[str, PlacedOwner]] = defaultdict(dict)
         """By uid of the pod."""
+        self._gone: dict[ReservationKey, PlacedOwner] = {}
+        """Pods that are gone and used up a reservation for one, until its status says so."""
 
     def find(self, key: ReservationKey) -> Reservation | None:
         """Return the very reservation; None when it is gone, or another one has its name."""
@@ -85,6 +90,9 @@ class ReservationBook:
         self.reservations[reservation.metadata.name] = reservation
         if reservation.status.node_name:
             self._on_node[reservation.status.node_name].add(ReservationKey.of(reservation))
+        key = ReservationKey.of(reservation)
+        if former is not None and (former.metadata.uid != key.uid or objects.is_terminated(reservation)):
+            self.forget(ReservationKey.of(former))
         return former
 
     def drop(self, name: str) -> Reservation | None:
@@ -102,9 +110,18 @@ class ReservationBook:
         return tuple(self._on_node.get(name, ()))
 
     def owners(self, reservation: Reservation) -> list[OwnerPod]:
-        """Return the pods on the reservation's node that name it."""
-        users = self._users.get(ReservationKey.of(reservation), {})
-        return [user.pod for user in users.values() if user.node_name == reservation.status.node_name]
+        """Return the pods on the reservation's node that name it, and who was there and used it up."""
+        key = ReservationKey.of(reservation)
+        users = list(self._users.get(key, {}).values())
+        if not users and key in self._gone:
+            users.append(self._gone[key])
+        return [user.pod for user in users if user.node_name == reservation.status.node_name]
+
+    def is_spent(self, reservation: Reservation) -> bool:
+        """Return whether it is for one owner, and that one has ended."""
+        if not objects.is_once(reservation) or objects.is_terminated(reservation):
+            return False
+        return any(owner.has_ended for owner in self.owners(reservation))
 
     def users(self, key: ReservationKey) -> list[OwnerPod]:
         """Return the pods that name a reservation, wherever they are."""
@@ -123,11 +140,22 @@ class ReservationBook:
         )
         self._users[key][meta.uid] = PlacedOwner(owner, pod.spec.node_name)
 
-    def drop_user(self, key: ReservationKey, pod: Pod) -> None:
+    def drop_user(self, key: ReservationKey, pod: Pod, *, is_gone: bool) -> None:
         """The pod is gone, or names another one."""
         users = self._users.get(key)
-        if users is not None and users.pop(pod.metadata.uid, None) is not None and not users:
+        user = users.pop(pod.metadata.uid, None) if users is not None else None
+        if user is None:
+            return
+        if not users:
             del self._users[key]
+        found = self.find(key)
+        if is_gone and found is not None and objects.is_once(found) and not objects.is_terminated(found):
+            ended = msgspec.structs.replace(user.pod, has_ended=True)
+            self._gone[key] = user._replace(pod=ended)
+
+    def forget(self, key: ReservationKey) -> None:
+        """The reservation has ended, or is gone: nobody asks who used it up."""
+        self._gone.pop(key, None)
 
 
 class ReservationController:
@@ -137,6 +165,7 @@ class ReservationController:
         self._args = args
         self._handle = handle
         self._book = ReservationBook()
+        self._ledger = handle.table.shared(ReservationLedger)
         self._gauges = _gauges(self._book) if args.resync_interval_seconds else ()
         for gauge in self._gauges:
             handle.metrics.registry.shared(gauge)
@@ -175,14 +204,18 @@ class ReservationController:
         former = self._book.put(reservation)
         for gauge in self._gauges:
             gauge.changed((reservation.metadata.name,))
+        self._ledger.spend(reservation.metadata.uid, self._book.is_spent(reservation))
         for key in {ReservationKey.of(each) for each in (former, reservation) if each is not None}:
             self._look_at(key)
 
     def _reservation_gone(self, reservation: Reservation) -> None:
+        key = ReservationKey.of(reservation)
         self._book.drop(reservation.metadata.name)
+        self._book.forget(key)
+        self._ledger.spend(key.uid, False)
         for gauge in self._gauges:
             gauge.gone(reservation.metadata.name)
-        self._look_at(ReservationKey.of(reservation))
+        self._look_at(key)
 
     def _node_set(self, node: Node) -> None:
         self._book.nodes.add(node.metadata.name)
@@ -196,7 +229,7 @@ class ReservationController:
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         before, now = self._used_by(old), self._used_by(new)
         if before is not None and old is not None:
-            self._book.drop_user(before, old)
+            self._book.drop_user(before, old, is_gone=new is None)
         if now is not None and new is not None:
             self._book.add_user(now, new)
         for key in {each for each in (before, now) if each is not None}:
@@ -211,6 +244,8 @@ class ReservationController:
 
     def _owners_changed(self, key: ReservationKey) -> None:
         reservation = self._book.find(key)
+        if reservation is not None:
+            self._ledger.spend(key.uid, self._book.is_spent(reservation))
         is_for_many = reservation is not None and not objects.is_once(reservation)
         self._look_at(key, MANY_OWNERS_PERIOD_S if is_for_many else 0.0)
 

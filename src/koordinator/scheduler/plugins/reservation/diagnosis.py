@@ -80,7 +80,7 @@ def words(judge: NodeJudge, state: OwnerState, record: ReservationRecord, row: i
         return "is for other owners"
     if not record.availability.is_matchable:
         users = ", ".join(sorted(owner.key for owner in record.owners.values()))
-        return f"is for one owner only, and used by {users}"
+        return f"is for one owner only, and used by {users or 'a pod that has ended'}"
     match = judge.match(state, record, row)
     if match.outcome is MatchOutcome.TAINT_UNTOLERATED and match.taint is not None:
         return (

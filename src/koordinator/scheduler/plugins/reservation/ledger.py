@@ -78,6 +78,8 @@ class ReservationRecord:
         self.owners: dict[str, PodInfo] = {}
         """Pods on its node that use it, by uid."""
         self.allocated: Ints = {}
+        self.is_spent = False
+        """A pod that has ended, or is gone, used it, and no status says so yet."""
         self.version = 0
         """Grows with every change."""
 
@@ -96,7 +98,12 @@ class ReservationRecord:
     @property
     def availability(self) -> matching.Availability:
         """Return whether it can take another owner."""
-        return matching.availability(self.reservation, self.group.owners, len(self.owners))
+        return matching.availability(self.reservation, self.group.owners, self.used_count)
+
+    @property
+    def used_count(self) -> int:
+        """Return how many pods use it, one that has ended included where that was the last one it is for."""
+        return len(self.owners) + self.is_spent
 
     @property
     def amounts(self) -> ReservationAmounts:
@@ -155,6 +162,8 @@ class ReservationLedger(RowKeeper):
         self._assumed: dict[str, bool] = {}
         """Pods whose use was decided here and is not confirmed yet, and whether it is written on them."""
         self._aside: dict[str, str] = {}
+        self._spent: set[str] = set()
+        """Reservations for one owner whose owner has ended, known or not."""
 
     # Reading
 
@@ -201,6 +210,7 @@ class ReservationLedger(RowKeeper):
         record = self._records.get(uid)
         if record is None:
             record = self._records[uid] = ReservationRecord(terms, self.index.join(reservation.spec.owners))
+            record.is_spent = uid in self._spent
             return terms
         is_regrouped = record.reservation.spec.owners != reservation.spec.owners
         row = record.row
@@ -225,6 +235,16 @@ class ReservationLedger(RowKeeper):
             self._leave_row(record)
             self._table.changes.add(row, RowChange.PODS)
         self.index.leave(record.group)
+
+    def spend(self, uid: str, is_spent: bool) -> None:
+        """Say whether a pod that uses nothing any more has used up a reservation for one owner."""
+        if is_spent == (uid in self._spent):
+            return
+        (self._spent.add if is_spent else self._spent.discard)(uid)
+        record = self._records.get(uid)
+        if record is not None:
+            record.is_spent = is_spent
+            self._recount(record)
 
     # Pods
 

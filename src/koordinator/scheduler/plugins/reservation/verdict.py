@@ -153,7 +153,7 @@ def candidate_of(record: ReservationRecord, score: int) -> NominationCandidate:
         score=score,
         order=record.terms.order,
         is_once=record.terms.is_once,
-        assigned=len(record.owners),
+        assigned=record.used_count,
     )
 
 
