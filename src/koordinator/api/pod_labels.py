@@ -7,6 +7,7 @@ import msgspec
 from koordinator.api import labels, scalars
 from koordinator.api.core import Pod
 from koordinator.api.labels import parse_int32, parse_plain_int32, read
+from koordinator.api.meta import ObjectMeta
 from koordinator.api.scalars import ScalarError
 
 EVICTION_COST_NEVER = 2**31 - 1
@@ -43,6 +44,16 @@ def is_reservation_ignored(pod_labels: Mapping[str, str]) -> bool:
 def is_reserve_pod(annotations: Mapping[str, str]) -> bool:
     """Return whether a pod stands for a Reservation and exists in the scheduler only."""
     return labels.RESERVE_POD in annotations
+
+
+def is_operating_as_reservation(pod_labels: Mapping[str, str]) -> bool:
+    """Return whether the pod, while it runs, is a reservation of what it asks for."""
+    return pod_labels.get(labels.POD_OPERATING_MODE) == "Reservation"
+
+
+def stands_for_reservation(meta: ObjectMeta) -> bool:
+    """Return whether others may use what the pod holds: a reserve pod, or one that is a reservation itself."""
+    return is_reserve_pod(meta.annotations) or is_operating_as_reservation(meta.labels)
 
 
 def scheduler_name(pod_labels: Mapping[str, str], spec_name: str) -> str:

@@ -81,10 +81,10 @@ def _outcome(case: Case) -> Any:
 def _matchable(case: Case) -> Any:
     assigned = case.get("assignedPods", 0)
     if "pod" in case:
-        found = matching.pod_availability(from_builtins(case["pod"], Pod), assigned)
+        reservation = objects.operating_reservation(from_builtins(case["pod"], Pod))
     else:
         reservation = _reservation(case)
-        found = matching.availability(reservation, ReservationOwners.of(reservation.spec.owners), assigned)
+    found = matching.availability(reservation, ReservationOwners.of(reservation.spec.owners), assigned)
     return {
         "available": found.is_available,
         "unschedulable": found.is_unschedulable,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import labels, resource_vector
+from koordinator.api import labels, pod_labels, resource_vector
 from koordinator.api.annotations import device as annotation
 from koordinator.api.core import Node
 from koordinator.api.device import Device
@@ -239,7 +239,7 @@ class NodeDeviceCache(RowKeeper):
         if not self._table.is_trial:
             self._reserved.pop(pod.uid, None)
         elif (record := self._records.get(row)) is not None and pod.uid in record.held:
-            is_reservation = labels.RESERVE_POD in pod.pod.metadata.annotations
+            is_reservation = pod_labels.stands_for_reservation(pod.pod.metadata)
             reservation = record.uses.get(pod.uid, "")
             self._aside[pod.uid] = _Aside(row, record.held[pod.uid], reservation, is_reservation)
         self._release(row, pod.uid)

@@ -321,7 +321,7 @@ class DeviceShare(
         record = self.cache.at(row)
         if pod_labels.is_reservation_ignored(pod.pod.metadata.labels):
             there = self._table.pods_at(row).values()
-            uids = [each.uid for each in there if labels.RESERVE_POD in each.pod.metadata.annotations]
+            uids = [each.uid for each in there if pod_labels.stands_for_reservation(each.pod.metadata)]
             found = [record.reserved_by(uid, is_restricted=False) for uid in uids]
             return Room(numa_nodes, [each for each in found if each is not None], is_ignoring=True)
         reserved = _reserved_by(record, nominated_reservation(self.handle, pod.uid, self._table.name_of(row)))

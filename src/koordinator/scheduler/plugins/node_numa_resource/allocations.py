@@ -485,4 +485,4 @@ class NUMAAllocations(RowKeeper):
 
 
 def _stands_for_reservation(pod: PodInfo) -> bool:
-    return pod_labels.is_reserve_pod(pod.pod.metadata.annotations)
+    return pod_labels.stands_for_reservation(pod.pod.metadata)

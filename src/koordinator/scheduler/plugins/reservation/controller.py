@@ -317,6 +317,8 @@ class ReservationController:
         """Take the annotation from pods of a reservation that is deleted. Raises: ApiError."""
         if not self._handle.gates.is_on("CleanExpiredReservationAllocated") or not self._book.users(key):
             return
+        if self._ledger.find(key.uid) is not None:
+            return  # a pod in operating mode
         if not await self._is_served(key):
             for owner in self._book.users(key):
                 await self._release_pod(key, owner)

@@ -4,19 +4,28 @@ In the table a reserve pod holds what its owners leave of it: so to strangers a 
 reserved and what is used, without anybody having to work it out for them. For owners the rest is free again once
 the reserve pod is taken off the row (`Trial.take`). Source: behaviour/reservations 3 and 6.
 
+A running pod in operating mode Reservation is a record, too, with itself as reserve pod.
+
 The ledger follows from API objects alone: Reservations, and pods that name the one that they use. Any of them may come
 first.
 """
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from koordinator.api import labels, node_reservation, resource_list, resource_vector
+from koordinator.api import labels, node_reservation, pod_labels, resource_list, resource_vector
 from koordinator.api.annotations.node import NODE_RESERVATION
+from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.reservation import RESERVATION_ALLOCATED, RESTRICTED_OPTIONS, Reservation
+from koordinator.api.quantity import QuantityError
+from koordinator.api.reservation import (
+    CURRENT_OWNER,
+    RESERVATION_ALLOCATED,
+    RESTRICTED_OPTIONS,
+    Reservation,
+)
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.plugins.reservation import fit, matching, objects, preallocation
 from koordinator.scheduler.plugins.reservation.fit import Ints, ReservationAmounts
@@ -41,6 +50,8 @@ class ReservationTerms(msgspec.Struct, frozen=True):
     """What owners may not use."""
     order: int
     is_once: bool
+    has_current_owner: bool = False
+    """An operating pod says that somebody has taken it over."""
 
     @classmethod
     def of(cls, reservation: Reservation, registry: ResourceRegistry) -> "ReservationTerms":
@@ -62,6 +73,22 @@ class ReservationTerms(msgspec.Struct, frozen=True):
             kept=fit.ints(resource_list.to_wire(kept)),
             order=preallocation.order_of(reservation.metadata.labels.get(labels.RESERVATION_ORDER, "")),
             is_once=objects.is_once(reservation),
+        )
+
+    @classmethod
+    def of_pod(cls, pod: Pod, registry: ResourceRegistry) -> "ReservationTerms":
+        """A pod in operating mode Reservation. Raises: ProtocolError, QuantityError."""
+        reservation = objects.operating_reservation(pod)
+        allocatable = fit.ints(reservation.status.allocatable)
+        return cls(
+            reservation=reservation,
+            whole=PodInfo.of(pod, registry),
+            allocatable=allocatable,
+            names=tuple(sorted(allocatable)),
+            kept={},
+            order=preallocation.order_of(pod.metadata.labels.get(labels.RESERVATION_ORDER, "")),
+            is_once=True,
+            has_current_owner=CURRENT_OWNER.read(pod.metadata.annotations, f"Pod {pod.key}") is not None,
         )
 
 
@@ -103,7 +130,7 @@ class ReservationRecord:
     @property
     def used_count(self) -> int:
         """Return how many pods use it, one that has ended included where that was the last one it is for."""
-        return len(self.owners) + self.is_spent
+        return len(self.owners) + (self.is_spent or self.terms.has_current_owner)
 
     @property
     def amounts(self) -> ReservationAmounts:
@@ -162,6 +189,8 @@ class ReservationLedger(RowKeeper):
         self._assumed: dict[str, bool] = {}
         """Pods whose use was decided here and is not confirmed yet, and whether it is written on them."""
         self._aside: dict[str, str] = {}
+        self.on_offer: Callable[[str], None] | None = None
+        """Called with the uid of an operating pod whose room came or changed."""
         self._spent: set[str] = set()
         """Reservations for one owner whose owner has ended, known or not."""
 
@@ -206,12 +235,17 @@ class ReservationLedger(RowKeeper):
         """Keep a Reservation that holds room, or its new state; the caller brings its reserve pod into the table after
         that. Raises: ProtocolError, QuantityError when it cannot be read; its last state stays."""
         terms = ReservationTerms.of(reservation, self._table.registry)
+        self._put(terms)
+        return terms
+
+    def _put(self, terms: ReservationTerms) -> None:
+        reservation = terms.reservation
         uid = reservation.metadata.uid
         record = self._records.get(uid)
         if record is None:
             record = self._records[uid] = ReservationRecord(terms, self.index.join(reservation.spec.owners))
             record.is_spent = uid in self._spent
-            return terms
+            return
         is_regrouped = record.reservation.spec.owners != reservation.spec.owners
         row = record.row
         if is_regrouped and row is not None:
@@ -223,7 +257,6 @@ class ReservationLedger(RowKeeper):
             if row is not None:
                 self._join_row(record, row)
         self._recount(record)
-        return terms
 
     def remove(self, uid: str) -> None:
         """Forget a Reservation; its pods become plain ones. Its reserve pod leaves the table after that."""
@@ -273,6 +306,7 @@ class ReservationLedger(RowKeeper):
         elif labels.RESERVE_POD in pod.pod.metadata.annotations:
             self._placed(row, pod.uid)
         elif not self._is_assumed(pod.uid):
+            self._follow_mode(row, pod)
             self._follow_annotation(pod)
 
     def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
@@ -282,13 +316,20 @@ class ReservationLedger(RowKeeper):
             self._placed(row, new.uid)
         elif not self._is_assumed(new.uid):
             self._assumed.pop(new.uid, None)
+            self._follow_mode(row, new)
             self._follow_annotation(new)
             if not old.asks_like(new):
                 self._recount_of(new.uid)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        record = self._records.get(pod.uid)
+        if (
+            record is not None
+            and not self._table.is_trial
+            and pod_labels.is_operating_as_reservation(pod.pod.metadata.labels)
+        ):
+            self.remove(pod.uid)
         if labels.RESERVE_POD in pod.pod.metadata.annotations:
-            record = self._records.get(pod.uid)
             if not self._table.is_trial and record is not None and record.row is not None:
                 self._leave_row(record)
         elif pod.uid in self._used:
@@ -297,6 +338,28 @@ class ReservationLedger(RowKeeper):
             else:
                 self._assumed.pop(pod.uid, None)
             self._set_use(pod.uid, None, row)
+
+    def _follow_mode(self, row: int, pod: PodInfo) -> None:
+        """Keep a pod on a node as a reservation while its label says that it is one."""
+        record = self._records.get(pod.uid)
+        if record is not None and record.terms.whole.pod is pod.pod:
+            self._placed(row, pod.uid)
+            return
+        terms = None
+        if pod_labels.is_operating_as_reservation(pod.pod.metadata.labels):
+            try:
+                terms = ReservationTerms.of_pod(pod.pod, self._table.registry)
+            except (ProtocolError, QuantityError) as problem:
+                log.warning("pod is no reservation: %s", problem, extra={"pod": pod.key})
+        if terms is not None:
+            self._put(terms)
+            self._placed(row, pod.uid)
+            if self.on_offer is not None:
+                self.on_offer(pod.uid)
+        elif record is not None:
+            self.remove(pod.uid)
+            whole = PodInfo.of(pod.pod, self._table.registry)
+            self._table.assign(whole, self._table.name_of(row))
 
     def _back(self, pod: PodInfo) -> None:
         """A pod comes back in a trial, or at its end: everything is as before."""

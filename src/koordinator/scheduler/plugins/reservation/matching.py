@@ -14,7 +14,6 @@ from koordinator.api.label_selector import Predicate
 from koordinator.api.meta import ObjectReference, OwnerReference
 from koordinator.api.reservation import (
     EXACT_MATCH_RESERVATION,
-    OWNERS,
     RESERVATION_AFFINITY,
     Reservation,
     ReservationAffinity,
@@ -155,35 +154,17 @@ def is_exact_match(names: Sequence[str], requests: Amounts, allocatable: Amounts
     return True
 
 
-def availability(reservation: Reservation, owners: ReservationOwners, assigned: int) -> Availability:
-    """Return whether a Reservation with this many owners can take another one."""
+def availability(reservation: Reservation, owners: ReservationOwners, used_count: int) -> Availability:
+    """Return whether a reservation that so many pods use can take another one."""
     is_deleted = reservation.metadata.deletion_timestamp is not None
-    return _availability(
-        objects.is_available(reservation),
+    is_available = objects.is_available(reservation)
+    is_barred = bool(owners.error) or (objects.is_once(reservation) and used_count > 0)
+    return Availability(
+        is_available,
         reservation.spec.unschedulable or is_deleted,
         is_deleted,
-        bool(owners.error) or (objects.is_once(reservation) and assigned > 0),
+        is_available and not is_barred,
     )
-
-
-def pod_availability(pod: Pod, assigned: int) -> Availability:
-    """Return the same for a pod in operating mode Reservation: it is used once, while Running and Ready."""
-    is_ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
-    is_deleted = pod.metadata.deletion_timestamp is not None
-    is_placed = bool(pod.spec.node_name) and pod.status.phase == "Running" and is_ready
-    return _availability(is_placed, is_deleted, is_deleted, bool(pod_owners(pod).error) or assigned > 0)
-
-
-def pod_owners(pod: Pod) -> ReservationOwners:
-    """Return who may use a pod in operating mode Reservation."""
-    try:
-        return ReservationOwners.of(OWNERS.read(pod.metadata.annotations, pod.key) or ())
-    except ProtocolError as error:
-        return ReservationOwners((), str(error))
-
-
-def _availability(available: bool, unschedulable: bool, terminating: bool, barred: bool) -> Availability:
-    return Availability(available, unschedulable, terminating, available and not barred)
 
 
 def _refusal(

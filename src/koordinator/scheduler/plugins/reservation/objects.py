@@ -8,7 +8,7 @@ from koordinator.api import labels, pod_resources, resource_list
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.labels import parse_int32
-from koordinator.api.reservation import Reservation
+from koordinator.api.reservation import OWNERS, Reservation, ReservationSpec, ReservationStatus
 from koordinator.api.resource_list import Amounts
 from koordinator.api.scalars import ScalarError
 
@@ -117,6 +117,26 @@ def reserve_pod(reservation: Reservation) -> Pod:
         "status": {"phase": reservation.status.phase} if is_terminated(reservation) else {},
     }
     return from_builtins(body, Pod)
+
+
+def operating_reservation(pod: Pod) -> Reservation:
+    """Return the reservation that a pod in operating mode Reservation is: of its own requests, for one owner, available
+    while it is Running and Ready. Raises: ProtocolError, QuantityError."""
+    is_ready = any(each.type == READY and each.status == "True" for each in pod.status.conditions)
+    is_held = pod.status.phase == "Running" and is_ready
+    return Reservation(
+        metadata=pod.metadata,
+        spec=ReservationSpec(
+            owners=OWNERS.read(pod.metadata.annotations, f"Pod {pod.key}") or [],
+            allocate_once=True,
+            allocate_policy="Aligned",
+        ),
+        status=ReservationStatus(
+            phase=AVAILABLE if is_held else PENDING,
+            node_name=pod.spec.node_name,
+            allocatable=resource_list.to_wire(pod_resources.requests(pod)),
+        ),
+    )
 
 
 def _labelled_priority(reservation: Reservation) -> int:

@@ -31,6 +31,7 @@ class ReservationStore:
         self._news: set[int] = set()
         """Owner groups with reservations that came or changed, and whose sleeping pods were not told yet."""
         self._is_waking = False
+        self.ledger.on_offer = self._may_help
         handle.watch(Watch(Reservation, self._added, self._updated, self._deleted))
 
     def find(self, uid: str) -> Reservation | None:
