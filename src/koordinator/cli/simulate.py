@@ -1,4 +1,4 @@
-"""`koordinator simulate scheduling`: place a list of pods on a list of nodes and see what comes of it."""
+"""`koordinator simulate`: place a list of pods on a list of nodes, or plan which pods should move off hot ones."""
 
 from typing import Any
 
@@ -86,3 +86,36 @@ def scheduling(**asked: Any) -> None:
       koordinator simulate scheduling --nodes nodes.csv.gz --pods pods.csv.gz --gpu share --arrivals 1.3
     """
     running.work_of("koordinator.cli.simulate_run", "scheduling", asked)
+
+
+@main.command(context_settings=options.HELP)
+@options.dump(
+    "`kubectl get nodes,nodemetrics,pods,replicasets,deployments,statefulsets,poddisruptionbudgets,podmigrationjobs "
+    "-A -o json`",
+    "Plan for",
+)
+@options.kubeconfig
+@click.option(
+    "--descheduler-config",
+    "descheduler_file",
+    type=options.EXISTING_FILE,
+    help="The descheduler's configuration, with LowNodeLoad; default: the one of an installation, with LowNodeLoad on.",
+)
+@options.scheduler_config()
+@click.option("--seed", default=0, help="Decides ties between nodes.")
+@options.output("text", "json", "yaml")
+def descheduling(**asked: Any) -> None:
+    """Show which pods should move so that no node is hot, where each would go, and whom that disturbs.
+
+    Nothing is evicted. Every destination is the scheduler's own choice after all earlier moves, among nodes that the
+    pod does not push over their thresholds; disruption budgets and limits of the descheduler are kept.
+
+    \b
+    Try:
+      koordinator simulate descheduling
+      kubectl get nodes,nodemetrics,pods,rs,deploy,sts,pdb,podmigrationjobs -A -o json > all.json
+      koordinator simulate descheduling --dump all.json --descheduler-config descheduler.yaml
+
+    Ends with 0 when no node stays hot, 3 when some do, 1 when there is no answer, 2 when the command line is wrong.
+    """
+    running.work_of("koordinator.cli.simulate_descheduling", "descheduling", asked)

@@ -74,6 +74,13 @@ class Dump:
         found = self._objects.get((view.resource.group, view.resource.kind), {})
         return [_decoded(view, where, msgspec.json.decode(text)) for where, text in found.values()]
 
+    def objects(self) -> Iterator[tuple[str, str, str, str, Json]]:
+        """Yield group, kind, namespace, name and the object itself, of all."""
+        for (group, kind), objects in self._objects.items():
+            for key, (_, text) in objects.items():
+                namespace, _, name = key.partition("/")
+                yield group, kind, namespace, name, msgspec.json.decode(text)
+
     def counts(self) -> dict[str, int]:
         """Objects per kind."""
         return {kind: len(objects) for (_, kind), objects in sorted(self._objects.items())}
@@ -253,6 +260,13 @@ def snapshot(dump: Dump, config: SchedulerConfig, *, seed: int = 0) -> DumpSnaps
     for pod in pods:
         _enter(engine, pod)
     return DumpSnapshot(engine, {pod.key: pod for pod in pods}, dump.views(Event), now_s)
+
+
+def views_of(config: SchedulerConfig) -> list[type[Object]]:
+    """Return the kinds that `snapshot` looks at. Raises: ConfigError."""
+    engine = Engine(config, FixedClock(0.0), plugins=installed_plugins(), actions=DumpActions())
+    watched = (watch.view for handle in engine.handles for watch in handle.watches)
+    return list(dict.fromkeys((Node, Pod, ClusterNetworkTopology, *watched)))
 
 
 def network(dump: Dump, nodes: Iterable[Node]) -> TopologyTree | None:

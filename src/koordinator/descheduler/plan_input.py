@@ -1,0 +1,237 @@
+"""Make the arrays of a plan of what a descheduler sees: nodes by the limits of LowNodeLoad, pods that its profile lets
+go, and how many of them may move by disruption budgets, workloads and the limits of a cycle."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from koordinator import clock
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.groups import PodDisruptionBudget
+from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.api.priority import PriorityClass, default
+from koordinator.api.quantity import NANO
+from koordinator.descheduler import facts, plan, pod_filter
+from koordinator.descheduler.actions import CycleLimits
+from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, pools
+from koordinator.descheduler.config.migration import MigrationControllerArgs
+from koordinator.descheduler.migration import object_limiter
+from koordinator.descheduler.migration.gates import Workload, WorkloadOf
+from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.plan import PlanNodes, PlanPods
+from koordinator.descheduler.plugins.low_node_load import usage
+from koordinator.descheduler.plugins.low_node_load.cycle import pool_nodes
+from koordinator.descheduler.plugins.low_node_load.usage import PODS, Classified, NodeUtilization
+
+UNLIMITED = 1 << 62
+"""The limit of a resource that no threshold is about."""
+COOL_DOWN_S = 600.0
+"""How long a workload of which a pod was moved stays where it is: twice the time for which a NodeMetric averages."""
+PROD = "prod "
+"""Before the name of a resource: what prod pods use of it, which has limits of its own."""
+
+
+class PlanRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules for pods: `refusal` says why one stays, the others say how many may go. `jobs` are remembered moves."""
+
+    refusal: Callable[[Pod], str]
+    budgets: Sequence[PodDisruptionBudget]
+    workload_of: WorkloadOf
+    migration: MigrationControllerArgs
+    limits: CycleLimits
+    jobs: Sequence[PodMigrationJob]
+
+
+class PlanInput(msgspec.Struct, frozen=True, eq=False):
+    """Everything that `plan.find` asks for. `resources` names the columns, `replicas` and `workloads` tell of the
+    workloads by number, `refused` counts pods of hot nodes by what keeps them there."""
+
+    resources: tuple[str, ...]
+    nodes: PlanNodes
+    pods: PlanPods
+    left: Mapping[str, int]
+    workloads: tuple[str, ...]
+    replicas: tuple[int, ...]
+    refused: Mapping[str, int]
+
+
+def gather(seen: Observation, args: LowNodeLoadArgs, rules: PlanRules) -> PlanInput:
+    """Return the arrays. Nodes without fresh measurements are neither sources nor targets, as they are in no pool."""
+    found = _pools(seen, args)
+    names = tuple(dict.fromkeys(name for each in found for name in each.filled.names))
+    resources = (*names, *(PROD + name for name in names))
+    loads = {load.name: load for each in found for load in each.loads}
+    index = {name: row for row, name in enumerate(loads)}
+    limit = np.full((len(loads), len(resources)), UNLIMITED, np.int64)
+    used = np.zeros_like(limit)
+    is_in = np.zeros((len(loads), len(found)), np.bool_)
+    for number, pool in enumerate(found):
+        rows = np.array([index[load.name] for load in pool.loads], np.intp)
+        columns = np.array([resources.index(name) for name in pool.filled.names], np.intp)
+        is_in[rows, number] = True
+        parts = ((0, pool.usage, pool.limits.high), (len(names), pool.prod_usage, pool.limits.prod_high))
+        for first, amounts, limits in parts:
+            where = np.ix_(rows, columns + first)
+            used[where] = amounts
+            limit[where] = np.minimum(limit[where], limits)
+    takes = np.array([not load.node.spec.unschedulable for load in loads.values()], np.bool_)
+    nodes = PlanNodes(tuple(loads), used, limit, takes, is_in)
+    return _with_pods(seen, list(loads.values()), nodes, resources, rules)
+
+
+def _pools(seen: Observation, args: LowNodeLoadArgs) -> list[Classified]:
+    """Return the nodes of each pool that has limits, with usage and limits."""
+    found = []
+    for pool in pools(args):
+        if not pool.high_thresholds and not pool.prod_high_thresholds:
+            continue
+        filled = usage.fill(pool)
+        nodes = pool_nodes(pool, seen.nodes, frozenset())
+        expiration_s = args.node_metric_expiration_seconds
+        loads = usage.loads(nodes, seen.pods_of, seen.metrics, filled.names, seen.now_s, expiration_s)
+        found.append(usage.classify(loads, filled))
+    return found
+
+
+def _with_pods(
+    seen: Observation,
+    loads: Sequence[NodeUtilization],
+    nodes: PlanNodes,
+    resources: tuple[str, ...],
+    rules: PlanRules,
+) -> PlanInput:
+    hot = set(plan.hot_rows(nodes, nodes.used))
+    resting, books = _resting(seen, rules.jobs), _Books(rules)
+    refused: Counter[str] = Counter()
+    chosen: list[tuple[int, Pod]] = []
+    for row, load in enumerate(loads):
+        for pod in load.pods:
+            why = "" if pod.key in load.pod_usage else "nothing is measured of it"
+            why = why or rules.refusal(pod) or _rest_of(pod, resting)
+            why = why or plan.used_up(books.groups(pod), books.left)
+            if not why:
+                chosen.append((row, pod))
+            elif row in hot:
+                refused[why] += 1
+    amounts = [_amounts(loads[row], pod, resources) for row, pod in chosen]
+    shape = (len(chosen), len(resources))
+    rank = {key: number for number, key in enumerate(sorted({facts.importance(pod) for _, pod in chosen}))}
+    pods = PlanPods(
+        keys=tuple(pod.key for _, pod in chosen),
+        rows=np.array([row for row, _ in chosen], np.intp),
+        leaves=np.array([leaves for leaves, _ in amounts], np.int64).reshape(shape),
+        arrives=np.array([arrives for _, arrives in amounts], np.int64).reshape(shape),
+        rank=np.array([rank[facts.importance(pod)] for _, pod in chosen], np.int64),
+        workloads=np.array([books.workload(pod) for _, pod in chosen], np.int64),
+        groups=tuple(books.groups(pod) for _, pod in chosen),
+    )
+    workloads, replicas = tuple(books.names), tuple(books.replicas)
+    return PlanInput(resources, nodes, pods, books.left, workloads, replicas, dict(refused))
+
+
+def _amounts(load: NodeUtilization, pod: Pod, resources: Iterable[str]) -> tuple[list[int], list[int]]:
+    """Return what a pod uses, rounded down (it leaves a node by so much) and up (it may need so much)."""
+    own = {**load.pod_usage[pod.key], PODS: NANO}
+    is_prod = default(pod) is PriorityClass.PROD
+    down, up = [], []
+    for column in resources:
+        name = column.removeprefix(PROD)
+        nanos = own.get(name, 0) if is_prod or name == column else 0
+        down.append(nanos // usage.unit(name))
+        up.append(usage.rounded_up(name, nanos))
+    return down, up
+
+
+# Ping-pong
+
+
+def _resting(seen: Observation, jobs: Iterable[PodMigrationJob]) -> set[str]:
+    """Return the pods that a migration made within the cool-down."""
+    found = set()
+    for job in jobs:
+        made, ref = job.metadata.creation_timestamp, job.status.pod_ref
+        if ref is not None and made and seen.now_s - clock.parse_rfc3339(made) < COOL_DOWN_S:
+            found.add(f"{ref.namespace}/{ref.name}")
+    return {owner.uid for pod in _pods(seen, found) if (owner := facts.controller_of(pod)) is not None}
+
+
+def _pods(seen: Observation, keys: set[str]) -> Iterable[Pod]:
+    if keys:
+        for node in seen.nodes:
+            yield from (pod for pod in seen.pods_of[node.metadata.name] if pod.key in keys)
+
+
+def _rest_of(pod: Pod, resting: set[str]) -> str:
+    owner = facts.controller_of(pod)
+    return "its workload was moved a short time ago" if owner is not None and owner.uid in resting else ""
+
+
+# Limits
+
+
+class _Books:
+    """Workloads by number, and the limits that pods count against."""
+
+    def __init__(self, rules: PlanRules) -> None:
+        self.left: dict[str, int] = {}
+        self.names: list[str] = []
+        self.replicas: list[int] = []
+        self._rules = rules
+        self._numbers: dict[str, int] = {}
+        self._budgets: dict[str, list[tuple[str, Callable[[Pod], bool]]]] = {}
+        for each in rules.budgets:
+            key = f"disruption budget {each.key}"
+            self.left[key] = max(each.status.disruptions_allowed, 0)
+            matches = _nobody if each.spec.selector is None else pod_filter.matches_labels(each.spec.selector)
+            self._budgets.setdefault(each.metadata.namespace, []).append((key, matches))
+        if rules.limits.total is not None:
+            self.left["maxNoOfPodsToEvictTotal"] = rules.limits.total
+
+    def workload(self, pod: Pod) -> int:
+        """Return the number of the pod's workload; a pod without one is a workload of its own."""
+        owner = facts.controller_of(pod)
+        key = owner.uid if owner is not None else pod.key
+        if key not in self._numbers:
+            name = pod.key if owner is None else f"{pod.metadata.namespace}/{owner.kind}/{owner.name}"
+            found = None if owner is None else self._rules.workload_of(pod.metadata.namespace, owner)
+            self._numbers[key] = len(self.names)
+            self.names.append(name)
+            self.replicas.append(1 if owner is None else 0 if found is None else found.replicas)
+            if owner is not None:
+                self.left[f"workload {name}"] = 0 if found is None else self._allowed(found)
+        return self._numbers[key]
+
+    def groups(self, pod: Pod) -> tuple[str, ...]:
+        """Return the limits that the pod counts against, by name."""
+        names = [f"workload {self.names[self.workload(pod)]}", "maxNoOfPodsToEvictTotal"]
+        names += [key for key, matches in self._budgets.get(pod.metadata.namespace, ()) if matches(pod)]
+        limits = self._rules.limits
+        for key, most in (
+            (f"maxNoOfPodsToEvictPerNode of {pod.spec.node_name}", limits.per_node),
+            (f"maxNoOfPodsToEvictPerNamespace of {pod.metadata.namespace}", limits.per_namespace),
+        ):
+            if most is not None:
+                self.left.setdefault(key, most)
+                names.append(key)
+        return tuple(names)
+
+    def _allowed(self, found: Workload) -> int:
+        """Return how many pods of a workload may be on their way: by both limits, what is unavailable counted."""
+        args, replicas = self._rules.migration, found.replicas
+        try:
+            migrating = object_limiter.limit(
+                replicas, args.max_migrating_per_workload, "maxMigratingPerWorkload"
+            )
+            unavailable = object_limiter.limit(
+                replicas, args.max_unavailable_per_workload, "maxUnavailablePerWorkload"
+            )
+        except ProtocolError:  # the gates refuse each of its pods for it, and say so
+            return 0
+        return max(min(migrating, unavailable - len(found.unavailable)), 0)
+
+
+def _nobody(_: Pod) -> bool:
+    return False

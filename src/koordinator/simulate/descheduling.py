@@ -1,0 +1,246 @@
+"""Work out on a dump what a descheduler would best move: a plan that is proven by the scheduler, and its report.
+
+The descheduler's own caches, filters and limits say which pods may go, the scheduler's own evaluation says where.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.api import kinds
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.apps import Deployment, ReplicaSet, ReplicationController, StatefulSet
+from koordinator.api.core import Pod
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.groups import PodDisruptionBudget
+from koordinator.api.label_selector import compile_selector
+from koordinator.api.meta import Object
+from koordinator.api.node_metric import NodeMetric
+from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.api.reservation import Reservation
+from koordinator.clock import FixedClock
+from koordinator.cluster import errors
+from koordinator.cluster.memory import MemoryCluster
+from koordinator.cluster.protocol import Cluster
+from koordinator.descheduler import plan as plans
+from koordinator.descheduler import pod_filter
+from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs
+from koordinator.descheduler.configuration import DeschedulerConfig
+from koordinator.descheduler.descheduler import Descheduler
+from koordinator.descheduler.plan import Plan
+from koordinator.descheduler.plan_input import UNLIMITED, PlanInput, PlanRules, gather
+from koordinator.descheduler.plugins.built_in import installed_plugins
+from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
+from koordinator.descheduler.profiles import Profile
+from koordinator.local import cluster as local
+from koordinator.local import registry
+from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
+from koordinator.simulate import dump as dumps
+from koordinator.simulate.destinations import Destinations
+from koordinator.simulate.dump import Dump, DumpSnapshot
+
+VIEWS: tuple[type[Object], ...] = (
+    ReplicaSet, Deployment, StatefulSet, ReplicationController,
+    NodeMetric, PodDisruptionBudget, PodMigrationJob, Reservation,
+)  # fmt: skip
+"""What the descheduler's part of a plan looks at, besides nodes and pods."""
+PAGE = 500
+"""Objects of one answer, some MiB of pods."""
+IN_A_GANG = "it belongs to a gang, whose other pods would stop with it"
+
+
+class PlanError(KoordinatorError, ValueError):
+    """There is nothing to plan by."""
+
+
+class PlanMove(msgspec.Struct, frozen=True, rename="camel"):
+    """One pod that moves. Moves with the same `step` belong together: two that change places."""
+
+    pod: str
+    workload: str
+    source: str
+    target: str
+    step: int
+
+
+class ResourceHeat(msgspec.Struct, frozen=True, rename="camel"):
+    """Use of a resource (milli-cores of cpu, else units), and the limit above which a node is hot."""
+
+    before: int
+    after: int
+    limit: int
+
+
+class HotNode(msgspec.Struct, frozen=True, rename="camel"):
+    """A node that is hot now. `why` and what follow are empty unless it stays hot: `excess` is what is too much when
+    nothing more can be moved, `pod` the one whose move would help most and `needs` what it would have to find."""
+
+    node: str
+    resources: dict[str, ResourceHeat]
+    is_cooled: bool
+    why: str = ""
+    excess: dict[str, int] = {}
+    pod: str = ""
+    needs: dict[str, int] = {}
+
+
+class Disruption(msgspec.Struct, frozen=True, rename="camel"):
+    """The number of pods of a workload that move, and how many it has."""
+
+    workload: str
+    moves: int
+    replicas: int
+
+
+class PlanReport(msgspec.Struct, frozen=True, rename="camel"):
+    """The plan. `nodes` have fresh measurements; `unmeasured` are those that take part without, and so stay out.
+
+    `not_movable` counts pods of hot nodes by what keeps them.
+    """
+
+    time_s: float
+    nodes: int
+    unmeasured: int
+    hot_before: int
+    hot_after: int
+    moves: list[PlanMove]
+    hot: list[HotNode]
+    workloads: list[Disruption]
+    not_movable: dict[str, int]
+
+
+async def plan(
+    dump: Dump, scheduler: SchedulerConfig, descheduler: DeschedulerConfig, seed: int = 0
+) -> PlanReport:
+    """Return the plan for what the dump shows. Raises: PlanError, DumpError, ConfigError, ProtocolError."""
+    found = dumps.snapshot(dump, scheduler, seed=seed)
+    for each in found.engine.profiles.values():
+        found.engine.refresh(each, found.now_s)
+    cluster = await _cluster(dump, found)
+    made = Descheduler(cluster, descheduler, installed_plugins(), rng=random.Random(seed))
+    profile, args = _balancing(made)
+    budgets = made.caches.factory.informer(PodDisruptionBudget)
+    async with made.following():
+        await profile.prepare()
+        matches = compile_selector(descheduler.node_selector or LabelSelector())
+        seen = made.caches.observe(found.now_s, matches)
+        seen = msgspec.structs.replace(
+            seen, nodes=[node for node in seen.nodes if profile.takes_part(node.metadata.labels)]
+        )
+        rules = PlanRules(
+            refusal=lambda pod: _refusal(pod, profile, args),
+            budgets=list(budgets.objects.values()),
+            workload_of=made.migration.workloads.of,
+            migration=made.migration.args,
+            limits=descheduler.limits,
+            jobs=list(made.caches.jobs.objects.values()),
+        )
+        given = gather(seen, args, rules)
+    with Destinations(found.engine, given.pods.keys, given.nodes.names) as destinations:
+        result = plans.find(given.nodes, given.pods, given.left, destinations.place)
+    return _report(given, result, found.now_s, len(seen.nodes) - len(given.nodes.names))
+
+
+async def fetch(cluster: Cluster, scheduler: SchedulerConfig) -> Dump:
+    """Return what a plan looks at of a running cluster; kinds that it does not serve are left out. Raises: ApiError."""
+    dump = Dump()
+    for view in dict.fromkeys((*dumps.views_of(scheduler), *VIEWS)):
+        token: str | None = ""
+        while token is not None:
+            params = {"limit": str(PAGE), **({"continue": token} if token else {})}
+            try:
+                body = await cluster.request("GET", view.resource.path(), params=params)
+            except errors.NotFound:
+                break
+            if body.get("items"):
+                dump.add("the cluster", body)
+            token = (body.get("metadata") or {}).get("continue") or None
+    return dump
+
+
+async def _cluster(dump: Dump, found: DumpSnapshot) -> MemoryCluster:
+    """Return a cluster with the dump's objects as they are."""
+    backend = registry.in_memory(FixedClock(found.now_s), checks=False)
+    cluster = MemoryCluster(backend)
+    await local.install(cluster)
+    for group, kind, namespace, name, obj in dump.objects():
+        resource = kinds.by_kind(group, kind)
+        if resource is not None:
+            backend.store.table(resource.qualified).put(namespace if resource.namespaced else "", name, obj)
+    return cluster
+
+
+def _balancing(made: Descheduler) -> tuple[Profile, LowNodeLoadArgs]:
+    """Return the first profile that has LowNodeLoad, and its arguments. Raises: PlanError."""
+    for config, profile in zip(made.config.profiles, made.profiles, strict=True):
+        if LowNodeLoad.name in profile.plugins:
+            return profile, LowNodeLoad.read(config.raw_args(LowNodeLoad.name))
+    raise PlanError(
+        "the descheduler's configuration has no profile with LowNodeLoad under plugins.balance.enabled: "
+        "its thresholds say when a node is hot"
+    )
+
+
+def _refusal(pod: Pod, profile: Profile, args: LowNodeLoadArgs) -> str:
+    if gang_id_of(pod):
+        return IN_A_GANG
+    if why := profile.refusal(pod):
+        return why
+    chosen = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, lambda _: True)
+    return "" if chosen(pod) else "LowNodeLoad: its namespace or labels are not chosen"
+
+
+def _report(given: PlanInput, result: Plan, now_s: float, unmeasured: int) -> PlanReport:
+    nodes, pods = given.nodes, given.pods
+    moves = [
+        PlanMove(
+            pods.keys[move.pod],
+            given.workloads[int(pods.workloads[move.pod])],
+            nodes.names[move.source],
+            nodes.names[move.target],
+            move.step,
+        )
+        for move in result.moves
+    ]
+    hot = plans.hot_rows(nodes, nodes.used)
+    counts = Counter(int(pods.workloads[move.pod]) for move in result.moves)
+    return PlanReport(
+        time_s=now_s,
+        nodes=len(nodes.names),
+        unmeasured=unmeasured,
+        hot_before=len(hot),
+        hot_after=len(plans.hot_rows(nodes, result.used)),
+        moves=moves,
+        hot=[_hot_node(given, result, row) for row in hot],
+        workloads=[
+            Disruption(given.workloads[number], count, given.replicas[number])
+            for number, count in counts.most_common()
+        ],
+        not_movable=dict(sorted(given.refused.items(), key=lambda pair: -pair[1])),
+    )
+
+
+def _hot_node(given: PlanInput, result: Plan, row: int) -> HotNode:
+    nodes = given.nodes
+    heat = {
+        name: ResourceHeat(
+            int(nodes.used[row, column]), int(result.used[row, column]), int(nodes.limit[row, column])
+        )
+        for column, name in enumerate(given.resources)
+        if nodes.limit[row, column] != UNLIMITED
+    }
+    stuck = next((each for each in result.stuck if each.row == row), None)
+    if stuck is None:
+        return HotNode(nodes.names[row], heat, is_cooled=True)
+    pod = stuck.pod
+    needs = {} if pod < 0 else _amounts(given, given.pods.arrives[pod])
+    key = "" if pod < 0 else given.pods.keys[pod]
+    return HotNode(nodes.names[row], heat, False, stuck.why, _amounts(given, stuck.excess), key, needs)
+
+
+def _amounts(given: PlanInput, amounts: plans.I64) -> dict[str, int]:
+    pairs: Mapping[str, int] = dict(zip(given.resources, amounts.tolist(), strict=True))
+    return {name: amount for name, amount in pairs.items() if amount}
