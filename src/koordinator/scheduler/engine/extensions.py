@@ -24,7 +24,6 @@ from koordinator.scheduler.plugin.capabilities import (
     PreBindExtension,
     PreferNodesPlugin,
     PreFilterTransformer,
-    ReservationCache,
     ReservationFilterPlugin,
     ReservationNominator,
     ReservationPreBindPlugin,
@@ -103,7 +102,6 @@ class Extensions:
         self.resizers = among(ResizePodPlugin) if gates.is_on("ResizePod") else ()
         self.pre_bind_extensions = at("pre_bind", PreBindExtension)
         self.nominator = _last(among(ReservationNominator))
-        self.reservation_cache = _last(among(ReservationCache))
         self.reserve_pods = _last(among(ReservePodProvider))
         self.reservation_filters = among(ReservationFilterPlugin)
         self.reservation_scorers = among(ReservationScorePlugin)

@@ -328,18 +328,6 @@ def nominated_reservation(handle: Handle, uid: str, node_name: str) -> Reservati
     return next((each for each in found if each is not None), None)
 
 
-class ReservationCache(Plugin[S]):
-    """Knows the reservations that hold room. The last of a profile counts."""
-
-    @abc.abstractmethod
-    def reservation_of(self, uid: str, node_name: str) -> Reservation | None:
-        """Return the reservation that a pod on a node uses."""
-
-    @abc.abstractmethod
-    def delete_reservation(self, reservation: Reservation) -> None:
-        """Note that the reservation holds nothing any more."""
-
-
 class ReservePodProvider(Plugin[S]):
     """Brings pods that stand for Reservations (`Actions.enter_pod`). They are placed as pods are; what
     PreBind would write on them is written on the Reservation, and the plugin tells users how they fare

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
-from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation, ReservationStatus
+from koordinator.api.reservation import Reservation, ReservationStatus
 from koordinator.cluster import backoff, errors
 from koordinator.scheduler.plugin.events import BINDING, SCHEDULING
 from koordinator.scheduler.plugin.framework import Handle
@@ -17,6 +18,7 @@ from koordinator.scheduler.plugin.handle import SchedulingFailure
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, event_note
 from koordinator.scheduler.plugins.default_binder import LOOK_PAUSES_S
 from koordinator.scheduler.plugins.reservation import lifecycle, objects
+from koordinator.scheduler.plugins.reservation.allocation import AllocationWriter
 from koordinator.scheduler.plugins.reservation.store import ReservationStore
 
 log = logging.getLogger(__name__)
@@ -33,27 +35,40 @@ class ReservationWriter:
         self._store = store
         # Spreads retries; nothing that is decided depends on it.
         self._rng = random.Random(0)
+        self.owners = AllocationWriter(handle, store.ledger, self._rng)
         self._refused: dict[str, str] = {}
         self._is_writing = False
 
-    async def bind(self, uid: str, node_name: str, profile_name: str) -> Status:
-        """Write that a Reservation has its node."""
+    async def bind(
+        self, uid: str, node_name: str, profile_name: str, taken: Sequence[Pod] | None = None
+    ) -> Status:
+        """Write that a Reservation has its node, and before that on running pods there that it takes over (None: it is
+        not one that might) that they use it."""
         known = self._store.find(uid)
         if known is None:
             return error("reservation is gone")
-        for pause_s in (*LOOK_PAUSES_S, None):
-            try:
-                bound = await self._write(known, lambda live: self._bound(live, node_name))
-            except (errors.ApiError, KoordinatorError) as failure:
-                # Nobody answered: it may have its node all the same, and its room is kept until that is known.
-                if pause_s is None or not isinstance(failure, errors.ApiError) or failure.code < 500:
-                    return error(str(failure))
-                await asyncio.sleep(pause_s)
-                continue
-            break
+        try:
+            if taken is not None:
+                await self.owners.take_over(taken, known, node_name)
+            bound = await self._bind(known, node_name)
+        except (errors.ApiError, KoordinatorError) as failure:
+            await self.owners.let_go(taken or (), known)
+            return error(str(failure))
         text = f"Successfully assigned {bound.metadata.name} to {node_name}"
         self._handle.actions.event(profile_name, bound, "Normal", "Scheduled", text, action=BINDING)
         return SUCCESS
+
+    async def _bind(self, known: Reservation, node_name: str) -> Reservation:
+        """Raises: ApiError, and what `_bound` raises."""
+        for pause_s in LOOK_PAUSES_S:
+            try:
+                return await self._write(known, lambda live: self._bound(live, node_name))
+            except errors.ApiError as failure:
+                # Nobody answered: it may have its node all the same, and its room is kept until that is known.
+                if failure.code < 500:
+                    raise
+                await asyncio.sleep(pause_s)
+        return await self._write(known, lambda live: self._bound(live, node_name))
 
     def _bound(self, live: Reservation, node_name: str) -> ReservationStatus:
         """Raises: NotActiveError when it has ended, or is on another node already; ProtocolError, QuantityError."""
@@ -63,31 +78,6 @@ class ReservationWriter:
         if on and objects.is_available(live):
             return live.status  # an earlier write arrived, and its answer did not
         return lifecycle.bound(live, node_name, self._handle.clock.now())
-
-    def take_back(self, pod: Pod, uid: str, node_name: str) -> None:
-        """Take the name of a reservation off a pod that was not bound after all, in the background."""
-        self._handle.actions.spawn(self._take_back(pod, uid, node_name), f"annotation of {pod.key}")
-
-    async def _take_back(self, pod: Pod, uid: str, node_name: str) -> None:
-        cluster, meta = self._handle.cluster, pod.metadata
-
-        async def attempt() -> None:
-            live = await cluster.get(Pod, meta.name, meta.namespace)
-            allocated = RESERVATION_ALLOCATED.read(live.metadata.annotations, live.key)
-            is_bound = live.spec.node_name == node_name  # whatever the binding's answer was
-            if live.metadata.uid != meta.uid or is_bound or allocated is None or allocated.uid != uid:
-                return
-            guard = {"uid": meta.uid, "resourceVersion": live.metadata.resource_version}
-            body = {"metadata": {**guard, "annotations": {RESERVATION_ALLOCATED.key: None}}}
-            await cluster.patch(Pod, meta.name, body, meta.namespace)
-
-        try:
-            await backoff.retry_on_conflict(attempt, self._rng, on=backoff.LOST_RACE_OR_CONNECTION)
-        except errors.NotFound:
-            return
-        except (errors.ApiError, ProtocolError) as problem:
-            # The next attempt writes what it uses then, or takes the name off.
-            log.warning("annotation not taken back: %s", problem, extra={"pod": pod.key})
 
     def report_unscheduled(self, failure: SchedulingFailure) -> None:
         """Tell users of a Reservation why it found no node."""

@@ -225,6 +225,15 @@ class ReservationLedger(RowKeeper):
         """Return the uid of the reservation that a pod on a node uses."""
         return self._used.get(pod_uid)
 
+    def users_of(self, uid: str) -> list[PodInfo]:
+        """Return the pods on any node that use a reservation, known or not."""
+        places = [self._table.place_of(each) for each in self._users.get(uid, ())]
+        return [place.pod for place in places if place is not None]
+
+    def is_placed(self, pod_uid: str) -> bool:
+        """Return whether a pod counts on a node."""
+        return self._table.place_of(pod_uid) is not None
+
     def is_in_table(self, record: ReservationRecord) -> bool:
         """Return whether the reserve pod counts at this moment: within trials it may not."""
         return self._table.place_of(record.uid) is not None

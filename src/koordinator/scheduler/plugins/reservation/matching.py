@@ -130,6 +130,16 @@ def match(
         return Match(MatchOutcome.IGNORED)
     if not owners.match(pod):
         return Match(MatchOutcome.OWNER_UNMATCHED)
+    return match_wish(wish, requests, reservation, node_labels)
+
+
+def match_wish(
+    wish: RequiredReservations,
+    requests: Amounts,
+    reservation: Reservation,
+    node_labels: Mapping[str, str] | None,
+) -> Match:
+    """Return the same whoever the owners are: what the pod itself says of reservations. Raises: QuantityError."""
     affinity = wish.affinity
     if affinity is not None and affinity.name:
         # A name is as good as a decision: nothing else but the amounts is looked at.

@@ -24,7 +24,6 @@ from koordinator.scheduler.plugin.capabilities import (
     Endpoint,
     NodeTransformer,
     Nomination,
-    ReservationCache,
     ReservationNominator,
     ReservationScorePlugin,
     ReservePodProvider,
@@ -49,36 +48,24 @@ from koordinator.scheduler.plugin.framework import (
     default_normalize,
 )
 from koordinator.scheduler.plugin.handle import Handling, SchedulingFailure
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error, unresolvable
-from koordinator.scheduler.plugins.reservation import diagnosis, fit, preallocation, verdict
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error
+from koordinator.scheduler.plugins.reservation import diagnosis, preallocation, reserve_pods, verdict
 from koordinator.scheduler.plugins.reservation.binding import ReservationWriter
 from koordinator.scheduler.plugins.reservation.controller import ReservationController
 from koordinator.scheduler.plugins.reservation.fit import Ignored
 from koordinator.scheduler.plugins.reservation.ledger import ReservationRecord
 from koordinator.scheduler.plugins.reservation.matching import RequiredReservations
 from koordinator.scheduler.plugins.reservation.owner_index import NO_GROUPS
+from koordinator.scheduler.plugins.reservation.pre_allocated import PreAllocator, is_pre_allocating
+from koordinator.scheduler.plugins.reservation.reserve_pods import ReserveState, positions
 from koordinator.scheduler.plugins.reservation.store import ReservationStore
 from koordinator.scheduler.plugins.reservation.verdict import NONE_MATCHED, NodeJudge, OwnerState
 from koordinator.scheduler.table.columns import RowChange, Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
 
-_OTHER_NODE = unresolvable("node(s) didn't match the nodeName specified by reservation")
-_CONFLICT = unresolvable("node(s) reservation allocate policy conflict")
-_RESERVE_REFUSALS = (_OTHER_NODE, _CONFLICT)
 _PLAIN = Nomination()
 _ANNOTATIONS = (labels.RESERVATION_AFFINITY, labels.EXACT_MATCH_RESERVATION)
-FEW = 64
-"""Up to so many rows are looked up one by one."""
-
-
-class ReserveState:
-    """A reserve pod: the node that its template names, and the policy of its Reservation."""
-
-    def __init__(self, node_name: str, policy: str) -> None:
-        self.node_name = node_name
-        self.policy = policy
-
 
 State = OwnerState | ReserveState | None
 
@@ -94,7 +81,6 @@ class ReservationPlugin(
     BindPlugin[State],
     NodeTransformer[State],
     ReservationNominator[State],
-    ReservationCache[State],
     ReservePodProvider[State],
     ReservationScorePlugin[State],
     ControllerProvider[State],
@@ -131,6 +117,11 @@ class ReservationPlugin(
         )
         self._nominated: dict[str, tuple[str, str]] = {}
         """Pod → its node, and the uid of the reservation that it is to use there."""
+        self._pre = PreAllocator(
+            handle.table, self.store.candidates, args.pre_allocation_config, self.judge.ignored
+        )
+        self._chosen: dict[str, list[PodInfo]] = {}
+        """Reserve pod → the pods that it is to take over on its node."""
         self._writer = ReservationWriter(handle, self.store)
         self._controller = ReservationController.of(args, handle)
         handle.on_failure(self._failed)
@@ -141,16 +132,19 @@ class ReservationPlugin(
         annotations = pod.pod.metadata.annotations
         if pod_labels.is_reserve_pod(annotations):
             state = self._reserve_state(pod)
-            return (labels.RESERVE_POD, state.node_name, state.policy)
+            single = pod.uid if state.pre is not None else ""
+            return (labels.RESERVE_POD, state.node_name, state.policy, single)
         is_ignoring = pod_labels.is_reservation_ignored(pod.pod.metadata.labels)
         if not is_ignoring and not any(key in annotations for key in _ANNOTATIONS):
             return None
         return (is_ignoring, pod.request_key, *(annotations.get(key) for key in _ANNOTATIONS))
 
     def live_key(self, pod: PodInfo) -> Hashable:
-        if not len(self.ledger):
-            return NO_GROUPS
-        if pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
+        annotations = pod.pod.metadata.annotations
+        if labels.IS_PRE_ALLOCATION in annotations:
+            found = self.store.find(pod.uid)
+            return (self.store.candidates.version, found and found.metadata.resource_version)
+        if not len(self.ledger) or pod_labels.is_reserve_pod(annotations):
             return NO_GROUPS
         return self.ledger.index.of(pod)
 
@@ -173,27 +167,39 @@ class ReservationPlugin(
 
     def _reserve_state(self, pod: PodInfo) -> ReserveState:
         found = self.store.find(pod.uid)
-        policy = found.spec.allocate_policy if found is not None else ""
-        return ReserveState(pod.pod.metadata.annotations.get(labels.RESERVATION_NODE, ""), policy)
+        policy, pre = found.spec.allocate_policy if found is not None else "", None
+        if found is not None and is_pre_allocating(found):
+            names = self._table.registry.names
+            pre = self._pre.state(found, {names[column]: amount for column, amount in pod.requests})
+        return ReserveState(pod.pod.metadata.annotations.get(labels.RESERVATION_NODE, ""), policy, pre)
 
     def pre_filter(self, state: State) -> PreFilterResult:
         if state is None:
             return PreFilterResult(SKIP)
-        return PreFilterResult(state.status) if isinstance(state, OwnerState) else PreFilterResult()
+        if isinstance(state, OwnerState):
+            return PreFilterResult(state.status)
+        return PreFilterResult(state.pre.status) if state.pre is not None else PreFilterResult()
 
     # Nodes as the pod may use them
 
     def shows_nodes(self, state: State) -> bool:
-        return isinstance(state, OwnerState) and (bool(state.groups) or state.asked.is_ignoring)
+        if isinstance(state, OwnerState):
+            return bool(state.groups) or state.asked.is_ignoring
+        return state is not None and state.pre is not None
 
     def shown_rows(self, state: State) -> Collection[int]:
-        return self._rows_with_own(state) if isinstance(state, OwnerState) else ()
+        if isinstance(state, OwnerState):
+            return self._rows_with_own(state)
+        return self._pre.rows(state.pre) if state is not None and state.pre is not None else ()
 
     def show(self, state: State, row: int, what_if: Trial) -> None:
-        if not isinstance(state, OwnerState):
-            return
-        for record in self.judge.matched(state, row):
-            place = self._table.place_of(record.uid)
+        uids: list[str] = []
+        if isinstance(state, OwnerState):
+            uids = [record.uid for record in self.judge.matched(state, row)]
+        elif state is not None and state.pre is not None:
+            uids = [each.pod.uid for each in self._pre.candidates(state.pre, row)]
+        for uid in uids:
+            place = self._table.place_of(uid)
             if place is not None:
                 what_if.take(place.pod)
 
@@ -205,24 +211,15 @@ class ReservationPlugin(
     def filter(self, state: State, rows: Rows) -> ReasonCodes:
         if isinstance(state, OwnerState):
             return self._filter_owner(state, rows)
-        codes = np.zeros(rows.size, np.uint16)
         if state is None:
-            return codes
-        if state.node_name:
-            row = self._table.row_of(state.node_name)
-            codes[rows != (-1 if row is None else row)] = 1 + _RESERVE_REFUSALS.index(_OTHER_NODE)
-        for index in _positions(rows, self.ledger.rows):
-            there = self.ledger.at(int(rows[index]))
-            policies = [r.reservation.spec.allocate_policy for r in there if r.availability.is_matchable]
-            if codes[index] == 0 and fit.is_policy_conflict(state.policy, policies):
-                codes[index] = 1 + _RESERVE_REFUSALS.index(_CONFLICT)
-        return codes
+            return np.zeros(rows.size, np.uint16)
+        return reserve_pods.filter_rows(state, rows, self.ledger, self._pre, self._table.row_of)
 
     def _filter_owner(self, state: OwnerState, rows: Rows) -> ReasonCodes:
         is_needed = state.asked.must_reserve and not state.asked.is_ignoring
         none = state.code_of(NONE_MATCHED) if is_needed else 0
         codes = np.full(rows.size, none, np.uint16)
-        for index in _positions(rows, self._rows_with_own(state)):
+        for index in positions(rows, self._rows_with_own(state)):
             row = int(rows[index])
             asked = partial(self._asked, state, state.pod, self._states(state, state.pod), row)
             codes[index] = state.code_of(self.judge.verdict(state, row, asked))
@@ -239,17 +236,20 @@ class ReservationPlugin(
         return status
 
     def refusal(self, state: State, code: int) -> Status:
-        return state.statuses[code - 1] if isinstance(state, OwnerState) else _RESERVE_REFUSALS[code - 1]
+        assert state is not None, code
+        return state.statuses[code - 1]
 
     def pods_matter(self, state: State, rows: Rows) -> Mask:
         matter = np.zeros(rows.size, np.bool_)
         if isinstance(state, OwnerState):
-            matter[_positions(rows, self._rows_with_own(state))] = True
+            matter[positions(rows, self._rows_with_own(state))] = True
+        elif state is not None and state.pre is not None:
+            matter[:] = True
         return matter
 
     def foresees(self, state: State) -> bool:
         """A reserve pod changes nothing here before its Reservation is available, and then the ledger logs the row."""
-        return not isinstance(state, OwnerState)
+        return state is None or (isinstance(state, ReserveState) and state.pre is None)
 
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         if event.kind is ClusterEvent.POD_UPDATED:
@@ -280,14 +280,20 @@ class ReservationPlugin(
     # Score and nomination
 
     def pre_score(self, state: State) -> Status:
+        if isinstance(state, ReserveState):
+            return SUCCESS if state.pre is not None and state.pre.is_multiple else SKIP
         is_concerned = isinstance(state, OwnerState) and self.shows_nodes(state)
         return SUCCESS if is_concerned and not state.asked.is_ignoring else SKIP  # type: ignore[union-attr]
 
     def score(self, state: State, rows: Rows) -> Scores:
         scores = np.zeros(rows.size, np.int64)
         if not isinstance(state, OwnerState):
+            if state is not None and state.pre is not None:
+                scores[:] = preallocation.SCORE_MAX
+                for index in positions(rows, self._pre.rows(state.pre)):
+                    scores[index] = self._pre.score(state.pre, int(rows[index]))
             return scores
-        for index in _positions(rows, self._rows_with_own(state)):
+        for index in positions(rows, self._rows_with_own(state)):
             row = int(rows[index])
             state.orders.pop(row, None)
             record = self._choice(state, state.pod, row, None)
@@ -298,10 +304,11 @@ class ReservationPlugin(
         return scores
 
     def normalize(self, state: State, scores: Scores) -> Scores:
-        return default_normalize(scores)
+        return default_normalize(scores) if isinstance(state, OwnerState) else scores
 
     def normalize_at(self, state: State, scores: Scores, rows: Rows) -> Scores:
-        assert isinstance(state, OwnerState)
+        if not isinstance(state, OwnerState):
+            return scores
         if state.orders:
             orders: I64 = np.array([state.orders.get(row, 0) for row in rows.tolist()], np.int64)
             names = _NodeNames(self._table.name_of, rows)
@@ -345,6 +352,12 @@ class ReservationPlugin(
         return state.plugins
 
     def nominate(self, state: State, pod: PodInfo, row: int) -> Nomination:
+        if isinstance(state, ReserveState) and state.pre is not None:
+            chosen = self._pre.choose(state.pre, row)
+            if isinstance(chosen, Status):
+                return Nomination(chosen)
+            self._chosen[pod.uid] = chosen
+            return _PLAIN
         if not isinstance(state, OwnerState) or state.asked.is_ignoring:
             return _PLAIN
         node_name = self._table.name_of(row)
@@ -366,13 +379,18 @@ class ReservationPlugin(
 
     def forget_nominated(self, uid: str) -> None:
         self._nominated.pop(uid, None)
+        self._chosen.pop(uid, None)
 
     # Reserve, PreBind, Bind
 
     def reserves(self, state: State) -> bool:
-        return isinstance(state, OwnerState)
+        return isinstance(state, OwnerState) or (state is not None and state.pre is not None)
 
     def reserve(self, state: State, pod: PodInfo, row: int) -> Status:
+        if isinstance(state, ReserveState):
+            if state.pre is not None:
+                self.store.candidates.claim(pod.uid, self._chosen.pop(pod.uid, ()))
+            return SUCCESS
         found = self._nominated.get(pod.uid)
         if found is None or found[0] != self._table.name_of(row):
             return SUCCESS
@@ -385,9 +403,10 @@ class ReservationPlugin(
         return SUCCESS
 
     def unreserve(self, state: State, pod: PodInfo, node_name: str) -> None:
+        self.store.candidates.release(pod.uid)
         written = self.ledger.drop(pod.uid)
         if written:
-            self._writer.take_back(pod.pod, written, node_name)
+            self._writer.owners.take_back(pod.pod, written, node_name)
 
     async def pre_bind(self, state: State, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
         uid = self.ledger.used_by(pod.uid)
@@ -406,7 +425,9 @@ class ReservationPlugin(
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
         if not pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
             return SKIP
-        return await self._writer.bind(pod.uid, node_name, self.handle.profile.name)
+        is_taking = labels.IS_PRE_ALLOCATION in pod.pod.metadata.annotations
+        taken = self.store.candidates.claimed(pod.uid) if is_taking else None
+        return await self._writer.bind(pod.uid, node_name, self.handle.profile.name, taken)
 
     def _failed(self, failure: SchedulingFailure) -> Handling:
         if failure.profile_name != self.handle.profile.name:
@@ -424,29 +445,11 @@ class ReservationPlugin(
     def reservation_for(self, uid: str) -> Reservation | None:
         return self.store.find(uid)
 
-    def reservation_of(self, uid: str, node_name: str) -> Reservation | None:
-        used = self.ledger.used_by(uid)
-        record = self.ledger.find(used) if used is not None else None
-        return record.reservation if record is not None else None
-
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (Endpoint("nodeReservations/{name}", partial(diagnosis.of_node, self._table, self.ledger)),)
 
     def controllers(self) -> Sequence[BackgroundController]:
         return self._controller.loops()
-
-    def delete_reservation(self, reservation: Reservation) -> None:
-        self.ledger.remove(reservation.metadata.uid)
-
-
-def _positions(rows: Rows, wanted: Collection[int]) -> list[int]:
-    """Return the positions in `rows` (rows,) of those that are wanted."""
-    if not wanted:
-        return []
-    if rows.size <= FEW:
-        return [index for index, row in enumerate(rows.tolist()) if row in wanted]
-    found: list[int] = np.flatnonzero(np.isin(rows, np.fromiter(wanted, np.intp, len(wanted)))).tolist()
-    return found
 
 
 class _NodeNames(Sequence[str]):

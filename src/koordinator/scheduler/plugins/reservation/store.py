@@ -6,6 +6,7 @@ One per scheduler, however many profiles have the plugin.
 
 import asyncio
 import logging
+from functools import partial
 
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
@@ -13,9 +14,10 @@ from koordinator.api.quantity import QuantityError
 from koordinator.api.reservation import Reservation
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugin.status import event_note
-from koordinator.scheduler.plugins.reservation import lifecycle, objects
+from koordinator.scheduler.plugins.reservation import lifecycle, objects, pre_allocated
 from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger
 from koordinator.scheduler.plugins.reservation.lifecycle import ReservationAction
+from koordinator.scheduler.plugins.reservation.pre_allocated import CandidatePods
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,8 @@ class ReservationStore:
 
     def __init__(self, handle: Handle) -> None:
         self.ledger = handle.table.shared(ReservationLedger)
+        self.candidates = handle.table.shared(CandidatePods)
+        self.candidates.on_change = partial(handle.actions.activate, at_once=False)
         self._handle = handle
         self._objects: dict[str, Reservation] = {}
         self._pods: dict[str, Pod] = {}
@@ -71,6 +75,7 @@ class ReservationStore:
         actions = lifecycle.deleted(old, self._is_mine(old))
         self._carry_out(actions, old, old)
         uid = old.metadata.uid
+        self.candidates.leave(uid)
         self._objects.pop(uid, None)
         self._pods.pop(uid, None)
 
@@ -78,6 +83,10 @@ class ReservationStore:
         uid = reservation.metadata.uid
         self._objects[uid] = reservation
         self._pods.pop(uid, None)
+        if pre_allocated.is_pre_allocating(reservation) and not objects.invalid_reason(reservation):
+            self.candidates.wait(reservation)
+        else:
+            self.candidates.leave(uid)
 
     def _is_mine(self, reservation: Reservation) -> bool:
         spec = reservation.spec.template.get("spec") or {}
