@@ -128,6 +128,7 @@ NODE_MID_STATIC_CPU_RESERVED_RATIO = "node.koordinator.sh/mid-static-cpu-reserve
 NODE_MID_STATIC_MEMORY_RESERVED_RATIO = "node.koordinator.sh/mid-static-memory-reserved-ratio"
 NODE_CPU_NORMALIZATION_ENABLED = "node.koordinator.sh/cpu-normalization-enabled"
 NODE_ENABLE_NUMA_RESERVATION = "node.koordinator.sh/enable-numa-reservation"  # on topologies too
+NODE_BATCH_GPUS = "node.koordinator.sh/batch-gpus"  # ours
 GPU_MODEL = "node.koordinator.sh/gpu-model"  # these four on Devices too
 GPU_VENDOR = "node.koordinator.sh/gpu-vendor"
 GPU_DRIVER_VERSION = "node.koordinator.sh/gpu-driver-version"

@@ -28,6 +28,9 @@ GPU_SHARED = "koordinator.sh/gpu.shared"
 GPU_CORE = "koordinator.sh/gpu-core"
 GPU_MEMORY = "koordinator.sh/gpu-memory"
 GPU_MEMORY_RATIO = "koordinator.sh/gpu-memory-ratio"
+BATCH_GPU_CORE = "koordinator.sh/batch-gpu-core"
+"""Percent of one GPU, lent of what services on that card requested (ours; the reference lends no cards)."""
+BATCH_GPU_MEMORY = "koordinator.sh/batch-gpu-memory"
 RDMA = "koordinator.sh/rdma"
 """Percent: 100 is one NIC."""
 FPGA = "koordinator.sh/fpga"
@@ -41,6 +44,10 @@ HUAWEI_NPU_DVPP = "huawei.com/npu-dvpp"
 
 BATCH_RESOURCES = (BATCH_CPU, BATCH_MEMORY)
 MID_RESOURCES = (MID_CPU, MID_MEMORY)
+BATCH_GPU_RESOURCES = (BATCH_GPU_CORE, BATCH_GPU_MEMORY)
+
+BATCH_GPU_NAMES = {BATCH_GPU_CORE: GPU_CORE, BATCH_GPU_MEMORY: GPU_MEMORY}
+"""What is lent of a GPU → what it is a part of."""
 
 DEPRECATED_BATCH_NAMES = {
     "koordinator.sh/batch-cpu": BATCH_CPU,

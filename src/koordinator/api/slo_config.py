@@ -56,6 +56,8 @@ class ColocationStrategy(Payload, frozen=True, kw_only=True):
     mid_static_memory_reserved_percent: int | None = None
     batch_cpu_threshold_percent: int | None = None
     batch_memory_threshold_percent: int | None = None
+    gpu_reclaim_percent: int | None = None
+    """Ours: the share of what is predicted free of GPUs that batch pods may have; none of it when absent."""
     extensions: dict[str, Any] = {}
 
 
@@ -95,7 +97,12 @@ _NOT_NEGATIVE_FIELDS = (
     "batch_cpu_threshold_percent",
     "batch_memory_threshold_percent",
 )
-_PERCENT_FIELDS = ("mid_cpu_threshold_percent", "mid_memory_threshold_percent", "mid_unallocated_percent")
+_PERCENT_FIELDS = (
+    "mid_cpu_threshold_percent",
+    "mid_memory_threshold_percent",
+    "mid_unallocated_percent",
+    "gpu_reclaim_percent",
+)
 _WIRE_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(ColocationStrategy)}
 
 

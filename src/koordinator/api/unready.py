@@ -94,6 +94,7 @@ DEVICES = frozenset(
         resources.GPU_CORE,
         resources.GPU_MEMORY,
         resources.GPU_MEMORY_RATIO,
+        *resources.BATCH_GPU_RESOURCES,
         resources.RDMA,
         resources.FPGA,
     )

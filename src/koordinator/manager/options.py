@@ -15,6 +15,7 @@ NODE_RESOURCE_PLUGINS = (
     "BatchResource",
     "GPUDeviceResource",
     "RDMADeviceResource",
+    "BatchGPUResource",
 )
 """In the order in which they calculate and prepare."""
 

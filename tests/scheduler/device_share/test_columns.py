@@ -24,6 +24,7 @@ from tests.scheduler.world import Json, node, pod
 
 PREFIX = "koordinator.sh/"
 CORE, RATIO, MEMORY = (f"{PREFIX}gpu-{part}" for part in ("core", "memory-ratio", "memory"))
+BATCH_CORE, BATCH_MEMORY = f"{PREFIX}batch-gpu-core", f"{PREFIX}batch-gpu-memory"
 RDMA, FPGA, SHARED = f"{PREFIX}rdma", f"{PREFIX}fpga", f"{PREFIX}gpu.shared"
 SCHEDULING = "scheduling.koordinator.sh/"
 GIB = 1 << 30
@@ -43,6 +44,9 @@ REQUESTS: list[Json] = [
     {"nvidia.com/gpu": "1", RDMA: "20"},
     {CORE: "50", RATIO: "50", RDMA: "100", FPGA: "50"},
     {"huawei.com/npu-core": "4", RATIO: "20"},
+    {BATCH_CORE: "30", BATCH_MEMORY: "4Gi"},
+    {BATCH_CORE: "5", BATCH_MEMORY: "1Gi"},
+    {BATCH_CORE: "10", BATCH_MEMORY: "1Gi", RDMA: "20"},
 ]
 ANNOTATIONS: list[Json] = [
     {},
@@ -101,11 +105,30 @@ class Devices:
         if rng.random() < 0.2:
             labels["node.koordinator.sh/gpu-partition-policy"] = rng.choice(("Honor", "Prefer"))
         extra = dict.fromkeys((CORE, RATIO, RDMA, FPGA, "huawei.com/npu-core"), "800")
-        extra |= {MEMORY: "1Ti", "nvidia.com/gpu": "8"}
+        extra |= {MEMORY: "1Ti", "nvidia.com/gpu": "8", BATCH_CORE: "800", BATCH_MEMORY: "1Ti"}
         body = node(
             f"node-{number}", cpu="64", memory="256Gi", labels=labels if self.is_odd else {}, extra=extra
         )
+        if rng.random() < 0.7:
+            body["metadata"]["annotations"] = {"node.koordinator.sh/batch-gpus": self._lent()}
         self.table.set_node(from_builtins(body, Node))
+
+    def _lent(self) -> str:
+        """What some cards lend; one of them is another card than the Device has."""
+        rng = self.rng
+        entries = [
+            {
+                "minor": minor,
+                "id": f"gpu-{minor}" if rng.random() < 0.9 else "gpu-of-old",
+                "resources": {
+                    BATCH_CORE: str(rng.choice((5, 30, 80))),
+                    BATCH_MEMORY: f"{rng.choice((1, 8))}Gi",
+                },
+            }
+            for minor in range(4)
+            if rng.random() < 0.6
+        ]
+        return json.dumps({"gpu": entries})
 
     def set_device(self, number: int) -> None:
         """A Device comes or changes, goes, or stays away."""

@@ -140,6 +140,8 @@ class MetaxDevice(Payload, frozen=True, kw_only=True):
 
 
 DEVICE_ALLOCATED = Annotation[DeviceAllocations](labels.DEVICE_ALLOCATED, DeviceAllocations)
+NODE_BATCH_GPUS = Annotation[DeviceAllocations](labels.NODE_BATCH_GPUS, DeviceAllocations)
+"""On a node: what batch pods may have of each GPU, by the names `batch-gpu-…`."""
 DEVICE_ALLOCATE_HINT = Annotation(labels.DEVICE_ALLOCATE_HINT, dict[str, DeviceHint])
 DEVICE_JOINT_ALLOCATE = Annotation(labels.DEVICE_JOINT_ALLOCATE, JointAllocate)
 GPU_PARTITION_SPEC = Annotation(labels.GPU_PARTITION_SPEC, GPUPartitionSpec)

@@ -46,11 +46,13 @@ def environment(
 
 def _isolation(gpu: DeviceAllocation, library: str, obj: str) -> dict[str, str]:
     """Limits that the library enforces inside the container; none for a whole card."""
-    if _amount(gpu, resources.GPU_MEMORY_RATIO, obj) >= _WHOLE_PERCENT:
+    lent = {name for name in resources.BATCH_GPU_NAMES if name in gpu.resources}
+    if not lent and _amount(gpu, resources.GPU_MEMORY_RATIO, obj) >= _WHOLE_PERCENT:
         return {}
-    variables = {"CUDA_DEVICE_MEMORY_LIMIT": str(_amount(gpu, resources.GPU_MEMORY, obj))}
-    if resources.GPU_CORE in gpu.resources:
-        variables["CUDA_DEVICE_SM_LIMIT"] = str(_amount(gpu, resources.GPU_CORE, obj))
+    core, memory = resources.BATCH_GPU_RESOURCES if lent else (resources.GPU_CORE, resources.GPU_MEMORY)
+    variables = {"CUDA_DEVICE_MEMORY_LIMIT": str(_amount(gpu, memory, obj))}
+    if core in gpu.resources:
+        variables["CUDA_DEVICE_SM_LIMIT"] = str(_amount(gpu, core, obj))
     return {**variables, "LD_PRELOAD": library}
 
 

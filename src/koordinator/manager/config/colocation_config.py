@@ -220,6 +220,8 @@ class NodeStrategy(msgspec.Struct, frozen=True):
     diff_threshold: float
     reclaim: ReclaimPolicy
     mid: MidPolicy
+    gpu_percent: int = 0
+    """Share of what is predicted free of GPUs that is lent."""
 
 
 def resource_strategy(config: ColocationConfig, strategy: ColocationStrategy) -> NodeStrategy:
@@ -243,6 +245,7 @@ def resource_strategy(config: ColocationConfig, strategy: ColocationStrategy) ->
             memory_cap_percent=full.batch_memory_threshold_percent,
         ),
         mid=mid_policy(full),
+        gpu_percent=full.gpu_reclaim_percent or 0,
     )
 
 

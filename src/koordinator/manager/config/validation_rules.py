@@ -89,6 +89,7 @@ _COLOCATION = {
     "mid_static_memory_reserved_percent": PERCENT,
     "batch_cpu_threshold_percent": NOT_NEGATIVE,
     "batch_memory_threshold_percent": NOT_NEGATIVE,
+    "gpu_reclaim_percent": PERCENT,
 }
 _THRESHOLD = {
     "cpu_suppress_threshold_percent": PERCENT,

@@ -24,6 +24,7 @@ from koordinator.api.quantity import RawQuantity
 from koordinator.api.resource_list import Amounts
 from koordinator.manager.config import amplification
 from koordinator.manager.noderesource.batch import AMOUNT_MAX, MILLI
+from koordinator.manager.noderesource.lent_gpus import NO_CARDS, CardAmounts, cards_of
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class MetricFigures(msgspec.Struct, frozen=True, gc=False):
     node_usage: Amount | None = None  # None when cpu or memory is not reported
     reclaimable: Amount = ZERO  # a missing prediction counts as 0; may be negative
     has_node: bool = False  # anything was reported of the node
+    reclaimable_gpus: CardAmounts = NO_CARDS
 
 
 EMPTY_REPORT = MetricFigures({})
@@ -183,6 +185,7 @@ def report_of(status: NodeMetricStatus) -> MetricFigures:
         node_usage=_node_usage(used),
         reclaimable=ZERO if predicted is None else _reclaimable(predicted.resource.resources),
         has_node=info is not None,
+        reclaimable_gpus=NO_CARDS if predicted is None else cards_of(predicted.resource.devices),
     )
 
 

@@ -106,7 +106,7 @@ class NodeEventRecorder:
 DEGRADED = "degrade node resource because of abnormal nodeMetric, reason: degradedByBatchResource"
 SKEWED = "NodeClockSkewed"
 
-_LENT = (*resources.BATCH_RESOURCES, *resources.MID_RESOURCES)
+_LENT = (*resources.BATCH_RESOURCES, *resources.MID_RESOURCES, *resources.BATCH_GPU_RESOURCES)
 
 
 def report_notes(row: NodeRow, now_s: float) -> list[Note]:
@@ -169,6 +169,8 @@ _GAUGES = (
     (resources.BATCH_MEMORY, "byte", 1),
     (resources.MID_CPU, "integer", 1000),
     (resources.MID_MEMORY, "byte", 1),
+    (resources.BATCH_GPU_CORE, "integer", 1),
+    (resources.BATCH_GPU_MEMORY, "byte", 1),
 )
 
 
@@ -324,6 +326,7 @@ class NodeResourceController:
         self._gauge(row, target)
         is_due = self._is_due(self._written_s, row, now_s)
         with_status = is_due or targets.needs_status(row.have, target, strategy.diff_threshold)
+        with_status = with_status or targets.lends_other_gpus(node, target)
         zone_threshold = self._zone_threshold(row, target, now_s)
         if with_status or zone_threshold is not None or targets.needs_metadata(node, target):
             is_urgent = with_status and row.withdrawal is not Withdrawal.NONE

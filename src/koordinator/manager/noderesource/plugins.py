@@ -18,7 +18,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import CPUNormalizationConfig, ResourceAmplificationConfig
 from koordinator.manager.config import amplification, cpu_normalization
 from koordinator.manager.config.node_entries import first_match
-from koordinator.manager.noderesource import account, decide
+from koordinator.manager.noderesource import account, decide, lent_gpus
 from koordinator.manager.noderesource.batch import MILLI
 from koordinator.manager.noderesource.decide import NodeInputs, Withdrawal, ZoneInputs
 from koordinator.manager.noderesource.rows import DeviceTarget, NodeRow, withdrawn_zones
@@ -260,6 +260,24 @@ class MidResource:
         return 0
 
 
+class BatchGPUResource:
+    """Lends, card by card, what services leave of GPUs; nodes without a report to go by must not lend any."""
+
+    name = "BatchGPUResource"
+
+    def calculate(self, rows: Sequence[NodeRow], targets: Sequence[NodeTarget]) -> int:
+        """See `Plugin`."""
+        for row, target in zip(rows, targets, strict=True):
+            lent = lent_gpus.NO_CARDS
+            if row.withdrawal is Withdrawal.NONE:
+                assert row.strategy is not None
+                reported = row.reading.report.reclaimable_gpus
+                lent = lent_gpus.lent(reported, row.gpus, row.strategy.gpu_percent)
+            target.amounts.update(lent_gpus.sums(lent))
+            target.annotations[labels.NODE_BATCH_GPUS] = lent_gpus.text_of(lent)
+        return 0
+
+
 class NodeResourcePlugin(Protocol):
     """One subject. Plugins run in a fixed order, so that later ones may read the targets of earlier ones."""
 
@@ -289,5 +307,6 @@ def chosen(entries: tuple[str, ...], configs: Configs) -> list[NodeResourcePlugi
         BatchResource.name: BatchResource,
         GPUDeviceResource.name: GPUDeviceResource,
         RDMADeviceResource.name: RDMADeviceResource,
+        BatchGPUResource.name: BatchGPUResource,
     }
     return [makers[name]() for name in NODE_RESOURCE_PLUGINS if is_chosen(name, entries)]

@@ -34,6 +34,7 @@ from koordinator.manager.noderesource.account import (
 )
 from koordinator.manager.noderesource.batch import MILLI
 from koordinator.manager.noderesource.decide import Withdrawal
+from koordinator.manager.noderesource.lent_gpus import NO_CARDS, CardAmounts, cards_of
 from koordinator.manager.noderesource.target import Note
 
 log = logging.getLogger(__name__)
@@ -201,7 +202,15 @@ def _zone_resource(row: ZoneResource, want: int, threshold: float) -> ZoneResour
     return msgspec.structs.replace(row, **changes) if changes else row
 
 
-OWNED = frozenset((*target.BATCH, *resources.MID_RESOURCES, *GPU_RESOURCES, *RDMA_RESOURCES))
+OWNED = frozenset(
+    (
+        *target.BATCH,
+        *resources.MID_RESOURCES,
+        *GPU_RESOURCES,
+        *RDMA_RESOURCES,
+        *resources.BATCH_GPU_RESOURCES,
+    )
+)
 """Resources on nodes that are ours to write."""
 
 CLOCK_SKEW_S = 60.0
@@ -214,6 +223,7 @@ _ANNOTATIONS = (
     labels.NODE_CPU_NORMALIZATION_RATIO,
     labels.NODE_RESOURCE_AMPLIFICATION_RATIO,
     labels.NODE_RAW_ALLOCATABLE,
+    labels.NODE_BATCH_GPUS,
 )
 _NODE_UNREADABLE = "NodeUnreadable"
 _THIRD_PARTY_IGNORED = "ThirdPartyAllocationsIgnored"
@@ -276,6 +286,8 @@ class NodeRow(msgspec.Struct):
     has_device: bool = False
     gpu: DeviceTarget = NO_GPUS
     rdma: DeviceTarget = NO_NICS
+    gpus: CardAmounts = NO_CARDS
+    """What each healthy GPU has."""
     device_problem: str = ""
     strategy: NodeStrategy | None = None
     withdrawal: Withdrawal = Withdrawal.MISSING
@@ -375,6 +387,7 @@ class NodeRow(msgspec.Struct):
         try:
             self.gpu = gpu_target(found, publishes_shared=publishes_shared)
             self.rdma = rdma_target(found)
+            self.gpus = cards_of(_healthy(found, GPU_TYPE))
         except QuantityError as error:
             self.device_problem = f"Device {self.name}: {error}"
 

@@ -118,6 +118,12 @@ def needs_status(have: Mapping[str, int], target: NodeTarget, threshold: float) 
     return any(differs(have.get(name), want, threshold) for name, want in target.amounts.items())
 
 
+def lends_other_gpus(node: Node, target: NodeTarget) -> bool:
+    """Return whether cards lend other amounts than the node says: their sums are to be written with them."""
+    key, wanted = labels.NODE_BATCH_GPUS, target.annotations
+    return key in wanted and node.metadata.annotations.get(key) != wanted[key]
+
+
 def needs_metadata(node: Node, target: NodeTarget) -> bool:
     """Return whether an annotation or label of the node is another one."""
     return bool(_changes(node.metadata.annotations, target.annotations)) or bool(

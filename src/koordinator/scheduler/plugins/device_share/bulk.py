@@ -29,6 +29,7 @@ from koordinator.scheduler.plugins.device_share.columns import DeviceColumns, De
 from koordinator.scheduler.plugins.device_share.inventory import NodeDevices
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
 from koordinator.scheduler.plugins.device_share.request import (
+    LENT,
     NAMES_BY_TYPE,
     PerDevice,
     insufficient,
@@ -43,7 +44,7 @@ Kinds = npt.NDArray[np.uint8]
 
 class TypeDemand(msgspec.Struct, frozen=True, eq=False):
     """The demand for devices of one type: how many, and how much of each; `needs` is what all devices of a node must
-    offer for the columns to tell."""
+    offer for the columns to tell; cards that lend nothing have nothing to lend."""
 
     device_type: str
     wanted: PerDevice
@@ -85,7 +86,7 @@ def _type_demand(asked: PodDevices, device_type: str) -> TypeDemand:
     if device_type == DeviceType.GPU:
         # A card without memory is given to nobody.
         wanted = per_gpu(amounts)
-        return TypeDemand(device_type, wanted, tuple({*wanted.amounts, resources.GPU_MEMORY}))
+        return TypeDemand(device_type, wanted, tuple({*wanted.amounts, resources.GPU_MEMORY} - LENT))
     hint = msgspec.structs.replace(asked.hint(device_type), selector=None)
     wanted = per_device(device_type, amounts, [{}], hint)
     return TypeDemand(device_type, wanted, tuple(wanted.amounts))
@@ -180,6 +181,9 @@ def judge(
             short_of[short_of == 0] = position
             continue
         is_open |= (at(of_type.common, rows) & needs) != needs
+        if not all(of_type.knows(name) for name in each.wanted.amounts):
+            short_of[short_of == 0] = position  # nobody lends any
+            continue
         if demand.is_whole_gpus and each.device_type == DeviceType.GPU:
             is_open |= _is_partitioned(columns, of_type, each.wanted, partitions, rows)
         is_short, is_unknown = _short(of_type, each.wanted, rows, ahead)

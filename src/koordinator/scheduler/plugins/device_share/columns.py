@@ -14,7 +14,7 @@ import numpy.typing as npt
 from koordinator.api.annotations.device import DeviceType
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.device_share.inventory import DeviceEntry
-from koordinator.scheduler.plugins.device_share.request import NAMES_BY_TYPE
+from koordinator.scheduler.plugins.device_share.request import NAMES_BY_TYPE, is_owned
 from koordinator.scheduler.table.columns import ColumnSpec, TableColumn
 from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, NodeTable
 
@@ -77,7 +77,7 @@ class DeviceTypeColumns:
 
     @property
     def is_used(self) -> Mask:
-        """(slots, rows): whether any pod has a part of the device."""
+        """(slots, rows): whether any pod has a part of the device that is not lent only."""
         values: Mask = self._is_used.values
         return values
 
@@ -150,7 +150,7 @@ class DeviceTypeColumns:
     ) -> None:
         """Enter what pods use of one device, of which they used `before` until now."""
         if slot < SLOTS_MAX:
-            self._is_used.values[slot, row] = any(used.values())
+            self._is_used.values[slot, row] = is_owned(used)
         for name, offered in self._offered(entry):
             free = max(0, offered - used.get(name, 0))
             more = free - max(0, offered - before.get(name, 0))

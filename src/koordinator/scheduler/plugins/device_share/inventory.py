@@ -7,11 +7,16 @@ import msgspec
 
 from koordinator.api import label_selector, resource_vector, resources
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.annotations.device import AllocationExtension, DeviceAllocation, DeviceAllocations
+from koordinator.api.annotations.device import (
+    AllocationExtension,
+    DeviceAllocation,
+    DeviceAllocations,
+    DeviceType,
+)
 from koordinator.api.annotations.device import VirtualFunction as AllocatedVF
 from koordinator.api.device import Device, DeviceInfo, VirtualFunctionGroup
 from koordinator.api.quantity import RawQuantity
-from koordinator.scheduler.plugins.device_share.request import Amounts
+from koordinator.scheduler.plugins.device_share.request import LENT, Amounts, is_owned
 
 AmountsByMinor = Mapping[int, Mapping[str, int]]
 
@@ -41,8 +46,8 @@ class NodeDevices(msgspec.Struct, frozen=True):
     taken_vfs: Mapping[str, frozenset[str]] = {}
 
     def is_used(self, device_type: str, minor: int) -> bool:
-        """Return whether any pod has a part of the device."""
-        return any(self.used.get(device_type, {}).get(minor, {}).values())
+        """Return whether any pod has a part of the device that is not lent only."""
+        return is_owned(self.used.get(device_type, {}).get(minor, {}))
 
 
 class DeviceLimits(msgspec.Struct, frozen=True):
@@ -78,10 +83,14 @@ class VisibleDevice(msgspec.Struct, frozen=True):
         return bool(self.entry.total)
 
     def fits(self, amounts: Mapping[str, int]) -> bool:
-        """Return whether anything is left, and enough of each amount that the device reports."""
+        """Return whether anything is left, and enough of each amount that the device reports, or should lend."""
         if not any(self.free.values()):
             return False
-        return all(amount <= self.free[name] for name, amount in amounts.items() if name in self.free)
+        return all(
+            amount <= self.free.get(name, 0)
+            for name, amount in amounts.items()
+            if name in self.free or name in LENT
+        )
 
 
 View = dict[int, VisibleDevice]
@@ -161,6 +170,26 @@ def node_devices(device: Device, node_labels: Mapping[str, str]) -> NodeDevices:
     )
 
 
+def with_lent(
+    devices: NodeDevices, lent: DeviceAllocations, ids: Mapping[str, Mapping[int, str]]
+) -> NodeDevices:
+    """Return the devices of a node with what each healthy GPU lends; `ids` by type and minor. A card that is another
+    one now lends nothing. Raises: QuantityError when an amount is no quantity."""
+    gpus = dict(devices.devices.get(DeviceType.GPU, {}))
+    known = ids.get(DeviceType.GPU, {})
+    for each in lent.get(DeviceType.GPU, ()):
+        entry = gpus.get(each.minor)
+        if entry is None or not entry.total or known.get(each.minor) != each.id:
+            continue
+        amounts = {name: amount for name, amount in amounts_of(each.resources).items() if name in LENT}
+        gpus[each.minor] = msgspec.structs.replace(entry, total={**entry.total, **amounts})
+    return (
+        msgspec.structs.replace(devices, devices={**devices.devices, DeviceType.GPU: gpus})
+        if gpus
+        else devices
+    )
+
+
 def amounts_of(wire: Mapping[str, RawQuantity]) -> Amounts:
     """Return a resource list in integers, under the names of today. Raises: QuantityError."""
     renamed = resources.rename_all(dict(wire), resources.DEPRECATED_DEVICE_NAMES)
@@ -218,4 +247,4 @@ def visible_device(
     cap = limits.required.get(device_type, {}).get(entry.minor, {})
     free = {name: max(0, total - held.get(name, 0)) for name, total in entry.total.items()}
     free = {name: min(amount, cap.get(name, amount)) for name, amount in free.items()}
-    return VisibleDevice(entry, free, any(held.values()))
+    return VisibleDevice(entry, free, is_owned(held))

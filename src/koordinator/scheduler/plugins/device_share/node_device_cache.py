@@ -31,6 +31,7 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     held_by,
     node_devices,
     visible_device,
+    with_lent,
 )
 from koordinator.scheduler.plugins.device_share.node_device_record import NOTHING, NodeDeviceRecord
 from koordinator.scheduler.table.columns import RowChange
@@ -149,6 +150,11 @@ class NodeDeviceCache(RowKeeper):
             ids.setdefault(info.type, {})[info.minor or 0] = info.id
         record.ids = ids
         idle = node_devices(device, {key: own[key] for key in _NODE_LABELS if key in own})
+        try:
+            lent = annotation.NODE_BATCH_GPUS.read(node.metadata.annotations, f"Node {node.metadata.name}")
+            idle = with_lent(idle, lent, ids) if lent else idle
+        except (ProtocolError, QuantityError) as problem:
+            log.warning("nothing of its GPUs is lent: %s", problem, extra={"node": node.metadata.name})
         return self._set_idle(row, record, idle)
 
     def _set_idle(self, row: int, record: NodeDeviceRecord, idle: NodeDevices) -> bool:

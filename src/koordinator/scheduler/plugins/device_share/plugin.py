@@ -137,6 +137,7 @@ class DeviceShare(
         ClusterEvent.ASSIGNED_POD_UPDATED,
         ClusterEvent.NODE_ADDED,
         ClusterEvent.NODE_LABELS,
+        ClusterEvent.NODE_ANNOTATIONS,
         ClusterEvent.POD_UPDATED,
     )
 

@@ -29,6 +29,7 @@ NAMES_BY_TYPE: dict[str, tuple[str, ...]] = {
         resources.GPU_MEMORY_RATIO,
         resources.GPU_SHARED,
         *_NPU,
+        *resources.BATCH_GPU_RESOURCES,
     ),
     DeviceType.RDMA: (resources.RDMA,),
     DeviceType.FPGA: (resources.FPGA,),
@@ -38,6 +39,8 @@ NAMES = (
     | resources.DEPRECATED_DEVICE_NAMES.keys()
 )
 """Every name by which a pod asks for devices."""
+LENT = frozenset(resources.BATCH_GPU_RESOURCES)
+"""What batch pods have of cards that belong to others."""
 _ALONE = frozenset((*_VENDOR_GPUS, resources.GPU, resources.RDMA, resources.FPGA))
 _BY_PERCENT = frozenset(
     frozenset(names)
@@ -135,6 +138,8 @@ def _fits_together(asked: Amounts) -> bool:
     percentages = [asked[name] for name in _PERCENTAGES if name in asked]
     if names in _BY_PERCENT:
         return not any(map(_is_broken, percentages))
+    if names == LENT:
+        return asked[resources.BATCH_GPU_CORE] <= WHOLE
     cards = asked.get(resources.GPU_SHARED, 0)
     if names in _SHARED:
         return all(percent % cards == 0 and percent // cards <= WHOLE for percent in percentages)
@@ -156,9 +161,16 @@ def per_gpu(asked: Mapping[str, int]) -> PerDevice:
         count = ratio // WHOLE if ratio > WHOLE and ratio % WHOLE == 0 else 1
     memory = resources.GPU_MEMORY_RATIO if ratio else resources.GPU_MEMORY
     amounts = {
-        name: asked[name] // count for name in (resources.GPU_CORE, memory, *_NPU) if asked.get(name, 0) > 0
+        name: asked[name] // count
+        for name in (resources.GPU_CORE, memory, *_NPU, *resources.BATCH_GPU_RESOURCES)
+        if asked.get(name, 0) > 0
     }
     return PerDevice(count, amounts, is_shared=amounts.get(resources.GPU_MEMORY_RATIO, 0) < WHOLE)
+
+
+def is_owned(used: Mapping[str, int]) -> bool:
+    """Return whether what pods have of a device makes it theirs: what is lent does not."""
+    return any(amount for name, amount in used.items() if name not in LENT)
 
 
 def per_device(

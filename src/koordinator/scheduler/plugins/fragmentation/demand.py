@@ -46,7 +46,8 @@ def shape_of(pod: PodInfo, names: Sequence[str], card_memory_bytes: Callable[[],
     amounts = dict(pod.requests)
     asked = request.parse({names[column]: amount for column, amount in pod.requests})
     cards, percent = 0, 0
-    if gpus := asked.by_type.get(DeviceType.GPU):
+    gpus = asked.by_type.get(DeviceType.GPU)
+    if gpus and request.is_owned(gpus):
         each = request.per_gpu(gpus)
         share = max(each.amounts.get(name, 0) for name in (resources.GPU_CORE, resources.GPU_MEMORY_RATIO))
         if memory_bytes := each.amounts.get(resources.GPU_MEMORY, 0):
