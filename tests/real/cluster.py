@@ -33,10 +33,11 @@ WEBHOOK_KINDS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """What a cluster is made of. `workloads`: whether Deployments and DaemonSets are installed, too;
-    `process_node`: whether this machine is a node as well."""
+    `process_node`: whether this machine is a node as well; `cards`: flags that give hollow nodes devices."""
 
     nodes: int = 2
     node_cpu: int = 32
+    cards: tuple[str, ...] = ()
     process_node: bool = False
     values: Values = Values()
     manager: bool = True
@@ -103,7 +104,9 @@ class RealCluster(Cluster):
             self.scheduler = self.start_scheduler()
             self._publish()
         if shape.nodes:  # with workloads, the pods behind the webhooks' Service come now
-            self.nodes = components.hollow_nodes(self.folder, self.kubeconfig, shape.nodes, shape.node_cpu)
+            self.nodes = components.hollow_nodes(
+                self.folder, self.kubeconfig, shape.nodes, shape.node_cpu, shape.cards
+            )
             self._programs.append(self.nodes)
             self.nodes.wait(lambda: self.ready_nodes() == shape.nodes, START_S, "nodes are ready")
         if shape.process_node:
@@ -258,6 +261,9 @@ def _shape_of(arguments: tuple[str, ...], *, elects: bool) -> Shape:
     parser = argparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--nodes", type=int)
     parser.add_argument("--node-cpu", type=int, default=32)
+    parser.add_argument("--gpus", default="0")
+    parser.add_argument("--rdma", default="0")
+    parser.add_argument("--partitions", action="store_true")
     parser.add_argument("--process-node", action="store_true")
     parser.add_argument("--without-manager", action="store_true")
     parser.add_argument("--manager-feature-gates", default="")
@@ -280,6 +286,7 @@ def _shape_of(arguments: tuple[str, ...], *, elects: bool) -> Shape:
         nodes=asked.nodes if asked.nodes is not None else 0 if asked.process_node else 10,
         process_node=asked.process_node,
         node_cpu=asked.node_cpu,
+        cards=("--gpus", asked.gpus, "--rdma", asked.rdma, *["--partitions"] * asked.partitions),
         values=msgspec.convert(values, Values),
         manager=not asked.without_manager,
         scheduler_flags=("--enable-network-topology-manager",) if topology else (),

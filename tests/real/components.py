@@ -90,9 +90,11 @@ class Scheduler(Component):
         return self.ask(f"{self.url}/apis/v1/__services__")[0] == 200
 
 
-def hollow_nodes(folder: Path, kubeconfig: Path, count: int, cpus: int) -> Program:
-    """Nodes that act as kubelets and node agents do."""
-    command = [sys.executable, "-m", "tests.real.hollow", str(kubeconfig), str(count), str(cpus)]
+def hollow_nodes(
+    folder: Path, kubeconfig: Path, count: int, cpus: int, cards: tuple[str, ...] = ()
+) -> Program:
+    """Nodes that act as kubelets and node agents do; `cards` are flags as those of `koordinator up`."""
+    command = [sys.executable, "-m", "tests.real.hollow", str(kubeconfig), str(count), str(cpus), *cards]
     return Program("hollow nodes", command, folder / "hollow.log")
 
 

@@ -1,12 +1,13 @@
 """The nodes of a test as a process: the hollow nodes of `koordinator up`, over HTTP.
 
-python -m tests.real.hollow KUBECONFIG COUNT CPUS
+python -m tests.real.hollow KUBECONFIG COUNT CPUS [--gpus N[:MODEL]] [--rdma N] [--partitions]
 """
 
+import argparse
 import asyncio
 import random
-import sys
 
+from koordinator.cli.up_cards import read_gpus
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
 from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet, alike
@@ -16,13 +17,35 @@ MEMORY_GIB = 128
 """As `koordinator up` has it by default."""
 
 
-async def main(kubeconfig: str, count: int, cpus: int) -> None:
+async def main(asked: argparse.Namespace) -> None:
     rng = random.Random(0)
-    client = connect.load(kubeconfig_file=kubeconfig)
+    client = connect.load(kubeconfig_file=asked.kubeconfig)
+    gpus, model = asked.gpus
+    shapes = alike(
+        asked.count,
+        asked.cpus,
+        MEMORY_GIB,
+        gpus=gpus,
+        gpu_model=model,
+        rdma_cards=asked.rdma,
+        has_partitions=asked.partitions,
+    )
     async with KubeCluster(client, rng=rng, component="hollow-nodes") as cluster:
-        fleet = HollowFleet(alike(count, cpus, MEMORY_GIB), FleetPolicy())
+        fleet = HollowFleet(shapes, FleetPolicy())
         await HollowNodes(cluster, fleet, HollowConfig(pod_events=True), rng=rng).run()
 
 
+def parser() -> argparse.ArgumentParser:
+    """Return what reads the command line; the flags are those of `koordinator up`."""
+    found = argparse.ArgumentParser()
+    found.add_argument("kubeconfig")
+    found.add_argument("count", type=int)
+    found.add_argument("cpus", type=int)
+    found.add_argument("--gpus", type=read_gpus, default=(0, ""))
+    found.add_argument("--rdma", type=int, default=0)
+    found.add_argument("--partitions", action="store_true")
+    return found
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(main(parser().parse_args()))
