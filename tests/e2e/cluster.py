@@ -80,6 +80,11 @@ class Cluster:
     def get(self, *arguments: str) -> Any:
         return json.loads(self.kubectl("get", *arguments, "-o", "json"))
 
+    def kubeconfig_of(self, account: str) -> Path:
+        """The kubeconfig of a component that runs beside the cluster, with no more than its role allows where roles
+        count."""
+        return self.kubeconfig
+
     def end_scheduler(self) -> None:
         """End the scheduler where it has a process and a lease of its own."""
         raise NotImplementedError

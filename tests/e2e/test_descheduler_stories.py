@@ -79,9 +79,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def descheduler(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    made = Process(tmp_path_factory.mktemp("descheduler"), cluster.kubeconfig)
+    made = Process(tmp_path_factory.mktemp("descheduler"), cluster.kubeconfig_of("koord-descheduler"))
     yield made
-    made.stop()
+    said = made.stop()
+    assert "forbidden" not in said.lower(), said
 
 
 def deploy(cluster: Cluster, namespace: str, replicas: int) -> list[str]:

@@ -15,7 +15,7 @@ import yaml
 from koordinator.cli.up import node_name
 from koordinator.cluster import errors
 from koordinator.install import text
-from koordinator.install.values import Values
+from koordinator.install.values import EVERYTHING, Values
 from koordinator.scheduler.config.default_plugins import shipped_profile
 from tests.e2e.cluster import Cluster
 from tests.real import components
@@ -198,6 +198,15 @@ class RealCluster(Cluster):
         path = self.folder / f"{account}.kubeconfig"
         self.servers.write_kubeconfig_of(path, {"token": token}, url=url)
         return path
+
+    def kubeconfig_of(self, account: str) -> Path:
+        """A kubeconfig of a component that an installation has on demand: its account and roles come with it."""
+        kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+        bodies = components.installed(EVERYTHING, workloads=False)
+        self.apply(
+            text.documents([b for b in bodies if b["kind"] in kinds and b["metadata"]["name"] == account])
+        )
+        return self.identity(account)
 
     def refusals(self) -> list[str]:
         """Lines in the components' logs that tell that a role forbids something."""

@@ -32,7 +32,8 @@ async def main(asked: argparse.Namespace) -> None:
     )
     async with KubeCluster(client, rng=rng, component="hollow-nodes") as cluster:
         fleet = HollowFleet(shapes, FleetPolicy())
-        await HollowNodes(cluster, fleet, HollowConfig(pod_events=True), rng=rng).run()
+        config = HollowConfig(pod_events=True, topology=any(shape.has_devices for shape in shapes))
+        await HollowNodes(cluster, fleet, config, rng=rng).run()
 
 
 def parser() -> argparse.ArgumentParser:

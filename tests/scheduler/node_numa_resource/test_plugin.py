@@ -317,9 +317,5 @@ def test_a_pod_that_requests_nothing_gets_no_score(requests: dict[str, str], lab
     for name in ("a", "b"):
         cluster.machine(name, labels=labels)
     cluster.table.assign(cluster.info(pod("held", cpu="3")), "a")
-    plugin, rows = cluster.plugin, cluster.table.rows
-    state = plugin.prepare(cluster.info(pod("idle", requests=requests)))
-
-    assert plugin.score(state, rows).tolist() == [0, 0]
-    assert plugin.score(state, np.tile(rows, 8)).tolist() == [0] * 16
-    assert plugin.score_ahead(state, rows, np.array([1, 2])).tolist() == [0, 0]
+    assert not cluster.plugin.scores(cluster.plugin.prepare(cluster.info(pod("idle", requests=requests))))
+    assert cluster.plugin.scores(cluster.plugin.prepare(cluster.info(pod("busy", cpu="1"))))

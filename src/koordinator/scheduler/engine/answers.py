@@ -273,8 +273,8 @@ class Answers:
         skipped = {p.name for p in self._profile.pre_scorers if p.pre_score(self.state_of(p.name)).is_skip}
         shares = []
         for plugin, weight in self._profile.scorers:
-            if plugin.name not in skipped:
-                state = self.state_of(plugin.name)
+            state = self.state_of(plugin.name)
+            if plugin.name not in skipped and plugin.scores(state):
                 raw = np.array(plugin.score(state, rows), np.int64)
                 normalised = plugin.normalize_at(state, raw.copy(), rows) if plugin.normalizes else raw
                 shares.append(ScoreShare(plugin.name, weight, raw, normalised))

@@ -32,7 +32,7 @@ from koordinator.scheduler.engine.pick import (
 )
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.wide_answers import WideAnswers
-from koordinator.scheduler.plugin.framework import Plugin, Scores, is_pass
+from koordinator.scheduler.plugin.framework import Plugin, ScorePlugin, Scores, is_pass
 from koordinator.scheduler.plugin.status import SUCCESS, unresolvable
 from koordinator.scheduler.table.columns import LEFT_OUT, NOT_FEASIBLE, Changes, Rows, put
 from koordinator.scheduler.table.nodes import NodeTable
@@ -175,6 +175,9 @@ class Evaluation(WideAnswers):
                 self._skips_score.add(pre_scorer.name)
             elif not status.is_success:
                 self.score_status = status.by(pre_scorer.name)
+        for scorer, _ in self._profile.scorers:
+            if not scorer.scores(self.states[scorer.name]):
+                self._skips_score.add(scorer.name)
         self._choose_local_scorers()
 
     def _choose_local_scorers(self) -> None:
@@ -356,11 +359,13 @@ class Evaluation(WideAnswers):
                 if is_narrowing or not (result.status.is_success or result.status.is_skip):
                     return False
                 _set_member(self._skips_filter, plugin.name, result.status.is_skip)
+            is_skipping = isinstance(plugin, ScorePlugin) and not plugin.scores(state)
             if plugin in self._profile.pre_scorers:
                 status = plugin.pre_score(state)
                 if not (status.is_success or status.is_skip):
                     return False
-                _set_member(self._skips_score, plugin.name, status.is_skip)
+                is_skipping |= status.is_skip
+            _set_member(self._skips_score, plugin.name, is_skipping)
         self._note_epochs()
         self._choose_wide()
         self._foresees = None

@@ -392,6 +392,11 @@ class ScorePlugin(Plugin[S]):
     normalizes: ClassVar[bool] = False
     normalizes_by_highest: ClassVar[bool] = False
 
+    def scores(self, state: S) -> bool:
+        """Return whether any score of such pods may differ from 0; else `score` need not be asked, as if the plugin
+        skipped in PreScore."""
+        return True
+
     @abc.abstractmethod
     def score(self, state: S, rows: Rows) -> Scores:
         """Return a raw score for each of `rows`: (rows,)."""

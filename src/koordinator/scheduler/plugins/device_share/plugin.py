@@ -40,7 +40,6 @@ from koordinator.scheduler.plugin.framework import (
     PreBindPlugin,
     PreFilterPlugin,
     PreFilterResult,
-    PreScorePlugin,
     ReasonCodes,
     ReservePlugin,
     ScorePlugin,
@@ -110,7 +109,6 @@ class DeviceShare(
     NUMATopologyHintProvider[DeviceState | None],
     PreFilterPlugin[DeviceState | None],
     FilterPlugin[DeviceState | None],
-    PreScorePlugin[DeviceState | None],
     ScorePlugin[DeviceState | None],
     ReservePlugin[DeviceState | None],
     PreBindPlugin[DeviceState | None],
@@ -354,12 +352,11 @@ class DeviceShare(
 
     # Score
 
-    def pre_score(self, state: DeviceState | None) -> Status:
-        return SKIP if state is None else SUCCESS
+    def scores(self, state: DeviceState | None) -> bool:
+        return state is not None
 
     def score(self, state: DeviceState | None, rows: Rows) -> Scores:
-        if state is None:
-            return np.zeros(rows.size, np.int64)
+        assert state is not None, "else it does not score"
         if state.demand.is_scored_plainly:
             return bulk.score(self.cache.columns, state.demand, self._strategy, rows)
         points = np.zeros(rows.size, np.int64)

@@ -305,9 +305,10 @@ class NodeNUMAResource(
     def pre_score(self, state: NUMAState) -> Status:
         return SKIP if state.plan.status.is_skip else SUCCESS
 
+    def scores(self, state: NUMAState) -> bool:
+        return not state.plan.status.is_skip
+
     def score(self, state: NUMAState, rows: Rows) -> Scores:
-        if state.plan.status.is_skip:
-            return np.zeros(rows.size, np.int64)  # also where a profile leaves PreScore out
         if self.foresees(state):
             return self._plain_score(state, rows, 1)
         self.books.sync()
@@ -355,8 +356,6 @@ class NodeNUMAResource(
         return np.zeros(rows.size, np.uint16)
 
     def score_ahead(self, state: NUMAState, rows: Rows, ahead: I64) -> Scores:
-        if state.plan.status.is_skip:
-            return np.zeros(rows.size, np.int64)
         return self._plain_score(state, rows, ahead + 1)
 
     def _plain_score(self, state: NUMAState, rows: Rows, copies: int | I64) -> Scores:
