@@ -44,6 +44,12 @@ class DeviceToleration(ViewPart, frozen=True, kw_only=True):
     toleration_seconds: int | None = None
 
 
+class CapacityRequirements(ViewPart, frozen=True, kw_only=True):
+    """Amounts of a device's capacities, by their names, that a request needs."""
+
+    requests: dict[str, RawQuantity] = {}
+
+
 class ExactDeviceRequest(ViewPart, frozen=True, kw_only=True):
     """`allocation_mode` is ExactCount (also when empty) or All."""
 
@@ -53,7 +59,7 @@ class ExactDeviceRequest(ViewPart, frozen=True, kw_only=True):
     count: int = 0
     admin_access: bool | None = None
     tolerations: list[DeviceToleration] = []
-    capacity: dict[str, Any] | None = None
+    capacity: CapacityRequirements | None = None
 
 
 class DeviceSubRequest(ViewPart, frozen=True, kw_only=True):
@@ -65,7 +71,7 @@ class DeviceSubRequest(ViewPart, frozen=True, kw_only=True):
     allocation_mode: str = ""
     count: int = 0
     tolerations: list[DeviceToleration] = []
-    capacity: dict[str, Any] | None = None
+    capacity: CapacityRequirements | None = None
 
 
 class DeviceRequest(ViewPart, frozen=True, kw_only=True):
@@ -102,7 +108,8 @@ class ResourceClaimSpec(ViewPart, frozen=True, kw_only=True):
 
 
 class DeviceRequestAllocationResult(ViewPart, frozen=True, kw_only=True):
-    """A device given to a request (`request` or `request/subrequest`)."""
+    """A device given to a request (`request` or `request/subrequest`). `share_id` is set for one of several shares of
+    a device, which takes `consumed_capacity` of it."""
 
     request: str = ""
     driver: str = ""
@@ -110,6 +117,8 @@ class DeviceRequestAllocationResult(ViewPart, frozen=True, kw_only=True):
     device: str = ""
     admin_access: bool | None = None
     tolerations: list[DeviceToleration] = []
+    share_id: str | None = None
+    consumed_capacity: dict[str, RawQuantity] = {}
 
 
 class DeviceAllocationConfiguration(ViewPart, frozen=True, kw_only=True):
@@ -202,8 +211,43 @@ class DeviceAttribute(ViewPart, frozen=True, kw_only=True):
     version: str | None = None
 
 
+class CapacityRequestPolicyRange(ViewPart, frozen=True, kw_only=True):
+    """Amounts from `min` to `max`, `step` apart."""
+
+    min: RawQuantity = "0"
+    max: RawQuantity | None = None
+    step: RawQuantity | None = None
+
+
+class CapacityRequestPolicy(ViewPart, frozen=True, kw_only=True):
+    """Amounts that a share may have: `default` for requests that name none; at most one of the others is set."""
+
+    default: RawQuantity | None = None
+    valid_values: list[RawQuantity] = []
+    valid_range: CapacityRequestPolicyRange | None = None
+
+
 class DeviceCapacity(ViewPart, frozen=True, kw_only=True):
     value: RawQuantity = "0"
+    request_policy: CapacityRequestPolicy | None = None
+
+
+class Counter(ViewPart, frozen=True, kw_only=True):
+    value: RawQuantity = "0"
+
+
+class CounterSet(ViewPart, frozen=True, kw_only=True):
+    """Counters that devices of a pool share, by name."""
+
+    name: str = ""
+    counters: dict[str, Counter] = {}
+
+
+class DeviceCounterConsumption(ViewPart, frozen=True, kw_only=True):
+    """Amounts that a device takes of a counter set while it is given away."""
+
+    counter_set: str = ""
+    counters: dict[str, Counter] = {}
 
 
 class DeviceTaint(ViewPart, frozen=True, kw_only=True):
@@ -215,14 +259,18 @@ class DeviceTaint(ViewPart, frozen=True, kw_only=True):
 
 
 class Device(ViewPart, frozen=True, kw_only=True):
-    """`consumes_counters` (parts of other devices) and `binding_conditions` (devices to be attached first) are
-    only seen, so that such devices can be left alone."""
+    """A device; one of `node_name`, `node_selector` and `all_nodes` is set in slices with
+    `per_device_node_selection`. `binding_conditions` (devices to be attached first) are only seen, so that such devices
+    can be left alone."""
 
     name: str = ""
     attributes: dict[str, DeviceAttribute] = {}
     capacity: dict[str, DeviceCapacity] = {}
     taints: list[DeviceTaint] = []
-    consumes_counters: list[dict[str, Any]] = []
+    consumes_counters: list[DeviceCounterConsumption] = []
+    node_name: str | None = None
+    node_selector: NodeSelector | None = None
+    all_nodes: bool | None = None
     binding_conditions: list[str] = []
     allow_multiple_allocations: bool | None = None
 
@@ -236,8 +284,8 @@ class ResourcePool(ViewPart, frozen=True, kw_only=True):
 
 
 class ResourceSliceSpec(ViewPart, frozen=True, kw_only=True):
-    """Devices of a driver; one of `node_name`, `node_selector`, `all_nodes`, `per_device_node_selection` says
-    where they can be used."""
+    """Devices of a driver, or the counters that a pool's devices share; one of `node_name`, `node_selector`,
+    `all_nodes`, `per_device_node_selection` says where devices can be used."""
 
     driver: str = ""
     pool: ResourcePool = ResourcePool()
@@ -245,6 +293,7 @@ class ResourceSliceSpec(ViewPart, frozen=True, kw_only=True):
     node_selector: NodeSelector | None = None
     all_nodes: bool | None = None
     per_device_node_selection: bool | None = None
+    shared_counters: list[CounterSet] = []
     devices: list[Device] = []
 
 

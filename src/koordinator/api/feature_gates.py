@@ -105,6 +105,11 @@ _SCHEDULER_ONLY = _table(
     GangPendingPodsConditionPatch=(ON, B, "set PodScheduled=False early on gang members"),
     EnableInlineBatchSchedule=(OFF, A, "schedule whole jobs at once"),
     EnableBatchScheduleNodeSnapshot=(ON, B, "per-node snapshots when scheduling whole jobs"),
+    DRAAdminAccess=(ON, B, "upstream's: claims may ask for access to devices that others use"),
+    DRAConsumableCapacity=(OFF, A, "upstream's: several claims share a device by its capacity"),
+    DRADeviceTaints=(OFF, A, "upstream's: taints keep claims from devices"),
+    DRAPartitionableDevices=(OFF, A, "upstream's: devices that share counters, each for nodes of its own"),
+    DRAPrioritizedList=(ON, B, "upstream's: claims may list alternatives"),
 )
 
 MANAGER: Mapping[str, FeatureGate] = {**SHARED, **_MANAGER_ONLY}

@@ -41,15 +41,10 @@ SCHEDULER: Mapping[str, UpstreamGate] = {
     ),
     "ComponentSLIs": UpstreamGate(False, "/metrics/slis is not served; /metrics and /readyz are"),
     "ContextualLogging": BUILT_IN,
-    "DRAAdminAccess": BUILT_IN,
-    "DRAConsumableCapacity": _refused(f"devices are given as a whole: {_DRA}"),
     "DRADeviceBindingConditions": _refused(f"pods are bound without waiting for devices: {_DRA}"),
-    "DRADeviceTaints": BUILT_IN,
     "DRAExtendedResource": _refused(
         "extended resources are not backed by DeviceClasses; ask by ResourceClaim"
     ),
-    "DRAPartitionableDevices": _refused(f"shared counters of devices are not kept: {_DRA}"),
-    "DRAPrioritizedList": BUILT_IN,
     "DRAResourceClaimDeviceStatus": UpstreamGate(
         False, "drivers write the status of devices, the scheduler none"
     ),

@@ -7,6 +7,7 @@ from msgspec import to_builtins
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceSlice
+from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
@@ -20,9 +21,17 @@ from tests.scheduler.world import node
 
 
 class Bench:
-    def __init__(self, seed: int = 0) -> None:
+    """`gates`: as a flag would have them."""
+
+    def __init__(self, seed: int = 0, gates: str = "") -> None:
         settings = config.decode({"profiles": [{"schedulerName": "koord-scheduler"}]})
-        self.engine = Engine(settings, FixedClock(1_700_000_000.0), seed=seed, plugins=installed_plugins())
+        self.engine = Engine(
+            settings,
+            FixedClock(1_700_000_000.0),
+            seed=seed,
+            plugins=installed_plugins(),
+            gates=FeatureGates.of(Component.SCHEDULER, gates),
+        )
         [self.profile] = self.engine.profiles.values()
         self.objects: dict[tuple[type[Object], str], Any] = {}
         self._version = 0

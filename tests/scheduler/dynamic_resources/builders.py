@@ -78,3 +78,52 @@ def user_of(name: str, *claims: str, templates: tuple[str, ...] = (), **parts: A
         {"name": f"t{number}", "resourceClaimTemplateName": each} for number, each in enumerate(templates)
     ]
     return pod(name, resourceClaims=wanted, **parts)
+
+
+def counters(set_name: str, **amounts: Any) -> Json:
+    """A counter set of a slice."""
+    return {"name": set_name, "counters": {name: {"value": str(value)} for name, value in amounts.items()}}
+
+
+def takes(set_name: str, **amounts: Any) -> Json:
+    """What a device consumes of a counter set."""
+    return {"counterSet": set_name, "counters": counters(set_name, **amounts)["counters"]}
+
+
+def counter_slice(name: str, *sets: Json, pool: str, count: int = 2) -> Json:
+    body = resource_slice(name, pool=pool, count=count)
+    body["spec"]["sharedCounters"] = list(sets)
+    del body["spec"]["devices"]
+    return body
+
+
+def partitioned(node: str, *, gpus: int = 1, memory: int = 4) -> list[Json]:
+    """The two slices of a node whose cards can be given away whole, as halves or as quarters."""
+    devices = []
+    for gpu in range(gpus):
+        for size, per_gpu in ((memory, 1), (memory // 2, 2), (memory // 4, 4)):
+            for part in range(per_gpu):
+                part_of = device(f"{node}-g{gpu}-{size}-{part}", memory=f"{size}Gi", gpu=gpu, size=size)
+                devices.append({**part_of, "consumesCounters": [takes(f"gpu-{gpu}", memory=f"{size}Gi")]})
+    sets = [counters(f"gpu-{gpu}", memory=f"{memory}Gi") for gpu in range(gpus)]
+    return [
+        counter_slice(f"{node}-counters", *sets, pool=node),
+        resource_slice(node, *devices, node=node, count=2),
+    ]
+
+
+def shareable(name: str, policy: Json | None = None, memory: str = "80Gi", **attributes: Any) -> Json:
+    """A device that several claims may have parts of."""
+    body = {**device(name, memory=memory, **attributes), "allowMultipleAllocations": True}
+    if policy is not None:
+        body["capacity"]["memory"]["requestPolicy"] = policy
+    return body
+
+
+def of_size(size: int) -> list[Json]:
+    return selector(f"device.attributes['{DRIVER}'].size == {size}")
+
+
+def share(memory: str | int, **more: Any) -> Json:
+    """A request for that much memory of a device."""
+    return exactly(capacity={"requests": {"memory": memory}}, **more)

@@ -23,15 +23,45 @@ from koordinator.scheduler.plugins.dynamic_resources.allocator import (
 SELECTIONS, ATTRIBUTES, CLAIMS = 2, 2, 2
 
 
-def stock(fits: list[tuple[bool, ...]], values: list[tuple[int, ...]], used: list[bool]) -> Stock:
-    looks = list(zip(fits, values, used, strict=True))
+class Part(msgspec.Struct, frozen=True):
+    """What a device takes of the counters (counter, amount), what is left of its one capacity when it can be shared,
+    and what each selection would take of that."""
+
+    consumes: tuple[tuple[int, int], ...] = ()
+    room: int | None = None
+    shares: tuple[int, ...] = (0,) * SELECTIONS
+    is_shared: bool = False
+
+
+WHOLE = Part()
+
+
+def stock(
+    fits: list[tuple[bool, ...]],
+    values: list[tuple[int, ...]],
+    used: list[bool],
+    parts: list[Part] | None = None,
+    available: tuple[int, ...] = (),
+) -> Stock:
+    parts = parts or [WHOLE] * len(fits)
+    looks = list(zip(fits, values, used, parts, strict=True))
     return Stock(
-        kinds=[sorted(set(looks)).index(look) for look in looks],
+        kinds=[
+            (looks.index(look), number if look[3].room is not None else None)
+            for number, look in enumerate(looks)
+        ],
         fits=[[each[index] for each in fits] for index in range(SELECTIONS)],
         values=[[each[index] for each in values] for index in range(ATTRIBUTES)],
         is_used=used,
-        is_incomplete=[False] * len(fits),
-        is_invalid=[False] * len(fits),
+        is_unusable=[False] * len(fits),
+        consumes=[each.consumes for each in parts],
+        available=available,
+        room=[None if each.room is None else [each.room] for each in parts],
+        shares=[
+            [[] if each.room is None else [each.shares[index]] for each in parts]
+            for index in range(SELECTIONS)
+        ],
+        is_shared=[each.is_shared for each in parts],
     )
 
 
@@ -39,9 +69,13 @@ def is_kept(problem: AllocationProblem, stock: Stock, picks: tuple[Pick, ...]) -
     """Whether picks obey every rule, checked one by one."""
     takers: dict[int, list[tuple[int, bool]]] = {}
     seen: dict[int, list[int]] = {}
+    taken: dict[int, int] = {}
     for ask, pick in zip(problem.asks, picks, strict=True):
         sub_request = ask.sub_requests[pick.sub_request]
         fitting = [device for device, fits in enumerate(stock.fits[sub_request.fits]) if fits]
+        shares = stock.shares[sub_request.fits]
+        if sub_request.count == ALL:
+            fitting = [each for each in fitting if (room := stock.room[each]) is None or shares[each] <= room]
         if sub_request.count == ALL:
             if not fitting or sorted(pick.devices) != fitting:
                 return False
@@ -51,11 +85,24 @@ def is_kept(problem: AllocationProblem, stock: Stock, picks: tuple[Pick, ...]) -
             earlier = takers.setdefault(device, [])
             if sub_request.is_admin and any(claim == ask.claim for claim, _ in earlier):
                 return False
-            if not sub_request.is_admin and (stock.is_used[device] or earlier):
+            may_share = stock.room[device] is not None
+            if not sub_request.is_admin and (stock.is_used[device] or (earlier and not may_share)):
                 return False
+            if sub_request.is_admin is False and may_share:
+                taken[device] = taken.get(device, 0) + shares[device][0]
             earlier.append((ask.claim, sub_request.is_admin))
             for rule in sub_request.rules:
                 seen.setdefault(rule, []).append(stock.values[problem.rules[rule].values][device])
+    left = list(stock.available)
+    drawn: set[int] = set()
+    for device, earlier in takers.items():
+        if not stock.is_shared[device] and any(not is_admin for _, is_admin in earlier):
+            for counter, amount in stock.consumes[device]:
+                left[counter] -= amount
+                drawn.add(counter)
+    rooms = [(room[0], amount) for device, amount in taken.items() if (room := stock.room[device])]
+    if any(left[counter] < 0 for counter in drawn) or any(amount > room for room, amount in rooms):
+        return False
     for number, values in seen.items():
         is_distinct = problem.rules[number].is_distinct
         if -1 in values or len(set(values)) != (len(values) if is_distinct else 1):
@@ -71,7 +118,8 @@ def all_picks(problem: AllocationProblem, size: int) -> Iterator[tuple[Pick, ...
         for index, sub_request in enumerate(ask.sub_requests):
             counts = range(1, size + 1) if sub_request.count == ALL else (sub_request.count,)
             for count in counts:
-                ways += [Pick(index, devices) for devices in itertools.combinations(range(size), count)]
+                chosen = itertools.combinations_with_replacement(range(size), count)
+                ways += [Pick(index, devices) for devices in chosen]
         per_ask.append(ways)
     return itertools.product(*per_ask)
 
@@ -96,6 +144,18 @@ problems = st.builds(
 )
 
 
+PARTS = (
+    WHOLE,
+    WHOLE,
+    Part(((0, 1),)),
+    Part(((0, 2), (1, 1))),
+    Part(((1, 2),)),
+    Part(room=3, shares=(1, 2)),
+    Part(((0, 2),), room=2, shares=(2, 1)),
+    Part(((0, 2),), room=1, shares=(1, 1), is_shared=True),
+)
+
+
 @st.composite
 def stocks(draw: st.DrawFn) -> Stock:
     size = draw(st.integers(0, 4))
@@ -103,7 +163,8 @@ def stocks(draw: st.DrawFn) -> Stock:
     number = st.integers(-1, 1)
     values = draw(st.lists(st.tuples(number, number), min_size=size, max_size=size))
     used = draw(st.lists(st.sampled_from([False, False, True]), min_size=size, max_size=size))
-    return stock(fits, values, used)
+    parts = draw(st.lists(st.sampled_from(PARTS), min_size=size, max_size=size))
+    return stock(fits, values, used, parts, draw(st.tuples(st.integers(-1, 3), st.integers(0, 3))))
 
 
 @settings(max_examples=300, deadline=None)
@@ -172,14 +233,13 @@ def test_a_search_that_takes_too_long_ends() -> None:
 
 def test_all_devices_cannot_be_told_while_a_pool_changes() -> None:
     devices = msgspec.structs.replace(
-        stock([(True, True)] * 2, [(0, 0)] * 2, [False] * 2), is_incomplete=[False, True]
+        stock([(True, True)] * 2, [(0, 0)] * 2, [False] * 2), is_unusable=[False, True]
     )
 
-    assert (
-        search(AllocationProblem((ClaimRequest(0, (SubRequest(fits=0, count=ALL),)),)), devices, 0).outcome
-        is AllocationOutcome.UPDATING
-    )
-    assert (
-        search(AllocationProblem((ClaimRequest(0, (SubRequest(fits=0, count=2),)),)), devices, 0).outcome
-        is AllocationOutcome.FOUND
-    )
+    def outcome(count: int) -> AllocationOutcome:
+        asked = AllocationProblem((ClaimRequest(0, (SubRequest(fits=0, count=count),)),))
+        return search(asked, devices, 0).outcome
+
+    assert outcome(ALL) is AllocationOutcome.UPDATING
+    assert outcome(2) is AllocationOutcome.NOT_FOUND
+    assert outcome(1) is AllocationOutcome.FOUND

@@ -9,6 +9,7 @@ import pytest
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
@@ -22,16 +23,26 @@ from tests.cluster import virtual_loop
 from tests.cluster.faulty_cluster import Faults, FaultyCluster
 from tests.scheduler.dynamic_resources.builders import (
     claim,
+    counter_slice,
+    counters,
     device,
     device_class,
     exactly,
     resource_slice,
+    selector,
+    share,
+    shareable,
+    takes,
     template,
     user_of,
 )
+from tests.scheduler.dynamic_resources.test_shared_lives import overdrawn
 from tests.scheduler.world import EPOCH_S, node
 
 NODES, PER_NODE, PODS = ("a", "b", "c"), 3, 11
+GATES = FeatureGates.of(Component.SCHEDULER, "DRAPartitionableDevices=true,DRAConsumableCapacity=true")
+SHARES = 2
+"""Claims that the one device of the nodes that is shared has room for."""
 UNREST_S, STEP_S, SETTLE_S = 20.0, 0.25, 700.0
 
 
@@ -42,27 +53,33 @@ class Life:
         self.api = MemoryCluster(registry.in_memory(clock, checks=False))
         faults = Faults.drawn(self.rng)
         self.faulty = FaultyCluster(self.api, faults, random.Random(self.rng.getrandbits(64)))
-        self.scheduler = Scheduler(self.faulty, seed=seed)
+        self.scheduler = Scheduler(self.faulty, seed=seed, gates=GATES)
 
     async def prepare(self) -> None:
         await self.api.create(DeviceClass, device_class())
-        await self.api.create(ResourceClaimTemplate, template("one", exactly()), "default")
+        whole = exactly(selectors=selector("!device.allowMultipleAllocations"))
+        await self.api.create(ResourceClaimTemplate, template("one", whole), "default")
+        part = share("40Gi", selectors=selector("device.allowMultipleAllocations"))
+        await self.api.create(ResourceClaimTemplate, template("part", part), "default")
         await self.api.create(ResourceClaim, claim("shared"), "default")
         for name in NODES:
             await self.api.create(Node, node(name))
-            devices = (device(f"{name}{number}") for number in range(PER_NODE))
-            await self.api.create(ResourceSlice, resource_slice(name, *devices, node=name))
+            # A card whole or in two halves, and one that claims share.
+            whole, *halves = (device(f"{name}{number}") for number in range(PER_NODE))
+            whole["consumesCounters"] = [takes("card", units=2)]
+            for half in halves:
+                half["consumesCounters"] = [takes("card", units=1)]
+            shared = shareable(f"{name}-shared")
+            parts = resource_slice(name, whole, *halves, shared, node=name, count=2)
+            await self.api.create(ResourceSlice, parts)
+            card = counter_slice(f"{name}-card", counters("card", units=2), pool=name)
+            await self.api.create(ResourceSlice, card)
 
     async def check(self) -> None:
-        """No device in two claims."""
+        """No device in two claims, no counter and no capacity overdrawn."""
         claims = (await self.api.list(ResourceClaim)).items
-        given = Counter(
-            result.device
-            for each in claims
-            if each.status.allocation is not None
-            for result in each.status.allocation.devices.results
-        )
-        assert max(given.values(), default=0) <= 1, given
+        given = [each.status.allocation for each in claims if each.status.allocation is not None]
+        assert overdrawn((await self.api.list(ResourceSlice)).items, given) == []
 
     async def unrest(self) -> None:
         number = 0
@@ -73,7 +90,7 @@ class Life:
                 body = (
                     user_of(f"p{number}", "shared", cpu="10m")
                     if number % 4 == 0
-                    else user_of(f"p{number}", templates=("one",), cpu="10m")
+                    else user_of(f"p{number}", templates=("part" if number % 2 else "one",), cpu="10m")
                 )
                 await self.api.create(Pod, body, "default")
                 number += 1
@@ -93,7 +110,7 @@ class Life:
             first = group.create_task(self.scheduler.run())
             await self.unrest()
             first.cancel()
-            self.scheduler = Scheduler(self.faulty)
+            self.scheduler = Scheduler(self.faulty, gates=GATES)
             tasks.append(group.create_task(self.scheduler.run()))
             await asyncio.sleep(5)
             await self.check()
@@ -115,11 +132,23 @@ class Life:
         bound = {uid for uid, pod in pods.items() if pod.spec.node_name}
         waiting = {pods[uid].key: pods[uid].status.conditions for uid in reserved - bound}
         assert bound == reserved, waiting
-        if len(bound) < len(pods):
-            assert len(used) == len(NODES) * PER_NODE, "devices are left, and pods wait"
+        given = Counter(
+            result.device
+            for each in used
+            if each.status.allocation is not None
+            for result in each.status.allocation.devices.results
+        )
+        for uid in pods.keys() - bound:
+            if pods[uid].spec.resource_claims[0].resource_claim_template_name == "part":
+                assert all(given[f"{name}-shared"] == SHARES for name in NODES), "shares are left"
+            else:
+                assert all(
+                    2 * given[f"{name}0"] + given[f"{name}1"] + given[f"{name}2"] == 2 for name in NODES
+                )
         books = self.scheduler.table.shared(ClaimAllocations)
         assert not list(books.promises)
-        assert len(books.inventory.used_keys) == len(used)
+        booked = sum(books.inventory.used_keys.values()) + sum(books.inventory.shares.values())
+        assert booked == len(used)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -29,8 +29,8 @@ Json = dict[str, Any]
 NUMA = {"matchAttribute": f"{DRIVER}/numa"}
 
 
-def bench_of(*slices: Json, nodes: tuple[str, ...] = ("a", "b")) -> Bench:
-    bench = Bench()
+def bench_of(*slices: Json, nodes: tuple[str, ...] = ("a", "b"), gates: str = "") -> Bench:
+    bench = Bench(gates=gates)
     for name in nodes:
         bench.node(name)
     bench.classes(device_class())
@@ -127,13 +127,18 @@ def test_administrators_get_devices_that_others_use_and_take_nothing_away() -> N
 
 def test_tainted_devices_go_to_those_who_tolerate_the_taint() -> None:
     taint = {"key": "broken", "value": "yes", "effect": "NoSchedule"}
-    bench = bench_of(resource_slice("a", device("a0", taints=[taint]), node="a"), nodes=("a",))
+    tainted = resource_slice("a", device("a0", taints=[taint]), node="a")
+    bench = bench_of(tainted, nodes=("a",), gates="DRADeviceTaints=true")
     tolerant = exactly(tolerations=[{"key": "broken", "operator": "Exists"}])
     bench.claims(claim("plain"), claim("tolerant", tolerant))
 
     assert "cannot allocate all claims" in refusal(bench.place(user_of("x", "plain")))
     assert isinstance(bench.place(user_of("y", "tolerant")), Placed)
     assert bench.promised()["tolerant"]["devices"]["results"][0]["tolerations"][0]["key"] == "broken"
+
+    without = bench_of(tainted, nodes=("a",))
+    without.claims(claim("plain"))
+    assert isinstance(without.place(user_of("x", "plain")), Placed)
 
 
 def test_only_slices_of_the_newest_generation_count() -> None:
@@ -142,16 +147,15 @@ def test_only_slices_of_the_newest_generation_count() -> None:
         resource_slice("new", device("here"), node="a", generation=2, count=2),
         nodes=("a",),
     )
-    bench.claims(claim("one"), claim("all", exactly(allocationMode="All")), claim("two", exactly(count=2)))
+    bench.claims(claim("one"), claim("all", exactly(allocationMode="All")), claim("rest"))
 
-    assert "cannot allocate" in refusal(bench.place(user_of("w", "two")))
+    assert "cannot allocate" in refusal(bench.place(user_of("w", "one")))
     assert "is currently being updated" in refusal(bench.place(user_of("x", "all")))
+
+    bench.slices(resource_slice("other", device("more"), node="a", generation=2, count=2))
+    bench.remove(ResourceSlice, "old")
     assert isinstance(bench.place(user_of("y", "one")), Placed)
     assert given_to(bench, "one") == ["here"]
-
-    bench.slices(resource_slice("more", device("more"), node="a", generation=2, count=2))
-    bench.remove(ResourceSlice, "old")
-    bench.claims(claim("rest"))
     assert isinstance(bench.place(user_of("z", "rest")), Placed)
     assert given_to(bench, "rest") == ["more"]
 
@@ -188,7 +192,7 @@ def test_a_selector_that_fails_on_a_device_passes_it_over_and_others_are_found()
         (claim("c", exactly(count=33)), "claim default/c: number of requested devices 33 exceeds the claim limit"),
         (claim("c", exactly(), constraints=[{"requests": ["req"]}]), "claim default/c, constraint #0: empty"),
         (claim("c", exactly(capacity={"requests": {"memory": "1Gi"}})),
-         "claim default/c, request req: capacity requirements are not supported"),
+         "claim default/c, request req: has capacity requests, but the DRAConsumableCapacity feature is disabled"),
         ({**claim("c"), "status": {"allocation": {}, "reservedFor": [{"uid": f"{n}"} for n in range(256)]}},
          "resourceclaim in use"),
     ],
@@ -276,7 +280,7 @@ def test_no_device_is_given_twice_and_books_made_anew_from_the_objects_are_the_s
     again.classes(device_class())
     for (view, _), found in bench.objects.items():
         again.deliver(view, None, found)
-    again.books.inventory.take([key for each in bench.books.promises for key in each.devices], 1)
+    again.books.inventory.take([use for each in bench.books.promises for use in each.devices], 1)
     assert again.books.inventory.used_keys == bench.books.inventory.used_keys
 
 

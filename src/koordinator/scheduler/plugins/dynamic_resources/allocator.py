@@ -6,7 +6,7 @@ that nothing tells apart are tried once instead of one after the other.
 """
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import msgspec
 
@@ -47,14 +47,24 @@ class AllocationProblem(msgspec.Struct, frozen=True):
 
 class Stock(msgspec.Struct, frozen=True):
     """Devices that a node reaches, in order: equal `kinds` are alike in all that is said here. `fits` and
-    `values` have one list per selection and attribute; a value of -1 is none."""
+    `values` have one list per selection and attribute; a value of -1 is none. `is_unusable`: the pool changes, or
+    contradicts itself.
 
-    kinds: Sequence[int]
+    `consumes`, per device, is what it takes of the `available` counters, as (counter, amount) pairs, unless it
+    `is_shared` already. `room`, per device, is what is left of its capacities when several claims may have it, else
+    None; `shares`, per selection and device, what one more claim would take of them.
+    """
+
+    kinds: Sequence[Hashable]
     fits: Sequence[Sequence[bool]]
     values: Sequence[Sequence[int]]
     is_used: Sequence[bool]
-    is_incomplete: Sequence[bool]
-    is_invalid: Sequence[bool]
+    is_unusable: Sequence[bool]
+    consumes: Sequence[Sequence[tuple[int, int]]]
+    available: Sequence[int]
+    room: Sequence[Sequence[int] | None]
+    shares: Sequence[Sequence[Sequence[int]]]
+    is_shared: Sequence[bool]
 
 
 class AllocationOutcome(enum.IntEnum):
@@ -101,7 +111,11 @@ class _Search:
         self._stock = stock
         self._steps_left = steps_max if steps_max else -1
         self._takers: list[list[int]] = [[] for _ in stock.kinds]
-        """Claims that got each device in this search."""
+        """Claims that got each device in this search, or look at it."""
+        self._users = [int(is_shared) for is_shared in stock.is_shared]
+        """How many have each device, of those that share it."""
+        self._left = list(stock.available)
+        self._room = [None if room is None else list(room) for room in stock.room]
         self._rules: list[list[int]] = [[] for _ in problem.rules]
         """Values of the devices chosen so far, by rule."""
         self._counts = [0] * problem.claim_count
@@ -125,10 +139,14 @@ class _Search:
 
     def _serve_all(self, at: int, ask: ClaimRequest, index: int, sub_request: SubRequest) -> bool:
         stock = self._stock
-        if any(stock.is_incomplete) or any(stock.is_invalid):
+        if any(stock.is_unusable):
             self.met_updating = True
             return False
-        wanted = [device for device, fits in enumerate(stock.fits[sub_request.fits]) if fits]
+        wanted = [
+            device
+            for device, fits in enumerate(stock.fits[sub_request.fits])
+            if fits and _has_room(stock.room[device], stock.shares[sub_request.fits], device)
+        ]
         if not wanted or self._counts[ask.claim] + len(wanted) > RESULTS_MAX:
             return False
         taken: list[int] = []
@@ -154,7 +172,8 @@ class _Search:
         for device in self._candidates(ask, sub_request, first):
             self._take(ask, sub_request, device)
             taken.append(device)
-            if self._serve_some(at, ask, index, sub_request, device + 1, taken):
+            may_repeat = self._room[device] is not None and not sub_request.is_admin
+            if self._serve_some(at, ask, index, sub_request, device + (not may_repeat), taken):
                 return True
             taken.pop()
             self._give_back(sub_request, device)
@@ -171,9 +190,9 @@ class _Search:
     def _candidates(self, ask: ClaimRequest, sub_request: SubRequest, first: int) -> Iterator[int]:
         """Devices that can be taken next; of those that are alike only the first, as the others fail with it."""
         kinds, fits = self._stock.kinds, self._stock.fits[sub_request.fits]
-        tried: set[int] = set()
+        tried: set[Hashable] = set()
         for device in range(first, len(kinds)):
-            if not fits[device] or self._stock.is_invalid[device] or kinds[device] in tried:
+            if not fits[device] or self._stock.is_unusable[device] or kinds[device] in tried:
                 continue
             self._step()
             if self._may_take(ask, sub_request, device):
@@ -189,11 +208,10 @@ class _Search:
         self._steps_left -= 1
 
     def _may_take(self, ask: ClaimRequest, sub_request: SubRequest, device: int) -> bool:
-        takers = self._takers[device]
         if sub_request.is_admin:
-            if ask.claim in takers:
+            if ask.claim in self._takers[device]:
                 return False
-        elif takers or self._stock.is_used[device]:
+        elif not self._is_free(sub_request, device):
             return False
         for number in sub_request.rules:
             rule, seen = self._problem.rules[number], self._rules[number]
@@ -202,13 +220,43 @@ class _Search:
                 return False
         return True
 
+    def _is_free(self, sub_request: SubRequest, device: int) -> bool:
+        room = self._room[device]
+        if self._stock.is_used[device] or (room is None and self._takers[device]):
+            return False
+        if not _has_room(room, self._stock.shares[sub_request.fits], device):
+            return False
+        if self._users[device]:
+            return True  # it took its counters already
+        return all(self._left[counter] >= amount for counter, amount in self._stock.consumes[device])
+
     def _take(self, ask: ClaimRequest, sub_request: SubRequest, device: int) -> None:
         self._takers[device].append(ask.claim)
         self._counts[ask.claim] += 1
+        if not sub_request.is_admin:
+            self._use(sub_request, device, 1)
         for number in sub_request.rules:
             self._rules[number].append(self._stock.values[self._problem.rules[number].values][device])
 
     def _give_back(self, sub_request: SubRequest, device: int) -> None:
         self._takers[device].pop()
+        if not sub_request.is_admin:
+            self._use(sub_request, device, -1)
         for number in sub_request.rules:
             self._rules[number].pop()
+
+    def _use(self, sub_request: SubRequest, device: int, count: int) -> None:
+        """One user more (1) or less (-1) has the device, or a share of it."""
+        before, self._users[device] = self._users[device], self._users[device] + count
+        if not (before and self._users[device]):
+            for counter, amount in self._stock.consumes[device]:
+                self._left[counter] -= count * amount
+        room = self._room[device]
+        if room is not None:
+            for place, amount in enumerate(self._stock.shares[sub_request.fits][device]):
+                room[place] -= count * amount
+
+
+def _has_room(room: Sequence[int] | None, shares: Sequence[Sequence[int]], device: int) -> bool:
+    """Return whether one more share fits; devices that are not shared have no capacity to run out of."""
+    return room is None or all(left >= amount for left, amount in zip(room, shares[device], strict=True))

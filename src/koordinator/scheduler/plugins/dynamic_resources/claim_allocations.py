@@ -16,7 +16,9 @@ from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error
-from koordinator.scheduler.plugins.dynamic_resources.inventory import DeviceKey, Inventory
+from koordinator.scheduler.plugins.dynamic_resources.consumable_capacity import amounts_of
+from koordinator.scheduler.plugins.dynamic_resources.inventory import Inventory
+from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DeviceUse
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -109,7 +111,7 @@ class Promise(msgspec.Struct, eq=False):
     that has it, 0 before it is written; `is_doubtful`: nobody knows whether it was written."""
 
     claim: ResourceClaim
-    devices: tuple[DeviceKey, ...]
+    devices: tuple[DeviceUse, ...]
     allocation: dict[str, Any]
     written_version: int = 0
     is_doubtful: bool = False
@@ -123,7 +125,7 @@ class ClaimAllocations(RowKeeper):
         self.inventory = table.shared(Inventory)
         self._claims: dict[ClaimKey, ResourceClaim] = {}
         self._classes: dict[str, DeviceClass] = {}
-        self._held: dict[ClaimKey, tuple[DeviceKey, ...]] = {}
+        self._held: dict[ClaimKey, tuple[DeviceUse, ...]] = {}
         self._promises: dict[str, Promise] = {}
         """By uid of the claim."""
 
@@ -151,7 +153,8 @@ class ClaimAllocations(RowKeeper):
             self._claims.pop(key, None)
         else:
             self._claims[key] = new
-        held = () if new is None else devices_of(new.status.allocation)
+        is_shared = self.inventory.features.consumable_capacity
+        held = () if new is None else devices_of(new.status.allocation, may_share=is_shared)
         before = self._held.pop(key, ())
         if held:
             self._held[key] = held
@@ -167,10 +170,10 @@ class ClaimAllocations(RowKeeper):
     def _confirm(self, claim: ResourceClaim) -> None:
         """The API shows what we wrote, or something later: the promise is kept."""
         promise = self._promises.get(claim.metadata.uid)
-        if promise is None or not promise.written_version:
+        if promise is None:
             return
-        version = _number(claim.metadata.resource_version)
-        if claim.status.allocation is not None or version >= promise.written_version:
+        is_seen = 0 < promise.written_version <= _number(claim.metadata.resource_version)
+        if claim.status.allocation is not None or is_seen:
             self._drop(claim.metadata.uid)
 
     # Promises
@@ -185,7 +188,7 @@ class ClaimAllocations(RowKeeper):
         return uid in self._promises
 
     def promise(
-        self, claim: ResourceClaim, devices: Iterable[DeviceKey], allocation: dict[str, Any]
+        self, claim: ResourceClaim, devices: Iterable[DeviceUse], allocation: dict[str, Any]
     ) -> Promise:
         """Give devices to a claim that has none."""
         uid = claim.metadata.uid
@@ -221,12 +224,17 @@ class ClaimAllocations(RowKeeper):
             self.version += 1
 
 
-def devices_of(allocation: AllocationResult | None) -> tuple[DeviceKey, ...]:
-    """Devices that nobody else can have; administrators look at devices without taking them."""
+def devices_of(allocation: AllocationResult | None, *, may_share: bool) -> tuple[DeviceUse, ...]:
+    """Devices and shares that nobody else can have; administrators look at devices without taking them."""
     if allocation is None:
         return ()
     return tuple(
-        (each.driver, each.pool, each.device) for each in allocation.devices.results if not each.admin_access
+        DeviceUse(
+            (each.driver, each.pool, each.device),
+            amounts_of(each.consumed_capacity) if may_share and each.share_id is not None else None,
+        )
+        for each in allocation.devices.results
+        if not each.admin_access
     )
 
 

@@ -23,6 +23,7 @@ from koordinator.api.dra import (
     ExactDeviceRequest,
     ResourceClaim,
 )
+from koordinator.api.quantity import QuantityError
 from koordinator.cel import CompileError, EvaluationError, Program, compile_expression
 from koordinator.scheduler.plugins.dynamic_resources.allocator import (
     ALL,
@@ -31,7 +32,9 @@ from koordinator.scheduler.plugins.dynamic_resources.allocator import (
     MatchConstraint,
     SubRequest,
 )
-from koordinator.scheduler.plugins.dynamic_resources.inventory import Inventory, SliceDevice
+from koordinator.scheduler.plugins.dynamic_resources.consumable_capacity import Share, Wanted, share_of
+from koordinator.scheduler.plugins.dynamic_resources.inventory import Inventory
+from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DRAFeatures, SliceDevice
 from koordinator.scheduler.table.columns import Recent
 
 SELECTIONS_MAX = 512
@@ -50,12 +53,13 @@ class DeviceSelectorError(Exception):
 
 class SelectionKey(msgspec.Struct, frozen=True):
     """The inputs of a selection. `owner` and `own` are a class's name and selectors, `more` those of the request:
-    claims that ask for the same share it."""
+    claims that ask for the same share it; `capacity` are the amounts that it needs of a device."""
 
     owner: str
     own: tuple[str | None, ...]
     more: tuple[str | None, ...]
     tolerations: tuple[tuple[str, str, str, str], ...]
+    capacity: Wanted = ()
 
 
 def texts(selectors: Iterable[DeviceSelector]) -> tuple[str | None, ...]:
@@ -108,7 +112,8 @@ class DeviceColumn(abc.ABC):
 
 class DeviceSelection(DeviceColumn):
     """Devices that a kind of request may get. `failures` has what selectors said that failed on a device (with
-    `CLAIM` for the claim's name): such a device does not match."""
+    `CLAIM` for the claim's name): such a device does not match. `shares` has what the request would take of each device
+    that several claims may share."""
 
     def __init__(self, inventory: Inventory, key: SelectionKey) -> None:
         """Raises: DeviceSelectorError."""
@@ -119,10 +124,17 @@ class DeviceSelection(DeviceColumn):
             _program(whose, index, text) for group in (own, more) for index, (whose, text) in enumerate(group)
         ]
         self._tolerations = key.tolerations
+        self._capacity = key.capacity
         self.failures: dict[int, str] = {}
+        self.shares: dict[int, Share] = {}
+
+    def amounts(self, numbers: Iterable[int]) -> list[list[int]]:
+        """Return what the request would take of each device, in billionths, in the order of the capacities' names."""
+        return [[each.nanos for each in self.shares.get(number, {}).values()] for number in numbers]
 
     def judge(self, number: int, entry: SliceDevice) -> bool:
         self.failures.pop(number, None)
+        self.shares.pop(number, None)
         for whose, program in self._programs:
             try:
                 matches = program({"device": entry.as_seen})
@@ -133,7 +145,26 @@ class DeviceSelection(DeviceColumn):
                 return False
             if not matches:
                 return False
-        return all(tolerates(self._tolerations, taint) for taint in entry.device.taints)
+        if self.inventory.features.device_taints and not all(
+            tolerates(self._tolerations, taint) for taint in entry.device.taints
+        ):
+            return False
+        return not self.inventory.features.consumable_capacity or self._has_capacity(number, entry)
+
+    def _has_capacity(self, number: int, entry: SliceDevice) -> bool:
+        """Return whether the device, with all that it has, can give what the request needs."""
+        if not (self._capacity or self.inventory.is_multi[number]):
+            return True
+        try:
+            share = share_of(self._capacity, entry.capacity_terms)
+        except QuantityError as error:
+            self.failures[number] = f"device {'/'.join(entry.key)}: capacity: {error}"
+            return False
+        if share is None:
+            return False
+        if self.inventory.is_multi[number]:
+            self.shares[number] = share
+        return True
 
 
 def _program(whose: str, index: int, text: str | None) -> tuple[str, Program]:
@@ -169,6 +200,10 @@ class DeviceSelections:
         self._inventory = inventory
         self._selections: Recent[DeviceSelection] = Recent(SELECTIONS_MAX)
         self._attributes: Recent[AttributeColumn] = Recent(COLUMNS_MAX)
+
+    @property
+    def features(self) -> DRAFeatures:
+        return self._inventory.features
 
     def of(self, key: SelectionKey) -> DeviceSelection:
         """Raises: DeviceSelectorError."""
@@ -286,8 +321,8 @@ class _Reader:
         device_class: DeviceClass,
         rules: tuple[int, ...],
     ) -> SubRequest:
-        if sub_request.capacity:
-            raise DemandError(f"claim {claim.key}, request {name}: capacity requirements are not supported")
+        is_admin = isinstance(sub_request, ExactDeviceRequest) and sub_request.admin_access is not None
+        _check_features(self._known.features, f"claim {claim.key}, request {name}", sub_request, is_admin)
         mode = sub_request.allocation_mode or EXACT_COUNT
         if mode not in (EXACT_COUNT, ALL_DEVICES):
             raise DemandError(f"claim {claim.key}, request {name}: unsupported count mode {mode}")
@@ -296,6 +331,7 @@ class _Reader:
             own=texts(device_class.spec.selectors),
             more=texts(sub_request.selectors),
             tolerations=facts(sub_request.tolerations),
+            capacity=tuple(sorted(sub_request.capacity.requests.items())) if sub_request.capacity else (),
         )
         return SubRequest(
             fits=_index(self.selections, self._known.of(key)),
@@ -303,6 +339,20 @@ class _Reader:
             is_admin=isinstance(sub_request, ExactDeviceRequest) and bool(sub_request.admin_access),
             rules=rules,
         )
+
+
+def _check_features(
+    features: DRAFeatures, where: str, wanted: ExactDeviceRequest | DeviceSubRequest, is_admin: bool
+) -> None:
+    """Raises: DemandError when a request asks for what is switched off."""
+    if isinstance(wanted, DeviceSubRequest) and not features.prioritized_list:
+        raise DemandError(f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled")
+    if wanted.capacity is not None and not features.consumable_capacity:
+        raise DemandError(
+            f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled"
+        )
+    if is_admin and not features.admin_access:
+        raise DemandError(f"{where}: admin access is requested, but the feature is disabled")
 
 
 def _sub_requests(

@@ -4,26 +4,41 @@ Of a pool only the slices of the newest generation count. Devices on one node an
 are kept apart: the first in a matrix of nodes, the others in groups that say which nodes reach them.
 """
 
-import functools
-import itertools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import quantity
 from koordinator.api.affinity import NodeSelector
 from koordinator.api.core import Node
-from koordinator.api.dra import Device, DeviceAttribute, ResourceSlice
+from koordinator.api.dra import ResourceSlice
+from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.quantity import QuantityError
-from koordinator.cel.values import EvaluationError, Semver
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugins.dynamic_resources.shared_counters import (
+    Codes,
+    Consumption,
+    CounterName,
+    PoolCounters,
+    PoolError,
+    SharedCounters,
+    consumption,
+    counter_totals,
+)
+from koordinator.scheduler.plugins.dynamic_resources.slice_devices import (
+    DeviceKey,
+    DeviceUse,
+    DRAFeatures,
+    SliceDevice,
+    check_names,
+    entries_of,
+)
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 
-DeviceKey = tuple[str, str, str]
-"""(driver, pool, device): a device's name in the cluster."""
 PoolKey = tuple[str, str]
+T = TypeVar("T")
 Numbers = npt.NDArray[np.int32]
 
 FINE, INCOMPLETE, INVALID = 0, 1, 2
@@ -32,75 +47,14 @@ NOWHERE = -1
 _SIZE_INITIAL = 64
 
 
-class SliceDevice(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """A device and where it comes from. `reach` is None for a device of one node."""
-
-    key: DeviceKey
-    device: Device
-    node_name: str
-    reach: NodeSelector | None
-    order: tuple[Any, ...]
-
-    @functools.cached_property
-    def as_seen(self) -> dict[str, Any]:
-        """The variable `device` of selectors. Raises: EvaluationError when a value is none of its type."""
-        driver = self.key[0]
-        attributes, capacity = _Domains(), _Domains()
-        for name, attribute in self.device.attributes.items():
-            domain, _, local = name.rpartition("/")
-            attributes.setdefault(domain or driver, {})[local] = _attribute(attribute)
-        for name, amount in self.device.capacity.items():
-            domain, _, local = name.rpartition("/")
-            try:
-                capacity.setdefault(domain or driver, {})[local] = quantity.of(amount.value)
-            except QuantityError as error:
-                raise EvaluationError(str(error)) from error
-        return {
-            "driver": driver,
-            "attributes": attributes,
-            "capacity": capacity,
-            "allowMultipleAllocations": bool(self.device.allow_multiple_allocations),
-        }
-
-    def attribute(self, name: str) -> tuple[str, Any] | None:
-        """(type, value) of an attribute by its full name; those without a domain are the driver's."""
-        found = self.device.attributes.get(name)
-        domain, _, local = name.rpartition("/")
-        if found is None and domain == self.key[0]:
-            found = self.device.attributes.get(local)
-        return None if found is None else _typed(found)
-
-
-class _Domains(dict[str, dict[str, Any]]):
-    """Attributes by domain; other domains have none, which is no error."""
-
-    def __missing__(self, domain: str) -> dict[str, Any]:
-        return {}
-
-
-def _attribute(attribute: DeviceAttribute) -> Any:
-    kind, value = _typed(attribute)
-    return Semver.of(value) if kind == "version" else value
-
-
-def _typed(attribute: DeviceAttribute) -> tuple[str, Any]:
-    for kind, value in (
-        ("int", attribute.int_),
-        ("bool", attribute.bool_),
-        ("string", attribute.string),
-        ("version", attribute.version),
-    ):
-        if value is not None:
-            return kind, value
-    return "", None
-
-
 class Inventory(RowKeeper):
     """All devices. `version` grows when what is offered may have changed.
 
     Columns over numbers (devices,): `node` (number of the node, `NOWHERE` for shared ones), `group` (of those that
     reach several nodes, else `NOWHERE`), `trouble`, `is_used`, and `stamp`, which grows when a number gets
-    another device. `is_alive` tells numbers that stand for a device.
+    another device. `is_alive` tells numbers that stand for a device, `is_multi` those that several claims may share.
+
+    `features` is set before the first slice comes.
     """
 
     def __init__(self, table: NodeTable) -> None:
@@ -113,6 +67,7 @@ class Inventory(RowKeeper):
         """Pools that are not to be used, and why."""
         self._free: list[int] = []
         self._slices: dict[str, ResourceSlice] = {}
+        self.features = DRAFeatures.of(FeatureGates.of(Component.SCHEDULER))
         self._pools: dict[PoolKey, dict[str, ResourceSlice]] = {}
         self._members: dict[PoolKey, list[int]] = {}
         self._dirty: dict[PoolKey, None] = {}
@@ -121,9 +76,18 @@ class Inventory(RowKeeper):
         self.trouble = np.zeros(_SIZE_INITIAL, np.int8)
         self.is_used = np.zeros(_SIZE_INITIAL, np.bool_)
         self.is_alive = np.zeros(_SIZE_INITIAL, np.bool_)
+        self.is_multi = np.zeros(_SIZE_INITIAL, np.bool_)
         self.stamp = np.zeros(_SIZE_INITIAL, np.int64)
         self.used_keys: dict[DeviceKey, int] = {}
-        """How often each device is given away."""
+        """How often each device is given away whole."""
+        self.shares: dict[DeviceKey, int] = {}
+        """How many shares of each device are given away."""
+        self.consumed: dict[DeviceKey, dict[str, int]] = {}
+        """What they take of each capacity, in billionths."""
+        self.share_looks = Codes()
+        """Devices that several claims may share, by number: alike when they have the same, and as much of it left."""
+        self.counters = SharedCounters()
+        self._counter_pools: dict[PoolKey, PoolCounters] = {}
         # Nodes by number: they get one when a slice names them.
         self._node_ids: dict[str, int] = {}
         self._on_node: list[list[int]] = []
@@ -177,6 +141,9 @@ class Inventory(RowKeeper):
             self.members[group].sort(key=self._order)
 
     def _retire(self, pool: PoolKey, touched: set[int], groups: set[int]) -> None:
+        counters = self._counter_pools.pop(pool, None)
+        if counters is not None:
+            self.counters.remove_pool(counters)
         for number in self._members.pop(pool, ()):
             entry = self.entries[number]
             assert entry is not None, number
@@ -188,7 +155,9 @@ class Inventory(RowKeeper):
                 self.members[group].remove(number)
                 groups.add(group)
             self.entries[number] = None
-            self.is_alive[number] = self.is_used[number] = False
+            self.is_alive[number] = self.is_used[number] = self.is_multi[number] = False
+            self.counters.remove_device(number)
+            self.share_looks.set(number, None)
             self.node[number] = self.group[number] = NOWHERE
             if self.number_of.get(entry.key) == number:
                 del self.number_of[entry.key]
@@ -202,17 +171,44 @@ class Inventory(RowKeeper):
             return
         newest = max(each.spec.pool.generation for each in slices.values())
         current = [slices[name] for name in sorted(slices) if slices[name].spec.pool.generation == newest]
-        entries = [entry for each in current for entry in entries_of(each)]
+        entries = [entry for each in current for entry in entries_of(each, self.features)]
         trouble = FINE if len(current) == current[0].spec.pool.resource_slice_count else INCOMPLETE
-        double = _first_double(each.name for a_slice in current for each in a_slice.spec.devices)
-        if double:
-            self.invalid[pool] = f"duplicate device name {double}"
-            trouble = INVALID
+        totals: dict[CounterName, int] = {}
+        takes: dict[str, Consumption] = {}
+        try:
+            check_names(each.name for a_slice in current for each in a_slice.spec.devices)
+            if self.features.partitionable_devices and trouble == FINE:
+                totals = counter_totals(current)
+                places = {name: place for place, name in enumerate(totals)}
+                for a_slice in current:
+                    takes.update((each.name, consumption(each, places)) for each in a_slice.spec.devices)
+        except PoolError as error:
+            self.invalid[pool], trouble = str(error), INVALID
         for entry in entries:
             number = self._number()
             self._members.setdefault(pool, []).append(number)
             self._place(number, entry, touched, groups)
             self.trouble[number] = trouble
+        if totals and trouble == FINE:
+            self._open_counters(pool, totals, takes)
+
+    def _open_counters(
+        self, pool: PoolKey, totals: dict[CounterName, int], takes: dict[str, Consumption]
+    ) -> None:
+        """Count what the pool's devices take that are given away."""
+        members = self._members.get(pool, ())
+        nodes = {int(self.node[number]) for number in members}
+        book = self._counter_pools[pool] = self.counters.add_pool(
+            list(totals.values()), is_of_one_node=len(nodes) == 1 and NOWHERE not in nodes
+        )
+        for number in members:
+            entry = self.entries[number]
+            assert entry is not None, number
+            name = entry.key[2]
+            if takes[name]:
+                self.counters.add_device(number, book, takes[name])
+                if self._is_given(entry.key):
+                    self.counters.take(number, 1)
 
     def _number(self) -> int:
         if self._free:
@@ -220,7 +216,7 @@ class Inventory(RowKeeper):
         self.entries.append(None)
         size = len(self.entries)
         if size > self.node.size:
-            for name in ("node", "group", "trouble", "is_used", "is_alive", "stamp"):
+            for name in ("node", "group", "trouble", "is_used", "is_alive", "is_multi", "stamp"):
                 values = getattr(self, name)
                 more = np.full(values.size, NOWHERE if name in ("node", "group") else 0, values.dtype)
                 setattr(self, name, np.concatenate([values, more]))
@@ -232,6 +228,10 @@ class Inventory(RowKeeper):
         self.is_alive[number] = True
         self.is_used[number] = entry.key in self.used_keys
         self.stamp[number] = self.stamp_now
+        self.is_multi[number] = self.features.consumable_capacity and bool(
+            entry.device.allow_multiple_allocations
+        )
+        self._look_at_shares(number, entry)
         if entry.node_name:
             node = self._node_id(entry.node_name)
             self.node[number] = node
@@ -278,6 +278,7 @@ class Inventory(RowKeeper):
         if missing > 0:
             more = np.full((self.slots.shape[0], max(missing, self.slots.shape[1])), NOWHERE, np.int32)
             self.slots = np.concatenate([self.slots, more], axis=1)
+        self.counters.line_up(numbers)
         self.slots[node] = NOWHERE
         self.slots[node, : len(numbers)] = numbers
 
@@ -309,39 +310,87 @@ class Inventory(RowKeeper):
 
     # Use
 
-    def take(self, keys: Iterable[DeviceKey], count: int) -> None:
+    def take(self, uses: Iterable[DeviceUse], count: int) -> None:
         """Devices are given away once more (1), or once less (-1); they need not be known."""
-        for key in keys:
-            left = self.used_keys.get(key, 0) + count
-            if left > 0:
-                self.used_keys[key] = left
+        for use in uses:
+            key = use.key
+            was_given = self._is_given(key)
+            if use.share is None:
+                _add(self.used_keys, key, count)
             else:
-                self.used_keys.pop(key, None)
+                _add(self.shares, key, count)
+                consumed = self.consumed.setdefault(key, {})
+                for name, amount in use.share:
+                    _add(consumed, name, count * amount)
+                if not consumed:
+                    del self.consumed[key]
             number = self.number_of.get(key)
-            if number is not None:
-                self.is_used[number] = left > 0
+            if number is None:
+                continue
+            self.is_used[number] = key in self.used_keys
+            entry = self.entries[number]
+            assert entry is not None, number
+            self._look_at_shares(number, entry)
+            if self._is_given(key) is not was_given:
+                self.counters.take(number, count)
         self.version += 1
 
+    # Looks
 
-def entries_of(a_slice: ResourceSlice) -> list[SliceDevice]:
-    """Devices of a slice that can be given away whole: not those that are parts of others, or that have to be
-    attached to a node first."""
-    spec = a_slice.spec
-    if spec.per_device_node_selection:
-        return []
-    reach = None if spec.node_name or spec.all_nodes else spec.node_selector
-    if not (spec.node_name or spec.all_nodes or reach is not None):
-        return []
-    found = []
-    for index, device in enumerate(spec.devices):
-        if device.consumes_counters or device.binding_conditions:
-            continue
-        key = (spec.driver, spec.pool.name, device.name)
-        order = (spec.driver, spec.pool.name, a_slice.metadata.name, index)
-        found.append(SliceDevice(key, device, spec.node_name or "", reach, order))
-    return found
+    @property
+    def has_looks(self) -> bool:
+        """Return whether there are devices that share counters, or that several claims may share."""
+        return bool(self.counters.looks or self.share_looks)
+
+    @property
+    def takes_counters(self) -> npt.NDArray[np.bool_]:
+        """Return which devices share counters with others of their pool: (devices,)."""
+        return self.counters.has(self.node.size)
+
+    def looks(self) -> Iterator[I64]:
+        """Yield columns of numbers, (devices,): devices that are equal in all of them have as much left."""
+        size = self.node.size
+        if self.share_looks:
+            yield self.share_looks.column(size)
+        if self.counters.looks:
+            yield self.counters.looks.column(size)
+            yield self.counters.states_of(size)
+
+    def room(self, numbers: Iterable[int]) -> list[list[int] | None]:
+        """Return what is left of each capacity of the devices that several claims may share, in the order of the names;
+        None for the others."""
+        return [self._left(number) if self.is_multi[number] else None for number in numbers]
+
+    def _left(self, number: int) -> list[int]:
+        entry = self.entries[number]
+        assert entry is not None, number
+        try:
+            terms = entry.capacity_terms
+        except QuantityError:
+            return []  # no selection has the device
+        consumed = self.consumed.get(entry.key, {})
+        return [each.value.nanos - consumed.get(name, 0) for name, each in terms.items()]
+
+    def is_shared(self, numbers: Iterable[int]) -> list[bool]:
+        """Return whether some claim has a share of each device."""
+        shares, entries = self.shares, self.entries
+        return [(entry := entries[number]) is not None and entry.key in shares for number in numbers]
+
+    def _is_given(self, key: DeviceKey) -> bool:
+        """Return whether somebody has the device, or a share of it."""
+        return key in self.used_keys or key in self.shares
+
+    def _look_at_shares(self, number: int, entry: SliceDevice) -> None:
+        if not self.is_multi[number]:
+            return
+        consumed = tuple(sorted(self.consumed.get(entry.key, {}).items()))
+        self.share_looks.set(number, (entry.capacity_text, consumed, entry.key in self.shares))
 
 
-def _first_double(names: Iterable[str]) -> str:
-    counts = itertools.groupby(sorted(names))
-    return next((name for name, group in counts if len(list(group)) > 1), "")
+def _add(counts: dict[T, int], key: T, count: int) -> None:
+    """Add to a count; those that are 0 are not kept."""
+    left = counts.get(key, 0) + count
+    if left > 0:
+        counts[key] = left
+    else:
+        counts.pop(key, None)

@@ -50,6 +50,7 @@ from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import (
     claim_names,
 )
 from koordinator.scheduler.plugins.dynamic_resources.demand import ClaimDemand, DemandError, DeviceSelections
+from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DRAFeatures
 from koordinator.scheduler.plugins.dynamic_resources.supply import Supply
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.label_columns import LabelColumns
@@ -184,6 +185,7 @@ class DynamicResources(
         super().__init__(args, handle)
         self._books = handle.table.shared(ClaimAllocations)
         self._labels = handle.table.shared(LabelColumns)
+        self._books.inventory.features = DRAFeatures.of(handle.gates)
         self._selections = DeviceSelections(self._books.inventory)
         steps_max = int(duration.parse(args.filter_timeout) * STEPS_PER_S)
         self._supply = Supply(self._books.inventory, self._labels, steps_max)
@@ -344,8 +346,7 @@ class DynamicResources(
             answer, numbers = self._supply.answer(state.demand, row)
             if answer.outcome is not AllocationOutcome.FOUND:
                 return ClaimReason(int(_REASON_OF[answer.outcome])).status
-            entries = [entry for number in numbers if (entry := self._books.inventory.entries[number])]
-            for grant in supply.grants(state.demand, answer, entries):
+            for grant in supply.grants(state.demand, answer, numbers, self._books.inventory):
                 promise = self._books.promise(grant.claim, grant.devices, grant.allocation)
                 booked.append(ClaimInUse(_key(grant.claim), grant.claim.metadata.uid, promise))
         self._writer.book(pod, booked)

@@ -5,7 +5,8 @@
 2. Nodes whose devices look alike to the demand share one search.
 """
 
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.affinity import NodeSelector
-from koordinator.api.dra import ResourceClaim
+from koordinator.api.dra import RESULTS_MAX, ResourceClaim
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.dynamic_resources.allocator import (
     ALL,
@@ -22,15 +23,15 @@ from koordinator.scheduler.plugins.dynamic_resources.allocator import (
     Stock,
     search,
 )
+from koordinator.scheduler.plugins.dynamic_resources.consumable_capacity import Share
 from koordinator.scheduler.plugins.dynamic_resources.demand import CLAIM, ClaimDemand, SubRequestTerms
 from koordinator.scheduler.plugins.dynamic_resources.inventory import (
-    INCOMPLETE,
+    FINE,
     INVALID,
     NOWHERE,
-    DeviceKey,
     Inventory,
-    SliceDevice,
 )
+from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DeviceUse, SliceDevice
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.label_columns import LabelColumns
 
@@ -38,32 +39,40 @@ Json = dict[str, Any]
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """The grant to one claim: devices that nobody else may have then, and `status.allocation`."""
+    """The grant to one claim: what nobody else may have then, and `status.allocation`."""
 
     claim: ResourceClaim
-    devices: tuple[DeviceKey, ...]
+    devices: tuple[DeviceUse, ...]
     allocation: Json
 
 
-def grants(demand: ClaimDemand, answer: AllocatorResult, entries: Sequence[SliceDevice]) -> list[Grant]:
-    """Return one per claim; `entries` are the devices that the answer's indices mean."""
+def grants(
+    demand: ClaimDemand, answer: AllocatorResult, numbers: Sequence[int], inventory: Inventory
+) -> list[Grant]:
+    """Return one per claim; `numbers` are the devices that the answer's indices mean."""
     found = []
     for index, claim in enumerate(demand.claims):
         results: list[Json] = []
         chosen: list[SubRequestTerms] = []
-        taken: list[DeviceKey] = []
+        taken: list[DeviceUse] = []
         used: list[SliceDevice] = []
         for ask, words, pick in zip(demand.problem.asks, demand.wanted, answer.picks, strict=True):
             if ask.claim != index:
                 continue
-            wanted, is_admin = words[pick.sub_request], ask.sub_requests[pick.sub_request].is_admin
+            wanted, sub_request = words[pick.sub_request], ask.sub_requests[pick.sub_request]
             chosen.append(wanted)
-            for device in pick.devices:
-                entry = entries[device]
+            for number in (numbers[device] for device in pick.devices):
+                entry = inventory.entries[number]
+                assert entry is not None, number
                 used.append(entry)
-                results.append(_result(wanted, entry, is_admin=is_admin))
-                if not is_admin:
-                    taken.append(entry.key)
+                share = demand.selections[sub_request.fits].shares.get(number)
+                share_id = _share_id(claim, len(results)) if share is not None else ""
+                result = _result(wanted, entry, share_id, is_admin=sub_request.is_admin)
+                if share and not sub_request.is_admin:
+                    result["consumedCapacity"] = {name: amount.text for name, amount in share.items()}
+                results.append(result)
+                if not sub_request.is_admin:
+                    taken.append(DeviceUse(entry.key, None if share is None else _nanos(share)))
         allocation: Json = {"devices": {"results": results}}
         if config := _config(claim, chosen):
             allocation["devices"]["config"] = config
@@ -73,13 +82,25 @@ def grants(demand: ClaimDemand, answer: AllocatorResult, entries: Sequence[Slice
     return found
 
 
-def _result(wanted: SubRequestTerms, entry: SliceDevice, *, is_admin: bool) -> Json:
+def _nanos(share: Share) -> tuple[tuple[str, int], ...]:
+    return tuple((name, amount.nanos) for name, amount in sorted(share.items()))
+
+
+def _share_id(claim: ResourceClaim, place: int) -> str:
+    """Name a share: another one for each device of a claim, and each time that the claim is allocated."""
+    meta = claim.metadata
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{meta.uid}/{meta.resource_version}/{place}"))
+
+
+def _result(wanted: SubRequestTerms, entry: SliceDevice, share_id: str, *, is_admin: bool) -> Json:
     driver, pool, device = entry.key
     result: Json = {"request": wanted.request, "driver": driver, "pool": pool, "device": device}
     if is_admin:
         result["adminAccess"] = True
     if wanted.tolerations:
         result["tolerations"] = [msgspec.to_builtins(each) for each in wanted.tolerations]
+    if share_id:
+        result["shareID"] = share_id
     return result
 
 
@@ -220,30 +241,32 @@ class Supply:
             else:
                 needs[sub_request.fits] = needs.get(sub_request.fits, 0) + sub_request.count
         for index, count in needs.items():
-            is_free = demand.selections[index].values & ~inventory.is_used & (inventory.trouble != INVALID)
+            is_free = demand.selections[index].values & ~inventory.is_used & (inventory.trouble == FINE)
             passes &= self._count(is_free, rows, reaches) >= count
         return passes
 
     def _count(self, mask: Mask, rows: Rows, reaches: Mask) -> I64:
-        """Return how many of the devices in a mask each row has, shared ones included."""
+        """Return how many of the devices in a mask each row has, those of several nodes included; one that several
+        claims may share counts as often as a claim can have it."""
         inventory = self._inventory
-        mask = mask & inventory.is_alive
-        own = inventory.node[mask & (inventory.node != NOWHERE)]
-        per_node = np.bincount(own, minlength=inventory.slots.shape[0])
+        times = np.where(inventory.is_multi, RESULTS_MAX, 1) * (mask & inventory.is_alive)
+        is_own = (times > 0) & (inventory.node != NOWHERE)
+        per_node = np.bincount(inventory.node[is_own], times[is_own], inventory.slots.shape[0])
         nodes = inventory.nodes_of(rows)
-        counts: I64 = np.where(nodes == NOWHERE, 0, per_node[nodes])
+        counts = np.where(nodes == NOWHERE, 0, per_node[nodes])
         if reaches.size:
-            shared = inventory.group[mask & (inventory.group != NOWHERE)]
-            counts = counts + np.bincount(shared, minlength=len(reaches)) @ reaches
-        return counts
+            is_far = (times > 0) & (inventory.group != NOWHERE)
+            counts = counts + np.bincount(inventory.group[is_far], times[is_far], len(reaches)) @ reaches
+        return counts.astype(np.int64)
 
-    @staticmethod
-    def _is_countable(demand: ClaimDemand) -> bool:
+    def _is_countable(self, demand: ClaimDemand) -> bool:
         """Return whether enough free devices are all that it takes."""
         problem = demand.problem
         return (
             not problem.rules
             and len(demand.selections) == 1
+            and not demand.selections[0].shares
+            and not (demand.selections[0].values & self._inventory.takes_counters).any()
             and all(
                 len(ask.sub_requests) == 1
                 and ask.sub_requests[0].count != ALL
@@ -261,6 +284,7 @@ class Supply:
         span = 2 * (INVALID + 1)
         columns = [(each.values, 2, 0) for each in demand.selections]
         columns += [(each.values, int(each.values.max(initial=0)) + 2, 1) for each in demand.attributes]
+        columns += [(each, int(each.max(initial=0)) + 1, 0) for each in inventory.looks()]
         for values, width, shift in columns:
             if span * width > CODE_MAX:
                 codes = np.unique(codes, return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -294,13 +318,28 @@ class Supply:
 
     def _search(self, demand: ClaimDemand, numbers: list[int], codes: I64) -> AllocatorResult:
         inventory = self._inventory
-        trouble = inventory.trouble[numbers]
+        kinds: Sequence[Hashable] = codes[numbers].tolist()
+        if inventory.has_looks:
+            kinds = [self._kind(number, code) for number, code in zip(numbers, kinds, strict=True)]
+        available, consumes = inventory.counters.stock(numbers)
         stock = Stock(
-            kinds=codes[numbers].tolist(),
+            kinds=kinds,
             fits=[each.values[numbers].tolist() for each in demand.selections],
             values=[each.values[numbers].tolist() for each in demand.attributes],
             is_used=inventory.is_used[numbers].tolist(),
-            is_incomplete=(trouble == INCOMPLETE).tolist(),
-            is_invalid=(trouble == INVALID).tolist(),
+            is_unusable=(inventory.trouble[numbers] != FINE).tolist(),
+            consumes=consumes,
+            available=available,
+            room=inventory.room(numbers),
+            shares=[each.amounts(numbers) for each in demand.selections],
+            is_shared=inventory.is_shared(numbers),
         )
         return search(demand.problem, stock, self._steps_max)
+
+    def _kind(self, number: int, code: Hashable) -> Hashable:
+        """Devices that share counters are alike within their pool only; one that is shared is like no other, as what is
+        left of it changes while it is given away."""
+        if self._inventory.is_multi[number]:
+            return (number,)
+        pool = self._inventory.counters.pools.get(number)
+        return code if pool is None else (code, pool.number)

@@ -1,0 +1,151 @@
+"""The devices of slices one by one: which there are, where they can be used, what selectors see of them."""
+
+import functools
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from koordinator.api import quantity
+from koordinator.api.affinity import NodeSelector
+from koordinator.api.dra import Device, DeviceAttribute, ResourceSlice
+from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.quantity import QuantityError
+from koordinator.cel.values import EvaluationError, Semver
+from koordinator.scheduler.plugins.dynamic_resources.consumable_capacity import CapacityTerms, terms_of
+from koordinator.scheduler.plugins.dynamic_resources.shared_counters import PoolError
+
+DeviceKey = tuple[str, str, str]
+"""(driver, pool, device): a device's name in the cluster."""
+
+
+class DRAFeatures(msgspec.Struct, frozen=True):
+    """Features of dynamic resource allocation that are on. Without one of the first three, what slices say of it is
+    ignored, without one of the others, claims that ask for it are refused."""
+
+    partitionable_devices: bool
+    device_taints: bool
+    consumable_capacity: bool
+    admin_access: bool
+    prioritized_list: bool
+
+    @classmethod
+    def of(cls, gates: FeatureGates) -> "DRAFeatures":
+        return cls(
+            partitionable_devices=gates.is_on("DRAPartitionableDevices"),
+            device_taints=gates.is_on("DRADeviceTaints"),
+            consumable_capacity=gates.is_on("DRAConsumableCapacity"),
+            admin_access=gates.is_on("DRAAdminAccess"),
+            prioritized_list=gates.is_on("DRAPrioritizedList"),
+        )
+
+
+class DeviceUse(msgspec.Struct, frozen=True):
+    """A device that somebody has: whole, or (`share`) so many billionths of each capacity."""
+
+    key: DeviceKey
+    share: tuple[tuple[str, int], ...] | None = None
+
+
+class SliceDevice(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """A device and where it comes from. `reach` is None for a device of one node."""
+
+    key: DeviceKey
+    device: Device
+    node_name: str
+    reach: NodeSelector | None
+    order: tuple[Any, ...]
+
+    @functools.cached_property
+    def as_seen(self) -> dict[str, Any]:
+        """The variable `device` of selectors. Raises: EvaluationError when a value is none of its type."""
+        driver = self.key[0]
+        attributes, capacity = _Domains(), _Domains()
+        for name, attribute in self.device.attributes.items():
+            domain, _, local = name.rpartition("/")
+            attributes.setdefault(domain or driver, {})[local] = _attribute(attribute)
+        for name, amount in self.device.capacity.items():
+            domain, _, local = name.rpartition("/")
+            try:
+                capacity.setdefault(domain or driver, {})[local] = quantity.of(amount.value)
+            except QuantityError as error:
+                raise EvaluationError(str(error)) from error
+        return {
+            "driver": driver,
+            "attributes": attributes,
+            "capacity": capacity,
+            "allowMultipleAllocations": bool(self.device.allow_multiple_allocations),
+        }
+
+    @functools.cached_property
+    def capacity_terms(self) -> dict[str, CapacityTerms]:
+        """Raises: QuantityError."""
+        return terms_of(self.device)
+
+    @functools.cached_property
+    def capacity_text(self) -> bytes:
+        """Its capacities and their policies: equal for devices that have the same."""
+        return msgspec.json.encode(self.device.capacity, order="sorted")
+
+    def attribute(self, name: str) -> tuple[str, Any] | None:
+        """(type, value) of an attribute by its full name; those without a domain are the driver's."""
+        found = self.device.attributes.get(name)
+        domain, _, local = name.rpartition("/")
+        if found is None and domain == self.key[0]:
+            found = self.device.attributes.get(local)
+        return None if found is None else _typed(found)
+
+
+class _Domains(dict[str, dict[str, Any]]):
+    """Attributes by domain; other domains have none, which is no error."""
+
+    def __missing__(self, domain: str) -> dict[str, Any]:
+        return {}
+
+
+def _attribute(attribute: DeviceAttribute) -> Any:
+    kind, value = _typed(attribute)
+    return Semver.of(value) if kind == "version" else value
+
+
+def _typed(attribute: DeviceAttribute) -> tuple[str, Any]:
+    for kind, value in (
+        ("int", attribute.int_),
+        ("bool", attribute.bool_),
+        ("string", attribute.string),
+        ("version", attribute.version),
+    ):
+        if value is not None:
+            return kind, value
+    return "", None
+
+
+def entries_of(a_slice: ResourceSlice, features: DRAFeatures) -> list[SliceDevice]:
+    """Devices of a slice that can be given away: not those that have to be attached to a node first, nor (where that is
+    switched off) those that are parts of others, or that say themselves for which nodes they are."""
+    spec = a_slice.spec
+    if not features.partitionable_devices and (
+        spec.per_device_node_selection is not None or spec.shared_counters
+    ):
+        return []
+    found = []
+    for index, device in enumerate(spec.devices):
+        if device.binding_conditions or (device.consumes_counters and not features.partitionable_devices):
+            continue
+        where = device if spec.per_device_node_selection else spec
+        reach = None if where.node_name or where.all_nodes else where.node_selector
+        if not (where.node_name or where.all_nodes or reach is not None):
+            continue
+        key = (spec.driver, spec.pool.name, device.name)
+        order = (spec.driver, spec.pool.name, a_slice.metadata.name, index)
+        found.append(SliceDevice(key, device, where.node_name or "", reach, order))
+    return found
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raises: PoolError when two devices have the same name."""
+    counts = itertools.groupby(sorted(names))
+    double = next((name for name, group in counts if len(list(group)) > 1), None)
+    if double is not None:
+        raise PoolError(f"duplicate device name {double}")
