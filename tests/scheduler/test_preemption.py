@@ -326,7 +326,7 @@ def test_a_preemption_that_is_cancelled_before_it_began_gates_nobody() -> None:
         high = PodInfo.of(from_builtins(body, Pod), scheduler.table.registry)
 
         victim = victims.Victim.of(low, 0.0)
-        plugin._eviction.start(high, victims.Candidate("node-0", (victim,), 0), profile.name)
+        plugin.preemptor.evict(high, victims.Candidate("node-0", (victim,), 0), profile.name)
         assert not plugin.pre_enqueue(high).is_success
         await scheduler._actions.stop()
 

@@ -35,7 +35,8 @@ class Scene:
         self.engine = Engine(config.SchedulerConfig(), FixedClock(NOW_S), plugins=installed_plugins())
         self.table = self.engine.table
         [self.profile] = self.engine.profiles.values()
-        self.plugin = next(each for each in self.profile.plugins if isinstance(each, DefaultPreemption))
+        plugin = next(each for each in self.profile.plugins if isinstance(each, DefaultPreemption))
+        self.preemptor = plugin.preemptor
 
     def info(self, body: dict[str, Any]) -> PodInfo:
         body["metadata"].setdefault("uid", body["metadata"]["name"])
@@ -50,7 +51,7 @@ class Scene:
         diagnosis, refusals = self.diagnosis(preemptor), Counter[str]()
         found = []
         for row in self.table.rows.tolist():
-            answer = self.plugin.try_row(preemptor, row, diagnosis)
+            answer = self.preemptor.try_row(preemptor, row, diagnosis)
             if isinstance(answer, Candidate):
                 found.append(answer)
             else:
@@ -115,7 +116,7 @@ def scene_of(facts: dict[str, Any]) -> tuple[Scene, PodInfo]:
             "spec": {"selector": {"matchLabels": {"app": app}}},
             "status": {"disruptionsAllowed": allowed},
         }
-        scene.plugin.budgets.set(from_builtins(budget, PodDisruptionBudget))
+        scene.preemptor.budgets.set(from_builtins(budget, PodDisruptionBudget))
     for number, (where, cpu) in enumerate(facts["nominated"]):
         scene.engine.nominations.set(scene.info(pod(f"q{number}", cpu=str(cpu), priority=9)), f"n{where}")
     body = body_of("preemptor", {**facts["preemptor"], "priority": 2})
@@ -140,7 +141,7 @@ def test_the_search_finds_what_trying_each_node_finds(facts: dict[str, Any]) -> 
     expected, refusals = scene.plainly(preemptor)
 
     rows = scene.table.rows
-    found = scene.plugin._search.run(preemptor, rows, scene.diagnosis(preemptor), wanted=rows.size + 1)
+    found = scene.preemptor._search.run(preemptor, rows, scene.diagnosis(preemptor), wanted=rows.size + 1)
 
     assert [option.candidate() for option in found.options] == expected
     assert [option.rank for option in found.options] == [victims.rank(each) for each in expected]
@@ -153,7 +154,7 @@ def test_the_search_stops_when_it_has_enough_one_of_them_harmless(facts: dict[st
     scene, preemptor = scene_of(facts)
     expected, _ = scene.plainly(preemptor)
 
-    found = scene.plugin._search.run(preemptor, scene.table.rows, scene.diagnosis(preemptor), wanted)
+    found = scene.preemptor._search.run(preemptor, scene.table.rows, scene.diagnosis(preemptor), wanted)
 
     enough = len(expected)
     for count in range(wanted, len(expected) + 1):
@@ -198,7 +199,7 @@ def test_the_search_leaves_the_table_as_it_was() -> None:
     )
     before = scene.table.requested.copy(), scene.table.changes.sequence
 
-    scene.plugin.outlook(preemptor, scene.diagnosis(preemptor))
+    scene.preemptor.outlook(preemptor, scene.diagnosis(preemptor))
 
     assert (scene.table.requested == before[0]).all()
     assert scene.table.changes.sequence == before[1]
@@ -219,5 +220,5 @@ def test_a_preemptor_waits_for_the_node_that_we_nominated_rather_than_for_the_on
     preemptor = scene.info(pod("high", cpu="4", priority=10) | {"status": {"nominatedNodeName": reported}})
     scene.engine.nominations.set(preemptor, ours)
 
-    waits = scene.plugin.objection(preemptor, scene.diagnosis(preemptor)) != ""
+    waits = scene.preemptor.objection(preemptor, scene.diagnosis(preemptor)) != ""
     assert waits is ((ours or reported) == "n0")

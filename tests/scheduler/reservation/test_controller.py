@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.reservation import Reservation
@@ -199,19 +201,44 @@ def test_a_node_that_the_cache_does_not_know_yet_ends_nothing() -> None:
 def test_what_ended_a_day_ago_is_deleted() -> None:
     async def story(world: ReservationWorld) -> None:
         used, _ = await world.reserve("used", node_name="n"), await world.reserve("late", node_name="n")
-        broken = await world.reserve("broken", node_name="n", ttl="0s")
+        await world.reserve("broken", node_name="n", ttl="0s")
         await world.api.patch(Reservation, "broken", {"status": {"phase": "Failed"}}, subresource="status")
         await world.owner("p", used)
         await asyncio.sleep(HOUR_S)
         await asyncio.sleep(23 * HOUR_S - 100)
-        assert [phase_of(await world.find(each)) for each in ("used", "late")] == ["Succeeded", "Failed"]
+        ends = [phase_of(await world.find(each)) for each in ("used", "broken", "late")]
+        assert ends == ["Succeeded", "Failed", "Failed"]
         await asyncio.sleep(200)
-        assert [phase_of(await world.find(each)) for each in ("used", "late")] == ["gone", "Failed"]
+        ends = [phase_of(await world.find(each)) for each in ("used", "broken", "late")]
+        assert ends == ["gone", "gone", "Failed"], "also what somebody else gave up"
         await asyncio.sleep(HOUR_S + 100)
         assert await world.find("late") is None
-        assert phase_of(await world.find(broken.metadata.name)) == "Failed", "it did not end by its time"
 
     play(story)
+
+
+@pytest.mark.parametrize(("args", "phase"), [({}, "Pending"), ({"expirePending": True}, "Failed")])
+def test_a_reservation_without_a_node_ends_if_that_is_wished(args: dict[str, bool], phase: str) -> None:
+    async def story(world: ReservationWorld) -> None:
+        await world.reserve("room", ttl="1m")
+        await asyncio.sleep(59)
+        assert phase_of(await world.get("room")) in ("", "Pending")
+        await asyncio.sleep(16)
+        assert (phase_of(await world.get("room")) or "Pending") == phase
+
+    play(story, **args)
+
+
+def test_settings_that_do_nothing_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: ReservationWorld) -> None:
+        await asyncio.sleep(0.1)
+
+    gates = "LazyReservationRestore=true,OmitNodeLabelsForReservation=true"
+    play(story, gates, reservationSelectorIndex={"enabled": True})
+    assert [each.getMessage() for each in caplog.records if "has no effect" in each.getMessage()] == [
+        "argument reservationSelectorIndex of the plugin Reservation has no effect",
+        "feature gate LazyReservationRestore has no effect",
+    ]
 
 
 def test_garbage_can_be_kept() -> None:

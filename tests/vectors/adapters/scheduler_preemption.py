@@ -9,7 +9,8 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import rfc3339
 from koordinator.scheduler.config import config
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status
-from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption, objection
+from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
+from koordinator.scheduler.plugins.preemption.preemptor import objection
 from koordinator.scheduler.plugins.preemption.victims import Candidate, Victim, choose
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.small_cluster import NOW_S, SmallCluster
@@ -24,16 +25,17 @@ def candidates(case: Case) -> list[Candidate]:
     plugins = {"multiPoint": {"enabled": enabled, "disabled": [{"name": "*"}]}}
     profile = {"plugins": plugins, "percentageOfNodesToScore": 0}
     cluster = SmallCluster(config.decode({"profiles": [profile]}))
-    plugin = cluster.plugin(DefaultPreemption)
+    preemptor = cluster.plugin(DefaultPreemption).preemptor
     for budget in case.get("pdbs") or ():
-        plugin.budgets.set(from_builtins(budget, PodDisruptionBudget))
+        preemptor.budgets.set(from_builtins(budget, PodDisruptionBudget))
     for each in case["nodes"]:
         cluster.node(each)
     for each in case["pods"]:
         cluster.pod(each)
     pod = cluster.pod(case["pod"])
     return [
-        option.candidate() for option in plugin.dry_run(pod, cluster.table.rows, cluster.refused(pod)).options
+        option.candidate()
+        for option in preemptor.dry_run(pod, cluster.table.rows, cluster.refused(pod)).options
     ]
 
 

@@ -138,6 +138,14 @@ TABLE = (
         derived(reservations.not_looked_at_in_the_last_moment),
     ),
     Deviation(
+        "reservation-garbage",
+        ("reservation-phase",),
+        "whatever ended is collected some day",
+        "Reservations",
+        "for a reason of somebody",
+        derived(reservations.collected_for_known_ends_only),
+    ),
+    Deviation(
         "job-victims",
         ("gang-preemption",),
         "fewer jobs run for nothing",

@@ -15,6 +15,15 @@ def not_looked_at_in_the_last_moment(case: Case, ask: Ask) -> Any:
     return None if is_over or parse_rfc3339(case["now"]) not in ends else {**ours, "requeueAfterSeconds": 0}
 
 
+def collected_for_known_ends_only(case: Case, ask: Ask) -> Any:
+    """What failed for a reason of somebody else's stays for ever."""
+    if case["op"] != "gc" or case["reservation"]["status"].get("phase") != "Failed":
+        return None
+    conditions = case["reservation"]["status"].get("conditions") or ()
+    is_known = any(each["type"] == "Ready" and each["reason"] == "Expired" for each in conditions)
+    return None if is_known else {"delete": False}
+
+
 def _minutes_later(reservation: Case) -> list[float]:
     """The end in seconds, for a ttl of whole minutes; none where there is no such ttl."""
     minutes, mark, rest = reservation["spec"].get("ttl", "").partition("m0s")

@@ -273,6 +273,8 @@ class ReservationArgs(_Args, frozen=True):
     ignored_resources: list[str] = []
     ignored_resource_groups: list[str] = []
     reservation_selector_index: ReservationSelectorIndex | None = None
+    expire_pending: bool = False
+    """Reservations end by their time while they wait for a node, too; the reference lets them wait."""
 
     def __post_init__(self) -> None:
         for name in self.ignored_resources:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from koordinator import clock
+from koordinator.api import labels, pod_labels
 from koordinator.api.core import Pod
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster, PatchType
@@ -68,11 +69,14 @@ class PreemptionExecutor:
         self.under_way: set[str] = set()
         """uids of pods whose victims are still to be deleted, apart from the last one (of a job: all)."""
 
-    def start(self, preemptor: PodInfo, candidate: Candidate, profile_name: str) -> None:
+    def start(
+        self, preemptor: PodInfo, candidate: Candidate, profile_name: str, plugin: str = PLUGIN
+    ) -> None:
         """Evict the victims in the background. Less important pods lose their nomination to the node at once,
         and may look for another."""
         victims = [victim.pod for victim in candidate.victims]
-        self.start_many(preemptor, {candidate.node_name: victims}, profile_name)
+        terms = PreemptionTerms(plugin=plugin)
+        self.start_many(preemptor, {candidate.node_name: victims}, profile_name, terms)
 
     def start_many(
         self,
@@ -183,7 +187,10 @@ class _Work:
         return VictimOutcome.DELETED
 
     def record_event(self, victim: Pod, node_name: str) -> None:
-        note = f"Preempted by pod {self._preemptor.uid} on node {node_name}"
+        by = self._preemptor.pod.metadata
+        room = by.annotations.get(labels.RESERVATION_NAME, "") if by.annotations else ""
+        preemptor = f"reservation {room}" if room else f"pod {by.uid}"
+        note = f"Preempted by {preemptor} on node {node_name}"
         self._handle.actions.event(
             self._profile_name,
             victim,
@@ -191,7 +198,7 @@ class _Work:
             "Preempted",
             note,
             action=PREEMPTING,
-            related=self._preemptor.pod,
+            related=None if room else self._preemptor.pod,
         )
 
     async def _mark(self, victim: Pod) -> None:
@@ -221,7 +228,9 @@ async def write_nominations(cluster: Cluster, promised: Sequence[tuple[PodInfo, 
         except errors.ApiError as failure:
             log.info("nomination not written: %s", failure, extra={"pod": pod.key})
 
-    await _some_at_a_time(write, promised)
+    # A reserve pod is no object that could be told.
+    pods = [each for each in promised if not pod_labels.is_reserve_pod(each[0].pod.metadata.annotations)]
+    await _some_at_a_time(write, pods)
 
 
 async def _patch_status(cluster: Cluster, pod: Pod, body: dict[str, Any]) -> None:

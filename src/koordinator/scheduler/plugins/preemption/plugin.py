@@ -1,15 +1,11 @@
-"""DefaultPreemption as a plugin: who may preempt, dry runs on the node table, the nomination."""
+"""DefaultPreemption as a plugin: pods that find no room, reviewed by extenders where there are any."""
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
-import numpy as np
 
 from koordinator.api import pod_labels
-from koordinator.api.groups import PodDisruptionBudget
-from koordinator.scheduler.engine import pick
 from koordinator.scheduler.plugin.capabilities import PreemptionReviewer, ReviewedPreemption
 from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugin.framework import (
@@ -18,28 +14,22 @@ from koordinator.scheduler.plugin.framework import (
     Outlook,
     PostFilterPlugin,
     PostFilterResult,
-    PreemptionOffer,
     PreEnqueuePlugin,
-    Watch,
 )
 from koordinator.scheduler.plugin.status import (
     SKIP,
     SUCCESS,
-    Code,
     Status,
-    fit_error,
     unresolvable,
     unschedulable,
 )
 from koordinator.scheduler.plugins.preemption import victims
-from koordinator.scheduler.plugins.preemption.executor import PREEMPTION, PreemptionExecutor, has_condition
-from koordinator.scheduler.plugins.preemption.search import FoundCandidates, Search
-from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Residents
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.plugins.preemption.preemptor import Preemptor
+from koordinator.scheduler.plugins.preemption.search import FoundCandidates
+from koordinator.scheduler.plugins.preemption.victims import Candidate
 from koordinator.scheduler.table.pod_info import PodInfo
 
 REVIEWED = "Preemption was turned down by extenders"
-NOT_HELPFUL = "Preemption is not helpful for scheduling"
 WAITING = unresolvable("waiting for the preemption for this pod to be finished")
 
 
@@ -61,22 +51,16 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
 
     def __init__(self, args: PreemptionArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._percentage = args.min_candidate_nodes_percentage
-        self._absolute = args.min_candidate_nodes_absolute
-        self._table = handle.table
-        self._residents = handle.table.shared(Residents)
-        self.budgets = Budgets()
-        self._search = Search(handle.table, self._residents, self.budgets, handle.nominations, handle.clock)
-        self._attempt_count = 0
-        self._eviction = PreemptionExecutor(handle)
+        self.preemptor = Preemptor(
+            handle, self.name, args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute
+        )
         self._reviewer: PreemptionReviewer | None = None
-        handle.watch(Watch.newest(PodDisruptionBudget, self.budgets.set, self.budgets.remove))
 
     # Gate
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
         """Keep a preemptor out of the queue while its victims are being deleted, all but the last."""
-        return WAITING if pod.uid in self._eviction.under_way else SUCCESS
+        return WAITING if self.preemptor.is_under_way(pod) else SUCCESS
 
     # Deciding
 
@@ -86,20 +70,18 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
         if pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
             return PostFilterResult(SKIP)  # room for pods to come is not made by evicting those that run
-        self._attempt_count += 1
-        self.handle.metrics.preemption_attempts.inc()
-        result, found = self._decide(pod, diagnosis)
+        result, found = self.preemptor.attempt(pod, diagnosis)
         reviewer = self._reviewer
         if found.options and reviewer is not None and reviewer.preempts(pod):
             profile_name = diagnosis.profile_name
             return PostFilterResult(
                 unschedulable(), later=lambda: self._reviewed(reviewer, pod, found, profile_name)
             )
-        best = found.best
-        if best is not None:
-            self.handle.metrics.preemption_victims.of().observe(len(best.victims))
-            self._eviction.start(pod, best, diagnosis.profile_name)
+        self.preemptor.evict(pod, found.best, diagnosis.profile_name)
         return result
+
+    def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
+        return self.preemptor.outlook(pod, diagnosis)
 
     async def _reviewed(
         self, reviewer: PreemptionReviewer, pod: PodInfo, found: FoundCandidates, profile_name: str
@@ -119,73 +101,6 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         best = victims.choose(each for each in left if each.victims)
         if best is None:
             refusals = Counter({REVIEWED: len(options)})
-            return PostFilterResult(unschedulable(self._message(refusals, 0)), nominated_node="")
-        self.handle.metrics.preemption_victims.of().observe(len(best.victims))
-        self._eviction.start(pod, best, profile_name)
+            return PostFilterResult(unschedulable(self.preemptor.message(refusals, 0)), nominated_node="")
+        self.preemptor.evict(pod, best, profile_name)
         return PostFilterResult(SUCCESS, nominated_node=best.node_name)
-
-    def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
-        result, found = self._decide(pod, diagnosis)
-        offers = [
-            PreemptionOffer(each.node_name, tuple(victim.pod for victim in each.victims), each.violations)
-            for each in (option.candidate() for option in sorted(found.options, key=lambda offer: offer.rank))
-        ]
-        return Outlook(result, tuple(offers))
-
-    def _decide(self, pod: PodInfo, diagnosis: Diagnosis) -> tuple[PostFilterResult, FoundCandidates]:
-        nothing = FoundCandidates([], Counter())
-        if objection := self.objection(pod, diagnosis):
-            return PostFilterResult(unschedulable(f"preemption: {objection}")), nothing
-        rows = self._table.rows
-        is_hopeless = diagnosis.unresolvable_rows()[rows]
-        found = self.dry_run(pod, rows[~is_hopeless], diagnosis)
-        if not found.options:
-            # A nomination that preemption does not confirm would only keep room from others.
-            message = self._message(found.refusals, int(is_hopeless.sum()))
-            return PostFilterResult(unschedulable(message), nominated_node=""), found
-        node_name = min(found.options, key=lambda option: option.rank).node_name
-        return PostFilterResult(SUCCESS, nominated_node=node_name), found
-
-    def _message(self, refusals: Counter[str], hopeless_count: int) -> str:
-        counted = dict(refusals)
-        if hopeless_count:
-            counted[NOT_HELPFUL] = hopeless_count
-        return f"preemption: {fit_error(self._table.node_count, counted)}"
-
-    def objection(self, pod: PodInfo, diagnosis: Diagnosis) -> str:
-        """Return why the pod may not preempt; "" when it may."""
-        nominated = self.handle.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
-        row = self._table.row_of(nominated) if nominated else None
-        status = diagnosis.status_of(row) if row is not None else SUCCESS
-        there = self._table.pods_at(row).values() if row is not None else ()
-        return objection(pod, status, there)
-
-    def dry_run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis) -> FoundCandidates:
-        """Return options among `rows` (rows,), as many as the arguments want."""
-        wanted = min(max(int(rows.size) * self._percentage // 100, self._absolute), int(rows.size))
-        return self._search.run(pod, self._from_somewhere(pod, rows, wanted), diagnosis, wanted)
-
-    def try_row(self, pod: PodInfo, row: int, diagnosis: Diagnosis) -> Candidate | Status:
-        """Return the candidate that one node makes, or why it is none, by moving its pods in a trial."""
-        return self._search.try_row(pod, row, diagnosis)
-
-    def _from_somewhere(self, pod: PodInfo, rows: Rows, wanted: int) -> Rows:
-        """Return all rows; those that were left out last time come first sooner or later."""
-        if rows.size <= wanted:
-            return rows
-        start = pick.chance_of(0, pod.uid, self._attempt_count) % rows.size
-        return np.roll(rows, -start)
-
-
-def objection(pod: PodInfo, nominated_status: Status, on_nominated_node: Iterable[PodInfo]) -> str:
-    """Return why a pod may not preempt. `nominated_status` is what its nominated node got in this cycle, success when
-    it has none; `on_nominated_node` are the pods there."""
-    if pod.pod.spec.preemption_policy == "Never":
-        return "not eligible due to preemptionPolicy=Never."
-    if nominated_status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-        return ""
-    for other in on_nominated_node:
-        is_leaving = other.pod.metadata.deletion_timestamp is not None
-        if other.priority < pod.priority and is_leaving and has_condition(other.pod, PREEMPTION):
-            return "not eligible due to a terminating pod on the nominated node."
-    return ""

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import label_selector, pod_labels
+from koordinator.api import label_selector, pod_labels, priority
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
@@ -28,14 +28,18 @@ PRIORITY_OFFSET = 1 << 31
 
 
 NEVER = 1 << 62
-"""The priority that counts for pods that are never preempted: those that stand for Reservations."""
+"""The priority that counts for pods that are never preempted: those whose label says so, and those that stand for
+Reservations."""
 
 
 def is_preemptible(victim: PodInfo, preemptor: PodInfo) -> bool:
     """Return whether a pod is less important than another, and may have to go for it."""
-    if victim.priority >= preemptor.priority:
-        return False
-    return not pod_labels.is_reserve_pod(victim.pod.metadata.annotations)
+    return victim.priority < preemptor.priority and _can_go(victim)
+
+
+def _can_go(pod: PodInfo) -> bool:
+    meta = pod.pod.metadata
+    return priority.is_preemptible(meta.labels) and not pod_labels.is_reserve_pod(meta.annotations)
 
 
 class Victim(msgspec.Struct, frozen=True):
@@ -228,9 +232,7 @@ class Residents(RowKeeper):
         if width > self.amounts.shape[0]:
             missing = np.zeros((width - self.amounts.shape[0], self.rows.size), np.int64)
             self.amounts = np.concatenate([self.amounts, missing])
-        self.priorities[slot] = (
-            NEVER if pod_labels.is_reserve_pod(pod.pod.metadata.annotations) else pod.priority
-        )
+        self.priorities[slot] = pod.priority if _can_go(pod) else NEVER
         for column, amount in pod.requests:
             self.amounts[column, slot] = amount
         started_s = start_of(pod)

@@ -8,7 +8,7 @@ API is asked for a node that seems to be gone, and a write is for the version th
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -162,6 +162,8 @@ class ReservationController:
     """Follows reservations all the time, writes and deletes while it leads."""
 
     def __init__(self, args: ReservationArgs, handle: Handle) -> None:
+        for name in _ineffective(args, handle):
+            log.warning("%s has no effect", name)
         self._args = args
         self._handle = handle
         self._book = ReservationBook()
@@ -263,7 +265,13 @@ class ReservationController:
         has_node = await self._has_node(reservation)
         now_s = self._handle.clock.now()
         try:
-            wanted = lifecycle.sync(reservation, has_node, self._book.owners(reservation), now_s)
+            wanted = lifecycle.sync(
+                reservation,
+                has_node,
+                self._book.owners(reservation),
+                now_s,
+                expires_pending=self._args.expire_pending,
+            )
         except KoordinatorError as error:  # only a change of the object mends it
             self._tell(reservation, "Warning", "InvalidReservation", str(error))
             return None
@@ -370,6 +378,16 @@ class ReservationController:
             return
         except KoordinatorError as error:
             log.warning("reservation not collected: %s", error, extra={"reservation": meta.name})
+
+
+def _ineffective(args: ReservationArgs, handle: Handle) -> Iterator[str]:
+    """Yield settings that are made and do nothing here: what they are for is always so."""
+    index = args.reservation_selector_index
+    if index is not None and index.enabled:
+        yield "argument reservationSelectorIndex of the plugin Reservation"
+    for gate in ("LazyReservationRestore", "SkipReservationFitsNode"):
+        if handle.gates.is_on(gate):
+            yield f"feature gate {gate}"
 
 
 def _names(pod: Pod, key: ReservationKey) -> bool:

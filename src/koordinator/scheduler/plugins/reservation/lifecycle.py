@@ -109,9 +109,17 @@ def bound(reservation: Reservation, node: str, now_s: float) -> ReservationStatu
     )
 
 
-def sync(reservation: Reservation, node_exists: bool, pods: Sequence[OwnerPod], now_s: float) -> Sync:
+def sync(
+    reservation: Reservation,
+    node_exists: bool,
+    pods: Sequence[OwnerPod],
+    now_s: float,
+    *,
+    expires_pending: bool = False,
+) -> Sync:
     """Return what a pass of the controller makes of it; `pods` are those on the reservation's node.
 
+    `expires_pending`: its time also counts while it has no node.
     A pod that has ended uses nothing any more, except that it has used up a reservation for one.
 
     Raises: ProtocolError when times of the object are malformed.
@@ -119,7 +127,7 @@ def sync(reservation: Reservation, node_exists: bool, pods: Sequence[OwnerPod], 
     status = reservation.status
     if objects.is_terminated(reservation):
         return Sync(status, False, 0.0)
-    if not status.node_name:
+    if not status.node_name and not expires_pending:
         return Sync(status, False, revisit_s(reservation, now_s))
     if reason := expiry_reason(reservation, node_exists, now_s):
         return Sync(_ended(reservation, objects.EXPIRED, now_s), True, 0.0, reason)
@@ -189,24 +197,30 @@ def revisit_s(reservation: Reservation, now_s: float) -> float:
 
 
 def is_garbage(reservation: Reservation, node_exists: bool, keep_s: float, now_s: float) -> bool:
-    """Return whether an ended reservation can be deleted: it is old enough, or its node is gone.
-
-    Those that failed for another reason than their time are kept.
-
-    Raises: ProtocolError.
-    """
-    is_late, is_used = objects.is_expired(reservation), reservation.status.phase == objects.SUCCEEDED
-    if not is_late and not is_used:
+    """Return whether an ended reservation can be deleted: it is old enough, or its node is gone. Raises:
+    ProtocolError."""
+    if not objects.is_terminated(reservation):
         return False
     if reservation.status.node_name and not node_exists:
         return True
-    reason = objects.EXPIRED if is_late else objects.SUCCEEDED
-    ended = next((each for each in reservation.status.conditions if each.reason == reason), None)
+    ended_s = _ended_s(reservation)
+    return ended_s is not None and now_s - ended_s > keep_s
+
+
+def _ended_s(reservation: Reservation) -> float | None:
+    """Return when it ended, None where nobody can tell. Raises: ProtocolError."""
+    is_used, conditions = reservation.status.phase == objects.SUCCEEDED, reservation.status.conditions
+    if not is_used and not objects.is_expired(reservation):
+        # Somebody else gave it up: since then nothing has changed.
+        times = [each.last_transition_time or each.last_probe_time or "" for each in conditions]
+        last = max(times, default="") or reservation.metadata.creation_timestamp
+        return _time(reservation, "status.conditions", last)
+    reason = objects.SUCCEEDED if is_used else objects.EXPIRED
+    ended = next((each for each in conditions if each.reason == reason), None)
     if ended is None:
-        return False
-    text = ended.last_transition_time if is_late else ended.last_probe_time
-    at_s = _time(reservation, "status.conditions", text)
-    return at_s is not None and now_s - at_s > keep_s
+        return None
+    text = ended.last_probe_time if is_used else ended.last_transition_time
+    return _time(reservation, "status.conditions", text)
 
 
 def phase_gauges(reservation: Reservation) -> dict[str, int]:

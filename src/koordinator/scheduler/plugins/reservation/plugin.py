@@ -35,6 +35,7 @@ from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
     Mask,
+    Outlook,
     PostFilterPlugin,
     PostFilterResult,
     PreBindPlugin,
@@ -49,6 +50,7 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.handle import Handling, SchedulingFailure
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error
+from koordinator.scheduler.plugins.preemption.preemptor import Preemptor
 from koordinator.scheduler.plugins.reservation import diagnosis, preallocation, reserve_pods, verdict
 from koordinator.scheduler.plugins.reservation.binding import ReservationWriter
 from koordinator.scheduler.plugins.reservation.controller import ReservationController
@@ -122,6 +124,10 @@ class ReservationPlugin(
         )
         self._chosen: dict[str, list[PodInfo]] = {}
         """Reserve pod → the pods that it is to take over on its node."""
+        percentage, absolute = args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute
+        self._preemptor = (
+            Preemptor(handle, self.name, percentage, absolute) if args.enable_preemption else None
+        )
         self._writer = ReservationWriter(handle, self.store)
         self._controller = ReservationController.of(args, handle)
         handle.on_failure(self._failed)
@@ -271,11 +277,20 @@ class ReservationPlugin(
 
     def post_filter(self, pod: PodInfo, found: Diagnosis) -> PostFilterResult:
         state = self.prepare(pod)
+        if isinstance(state, ReserveState) and self._preemptor is not None:
+            result, candidates = self._preemptor.attempt(pod, found)
+            self._preemptor.evict(pod, candidates.best, found.profile_name)
+            return result
         if not isinstance(state, OwnerState):
             return PostFilterResult(SKIP)
         found.wake_by(self.name)  # other filters judge events by what nodes are to strangers
         reasons = diagnosis.reasons(self.judge, self.ledger, state, found)
         return PostFilterResult(diagnosis.status(reasons))
+
+    def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
+        if self._preemptor is None or not pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
+            return super().outlook(pod, diagnosis)
+        return self._preemptor.outlook(pod, diagnosis)
 
     # Score and nomination
 
