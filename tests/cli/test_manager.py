@@ -131,7 +131,10 @@ def test_an_address_may_be_switched_off() -> None:
             "--controllers=nodeslow",
             "--controllers: unknown: nodeslow; known: colocationprofile, nodemetric",
         ),
-        ("--noderesource-plugins=-Batch", "--noderesource-plugins: unknown: -Batch; known: BatchResource"),
+        (
+            "--noderesource-plugins=-Batch",
+            "--noderesource-plugins: unknown: -Batch; known: BatchGPUResource, BatchResource",
+        ),
         ("--leader-elect-resource-lock=configmaps", "--leader-elect-resource-lock: 'configmaps'"),
         ("--leader-election-namespace=", "--leader-election-namespace: is empty"),
         (

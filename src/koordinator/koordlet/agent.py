@@ -35,9 +35,11 @@ from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.collect import all as collect
 from koordinator.koordlet.collect.all import CollectorRunner
 from koordinator.koordlet.config import AgentConfig
+from koordinator.koordlet.gpu_shares import BATCH_GPU
 from koordinator.koordlet.hooks.all import RuntimeHooks
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Following, Kubelet, Reporter, Shared, Strategy
+from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.qos import all as qos
 from koordinator.koordlet.report import all as report
@@ -406,8 +408,11 @@ class Parts:
     def __init__(self, shared: Shared) -> None:
         used_interval_s = shared.config.collect.used_interval_s
         trainer = Trainer(shared)
+        lends_gpus = shared.gates.is_on(BATCH_GPU) and shared.gpus is not None
+        gpu_trainer = GPUTrainer(shared) if lends_gpus else None
+        trainers = [trainer, gpu_trainer] if gpu_trainer is not None else [trainer]
         self.collecting = CollectorRunner(collect.collectors(shared), used_interval_s)
-        self.reporters: list[Reporter] = [trainer, *report.reporters(shared, trainer)]
+        self.reporters: list[Reporter] = [*trainers, *report.reporters(shared, trainer, gpu_trainer)]
         self.strategies = qos.strategies(shared)
         self.hooks = RuntimeHooks(shared)
 

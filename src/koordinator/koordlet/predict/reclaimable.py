@@ -3,13 +3,14 @@
 Source: behaviour/koordlet-observe 11.4. Peaks are the 95th percentile of CPU and the 98th of memory, plus a margin.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from koordinator import clock
 from koordinator.api import pod_labels, pod_resources, priority, quantity, resources
 from koordinator.api.annotations.node import RAW_ALLOCATABLE
 from koordinator.api.core import Node, Pod
@@ -88,8 +89,13 @@ class ProdPods(msgspec.Struct, frozen=True):
     def on_one_node(cls, pods: Iterable[ProdPod]) -> Self:
         """Return the pods of an agent: a fleet of one."""
         found = list(pods)
+        return cls.on_nodes(found, [0] * len(found))
+
+    @classmethod
+    def on_nodes(cls, found: Sequence[ProdPod], node: Sequence[int]) -> Self:
+        """Return pods with the row of each."""
         return cls(
-            node=np.zeros(len(found), np.int64),
+            node=np.array(node, np.int64),
             request=_rows(pod.request for pod in found),
             peak=_rows(pod.peak or NOTHING for pod in found),
             has_peak=np.array([pod.peak is not None for pod in found], np.bool_),
@@ -183,7 +189,7 @@ def prod_pods(
     """Return the pods of class prod; `peaks` and `ages_s` by UID. A pod whose request cannot be read lends nothing."""
     found = []
     for pod in pods:
-        if priority.default(pod) in _PROD:
+        if is_prod(pod):
             uid = pod.metadata.uid
             try:
                 request = request_of(pod)
@@ -193,6 +199,23 @@ def prod_pods(
             is_finished = pod_labels.is_terminated(pod)
             found.append(ProdPod(request, ages_s[uid], peaks.get(uid), is_terminating, is_finished))
     return found
+
+
+def ages_s(pods: Iterable[Pod], now_s: float) -> dict[str, float]:
+    """Return ages by UID; a pod of unknown age is young."""
+    found = {}
+    for pod in pods:
+        try:
+            created_s = clock.parse_rfc3339(pod.metadata.creation_timestamp or "")
+        except ValueError:
+            created_s = now_s
+        found[pod.metadata.uid] = now_s - created_s
+    return found
+
+
+def is_prod(pod: Pod) -> bool:
+    """Return whether a pod counts as a service, whose unused requests can be lent."""
+    return priority.default(pod) in _PROD
 
 
 def request_of(pod: Pod) -> ReclaimableAmount:

@@ -7,7 +7,6 @@ nothing (instead of zero), and a class without pods is not predicted to use anyt
 import logging
 from collections.abc import Mapping, Sequence
 
-from koordinator import clock
 from koordinator.api import priority
 from koordinator.api.core import Pod
 from koordinator.api.priority import PriorityClass
@@ -16,15 +15,14 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.metrics import NodeGauge
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.predict import models, reclaimable
+from koordinator.koordlet.predict import reclaimable
+from koordinator.koordlet.predict.kept_models import KeptModels
 from koordinator.koordlet.predict.models import (
     CLASSES,
     NO_USAGE,
     NODE,
     NODE_ITEMS,
     SYSTEM,
-    CheckpointFiles,
-    Models,
     TrainingUsage,
 )
 from koordinator.koordlet.predict.reclaimable import NOTHING, Prediction, ReclaimableAmount
@@ -33,8 +31,6 @@ from koordinator.koordlet.series import NO_PROPERTIES, Aggregation
 log = logging.getLogger(__name__)
 
 CPU_PEAK_SHARE, MEMORY_PEAK_SHARE = 0.95, 0.98
-FUTURE_S_MAX = 24 * 3600.0
-"""A checkpoint from further ahead was made under a wrong clock: its samples would never fade."""
 
 
 class Trainer:
@@ -45,22 +41,21 @@ class Trainer:
 
     def __init__(self, shared: Shared) -> None:
         self.interval_s = shared.config.predict.training_interval_s
-        self.models = Models(shared.config.predict)
         self._shared = shared
         self._config = shared.config.predict
-        self._files = CheckpointFiles(self._config.checkpoints, is_read_only=shared.executor.is_dry_run)
-        self._unloaded: dict[str, bytes] | None = None
+        self._kept = KeptModels(
+            self._config, self._config.checkpoints, is_read_only=shared.executor.is_dry_run
+        )
+        self.models = self._kept.models
 
     def run(self) -> None:
         """One round. Nothing is learnt before the pods are known: all that is used would seem to be the system's."""
         if not self._shared.view.has_pods:
             return
         now_s = self._shared.clock.now()
-        self._load(now_s)
+        self._kept.load(self._is_wanted, now_s)
         self.models.learn(self._usages(now_s), now_s)
-        for model in self.models.expire(now_s, self._config.expiration_s):
-            self._files.remove(model)
-        self._save(now_s)
+        self._kept.tidy(now_s)
 
     def prod(self, pods: Sequence[Pod]) -> Prediction:
         """Return what of these pods' requests can be lent, and the peak of what stays: the cautious one of two
@@ -81,7 +76,7 @@ class Trainer:
             allocatable = reclaimable.allocatable_of(node)
         except QuantityError as error:
             raise ModelError(NODE, f"status.allocatable: {error}") from error
-        prod = reclaimable.prod_pods(pods, peaks, self._ages_s(pods))
+        prod = reclaimable.prod_pods(pods, peaks, reclaimable.ages_s(pods, self._shared.clock.now()))
         by_pods = reclaimable.by_pods(allocatable, prod, margin, self._config.cold_start_s)
         by_class = reclaimable.by_class(allocatable, prod, common, margin)
         both = reclaimable.cautious(by_pods, by_class)
@@ -131,53 +126,12 @@ class Trainer:
         memory = store.query(memory_kind, start_ms, end_ms, properties).aggregate(Aggregation.P90)
         return None if cores is None or memory is None else TrainingUsage(cores, memory)
 
-    def _ages_s(self, pods: Sequence[Pod]) -> dict[str, float]:
-        """By UID; a pod of unknown age is young."""
-        now_s = self._shared.clock.now()
-        ages_s = {}
-        for pod in pods:
-            try:
-                created_s = clock.parse_rfc3339(pod.metadata.creation_timestamp or "")
-            except ValueError:
-                created_s = now_s
-            ages_s[pod.metadata.uid] = now_s - created_s
-        return ages_s
-
-    def _load(self, now_s: float) -> None:
-        """Take over checkpoints: of the node at once, of pods as soon as some are known; others are removed."""
-        if self._unloaded is None:
-            self._unloaded = self._files.read()
-        has_pods = bool(self._shared.view.pods)
-        for name in list(self._unloaded):
-            if name not in NODE_ITEMS and not has_pods:
-                continue
-            content = self._unloaded.pop(name)
-            if name in NODE_ITEMS or name in self._shared.view.pods:
-                self._load_one(name, content, now_s)
-            else:
-                self._files.remove(name)
-
-    def _load_one(self, name: str, content: bytes, now_s: float) -> None:
-        if name in self.models:
-            return  # it has learnt since, and its file will be replaced
-        try:
-            saved = models.decode_checkpoint(name, content)
-            if saved.updated_s > now_s + FUTURE_S_MAX:
-                raise ModelError(name, "the checkpoint comes from the future")
-            self.models.load(saved, now_s)
-        except ModelError as error:
-            log.warning("checkpoint dropped", extra={"problem": str(error)})
-            self._files.remove(name)
-
-    def _save(self, now_s: float) -> None:
-        """Write a few checkpoints per round; the first that fails ends it."""
-        due = self.models.unsaved(
-            now_s, self._config.checkpoint_interval_s, self._config.checkpoints_per_step
-        )
-        for model in due:
-            if not self._files.write(model, models.encode_checkpoint(self.models.checkpoint(model))):
-                return
-            self.models.saved([model], now_s)
+    def _is_wanted(self, name: str) -> bool | None:
+        """Return whether a checkpoint is of use: of the node at once, of pods as soon as some are known."""
+        pods = self._shared.view.pods
+        if name in NODE_ITEMS:
+            return True
+        return name in pods if pods else None
 
     def _set_metrics(self, predictor: str, prediction: Prediction) -> None:
         metrics = self._shared.metrics

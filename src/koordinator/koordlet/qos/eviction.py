@@ -38,7 +38,7 @@ _CLASS_RESOURCES = {
 LENT = frozenset(_CLASS_RESOURCES.values())
 """Resources that the manager may take back from running pods."""
 
-_NEVER = frozenset((QoSClass.LSE, QoSClass.LSR))
+NEVER = frozenset((QoSClass.LSE, QoSClass.LSR))
 """Services with CPUs of their own; whatever their labels and priority say, they are not there to make room."""
 
 
@@ -118,7 +118,7 @@ def by_priority(
         pod
         for pod in pods
         if not pod_labels.is_inactive(pod.status.phase)
-        and qos.raw(pod) not in _NEVER
+        and qos.raw(pod) not in NEVER
         and pod.metadata.uid in used
         and priority.default_number(pod) <= priority_max
         and pod_labels.is_eviction_enabled(pod.metadata.labels)

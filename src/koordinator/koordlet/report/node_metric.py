@@ -136,6 +136,15 @@ def with_prediction(status: NodeMetricStatus, prediction: Prediction) -> NodeMet
     )
 
 
+def with_reclaimable_gpus(status: NodeMetricStatus, gpus: Sequence[DeviceInfo]) -> NodeMetricStatus:
+    """Return the same report with what can be lent of each GPU (`device_usage`)."""
+    found = status.prod_reclaimable_metric or ReclaimableMetric()
+    resource = msgspec.structs.replace(found.resource, devices=list(gpus))
+    return msgspec.structs.replace(
+        status, prod_reclaimable_metric=msgspec.structs.replace(found, resource=resource)
+    )
+
+
 def readable_windows(policy: CollectPolicy) -> tuple[CollectPolicy, dict[str, ScalarError]]:
     """Return the policy without windows that are no durations, and what is wrong with those."""
     problems: dict[str, ScalarError] = {}

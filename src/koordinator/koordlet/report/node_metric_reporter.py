@@ -6,13 +6,14 @@ away. The status is ours alone and is replaced as a whole, in one patch that can
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from koordinator import clock
 from koordinator.api import duration, quantity, resources
+from koordinator.api.core import Pod
 from koordinator.api.node_metric import NodeMetric, NodeMetricSpec, NodeMetricStatus, ResourceMap
 from koordinator.api.priority import PriorityClass
 from koordinator.cluster import errors
@@ -22,6 +23,8 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.metrics import NodeGauge
 from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
+from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric import CollectPolicy, KnownGPU, ReportSubjects
@@ -56,9 +59,11 @@ class NodeMetricReporter:
     name = "nodemetric"
     informers = ()
 
-    def __init__(self, shared: Shared, trainer: Trainer) -> None:
+    def __init__(self, shared: Shared, trainer: Trainer, gpu_trainer: GPUTrainer | None = None) -> None:
+        """`gpu_trainer` is None where nothing of GPUs is lent."""
         self._shared = shared
         self._trainer = trainer
+        self._gpu_trainer = gpu_trainer
         self._outage = Outage(f"report of NodeMetric {shared.config.node_name}")
         self._prediction_outage = Outage("prediction of what prod pods leave")
         self._has_begun = False
@@ -100,9 +105,26 @@ class NodeMetricReporter:
             has_cold_pages=view.has_cold_pages,
         )
         policy = self._policy_in_force()
-        status = node_metric.status_of(
-            self._shared.store, known, policy, int(now_s * 1000), clock.rfc3339(now_s)
+        status = self._with_prediction(
+            node_metric.status_of(self._shared.store, known, policy, int(now_s * 1000), clock.rfc3339(now_s)),
+            pods,
         )
+        if self._gpu_trainer is None:
+            return status
+        free = self._gpu_trainer.reclaimable()
+        return node_metric.with_reclaimable_gpus(
+            status,
+            [
+                node_metric.device_usage(
+                    gpu, free[gpu.minor].cpu_milli // MILLI_PER_PERCENT, free[gpu.minor].memory_bytes
+                )
+                for gpu in known.gpus
+                if gpu.minor in free
+            ],
+        )
+
+    def _with_prediction(self, status: NodeMetricStatus, pods: Sequence[Pod]) -> NodeMetricStatus:
+        """Return a report with what prod pods leave, if that can be told."""
         measured = {(each.namespace, each.name) for each in status.pods_metric}
         try:
             prediction = self._trainer.prod(

@@ -1,0 +1,158 @@
+"""Learning what services use of each GPU, and telling what they leave of it (feature gate BatchGPU).
+
+A model stands for a pod on a card, or for all on a card that is not lent; it learns each minute, from the last minute's
+samples. Nothing is learnt from what could not be measured.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from koordinator.api import pod_labels
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import QuantityError
+from koordinator.host.gpu import GPUDevice
+from koordinator.koordlet import gpu_shares
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.gpu_shares import GPUShare
+from koordinator.koordlet.node_pods import PodRecord
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.predict import gpus, reclaimable
+from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT
+from koordinator.koordlet.predict.kept_models import KeptModels
+from koordinator.koordlet.predict.models import NO_USAGE, TrainingUsage
+from koordinator.koordlet.predict.reclaimable import NOTHING, ProdPod, ProdPods, ReclaimableAmount
+from koordinator.koordlet.series import Aggregation
+
+_FOLDER = "gpus"
+_BETWEEN = "_"
+_WHOLE_PERCENT = 100
+
+
+class GPUTrainer:
+    """The models of this node's GPUs."""
+
+    name = "predict GPUs"
+    informers = ()
+
+    def __init__(self, shared: Shared) -> None:
+        config = shared.config.predict
+        self.interval_s = config.training_interval_s
+        self._shared = shared
+        self._config = config
+        folder = os.path.join(config.checkpoints, _FOLDER) if config.checkpoints else ""
+        self._kept = KeptModels(config, folder, is_read_only=shared.executor.is_dry_run)
+
+    def run(self) -> None:
+        """One round. Nothing is learnt before the pods are known: what is lent would seem to be the owners'."""
+        if not self._shared.view.has_pods:
+            return
+        now_s = self._shared.clock.now()
+        self._kept.load(self._is_wanted, now_s)
+        usages: dict[str, TrainingUsage] = {}
+        for card in self._cards():
+            usages |= self._usages(card, now_s)
+        self._kept.models.learn(usages, now_s)
+        self._kept.tidy(now_s)
+
+    def reclaimable(self) -> Mapping[int, ReclaimableAmount]:
+        """Return what can be lent of each GPU by minor, in thousandths of its compute and bytes."""
+        cards = self._cards()
+        if not cards:
+            return {}
+        peaks = self._kept.models.peaks(gpus.CORE_PEAK_SHARE, gpus.MEMORY_PEAK_SHARE)
+        total = [(_WHOLE_PERCENT * MILLI_PER_PERCENT, card.memory_bytes) for card in cards]
+        common = [peaks.get(card.uuid, NOTHING) for card in cards]
+        found = gpus.reclaimable_of(
+            np.array(total, np.int64),
+            self._owners(cards, peaks),
+            np.array([(each.cpu_milli, each.memory_bytes) for each in common], np.int64),
+            self._config.safety_margin_percent,
+            self._config.cold_start_s,
+        )
+        return {
+            card.minor: ReclaimableAmount(*amounts)
+            for card, amounts in zip(cards, found.tolist(), strict=True)
+        }
+
+    def _cards(self) -> list[GPUDevice]:
+        return list(self._shared.gpus.devices) if self._shared.gpus is not None else []
+
+    def _is_wanted(self, name: str) -> bool | None:
+        """Return whether a checkpoint is of use: of cards at once, of pods as soon as some are known."""
+        pod, _, card = name.rpartition(_BETWEEN)
+        pods = self._shared.view.pods
+        if card not in {each.uuid for each in self._cards()}:
+            return False
+        if not pod:
+            return True
+        return pod in pods if pods else None
+
+    def _shares(self, card: GPUDevice) -> Iterator[tuple[PodRecord, GPUShare]]:
+        """Yield the parts of a card that pods hold; a pod whose allocation cannot be read holds none that we know."""
+        for record in self._shared.view.pods.values():
+            try:
+                found = gpu_shares.shares_of(record.pod)
+            except (ProtocolError, QuantityError):
+                continue  # the scheduler says so in its log
+            yield from ((record, each) for each in found if each.is_of(card.minor, card.uuid))
+
+    def _usages(self, card: GPUDevice, now_s: float) -> dict[str, TrainingUsage]:
+        """Return the 90th percentile over the last interval of each owner of a card, and of all that is not lent."""
+        usages: dict[str, TrainingUsage] = {}
+        owners, lent = NO_USAGE, NO_USAGE
+        for record, share in self._shares(card):
+            found = self._usage(kinds.POD_GPU_CORE, kinds.POD_GPU_MEMORY, card, now_s, record.uid)
+            if found is None:
+                continue
+            if share.is_lent:
+                lent += found
+            else:
+                usages[_model(record.uid, card)] = found
+                owners += found
+        whole = self._usage(kinds.NODE_GPU_CORE, kinds.NODE_GPU_MEMORY, card, now_s)
+        if whole is not None:
+            # What runs outside of pods counts as the owners'.
+            usages[card.uuid] = owners + whole.above(owners + lent)
+        return usages
+
+    def _usage(
+        self, core_kind: str, memory_kind: str, card: GPUDevice, now_s: float, uid: str = ""
+    ) -> TrainingUsage | None:
+        at = {kinds.GPU_MINOR: str(card.minor), kinds.GPU_UUID: card.uuid}
+        if uid:
+            at[kinds.POD_UID] = uid
+        end_ms = int(now_s * 1000)
+        start_ms = end_ms - int(self.interval_s * 1000)
+        store = self._shared.store
+        core_percent = store.query(core_kind, start_ms, end_ms, at).aggregate(Aggregation.P90)
+        memory = store.query(memory_kind, start_ms, end_ms, at).aggregate(Aggregation.P90)
+        if core_percent is None or memory is None:
+            return None
+        return TrainingUsage(core_percent / _WHOLE_PERCENT, memory)
+
+    def _owners(self, cards: list[GPUDevice], peaks: Mapping[str, ReclaimableAmount]) -> ProdPods:
+        """Return the parts of cards that are not lent; those of pods that are no services never lend anything."""
+        pods = [record.pod for record in self._shared.view.pods.values()]
+        ages_s = reclaimable.ages_s(pods, self._shared.clock.now())
+        found, on_card = [], []
+        for number, card in enumerate(cards):
+            for record, share in self._shares(card):
+                if share.is_lent:
+                    continue
+                on_card.append(number)
+                found.append(
+                    ProdPod(
+                        ReclaimableAmount(share.core_percent * MILLI_PER_PERCENT, share.memory_bytes),
+                        ages_s[record.uid] if reclaimable.is_prod(record.pod) else 0.0,
+                        peaks.get(_model(record.uid, card)),
+                        record.pod.metadata.deletion_timestamp is not None,
+                        pod_labels.is_terminated(record.pod),
+                    )
+                )
+        return ProdPods.on_nodes(found, on_card)
+
+
+def _model(uid: str, card: GPUDevice) -> str:
+    return f"{uid}{_BETWEEN}{card.uuid}"

@@ -1,0 +1,37 @@
+"""Work out how much of each GPU can be lent: what services requested of it, above their predicted peak there.
+
+The formulas are those of CPU and memory (`reclaimable`), with cards in place of nodes; docs/models.md has them.
+Amounts have shape (cards, 2) or (shares, 2): thousandths of a card's compute, and bytes.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from koordinator.koordlet.predict import reclaimable
+from koordinator.koordlet.predict.reclaimable import Amounts, ProdPods
+
+LENDABLE_PERCENT: Final = 90
+"""A tenth of each card is never lent: the agent sees by it that an owner grows before the card is full."""
+CORE_PEAK_SHARE, MEMORY_PEAK_SHARE = 0.98, 1.0
+"""Compute can be shared for a moment; memory that is lent is not there when its owner asks for it, so its peak is the
+most that was seen."""
+MILLI_PER_PERCENT = 10
+_PERCENT = 100
+
+
+def reclaimable_of(
+    total: Amounts, owners: ProdPods, peak: Amounts, margin_percent: int, cold_start_s: float
+) -> Amounts:
+    """Return what can be lent of each card.
+
+    `total` is what cards have, `peak` the common peak of all that is not lent, both (cards, 2). `owners.node` is the
+    position of a share's card; those of pods that lend nothing have age 0.
+    """
+    lendable = total * LENDABLE_PERCENT // _PERCENT
+    by_pods = reclaimable.by_pods_of(lendable, owners, margin_percent, cold_start_s)
+    by_card = reclaimable.by_class_of(lendable, owners, peak, margin_percent)
+    # Who is not predicted may use all that it asked for.
+    left = np.maximum(lendable - by_pods.peak, 0)
+    found: Amounts = np.minimum(np.minimum(by_pods.reclaimable, by_card.reclaimable), left)
+    return found
