@@ -101,7 +101,8 @@ class Dumped:
             }
         )
 
-    def simulated(self, folder: Path, *args: str) -> Result:
+    def objects(self) -> list[Json]:
+        """Everything, with a fresh NodeMetric of each node that has a list of usage."""
         metrics = [
             {
                 "apiVersion": "slo.koordinator.sh/v1alpha1",
@@ -118,7 +119,10 @@ class Dumped:
             }
             for node, pods in self.usage.items()
         ]
-        (folder / "all.json").write_text(json.dumps([*self.items, *metrics]))
+        return [*self.items, *metrics]
+
+    def simulated(self, folder: Path, *args: str) -> Result:
+        (folder / "all.json").write_text(json.dumps(self.objects()))
         (folder / "descheduler.yaml").write_text(RULES)
         command = ["simulate", "descheduling", "--dump", str(folder / "all.json")]
         return CliRunner().invoke(

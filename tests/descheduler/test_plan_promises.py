@@ -121,6 +121,37 @@ def test_every_move_is_accepted_after_all_earlier_ones(world: World) -> None:
         assert (world.nodes.pools[move.source] & world.nodes.pools[move.target]).any()
 
 
+@settings(max_examples=100, deadline=None)
+@given(worlds())
+def test_a_plan_can_be_replayed(world: World) -> None:
+    moves = world.plan().moves
+
+    assert plans.replay(world.nodes, world.pods, world.left, world.place, moves) == [""] * len(moves)
+
+
+@settings(max_examples=100, deadline=None)
+@given(worlds(), st.data())
+def test_a_replay_accepts_no_move_that_a_plan_may_not_make(world: World, data: st.DataObject) -> None:
+    """Moves that nobody thought about: those which pass break no rule."""
+    count, rows = len(world.pods.keys), st.integers(0, len(world.slots) - 1)
+    wanted = data.draw(st.lists(st.tuples(st.integers(0, count - 1), rows), max_size=6)) if count else []
+    moves = [
+        Move(pod, int(world.pods.rows[pod]), target, step, 0) for step, (pod, target) in enumerate(wanted)
+    ]
+
+    found = plans.replay(world.nodes, world.pods, world.left, world.place, moves)
+
+    used, made = world.nodes.used, [move for move, why in zip(moves, found, strict=True) if not why]
+    for move in made:
+        assert (used[move.source] > LIMIT).any()
+        then = after(world, used, [move])
+        assert (then <= np.maximum(used, LIMIT)).all()
+        used = then
+    assert len({move.pod for move in made}) == len(made)
+    moved = Counter(group for move in made for group in world.pods.groups[move.pod])
+    assert all(moved[group] <= most for group, most in world.left.items())
+
+
 @settings(max_examples=150, deadline=None)
 @given(worlds())
 def test_limits_hold_over_the_whole_plan(world: World) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from koordinator.api import quantity
 from tests.e2e.cluster import Cluster, started, until, with_kubectl
 from tests.e2e.test_scheduler_process import free_port
 
@@ -176,6 +178,53 @@ def test_a_refused_job_says_why_and_so_does_explain(cluster: Cluster, deschedule
     told = cluster.koordinator("explain", "eviction", "job", "move-single", *url)
     assert "Failed" in told.stdout and "wanted by somebody, by hand" in told.stdout, told.stderr
     cluster.kubectl("-n", "single", "delete", "deployment", "web")
+
+
+def usage_milli(cluster: Cluster, node: str) -> dict[str, int]:
+    """What pods use of a node by its last report, and under "" what the system does."""
+    status = cluster.get("nodemetric", node).get("status", {})
+
+    def milli(found: dict[str, Any]) -> int:
+        return quantity.milli(found.get("resources", {}).get("cpu", "0"))
+
+    pods = {one["name"]: milli(one.get("podUsage", {})) for one in status.get("podsMetric", ())}
+    return {"": milli(status.get("nodeMetric", {}).get("systemUsage", {}))} | pods
+
+
+def test_a_plan_is_looked_at_checked_and_carried_out_by_hand(
+    cluster: Cluster, descheduler: Process, tmp_path: Path
+) -> None:
+    pods = deploy(cluster, "planned", 5)
+    first = cluster.get("nodes")["items"][0]["metadata"]["name"]
+    metrics = ("get", "nodemetrics", "-o", "jsonpath={.items[*].status.updateTime}")
+    until(lambda: len(cluster.kubectl(*metrics).split()) == 3, 120, cluster.process)
+    # A report averages over five seconds: at first over some in which the pods were not there.
+    until(lambda: min(usage_milli(cluster, first).get(pod, 0) for pod in pods) > 120, 60, cluster.process)
+    used = usage_milli(cluster, first)
+    hot_percent = (sum(used.values()) - used[pods[0]] / 2) / 80  # one pod less is enough
+    rules, file = tmp_path / "rules.yaml", tmp_path / "plan.yaml"
+    rules.write_text(
+        CONFIG.replace("PORT", "0")
+        .replace("cpu: 12", f"cpu: {hot_percent:.3f}")
+        .replace("[hot]", "[planned]")
+    )
+    given = ("--descheduler-config", str(rules))
+
+    planned = cluster.koordinator("simulate", "descheduling", *given, "-o", "yaml")
+    assert planned.returncode == 0, planned.stdout + planned.stderr
+    file.write_text(planned.stdout)
+    [step] = yaml.safe_load(planned.stdout)["moves"]
+    checked = cluster.koordinator("migrate", *given, "--plan", str(file), "--check")
+    assert "all 1 moves can be made now" in checked.stdout, checked.stderr
+    assert step["pod"].removeprefix("planned/") in pods
+    done = cluster.koordinator("migrate", *given, "--plan", str(file))
+    again = cluster.koordinator("migrate", *given, "--plan", str(file))
+
+    assert done.returncode == 0 and f"it runs on {step['target']}" in done.stdout, done.stdout + done.stderr
+    where = [pod["spec"]["nodeName"] for pod in cluster.get("-n", "planned", "pods")["items"]]
+    assert sorted(where) == sorted([first] * 4 + [step["target"]])
+    assert again.returncode == 1 and "it is gone" in again.stderr, again.stdout + again.stderr
+    cluster.kubectl("-n", "planned", "delete", "deployment", "web")
 
 
 def test_a_hot_node_is_cooled_and_the_service_never_falls_below_its_budget(

@@ -42,8 +42,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "simulate": (
         "koordinator.cli.simulate",
         "main",
-        "Replay lists of nodes and pods with the real scheduler.",
+        "Replay lists of nodes and pods with the real scheduler, or plan moves off hot nodes.",
     ),
+    "migrate": ("koordinator.cli.migrate", "migrate", "Carry out a plan of moves off hot nodes."),
     "install": ("koordinator.cli.install", "install", "Install or upgrade Koordinator on a cluster."),
     "uninstall": ("koordinator.cli.install", "uninstall", "Take Koordinator off a cluster."),
     "crds": ("koordinator.cli.crds", "crds", "Print the CustomResourceDefinitions."),

@@ -64,6 +64,14 @@ def scheduler_config(where: str = "") -> Callable[[Command], Command]:
     )
 
 
+descheduler_config = click.option(
+    "--descheduler-config",
+    "descheduler_file",
+    type=EXISTING_FILE,
+    help="The descheduler's configuration, with LowNodeLoad; default: the one of an installation, with LowNodeLoad on.",
+)
+
+
 def figures(report: str) -> Callable[[Command], Command]:
     """`--report FILE` (`report` unless it is given) and `--json FILE`: a measurement as a page and as numbers."""
     return together(

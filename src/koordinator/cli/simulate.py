@@ -95,12 +95,7 @@ def scheduling(**asked: Any) -> None:
     "Plan for",
 )
 @options.kubeconfig
-@click.option(
-    "--descheduler-config",
-    "descheduler_file",
-    type=options.EXISTING_FILE,
-    help="The descheduler's configuration, with LowNodeLoad; default: the one of an installation, with LowNodeLoad on.",
-)
+@options.descheduler_config
 @options.scheduler_config()
 @click.option("--seed", default=0, help="Decides ties between nodes.")
 @options.output("text", "json", "yaml")

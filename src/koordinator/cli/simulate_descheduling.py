@@ -41,7 +41,7 @@ def descheduling(
 ) -> None:
     """Plan and tell; the parameters are the command's options. Raises: KoordinatorError, OSError."""
     logs.keep_quiet()
-    scheduler, descheduler = read_config(config_file), _descheduler_config(descheduler_file)
+    scheduler, descheduler = read_config(config_file), descheduler_config(descheduler_file)
     report = asyncio.run(_plan(dump_files, kubeconfig, scheduler, descheduler, seed))
     if output == "text":
         print_report(console(), report)
@@ -66,8 +66,11 @@ async def _plan(
     return await plans.plan(dump, scheduler, descheduler, seed)
 
 
-def _descheduler_config(file: Path | None) -> DeschedulerConfig:
-    """Return the file's configuration; without a file the shipped one, with LowNodeLoad switched on."""
+def descheduler_config(file: Path | None) -> DeschedulerConfig:
+    """Return the file's configuration; without a file the shipped one, with LowNodeLoad switched on.
+
+    Raises: DeschedulerConfigError, OSError.
+    """
     registry = installed_plugins()
     if file is not None:
         return configuration.read(file, registry)

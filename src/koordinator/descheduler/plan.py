@@ -8,6 +8,7 @@ The rules for any step: a resource of a node that was within its limit stays so,
 pod moves twice, none goes to a node that another pod of its workload left, and none leaves where such a one arrived.
 """
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -56,12 +57,16 @@ class PlanPods(msgspec.Struct, frozen=True, eq=False):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A pod leaves `source` for `target`, both rows of the nodes; moves of one step belong together."""
+    """A pod leaves `source` for `target`, both rows of the nodes; moves of one step belong together.
+
+    `cools` is the row of the hot node for whose sake it moves.
+    """
 
     pod: int
     source: int
     target: int
     step: int
+    cools: int
 
 
 Place = Callable[[int, Rows, Sequence[Move]], int | str]
@@ -89,6 +94,8 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
 
 
 NOBODY = "no pod that may move uses what it has too much of"
+COOL = "its node is not hot any more"
+PARTNER_STAYS = "the pod with which it changes places stays"
 NO_ROOM = "no node that may take pods has room for it below its limits"
 
 
@@ -123,6 +130,19 @@ def find(nodes: PlanNodes, pods: PlanPods, left: Mapping[str, int], place: Place
         waiting = [each.row for each in stuck]
         if not stuck or len(draft.moves) == count:
             return Plan(tuple(draft.moves), draft.used, tuple(stuck))
+
+
+def replay(
+    nodes: PlanNodes, pods: PlanPods, left: Mapping[str, int], place: Place, moves: Iterable[Move]
+) -> list[str]:
+    """Return by move why it cannot be made after those before it that can; empty where it can.
+
+    Arrays, (nodes, resources) and (pods, resources), are those of `find`, whose moves can all be made.
+    """
+    draft = _Draft(nodes, pods, left, place)
+    return [
+        why for _, step in itertools.groupby(moves, lambda move: move.step) for why in draft.follow([*step])
+    ]
 
 
 def used_up(groups: Iterable[str], left: Mapping[str, int]) -> str:
@@ -168,13 +188,41 @@ class _Draft:
                 return Stuck(row, excess, pod, why)
         return None
 
+    def follow(self, step: Sequence[Move]) -> list[str]:
+        """Make the moves of a step that somebody else made up, all or none; what speaks against each."""
+        count, before = len(self.moves), self.used.copy()
+        was_hot = any((before[move.source] > self._nodes.limit[move.source]).any() for move in step)
+        found = [COOL if not was_hot else self._make_if_allowed(move) for move in step]
+        limit = np.maximum(self._nodes.limit, before)
+        for index, move in enumerate(step):
+            if not found[index] and (self.used[move.target] > limit[move.target]).any():
+                found[index] = f"{self._nodes.names[move.target]} would be above its limits with it"
+        if any(found):
+            self._take_back(count)
+            found = [why or PARTNER_STAYS for why in found]
+        return found
+
+    def _make_if_allowed(self, move: Move) -> str:
+        """Make one move; why not, empty when it is made."""
+        if why := self._limited(move.pod):
+            return why
+        if not self._may_move(move.pod):
+            return "it, or another pod of its workload, came to its node a move before"
+        if not self._open_to(move.pod)[move.target]:
+            return f"{self._nodes.names[move.target]} is no target for it"
+        found = self._place(move.pod, np.array([move.target], np.intp), tuple(self.moves))
+        if isinstance(found, str):
+            return f"{self._nodes.names[move.target]} does not take it: {found}"
+        self._make(move)
+        return ""
+
     # One pod
 
     def _move_one(self, row: int) -> bool:
         for pod in self._helpful(row)[:PODS_TRIED]:
             fits = (self.used + self._pods.arrives[pod] <= self._nodes.limit).all(axis=1)
             rows = np.flatnonzero(fits & self._open_to(pod))
-            if self._try(((pod, rows),)):
+            if self._try(((pod, rows),), row):
                 return True
         return False
 
@@ -208,7 +256,7 @@ class _Draft:
             for partner in self._partners(pod, row):
                 other = int(self._pods.rows[partner])
                 there, back = (pod, np.array([other])), (partner, np.array([row]))
-                if self._try((there, back)) or self._try((back, there)):
+                if self._try((there, back), row) or self._try((back, there), row):
                     return True
         return False
 
@@ -253,8 +301,8 @@ class _Draft:
         )
         return found
 
-    def _try(self, step: Iterable[tuple[int, Rows]]) -> bool:
-        """Make the moves of one step, or none of them."""
+    def _try(self, step: Iterable[tuple[int, Rows]], cooled: int) -> bool:
+        """Make the moves of one step for a hot row, or none of them."""
         count = len(self.moves)
         for pod, rows in step:
             found: int | str = NO_ROOM
@@ -266,10 +314,13 @@ class _Draft:
                 self._take_back(count)
                 return False
             assert found in rows, (found, rows)
-            self.moves.append(Move(pod, int(self._pods.rows[pod]), found, self._steps))
-            self._count(self.moves[-1], 1)
+            self._make(Move(pod, int(self._pods.rows[pod]), found, self._steps, cooled))
         self._steps += 1
         return True
+
+    def _make(self, move: Move) -> None:
+        self.moves.append(move)
+        self._count(move, 1)
 
     def _take_back(self, count: int) -> None:
         """Forget all moves but the first `count`."""

@@ -1,8 +1,7 @@
 """Make the arrays of a plan of what a descheduler sees: nodes by the limits of LowNodeLoad, pods that its profile lets
 go, and how many of them may move by disruption budgets, workloads and the limits of a cycle."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -30,6 +29,8 @@ UNLIMITED = 1 << 62
 """The limit of a resource that no threshold is about."""
 COOL_DOWN_S = 600.0
 """How long a workload of which a pod was moved stays where it is: twice the time for which a NodeMetric averages."""
+SWAP_NODES = 32
+"""Nodes with most room, by resource, whose pods are looked at for swaps; pods of all nodes would take too long."""
 PROD = "prod "
 """Before the name of a resource: what prod pods use of it, which has limits of its own."""
 
@@ -46,20 +47,26 @@ class PlanRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanInput(msgspec.Struct, frozen=True, eq=False):
-    """Everything that `plan.find` asks for. `resources` names the columns, `replicas` and `workloads` tell of the
-    workloads by number, `refused` counts pods of hot nodes by what keeps them there."""
+    """Everything that `plan.find` asks for. `resources` names the columns, `chosen` are the pods by number, `replicas`
+    and `workloads` tell of the workloads by number, `refused` says by pod what keeps it on its node."""
 
     resources: tuple[str, ...]
     nodes: PlanNodes
     pods: PlanPods
     left: Mapping[str, int]
+    chosen: tuple[Pod, ...]
     workloads: tuple[str, ...]
     replicas: tuple[int, ...]
-    refused: Mapping[str, int]
+    refused: Mapping[str, str]
 
 
-def gather(seen: Observation, args: LowNodeLoadArgs, rules: PlanRules) -> PlanInput:
-    """Return the arrays. Nodes without fresh measurements are neither sources nor targets, as they are in no pool."""
+def gather(
+    seen: Observation, args: LowNodeLoadArgs, rules: PlanRules, also: Collection[str] = ()
+) -> PlanInput:
+    """Return the arrays, with the pods of hot nodes, of those that have most room for swaps, and of the nodes `also`.
+
+    Nodes without fresh measurements are neither sources nor targets, as they are in no pool.
+    """
     found = _pools(seen, args)
     names = tuple(dict.fromkeys(name for each in found for name in each.filled.names))
     resources = (*names, *(PROD + name for name in names))
@@ -79,7 +86,20 @@ def gather(seen: Observation, args: LowNodeLoadArgs, rules: PlanRules) -> PlanIn
             limit[where] = np.minimum(limit[where], limits)
     takes = np.array([not load.node.spec.unschedulable for load in loads.values()], np.bool_)
     nodes = PlanNodes(tuple(loads), used, limit, takes, is_in)
-    return _with_pods(seen, list(loads.values()), nodes, resources, rules)
+    interesting = _rows_of_interest(nodes, [index[name] for name in also if name in index])
+    return _with_pods(seen, list(loads.values()), interesting, nodes, resources, rules)
+
+
+def _rows_of_interest(nodes: PlanNodes, also: Iterable[int]) -> list[int]:
+    """Return rows whose pods may move: hot ones first, then by resource those that have most room."""
+    hot = plan.hot_rows(nodes, nodes.used)
+    found = dict.fromkeys([*hot, *also])
+    if hot:
+        part = nodes.used / np.maximum(nodes.limit, 1)
+        part[~nodes.takes] = np.inf
+        for column in range(part.shape[1]):
+            found |= dict.fromkeys(np.argsort(part[:, column], kind="stable")[:SWAP_NODES].tolist())
+    return list(found)
 
 
 def _pools(seen: Observation, args: LowNodeLoadArgs) -> list[Classified]:
@@ -99,23 +119,24 @@ def _pools(seen: Observation, args: LowNodeLoadArgs) -> list[Classified]:
 def _with_pods(
     seen: Observation,
     loads: Sequence[NodeUtilization],
+    rows: Iterable[int],
     nodes: PlanNodes,
     resources: tuple[str, ...],
     rules: PlanRules,
 ) -> PlanInput:
-    hot = set(plan.hot_rows(nodes, nodes.used))
     resting, books = _resting(seen, rules.jobs), _Books(rules)
-    refused: Counter[str] = Counter()
+    refused: dict[str, str] = {}
     chosen: list[tuple[int, Pod]] = []
-    for row, load in enumerate(loads):
+    for row in rows:
+        load = loads[row]
         for pod in load.pods:
             why = "" if pod.key in load.pod_usage else "nothing is measured of it"
             why = why or rules.refusal(pod) or _rest_of(pod, resting)
             why = why or plan.used_up(books.groups(pod), books.left)
-            if not why:
+            if why:
+                refused[pod.key] = why
+            else:
                 chosen.append((row, pod))
-            elif row in hot:
-                refused[why] += 1
     amounts = [_amounts(loads[row], pod, resources) for row, pod in chosen]
     shape = (len(chosen), len(resources))
     rank = {key: number for number, key in enumerate(sorted({facts.importance(pod) for _, pod in chosen}))}
@@ -129,7 +150,8 @@ def _with_pods(
         groups=tuple(books.groups(pod) for _, pod in chosen),
     )
     workloads, replicas = tuple(books.names), tuple(books.replicas)
-    return PlanInput(resources, nodes, pods, books.left, workloads, replicas, dict(refused))
+    whole = tuple(pod for _, pod in chosen)
+    return PlanInput(resources, nodes, pods, books.left, whole, workloads, replicas, refused)
 
 
 def _amounts(load: NodeUtilization, pod: Pod, resources: Iterable[str]) -> tuple[list[int], list[int]]:

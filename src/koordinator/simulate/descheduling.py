@@ -5,7 +5,7 @@ The descheduler's own caches, filters and limits say which pods may go, the sche
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -29,7 +29,8 @@ from koordinator.descheduler import pod_filter
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs
 from koordinator.descheduler.configuration import DeschedulerConfig
 from koordinator.descheduler.descheduler import Descheduler
-from koordinator.descheduler.plan import Plan
+from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.plan import Move, Plan
 from koordinator.descheduler.plan_input import UNLIMITED, PlanInput, PlanRules, gather
 from koordinator.descheduler.plugins.built_in import installed_plugins
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
@@ -60,6 +61,7 @@ class PlanMove(msgspec.Struct, frozen=True, rename="camel"):
     """One pod that moves. Moves with the same `step` belong together: two that change places."""
 
     pod: str
+    uid: str
     workload: str
     source: str
     target: str
@@ -112,10 +114,83 @@ class PlanReport(msgspec.Struct, frozen=True, rename="camel"):
     not_movable: dict[str, int]
 
 
+class Situation(msgspec.Struct, frozen=True, eq=False):
+    """Everything that a plan for a dump is made of: the scheduler's view, the descheduler's, and the arrays."""
+
+    found: DumpSnapshot
+    seen: Observation
+    given: PlanInput
+
+    def destinations(self) -> Destinations:
+        """Return the scheduler's answers to the plan's questions."""
+        uids = [pod.metadata.uid for pod in self.given.chosen]
+        return Destinations(self.found.engine, uids, self.given.nodes.names)
+
+
 async def plan(
     dump: Dump, scheduler: SchedulerConfig, descheduler: DeschedulerConfig, seed: int = 0
 ) -> PlanReport:
     """Return the plan for what the dump shows. Raises: PlanError, DumpError, ConfigError, ProtocolError."""
+    situation = await _situation(dump, scheduler, descheduler, seed)
+    given = situation.given
+    with situation.destinations() as destinations:
+        result = plans.find(given.nodes, given.pods, given.left, destinations.place)
+    return _report(situation, result)
+
+
+async def check(
+    dump: Dump,
+    scheduler: SchedulerConfig,
+    descheduler: DeschedulerConfig,
+    wanted: Sequence[PlanMove],
+    seed: int = 0,
+) -> list[str]:
+    """Return by move of an older plan why it cannot be made now, after those before it; empty where it can.
+
+    Raises: PlanError, DumpError, ConfigError, ProtocolError.
+    """
+    also = {node for move in wanted for node in (move.source, move.target)}
+    situation = await _situation(dump, scheduler, descheduler, seed, also)
+    given = situation.given
+    rows = {name: row for row, name in enumerate(given.nodes.names)}
+    numbers = {pod.metadata.uid: number for number, pod in enumerate(given.chosen)}
+    found = [_staleness(move, situation, numbers, rows) for move in wanted]
+    moves = [
+        Move(numbers[move.uid], rows[move.source], rows[move.target], move.step, rows[move.source])
+        for move, why in zip(wanted, found, strict=True)
+        if not why
+    ]
+    with situation.destinations() as destinations:
+        replayed = iter(plans.replay(given.nodes, given.pods, given.left, destinations.place, moves))
+    return [why or next(replayed) for why in found]
+
+
+def _staleness(
+    move: PlanMove, situation: Situation, numbers: Mapping[str, int], rows: Mapping[str, int]
+) -> str:
+    """Return what has changed since a move was planned, so that it cannot even be looked at."""
+    pod = situation.found.pods.get(move.pod)
+    if pod is None:
+        return "it is gone"
+    if pod.metadata.uid != move.uid:
+        return "another pod has its name now"
+    if pod.spec.node_name != move.source:
+        return f"it runs on {pod.spec.node_name or 'no node'} now, not on {move.source}"
+    for node in (move.source, move.target):
+        if node not in rows:
+            return f"{node} takes no part: it is gone, not ready, or has no fresh NodeMetric"
+    if move.uid not in numbers:
+        return situation.given.refused.get(move.pod, "it has ended")
+    return ""
+
+
+async def _situation(
+    dump: Dump,
+    scheduler: SchedulerConfig,
+    descheduler: DeschedulerConfig,
+    seed: int,
+    also: Collection[str] = (),
+) -> Situation:
     found = dumps.snapshot(dump, scheduler, seed=seed)
     for each in found.engine.profiles.values():
         found.engine.refresh(each, found.now_s)
@@ -138,10 +213,7 @@ async def plan(
             limits=descheduler.limits,
             jobs=list(made.caches.jobs.objects.values()),
         )
-        given = gather(seen, args, rules)
-    with Destinations(found.engine, given.pods.keys, given.nodes.names) as destinations:
-        result = plans.find(given.nodes, given.pods, given.left, destinations.place)
-    return _report(given, result, found.now_s, len(seen.nodes) - len(given.nodes.names))
+        return Situation(found, seen, gather(seen, args, rules, also))
 
 
 async def fetch(cluster: Cluster, scheduler: SchedulerConfig) -> Dump:
@@ -193,11 +265,13 @@ def _refusal(pod: Pod, profile: Profile, args: LowNodeLoadArgs) -> str:
     return "" if chosen(pod) else "LowNodeLoad: its namespace or labels are not chosen"
 
 
-def _report(given: PlanInput, result: Plan, now_s: float, unmeasured: int) -> PlanReport:
+def _report(situation: Situation, result: Plan) -> PlanReport:
+    given, seen = situation.given, situation.seen
     nodes, pods = given.nodes, given.pods
     moves = [
         PlanMove(
             pods.keys[move.pod],
+            given.chosen[move.pod].metadata.uid,
             given.workloads[int(pods.workloads[move.pod])],
             nodes.names[move.source],
             nodes.names[move.target],
@@ -207,10 +281,11 @@ def _report(given: PlanInput, result: Plan, now_s: float, unmeasured: int) -> Pl
     ]
     hot = plans.hot_rows(nodes, nodes.used)
     counts = Counter(int(pods.workloads[move.pod]) for move in result.moves)
+    on_hot = [pod.key for row in hot for pod in seen.pods_of[nodes.names[row]]]
     return PlanReport(
-        time_s=now_s,
+        time_s=situation.found.now_s,
         nodes=len(nodes.names),
-        unmeasured=unmeasured,
+        unmeasured=len(seen.nodes) - len(nodes.names),
         hot_before=len(hot),
         hot_after=len(plans.hot_rows(nodes, result.used)),
         moves=moves,
@@ -219,7 +294,7 @@ def _report(given: PlanInput, result: Plan, now_s: float, unmeasured: int) -> Pl
             Disruption(given.workloads[number], count, given.replicas[number])
             for number, count in counts.most_common()
         ],
-        not_movable=dict(sorted(given.refused.items(), key=lambda pair: -pair[1])),
+        not_movable=dict(Counter(given.refused[key] for key in on_hot if key in given.refused).most_common()),
     )
 
 

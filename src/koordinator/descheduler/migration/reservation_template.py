@@ -46,23 +46,34 @@ def reservation(job: PodMigrationJob, pod: Wire, now_s: float, without_claims: b
     return {"metadata": metadata, "spec": spec}
 
 
+def bound_for(pod: Wire, node: str) -> Wire:
+    """Return the template of a Reservation (for a job's `reservationOptions.template`) that keeps room for the pod's
+    successor on one node and no other; `pod` is a wire object, left as it is."""
+    metadata = {name: pod["metadata"][name] for name in _OF_POD if name in pod["metadata"]}
+    template = deepcopy({"metadata": metadata, "spec": pod["spec"]})
+    _require(template["spec"], {"key": "metadata.name", "operator": "In", "values": [node]})
+    return {"spec": {"template": template}}
+
+
+_OF_POD = ("name", "namespace", "labels", "annotations", "ownerReferences")
+
+
 def _shape_template(spec: Wire, pod: Wire, without_claims: bool) -> None:
     spec.pop("nodeName", None)
     if node := (pod.get("spec") or {}).get("nodeName"):
-        _avoid(spec, node)
+        _require(spec, {"key": "metadata.name", "operator": "NotIn", "values": [node]})
     if without_claims and "volumes" in spec:
         claims = ("persistentVolumeClaim", "ephemeral")
         spec["volumes"] = [v for v in spec["volumes"] or [] if not any(claim in v for claim in claims)]
 
 
-def _avoid(spec: Wire, node: str) -> None:
-    """Require another node: terms are alternatives, so each one must say so."""
+def _require(spec: Wire, field: Wire) -> None:
+    """Require a field of the node: terms are alternatives, so each one must say so."""
     affinity = _member(_member(spec, "affinity"), "nodeAffinity")
     required = _member(affinity, "requiredDuringSchedulingIgnoredDuringExecution")
     terms = required.get("nodeSelectorTerms") or [{}]
-    elsewhere = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
     for term in terms:
-        term["matchFields"] = [*(term.get("matchFields") or []), elsewhere]
+        term["matchFields"] = [*(term.get("matchFields") or []), field]
     required["nodeSelectorTerms"] = terms
 
 
