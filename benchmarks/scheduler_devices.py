@@ -1,4 +1,4 @@
-"""What pods with claims for devices cost: 1,000 nodes with 8 devices each.
+"""What pods with claims for devices cost: 1,000 nodes with 8 devices each, or with 8 cards in 15 parts, or shared.
 
 Each figure is CPU time per pod from its evaluation to Reserve with the stock profile, in this process, on one core,
 beside pods without claims in the same run. Writing of claims is left out. Options: `--nodes`, `--pods`.
@@ -13,6 +13,7 @@ from typing import Any
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceSlice
+from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
@@ -55,6 +56,42 @@ def slice_of(name: str) -> Json:
     }
 
 
+def counters_of(name: str) -> Json:
+    sets = [{"name": f"gpu-{n}", "counters": {"memory": {"value": "80Gi"}}} for n in range(DEVICES)]
+    body = slice_of(name)
+    del body["spec"]["devices"]
+    body["metadata"]["name"] += "-counters"
+    return {**body, "spec": {**body["spec"], "sharedCounters": sets, "pool": two_slices(name)}}
+
+
+def two_slices(name: str) -> Json:
+    return {"name": name, "generation": 1, "resourceSliceCount": 2}
+
+
+def parts_of(name: str) -> Json:
+    """Each card whole, in halves, quarters and eighths."""
+    devices = []
+    for card in range(DEVICES):
+        for count in (1, 2, 4, 8):
+            takes = [{"counterSet": f"gpu-{card}", "counters": {"memory": {"value": f"{80 // count}Gi"}}}]
+            for part in range(count):
+                attributes = {
+                    "model": {"string": "a100"},
+                    "numa": {"int": card // 4},
+                    "parts": {"int": count},
+                }
+                name_of_part = f"gpu-{card}-{count}-{part}"
+                devices.append({"name": name_of_part, "attributes": attributes, "consumesCounters": takes})
+    body = slice_of(name)
+    return {**body, "spec": {**body["spec"], "devices": devices, "pool": two_slices(name)}}
+
+
+def shared_slice_of(name: str) -> Json:
+    body = slice_of(name)
+    devices = [{**each, "allowMultipleAllocations": True} for each in body["spec"]["devices"]]
+    return {**body, "spec": {**body["spec"], "devices": devices}}
+
+
 def request(count: int, **more: Any) -> Json:
     return {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count, **more}
 
@@ -79,10 +116,29 @@ CASES: dict[str, Json | None] = {
 }
 
 
+QUARTER = f"device.attributes['{DRIVER}'].parts == 4"
+TENTH = {"requests": {"memory": "8Gi"}}
+PARTS: dict[str, Json] = {
+    "a quarter of a card": {
+        "requests": [{"name": "r", "exactly": request(1, selectors=[{"cel": {"expression": QUARTER}}])}]
+    },
+    "three quarters of one NUMA node": {
+        "requests": [{"name": "r", "exactly": request(3, selectors=[{"cel": {"expression": QUARTER}}])}],
+        "constraints": [{"matchAttribute": f"{DRIVER}/numa"}],
+    },
+}
+SHARES: dict[str, Json] = {
+    "a tenth of a shared card": {"requests": [{"name": "r", "exactly": request(1, capacity=TENTH)}]}
+}
+GATES = "DRAPartitionableDevices=true,DRAConsumableCapacity=true"
+Slices = Callable[[str], list[Json]]
+
+
 class Bench:
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, slices: Slices) -> None:
         settings = config.decode({"profiles": [{"schedulerName": "koord-scheduler"}]})
-        self.engine = Engine(settings, FixedClock(NOW_S), plugins=installed_plugins())
+        gates = FeatureGates.of(Component.SCHEDULER, GATES)
+        self.engine = Engine(settings, FixedClock(NOW_S), plugins=installed_plugins(), gates=gates)
         [self.profile] = self.engine.profiles.values()
         driver = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].model == 'a100'"
         self.put(
@@ -91,7 +147,8 @@ class Bench:
         )
         for number in range(nodes):
             self.engine.table.set_node(from_builtins(node(f"node-{number}"), Node))
-            self.put(ResourceSlice, slice_of(f"node-{number}"))
+            for each in slices(f"node-{number}"):
+                self.put(ResourceSlice, each)
 
     def put(self, view: type[Object], body: Json) -> None:
         obj = from_builtins(body, view)
@@ -140,8 +197,14 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=1_000)
     options = parser.parse_args()
     print(f"{options.nodes} nodes with {DEVICES} devices each, {options.pods} pods: CPU per pod")
-    for name, claim in CASES.items():
-        bench = Bench(options.nodes)
+    whole: Slices = lambda name: [slice_of(name)]  # noqa: E731
+    parts: Slices = lambda name: [counters_of(name), parts_of(name)]  # noqa: E731
+    shared: Slices = lambda name: [shared_slice_of(name)]  # noqa: E731
+    cases = [(name, claim, whole) for name, claim in CASES.items()]
+    cases += [(name, claim, parts) for name, claim in PARTS.items()]
+    cases += [(name, claim, shared) for name, claim in SHARES.items()]
+    for name, claim, slices in cases:
+        bench = Bench(options.nodes, slices)
         pods = bench.pods(claim, options.pods, "p")
         gc.collect()
         gc.disable()

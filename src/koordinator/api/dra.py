@@ -17,6 +17,8 @@ POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 
 RESERVATIONS_MAX = 256
 """Pods that may use one claim at a time."""
+ALTERNATIVES_MAX = 8
+"""Alternatives that a request may list."""
 RESULTS_MAX = 32
 """Devices that one claim may get."""
 

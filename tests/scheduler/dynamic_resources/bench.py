@@ -21,10 +21,12 @@ from tests.scheduler.world import node
 
 
 class Bench:
-    """`gates`: as a flag would have them."""
+    """`gates`: as a flag would have them; `args`: those of the plugin."""
 
-    def __init__(self, seed: int = 0, gates: str = "") -> None:
-        settings = config.decode({"profiles": [{"schedulerName": "koord-scheduler"}]})
+    def __init__(self, seed: int = 0, gates: str = "", **args: Any) -> None:
+        own = {"name": "DynamicResources", "args": args}
+        profile = {"schedulerName": "koord-scheduler", **({"pluginConfig": [own]} if args else {})}
+        settings = config.decode({"profiles": [profile]})
         self.engine = Engine(
             settings,
             FixedClock(1_700_000_000.0),

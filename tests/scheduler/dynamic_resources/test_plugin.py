@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,6 +101,79 @@ def test_the_first_of_several_wishes_that_can_be_met_anywhere_on_a_node_counts()
     devices = bench.promised()["gpu"]["devices"]
     assert devices["results"][0]["request"] == "gpu/any"
     assert [each["opaque"]["parameters"] for each in devices["config"]] == [2]
+
+
+def alternatives(name: str, *models: str) -> Json:
+    """A request for a device of the first model that there is."""
+    chosen = [selector(f"device.attributes['{DRIVER}'].model == '{model}'") for model in models]
+    return {
+        "name": name,
+        "firstAvailable": [
+            {"name": model, "selectors": selectors, "deviceClassName": "gpu", "count": 1}
+            for model, selectors in zip(models, chosen, strict=True)
+        ],
+    }
+
+
+def test_nodes_that_meet_what_claims_prefer_score_higher() -> None:
+    slices = [resource_slice(n, device(f"{n}0", model=m), node=n) for n, m in (("a", "t4"), ("b", "h100"))]
+    bench = bench_of(*slices)
+    bench.node("b", labels={"busy": "yes"})
+    assert isinstance(bench.place(user_of("load", cpu="1", nodeSelector={"busy": "yes"})), Placed)
+    bench.claims(
+        claim("gpu", alternatives("gpu", "h100", "t4")), claim("rest", alternatives("gpu", "h100", "t4"))
+    )
+
+    first = bench.place(user_of("x", "gpu", cpu="10m"))
+    second = bench.place(user_of("y", "rest", cpu="10m"))
+    assert isinstance(first, Placed) and isinstance(second, Placed)
+    assert (first.node_name, second.node_name) == ("b", "a"), "though node a is emptier"
+
+
+def test_scores_are_those_of_the_alternatives_that_each_request_gets() -> None:
+    slices = [
+        resource_slice(n, *(device(f"{n}{m}", model=m) for m in ms), node=n) for n, ms in MODELS.items()
+    ]
+    bench = bench_of(*slices, nodes=tuple(MODELS))
+    bench.claims(claim("gpus", alternatives("x", "h100", "a100", "t4"), alternatives("y", "a100", "t4")))
+
+    placed = bench.place(user_of("x", "gpus"))
+    assert isinstance(placed, Placed) and placed.node_name == "both"
+    bench.forget(placed)
+    rows = np.array([0, 1, 2])
+    [share] = [each for each in placed.evaluation.score_shares(rows) if each.plugin == "DynamicResources"]
+    assert share.raw.tolist() == [8 + 8, 7 + 7, 8 + 7]
+    assert share.normalised.tolist() == [100, 87, 93]
+    assert share.weight == 2
+    bench.claims(claim("one"))
+    plain = bench.place(user_of("y", "one"))
+    assert isinstance(plain, Placed)
+    assert not [each for each in plain.evaluation.score_shares(rows) if each.plugin == "DynamicResources"]
+
+
+MODELS = {"both": ("h100", "a100"), "second": ("a100", "t4"), "mixed": ("h100", "t4")}
+
+
+def test_nodes_that_take_too_long_to_search_leave_the_others_time_enough() -> None:
+    def hard(node: str, number: int) -> list[Json]:
+        """Devices of which no three have the same value, and many more could."""
+        return [device(f"{node}{n}", numa=n // 2, other=n, salt=number) for n in range(24)]
+
+    bench = Bench(filterTimeout="20ms")
+    bench.classes(device_class())
+    names = [f"hard{number}" for number in range(6)]
+    for number, name in enumerate(names):
+        bench.node(name)
+        bench.slices(resource_slice(name, *hard(name, number), node=name))
+    all_different = {"distinctAttribute": f"{DRIVER}/numa"}
+    bench.claims(claim("c", exactly(count=13), constraints=[all_different]))
+
+    message = refusal(bench.place(user_of("x", "c")))
+    assert "6 timed out trying to allocate devices" in message
+    bench.node("easy")
+    bench.slices(resource_slice("easy", *(device(f"e{n}", numa=n) for n in range(13)), node="easy"))
+    placed = bench.place(user_of("x", "c"))
+    assert isinstance(placed, Placed) and placed.node_name == "easy"
 
 
 def test_all_devices_of_a_node_are_given_only_where_all_are_free() -> None:

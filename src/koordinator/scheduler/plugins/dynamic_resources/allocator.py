@@ -83,10 +83,11 @@ class Pick(msgspec.Struct, frozen=True):
 
 
 class AllocatorResult(msgspec.Struct, frozen=True):
-    """`picks` has one entry per ask when they were FOUND, else none."""
+    """`picks` has one entry per ask when they were FOUND, else none; `steps` is how many devices were tried."""
 
     outcome: AllocationOutcome
     picks: tuple[Pick, ...] = ()
+    steps: int = 0
 
 
 class _TooManySteps(Exception):
@@ -99,17 +100,19 @@ def search(problem: AllocationProblem, stock: Stock, steps_max: int) -> Allocato
     try:
         is_found = run.serve(0)
     except _TooManySteps:
-        return AllocatorResult(AllocationOutcome.TOO_MANY_STEPS)
+        return AllocatorResult(AllocationOutcome.TOO_MANY_STEPS, steps=run.steps)
     if is_found:
-        return AllocatorResult(AllocationOutcome.FOUND, tuple(run.picks))
-    return AllocatorResult(AllocationOutcome.UPDATING if run.met_updating else AllocationOutcome.NOT_FOUND)
+        return AllocatorResult(AllocationOutcome.FOUND, tuple(run.picks), run.steps)
+    outcome = AllocationOutcome.UPDATING if run.met_updating else AllocationOutcome.NOT_FOUND
+    return AllocatorResult(outcome, steps=run.steps)
 
 
 class _Search:
     def __init__(self, problem: AllocationProblem, stock: Stock, steps_max: int) -> None:
         self._problem = problem
         self._stock = stock
-        self._steps_left = steps_max if steps_max else -1
+        self._steps_max = steps_max
+        self.steps = 0
         self._takers: list[list[int]] = [[] for _ in stock.kinds]
         """Claims that got each device in this search, or look at it."""
         self._users = [int(is_shared) for is_shared in stock.is_shared]
@@ -203,9 +206,9 @@ class _Search:
                 yield device
 
     def _step(self) -> None:
-        if self._steps_left == 0:
+        if self.steps == self._steps_max and self._steps_max:
             raise _TooManySteps
-        self._steps_left -= 1
+        self.steps += 1
 
     def _may_take(self, ask: ClaimRequest, sub_request: SubRequest, device: int) -> bool:
         if sub_request.is_admin:

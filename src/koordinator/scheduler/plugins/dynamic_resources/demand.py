@@ -222,11 +222,12 @@ class DemandError(Exception):
 
 
 class SubRequestTerms(msgspec.Struct, frozen=True, eq=False):
-    """The words of a wish: `request` is its name in the result."""
+    """The words of a wish: `request` is its name in the result; `is_alternative`: the request lists several."""
 
     request: str
     device_class: DeviceClass
     tolerations: tuple[DeviceToleration, ...]
+    is_alternative: bool
 
 
 class ClaimDemand(msgspec.Struct, frozen=True, eq=False):
@@ -238,6 +239,10 @@ class ClaimDemand(msgspec.Struct, frozen=True, eq=False):
     selections: tuple[DeviceSelection, ...]
     attributes: tuple[AttributeColumn, ...]
     wanted: tuple[tuple[SubRequestTerms, ...], ...]
+
+    @property
+    def has_alternatives(self) -> bool:
+        return any(words[0].is_alternative for words in self.wanted)
 
 
 def read(claims: Sequence[ResourceClaim], find_class: FindClass, selections: DeviceSelections) -> ClaimDemand:
@@ -285,7 +290,9 @@ class _Reader:
                 )
                 device_class = self._class(name, sub_request.device_class_name)
                 sub_requests.append(self._sub_request(claim, name, sub_request, device_class, rules))
-                words.append(SubRequestTerms(name, device_class, tuple(sub_request.tolerations)))
+                is_alternative = isinstance(sub_request, DeviceSubRequest)
+                tolerations = tuple(sub_request.tolerations)
+                words.append(SubRequestTerms(name, device_class, tolerations, is_alternative))
             self.asks.append(ClaimRequest(index, tuple(sub_requests)))
             self.wanted.append(tuple(words))
             least += min(sub_request.count for sub_request in sub_requests)

@@ -28,7 +28,10 @@ from koordinator.scheduler.plugin.framework import (
     QueueingHintIndex,
     ReasonCodes,
     ReservePlugin,
+    ScorePlugin,
+    Scores,
     Watch,
+    default_normalize,
 )
 from koordinator.scheduler.plugin.status import (
     SKIP,
@@ -161,6 +164,7 @@ class DynamicResources(
     PreEnqueuePlugin[ClaimState],
     PreFilterPlugin[ClaimState],
     FilterPlugin[ClaimState],
+    ScorePlugin[ClaimState],
     PostFilterPlugin[ClaimState],
     ReservePlugin[ClaimState],
     PreBindPlugin[ClaimState],
@@ -170,6 +174,7 @@ class DynamicResources(
     reasons = ClaimReason
     fewer_pods_help = True
     wakes_for_row = True
+    normalizes = normalizes_by_highest = True
     wakes_on = (
         *CLAIM_EVENTS,
         ClusterEvent.RESOURCE_SLICE_ADDED,
@@ -305,6 +310,16 @@ class DynamicResources(
 
     def wake_index(self) -> QueueingHintIndex:
         return ClaimIndex()
+
+    def scores(self, state: ClaimState) -> bool:
+        return state.demand is not None and state.demand.has_alternatives
+
+    def score(self, state: ClaimState, rows: Rows) -> Scores:
+        assert state.demand is not None, "else it does not score"
+        return self._supply.points(state.demand, rows)
+
+    def normalize(self, state: ClaimState, scores: Scores) -> Scores:
+        return default_normalize(scores)
 
     # When no node is left
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.affinity import NodeSelector
-from koordinator.api.dra import RESULTS_MAX, ResourceClaim
+from koordinator.api.dra import ALTERNATIVES_MAX, RESULTS_MAX, ResourceClaim
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.dynamic_resources.allocator import (
     ALL,
@@ -159,13 +159,29 @@ CODE_MAX = 1 << 40
 """Codes of devices are numbered anew beyond that, so that they never overflow."""
 
 
+STEPS_AT_LEAST = 200
+"""Devices tried on each kind of nodes, however many the others took."""
+
+
+def _points(demand: ClaimDemand, result: AllocatorResult) -> int:
+    if result.outcome is not AllocationOutcome.FOUND:
+        return 0
+    return sum(
+        ALTERNATIVES_MAX - pick.sub_request
+        for words, pick in zip(demand.wanted, result.picks, strict=True)
+        if words[0].is_alternative
+    )
+
+
 class Supply:
     """Answers for nodes. `steps_max`: see `allocator.search`."""
 
     def __init__(self, inventory: Inventory, labels: LabelColumns, steps_max: int) -> None:
         self._inventory = inventory
         self._labels = labels
-        self._steps_max = steps_max
+        self._steps_max = self._steps_left = steps_max
+        self._memory: dict[bytes, AllocatorResult] = {}
+        self._memory_is_of: tuple[ClaimDemand, int, int] | None = None
 
     def outcomes(self, demand: ClaimDemand, rows: Rows) -> npt.NDArray[np.uint8]:
         """Return an `AllocationOutcome` for each of the rows: (rows,)."""
@@ -176,21 +192,35 @@ class Supply:
         if self._is_countable(demand):
             found[passing] = AllocationOutcome.FOUND
         elif passing.size:
-            found[passing] = self._search_all(demand, rows[passing], reaches[:, passing])
+            results, kind_of = self._search_all(demand, rows[passing], reaches[:, passing])
+            found[passing] = np.array([each.outcome for each in results], np.uint8)[kind_of]
         return found
+
+    def points(self, demand: ClaimDemand, rows: Rows) -> I64:
+        """Return how well each of the rows meets the alternatives that claims prefer: (rows,); rows that cannot have
+        the claims get 0.
+
+        Source: upstream's DynamicResources: 8 for the first alternative of a request, 7 for the second, and so on.
+        """
+        self._refresh(demand)
+        results, kind_of = self._search_all(demand, rows, self._reaches(rows))
+        points: I64 = np.array([_points(demand, each) for each in results], np.int64)
+        return points[kind_of]
 
     def answer(self, demand: ClaimDemand, row: int) -> tuple[AllocatorResult, list[int]]:
         """Return what one node would give, and the numbers of its devices."""
         self._refresh(demand)
         rows = np.array([row], np.intp)
-        numbers = self._numbers(int(self._inventory.nodes_of(rows)[0]), self._reaches(rows)[:, 0])
-        return self._search(demand, numbers, self._codes(demand)), numbers
+        node = int(self._inventory.nodes_of(rows)[0])
+        numbers = self._numbers(node, self._reaches(rows)[:, 0], self._matters(demand))
+        return self._search(demand, numbers, self._codes(demand, np.array(numbers, np.intp))), numbers
 
     def failure(self, demand: ClaimDemand, row: int) -> str:
         """Return what went wrong with selectors or pools on a node that was refused; "" when nothing did."""
         self._refresh(demand)
         rows = np.array([row], np.intp)
-        numbers = self._numbers(int(self._inventory.nodes_of(rows)[0]), self._reaches(rows)[:, 0])
+        every = np.ones(self._inventory.node.size, np.bool_)
+        numbers = self._numbers(int(self._inventory.nodes_of(rows)[0]), self._reaches(rows)[:, 0], every)
         for number in numbers:
             for ask in demand.problem.asks:
                 for sub_request in ask.sub_requests:
@@ -277,14 +307,23 @@ class Supply:
 
     # Searching
 
-    def _codes(self, demand: ClaimDemand) -> I64:
-        """Return a number per device, equal for devices that are alike to the demand."""
+    def _matters(self, demand: ClaimDemand) -> Mask:
+        """Return which devices are looked at: those that suit some request, and those of pools that change."""
+        matters: Mask = self._inventory.trouble != FINE
+        for each in demand.selections:
+            matters = matters | each.values
+        return matters
+
+    def _codes(self, demand: ClaimDemand, numbers: npt.NDArray[np.intp]) -> I64:
+        """Return a code for each device, equal for those that are alike to the demand: (numbers,)."""
         inventory = self._inventory
-        codes: I64 = inventory.trouble.astype(np.int64) * 2 + inventory.is_used
+        codes: I64 = inventory.trouble[numbers].astype(np.int64) * 2 + inventory.is_used[numbers]
         span = 2 * (INVALID + 1)
-        columns = [(each.values, 2, 0) for each in demand.selections]
-        columns += [(each.values, int(each.values.max(initial=0)) + 2, 1) for each in demand.attributes]
-        columns += [(each, int(each.max(initial=0)) + 1, 0) for each in inventory.looks()]
+        columns = [(each.values[numbers], 2, 0) for each in demand.selections]
+        columns += [
+            (each.values[numbers], int(each.values.max(initial=0)) + 2, 1) for each in demand.attributes
+        ]
+        columns += [(each[numbers], int(each.max(initial=0)) + 1, 0) for each in inventory.looks()]
         for values, width, shift in columns:
             if span * width > CODE_MAX:
                 codes = np.unique(codes, return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -293,32 +332,58 @@ class Supply:
             span *= width
         return codes
 
-    def _search_all(self, demand: ClaimDemand, rows: Rows, reaches: Mask) -> npt.NDArray[np.uint8]:
-        codes = self._codes(demand)
+    def _search_all(
+        self, demand: ClaimDemand, rows: Rows, reaches: Mask
+    ) -> tuple[list[AllocatorResult], npt.NDArray[np.intp]]:
+        """Search once on each kind of nodes: their results, and the kind of each row (rows,).
+
+        All searches together try `steps_max` devices, and each kind may try a few even when these are used up.
+        """
+        matters = self._matters(demand)
+        codes = np.full(matters.size, -1, np.int64)
+        codes[matters] = self._codes(demand, np.flatnonzero(matters))
         nodes = self._inventory.nodes_of(rows)
         slots = self._inventory.slots[nodes]
         slots[nodes == NOWHERE] = NOWHERE
         looks = np.where(slots == NOWHERE, -1, codes[slots])
         looks = np.ascontiguousarray(np.concatenate([looks, reaches.T.astype(np.int64)], axis=1))
         as_one = looks.view(np.dtype((np.void, looks.dtype.itemsize * looks.shape[1]))).reshape(-1)
-        _, firsts, kind_of = np.unique(as_one, return_index=True, return_inverse=True)
-        found = np.empty(firsts.size, np.uint8)
-        for kind, first in enumerate(firsts.tolist()):
-            numbers = self._numbers(int(nodes[first]), reaches[:, first])
-            found[kind] = self._search(demand, numbers, codes).outcome
-        return found[kind_of.reshape(-1)]
+        kinds, firsts, kind_of = np.unique(as_one, return_index=True, return_inverse=True)
+        memory = self._memory_of(demand)
+        results = []
+        for kind, first in zip(kinds, firsts.tolist(), strict=True):
+            key = kind.tobytes()
+            result = memory.get(key)
+            if result is None:
+                numbers = self._numbers(int(nodes[first]), reaches[:, first], matters)
+                steps = max(self._steps_left, STEPS_AT_LEAST) if self._steps_max else 0
+                result = memory[key] = self._search(demand, numbers, codes[numbers], steps)
+                self._steps_left -= result.steps
+            results.append(result)
+        return results, kind_of.reshape(-1)
 
-    def _numbers(self, node: int, reaches: Mask) -> list[int]:
-        """Devices that a node reaches, its own first."""
+    def _memory_of(self, demand: ClaimDemand) -> dict[bytes, AllocatorResult]:
+        """Return what is known of nodes by their looks, for the same demand and unchanged devices."""
+        inventory = self._inventory
+        now = (demand, inventory.version, inventory.stamp_now)
+        if self._memory_is_of != now:
+            self._memory_is_of, self._memory, self._steps_left = now, {}, self._steps_max
+        return self._memory
+
+    def _numbers(self, node: int, reaches: Mask, matters: Mask) -> list[int]:
+        """Devices that a node reaches, of those that matter, its own first."""
         inventory = self._inventory
         numbers = [] if node == NOWHERE else [n for n in inventory.slots[node].tolist() if n != NOWHERE]
         for group in np.flatnonzero(reaches).tolist():
             numbers += inventory.members[group]
-        return numbers
+        return [number for number in numbers if matters[number]]
 
-    def _search(self, demand: ClaimDemand, numbers: list[int], codes: I64) -> AllocatorResult:
+    def _search(
+        self, demand: ClaimDemand, numbers: list[int], codes: I64, steps_max: int | None = None
+    ) -> AllocatorResult:
+        """Search one node; `codes` are those of the numbers."""
         inventory = self._inventory
-        kinds: Sequence[Hashable] = codes[numbers].tolist()
+        kinds: Sequence[Hashable] = codes.tolist()
         if inventory.has_looks:
             kinds = [self._kind(number, code) for number, code in zip(numbers, kinds, strict=True)]
         available, consumes = inventory.counters.stock(numbers)
@@ -334,7 +399,7 @@ class Supply:
             shares=[each.amounts(numbers) for each in demand.selections],
             is_shared=inventory.is_shared(numbers),
         )
-        return search(demand.problem, stock, self._steps_max)
+        return search(demand.problem, stock, self._steps_max if steps_max is None else steps_max)
 
     def _kind(self, number: int, code: Hashable) -> Hashable:
         """Devices that share counters are alike within their pool only; one that is shared is like no other, as what is
