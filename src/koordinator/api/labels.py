@@ -224,6 +224,15 @@ PASSED_ARBITRATION = "descheduler.koordinator.sh/passed-arbitration"
 SKIP_UPDATE_RESOURCES = "config.koordinator.sh/skip-update-resources"
 CONTROLLER_MANAGED = "config.koordinator.sh/controller-managed"
 
+# --- Virtual nodes (behaviour/tidal 5): labels, then annotations ---
+VIRTUAL_NODE_SOURCE = "tidal.scheduling.koordinator.sh/source"
+VIRTUAL_NODE_BORROWER = "tidal.scheduling.koordinator.sh/borrower"
+LARGEST_FREE = "tidal.scheduling.koordinator.sh/largest-free"
+LENT_AS = "tidal.scheduling.koordinator.sh/lent-as"
+LENT_ON = "tidal.scheduling.koordinator.sh/lent-on"
+BORROWED_POD = "tidal.scheduling.koordinator.sh/pod"
+BORROWED_POD_UID = "tidal.scheduling.koordinator.sh/pod-uid"
+
 # --- Other objects (6.13) ---
 NAMESPACE_CONTROL_PLANE = "control-plane"  # label of namespaces whose pods skip the pod webhooks
 CONFIGMAP_TYPE = "koordinator.sh/configmap-type"
