@@ -13,6 +13,7 @@ from koordinator.prometheus import MetricFamily, MetricsRegistry
 from koordinator.scheduler.auditor.auditor import AuditOptions
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve.http import ResourceMetrics, add_gauges
+from koordinator.virtual_node.metrics import VirtualNodeMetrics
 from tests.scheduler.fake_cluster import FakeCluster
 
 
@@ -37,6 +38,7 @@ def by_component() -> Mapping[str, list[MetricFamily]]:
             *manager.external.families(),
         ],
         "koord-descheduler": descheduler.registry.families(),
+        "virtual-node": VirtualNodeMetrics().registry.families(),
         "koord-scheduler": [
             *scheduler.metrics.registry.families(),
             *ResourceMetrics().families(),

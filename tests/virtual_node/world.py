@@ -61,7 +61,9 @@ class Side:
                 continue
             with contextlib.suppress(errors.NotFound, errors.Conflict):
                 if pod.metadata.deletion_timestamp:
-                    await self.cluster.delete(Pod, pod.metadata.name, pod.metadata.namespace, grace_period_s=0)
+                    await self.cluster.delete(
+                        Pod, pod.metadata.name, pod.metadata.namespace, grace_period_s=0
+                    )
                 elif pod.status.phase in ("", "Pending"):
                     self.started[pod.metadata.uid] = self.started.get(pod.metadata.uid, 0) + 1
                     await self.tell(Pod, pod, running(pod))
@@ -173,7 +175,11 @@ class World:
         nodes = {one.metadata.name: one for one in (await self.lender.cluster.list(Node)).items}
         pods = (await self.lender.cluster.list(Pod)).items
         for pod in pods:
-            if pod.spec.node_name or pod.metadata.deletion_timestamp or pod.status.phase not in ("", "Pending"):
+            if (
+                pod.spec.node_name
+                or pod.metadata.deletion_timestamp
+                or pod.status.phase not in ("", "Pending")
+            ):
                 continue
             wanted = node_of(pod)
             for name in [wanted] if wanted else sorted(nodes):
@@ -183,7 +189,12 @@ class World:
                         await self.lender.cluster.bind(pod.metadata.namespace, pod.metadata.name, name)
                     break
             else:
-                no = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes"}
+                no = {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": "0/2 nodes",
+                }
                 if not pod.status.conditions:
                     await self.lender.tell(Pod, pod, {"conditions": [no]})
             pods = (await self.lender.cluster.list(Pod)).items

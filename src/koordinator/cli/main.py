@@ -45,6 +45,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Replay lists of nodes and pods with the real scheduler, or plan moves off hot nodes.",
     ),
     "migrate": ("koordinator.cli.migrate", "migrate", "Carry out a plan of moves off hot nodes."),
+    "virtual-node": (
+        "koordinator.cli.virtual_node",
+        "main",
+        "Offer the idle nodes of one cluster to another one.",
+    ),
     "install": ("koordinator.cli.install", "install", "Install or upgrade Koordinator on a cluster."),
     "uninstall": ("koordinator.cli.install", "uninstall", "Take Koordinator off a cluster."),
     "crds": ("koordinator.cli.crds", "crds", "Print the CustomResourceDefinitions."),

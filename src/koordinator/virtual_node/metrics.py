@@ -1,6 +1,6 @@
 """Metrics of virtual nodes."""
 
-from koordinator.cluster.metrics import ClientMetrics, QueueMetrics
+from koordinator.cluster.metrics import ClientMetrics
 from koordinator.prometheus import Counter, Gauge, MetricsRegistry
 
 
@@ -10,7 +10,6 @@ class VirtualNodeMetrics:
     def __init__(self) -> None:
         self.registry = MetricsRegistry()
         self.client = ClientMetrics(self.registry)
-        self.queues = QueueMetrics(self.registry)
         self.offered = Gauge(
             "virtual_node_offered", "What a virtual node has, lent or not.", ("node", "resource")
         )

@@ -20,6 +20,7 @@ Mask = npt.NDArray[np.bool_]
 RESOURCES = (resources.CPU, resources.MEMORY, resources.EPHEMERAL_STORAGE, resources.PODS)
 CPU, MEMORY, STORAGE, PODS = range(len(RESOURCES))
 NOWHERE = -1
+_MIB = 1 << 20
 _PERCENTILE = 0.95
 
 
@@ -81,11 +82,12 @@ def free(allocatable: I64, others: I64, policy: LendingPolicy) -> I64:
     """Return what is left for borrowed pods where nodes are idle: allocatable less what all others request and
     less the safety margin, never below zero.
 
-    Shapes: all (nodes, 4). The margin does not apply to the number of pods.
+    Shapes: all (nodes, 4). Bytes are whole MiB; the margin does not apply to the number of pods.
     """
     margin = -(-allocatable * policy.safety_percent // 100)
     margin[:, PODS] = 0
     left: I64 = np.maximum(allocatable - others - margin, 0)
+    left[:, [MEMORY, STORAGE]] &= -_MIB  # people read these figures
     return left
 
 

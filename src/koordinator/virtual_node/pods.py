@@ -120,10 +120,6 @@ class BorrowedPods:
         """Return the pod in the lender that stands for the borrower's pod."""
         return self._lent.get(uid)
 
-    def borrowed_on(self, virtual_node: str) -> bool:
-        """Return whether the borrower has pods on the virtual node."""
-        return any(one.spec.get("nodeName") == virtual_node for one in self._borrowed.values())
-
     def find(self, namespace: str, name: str) -> PodDocument | None:
         """Return the lent pod of a borrower's pod by its name."""
         key = f"{namespace}/{name}"

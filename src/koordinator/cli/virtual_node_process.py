@@ -1,0 +1,113 @@
+"""Run `koordinator virtual-node` as a process: clients of both clusters, election, HTTP."""
+
+import contextlib
+import logging
+import os
+import random
+import re
+import socket
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from koordinator.api import duration, label_selector
+from koordinator.api.errors import ProtocolError
+from koordinator.cli import component, logs, running
+from koordinator.cli.flag_settings import FlagError
+from koordinator.cluster import connect
+from koordinator.cluster.config import ClientConfig
+from koordinator.cluster.kube import KubeCluster
+from koordinator.cluster.leader import ElectionConfig, LeaderElector
+from koordinator.virtual_node import http
+from koordinator.virtual_node.offer import LendingPolicy
+from koordinator.virtual_node.pods import PodRules
+from koordinator.virtual_node.translate import Sharing
+from koordinator.virtual_node.virtual_node import VirtualNodeConfig, VirtualNodes, identity_of
+
+log = logging.getLogger(__name__)
+
+USER_AGENT = "koordinator-virtual-node"
+SOURCE_CHARS_MAX = 57  # a namespace may have 63, of which tidal- takes six
+_SOURCE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+def start(asked: Mapping[str, Any]) -> None:
+    """Lend until a signal asks to stop. Raises: KoordinatorError, OSError."""
+    logs.set_up(logs.level_of(asked["v"]))
+    config = config_of(asked)
+    lender = connect.load(kubeconfig_file=asked["kubeconfig"], context=asked["context"])
+    borrower = connect.load(kubeconfig_file=asked["borrower_kubeconfig"], context=asked["borrower_context"])
+    if lender.server == borrower.server:
+        raise FlagError("--borrower-kubeconfig", f"{borrower.server} is the lender itself")
+    running.run(_main(asked, config, lender, borrower))
+
+
+def config_of(asked: Mapping[str, Any]) -> VirtualNodeConfig:
+    """Return the flags, understood. Raises: FlagError."""
+    source = asked["source"]
+    if not _SOURCE.fullmatch(source) or len(source) > SOURCE_CHARS_MAX:
+        raise FlagError("--source", f"{source!r} is not a name of lower-case letters, digits and -")
+    try:
+        selector = label_selector.of_text(asked["node_selector"])
+    except ProtocolError as error:
+        raise FlagError("--node-selector", str(error)) from error
+    return VirtualNodeConfig(
+        source=source,
+        node_name=asked["node_name"] or "",
+        selector=selector,
+        node_per=asked["node_per"],
+        scheduler=asked["scheduler_name"],
+        policy=LendingPolicy(
+            idle_for_s=duration.parse(asked["idle_for"]),
+            idle_request_percent=asked["idle_request_percent"],
+            idle_usage_percent=asked["idle_usage_percent"],
+            reclaim_usage_percent=asked["reclaim_usage_percent"],
+            safety_percent=asked["safety_percent"],
+            report_s_max=duration.parse(asked["report_max_age"]),
+        ),
+        rules=PodRules(
+            sharing=Sharing(config_maps=asked["allow_config_maps"], secrets=asked["allow_secrets"]),
+            refuse_after_s=duration.parse(asked["refuse_after"]),
+        ),
+    )
+
+
+async def _main(
+    asked: Mapping[str, Any], config: VirtualNodeConfig, lender: ClientConfig, borrower: ClientConfig
+) -> None:
+    rng = random.Random()  # jitter and names must differ between instances
+
+    def client(where: ClientConfig) -> KubeCluster:
+        return KubeCluster(where, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT)
+
+    # The lease has a client of its own: behind many writes that wait for their turn it would be lost.
+    async with client(lender) as here, client(borrower) as there, client(lender) as lease_cluster:
+        nodes = VirtualNodes(here, there, config, borrower_uid=await identity_of(there), rng=rng)
+        for cluster, where in ((here, lender), (there, borrower), (lease_cluster, lender)):
+            nodes.metrics.client.count(cluster.transport, where.server)
+        component.add_to(nodes.metrics.registry, here.clock.now())
+        election = None
+        if asked["leader_elect"]:
+            candidate = ElectionConfig(
+                name=f"koordinator-virtual-node-{config.base_name}",
+                namespace=asked["lease_namespace"],
+                identity=f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}",
+            )
+            election = LeaderElector(lease_cluster, candidate, rng=random.Random(rng.getrandbits(64)))
+        async with _served(asked, nodes, election):
+            await nodes.run(election)
+
+
+@contextlib.asynccontextmanager
+async def _served(
+    asked: Mapping[str, Any], nodes: VirtualNodes, election: LeaderElector | None
+) -> AsyncIterator[None]:
+    """Serve health and metrics, unless the port is 0. Raises: OSError."""
+
+    def lease() -> str:
+        return "" if election is None else election.trouble
+
+    async with contextlib.AsyncExitStack() as stack:
+        if asked["port"]:
+            app = http.application(nodes, lease)
+            await stack.enter_async_context(component.served(app, asked["address"], asked["port"]))
+        yield
