@@ -1,5 +1,5 @@
-"""Two clusters in this process under virtual time: a lender with nodes, agents and a scheduler of its own, and a borrower
-whose pods are bound by hand. Between them runs what is tested."""
+"""Two clusters in this process under virtual time: a lender with nodes, agents and a scheduler of its own, and a
+borrower whose pods are bound by hand. Between them runs what is tested."""
 
 import asyncio
 import contextlib
