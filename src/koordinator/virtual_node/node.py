@@ -23,14 +23,14 @@ _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
 
 
 class KubeletAddress(msgspec.Struct, frozen=True):
-    """Where the borrower's API server reaches the process for logs and commands; port 0: nowhere."""
+    """The address at which the borrower's API server reaches the process for logs and commands; port 0: nowhere."""
 
     host: str = ""
     port: int = 0
 
 
 class NodeOffer(msgspec.Struct, frozen=True):
-    """What a virtual node has (4,), the largest hole (4,; zeros without), and why it is not ready, if it is not."""
+    """The amounts of a virtual node (4,), its largest hole (4,; zeros without), and why it is not ready, if so."""
 
     amounts: I64
     hole: I64

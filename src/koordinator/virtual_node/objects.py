@@ -1,4 +1,4 @@
-"""What a virtual node reads and how it names things: whole pods, names in the lender, what others request. Pure.
+"""The objects that a virtual node reads, and how it names things: whole pods, names in the lender, requests. Pure.
 Source: behaviour/tidal 5."""
 
 import hashlib

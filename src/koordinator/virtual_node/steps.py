@@ -34,7 +34,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a pod besides its two objects: whether the borrower's pod bears the mark, and whether the
+    """The knowledge of a pod besides its two objects: whether the borrower's pod bears the mark, and whether the
     lender has surely not heard of it yet."""
 
     is_marked: bool

@@ -42,7 +42,7 @@ class LentPod(msgspec.Struct, frozen=True):
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """What a pod that is none of ours takes of its node."""
+    """The room that a pod which is none of ours takes of its node."""
 
     row: int
     request: I64

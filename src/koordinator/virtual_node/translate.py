@@ -50,7 +50,7 @@ class Reference(msgspec.Struct, frozen=True, order=True):
 
 
 class Sharing(msgspec.Struct, frozen=True):
-    """Which objects of the borrower may be copied: patterns of `namespace/name` with `*` and `?`."""
+    """The objects of the borrower that may be copied: patterns of `namespace/name` with `*` and `?`."""
 
     config_maps: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
