@@ -34,8 +34,11 @@ LENT = "tidal-web"
 class Side:
     """One cluster with what stands for kubelets: pods on its nodes run, and end when they are deleted."""
 
-    def __init__(self, cluster: MemoryCluster) -> None:
+    def __init__(self, cluster: MemoryCluster, backend: Any) -> None:
         self.cluster = cluster
+        self.backend = backend
+        self.on_evicted: Callable[[], Any] = lambda: None
+        """Called when a kubelet first sees that a pod was deleted."""
         self.started: dict[str, int] = {}
         """How often each pod was started, by its uid."""
 
@@ -61,6 +64,7 @@ class Side:
                 continue
             with contextlib.suppress(errors.NotFound, errors.Conflict):
                 if pod.metadata.deletion_timestamp:
+                    self.on_evicted()
                     await self.cluster.delete(
                         Pod, pod.metadata.name, pod.metadata.namespace, grace_period_s=0
                     )
@@ -89,6 +93,11 @@ class World:
         self.usage: dict[str, int] = {}
         self.lent_usage = 1_000
         self.schedules = True
+        self.places = True
+        """Whether the lender's scheduler places borrowed pods."""
+        self.kubelets = True
+        self.silent: set[str] = set()
+        """Nodes whose agents report nothing."""
         self.rng = random.Random(seed)
 
     @contextlib.asynccontextmanager
@@ -114,12 +123,57 @@ class World:
             if not task.cancelled():
                 task.result()
 
-    async def borrow(self, name: str, cpu: str = "4", node: str = NODE, **spec: Any) -> PodDocument:
+    async def borrow(
+        self, name: str, cpu: str = "4", node: str = NODE, *, bind: bool = True, **spec: Any
+    ) -> PodDocument:
         """A borrower's pod that its scheduler has bound to the virtual node."""
         body = pod_body(name, cpu, **spec)
         made = await self.borrower.cluster.create(PodDocument, body, "default")
-        await self.borrower.cluster.bind("default", name, node)
+        if bind:
+            await self.borrower.cluster.bind("default", name, node)
         return made
+
+    def now_s(self) -> float:
+        return self.lender.cluster.clock.now()
+
+    async def pass_time(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def gone(self, name: str, within_s: float = 60.0) -> None:
+        """Until the borrower has no such pod."""
+
+        async def holds() -> bool:
+            return name not in await self.borrower.pods("default")
+
+        await self.until(holds, within_s)
+
+    async def nothing_lent(self, within_s: float = 60.0) -> None:
+        async def holds() -> bool:
+            return not await self.lender.pods(LENT)
+
+        await self.until(holds, within_s)
+
+    async def ready(self, state: str) -> None:
+        """Until the virtual node's condition Ready has this status."""
+
+        async def holds() -> bool:
+            conditions = (await self.node()).status.conditions
+            return [one.status for one in conditions if one.type == "Ready"] == [state]
+
+        await self.until(holds)
+
+    async def has_nodes(self, *names: str) -> bool:
+        """Whether the borrower has these virtual nodes, each with something to offer."""
+        found = {one.metadata.name: one for one in (await self.borrower.cluster.list(Node)).items}
+        return all(name in found and found[name].status.allocatable.get("cpu", "0") != "0" for name in names)
+
+    async def are(self, things: list[Any]) -> bool:
+        return bool(things)
+
+    def allocatable_now(self) -> str:
+        """The CPU that the virtual node tells at this moment."""
+        node = self.borrower.backend.store.table("nodes").get("", NODE)
+        return str(node.obj["status"]["allocatable"]["cpu"])
 
     async def online(self, name: str, cpu: str, node: str = "", **spec: Any) -> None:
         """An online pod of the lender; bound where a node is given."""
@@ -167,7 +221,8 @@ class World:
         while True:
             if self.schedules:
                 await self._schedule()
-            await self.lender.run_pods(lambda _: True)
+            if self.kubelets:
+                await self.lender.run_pods(lambda _: True)
             await asyncio.sleep(LOOK_S)
 
     async def _schedule(self) -> None:
@@ -182,7 +237,12 @@ class World:
             ):
                 continue
             wanted = node_of(pod)
+            if wanted and not self.places:
+                wanted = "none"
             for name in [wanted] if wanted else sorted(nodes):
+                selector = pod.spec.node_selector.items()
+                if name in nodes and not selector <= nodes[name].metadata.labels.items():
+                    continue
                 used = sum(cpu_of(one) for one in pods if one.spec.node_name == name and lives(one))
                 if name in nodes and used + cpu_of(pod) <= 1000 * int(nodes[name].status.allocatable["cpu"]):
                     with contextlib.suppress(errors.ApiError):
@@ -203,7 +263,8 @@ class World:
         """Agents, for ever: each minute what their nodes use."""
         while True:
             for node in (await self.lender.cluster.list(Node)).items:
-                await self._report(node.metadata.name)
+                if node.metadata.name not in self.silent:
+                    await self._report(node.metadata.name)
             await asyncio.sleep(REPORT_S)
 
     async def _report(self, name: str) -> None:
@@ -259,12 +320,13 @@ def run(scenario: Callable[[World], Awaitable[None]], seed: int = 0) -> None:
     async def main(clock: clocks.LoopClock) -> None:
         sides = []
         for number in range(2):
-            cluster = MemoryCluster(registry.in_memory(clock, checks=False, seed=seed + number))
+            backend = registry.in_memory(clock, checks=False, seed=seed + number)
+            cluster = MemoryCluster(backend)
             await local.install(cluster)
             with contextlib.suppress(errors.AlreadyExists):
                 await cluster.create(Namespace, {"metadata": {"name": "kube-system"}})
             await cluster.create(PriorityClass, {"metadata": {"name": "system"}, "value": 1})
-            sides.append(Side(cluster))
+            sides.append(Side(cluster, backend))
         world = World(*sides, seed=seed)
         for name in ("n0", "n1"):
             await world.lender.add_node(name)

@@ -54,8 +54,8 @@ _RETRY = BackoffPolicy(initial_s=0.5, max_s=PERIOD_S)
 
 
 class VirtualNodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The lender's name, and the rules of lending. `node_per` is a label of the lender's nodes: one virtual node for each of
-    its values."""
+    """The lender's name, and the rules of lending. `node_per` is a label of the lender's nodes: one virtual node for
+    each of its values."""
 
     source: str
     node_name: str = ""
