@@ -19,13 +19,12 @@ from koordinator.api.meta import Object
 from koordinator.api.reservation import Reservation
 from koordinator.api.sigs import PodGroup
 from koordinator.cli.explain import SCHEDULER_URL
+from koordinator.cli.scheduler_config import read_config
 from koordinator.cluster import connect, errors, transport
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.local import selectors
-from koordinator.scheduler.config import config, default_plugins
-from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.explain.answer import EventLine, GangAnswer, PodAnswer, ReservationAnswer
 from koordinator.scheduler.explain.decide import PodQuestion, explain
 from koordinator.scheduler.explain.gang_group import gang_keys
@@ -36,7 +35,6 @@ from koordinator.scheduler.serve.explain_service import condition_lines, names_a
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate import dump as dumps
 
-DEFAULT_SCHEDULER = "default-scheduler"
 ANSWER_TIMEOUT_S = 30.0
 
 WORKLOAD_VIEWS: dict[str, type[Object]] = {
@@ -199,14 +197,6 @@ def _with_phases(answer: GangAnswer, groups: Mapping[str, PodGroup]) -> GangAnsw
         for line in answer.gangs
     ]
     return msgspec.structs.replace(answer, gangs=lines)
-
-
-def read_config(config_file: Path | None) -> SchedulerConfig:
-    """Return the file, or the shipped profile under its own name and that of the stock scheduler. Raises: ConfigError,
-    OSError."""
-    if config_file is not None:
-        return config.read(config_file)
-    return default_plugins.shipped_config("koord-scheduler", DEFAULT_SCHEDULER)
 
 
 def unknown(kind: str, wanted: str, known: Sequence[str]) -> click.ClickException:

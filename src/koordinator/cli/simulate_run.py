@@ -15,7 +15,7 @@ from rich.table import Table
 
 from koordinator.api import readable
 from koordinator.cli import logs
-from koordinator.cli.explain_sources import read_config
+from koordinator.cli.scheduler_config import read_config
 from koordinator.cli.tables import UNBOUNDED, console, table_of
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.simulate import replay, replay_config, replay_input, replay_report
