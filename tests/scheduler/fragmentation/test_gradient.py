@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from koordinator.scheduler.plugins.fragmentation import gradient, target
 from koordinator.scheduler.plugins.fragmentation.card_values import card_values
 from koordinator.scheduler.plugins.fragmentation.demand import PodDemand, Shape
-from koordinator.scheduler.plugins.fragmentation.gradient import CARD_VALUE_WEIGHT, COPIES_WEIGHT, NodeAmounts
+from koordinator.scheduler.plugins.fragmentation.gradient import CARD_VALUE_WEIGHT, COPIES_WEIGHT, Nodes
 from koordinator.scheduler.plugins.fragmentation.target import Target
 
 MODELS = ("A10", "T4")
@@ -58,12 +58,11 @@ def usable(shares: Mapping[PodDemand, float], node: Node) -> float:
     return total / (sum(takers.values()) or 1)
 
 
-def amounts(made: Target, given_nodes: Sequence[Node]) -> tuple[NodeAmounts, np.ndarray]:
+def read(made: Target, given_nodes: Sequence[Node]) -> tuple[Nodes, np.ndarray]:
     free = np.array([node[3] for node in given_nodes], np.uint8).T
-    fit, copies, whole = gradient.parts_of(made, free)
-    cpu, memory = (np.array([node[i] for node in given_nodes], np.float32) for i in (0, 1))
+    cpu, memory = (np.array([node[i] for node in given_nodes]) for i in (0, 1))
     model = np.array([MODELS.index(node[2]) for node in given_nodes])
-    return NodeAmounts(cpu, memory, model, whole, fit, copies), free
+    return gradient.nodes_of(made, cpu, memory, model, free), free
 
 
 @given(workloads, st.lists(nodes, min_size=1, max_size=4))
@@ -71,7 +70,7 @@ def test_what_the_target_can_use_is_what_its_pods_can_use(
     shares: Mapping[PodDemand, float], given_nodes: list[Node]
 ) -> None:
     made = target.target_of(shares, MODELS)
-    found = gradient.usable(made, amounts(made, given_nodes)[0])
+    found = gradient.usable(made, read(made, given_nodes)[0])
 
     assert found == pytest.approx([usable(shares, node) for node in given_nodes], abs=0.05, rel=1e-3)
 
@@ -81,9 +80,12 @@ def test_a_pod_costs_what_becomes_useless_and_what_its_parts_of_cards_are_worth(
     shares: Mapping[PodDemand, float], given_nodes: list[Node], shape: Shape
 ) -> None:
     made = target.target_of(shares, MODELS)
-    now, free = amounts(made, given_nodes)
-    found = gradient.costs(made, shape, now, free, gradient.usable(made, now))
-    chosen = gradient.choose_cards(gradient.card_costs(made, shape.percent), free, 1)[0]
+    now, free = read(made, given_nodes)
+    taking, before = gradient.taking_of(made, shape), gradient.usable(made, now)
+    known = np.where(np.arange(before.size) % 2, before, np.nan).astype(np.float32)
+    found, completed = gradient.costs(made, taking, now, free, known, np.arange(0, before.size, 2))
+    assert completed == pytest.approx(before)
+    chosen = gradient.choose_cards(taking.card_costs, free, 1)[0]
 
     for index, (cpu, memory, model, cards_now) in enumerate(given_nodes):
         after = list(cards_now)

@@ -12,7 +12,7 @@ from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDev
 from koordinator.scheduler.plugins.fragmentation import gradient
 from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE
 from koordinator.scheduler.plugins.fragmentation.demand import PodDemand, Shape, models_of, shape_of
-from koordinator.scheduler.plugins.fragmentation.gradient import Cards, NodeAmounts, Parts
+from koordinator.scheduler.plugins.fragmentation.gradient import Cards, Nodes, Taking
 from koordinator.scheduler.plugins.fragmentation.target import F32, Target
 from koordinator.scheduler.table.columns import Recent, Rows, at
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
@@ -23,6 +23,7 @@ Versions = npt.NDArray[np.int64]
 _SHAPES_MAX = 1_024
 _KINDS_MAX = 512
 """Kinds of pods whose costs are kept: 12 bytes per row each."""
+_MEMORY = resource_vector.MEMORY_COLUMN
 _NAMES = (resources.GPU_CORE, resources.GPU_MEMORY_RATIO)
 
 
@@ -75,20 +76,18 @@ class GPUNodes:
         by_model = np.bincount(self.models(rows, count), free, count + 1)
         return by_model[:count].astype(np.float64)
 
-    def amounts(self, target: Target, rows: Rows, parts: Parts) -> NodeAmounts:
-        """Return nodes as the gradient sees them; `parts` (rows, …) is what `gradient.parts_of` says of their cards."""
-        fit, copies, whole = parts
+    def nodes(self, target: Target, rows: Rows, cards: Cards) -> Nodes:
+        """Return nodes with these cards (slots, rows) as the gradient sees them."""
         free = self._table.free
-        cpu = at(free[resource_vector.CPU_COLUMN], rows).astype(np.float32)
-        memory = at(free[resource_vector.MEMORY_COLUMN], rows).astype(np.float32)
-        return NodeAmounts(cpu, memory, self.models(rows, len(target.weight) - 1), whole, fit, copies)
+        cpu, memory = (at(free[column], rows) for column in (resource_vector.CPU_COLUMN, _MEMORY))
+        return gradient.nodes_of(target, cpu, memory, self.models(rows, len(target.weight) - 1), cards)
 
 
 class DemandCosts:
     """The costs of one kind of pods: `values` (capacity,), each valid where `version` is that of the row."""
 
-    def __init__(self, demand: PodDemand, capacity: int) -> None:
-        self.demand = demand
+    def __init__(self, taking: Taking, capacity: int) -> None:
+        self.taking = taking
         self.values: F32 = np.zeros(capacity, np.float32)
         self.version: Versions = np.full(capacity, -1, np.int64)
 
@@ -98,16 +97,18 @@ class CostBook:
 
     def __init__(self, table: NodeTable, nodes: GPUNodes, target: Target) -> None:
         self._table, self._nodes, self.target = table, nodes, target
-        self._capacity = table.capacity
+        self._capacity = capacity = table.capacity
         self._sequence = table.changes.sequence
-        self._row_version: Versions = np.zeros(table.capacity, np.int64)
-        groups = target.part_fit.shape[1]
-        self._fit: F32 = np.zeros((table.capacity, groups), np.float32)
-        self._copies: F32 = np.zeros((table.capacity, groups), np.float32)
-        self._whole: npt.NDArray[np.intp] = np.zeros(table.capacity, np.intp)
-        self._usable: F32 = np.zeros(table.capacity, np.float32)
-        self._usable_version: Versions = np.full(table.capacity, -1, np.int64)
+        self._row_version: Versions = np.zeros(capacity, np.int64)
+        self._known_version: Versions = np.full(capacity, -1, np.int64)
+        """Of what the next five know of a row."""
+        self._amounts: F32 = np.zeros((capacity, 2 + target.parts.shape[1]), np.float32)
+        self._model: npt.NDArray[np.intp] = np.zeros(capacity, np.intp)
+        self._whole: npt.NDArray[np.intp] = np.zeros(capacity, np.intp)
+        self._usable: F32 = np.zeros(capacity, np.float32)
+        self._cards: Cards = np.zeros((1, capacity), np.uint8)
         self._kinds: Recent[DemandCosts] = Recent(_KINDS_MAX)
+        self._takings: Recent[Taking] = Recent(_SHAPES_MAX)
 
     @property
     def is_current(self) -> bool:
@@ -117,31 +118,53 @@ class CostBook:
     def costs(self, demand: PodDemand, rows: Rows) -> F32:
         """Return what such a pod costs on each row, in GPU percent: (rows,)."""
         if self._table.is_trial:  # what holds for a moment only is not remembered
-            cards = self._nodes.cards(rows)
-            nodes = self._nodes.amounts(self.target, rows, gradient.parts_of(self.target, cards))
-            return gradient.costs(
-                self.target, demand.shape, nodes, cards, gradient.usable(self.target, nodes)
-            )
+            cards, nothing = self._nodes.cards(rows), np.zeros(rows.size, np.float32)
+            nodes = self._nodes.nodes(self.target, rows, cards)
+            taking = self.taking(demand.shape)
+            return gradient.costs(self.target, taking, nodes, cards, nothing, np.arange(rows.size))[0]
         self._follow()
-        known = self._kinds.get(demand, lambda: DemandCosts(demand, self._capacity))
+        known = self._kinds.get(demand, lambda: DemandCosts(self.taking(demand.shape), self._capacity))
         versions = at(self._row_version, rows)
         is_stale = at(known.version, rows) != versions
-        if is_stale.any():
-            stale = rows[is_stale]
-            known.values[stale] = self._work_out(demand, stale)
+        stale = rows[is_stale]
+        if stale.size:
+            known.values[stale] = self._work_out(known.taking, stale)
             known.version[stale] = versions[is_stale]
         return at(known.values, rows)
 
-    def _work_out(self, demand: PodDemand, rows: Rows) -> F32:
-        stale = rows[self._usable_version[rows] != self._row_version[rows]]
-        if stale.size:
-            parts = gradient.parts_of(self.target, self._nodes.cards(stale))
-            self._fit[stale], self._copies[stale], self._whole[stale] = parts
-            self._usable[stale] = gradient.usable(self.target, self._nodes.amounts(self.target, stale, parts))
-            self._usable_version[stale] = self._row_version[stale]
-        parts = self._fit[rows], self._copies[rows], self._whole[rows]
-        nodes = self._nodes.amounts(self.target, rows, parts)
-        return gradient.costs(self.target, demand.shape, nodes, self._nodes.cards(rows), self._usable[rows])
+    def models(self, rows: Rows) -> npt.NDArray[np.intp]:
+        """Return the rows of `Target.weight` that stand for the nodes' models, of rows whose costs were asked for:
+        (rows,)."""
+        if self._table.is_trial:
+            return self._nodes.models(rows, len(self.target.weight) - 1)
+        return at(self._model, rows)
+
+    def taking(self, shape: Shape) -> Taking:
+        """Return what pods of this shape change."""
+        return self._takings.get(shape, lambda: gradient.taking_of(self.target, shape))
+
+    def _work_out(self, taking: Taking, rows: Rows) -> F32:
+        versions = self._row_version.take(rows)
+        unknown = (self._known_version.take(rows) != versions).nonzero()[0]
+        if unknown.size:
+            self._read(rows[unknown])
+        nodes = Nodes(self._amounts.take(rows, axis=0), self._model.take(rows), self._whole.take(rows))
+        cards, before = self._cards.take(rows, axis=1), self._usable.take(rows)
+        found, before = gradient.costs(self.target, taking, nodes, cards, before, unknown)
+        if unknown.size:
+            self._usable[rows] = before
+            self._known_version[rows] = versions
+        return found
+
+    def _read(self, rows: Rows) -> None:
+        """Read nodes from the table anew."""
+        cards = self._nodes.cards(rows)
+        if len(cards) != len(self._cards):  # nodes with more cards came
+            more = np.zeros((len(cards) - len(self._cards), self._capacity), np.uint8)
+            self._cards = np.concatenate([self._cards, more])
+        nodes = self._nodes.nodes(self.target, rows, cards)
+        self._cards[:, rows] = cards
+        self._amounts[rows], self._model[rows], self._whole[rows] = nodes.amounts, nodes.model, nodes.whole
 
     def _follow(self) -> None:
         """Take note of which rows changed."""

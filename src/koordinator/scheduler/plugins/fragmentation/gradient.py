@@ -17,9 +17,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE
 from koordinator.scheduler.plugins.fragmentation.demand import Shape
 from koordinator.scheduler.plugins.fragmentation.target import CARDS_MAX, F32, Target
+from koordinator.scheduler.table.columns import Rows
 
 COPIES_WEIGHT = 0.3
 """a. Around 0.2 to 0.3 the most GPU was allocated (benchmarks/packing.py)."""
@@ -28,6 +30,7 @@ CARD_VALUE_WEIGHT = 10.0
 BLOCK_ROWS = 1_024
 """Rows worked out at once: intermediate results stay in the processor's cache."""
 
+_HALF = np.float32(0.5)
 _ENOUGH = 1 - 1e-6
 """An amount divided by itself is less than 1 by rounding, sometimes."""
 
@@ -35,61 +38,87 @@ Cards = npt.NDArray[np.uint8]
 """(slots, rows): free percent, 0 for cards that cannot be given."""
 
 
-class NodeAmounts(msgspec.Struct, frozen=True, eq=False):
+class Nodes(msgspec.Struct, frozen=True, eq=False):
     """Nodes as the gradient sees them; `model` is a row of `Target.weight`."""
 
-    cpu_milli: F32
-    """(rows,)"""
-    memory_bytes: F32
-    """(rows,)"""
+    amounts: F32
+    """(rows, 2 + 3 groups): free milli-cores, free bytes, and the sums of `Target.parts` over the cards"""
     model: npt.NDArray[np.intp]
     """(rows,)"""
     whole: npt.NDArray[np.intp]
     """(rows,): whole free cards"""
-    part_fit: F32
-    """(rows, groups): sum of `Target.part_fit` over the cards"""
-    part_copies: F32
-    """(rows, groups)"""
 
 
-Parts = tuple[F32, F32, npt.NDArray[np.intp]]
+class Taking(msgspec.Struct, frozen=True, eq=False):
+    """What a pod changes on the node that takes it, for one target."""
+
+    shape: Shape
+    of_node: F32
+    """(2 + 3 groups,): added to `Nodes.amounts`, whichever cards it gets."""
+    of_card: F32
+    """(101, 2 + 3 groups): added for each card of which it gets a part, by the card's free percent before."""
+    value_of_card: F32
+    """(101,): by how much less the card is worth then"""
+    card_costs: F64
+    """(101,): as `card_costs` says"""
 
 
-def parts_of(target: Target, cards: Cards) -> Parts:
-    """Return `part_fit`, `part_copies` and `whole` of nodes with these cards (slots, rows)."""
-    fit, copies = target.part_fit[cards].sum(axis=0), target.part_copies[cards].sum(axis=0)
-    return fit, copies, np.count_nonzero(cards == WHOLE, axis=0)
+def nodes_of(target: Target, cpu: I64, memory: I64, model: npt.NDArray[np.intp], cards: Cards) -> Nodes:
+    """Return nodes with these free amounts (rows,), models (rows,) and cards (slots, rows)."""
+    amounts = np.empty((model.size, 2 + target.parts.shape[1]), np.float32)
+    amounts[:, 0], amounts[:, 1] = cpu, memory
+    target.parts.take(cards, axis=0).sum(axis=0, out=amounts[:, 2:])
+    return Nodes(amounts, model, np.count_nonzero(cards == WHOLE, axis=0))
 
 
-def usable(target: Target, nodes: NodeAmounts) -> F32:
+def usable(target: Target, nodes: Nodes) -> F32:
     """Return the GPU percent that an average pod of the target can use: (rows,)."""
-    found = np.empty(nodes.whole.size, np.float32)
-    for start in range(0, found.size, BLOCK_ROWS):
+    count = nodes.whole.size
+    if count <= BLOCK_ROWS:
+        return _usable(target, nodes.amounts, nodes.model, nodes.whole)
+    found = np.empty(count, np.float32)
+    for start in range(0, count, BLOCK_ROWS):
         block = slice(start, start + BLOCK_ROWS)
-        found[block] = _usable(target, nodes, block)
+        found[block] = _usable(target, nodes.amounts[block], nodes.model[block], nodes.whole[block])
     return found
 
 
-def _usable(target: Target, nodes: NodeAmounts, block: slice) -> F32:
+def _usable(target: Target, amounts: F32, model: npt.NDArray[np.intp], whole: npt.NDArray[np.intp]) -> F32:
     # Amounts are whole numbers: half of one more makes nothing suffice for nothing and changes no other comparison.
-    half = np.float32(0.5)
-    reach = np.multiply.outer(nodes.cpu_milli[block] + half, target.per_cpu)
-    np.minimum(reach, np.multiply.outer(nodes.memory_bytes[block] + half, target.per_memory), out=reach)
-    whole = np.minimum(nodes.whole[block], CARDS_MAX)
-    fit = nodes.part_fit[block] + target.whole_fit[whole]
-    even = nodes.part_fit[block] + target.whole_even[whole]
-    copies = nodes.part_copies[block] + target.whole_copies[whole]
-    even *= COPIES_WEIGHT
-    per_reach = even / np.maximum(copies, 1)
+    reaches = (amounts[:, :2] + _HALF)[:, :, np.newaxis] * target.per_amount
+    reach = np.minimum(reaches[:, 0], reaches[:, 1])
+    by_group = target.wholes.take(np.minimum(whole, CARDS_MAX), axis=0)
+    by_group += amounts[:, 2:]
+    groups = target.group_count
+    fit, even, copies = by_group[:, :groups], by_group[:, groups : 2 * groups], by_group[:, 2 * groups :]
     fit *= 1 - COPIES_WEIGHT
-    group = target.group
-    found = per_reach.take(group, axis=1)
+    even *= COPIES_WEIGHT
+    np.maximum(copies, 1, out=copies)
+    np.divide(even, copies, out=copies)
+    by_shape = by_group.reshape(len(by_group), 3, groups).take(target.group, axis=2)
+    found = by_shape[:, 2]
     found *= reach
-    np.minimum(found, even.take(group, axis=1), out=found)
-    found += fit.take(group, axis=1)
+    np.minimum(found, by_shape[:, 1], out=found)
+    found += by_shape[:, 0]
     found *= reach >= _ENOUGH
-    total: F32 = np.einsum("ij,ij->i", found, target.weight[nodes.model[block]])
+    total: F32 = np.einsum("ij,ij->i", found, target.weight.take(model, axis=0))
     return total
+
+
+def taking_of(target: Target, shape: Shape) -> Taking:
+    """Return what a pod of this shape changes."""
+    parts = target.parts
+    of_node = np.zeros(2 + parts.shape[1], np.float32)
+    of_node[:2] = -np.array([shape.cpu_milli, shape.memory_bytes], np.float32)
+    of_card = np.zeros((WHOLE + 1, of_node.size), np.float32)
+    value = np.zeros(WHOLE + 1)
+    if shape.cards and shape.percent == WHOLE:
+        of_node[2:] = shape.cards * (parts[0] - parts[WHOLE])
+    elif shape.cards:
+        left = np.maximum(np.arange(WHOLE + 1) - shape.percent, 0)
+        of_card[:, 2:] = parts[left] - parts
+        value = target.card_value - target.card_value[left]
+    return Taking(shape, of_node, of_card, value.astype(np.float32), card_costs(target, shape.percent))
 
 
 def card_costs(target: Target, percent: int) -> F64:
@@ -112,35 +141,52 @@ def choose_cards(costs: F64, cards: Cards, count: int) -> npt.NDArray[np.intp]:
     return cheapest
 
 
-def costs(target: Target, shape: Shape, nodes: NodeAmounts, cards: Cards, before: F32) -> F32:
-    """Return what a pod costs on each node, in GPU percent: (rows,). `before` is `usable` of the nodes as they are.
+def costs(
+    target: Target, taking: Taking, nodes: Nodes, cards: Cards, before: F32, unknown: Rows
+) -> tuple[F32, F32]:
+    """Return what a pod costs on each node, in GPU percent, and `usable` of the nodes as they are: (rows,) each.
 
-    Nodes on which it does not fit get some number.
+    `before` (rows,) has the latter where it is known, `unknown` are the positions of the others. Nodes on which the pod
+    does not fit get some number.
     """
-    whole, fit, copies = nodes.whole, nodes.part_fit, nodes.part_copies
-    value = np.zeros(before.size, np.float32)
+    after, value = _after(taking, nodes, cards)
+    if unknown.size:  # all at once: for few rows, each step costs as much as for many
+        as_they_are = nodes if unknown.size == before.size else _at(nodes, unknown)
+        found = usable(target, _joined(as_they_are, after))
+        before = before.copy()
+        before[unknown], left = found[: unknown.size], found[unknown.size :]
+    else:
+        left = usable(target, after)
+    lost = before - left
+    lost -= np.float32(taking.shape.gpu_percent)
+    lost += np.float32(CARD_VALUE_WEIGHT * WHOLE) * value
+    return lost, before
+
+
+def _after(taking: Taking, nodes: Nodes, cards: Cards) -> tuple[Nodes, F32]:
+    """Return the nodes with the pod, and by how much less their cards are worth: (rows,)."""
+    shape, whole = taking.shape, nodes.whole
+    amounts = nodes.amounts + taking.of_node
+    value = np.zeros(whole.size, np.float32)
     if shape.cards and shape.percent == WHOLE:
         whole = np.maximum(whole - shape.cards, 0)
-        change = shape.cards * (target.part_fit[0] - target.part_fit[WHOLE])
-        fit = fit + change
-        copies = copies - shape.cards * target.part_copies[WHOLE]
     elif shape.cards:
-        slots = choose_cards(card_costs(target, shape.percent), cards, min(shape.cards, len(cards)))
+        slots = choose_cards(taking.card_costs, cards, min(shape.cards, len(cards)))
         for slot in slots:
             old = cards[slot, np.arange(slot.size)].astype(np.intp)
-            new = np.maximum(old - shape.percent, 0)
-            fit = fit - target.part_fit[old] + target.part_fit[new]
-            copies = copies - target.part_copies[old] + target.part_copies[new]
+            amounts += taking.of_card.take(old, axis=0)
             whole = whole - (old == WHOLE)
-            value += (target.card_value[old] - target.card_value[new]).astype(np.float32)
-    after = NodeAmounts(
-        nodes.cpu_milli - np.float32(shape.cpu_milli),
-        nodes.memory_bytes - np.float32(shape.memory_bytes),
-        nodes.model,
-        whole,
-        fit,
-        copies,
+            value += taking.value_of_card.take(old)
+    return Nodes(amounts, nodes.model, whole), value
+
+
+def _at(nodes: Nodes, rows: Rows) -> Nodes:
+    return Nodes(nodes.amounts.take(rows, axis=0), nodes.model.take(rows), nodes.whole.take(rows))
+
+
+def _joined(first: Nodes, second: Nodes) -> Nodes:
+    return Nodes(
+        np.concatenate([first.amounts, second.amounts]),
+        np.concatenate([first.model, second.model]),
+        np.concatenate([first.whole, second.whole]),
     )
-    lost = before - usable(target, after)
-    found: F32 = lost - np.float32(shape.gpu_percent) + np.float32(CARD_VALUE_WEIGHT * WHOLE) * value
-    return found

@@ -19,7 +19,7 @@ from koordinator.scheduler.plugin.framework import (
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
 from koordinator.scheduler.plugins.device_share import request
 from koordinator.scheduler.plugins.device_share.node_device_cache import CardChooser, NodeDeviceCache
-from koordinator.scheduler.plugins.fragmentation import gradient, scarcity
+from koordinator.scheduler.plugins.fragmentation import scarcity
 from koordinator.scheduler.plugins.fragmentation.books import CostBook, GPUNodes
 from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE
 from koordinator.scheduler.plugins.fragmentation.demand import PodDemand
@@ -103,7 +103,7 @@ class FragmentationGradient(PreScorePlugin[PodDemand], ScorePlugin[PodDemand], C
     def score(self, state: PodDemand, rows: Rows) -> Scores:
         costs = self._book.costs(state, rows).astype(np.float64)
         if state.shape.cards:
-            costs += state.shape.gpu_percent * self._prices[self._nodes.models(rows, self._prices.size - 1)]
+            costs += state.shape.gpu_percent * self._prices[self._book.models(rows)]
         return np.rint(-_STEPS * costs).astype(np.int64)
 
     def normalize(self, state: PodDemand, scores: Scores) -> Scores:
@@ -120,7 +120,7 @@ class FragmentationGradient(PreScorePlugin[PodDemand], ScorePlugin[PodDemand], C
         demand = self._nodes.demand(pod)
         if not demand.shape.cards or demand.shape.percent == WHOLE:
             return ()
-        costs = gradient.card_costs(self._target, demand.shape.percent)
+        costs = self._book.taking(demand.shape).card_costs
         cards: npt.NDArray[np.uint8] = self._nodes.cards(np.array([row], np.intp))[:, 0]
         points = np.rint(-_STEPS * costs[cards]).tolist()
         return tuple(int(each) if np.isfinite(each) else _NEVER for each in points)

@@ -21,33 +21,31 @@ CARDS_MAX = 64
 class Target(msgspec.Struct, frozen=True, eq=False):
     """Shapes with equal cards and percent are a group. Amounts of GPU are in percent of a card.
 
-    The last row of `weight` is for nodes that name no model.
+    The last row of `weight` is for nodes that name no model. `parts` and `wholes` have three numbers per group, all of
+    the first before all of the second: the GPU that pods of the group can use, what of it full sets of cards have (of
+    shares all of it), and how many such pods or sets there are.
     """
 
-    per_cpu: F32
-    """(shapes,): 1 / milli-cores"""
-    per_memory: F32
-    """(shapes,): 1 / bytes"""
+    per_amount: F32
+    """(2, shapes): 1 / milli-cores, 1 / bytes"""
     group: npt.NDArray[np.intp]
     """(shapes,)"""
     weight: F32
     """(models + 1, shapes): how often a pod that takes the model has this shape; each row sums up to 1, or is 0."""
-    part_fit: F32
-    """(101, groups): of a card's free percent, what shares of the group can use; 0 for groups of whole cards."""
-    part_copies: F32
-    """(101, groups): how many of such shares fit on the card."""
-    whole_fit: F32
-    """(whole cards, groups): percent on whole free cards, if these are enough for a pod of the group; 0 for shares."""
-    whole_even: F32
-    """(whole cards, groups): of that, what full sets of cards have."""
-    whole_copies: F32
-    """(whole cards, groups): how many such sets there are."""
+    parts: F32
+    """(101, 3 groups): by a card's free percent, for groups of shares; 0 for groups of whole cards."""
+    wholes: F32
+    """(whole free cards, 3 groups): for groups of whole cards, if these are enough for a pod; 0 for shares."""
     card_value: F64
     """(101,): U of `card_values`"""
     card_use: F64
     """(101,): of a card's free percent, what a pod of the target can use on average, whatever the node has besides."""
     by_models: Mapping[Models, float]
     """GPU percent that an average pod asks for, by the models it takes."""
+
+    @property
+    def group_count(self) -> int:
+        return self.parts.shape[1] // 3
 
 
 def target_of(shares: Mapping[PodDemand, float], model_names: Sequence[str]) -> Target:
@@ -74,6 +72,8 @@ def target_of(shares: Mapping[PodDemand, float], model_names: Sequence[str]) -> 
             weight[_rows(models, model_names), number[shape]] += share
     weight /= np.maximum(weight.sum(axis=1, keepdims=True), 1e-12)
     part_fit, part_copies = _parts(groups)
+    per_cpu = _inverse([shape.cpu_milli for shape in shapes])
+    per_memory = _inverse([shape.memory_bytes for shape in shapes])
     use = np.array([by_shape[shape] for shape in shapes])
     group = np.array([groups.index((shape.cards, shape.percent)) for shape in shapes], np.intp)
     share_of = np.bincount(group, use, len(groups)) / max(use.sum(), 1e-12)
@@ -81,13 +81,11 @@ def target_of(shares: Mapping[PodDemand, float], model_names: Sequence[str]) -> 
     card_use = part_fit @ share_of
     card_use[WHOLE] += WHOLE * (single @ share_of)
     return Target(
-        _inverse([shape.cpu_milli for shape in shapes]),
-        _inverse([shape.memory_bytes for shape in shapes]),
+        np.stack([per_cpu, per_memory]),
         group,
         weight.astype(np.float32),
-        part_fit,
-        part_copies,
-        *_wholes(groups),
+        np.hstack([part_fit, part_fit, part_copies]),
+        np.hstack(_wholes(groups)),
         card_values(sizes),
         card_use,
         dict(by_models),
