@@ -255,9 +255,10 @@ class Answers:
         for array in own:
             if isinstance(array, np.ndarray) and array.flags.writeable:
                 per_row += array.itemsize
-        ahead_bytes = 0 if self._lookahead is None else self._lookahead.size_bytes
-        wide_bytes = sum(scorer.size_bytes for scorer in self._wide_scorers)
-        return EVALUATION_BYTES + per_row * self.totals.size + wide_bytes + ahead_bytes
+        size = EVALUATION_BYTES + per_row * self.totals.size
+        for scorer in self._wide_scorers:
+            size += scorer.size_bytes
+        return size if self._lookahead is None else size + self._lookahead.size_bytes
 
     @property
     def is_of_table(self) -> bool:

@@ -15,6 +15,7 @@ Invariants after `__init__` and `update`, for every row of the table:
 * `totals` is `_own` + `_wide_part` where feasible, and `NOT_FEASIBLE` elsewhere.
 """
 
+import functools
 from collections.abc import Hashable
 from typing import Any
 
@@ -32,7 +33,7 @@ from koordinator.scheduler.engine.pick import (
 )
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.wide_answers import WideAnswers
-from koordinator.scheduler.plugin.framework import Plugin, ScorePlugin, Scores, is_pass
+from koordinator.scheduler.plugin.framework import Mask, Plugin, ScorePlugin, Scores, is_pass
 from koordinator.scheduler.plugin.status import SUCCESS, unresolvable
 from koordinator.scheduler.table.columns import LEFT_OUT, NOT_FEASIBLE, Changes, Rows, put
 from koordinator.scheduler.table.nodes import NodeTable
@@ -70,6 +71,8 @@ class Evaluation(WideAnswers):
         self._prepare(pod)
         shared = table.patterns
         self._refused_by, self._codes = shared.nobody_asked, shared.no_codes
+        self._has_refusals = False
+        """Whether these two are its own, and not shared with other evaluations."""
         self._is_feasible = shared.nowhere
         self._own = self.totals = shared.never
         self._wide_part = 0
@@ -98,7 +101,7 @@ class Evaluation(WideAnswers):
         """Ask all plugins about all rows that PreFilter left."""
         table = self._table
         rows, shared = table.rows, table.patterns
-        self._own = np.empty(table.capacity, np.int32)
+        self._own = np.zeros(table.capacity, np.int32)
         if self._allowed is None:
             self._refused_by = shared.nobody_refused
         else:
@@ -195,9 +198,9 @@ class Evaluation(WideAnswers):
         count = 0
         for start in range(0, rows.size, BLOCK_ROWS):
             passing = self._filter(rows[start : start + BLOCK_ROWS], first)
-            if passing.size:
+            if self._local_scorers and passing.size:
                 put(self._own, passing, self._score(passing))
-                count += passing.size
+            count += passing.size
         return count
 
     def _filter(self, rows: Rows, first: int) -> Rows:
@@ -209,10 +212,11 @@ class Evaluation(WideAnswers):
             if is_pass(codes):
                 continue
             refused = codes != 0
-            if refused.any():
+            if np.count_nonzero(refused):
                 self._have_refusals()
-                self._refused_by[rows[refused]] = index + 1
-                self._codes[rows[refused]] = codes[refused]
+                out = rows[refused]
+                self._refused_by[out] = index + 1
+                self._codes[out] = codes[refused]
                 rows = rows[~refused]
                 if rows.size == 0:
                     break
@@ -220,8 +224,9 @@ class Evaluation(WideAnswers):
 
     def _have_refusals(self) -> None:
         """From here on, refusals are this evaluation's own."""
-        if not self._refused_by.flags.writeable:
+        if not self._has_refusals:
             self._refused_by, self._codes = self._refused_by.copy(), self._codes.copy()
+            self._has_refusals = True
 
     def _score(self, rows: Rows) -> Scores:
         total: Scores = np.zeros(rows.size, np.int64)
@@ -377,10 +382,9 @@ class Evaluation(WideAnswers):
         first = self._first_reader(changes.kinds)
         rows: Rows = changes.rows
         refused_by = self._refused_by.take(rows)
-        was_passing = not refused_by.any()
+        was_passing = not np.count_nonzero(refused_by)
         if not was_passing:
-            # A refusal by an earlier filter stands: that one reads nothing that changed.
-            rows = rows[(refused_by == 0) | ((refused_by > first) & (refused_by < LEFT_OUT))]
+            rows = rows[_asked_again(first).take(refused_by)]
             self._have_refusals()
             self._refused_by[rows] = 0
             self._codes[rows] = 0
@@ -398,18 +402,18 @@ class Evaluation(WideAnswers):
         """Bring feasibility and totals up to date: local answers changed on `touched`, plugins in `stale`
         have other answers everywhere."""
         rows = touched
-        if any(plugin.name in stale for plugin in self._profile.filters):
+        if stale and any(plugin.name in stale for plugin in self._profile.filters):
             rows = np.flatnonzero(self._refused_by < LEFT_OUT)
-        newly = touched[self._refused_by[touched] == 0]
+        newly = touched[self._refused_by.take(touched) == 0]
         # Scans of the whole table are for stale plugins only: after a placement, `touched` is a single row.
         everywhere = np.flatnonzero(self._refused_by == 0) if stale else newly
         for wide in self._wide_filters:
             self._ask_filter(wide, everywhere if wide.plugin.name in stale else newly)
         renormalise = self._update_feasible(rows)
-        moves = not (stale or renormalise) and newly.size > 0 and bool(self._is_feasible.take(newly).all())
+        stays = not (stale or renormalise) and newly.size > 0
         for scorer in self._wide_scorers:
             name = scorer.plugin.name
-            if moves and scorer.plugin.normalizes_by_highest:
+            if stays and scorer.plugin.normalizes_by_highest and self._is_feasible.take(newly).all():
                 renormalise |= self._move(scorer, newly)
             else:
                 renormalise |= self._ask_scorer(scorer, everywhere if name in stale else newly)
@@ -419,6 +423,15 @@ class Evaluation(WideAnswers):
             self._normalise()
         else:
             self._total(touched)
+
+
+@functools.cache
+def _asked_again(first: int) -> Mask:
+    """Return by `refused_by` (256,) whether a row is looked at again after changes that no filter before position
+    `first` reads: a refusal by one of those stands."""
+    found = np.zeros(256, np.bool_)
+    found[0] = found[first + 1 : LEFT_OUT] = True
+    return found
 
 
 def _set_member(names: set[str], name: str, is_member: bool) -> None:

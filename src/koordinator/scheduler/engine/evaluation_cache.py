@@ -147,10 +147,7 @@ class EvaluationCache:
         self._again = _Segment()
         self._ghosts: OrderedDict[int, object] = OrderedDict()
         """By the hash of the key: one that shares it with another is kept too soon, which does no harm."""
-        self._last: Evaluation | None = None
-        self._last_key: Hashable = None
-        self._is_again = False
-        """Whether the last one was asked for before, and belongs to those."""
+        self._last: _Kept | None = None
         self.hit_count = 0
         self.miss_count = 0
 
@@ -163,46 +160,50 @@ class EvaluationCache:
             self.miss_count += 1
             return evaluate(profile, self._table, pod)
         key = (profile.name, class_key, profile.live_key(pod))
-        if self._last is not None and key == self._last_key:
+        last = self._last
+        if last is not None and key == last.key:
             # Pods of a kind follow each other: neither order nor size have to be seen to for each of them.
             self.hit_count += 1
-            self._is_again = True
-            self._last.update(pod)
-            return self._last
+            last.is_again = True
+            last.evaluation.update(pod)
+            return last.evaluation
         self._put_away()
-        known = self._taken_out(key)
+        known = self._again.pop(key) or self._once.pop(key)
         if known is None:
             self.miss_count += 1
             evaluation = evaluate(profile, self._table, pod)
-            self._is_again = self._ghosts.pop(hash(key), _NO_GHOST) is not _NO_GHOST
-            self._segment.put(key, evaluation, evaluation.size_bytes)
+            is_again = self._ghosts.pop(hash(key), _NO_GHOST) is not _NO_GHOST
+            self._last = _Kept(key, evaluation, self._again if is_again else self._once)
+            self._last.put()
             self._drop_oldest()
-        else:
-            self.hit_count += 1
-            evaluation = known[0]
-            evaluation.update(pod)
-            self._is_again = True
-            self._segment.put(key, *known)
-        self._last, self._last_key = evaluation, key
-        return evaluation
-
-    def _taken_out(self, key: Hashable) -> "_Kept | None":
-        return self._again.pop(key) or self._once.pop(key)
-
-    @property
-    def _segment(self) -> "_Segment":
-        return self._again if self._is_again else self._once
+            return evaluation
+        self.hit_count += 1
+        known.evaluation.update(pod)
+        known.segment = self._again
+        known.put()
+        self._last = known
+        return known.evaluation
 
     def _put_away(self) -> None:
         """Note that the last one grew or shrank while it was in use, and was asked for again, perhaps."""
         last = self._last
-        if last is not None and self._taken_out(self._last_key):
-            self._segment.put(self._last_key, last, last.size_bytes)
-            self._drop_oldest()
+        if last is None:
+            return
+        size_bytes = last.evaluation.size_bytes
+        if last.is_again and last.segment is self._once:
+            self._once.pop(last.key)
+            last.segment, last.size_bytes = self._again, size_bytes
+            last.put()
+        elif size_bytes != last.size_bytes:
+            last.resize(size_bytes)
+        else:
+            return
+        self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         """Keep within the limits; the newest stays however large it is."""
         once, again, bytes_max = self._once, self._again, self._bytes_max
+        is_newest_again = self._last is not None and self._last.segment is again
         if bytes_max is None:
             bytes_max = min(BYTES_MAX, BYTES_LEAST + BYTES_PER_NODE * self._table.node_count)
         while len(self) > 1:
@@ -211,7 +212,7 @@ class EvaluationCache:
                 key = once.drop_oldest()
             elif once.size_bytes + again.size_bytes > bytes_max or len(self) > self._classes_max:
                 # Of the newest, nothing but itself is left in its segment.
-                key = (again if len(again.kept) > self._is_again else once).drop_oldest()
+                key = (again if len(again.kept) > is_newest_again else once).drop_oldest()
             else:
                 return
             self._ghosts[hash(key)] = None
@@ -220,8 +221,6 @@ class EvaluationCache:
 
 
 _NO_GHOST = object()
-_Kept = tuple[Evaluation, int]
-"""With its size in bytes."""
 
 
 class _Segment:
@@ -231,19 +230,33 @@ class _Segment:
         self.kept: OrderedDict[Hashable, _Kept] = OrderedDict()
         self.size_bytes = 0
 
-    def put(self, key: Hashable, evaluation: Evaluation, size_bytes: int) -> None:
-        """Put it in as the newest; it is not there yet."""
-        self.kept[key] = evaluation, size_bytes
-        self.size_bytes += size_bytes
-
-    def pop(self, key: Hashable) -> _Kept | None:
+    def pop(self, key: Hashable) -> "_Kept | None":
         found = self.kept.pop(key, None)
         if found is not None:
-            self.size_bytes -= found[1]
+            self.size_bytes -= found.size_bytes
         return found
 
     def drop_oldest(self) -> Hashable:
         """Return the key of what is kept no more."""
-        key, (_, size_bytes) = self.kept.popitem(last=False)
-        self.size_bytes -= size_bytes
+        key, found = self.kept.popitem(last=False)
+        self.size_bytes -= found.size_bytes
         return key
+
+
+class _Kept:
+    """An evaluation with its key, its size, and where it is kept. `is_again`: it was asked for once more since."""
+
+    __slots__ = ("evaluation", "is_again", "key", "segment", "size_bytes")
+
+    def __init__(self, key: Hashable, evaluation: Evaluation, segment: _Segment) -> None:
+        self.key, self.evaluation, self.segment = key, evaluation, segment
+        self.size_bytes, self.is_again = evaluation.size_bytes, False
+
+    def put(self) -> None:
+        """Put it in as the newest; it is not there yet."""
+        self.segment.kept[self.key] = self
+        self.segment.size_bytes += self.size_bytes
+
+    def resize(self, size_bytes: int) -> None:
+        self.segment.size_bytes += size_bytes - self.size_bytes
+        self.size_bytes = size_bytes

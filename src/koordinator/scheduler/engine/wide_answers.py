@@ -72,9 +72,9 @@ class WideAnswers(Answers):
         for wide in self._wide_filters:
             now &= at(wide.codes, rows) == 0
         before = at(self._is_feasible, rows)
-        gained = int(np.count_nonzero(now)) - int(np.count_nonzero(before))
-        if gained == 0 and np.array_equal(now, before):
+        if not np.count_nonzero(now != before):
             return False
+        gained = int(np.count_nonzero(now)) - int(np.count_nonzero(before))
         if not self._is_feasible.flags.writeable:  # shared with other evaluations until it differs
             self._is_feasible = self._is_feasible.copy()
         put(self._is_feasible, rows, now)
@@ -99,11 +99,13 @@ class WideAnswers(Answers):
                 same += scorer.weight * final
             else:
                 part = scorer.weight * final if part is None else part + scorer.weight * final
-        self._wide_part = same
-        if part is not None:
+        if part is None:
+            self._wide_part = same
+        else:
             part += same
-            self._wide_part = np.zeros(self.totals.size, np.int32)
-            put(self._wide_part, rows, part)
+            if isinstance(self._wide_part, int):
+                self._wide_part = np.zeros(self.totals.size, np.int32)
+            put(self._wide_part, rows, part)  # nobody reads those of other rows
         if self._lookahead is not None:
             self._lookahead.top.forget()  # all totals change at once: following each would cost more than a new search
         if self.totals.flags.writeable:

@@ -206,7 +206,7 @@ class NodeResourcesFit(
 
     def filter_ahead(self, state: FitState, rows: Rows, ahead: int | I64) -> ReasonCodes:
         copies = ahead + 1
-        if self._fits_everywhere(state, rows, copies):
+        if state.checks_cpu_and_memory and self._fits_everywhere(state, rows, copies):
             return passes(rows)
         masks = short_of(self.handle.table, state.checked, rows, copies)
         return passes(rows) if masks is None else self._codes(state, masks)
@@ -230,13 +230,11 @@ class NodeResourcesFit(
         return _combination_codes(masks, state.combinations)
 
     def _fits_everywhere(self, state: FitState, rows: Rows, copies: Copies) -> bool:
-        """Most often yes: worth a glance at all of it before looking what is short."""
+        """Most often yes: worth a glance at both resources together before looking what is short."""
         table = self.handle.table
-        if (at(table.free_pods, rows) < copies).any():
+        if np.count_nonzero(at(table.free_pods, rows) < copies):
             return False
-        if state.checks_cpu_and_memory:
-            return not (at(table.free[:2], rows) < state.checked_amounts * copies).any()
-        return not any((at(table.free[c], rows) < amount * copies).any() for c, amount in state.checked)
+        return not np.count_nonzero(at(table.free[:2], rows) < state.checked_amounts * copies)
 
     def refusal(self, state: FitState, code: int) -> Status:
         mask = code
@@ -338,16 +336,16 @@ def short_of(
     masks: I64 | None = None
     free_pods = at(table.free_pods, rows)
     is_full = free_pods < copies
-    if is_full.any():
-        masks = is_full.astype(np.int64) * _PODS_BIT
+    if np.count_nonzero(is_full):
+        masks = is_full * np.int64(_PODS_BIT)
+    free, allocatable = table.free, table.allocatable
     for position, (column, amount) in enumerate(checked):
-        short = at(table.free[column], rows) < amount * copies
-        if not short.any():
+        short = at(free[column], rows) < amount * copies
+        if not np.count_nonzero(short):
             continue
-        if masks is None:
-            masks = np.zeros(rows.size, np.int64)
-        masks |= short.astype(np.int64) << (_FIRST_RESOURCE_BIT + position)
-        masks |= short & (amount > at(table.allocatable[column], rows))
+        bits = short * np.int64(1 << (_FIRST_RESOURCE_BIT + position))
+        masks = bits if masks is None else masks | bits
+        masks |= short & (amount > at(allocatable[column], rows))
     return masks
 
 

@@ -159,7 +159,7 @@ class DeviceVerdict(msgspec.Struct, frozen=True, eq=False):
     @property
     def is_pass(self) -> bool:
         """Return whether all rows are known to pass."""
-        return not (self.short_of.any() or self.has_none.any() or self.is_open.any())
+        return not any(map(np.count_nonzero, (self.short_of, self.has_none, self.is_open)))
 
 
 def judge(
@@ -173,7 +173,9 @@ def judge(
     is_open = np.zeros(rows.size, np.bool_)
     for position, each in enumerate(demand.types, 1):
         of_type = columns.by_type[each.device_type]
-        has_none[(at(of_type.count, rows) == 0) & (has_none == 0)] = position
+        lacks = at(of_type.count, rows) == 0
+        if np.count_nonzero(lacks):
+            has_none[lacks & (has_none == 0)] = position
         needs = of_type.bits_of(each.needs)
         if needs is None:
             # No device offers it: where there is a healthy one, that is not checked (4.2).
@@ -187,8 +189,10 @@ def judge(
         if demand.is_whole_gpus and each.device_type == DeviceType.GPU:
             is_open |= _is_partitioned(columns, of_type, each.wanted, partitions, rows)
         is_short, is_unknown = _short(of_type, each.wanted, rows, ahead)
-        is_open |= is_unknown
-        short_of[is_short & (short_of == 0)] = position
+        if is_unknown is not None:
+            is_open |= is_unknown
+        if np.count_nonzero(is_short):
+            short_of[is_short & (short_of == 0)] = position
     return DeviceVerdict(short_of, has_none, is_open & (has_none == 0))
 
 
@@ -202,22 +206,25 @@ def _fits(of_type: DeviceTypeColumns, amounts: Mapping[str, int], rows: Rows) ->
     return found
 
 
-def _short(of_type: DeviceTypeColumns, wanted: PerDevice, rows: Rows, ahead: int | I64) -> tuple[Mask, Mask]:
+def _short(
+    of_type: DeviceTypeColumns, wanted: PerDevice, rows: Rows, ahead: int | I64
+) -> tuple[Mask, Mask | None]:
     """Rows with too few devices that have enough left; and rows where that cannot be foreseen, as it depends on which
-    devices the pods before would get."""
-    unknown = np.zeros(rows.size, np.bool_)
+    devices the pods before would get (None: nowhere)."""
     if isinstance(ahead, int) and ahead == 0:
-        return np.count_nonzero(_fits(of_type, wanted.amounts, rows), axis=0) < wanted.count, unknown
+        fits = _fits(of_type, wanted.amounts, rows)
+        if wanted.count == 1:
+            return ~np.logical_or.reduce(fits, axis=0), None
+        return np.count_nonzero(fits, axis=0) < wanted.count, None
     copies: I64 | None = None
     for name, amount in wanted.amounts.items():
         each = at(of_type.free(name), rows) // amount
         copies = each if copies is None else np.minimum(copies, each)
     assert copies is not None, "a pod asks for something"
     if wanted.count == 1:
-        return copies.sum(axis=0) <= ahead, unknown
+        return copies.sum(axis=0) <= ahead, None
     left = np.count_nonzero(copies, axis=0) - ahead * wanted.count
-    unknown |= (copies > 1).any(axis=0)
-    return left < wanted.count, unknown & (np.asarray(ahead) > 0)
+    return left < wanted.count, (copies > 1).any(axis=0) & (np.asarray(ahead) > 0)
 
 
 def _is_partitioned(
@@ -241,9 +248,9 @@ def refusals(
     for position, each in enumerate(demand.types, 1):
         has_none = found.has_none == position
         is_short = (found.short_of == position) & (found.has_none == 0) & ~found.is_open
-        if has_none.any():
+        if np.count_nonzero(has_none):
             texts[unresolvable(insufficient(each.device_type))] = has_none
-        if not is_short.any():
+        if not np.count_nonzero(is_short):
             continue
         generic = unschedulable(insufficient(each.device_type))
         if each.device_type == DeviceType.GPU and not (each.wanted.is_shared and each.wanted.count > 1):

@@ -5,7 +5,7 @@ without a device are not healthy and offer nothing. Amounts are in base units (p
 that a pod can ask for.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -42,6 +42,7 @@ class DeviceTypeColumns:
         self._table, self._type = table, device_type
         self._names = frozenset(NAMES_BY_TYPE[device_type])
         self._amounts: dict[str, _Amounts] = {}
+        self._bits: dict[tuple[str, ...], int] = {}
         self._slots = 1
         self._count = self._add("count", np.int32, is_per_slot=False)
         self._common = self._add("common", np.int64, is_per_slot=False, fill=-1)
@@ -105,13 +106,11 @@ class DeviceTypeColumns:
         values: I64 = self._amounts[name].free_sum.values
         return values
 
-    def bits_of(self, names: Iterable[str]) -> int | None:
+    def bits_of(self, names: tuple[str, ...]) -> int | None:
         """Return a set of resources in the terms of `common`; None when no device offers one of them."""
-        bits = 0
-        for name in names:
-            if name not in self._amounts:
-                return None
-            bits |= 1 << self._amounts[name].bit
+        bits = self._bits.get(names)
+        if bits is None and all(name in self._amounts for name in names):
+            bits = self._bits[names] = sum(1 << self._amounts[name].bit for name in names)
         return bits
 
     # Writing

@@ -2,6 +2,7 @@
 5.3."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,7 @@ from koordinator.api.quantity import RawQuantity
 from koordinator.scheduler.plugins.device_share.request import LENT, Amounts, is_owned
 
 AmountsByMinor = Mapping[int, Mapping[str, int]]
+NOTHING: Mapping[Any, Any] = {}
 
 
 class DeviceEntry(msgspec.Struct, frozen=True):
@@ -71,7 +73,7 @@ class VisibleDevice(msgspec.Struct, frozen=True):
     """A device that a pod may get, and what is left of it."""
 
     entry: DeviceEntry
-    free: Amounts
+    free: Mapping[str, int]
     is_used: bool
 
     @property
@@ -241,10 +243,13 @@ def visible_device(
     node: NodeDevices, device_type: str, entry: DeviceEntry, limits: DeviceLimits
 ) -> VisibleDevice:
     """Return what a pod may have of one device."""
-    used = node.used.get(device_type, {}).get(entry.minor, {})
-    back = limits.given_back.get(device_type, {}).get(entry.minor, {})
-    held = {name: max(0, amount - back.get(name, 0)) for name, amount in used.items()}
-    cap = limits.required.get(device_type, {}).get(entry.minor, {})
-    free = {name: max(0, total - held.get(name, 0)) for name, total in entry.total.items()}
-    free = {name: min(amount, cap.get(name, amount)) for name, amount in free.items()}
+    minor = entry.minor
+    held: Mapping[str, int] = node.used.get(device_type, NOTHING).get(minor, NOTHING)
+    if limits.given_back and (back := limits.given_back.get(device_type, NOTHING).get(minor)):
+        held = {name: max(0, amount - back.get(name, 0)) for name, amount in held.items()}
+    free: Mapping[str, int] = entry.total
+    if held:
+        free = {name: max(0, total - held.get(name, 0)) for name, total in free.items()}
+    if limits.required and (cap := limits.required.get(device_type, NOTHING).get(minor)):
+        free = {name: min(amount, cap.get(name, amount)) for name, amount in free.items()}
     return VisibleDevice(entry, free, is_owned(held))

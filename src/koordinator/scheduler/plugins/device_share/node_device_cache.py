@@ -23,6 +23,7 @@ from koordinator.scheduler.plugins.device_share.allocate import PodDevices
 from koordinator.scheduler.plugins.device_share.columns import DeviceColumns
 from koordinator.scheduler.plugins.device_share.inventory import (
     NO_LIMITS,
+    NOTHING,
     AmountsByMinor,
     Held,
     NodeDevices,
@@ -33,7 +34,7 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     visible_device,
     with_lent,
 )
-from koordinator.scheduler.plugins.device_share.node_device_record import NOTHING, NodeDeviceRecord
+from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
 from koordinator.scheduler.table.columns import RowChange
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 import msgspec
 
 from koordinator.api import labels
-from koordinator.scheduler.plugins.device_share.inventory import Held, NodeDevices
+from koordinator.scheduler.plugins.device_share.inventory import NOTHING, Held, NodeDevices
 from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, left_of
 
 NO_DEVICES = NodeDevices()
-NOTHING: Mapping[str, int] = {}
 
 
 class NodeDeviceRecord:

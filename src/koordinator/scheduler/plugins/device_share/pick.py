@@ -155,7 +155,9 @@ def _resource_score(strategy: DeviceScoringStrategy, used: int, capacity: int) -
 
 
 def type_score(
-    strategy: DeviceScoringStrategy, request: Mapping[str, int], devices: Iterable[tuple[Amounts, Amounts]]
+    strategy: DeviceScoringStrategy,
+    request: Mapping[str, int],
+    devices: Iterable[tuple[Mapping[str, int], Mapping[str, int]]],
 ) -> int:
     """Score of all devices of a type on a node, each as (total, free), with one device's request added."""
     total: Amounts = {}

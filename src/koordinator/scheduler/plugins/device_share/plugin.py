@@ -250,16 +250,17 @@ class DeviceShare(
         columns, demand = self.cache.columns, state.demand
         state.follow(self.cache.kinds)
         found = bulk.judge(columns, demand, state.kinds.partitions, rows, ahead)
-        if found.is_pass and not state.kind_codes.any():
+        has_kind_codes = np.count_nonzero(state.kind_codes) > 0
+        if found.is_pass and not has_kind_codes:
             return passes(rows)
         codes = np.zeros(rows.size, np.uint16)
         for status, is_meant in bulk.refusals(columns, demand, found, rows).items():
             codes[is_meant] = state.code_of(status)
         is_open = found.is_open
-        if state.kind_codes.any():
+        if has_kind_codes:
             by_kind = state.kind_codes[at(columns.kind, rows)]
             codes, is_open = np.where(by_kind > 0, by_kind, codes), is_open & (by_kind == 0)
-        if is_open.any():
+        if np.count_nonzero(is_open):
             is_now = is_open & (np.asarray(ahead) == 0)
             codes[is_open & ~is_now] = _NOT_FORESEEN
             for index in np.flatnonzero(is_now).tolist():

@@ -58,6 +58,8 @@ class FragmentationGradient(PreScorePlugin[PodDemand], ScorePlugin[PodDemand], C
         self._made_of: tuple[int, int] = (-1, 0)
         """The version of the workload and the number of models that the target was made of."""
         self._book = CostBook(handle.table, self._nodes, target_of({}, ()))
+        self._card_points: dict[int, list[int]] = {}
+        """Points of a card by its free percent, for pods of so many percent; of this book."""
         self._prices: F64 = np.zeros(1)
         self._priced_at = -PRICED_CHANGES
         self._epoch = 0
@@ -78,6 +80,7 @@ class FragmentationGradient(PreScorePlugin[PodDemand], ScorePlugin[PodDemand], C
         if made_of != self._made_of or not self._book.is_current:
             self._made_of = made_of
             self._book = CostBook(self._table, self._nodes, target_of(self._workload.shares, names))
+            self._card_points = {}
             self._priced_at = -PRICED_CHANGES
         if self._table.changes.sequence - self._priced_at >= PRICED_CHANGES:
             self._priced_at = self._table.changes.sequence
@@ -120,10 +123,13 @@ class FragmentationGradient(PreScorePlugin[PodDemand], ScorePlugin[PodDemand], C
         demand = self._nodes.demand(pod)
         if not demand.shape.cards or demand.shape.percent == WHOLE:
             return ()
-        costs = self._book.taking(demand.shape).card_costs
+        points = self._card_points.get(demand.shape.percent)
+        if points is None:
+            costs = self._book.taking(demand.shape).card_costs
+            points = [int(each) if np.isfinite(each) else _NEVER for each in np.rint(-_STEPS * costs)]
+            self._card_points[demand.shape.percent] = points
         cards: npt.NDArray[np.uint8] = self._nodes.cards(np.array([row], np.intp))[:, 0]
-        points = np.rint(-_STEPS * costs[cards]).tolist()
-        return tuple(int(each) if np.isfinite(each) else _NEVER for each in points)
+        return tuple([points[free] for free in cards.tolist()])
 
 
 _NEVER = -(1 << 60)

@@ -45,7 +45,7 @@ class Target(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def group_count(self) -> int:
-        return self.parts.shape[1] // 3
+        return int(self.parts.shape[1]) // 3
 
 
 def target_of(shares: Mapping[PodDemand, float], model_names: Sequence[str]) -> Target:

@@ -200,7 +200,7 @@ class LoadAwareScheduling(
         room = at((self._prod_room if state.is_prod else self._room).values, rows)
         over = room < state.amounts * (ahead + 1)
         codes: ReasonCodes | None = None
-        if over.any():
+        if np.count_nonzero(over):
             first = over.argmax(axis=0)
             codes = np.where(over.any(axis=0), _FIRST_OVER_CODE + 2 * first, 0).astype(np.uint16)
         if codes is not None:
@@ -208,7 +208,7 @@ class LoadAwareScheduling(
             codes[(codes != 0) & at(is_aggregated.values, rows)] += 1
         if self.policy.args.filter_expired_node_metrics:
             is_expired = at(self._is_expired.values, rows)
-            if is_expired.any():
+            if np.count_nonzero(is_expired):
                 is_judged = at((self._prod_is_judged if state.is_prod else self._is_judged).values, rows)
                 codes = np.zeros(rows.size, np.uint16) if codes is None else codes
                 passes_expired = self.policy.args.enable_schedule_when_node_metrics_expired
