@@ -13,7 +13,7 @@ from rich.console import Console
 
 from koordinator.api import readable
 from koordinator.cli import logs
-from koordinator.cli.explain_sources import read_config
+from koordinator.cli.scheduler_config import read_config
 from koordinator.cli.tables import console, print_document, table_of
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
