@@ -16,7 +16,7 @@ from koordinator.api.core import Pod
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.scalars import ScalarError
 from koordinator.cli import logs
-from koordinator.cli.explain_sources import read_config
+from koordinator.cli.scheduler_config import read_config
 from koordinator.cli.simulate_descheduling import descheduler_config
 from koordinator.cluster import connect, errors
 from koordinator.cluster.kube import KubeCluster
