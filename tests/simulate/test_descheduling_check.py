@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from koordinator.cli import main as cli
-from koordinator.cli.explain_sources import read_config
+from koordinator.cli.scheduler_config import read_config
 from koordinator.descheduler import configuration
 from koordinator.descheduler.plugins.built_in import installed_plugins
 from koordinator.simulate import descheduling as plans

@@ -50,7 +50,7 @@ class Nodes(msgspec.Struct, frozen=True, eq=False):
 
 
 class Taking(msgspec.Struct, frozen=True, eq=False):
-    """What a pod changes on the node that takes it, for one target."""
+    """The change that a pod of a shape makes on the node that takes it, for one target."""
 
     shape: Shape
     of_node: F32
