@@ -396,18 +396,3 @@ def test_pods_that_ignore_reservations_take_what_owners_do_not_use() -> None:
         assert used_by(world, "free") == ""
 
     play(story)
-
-
-def test_a_reservation_whose_template_names_a_gang_is_placed_by_itself() -> None:
-    async def story(world: World) -> None:
-        world.nodes(1, cpu="4")
-        room = reservation("room")
-        room["spec"]["template"]["metadata"] = {
-            "labels": {"pod-group.scheduling.sigs.k8s.io": "gang"},
-            "annotations": {"gang.scheduling.koordinator.sh/min-available": "2"},
-        }
-        put_reservation(world, room)
-        await world.settle(5)
-        assert status_of(world, "room").get("phase") == "Available", status_of(world, "room")
-
-    play(story)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from koordinator.api import labels
 from koordinator.scheduler.config import default_plugins
@@ -11,9 +12,9 @@ from tests.scheduler.reservation.test_plugin import Json, node_of, put_reservati
 from tests.scheduler.world import World, play, pod
 
 
-def config(**args: Any) -> SchedulerConfig:
+def config(plugin: str = "Reservation", **args: Any) -> SchedulerConfig:
     shipped = default_plugins.shipped_profile()
-    own = PluginConfig(name="Reservation", args=args)
+    own = PluginConfig(name=plugin, args=args)
     return SchedulerConfig(
         profiles=[msgspec.structs.replace(shipped, plugin_config=[*shipped.plugin_config, own])]
     )
@@ -57,7 +58,8 @@ def test_a_reservation_evicts_less_important_pods_and_gets_their_room_before_oth
     play(story, PREEMPTS)
 
 
-def test_room_is_not_made_unless_the_arguments_say_so() -> None:
+@pytest.mark.parametrize("settings", [config(), config("Coscheduling", enablePreemption=True)])
+def test_room_is_not_made_unless_the_arguments_say_so(settings: SchedulerConfig) -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="4")
         world.api.put("Pod", runs("low"))
@@ -66,7 +68,7 @@ def test_room_is_not_made_unless_the_arguments_say_so() -> None:
         await world.settle(15)
         assert names(world) == {"low"}
 
-    play(story)
+    play(story, settings)
 
 
 def test_pods_that_must_not_be_preempted_stay() -> None:

@@ -11,8 +11,6 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.scalars import ScalarError
 
-CREATED_BY = "koord-descheduler"
-
 Wire = dict[str, Any]
 
 
@@ -27,7 +25,7 @@ def reservation(job: PodMigrationJob, pod: Wire, now_s: float, without_claims: b
     metadata, spec = _member(given, "metadata"), _member(given, "spec")
     metadata["name"] = metadata.get("name") or job.metadata.uid
     own_labels = _member(metadata, "labels")
-    own_labels[labels.CREATED_BY] = CREATED_BY
+    own_labels[labels.CREATED_BY] = labels.DESCHEDULER
     own_labels[labels.RESERVATION_ORDER] = str(
         round(now_s * 1000)
     )  # which of several goes first: Unix milliseconds

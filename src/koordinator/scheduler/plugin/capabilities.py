@@ -342,6 +342,30 @@ class ReservePodProvider(Plugin[S]):
         """Return the Reservation that a reserve pod stands for."""
 
 
+class ReservePods:
+    """The scheduler's reserve pods as they come, change and go, for those who follow pods; one per scheduler
+    (`Handle.shared`). Followers are told before the queue is."""
+
+    def __init__(self) -> None:
+        self._followers: list[tuple[Callable[[Pod], None], Callable[[Pod], None]]] = []
+
+    @classmethod
+    def of(cls, handle: Handle) -> "ReservePods":
+        return handle.shared(cls, lambda _: cls())
+
+    def follow(self, changed: Callable[[Pod], None], gone: Callable[[Pod], None]) -> None:
+        """Call `changed` with each reserve pod as it is, `gone` when it neither waits nor holds room any more."""
+        self._followers.append((changed, gone))
+
+    def set(self, pod: Pod) -> None:
+        for changed, _ in self._followers:
+            changed(pod)
+
+    def remove(self, pod: Pod) -> None:
+        for _, gone in self._followers:
+            gone(pod)
+
+
 class ReservationFilterPlugin(Plugin[S]):
     """Refuses reservations on a node that passed the filters."""
 

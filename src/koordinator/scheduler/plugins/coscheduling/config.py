@@ -63,13 +63,31 @@ class GangConfig(msgspec.Struct, frozen=True, kw_only=True):
         return ",".join(self.group)
 
 
+OF_RESERVATIONS = "/reservations"
+"""Ends the id of a gang of reserve pods; no name has a slash."""
+
+
 def gang_id_of(pod: Pod) -> str:
-    """`namespace/name` of the pod's gang, empty for none."""
+    """`namespace/name` of the pod's gang, empty for none. Reservations for a gang are a gang of their own."""
     meta = pod.metadata
-    if pod_labels.is_reserve_pod(meta.annotations):
-        return ""  # it holds room for pods to come, which may be members
     name = gang_labels.gang_name(meta.labels, meta.annotations)
-    return f"{meta.namespace}/{name}" if name else ""
+    gang_id = f"{meta.namespace}/{name}" if name else ""
+    if not gang_id or not pod_labels.is_reserve_pod(meta.annotations):
+        return gang_id
+    # What the descheduler reserves is for one member of a gang that runs: its move waits for no others.
+    is_for_move = meta.labels.get(labels.CREATED_BY) == labels.DESCHEDULER
+    return "" if is_for_move else gang_id + OF_RESERVATIONS
+
+
+def is_of_reservations(gang_id: str) -> bool:
+    """Return whether the members of a gang are reserve pods."""
+    return gang_id.endswith(OF_RESERVATIONS)
+
+
+def for_reservations(group: PodGroup) -> PodGroup:
+    """Return a PodGroup as it describes the Reservations for its gang."""
+    named = msgspec.structs.replace(group.metadata, name=group.metadata.name + OF_RESERVATIONS)
+    return msgspec.structs.replace(group, metadata=named)
 
 
 def from_pod(pod: Pod, defaults: GangDefaults) -> GangConfig | None:
@@ -179,6 +197,7 @@ def _configured(
     source: GangSource, gang_id: str, meta: ObjectMeta, defaults: GangDefaults, *, minimum: int, wait_s: float
 ) -> GangConfig:
     annotations, no_groups = meta.annotations, list[str]()
+    suffix = OF_RESERVATIONS if is_of_reservations(gang_id) else ""
     return GangConfig(
         source=source,
         minimum=minimum,
@@ -186,7 +205,8 @@ def _configured(
         mode=gang_labels.mode(annotations),
         match_policy=_match_policy(annotations, defaults),
         wait_s=wait_s if wait_s > 0 else defaults.timeout_s,
-        group=tuple(sorted(_or(no_groups, gang_labels.groups, annotations))) or (gang_id,),
+        group=tuple(sorted(each + suffix for each in _or(no_groups, gang_labels.groups, annotations)))
+        or (gang_id,),
         topology=_or(None, placement.NETWORK_TOPOLOGY_SPEC.read, annotations),
         created=meta.creation_timestamp,
     )

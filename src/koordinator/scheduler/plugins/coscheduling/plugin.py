@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from koordinator.api import labels
 from koordinator.api.core import Pod
+from koordinator.api.reservation import Reservation
 from koordinator.clock import Clock
 from koordinator.scheduler.config.default_plugins import CoschedulingArgs
 from koordinator.scheduler.plugin.capabilities import (
@@ -32,6 +32,7 @@ from koordinator.scheduler.plugin.capabilities import (
     PlacementPlan,
     PostFilterTransformer,
     Quorum,
+    ReservationPreBindPlugin,
     SharedFailure,
 )
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
@@ -238,6 +239,7 @@ class Coscheduling(
     ReservePlugin[GangState | None],
     PermitPlugin[GangState | None],
     PreBindPlugin[GangState | None],
+    ReservationPreBindPlugin[GangState | None],
     PostBindPlugin[GangState | None],
     ControllerProvider[GangState | None],
     ApiProvider[GangState | None],
@@ -470,16 +472,15 @@ class Coscheduling(
     async def pre_bind(
         self, state: GangState | None, pod: PodInfo, node_name: str, patch: PodPatch
     ) -> Status:
-        group_id, count = self.rounds.binding_mark(pod.pod) if gang_id_of(pod.pod) else ("", 0)
-        annotations = pod.pod.metadata.annotations
-        for key, value in (
-            (labels.BIND_GANG_GROUP_ID, group_id),
-            (labels.DEPRECATED_BIND_GANG_GROUP_ID, group_id),
-            (labels.BIND_GANG_MEMBER_COUNT, str(count)),
-            (labels.DEPRECATED_BIND_GANG_MEMBER_COUNT, str(count)),
-        ):
-            if group_id or key in annotations:
-                patch.annotations[key] = value if group_id else None
+        self.gangs.mark(pod.pod, pod.pod.metadata.annotations, patch)
+        return SUCCESS
+
+    async def pre_bind_reservation(
+        self, state: GangState | None, reservation: Reservation, node_name: str, patch: PodPatch
+    ) -> Status:
+        place = self.handle.table.place_of(reservation.metadata.uid)
+        if place is not None:
+            self.gangs.mark(place.pod.pod, reservation.metadata.annotations, patch)
         return SUCCESS
 
     def post_bind(self, pod: PodInfo, node_name: str) -> None:

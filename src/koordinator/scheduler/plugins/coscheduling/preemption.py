@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from koordinator.api import pod_labels
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.prometheus import Histogram, exponential
 from koordinator.scheduler.config.default_plugins import CoschedulingArgs
@@ -132,7 +133,7 @@ class GangPreemption:
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
         """Makes room for the whole job, or for nobody; after that nobody else is asked about a gang."""
         now = self._gangs.round_of(pod.pod) if self._gang_of(pod) is not None else None
-        if self._residents is None:
+        if self._residents is None or pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
             if self._gang_of(pod) is not None and self._is_vacating_for(pod):
                 return PostFilterResult(unresolvable(f"preemption: {PreemptReason.TERMINATING.value}"))
             return PostFilterResult(unschedulable())
@@ -167,7 +168,7 @@ class GangPreemption:
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
         """Return what `post_filter` would do."""
-        if self._residents is None:
+        if self._residents is None or pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
             return Outlook(PostFilterResult(unschedulable()))
         job = self._job_of(pod)
         found, victims = self.decide(job, diagnosis)

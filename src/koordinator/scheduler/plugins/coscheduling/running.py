@@ -5,20 +5,27 @@ There is one of these per scheduler, however many profiles run Coscheduling: a g
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
-from koordinator.api import duration, gang_labels
+from koordinator.api import duration, gang_labels, labels, pod_labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.api.sigs import PodGroup
 from koordinator.prometheus import GaugeReading, Histogram
 from koordinator.scheduler.config.default_plugins import CoschedulingArgs
+from koordinator.scheduler.plugin.capabilities import ReservePods
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugin.handle import JOB_REJECT, RecordKind
+from koordinator.scheduler.plugin.status import PodPatch
 from koordinator.scheduler.plugins.coscheduling import config
-from koordinator.scheduler.plugins.coscheduling.config import GangDefaults, GangSource, gang_id_of
+from koordinator.scheduler.plugins.coscheduling.config import (
+    GangDefaults,
+    GangSource,
+    gang_id_of,
+    is_of_reservations,
+)
 from koordinator.scheduler.plugins.coscheduling.events import (
     Begin,
     Effect,
@@ -62,19 +69,14 @@ class RunningGangs:
         """Gang and what is wrong with its description → where it says so, to be told."""
         self._has_complaints = asyncio.Event()
         self._infos: dict[str, PodInfo] = {}
+        self._pod_groups: dict[str, PodGroup] = {}
         self._tired: set[str] = set()
         """Groups whose members waited in vain until their time was up: without a rest they would take the room back
         that they gave to others."""
         self._round_began_s = 0.0
         handle.watch(Watch(Pod, self._pod_added, self._pod_updated, self._pod_deleted))
-        handle.watch(
-            Watch(
-                PodGroup,
-                self._group_added,
-                self._group_updated,
-                lambda group: self._carry_out(self.rounds.on_pod_group_delete(group)),
-            )
-        )
+        handle.watch(Watch(PodGroup, self._group_added, self._group_updated, self._group_deleted))
+        ReservePods.of(handle).follow(self._reserve_pod_set, self._reserve_pod_gone)
         self._cycle_duration = Histogram(
             "scheduler_gang_schedule_cycle_duration_seconds",
             "How long gang groups were tried member by member, by how it ended and how many were tried.",
@@ -192,12 +194,44 @@ class RunningGangs:
         self._infos.pop(key_of(pod), None)
         self._carry_out(self.rounds.on_pod_delete(pod))
 
+    def _reserve_pod_set(self, pod: Pod) -> None:
+        gang_id = gang_id_of(pod)
+        if gang_id and self.rounds.cache.get(gang_id) is None:
+            group = self._pod_groups.get(gang_id.removesuffix(config.OF_RESERVATIONS))
+            if group is not None:
+                self._group_set(config.for_reservations(group), self.rounds.on_pod_group_add)
+        old = self.pod(key_of(pod))
+        if old is None:
+            self._pod_added(pod)
+        else:
+            self._pod_updated(old, pod)
+
+    def _reserve_pod_gone(self, pod: Pod) -> None:
+        self._pod_deleted(self.pod(key_of(pod)) or pod)
+
+    def _of_reservations(self, group: PodGroup) -> PodGroup | None:
+        """Return the description of the Reservations for a PodGroup's gang; None when there are none."""
+        found = config.for_reservations(group)
+        return found if self.rounds.cache.get(found.key) is not None else None
+
+    def _group_deleted(self, group: PodGroup) -> None:
+        self._pod_groups.pop(group.key, None)
+        self._carry_out(self.rounds.on_pod_group_delete(group))
+        if (reservations := self._of_reservations(group)) is not None:
+            self._carry_out(self.rounds.on_pod_group_delete(reservations))
+
     def _group_added(self, group: PodGroup) -> None:
+        self._pod_groups[group.key] = group
         self._group_set(group, self.rounds.on_pod_group_add)
+        if (reservations := self._of_reservations(group)) is not None:
+            self._group_set(reservations, self.rounds.on_pod_group_add)
         self._complain(group.key, group, config.problems_of_group(group))
 
     def _group_updated(self, old: PodGroup, group: PodGroup) -> None:
+        self._pod_groups[group.key] = group
         self._group_set(group, self.rounds.on_pod_group_update)
+        if (reservations := self._of_reservations(group)) is not None:
+            self._group_set(reservations, self.rounds.on_pod_group_update)
         if old.metadata.annotations != group.metadata.annotations:
             self._complain(group.key, group, config.problems_of_group(group))
 
@@ -228,6 +262,8 @@ class RunningGangs:
         """Look whether the pod's gang is described well, by this pod or by another one; tell users if it is not."""
         gang_id = gang_id_of(pod)
         gang = self.rounds.cache.get(gang_id)
+        if is_of_reservations(gang_id):
+            return  # a reserve pod is no object that could be told
         if gang is not None and (gang.config.source is GangSource.NOBODY or len(gang.children) == 1):
             self._complain(gang_id, pod, config.problems_of(pod))
 
@@ -336,6 +372,19 @@ class RunningGangs:
         """Note that a member was bound."""
         self._carry_out(self.rounds.post_bind(pod))
 
+    def mark(self, pod: Pod, annotations: Mapping[str, str], patch: PodPatch) -> None:
+        """Write on a member, or the Reservation that it stands for, with which others it is bound; `annotations` are
+        those that it has."""
+        group_id, count = self.rounds.binding_mark(pod) if gang_id_of(pod) else ("", 0)
+        for key, value in (
+            (labels.BIND_GANG_GROUP_ID, group_id),
+            (labels.DEPRECATED_BIND_GANG_GROUP_ID, group_id),
+            (labels.BIND_GANG_MEMBER_COUNT, str(count)),
+            (labels.DEPRECATED_BIND_GANG_MEMBER_COUNT, str(count)),
+        ):
+            if group_id or key in annotations:
+                patch.annotations[key] = value if group_id else None
+
     def activate(self, keys: Iterable[str]) -> None:
         """Have these members tried at once, where the queue lets them."""
         if uids := [uid for key in keys if (uid := self._uid(key)) is not None]:
@@ -363,7 +412,8 @@ class RunningGangs:
     def report_unscheduled(self, keys: Iterable[str], message: str) -> None:
         """Say in the status of members why they are not scheduled."""
         for key in keys:
-            if (pod := self.pod(key)) is not None:
+            pod = self.pod(key)  # a reserve pod is no object that could be told
+            if pod is not None and not pod_labels.is_reserve_pod(pod.metadata.annotations):
                 self._handle.actions.report_unscheduled(pod, message)
 
     def _uid(self, key: str) -> str | None:

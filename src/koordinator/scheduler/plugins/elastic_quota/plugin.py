@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from koordinator.api import labels, quota_labels, resource_list
+from koordinator.api import labels, pod_labels, quota_labels, resource_list
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
@@ -33,7 +33,7 @@ from koordinator.scheduler.plugin.framework import (
     QueueingHintIndex,
     ReservePlugin,
 )
-from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, error, unschedulable
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Code, Status, error, unschedulable
 from koordinator.scheduler.plugins.elastic_quota.accounts import QuotaAccounts
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason, PodStanding
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
@@ -321,9 +321,13 @@ class ElasticQuota(
     # Preemption, loops, questions
 
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
+        if pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
+            return PostFilterResult(SKIP)  # room for pods to come is not made by evicting those that run
         return self._preemption.post_filter(pod, diagnosis)
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
+        if pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
+            return super().outlook(pod, diagnosis)
         return self._preemption.outlook(pod, diagnosis)
 
     def controllers(self) -> Sequence[BackgroundController]:

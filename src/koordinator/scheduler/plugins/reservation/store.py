@@ -12,6 +12,7 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.api.reservation import Reservation
+from koordinator.scheduler.plugin.capabilities import ReservePods
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugin.status import event_note
 from koordinator.scheduler.plugins.reservation import lifecycle, objects, pre_allocated
@@ -30,6 +31,7 @@ class ReservationStore:
         self.candidates = handle.table.shared(CandidatePods)
         self.candidates.on_change = partial(handle.actions.activate, at_once=False)
         self._handle = handle
+        self._followed = ReservePods.of(handle)
         self._objects: dict[str, Reservation] = {}
         self._pods: dict[str, Pod] = {}
         self._news: set[int] = set()
@@ -104,10 +106,13 @@ class ReservationStore:
         uid, enter = new.metadata.uid, self._handle.actions.enter_pod
         match action:
             case ReservationAction.QUEUE_ADD | ReservationAction.QUEUE_UPDATE:
-                enter(None, objects.reserve_pod(new))
+                pod = objects.reserve_pod(new)
+                self._followed.set(pod)
+                enter(None, pod)
             case ReservationAction.CACHE_ADD | ReservationAction.CACHE_UPDATE:
                 pod = objects.reserve_pod(new)
                 self.ledger.put(new)
+                self._followed.set(pod)
                 enter(None, pod)
                 self._may_help(uid)
             case ReservationAction.CACHE_DELETE:
@@ -120,6 +125,7 @@ class ReservationStore:
     def _remove(self, reservation: Reservation) -> None:
         place = self._handle.table.place_of(reservation.metadata.uid)
         pod = place.pod.pod if place is not None else objects.reserve_pod(reservation)
+        self._followed.remove(pod)
         self._handle.actions.remove_pod(pod)
 
     def _may_help(self, uid: str) -> None:
