@@ -7,6 +7,7 @@ timestamps and timers together.
 
 import asyncio
 import functools
+import math
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -59,7 +60,11 @@ def _second_text(second: int) -> str:
 
 def rfc3339_micro(now_s: float) -> str:
     """`metav1.MicroTime` text: microseconds, UTC, `Z` (Leases, events)."""
-    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    part, whole = math.modf(now_s)
+    micros = round(part * 1e6)
+    if micros == 1_000_000:
+        whole, micros = whole + 1, 0
+    return f"{_second_text(int(whole))[:-1]}.{micros:06d}Z"
 
 
 @functools.lru_cache(maxsize=4096)  # a time is read by everybody who sees the object again

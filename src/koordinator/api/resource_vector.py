@@ -4,8 +4,8 @@ cpu is counted in milli-cores, as batch-cpu and mid-cpu are by definition; memor
 their own units. Amounts are rounded up, and saturate at `AMOUNT_MAX` so that sums stay within 64 bits.
 """
 
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,16 @@ def amount(name: str, raw: RawQuantity) -> int:
     """Return the integer that stands for `raw` in the column of resource `name`. Raises: QuantityError."""
     number = quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
     return max(-AMOUNT_MAX, min(number, AMOUNT_MAX))
+
+
+def measured(name: str) -> Callable[[RawQuantity], int]:
+    """Return what reads measured amounts of a resource, as `amount` does: CPU is rarely the same twice, so nothing of
+    it is remembered."""
+    return _measured_cpu if name == resources.CPU else partial(amount, name)
+
+
+def _measured_cpu(raw: RawQuantity) -> int:
+    return max(-AMOUNT_MAX, min(quantity.milli_once(raw), AMOUNT_MAX))
 
 
 def amount_text(name: str, number: int) -> str:

@@ -41,6 +41,14 @@ def set_aside() -> None:
     gc.freeze()
 
 
+@contextlib.contextmanager
+def left_to_exit() -> Iterator[None]:
+    """Look for no cycles in a process that ends after this: its memory goes back as a whole."""
+    gc.disable()
+    yield
+    gc.freeze()  # the interpreter collects once more when it ends, all but this
+
+
 async def giving_back() -> None:
     """Whenever the process has little to do: hand free memory back to the system, which the C library would keep, and
     collect cycles where it has grown since the last time. A collection takes about 0.2 s per million objects; giving

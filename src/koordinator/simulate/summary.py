@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.cluster import garbage
 from koordinator.simulate.recorder import HOT_BIN, HOT_PERCENT
 from koordinator.simulate.run import RunResult, simulate
 from koordinator.simulate.scenario import Scenario
@@ -76,9 +77,10 @@ def _child(scenario: Scenario, colocation: bool, sender: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, who then ends us
     logging.basicConfig(level=logging.ERROR)  # warnings are about the simulated cluster, thousands of them
     try:
-        result = simulate(
-            scenario, colocation=colocation, on_progress=lambda done: sender.send(("progress", done))
-        )
+        with garbage.left_to_exit():
+            result = simulate(
+                scenario, colocation=colocation, on_progress=lambda done: sender.send(("progress", done))
+            )
         sender.send(("result", result))
     except KoordinatorError as error:
         sender.send(("error", str(error)))

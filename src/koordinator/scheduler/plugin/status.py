@@ -31,9 +31,10 @@ class Code(enum.IntEnum):
     @property
     def word(self) -> str:
         """Return the name that users know: `UnschedulableAndUnresolvable`."""
-        return "".join(part.capitalize() for part in self.name.split("_"))
+        return _WORDS[self]
 
 
+_WORDS = tuple("".join(part.capitalize() for part in code.name.split("_")) for code in Code)
 _SUCCESS = Code.SUCCESS
 _REJECTED = frozenset((Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING))
 

@@ -18,12 +18,12 @@ from koordinator.scheduler.plugin.framework import FilterPlugin, Plugin, Queuein
 from koordinator.scheduler.table.pod_info import PodInfo
 
 QUICK_CHECKS = (
+    "NodeResourcesFit",  # refuses most often, so it is asked first
     "NodeUnschedulable",
     "NodeName",
     "TaintToleration",
     "NodeAffinity",
     "NodePorts",
-    "NodeResourcesFit",
 )
 """Filters that a node has to pass before news from it wake a pod (behaviour/scheduler B5: the pre-check)."""
 
@@ -106,7 +106,7 @@ def wakeup_of(entry: UnschedulablePod, plugins: Plugins, event: QueueingEvent) -
     pod = entry.pod if event.kind is ClusterEvent.POD_UPDATED else entry.hint[0]
     for names, is_immediate in ((entry.pending_by, True), (entry.refused_by - entry.pending_by, False)):
         for plugin in _asked(plugins, names, event):
-            if _helps(plugin, event, pod, plugins, {}):
+            if _helps(plugin, event, pod, _quick_checks(plugins), {}):
                 return Wakeup((entry.pod.uid,), is_immediate)
     return None
 
@@ -135,7 +135,9 @@ class _Bucket:
 
     def __init__(self, plugins: Plugins, refused_by: frozenset[str], pending_by: frozenset[str]) -> None:
         self._plugins = plugins
-        self._asked = ((pending_by, True), (refused_by - pending_by, False))
+        self._checks = _quick_checks(plugins)
+        self._names = ((pending_by, True), (refused_by - pending_by, False))
+        self._asked: dict[ClusterEvent, list[tuple[Plugin[Any], bool]]] = {}
         self._groups: dict[Hashable, _Group] = {}
         self._slots: list[_Group | None] = []
         self._free: list[int] = []
@@ -185,14 +187,24 @@ class _Bucket:
             return [Wakeup(tuple(group.pods), is_immediate=False) for group in self._groups.values()]
         found: list[Wakeup] = []
         woken: set[int] = set()
-        for names, is_immediate in self._asked:
-            for plugin in _asked(self._plugins, names, event):
-                for group in self._candidates(plugin, event):
-                    if group.slot in woken:
-                        continue
-                    if _helps(plugin, event, group.first, self._plugins, verdicts):
-                        woken.add(group.slot)
-                        found.append(Wakeup(tuple(group.pods), is_immediate))
+        for plugin, is_immediate in self._asked_about(event):
+            for group in self._candidates(plugin, event):
+                if group.slot in woken:
+                    continue
+                if _helps(plugin, event, group.first, self._checks, verdicts):
+                    woken.add(group.slot)
+                    found.append(Wakeup(tuple(group.pods), is_immediate))
+        return found
+
+    def _asked_about(self, event: QueueingEvent) -> list[tuple[Plugin[Any], bool]]:
+        """Return the plugins that the event concerns, and whether they wake at once; those of each kind are kept."""
+        found = self._asked.get(event.kind)
+        if found is None:
+            found = self._asked[event.kind] = [
+                (plugin, is_immediate)
+                for names, is_immediate in self._names
+                for plugin in _asked(self._plugins, names, event)
+            ]
         return found
 
     def _candidates(self, plugin: Plugin[Any], event: QueueingEvent) -> Iterator[_Group]:
@@ -213,18 +225,26 @@ def _asked(plugins: Plugins, names: frozenset[str], event: QueueingEvent) -> lis
     return [plugin for plugin in found if plugin is not None and event.kind in plugin.wakes_on]
 
 
+QuickChecks = list[FilterPlugin[Any]]
+
+
+def _quick_checks(plugins: Plugins) -> QuickChecks:
+    found = (plugins.get(name) for name in QUICK_CHECKS)
+    return [plugin for plugin in found if isinstance(plugin, FilterPlugin)]
+
+
 def _helps(
-    plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
+    plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, checks: QuickChecks, verdicts: Verdicts
 ) -> bool:
     try:
-        return _wakes(plugin, event, pod, plugins, verdicts)
+        return _wakes(plugin, event, pod, checks, verdicts)
     except Exception as error:
         _guard.failed(error, plugin.wakes)
         return True  # a cycle in vain at worst; who is not woken may wait for minutes
 
 
 def _wakes(
-    plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
+    plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, checks: QuickChecks, verdicts: Verdicts
 ) -> bool:
     if event.kind is ClusterEvent.POD_UPDATED:
         # An update that the plugin does not look at (our own status patch) changes nothing for it.
@@ -233,9 +253,7 @@ def _wakes(
     if not _concerns_row(plugin, event):
         return plugin.wakes(event, pod)
     return _passes(plugin, event, pod, verdicts) and all(
-        _passes(check, event, pod, verdicts)
-        for name in QUICK_CHECKS
-        if isinstance(check := plugins.get(name), FilterPlugin)
+        _passes(check, event, pod, verdicts) for check in checks
     )
 
 

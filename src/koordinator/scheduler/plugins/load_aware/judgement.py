@@ -244,10 +244,10 @@ def describe(load: NodeLoad, pods: Mapping[str, PodInfo], names: Sequence[str]) 
             resource: resource_vector.amount_text(resource, amount)
             for resource, amount in zip(names, amounts, strict=True)
         }
-    shares = load.shares
+    shares = [(pod.key, load.share(uid)) for uid, pod in pods.items()]
 
     def who(part: Callable[[PodContribution], Sequence[int]]) -> list[str]:
-        return sorted(pod.key for uid, pod in pods.items() if uid in shares and any(part(shares[uid])))
+        return sorted(key for key, share in shares if share is not None and any(part(share)))
 
     body["nodeDeltaPods"] = who(lambda share: share.node_delta)
     body["prodDeltaPods"] = who(lambda share: share.prod_delta)

@@ -88,8 +88,10 @@ def _pod_vectors(pods: Sequence[PodMetricInfo], names: tuple[str, ...]) -> list[
     """Return `read_vector` of the usage of each pod: one loop per name is what reports of many pods cost least."""
     if not names:
         return [()] * len(pods)
-    lists, amount = [pod.pod_usage.resources for pod in pods], resource_vector.amount
-    columns = [[amount(name, each[name]) if name in each else 0 for each in lists] for name in names]
+    lists, columns = [pod.pod_usage.resources for pod in pods], []
+    for name in names:
+        amount = resource_vector.measured(name)
+        columns.append([amount(each[name]) if name in each else 0 for each in lists])
     return list(zip(*columns, strict=True))
 
 
@@ -125,7 +127,7 @@ def share_of(pod: AssignedPod, report: NodeMetricReport, zeros: Vector) -> PodCo
     prod_usage = usage if is_active_prod and usage is not None else zeros
     if not any(pod.estimate):
         return PodContribution(zeros, prod_usage, zeros, zeros)
-    is_young = report.updated_s - report.interval_s < pod.since_s
+    is_young = pod.since_s > _settled_s(report)
     is_held = pod.deadline_s is not None and pod.deadline_s > report.updated_s
     counts = usage is None or is_young or is_held
     node_delta = _excess(pod.estimate, usage) if counts else zeros
@@ -137,6 +139,11 @@ def share_of(pod: AssignedPod, report: NodeMetricReport, zeros: Vector) -> PodCo
         elif counts:
             prod_delta = _excess(pod.estimate, usage)
     return PodContribution(node_delta, prod_usage, prod_delta, pod.estimate)
+
+
+def _settled_s(report: NodeMetricReport) -> float:
+    """Return the time by which a pod must have been placed to be seen in full by a report."""
+    return report.updated_s - report.interval_s
 
 
 def _excess(estimate: Vector, usage: Vector | None) -> Vector:
@@ -190,8 +197,6 @@ class NodeLoad:
         self.report: NodeMetricReport | None = None
         self._zeros = (0,) * width
         self._pods: dict[str, AssignedPod] = {}
-        self.shares: dict[str, PodContribution] = {}
-        """What pods add to the sums, by uid; empty without a report."""
         self._reset()
 
     def _reset(self) -> None:
@@ -210,37 +215,57 @@ class NodeLoad:
     def set_report(self, report: NodeMetricReport | None, *, include_system: bool) -> None:
         """Take a new report (None: there is none any more)."""
         self.report = report
-        self.shares.clear()
         self._reset()
         if report is None:
             return
         if include_system:
             self.prod_usage = list(report.system_usage)
-        zeros = self._zeros
-        self.shares = {uid: share_of(pod, report, zeros) for uid, pod in self._pods.items()}
+        zeros, pods = self._zeros, self._pods.values()
+        usages, prod_pods, settled_s = report.pod_usages, report.prod_pods, _settled_s(report)
+        shares: list[PodContribution] = []
+        prod_usages: list[Vector] = []
+        for pod in pods:
+            name = pod.name
+            if pod.since_s <= settled_s and pod.deadline_s is None and name in usages:
+                # Most pods: what they use is reported, and nothing else is added.
+                if not pod.is_prod:
+                    continue
+                if name in prod_pods:
+                    prod_usages.append(usages[name])
+                    continue
+            shares.append(share_of(pod, report, zeros))
         # Per sum and not per pod: of most pods, most parts are nothing.
-        shares = self.shares.values()
+        prod_usages += [each.prod_usage for each in shares]
         self.node_delta = _sums(self.node_delta, [each.node_delta for each in shares], zeros)
-        self.prod_usage = _sums(self.prod_usage, [each.prod_usage for each in shares], zeros)
+        self.prod_usage = _sums(self.prod_usage, prod_usages, zeros)
         self.prod_delta = _sums(self.prod_delta, [each.prod_delta for each in shares], zeros)
-        self.node_estimated = _sums(self.node_estimated, [each.estimated for each in shares], zeros)
+        self.node_estimated = _sums(self.node_estimated, [pod.estimate for pod in pods], zeros)
+
+    def share(self, uid: str) -> PodContribution | None:
+        """Return what a pod adds to the sums; None without a report, or for a pod that is not here."""
+        pod = self._pods.get(uid)
+        if pod is None or self.report is None:
+            return None
+        return share_of(pod, self.report, self._zeros)
 
     def set_pod(self, uid: str, pod: AssignedPod) -> bool:
         """Count a pod, or its new state; whether the sums changed."""
+        old = self.share(uid)
         self._pods[uid] = pod
         if self.report is None:
             return False
-        old, new = self.shares.get(uid), share_of(pod, self.report, self._zeros)
+        new = share_of(pod, self.report, self._zeros)
         if old == new:
             return False
         if old is not None:
             self._subtract(old)
-        self._add(uid, new)
+        self._add(new)
         return True
 
     def counts_in_full(self, uid: str) -> bool:
         """Return whether a pod adds its whole estimate and nothing else to the sums, as is assumed of the next one."""
-        share, pod = self.shares[uid], self._pods[uid]
+        pod, share = self._pods[uid], self.share(uid)
+        assert share is not None, uid
         wanted_prod = pod.estimate if pod.is_prod else self._zeros
         return (
             share.node_delta == pod.estimate
@@ -250,8 +275,8 @@ class NodeLoad:
 
     def remove_pod(self, uid: str) -> bool:
         """Count a pod no longer; whether the sums changed."""
+        share = self.share(uid)
         self._pods.pop(uid, None)
-        share = self.shares.pop(uid, None)
         if share is not None:
             self._subtract(share)
         return share is not None
@@ -279,8 +304,7 @@ class NodeLoad:
         found.set_report(report, include_system=include_system)
         return found, rest
 
-    def _add(self, uid: str, share: PodContribution) -> None:
-        self.shares[uid] = share
+    def _add(self, share: PodContribution) -> None:
         zeros = self._zeros
         if share.node_delta is not zeros:
             self.node_delta = list(map(operator.add, self.node_delta, share.node_delta))

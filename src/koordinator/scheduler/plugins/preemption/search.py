@@ -164,6 +164,10 @@ class Search:
         """Return options among `rows` (rows,), in this order, until there are `wanted`, one of them without harm to a
         budget."""
         found = FoundCandidates([], Counter())
+        if rows.size and not self._residents.has_below(pod.priority):
+            # As the outlook would say of each row; most pods that wait are no more important than those that run.
+            found.refusals.update(dict.fromkeys(NO_VICTIMS.reasons, int(rows.size)))
+            return found
         outlook = _Outlook(self, pod, rows, diagnosis)
         harmless_count = 0
         for row, answer in self._answers(pod, rows, diagnosis, outlook):

@@ -196,6 +196,10 @@ class Residents(RowKeeper):
                 found[index] = self.amounts[column, slots]
         return found
 
+    def has_below(self, priority: int) -> bool:
+        """Return whether any pod is below a priority."""
+        return bool(((self.rows != NOWHERE) & (self.priorities < priority)).any())
+
     def freed(self, priority: int, columns: list[int]) -> tuple[I64, I64]:
         """Return what pods below a priority hold: (columns, table rows) of resources, and (table rows,) pods."""
         slots = np.flatnonzero((self.rows != NOWHERE) & (self.priorities < priority))
