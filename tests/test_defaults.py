@@ -39,7 +39,7 @@ from koordinator.manager.options import (
     ProfileControllerOptions,
     QuotaUpdateOptions,
 )
-from koordinator.manager.tidal.plan import LoadRule, TidalPool
+from koordinator.manager.tidal.target import LoadRule, PoolFacts
 from koordinator.manager.webhooks.configuration import WebhookService, WebhookSettings
 from koordinator.scheduler.auditor.history import AuditLimits
 from koordinator.scheduler.config.config import ClientConnection, SchedulerConfig
@@ -149,7 +149,7 @@ DEFAULTS: dict[type[msgspec.Struct], dict[str, Any]] = {
     },
     QuotaUpdateOptions: {"max_retries": 3, "max_total_jitter_s": 1.0},
     LoadRule: {"lend_below_percent": 45.0, "return_above_percent": 65.0},
-    TidalPool: {"lead_s": 1800.0},
+    PoolFacts: {"lead_s": 1800.0},
     WebhookService: {"port": 443},
     WebhookSettings: {"port": 9876},
     AuditLimits: {

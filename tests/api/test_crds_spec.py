@@ -55,6 +55,13 @@ HEADS = {
         True,
         (),
     ),
+    "tidalpools.scheduling.koordinator.sh": (
+        "TidalPool",
+        ("tp",),
+        "Cluster",
+        True,
+        ("Members", "Online", "Batch", "Target", "Why", "Next", "Age"),
+    ),
     "clustercolocationprofiles.config.koordinator.sh": (
         "ClusterColocationProfile",
         (),
@@ -187,6 +194,10 @@ REQUIRED = {
         ),
     },
     "ScheduleExplanation": set(),
+    "TidalPool": {
+        "spec.nodeSelector", *(f"spec.schedule[].{name}" for name in ("start", "duration", "batchNodes")),
+        "status.nodes[].name", "status.nodes[].phase",
+    },
     "ClusterColocationProfile": set(),
     "ElasticQuotaProfile": {"spec.quotaName", "spec.nodeSelector"},
     "Recommendation": {"spec.target", "spec.target.type", "spec.target.workload.kind", "spec.target.workload.name"},
@@ -234,6 +245,23 @@ DEFAULTS = {
     },
     "Device": {"spec.devices[].health": False},
     "ScheduleExplanation": {"spec.ttl": "24h"},
+    "TidalPool": {
+        "spec.onlineReserve": 0,
+        "spec.batchReserve": 0,
+        "spec.timeZone": "UTC",
+        "spec.load.scaleInBelowPercent": 45,
+        "spec.load.scaleOutAbovePercent": 65,
+        "spec.load.window": "15m",
+        "spec.leadTime": "30m",
+        "spec.drain": {},
+        "spec.drain.gracePeriod": "5m",
+        "spec.drain.batchPolicy": "Checkpoint",
+        "spec.drain.maxUnavailable": 1,
+        "spec.drain.timeout": "30m",
+        "spec.maxNodesPerStep": 1,
+        "spec.cooldown": "10m",
+        "spec.suspend": False,
+    },
     "NodeSLO": {
         f"spec.resourceQOSStrategy.{qos}.networkQOS.{way}{what}": value
         for qos in ("lsrClass", "lsClass", "beClass", "systemClass", "cgroupRoot")

@@ -151,7 +151,7 @@ def test_a_name_restricts_as_an_api_server_would() -> None:
         ("get", "", "secrets", "default", "koordinator-webhook-certs"),
         ("list", "", "secrets", "koordinator-system", ""),
         ("list", "", "configmaps", "", ""),
-        ("delete", "", "pods", "default", "p"),
+        ("delete", "", "nodes", "", "n"),
     ):
         with pytest.raises(Exception, match="no rule allows"):
             roles.check(*refused)

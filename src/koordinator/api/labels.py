@@ -235,6 +235,19 @@ LENT_ON = "tidal.scheduling.koordinator.sh/lent-on"
 BORROWED_POD = "tidal.scheduling.koordinator.sh/pod"
 BORROWED_POD_UID = "tidal.scheduling.koordinator.sh/pod-uid"
 
+# --- Tidal pools (behaviour/tidal 3.1): labels, annotations and taints of nodes ---
+TIDAL_POOL = "tidal.scheduling.koordinator.sh/pool"
+TIDAL_PHASE = "tidal.scheduling.koordinator.sh/phase"
+TIDAL_RESERVE = "tidal.scheduling.koordinator.sh/reserve"
+TIDAL_SINCE = "tidal.scheduling.koordinator.sh/since"
+TIDAL_REASON = "tidal.scheduling.koordinator.sh/reason"
+TIDAL_BLOCKED_UNTIL = "tidal.scheduling.koordinator.sh/blocked-until"
+TIDAL_BATCH_PHASE_TAINT = "tidal.scheduling.koordinator.sh/batch-phase"
+TIDAL_ONLINE_PHASE_TAINT = "tidal.scheduling.koordinator.sh/online-phase"
+TIDAL_RETURN_AT = "tidal.scheduling.koordinator.sh/return-at"  # annotation of batch pods
+TIDAL_DELETION_COST = "tidal.scheduling.koordinator.sh/deletion-cost"  # on pods: that their cost is ours
+TIDAL_FINALIZER = "tidal.scheduling.koordinator.sh/cleanup"
+
 # --- Other objects (6.13) ---
 NAMESPACE_CONTROL_PLANE = "control-plane"  # label of namespaces whose pods skip the pod webhooks
 CONFIGMAP_TYPE = "koordinator.sh/configmap-type"

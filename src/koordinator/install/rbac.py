@@ -79,7 +79,20 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
             "patch",
             "Batch, Mid and device resources; ratios of normalization and amplification",
         ),
-        _rule("", "pods", "patch", "brings profiles to pods that wait already"),
+        _rule("", "pods", "patch", "brings profiles to pods that wait already; marks of tidal pools"),
+        _rule("", "nodes", "patch", "phases of tidal pools (gate TidalPool, as all that follows)"),
+        _rule("", "pods", "delete", "batch pods of nodes that return"),
+        _rule(
+            "scheduling.koordinator.sh", "tidalpools", "list watch patch", "which nodes are lent, and when"
+        ),
+        _rule("scheduling.koordinator.sh", "tidalpools/status", "patch", "how far that is"),
+        _rule(
+            "scheduling.koordinator.sh",
+            "podmigrationjobs",
+            "list watch create delete",
+            "moves online pods off nodes that are lent",
+        ),
+        _rule("policy", "poddisruptionbudgets", "list watch", "which online pods cannot be moved"),
         _rule("scheduling.k8s.io", "priorityclasses", "get list watch", "profiles name them"),
         _rule("config.koordinator.sh", "clustercolocationprofiles", "list watch", "what they say about pods"),
         _rule(

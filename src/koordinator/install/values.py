@@ -68,6 +68,7 @@ class Crds(Section, frozen=True, rename=None):
     recommendations: bool = True
     reservations: bool = True
     scheduleexplanations: bool = True
+    tidalpools: bool = True
 
     def brings(self, plural: str) -> bool:
         """Return whether the CRD with this plural is part of the installation."""

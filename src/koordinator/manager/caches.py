@@ -27,7 +27,10 @@ _NONE: list[Any] = []
 
 
 def pod(whole: Pod) -> Pod:
-    """Identity, labels, annotations, node, priority, scheduler, resources, phase, and what is being resized."""
+    """Identity, labels, annotations, node, priority, scheduler, resources, phase, and what is being resized.
+
+    Of a pod that found no node also why, and which nodes it may use: there are few of these.
+    """
     meta, spec = whole.metadata, whole.spec
     return replace(
         _POD,
@@ -54,9 +57,29 @@ def pod(whole: Pod) -> Pod:
             preemption_policy=spec.preemption_policy,
             overhead=spec.overhead or _NOTHING,
             resources=spec.resources,
+            **_wishes(whole),
         ),
         status=_status(whole),
     )
+
+
+def _is_refused(whole: Pod) -> bool:
+    """Return whether the scheduler said that it finds no node."""
+    return not whole.spec.node_name and any(
+        each.type == "PodScheduled" and each.status == "False" for each in whole.status.conditions
+    )
+
+
+def _wishes(whole: Pod) -> dict[str, Any]:
+    """Return what decides which nodes a pod may use, if it found none."""
+    if not _is_refused(whole):
+        return {}
+    spec = whole.spec
+    return {
+        "node_selector": spec.node_selector,
+        "affinity": spec.affinity,
+        "tolerations": spec.tolerations,
+    }
 
 
 def node(whole: Node) -> Node:
@@ -78,6 +101,8 @@ TRANSFORMS: Mapping[type[Object], Callable[[Any], Any]] = {Pod: pod, Node: node,
 def _status(whole: Pod) -> PodStatus:
     status = whole.status
     kept = replace(_STATUS, phase=sys.intern(status.phase), qos_class=sys.intern(status.qos_class))
+    if _is_refused(whole):
+        kept = replace(kept, conditions=[c for c in whole.status.conditions if c.type == "PodScheduled"])
     resizing = pod_resize.status_of(whole)
     return kept if resizing is None else replace(resizing, phase=kept.phase, qos_class=kept.qos_class)
 

@@ -30,6 +30,7 @@ from koordinator.manager.parts import ManagerContext, ManagerController
 from koordinator.manager.per_node.node_objects import NodeMetricController, NodeSLOController
 from koordinator.manager.profiles.profile_controller import ColocationProfileController
 from koordinator.manager.quota.profile_controller import QuotaProfileController
+from koordinator.manager.tidal.controller import TidalPoolController
 from koordinator.manager.webhooks import all as webhooks
 from koordinator.manager.webhooks.review import Handler
 
@@ -160,8 +161,9 @@ BY_NAME: Mapping[str, Callable[[ManagerContext], ManagerController]] = {
     "nodeslo": NodeSLOController,
     "quotaprofile": QuotaProfileController,
     "colocationprofile": ColocationProfileController,
+    "tidalpool": TidalPoolController,
 }
-_GATES = {"colocationprofile": "ColocationProfileController"}
+_GATES = {"colocationprofile": "ColocationProfileController", "tidalpool": "TidalPool"}
 """Controllers that a feature gate must switch on, too."""
 
 

@@ -43,6 +43,43 @@ class ExpiringGauge(Gauge):
             self.values.pop(values, None)
 
 
+class TidalMetrics:
+    """Families about tidal pools (behaviour/tidal 4); series of pools go with them."""
+
+    def __init__(self, registry: MetricsRegistry) -> None:
+        self.nodes = Gauge("tidal_nodes", "Nodes of a pool, by phase.", ("pool", "phase"))
+        self.target = Gauge("tidal_target", "Nodes that should be lent besides the batch reserve.", ("pool",))
+        self.transitions = Counter(
+            "tidal_transitions_total", "Nodes that changed their phase.", ("pool", "to", "reason")
+        )
+        self.drains = Histogram(
+            "tidal_drain_seconds",
+            "Time until a node that changes sides was empty.",
+            exponential(10, 2, 10),
+            ("pool", "to"),
+        )
+        self.lent_core_s = Counter(
+            "tidal_lent_core_seconds_total", "Cores of nodes in batch phase, times seconds.", ("pool",)
+        )
+        self.emergency_returns = Counter(
+            "tidal_emergency_returns_total", "Nodes that returned at once for online pods.", ("pool",)
+        )
+        registry.add(
+            self.nodes,
+            self.target,
+            self.transitions,
+            self.drains,
+            self.lent_core_s,
+            self.emergency_returns,
+        )
+
+    def forget(self, pool: str) -> None:
+        """Drop what a pool has now; what it did stays counted."""
+        for gauge in (self.nodes, self.target):
+            for labels in [labels for labels in gauge.values if labels[0] == pool]:
+                del gauge.values[labels]
+
+
 class ManagerMetrics:
     """All families, in three registries: `runtime` is about the process and its queues, `internal` about what the
     manager decides, `external` for users of the cluster (none so far, as upstream).
@@ -97,6 +134,7 @@ class ManagerMetrics:
         self.binding_decisions = self._counter(
             "koord_manager_webhook_binding_admission_decisions_total", "Bindings, by decision.", ("decision",)
         )
+        self.tidal = TidalMetrics(self.internal)
         self.is_leader = Gauge(
             "koordinator_manager_is_leader", "Whether this instance leads (1) or stands by (0)."
         )

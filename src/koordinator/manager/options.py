@@ -7,7 +7,7 @@ import msgspec
 
 from koordinator.api import slo_config
 
-CONTROLLERS = ("nodemetric", "noderesource", "nodeslo", "quotaprofile", "colocationprofile")
+CONTROLLERS = ("nodemetric", "noderesource", "nodeslo", "quotaprofile", "colocationprofile", "tidalpool")
 NODE_RESOURCE_PLUGINS = (
     "CPUNormalization",
     "ResourceAmplification",

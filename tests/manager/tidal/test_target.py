@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api.errors import ProtocolError
-from koordinator.manager.tidal.plan import (
+from koordinator.manager.tidal.target import (
     LendTarget,
     LoadRule,
     OnlineLoad,
+    PoolFacts,
     PoolShare,
     TargetReason,
-    TidalPool,
     Window,
     reserves,
     target,
@@ -41,7 +41,7 @@ def test_every_node_of_a_pool_is_on_exactly_one_side(
 def test_a_window_never_lends_reserved_nodes_and_has_none_at_its_end(
     members: int, online: PoolShare, batch: PoolShare, wanted: PoolShare, left_s: int, lead_s: int
 ) -> None:
-    pool = TidalPool(
+    pool = PoolFacts(
         members=members,
         online_reserve=online,
         batch_reserve=batch,
@@ -57,7 +57,7 @@ def test_a_window_never_lends_reserved_nodes_and_has_none_at_its_end(
 
 @given(early_s=st.integers(0, 7199), later_s=st.integers(0, 7199))
 def test_fewer_and_fewer_nodes_are_lent_towards_the_end_of_a_window(early_s: int, later_s: int) -> None:
-    pool = TidalPool(members=40, windows=[Window(0, 2 * HOUR_S, PoolShare(50, True))], lead_s=HOUR_S)
+    pool = PoolFacts(members=40, windows=[Window(0, 2 * HOUR_S, PoolShare(50, True))], lead_s=HOUR_S)
     early_s, later_s = sorted((early_s, later_s))
     assert target(pool, early_s, None).nodes >= target(pool, later_s, None).nodes
 
@@ -81,16 +81,16 @@ def test_fewer_and_fewer_nodes_are_lent_towards_the_end_of_a_window(early_s: int
     ],
 )
 def test_the_load_rule_moves_one_node_at_a_time(load: OnlineLoad | None, expected: LendTarget) -> None:
-    assert target(TidalPool(members=10, rule=LoadRule(), lent=3), 0.0, load) == expected
+    assert target(PoolFacts(members=10, rule=LoadRule(), lent=3), 0.0, load) == expected
 
 
 def test_the_schedule_is_the_ceiling_of_the_load_rule() -> None:
-    pool = TidalPool(members=10, windows=[Window(0, 9 * HOUR_S, PoolShare(3))], rule=LoadRule(), lent=3)
+    pool = PoolFacts(members=10, windows=[Window(0, 9 * HOUR_S, PoolShare(3))], rule=LoadRule(), lent=3)
     assert target(pool, 0.0, OnlineLoad(10, 20)) == LendTarget(3, TargetReason.WINDOW)
 
 
 def test_a_suspended_pool_still_returns_nodes() -> None:
-    assert target(TidalPool(members=10, windows=[], suspended=True, lent=3), 0.0, None).nodes == 0
+    assert target(PoolFacts(members=10, windows=[], suspended=True, lent=3), 0.0, None).nodes == 0
 
 
 @pytest.mark.parametrize("raw", ["", "50", "-1%", "1.5%", "%", -1, True])

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.manager.tidal.plan import PoolShare, TidalPool, Window, reserves, target
+from koordinator.manager.tidal.target import PoolFacts, PoolShare, Window, reserves, target
 
 Case = dict[str, Any]
 
@@ -21,7 +21,7 @@ def tidal_plan(case: Case) -> Any:
         Window(-each.get("startedAgo", 0), each["endsIn"], _share(each, "batchNodes"))
         for each in case.get("windows") or ()
     ]
-    pool = TidalPool(
+    pool = PoolFacts(
         members=case["members"],
         online_reserve=online,
         batch_reserve=batch,

@@ -21,6 +21,7 @@ from koordinator.api.reservation import Reservation
 from koordinator.api.schedule_explanation import ScheduleExplanation
 from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.api.slo import NodeSLO
+from koordinator.api.tidal_pool import TidalPool
 from koordinator.api.unready import Recommendation
 
 
@@ -94,6 +95,20 @@ DEFINITIONS: tuple[Definition, ...] = (
         ),
     ),
     Definition(views=(ScheduleExplanation,)),
+    Definition(
+        views=(TidalPool,),
+        columns=(
+            PrinterColumn("Members", ".status.members", "integer", "Nodes of the pool"),
+            PrinterColumn("Online", ".status.phases.online", "integer", "Nodes that serve online pods"),
+            PrinterColumn("Batch", ".status.phases.batch", "integer", "Nodes that are lent"),
+            PrinterColumn("Target", ".status.target", "integer", "Nodes that should be lent"),
+            PrinterColumn("Why", ".status.targetReason", description="The rule that set the target"),
+            PrinterColumn(
+                "Next", ".status.nextTransition", description="When the schedule changes the target"
+            ),
+            AGE,
+        ),
+    ),
     Definition(views=(ClusterColocationProfile,)),
     Definition(
         views=(ElasticQuotaProfile,),

@@ -1,22 +1,16 @@
-"""Start Jobs by schedule (five fields in a time zone, or `@every` some time), and keep only the last few that
-finished.
+"""Start Jobs by schedule (`api.cron`), and keep only the last few that finished.
 
-Time is walked as it passes, so that a local time which a clock change skips does not run, and one that it repeats runs
-twice.
-
-Sources: kube-controller-manager's cronjob controller; robfig/cron, which that uses.
+Source: kube-controller-manager's cronjob controller.
 """
 
-import datetime
 import logging
-import zoneinfo
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from koordinator import clock
-from koordinator.api import duration
+from koordinator.api import cron
 from koordinator.api.apps import CronJob, CronJobStatus, Job
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectReference
@@ -33,161 +27,8 @@ from koordinator.local.controllers.ownership import (
     key_of,
     owner_reference,
 )
-from koordinator.local.schema import cron
 
 log = logging.getLogger(__name__)
-
-_MACROS = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_EVERY = "@every "
-_YEARS_MAX = 5  # a schedule without a time in five years (30 February) has none
-# How far back the latest time is looked for, growing; the last covers 29 February.
-_WINDOWS_S = (3_600.0, 86_400.0, 40 * 86_400.0, 400 * 86_400.0, _YEARS_MAX * 366 * 86_400.0)
-
-Next = Callable[[float], float | None]
-"""The first time after a time (seconds since 1970); None when there is none."""
-
-
-class Fields(msgspec.Struct, frozen=True):
-    """The sets of a five-field schedule. A day matches by either of its sets, unless one was a star."""
-
-    minutes: frozenset[int]
-    hours: frozenset[int]
-    days: frozenset[int]
-    months: frozenset[int]
-    weekdays: frozenset[int]
-    needs_both_days: bool
-
-    def matches_day(self, day: datetime.datetime) -> bool:
-        if day.month not in self.months:
-            return False
-        by_date, by_weekday = day.day in self.days, day.isoweekday() % 7 in self.weekdays
-        return (by_date and by_weekday) if self.needs_both_days else (by_date or by_weekday)
-
-
-def parse(schedule: str, zone: str | None) -> Next:
-    """Raises: ProtocolError naming the field that makes no sense."""
-    trouble = cron.trouble(schedule)
-    if trouble:
-        raise ProtocolError("", "spec.schedule", trouble)
-    text = schedule.strip()
-    if text.startswith(_EVERY):
-        return _every(text.removeprefix(_EVERY).strip())
-    fields, tz = _fields(_MACROS.get(text, text)), time_zone(zone)
-    return lambda after_s: _next(fields, tz, after_s)
-
-
-def time_zone(name: str | None) -> datetime.tzinfo:
-    """Return the time zone of a name; none means UTC. Raises: ProtocolError."""
-    if name is None:
-        return datetime.UTC
-    try:
-        return zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ProtocolError("", "spec.timeZone", f"unknown time zone {name}") from error
-
-
-def latest(next_after: Next, after_s: float, now_s: float, limit: int) -> tuple[float | None, int]:
-    """Return the last time after `after_s` up to now, and how many there are, counted up to `limit` + 1."""
-    count, found, time_s = 0, None, next_after(after_s)
-    while time_s is not None and time_s <= now_s:
-        count, found = count + 1, time_s
-        if count > limit:
-            return _latest_at_once(next_after, found, now_s), count
-        time_s = next_after(time_s)
-    return found, count
-
-
-def _latest_at_once(next_after: Next, known_s: float, now_s: float) -> float:
-    """Return the same without walking all the way; `known_s` is one of the times."""
-    for window_s in _WINDOWS_S:
-        start_s = max(known_s, now_s - window_s)
-        found, time_s = None, next_after(start_s)
-        while time_s is not None and time_s <= now_s:
-            found, time_s = time_s, next_after(time_s)
-        if found is not None:
-            return found
-    return known_s
-
-
-def _every(text: str) -> Next:
-    try:
-        period_s = max(int(duration.parse(text)), 1)
-    except ValueError as error:
-        raise ProtocolError(
-            "", "spec.schedule", f"failed to parse duration @every {text}: {error}"
-        ) from error
-    return lambda after_s: float(int(after_s) + period_s)
-
-
-def _fields(text: str) -> Fields:
-    minute, hour, day, month, weekday = text.split()
-    return Fields(
-        _set(minute, 0, 59),
-        _set(hour, 0, 23),
-        _set(day, 1, 31),
-        _set(month, 1, 12, _MONTHS),
-        _set(weekday, 0, 6, _DAYS),
-        _is_star(day) or _is_star(weekday),
-    )
-
-
-def _is_star(field: str) -> bool:
-    """Return whether a field leaves the choice of days to the other one; steps do not."""
-    return any(part in ("*", "?", "*/1", "?/1") for part in field.split(","))
-
-
-def _set(field: str, low: int, high: int, words: tuple[str, ...] = ()) -> frozenset[int]:
-    numbers: set[int] = set()
-    for part in field.split(","):
-        span, slash, step = part.partition("/")
-        if span in ("*", "?"):
-            first, last = low, high
-        else:
-            begin, dash, end = span.partition("-")
-            first = _number(begin, low, words)
-            # A step after a single number runs to the end.
-            last = _number(end, low, words) if dash else (high if slash else first)
-        numbers.update(range(first, last + 1, int(step) if slash else 1))
-    return frozenset(numbers)
-
-
-def _number(text: str, low: int, words: tuple[str, ...]) -> int:
-    word = text.lower()
-    return words.index(word) + low if word in words else int(text)
-
-
-def _next(fields: Fields, tz: datetime.tzinfo, after_s: float) -> float | None:
-    """Walk over days, then hours, then minutes, always forward in real time."""
-    time_s = (int(after_s) // 60 + 1) * 60
-    limit_s = time_s + _YEARS_MAX * 366 * 86_400
-    while time_s < limit_s:
-        local = datetime.datetime.fromtimestamp(time_s, tz)
-        if not fields.matches_day(local):
-            time_s = _next_day(local, tz, time_s)
-        elif local.hour not in fields.hours:
-            time_s += (60 - local.minute) * 60
-        elif local.minute not in fields.minutes:
-            time_s += 60
-        else:
-            return float(time_s)
-    return None
-
-
-def _next_day(local: datetime.datetime, tz: datetime.tzinfo, time_s: int) -> int:
-    """Return the local midnight after `local`, or an hour later where a clock change makes that no progress."""
-    midnight = datetime.datetime.combine(local.date() + datetime.timedelta(days=1), datetime.time(), tz)
-    return max(int(midnight.timestamp()), time_s + 60)
-
 
 WORKERS = 5
 FORBID, REPLACE = "Forbid", "Replace"
@@ -206,14 +47,14 @@ class Due(msgspec.Struct, frozen=True):
     missed: int
 
 
-def due(obj: CronJob, next_after: Next, now_s: float) -> Due:
+def due(obj: CronJob, next_after: cron.Next, now_s: float) -> Due:
     """Return the last time of the schedule that has passed since the last Job (or the creation)."""
     since = obj.status.last_schedule_time or obj.metadata.creation_timestamp
     since_s = clock.parse_rfc3339(since) if since else now_s
     deadline_s = obj.spec.starting_deadline_seconds
     if deadline_s is not None:
         since_s = max(since_s, now_s - deadline_s)
-    at_s, missed = latest(next_after, since_s, now_s, MISSED_MAX)
+    at_s, missed = cron.latest(next_after, since_s, now_s, MISSED_MAX)
     return Due(at_s, missed)
 
 
@@ -320,7 +161,7 @@ class CronJobController(ControllerLoop):
     ) -> tuple[CronJobStatus, float | None]:
         """Start the Job that is due; the status after it, and the seconds until the next time."""
         now_s = self._cluster.clock.now()
-        next_after = parse(obj.spec.schedule, obj.spec.time_zone)
+        next_after = cron.parse(obj.spec.schedule, obj.spec.time_zone)
         next_s = next_after(now_s)
         again_s = None if next_s is None else next_s - now_s + MARGIN_S
         found = due(obj, next_after, now_s)

@@ -1,217 +1,26 @@
-"""Decide how many nodes of a tidal pool stay on each side, how many are lent, and which change sides now. Pure. Source:
-behaviour/tidal 4.
+"""Decide which nodes of a tidal pool change sides now. Pure. Source: behaviour/tidal 4.
 
-A step only starts a change: `to-batch` and `to-online` nodes are drained by others, and finish when they are empty.
+A step only starts a change: `to-batch` and `to-online` nodes are emptied by others (`drain`), and arrive when they are
+empty.
 """
 
-import enum
-import re
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from koordinator.api.errors import ProtocolError
+from koordinator.manager.tidal.nodes import PodDemand, Side, TidalNode, TidalPhase, total
+from koordinator.manager.tidal.target import Reserves
 
-IntOrPercent = int | str
-"""A number of nodes, or a percentage of the pool's members such as `40%`."""
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
-_PERCENT = re.compile(r"([0-9]{1,9})%", re.ASCII)
-
-
-class PoolShare(msgspec.Struct, frozen=True):
-    """A part of the pool: `number` of nodes, or of hundredths of the members."""
-
-    number: int = 0
-    is_percent: bool = False
-
-    @classmethod
-    def of(cls, raw: IntOrPercent, field: str) -> "PoolShare":
-        """Return what a field of the pool says. Raises: ProtocolError."""
-        if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
-            return cls(raw)
-        percent = _PERCENT.fullmatch(raw) if isinstance(raw, str) else None
-        if percent is None:
-            raise ProtocolError("", field, f"{raw!r} is neither a number of nodes nor a percentage like 40%")
-        return cls(int(percent[1]), True)
-
-    def up(self, members: int) -> int:
-        """Nodes, a percentage rounded up."""
-        return -(-members * self.number // 100) if self.is_percent else self.number
-
-    def down(self, members: int) -> int:
-        """Nodes, a percentage rounded down."""
-        return members * self.number // 100 if self.is_percent else self.number
-
-
-class Reserves(msgspec.Struct, frozen=True):
-    """Nodes that never leave the online or the batch side, and those that go with the tide."""
-
-    online: int
-    batch: int
-    tidal: int
-
-
-class Window(msgspec.Struct, frozen=True):
-    """A time in which nodes are lent, in seconds since 1970: from `start_s` until before `end_s`."""
-
-    start_s: float
-    end_s: float
-    batch_nodes: PoolShare
-
-
-class LoadRule(msgspec.Struct, frozen=True):
-    """Marks of the online load in percent: below the first one node more is lent, above the second one less."""
-
-    lend_below_percent: float = 45.0
-    return_above_percent: float = 65.0
-
-
-class OnlineLoad(msgspec.Struct, frozen=True):
-    """The load that online pods request of the online side, the larger of cpu and memory, in percent.
-
-    `percent` as things are; `without_next_percent` the highest within the rule's window had the next node
-    already been lent, None while the window is not full.
-    """
-
-    percent: float
-    without_next_percent: float | None
-
-
-class TargetReason(enum.Enum):
-    """The rule that set the number of nodes to be lent."""
-
-    NO_WINDOW = "no window is open"
-    WINDOW = "a window is open"
-    RAMP = "a window ends soon: nodes go back one after the other"
-    LOAD_LOW = "the online load would stay low with one node less"
-    LOAD_HIGH = "the online load is high"
-    LOAD_STEADY = "the online load is between the marks"
-    SUSPENDED = "the pool is suspended: no node more is lent"
-
-
-class LendTarget(msgspec.Struct, frozen=True):
-    """Nodes to be lent besides the batch reserve."""
-
-    nodes: int
-    reason: TargetReason
-
-
-class TidalPool(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts that decide the target: `windows` is None without a schedule, `rule` without a load rule.
-
-    `members` counts the nodes that match, are Ready and not cordoned; `lent` those that are in batch phase or
-    on their way there, without the batch reserve.
-    """
-
-    members: int
-    online_reserve: PoolShare = PoolShare()
-    batch_reserve: PoolShare = PoolShare()
-    windows: Sequence[Window] | None = None
-    lead_s: float = 1800.0
-    rule: LoadRule | None = None
-    suspended: bool = False
-    lent: int = 0
-
-
-def reserves(members: int, online: PoolShare, batch: PoolShare) -> Reserves:
-    """Return the sides of a pool; where both reserves do not fit, online wins. Rounding as Katalyst's tide
-    controller."""
-    online_nodes = min(online.up(members), members)
-    batch_nodes = min(batch.down(members), members - online_nodes)
-    return Reserves(online_nodes, batch_nodes, members - online_nodes - batch_nodes)
-
-
-def target(pool: TidalPool, now_s: float, load: OnlineLoad | None) -> LendTarget:
-    """Return how many nodes should be lent now, 0 to the tidal nodes of the pool.
-
-    A schedule is the ceiling of the load rule. An unknown load (None) moves nothing.
-    """
-    sides = reserves(pool.members, pool.online_reserve, pool.batch_reserve)
-    wanted = _by_load(pool, load, sides.tidal) if pool.rule is not None else None
-    if pool.windows is not None or wanted is None:
-        ceiling = _by_windows(pool, sides, now_s)
-        wanted = ceiling if wanted is None or ceiling.nodes <= wanted.nodes else wanted
-    if pool.suspended and pool.lent < wanted.nodes:
-        return LendTarget(pool.lent, TargetReason.SUSPENDED)
-    return wanted
-
-
-def _by_windows(pool: TidalPool, sides: Reserves, now_s: float) -> LendTarget:
-    """Return the largest of the open windows."""
-    best = LendTarget(0, TargetReason.NO_WINDOW)
-    for window in pool.windows or ():
-        if window.start_s <= now_s < window.end_s:
-            found = _by_window(pool, sides, window, now_s)
-            if found.nodes > best.nodes or best.reason is TargetReason.NO_WINDOW:
-                best = found
-    return best
-
-
-def _by_window(pool: TidalPool, sides: Reserves, window: Window, now_s: float) -> LendTarget:
-    """Return all nodes of the window, or the part of them that the lead time leaves, so that all are back at its
-    end."""
-    base = min(max(window.batch_nodes.down(pool.members) - sides.batch, 0), sides.tidal)
-    left_s = window.end_s - now_s
-    if left_s >= pool.lead_s:
-        return LendTarget(base, TargetReason.WINDOW)
-    return LendTarget(base * int(left_s) // max(int(pool.lead_s), 1), TargetReason.RAMP)
-
-
-def _by_load(pool: TidalPool, load: OnlineLoad | None, cap: int) -> LendTarget:
-    """One node more or less than now."""
-    assert pool.rule is not None
-    rule = pool.rule
-    spare_percent = load.without_next_percent if load is not None else None
-    change, reason = 0, TargetReason.LOAD_STEADY
-    if load is not None and load.percent > rule.return_above_percent:
-        change, reason = -1, TargetReason.LOAD_HIGH
-    elif spare_percent is not None and spare_percent < rule.lend_below_percent:
-        change, reason = 1, TargetReason.LOAD_LOW
-    return LendTarget(min(max(pool.lent + change, 0), cap), reason)
-
-
-class TidalPhase(enum.Enum):
-    """The state of a node, as its label says; a new node is online."""
-
-    ONLINE = "online"
-    TO_BATCH = "to-batch"
-    BATCH = "batch"
-    TO_ONLINE = "to-online"
-
-
-class Side(enum.Enum):
-    """The side that a reserved node never leaves."""
-
-    ONLINE = "online"
-    BATCH = "batch"
-
-
-class PodDemand(msgspec.Struct, frozen=True):
-    """The requests of a pod."""
-
-    cpu_milli: int
-    memory_bytes: int
-
-
-class TidalNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a pool. `since_s`: when it entered its phase; `lost_work`: what its batch pods would lose.
-
-    `free` is what is left of it for online pods while it is online; `reserve` what its label says.
-    """
-
-    name: str
-    phase: TidalPhase = TidalPhase.ONLINE
-    since_s: float = 0.0
-    reserve: Side | None = None
-    allocatable: PodDemand
-    free: PodDemand
-    online_pods: tuple[PodDemand, ...] = ()
-    lost_work: float = 0.0
-
-    @property
-    def is_lent(self) -> bool:
-        """Return whether it is on the batch side or on its way there."""
-        return self.phase in (TidalPhase.TO_BATCH, TidalPhase.BATCH)
+CANDIDATES_MAX = 64
+"""Nodes that are tried in one pass beyond those that are wanted: the next pass tries again."""
+OVERLOAD_PERCENT = 90.0
+"""Online load that nodes return for at once; no node is lent if that would bring the load there."""
 
 
 class PhaseStep(msgspec.Struct, frozen=True):
@@ -223,10 +32,26 @@ class PhaseStep(msgspec.Struct, frozen=True):
 
 
 class TidalPlan(msgspec.Struct, frozen=True):
-    """The changes to start now; `blocked` says why a node that should be lent is not."""
+    """The changes to start now; `blocked` says why a node that should be lent is not; `next_nodes` are those that
+    would be lent next, the cheapest first."""
 
-    steps: tuple[PhaseStep, ...]
-    blocked: dict[str, str]
+    steps: tuple[PhaseStep, ...] = ()
+    blocked: dict[str, str] = {}
+    next_nodes: tuple[str, ...] = ()
+
+
+class StepRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of one pass: at most `in_flight_max` nodes change at a time, none before `cooldown_s` in its phase.
+
+    `load_max_percent`: what the online load may be after lending; `hindrance`: why a node cannot be emptied at
+    all, empty when nothing is known; `may_lend`: whether nodes may be lent now.
+    """
+
+    in_flight_max: int
+    cooldown_s: float = 0.0
+    load_max_percent: float = OVERLOAD_PERCENT
+    may_lend: bool = True
+    hindrance: Callable[[TidalNode], str] = lambda _: ""
 
 
 def assign_reserves(nodes: Sequence[TidalNode], sides: Reserves) -> dict[str, Side]:
@@ -234,93 +59,189 @@ def assign_reserves(nodes: Sequence[TidalNode], sides: Reserves) -> dict[str, Si
     name."""
     reserved: dict[str, Side] = {}
     for side, count in ((Side.ONLINE, sides.online), (Side.BATCH, sides.batch)):
-        free = [node for node in nodes if node.name not in reserved and node.reserve in (side, None)]
-        free += [node for node in nodes if node.name not in reserved and node not in free]
-        ranked = sorted(
-            free, key=lambda n: (n.reserve is not side, n.is_lent is not (side is Side.BATCH), n.name)
-        )
-        reserved.update((node.name, side) for node in ranked[:count])
+        if not count:
+            continue
+        left = [node for node in nodes if node.name not in reserved]
+        left.sort(key=lambda n: (_rank(n.reserve, side), n.is_lent is not (side is Side.BATCH), n.name))
+        reserved.update((node.name, side) for node in left[:count])
     return reserved
 
 
+def _rank(label: Side | None, side: Side) -> int:
+    """Own ones first, those of the other side last."""
+    if label is None:
+        return 1
+    return 0 if label is side else 2
+
+
+def online_percent(nodes: Iterable[TidalNode], without: str = "") -> float | None:
+    """Return what online pods request of the online side, the larger of cpu and memory; as if one node were lent.
+
+    None when nothing would be left of that side although something is requested.
+    """
+    requested, capacity = [], []
+    for node in nodes:
+        requested.append(node.requested)
+        if not node.is_lent and node.name != without:
+            capacity.append(node.allocatable)
+    wanted, there = total(requested), total(capacity)
+    if wanted.cpu_milli > 0 and there.cpu_milli == 0:
+        return None
+    return 100.0 * wanted.share_of(there)
+
+
+def cheapest(nodes: Iterable[TidalNode], reserved: dict[str, Side]) -> TidalNode | None:
+    """Return the tidal node that would be lent next, if all could be emptied."""
+    online = (node for node in nodes if node.phase is TidalPhase.ONLINE and node.name not in reserved)
+    return min(online, key=_cost, default=None)
+
+
 def plan(
-    nodes: Sequence[TidalNode],
-    reserved: dict[str, Side],
-    target: int,
-    in_flight_max: int,
-    cooldown_s: float,
-    now_s: float,
+    nodes: Sequence[TidalNode], reserved: dict[str, Side], target: int, rules: StepRules, now_s: float
 ) -> TidalPlan:
-    """Steps towards `target` lent nodes besides the batch reserve; at most `in_flight_max` nodes change at a time."""
+    """Steps towards `target` lent nodes besides the batch reserve, and of reserved nodes to their side."""
+    room = rules.in_flight_max - sum(node.is_moving for node in nodes)
+    ready = [node for node in nodes if now_s - node.since_s >= rules.cooldown_s]
     tidal = [node for node in nodes if node.name not in reserved]
     lent = sum(node.is_lent for node in tidal)
-    moving = sum(node.phase in (TidalPhase.TO_BATCH, TidalPhase.TO_ONLINE) for node in nodes)
-    room = max(in_flight_max - moving, 0)
-    ready = [node for node in tidal if now_s - node.since_s >= cooldown_s]
+    steps = _home(nodes, ready, reserved, room)
+    room -= sum(1 if step.to is TidalPhase.TO_ONLINE else -1 for step in steps)
     if lent > target:
-        return TidalPlan(tuple(_returns(tidal, ready, lent - target, room)), {})
-    return _lends(nodes, ready, reserved, min(target - lent, room))
+        ready_tidal = [node for node in ready if node.name not in reserved]
+        return TidalPlan((*steps, *_returns(tidal, ready_tidal, lent - target, room, now_s)))
+    missing = sum(node.phase is TidalPhase.ONLINE and reserved.get(node.name) is Side.BATCH for node in nodes)
+    wanted = target - lent + missing
+    if not wanted or not rules.may_lend:
+        return TidalPlan(tuple(steps))
+    found = _lends(nodes, ready, reserved, wanted, room, rules, now_s)
+    return TidalPlan((*steps, *found.steps), found.blocked, found.next_nodes)
+
+
+def _home(
+    nodes: Sequence[TidalNode], ready: Sequence[TidalNode], reserved: dict[str, Side], room: int
+) -> list[PhaseStep]:
+    """Return nodes that have become an online reserve."""
+    away = [node for node in nodes if reserved.get(node.name) is Side.ONLINE and node.is_lent]
+    return _returns(away, [node for node in ready if node in away], len(away), room, 0.0) if away else []
 
 
 def _returns(
-    tidal: Sequence[TidalNode], ready: Sequence[TidalNode], wanted: int, room: int
+    lent: Sequence[TidalNode], ready: Sequence[TidalNode], wanted: int, room: int, now_s: float
 ) -> list[PhaseStep]:
     """Reversals first, they cost nothing and take no room; then batch nodes with the least work to lose."""
     reversed_ = sorted(
-        (node for node in tidal if node.phase is TidalPhase.TO_BATCH), key=lambda node: node.name
+        (node for node in lent if node.phase is TidalPhase.TO_BATCH), key=lambda node: node.name
     )
     steps = [
         PhaseStep(node.name, TidalPhase.ONLINE, "not to be lent after all") for node in reversed_[:wanted]
     ]
-    batch = sorted(
-        (node for node in ready if node.phase is TidalPhase.BATCH),
-        key=lambda node: (node.lost_work, node.name),
+    ranked = sorted(
+        ((node.lost_core_s(now_s), node.name) for node in ready if node.phase is TidalPhase.BATCH),
     )
-    more = min(wanted - len(steps), room + len(steps))
+    more = max(min(wanted - len(steps), room + len(steps)), 0)
     return steps + [
-        PhaseStep(node.name, TidalPhase.TO_ONLINE, f"loses the least batch work ({node.lost_work:g})")
-        for node in batch[:more]
+        PhaseStep(name, TidalPhase.TO_ONLINE, "loses the least batch work") for _, name in ranked[:more]
     ]
 
 
 def _lends(
-    nodes: Sequence[TidalNode], ready: Sequence[TidalNode], reserved: dict[str, Side], count: int
+    nodes: Sequence[TidalNode],
+    ready: Sequence[TidalNode],
+    reserved: dict[str, Side],
+    wanted: int,
+    room: int,
+    rules: StepRules,
+    now_s: float,
 ) -> TidalPlan:
-    """Return the cheapest online nodes whose pods fit elsewhere, all of them together."""
-    free = {
-        node.name: [node.free.cpu_milli, node.free.memory_bytes]
-        for node in nodes
-        if node.phase is TidalPhase.ONLINE and reserved.get(node.name) is not Side.BATCH
-    }
-    steps: list[PhaseStep] = []
+    """Return the cheapest online nodes whose pods fit elsewhere, all of them together, batch reserves first."""
+    rooms = _Rooms(nodes, reserved)
     blocked: dict[str, str] = {}
-    for node in sorted((node for node in ready if node.phase is TidalPhase.ONLINE), key=_cost):
-        if len(steps) == count:
+    chosen: list[str] = []
+    candidates = (
+        node
+        for node in ready
+        if node.phase is TidalPhase.ONLINE and reserved.get(node.name) is not Side.ONLINE
+    )
+    ranked = heapq.nsmallest(
+        wanted + CANDIDATES_MAX, candidates, key=lambda node: (node.name not in reserved, _cost(node))
+    )
+    for node in ranked:
+        if len(chosen) >= max(wanted, room):
             break
-        others = {name: left for name, left in free.items() if name != node.name}
-        placed = _placed(node.online_pods, others)
-        if placed is None:
-            blocked[node.name] = "its online pods do not fit on the other online nodes"
-            continue
-        free = placed
-        steps.append(PhaseStep(node.name, TidalPhase.TO_BATCH, "is the cheapest to empty"))
-    return TidalPlan(tuple(steps), blocked)
+        why = _blocked(node, rules, now_s) or rooms.lend(node, rules.load_max_percent)
+        if why:
+            blocked[node.name] = why
+        else:
+            chosen.append(node.name)
+    count = max(min(wanted, room), 0)
+    steps = tuple(PhaseStep(name, TidalPhase.TO_BATCH, "is the cheapest to empty") for name in chosen[:count])
+    return TidalPlan(steps, blocked, tuple(chosen[count:wanted]))
+
+
+def _blocked(node: TidalNode, rules: StepRules, now_s: float) -> str:
+    if node.blocked_until_s > now_s:
+        return "its online pods did not leave in time when it was to be lent last"
+    return rules.hindrance(node)
+
+
+class _Rooms:
+    """Free room on the online side while nodes are lent one after the other. Columns: cpu, memory; rows by name."""
+
+    def __init__(self, nodes: Sequence[TidalNode], reserved: dict[str, Side]) -> None:
+        hosts = sorted(
+            (
+                node
+                for node in nodes
+                if node.phase is TidalPhase.ONLINE and reserved.get(node.name) is not Side.BATCH
+            ),
+            key=lambda node: node.name,
+        )
+        self._row = {node.name: row for row, node in enumerate(hosts)}
+        self._free: I64 = np.array(
+            [(node.free.cpu_milli, node.free.memory_bytes) for node in hosts], np.int64
+        ).reshape(-1, 2)
+        self._stays: Mask = np.ones(len(hosts), np.bool_)
+        self._requested = total(node.requested for node in nodes)
+        self._capacity = total(node.allocatable for node in nodes if not node.is_lent)
+        self._is_full = False
+        for node in nodes:
+            # Their pods leave, too, and may go to the same nodes.
+            if node.phase is TidalPhase.TO_BATCH and not self._move(node.online_pods):
+                self._is_full = True
+
+    def lend(self, node: TidalNode, load_max_percent: float) -> str:
+        """Take a node off the online side; why not, empty when that was done."""
+        if self._is_full:
+            return "the room on other online nodes is for pods of nodes that are being emptied"
+        capacity = PodDemand(
+            self._capacity.cpu_milli - node.allocatable.cpu_milli,
+            self._capacity.memory_bytes - node.allocatable.memory_bytes,
+        )
+        if 100.0 * self._requested.share_of(capacity) > load_max_percent:
+            return f"without it the online load would be above {load_max_percent:g} %"
+        row = self._row.get(node.name)
+        if row is not None:
+            self._stays[row] = False
+        if not self._move(node.online_pods):
+            if row is not None:
+                self._stays[row] = True
+            return "its online pods do not fit on the other online nodes"
+        self._capacity = capacity
+        return ""
+
+    def _move(self, pods: Sequence[PodDemand]) -> bool:
+        """Place pods, the largest first, each on the first node with room; False, and nothing changed, when one fits
+        nowhere."""
+        free = self._free.copy()
+        for pod in sorted(pods, key=lambda pod: (-pod.cpu_milli, -pod.memory_bytes)):
+            fits = self._stays & (free[:, 0] >= pod.cpu_milli) & (free[:, 1] >= pod.memory_bytes)
+            row = int(fits.argmax()) if len(fits) else 0
+            if not len(fits) or not fits[row]:
+                return False
+            free[row] -= (pod.cpu_milli, pod.memory_bytes)
+        self._free = free
+        return True
 
 
 def _cost(node: TidalNode) -> tuple[float, int, str]:
-    cpu = sum(pod.cpu_milli for pod in node.online_pods) / max(node.allocatable.cpu_milli, 1)
-    memory = sum(pod.memory_bytes for pod in node.online_pods) / max(node.allocatable.memory_bytes, 1)
-    return max(cpu, memory), len(node.online_pods), node.name
-
-
-def _placed(pods: Sequence[PodDemand], free: dict[str, list[int]]) -> dict[str, list[int]] | None:
-    """Return what is left of each node when all pods moved there, the largest first; None when one fits nowhere."""
-    left = {name: list(each) for name, each in sorted(free.items())}
-    for pod in sorted(pods, key=lambda pod: (-pod.cpu_milli, -pod.memory_bytes)):
-        fitting = (each for each in left.values() if each[0] >= pod.cpu_milli and each[1] >= pod.memory_bytes)
-        home = next(fitting, None)
-        if home is None:
-            return None
-        home[0] -= pod.cpu_milli
-        home[1] -= pod.memory_bytes
-    return left
+    return node.requested.share_of(node.allocatable), len(node.online_pods), node.name

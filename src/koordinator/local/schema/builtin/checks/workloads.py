@@ -5,8 +5,9 @@ Source: pkg/apis/autoscaling/validation of kubernetes/kubernetes.
 
 from typing import Any
 
+from koordinator.api import cron
 from koordinator.cluster.errors import StatusCause
-from koordinator.local.schema import cron, errors, names
+from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin.checks import pods
 from koordinator.local.schema.builtin.checks.common import (
     check_int_or_percent,

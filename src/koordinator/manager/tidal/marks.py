@@ -1,0 +1,103 @@
+"""Read the marks of tidal pools on nodes, and make the patch that brings them about. Source: behaviour/tidal 3.1.
+
+A node's phase is what its label says; every change of it is one patch with all marks, for the version that was seen.
+"""
+
+from typing import Any
+
+import msgspec
+
+from koordinator import clock
+from koordinator.api import labels
+from koordinator.api.affinity import Taint
+from koordinator.api.core import Node
+from koordinator.api.tolerations import NO_SCHEDULE
+from koordinator.manager.tidal.nodes import Side, TidalPhase
+
+_LABELS = (labels.TIDAL_POOL, labels.TIDAL_PHASE, labels.TIDAL_RESERVE)
+_ANNOTATIONS = (labels.TIDAL_SINCE, labels.TIDAL_REASON, labels.TIDAL_BLOCKED_UNTIL)
+TAINTS = (labels.TIDAL_BATCH_PHASE_TAINT, labels.TIDAL_ONLINE_PHASE_TAINT)
+_TAINT_OF = {
+    TidalPhase.TO_BATCH: labels.TIDAL_BATCH_PHASE_TAINT,
+    TidalPhase.BATCH: labels.TIDAL_BATCH_PHASE_TAINT,
+    TidalPhase.TO_ONLINE: labels.TIDAL_ONLINE_PHASE_TAINT,
+}
+_PHASES = {phase.value: phase for phase in TidalPhase}
+_SIDES = {side.value: side for side in Side}
+
+
+class NodeMarks(msgspec.Struct, frozen=True, kw_only=True):
+    """All that we say on a node; `pool` is empty on a node without marks."""
+
+    pool: str = ""
+    phase: TidalPhase = TidalPhase.ONLINE
+    since_s: float = 0.0
+    reserve: Side | None = None
+    reason: str = ""
+    blocked_until_s: float = 0.0
+
+    @classmethod
+    def of(cls, node: Node) -> "NodeMarks":
+        """Return what a node says; a text that cannot be read counts as none."""
+        said, notes = node.metadata.labels, node.metadata.annotations
+        return cls(
+            pool=said.get(labels.TIDAL_POOL, ""),
+            phase=_PHASES.get(said.get(labels.TIDAL_PHASE, ""), TidalPhase.ONLINE),
+            since_s=_time(notes.get(labels.TIDAL_SINCE)),
+            reserve=_SIDES.get(said.get(labels.TIDAL_RESERVE, "")),
+            reason=notes.get(labels.TIDAL_REASON, ""),
+            blocked_until_s=_time(notes.get(labels.TIDAL_BLOCKED_UNTIL)),
+        )
+
+
+def _time(text: str | None) -> float:
+    try:
+        return clock.parse_rfc3339(text) if text else 0.0
+    except ValueError:
+        return 0.0
+
+
+def patch(node: Node, wanted: NodeMarks | None) -> dict[str, Any] | None:
+    """Return the strategic merge patch after which a node says what is wanted, nothing at all for None; None when it
+    does already. The patch holds for the version that was seen only."""
+    wanted_labels, wanted_notes = _texts(wanted)
+    seen_labels, seen_notes = node.metadata.labels, node.metadata.annotations
+    changed_labels = {
+        key: wanted_labels.get(key) for key in _LABELS if wanted_labels.get(key) != seen_labels.get(key)
+    }
+    changed_notes = {
+        key: wanted_notes.get(key) for key in _ANNOTATIONS if wanted_notes.get(key) != seen_notes.get(key)
+    }
+    taints = _taint_changes(node.spec.taints, _TAINT_OF.get(wanted.phase) if wanted is not None else None)
+    if not (changed_labels or changed_notes or taints):
+        return None
+    metadata: dict[str, Any] = {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version}
+    if changed_labels:
+        metadata["labels"] = changed_labels
+    if changed_notes:
+        metadata["annotations"] = changed_notes
+    return {"metadata": metadata, **({"spec": {"taints": taints}} if taints else {})}
+
+
+def _texts(wanted: NodeMarks | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Return labels and annotations."""
+    if wanted is None:
+        return {}, {}
+    said = {labels.TIDAL_POOL: wanted.pool, labels.TIDAL_PHASE: wanted.phase.value}
+    if wanted.reserve is not None:
+        said[labels.TIDAL_RESERVE] = wanted.reserve.value
+    notes = {labels.TIDAL_SINCE: clock.rfc3339(wanted.since_s)}
+    if wanted.reason:
+        notes[labels.TIDAL_REASON] = wanted.reason
+    if wanted.blocked_until_s:
+        notes[labels.TIDAL_BLOCKED_UNTIL] = clock.rfc3339(wanted.blocked_until_s)
+    return said, notes
+
+
+def _taint_changes(seen: list[Taint], wanted: str | None) -> list[dict[str, str]]:
+    """Return the members of a strategic merge patch of taints, which go by key."""
+    ours = {taint.key: taint.effect for taint in seen if taint.key in TAINTS}
+    changes = [{"key": key, "$patch": "delete"} for key in ours if key != wanted]
+    if wanted is not None and ours.get(wanted) != NO_SCHEDULE:
+        changes.append({"key": wanted, "effect": NO_SCHEDULE})
+    return changes
