@@ -88,7 +88,8 @@ def asked_by(component: str) -> Asked:
         if verb in pod_calls(PACKAGES[component]):
             found |= _all("create", "", resource)
     if component == rbac.SCHEDULER:
-        scheduler = Scheduler(FakeCluster(FixedClock()), network_topology=True)
+        gates = FeatureGates.of(Component.SCHEDULER, "DRADeviceTaints=true,DRADeviceTaintRules=true")
+        scheduler = Scheduler(FakeCluster(FixedClock()), network_topology=True, gates=gates)
         views: list[type[Object]] = [informer.view for informer in scheduler.caches.informers]
         for view in views:
             found |= _all("list watch", view.resource.group, view.resource.plural)

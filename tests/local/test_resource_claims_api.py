@@ -5,7 +5,14 @@ import asyncio
 import pytest
 
 from koordinator.api import kinds
-from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from koordinator.api.core import Namespace
+from koordinator.api.dra import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
@@ -18,6 +25,7 @@ from tests.scheduler.dynamic_resources.builders import (
     claim,
     device,
     device_class,
+    exactly,
     resource_slice,
     template,
 )
@@ -93,3 +101,41 @@ async def test_users_of_a_claim_are_taken_off_by_uid(cluster: MemoryCluster) -> 
 def test_kubectl_shows_the_state_of_claims(status: dict[str, object], is_going: bool, state: str) -> None:
     meta = {"name": "c"} | ({"deletionTimestamp": "2026-01-01T00:00:00Z"} if is_going else {})
     assert claim_state({"metadata": meta, "status": status}) == state
+
+
+NEEDS_LABEL = "admin access to devices requires the `resource.kubernetes.io/admin-access: true` label"
+
+
+async def test_administrative_access_is_for_namespaces_whose_label_allows_it(cluster: MemoryCluster) -> None:
+    asks = exactly(adminAccess=True)
+
+    with pytest.raises(errors.Invalid) as refused:
+        await cluster.create(ResourceClaim, claim("c", exactly("plain"), asks), "default")
+    assert f"spec.devices.requests[1].adminAccess: Forbidden: {NEEDS_LABEL}" in refused.value.message
+    with pytest.raises(errors.Invalid, match=NEEDS_LABEL):
+        await cluster.create(ResourceClaimTemplate, template("t", asks), "default")
+
+    label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+    await cluster.patch(Namespace, "default", label)
+    await cluster.create(ResourceClaimTemplate, template("t", asks), "default")
+    made = await cluster.create(ResourceClaim, claim("c", asks), "default")
+    given = {"request": "req", "driver": "d", "pool": "p", "device": "x", "adminAccess": True}
+    status = {"status": {"allocation": {"devices": {"results": [given]}}}}
+    await cluster.patch(Namespace, "default", {"metadata": {"labels": None}})
+    with pytest.raises(
+        errors.Invalid, match=r"status.allocation.devices.results\[0\].adminAccess: Forbidden"
+    ):
+        await cluster.patch(ResourceClaim, "c", status, "default", subresource="status")
+    # What was allowed once may be changed otherwise.
+    await cluster.patch(ResourceClaim, "c", {"metadata": {"labels": {"x": "y"}}}, "default")
+    assert made.spec.devices.requests[0].exactly is not None
+
+
+async def test_rules_that_taint_devices_are_checked_and_kept(cluster: MemoryCluster) -> None:
+    spec = {"deviceSelector": {"driver": "d", "pool": "p"}, "taint": {"key": "k", "effect": "NoSchedule"}}
+    made = await cluster.create(DeviceTaintRule, {"metadata": {"name": "r"}, "spec": spec})
+
+    assert made.spec.device_selector is not None and made.spec.device_selector.pool == "p"
+    assert made.spec.taint.effect == "NoSchedule"
+    with pytest.raises(errors.Invalid, match=r"spec\.taint: Required value"):
+        await cluster.create(DeviceTaintRule, {"metadata": {"name": "s"}, "spec": {}})

@@ -305,3 +305,33 @@ class ResourceSlice(Object, frozen=True, kw_only=True):
     )
 
     spec: ResourceSliceSpec = ResourceSliceSpec()
+
+
+class DeviceTaintSelector(ViewPart, frozen=True, kw_only=True):
+    """Devices that a rule is about; what is None may be anything."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(ViewPart, frozen=True, kw_only=True):
+    """`device_selector` None: all devices."""
+
+    device_selector: DeviceTaintSelector | None = None
+    taint: DeviceTaint = DeviceTaint()
+
+
+class DeviceTaintRule(Object, frozen=True, kw_only=True):
+    """A taint that an administrator puts on devices, besides those that their drivers publish."""
+
+    resource: ClassVar[Resource] = Resource(
+        group=GROUP,
+        version="v1alpha3",
+        kind="DeviceTaintRule",
+        plural="devicetaintrules",
+        namespaced=False,
+        subresources=("status",),
+    )
+
+    spec: DeviceTaintRuleSpec = DeviceTaintRuleSpec()

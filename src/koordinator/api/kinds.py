@@ -48,6 +48,7 @@ _VIEWS: tuple[type[Object], ...] = (
     dra.ResourceClaimTemplate,
     dra.DeviceClass,
     dra.ResourceSlice,
+    dra.DeviceTaintRule,
     admission.MutatingWebhookConfiguration,
     admission.ValidatingWebhookConfiguration,
     groups.CustomResourceDefinition,

@@ -167,7 +167,7 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
         ),
         _rule(
             "resource.k8s.io",
-            "resourceclaims deviceclasses resourceslices",
+            "resourceclaims deviceclasses resourceslices devicetaintrules",
             "list watch",
             "dynamic resources",
         ),

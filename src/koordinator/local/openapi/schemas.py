@@ -297,6 +297,7 @@ KINDS: dict[str, str] = {
     "ResourceClaimTemplate": "What claims look like that are made for pods.",
     "DeviceClass": "Devices that users ask for by one name.",
     "ResourceSlice": "Devices that a driver offers, on a node or for several.",
+    "DeviceTaintRule": "A taint that keeps claims from some devices.",
     "Lease": "A lock that its holder renews: heartbeats and leader election.",
     "RuntimeClass": "A container runtime that pods can ask for.",
     "Ingress": "Rules that let traffic from outside reach Services.",

@@ -12,6 +12,7 @@ from typing import Any
 from koordinator.api.kinds import BUILT_IN
 from koordinator.clock import Clock
 from koordinator.local.admission import AdmissionChain, WebhookAdmission
+from koordinator.local.admission.device_access import DeviceAccess
 from koordinator.local.admission.granted_rights import GrantedRights
 from koordinator.local.admission.limit_ranges import LimitRanges
 from koordinator.local.admission.policies import ValidatingPolicies
@@ -98,6 +99,7 @@ def _build(
         plugins = (
             LimitRanges(store),
             GrantedRights(registry.authorizer),
+            DeviceAccess(store),
             ValidatingPolicies(store, registry.other_versions_of, registry.resources),
         )
         registry.admission = AdmissionChain(webhooks, plugins, catalog)

@@ -93,6 +93,7 @@ FACTS: dict[str, KindFacts] = {
     "resourceclaimtemplates.resource.k8s.io": _GUARDED,
     "deviceclasses.resource.k8s.io": KindFacts(has_generation=True, blind_update=False),
     "resourceslices.resource.k8s.io": KindFacts(has_generation=True, blind_update=False),
+    "devicetaintrules.resource.k8s.io": KindFacts(has_generation=True, blind_update=False, fresh_status={}),
     "certificatesigningrequests.certificates.k8s.io": KindFacts(fresh_status={}),
 }
 """By qualified name; kinds that are not listed are `PLAIN`."""

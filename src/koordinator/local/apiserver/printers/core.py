@@ -290,6 +290,7 @@ STORAGE_PRINTERS = {
     (GROUP, "ResourceClaim"): Printer((NAME, PrintedColumn("State"), AGE), device_claim_row),
     (GROUP, "ResourceClaimTemplate"): Printer((NAME, AGE), plain_row),
     (GROUP, "DeviceClass"): Printer((NAME, AGE), plain_row),
+    (GROUP, "DeviceTaintRule"): Printer((NAME, AGE), plain_row),
     (GROUP, "ResourceSlice"): Printer(
         (NAME, PrintedColumn("Node"), PrintedColumn("Driver"), PrintedColumn("Pool"), AGE), slice_row
     ),

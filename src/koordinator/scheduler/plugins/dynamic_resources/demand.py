@@ -18,7 +18,6 @@ from koordinator.api.dra import (
     DeviceRequest,
     DeviceSelector,
     DeviceSubRequest,
-    DeviceTaint,
     DeviceToleration,
     ExactDeviceRequest,
     ResourceClaim,
@@ -35,6 +34,7 @@ from koordinator.scheduler.plugins.dynamic_resources.allocator import (
 from koordinator.scheduler.plugins.dynamic_resources.consumable_capacity import Share, Wanted, share_of
 from koordinator.scheduler.plugins.dynamic_resources.inventory import Inventory
 from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DRAFeatures, SliceDevice
+from koordinator.scheduler.plugins.dynamic_resources.taints import tolerates
 from koordinator.scheduler.table.columns import Recent
 
 SELECTIONS_MAX = 512
@@ -43,8 +43,6 @@ COLUMNS_MAX = 128
 
 CLAIM = "{claim}"
 """Stands for the claim's name in texts about selectors, as these are shared by claims."""
-
-_BLOCKING = ("NoSchedule", "NoExecute")
 
 
 class DeviceSelectorError(Exception):
@@ -68,18 +66,6 @@ def texts(selectors: Iterable[DeviceSelector]) -> tuple[str | None, ...]:
 
 def facts(tolerations: Iterable[DeviceToleration]) -> tuple[tuple[str, str, str, str], ...]:
     return tuple((each.key, each.operator, each.value, each.effect) for each in tolerations)
-
-
-def tolerates(tolerations: Iterable[tuple[str, str, str, str]], taint: DeviceTaint) -> bool:
-    """Return whether a taint does not keep a request from a device."""
-    if taint.effect not in _BLOCKING:
-        return True
-    return any(
-        (not effect or effect == taint.effect)
-        and (not key or key == taint.key)
-        and (operator == "Exists" or (bool(key) and value == taint.value))
-        for key, operator, value, effect in tolerations
-    )
 
 
 class DeviceColumn(abc.ABC):
@@ -145,9 +131,7 @@ class DeviceSelection(DeviceColumn):
                 return False
             if not matches:
                 return False
-        if self.inventory.features.device_taints and not all(
-            tolerates(self._tolerations, taint) for taint in entry.device.taints
-        ):
+        if not all(tolerates(self._tolerations, taint) for taint in self.inventory.taints_of(entry)):
             return False
         return not self.inventory.features.consumable_capacity or self._has_capacity(number, entry)
 

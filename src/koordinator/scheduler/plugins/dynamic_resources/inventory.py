@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from koordinator.api.affinity import NodeSelector
 from koordinator.api.core import Node
-from koordinator.api.dra import ResourceSlice
+from koordinator.api.dra import DeviceTaint, DeviceTaintRule, ResourceSlice
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugins.dynamic_resources import taints
 from koordinator.scheduler.plugins.dynamic_resources.shared_counters import (
     Codes,
     Consumption,
@@ -61,6 +62,7 @@ class Inventory(RowKeeper):
         self._table = table
         self.version = 0
         self.stamp_now = 0
+        self._rules: dict[str, DeviceTaintRule] = {}
         self.entries: list[SliceDevice | None] = []
         self.number_of: dict[DeviceKey, int] = {}
         self.invalid: dict[PoolKey, str] = {}
@@ -123,6 +125,31 @@ class Inventory(RowKeeper):
             self._slices[name] = new
             self._pools.setdefault((new.spec.driver, new.spec.pool.name), {})[name] = new
         self.version += 1
+
+    def set_rule(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
+        """A rule came, changed or went: the devices that it is or was about are new to those who judge them."""
+        name = (new if new is not None else old).metadata.name  # type: ignore[union-attr]
+        known = self._rules.pop(name, None)
+        if new is not None:
+            self._rules[name] = new
+        self.refresh()
+        self.stamp_now += 1
+        for pool, members in self._members.items():
+            for rule in (known, new):
+                if rule is None or not taints.selects_pool(rule, pool):
+                    continue
+                for number in members:
+                    entry = self.entries[number]
+                    if entry is not None and taints.selects(rule, entry.key):
+                        self.stamp[number] = self.stamp_now
+        self.version += 1
+
+    def taints_of(self, entry: SliceDevice) -> list[DeviceTaint]:
+        """Return the taints of a device that count: those of its slice, then those of rules."""
+        if not self.features.device_taints:
+            return []
+        rules = (rule for _, rule in sorted(self._rules.items()))
+        return [*entry.device.taints, *(rule.spec.taint for rule in rules if taints.selects(rule, entry.key))]
 
     def refresh(self) -> None:
         """Bring the columns up to date with the slices: costs as much as the pools that changed are large."""

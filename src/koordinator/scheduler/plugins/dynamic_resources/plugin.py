@@ -10,7 +10,7 @@ import numpy as np
 from koordinator.api import duration
 from koordinator.api.affinity import NodeSelector
 from koordinator.api.core import Pod
-from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceSlice
+from koordinator.api.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from koordinator.scheduler.config.default_plugins import DynamicResourcesArgs
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
@@ -199,6 +199,8 @@ class DynamicResources(
             handle.watch(Watch.changes(ResourceClaim, self._claim_set))
             handle.watch(Watch.changes(DeviceClass, self._class_set))
             handle.watch(Watch.changes(ResourceSlice, self._slice_set))
+            if self._books.inventory.features.device_taint_rules:
+                handle.watch(Watch.changes(DeviceTaintRule, self._rule_set))
 
     # What comes in
 
@@ -217,6 +219,11 @@ class DynamicResources(
     def _slice_set(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         self._books.inventory.set_slice(old, new)
         self._tell((ClusterEvent.RESOURCE_SLICE_ADDED, ClusterEvent.RESOURCE_SLICE_UPDATED), old, new)
+
+    def _rule_set(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
+        self._books.inventory.set_rule(old, new)
+        # To pods it is as if the slices had other taints.
+        self.handle.happened(QueueingEvent(ClusterEvent.RESOURCE_SLICE_UPDATED))
 
     def _tell(self, events: tuple[ClusterEvent, ...], old: Any, new: Any) -> None:
         """`events`: that such an object came, changed, and (where that can help) went."""

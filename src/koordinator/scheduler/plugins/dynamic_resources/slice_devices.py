@@ -21,11 +21,12 @@ DeviceKey = tuple[str, str, str]
 
 
 class DRAFeatures(msgspec.Struct, frozen=True):
-    """Features of dynamic resource allocation that are on. Without one of the first three, what slices say of it is
+    """Features of dynamic resource allocation that are on. Without one of the first four, what objects say of it is
     ignored, without one of the others, claims that ask for it are refused."""
 
     partitionable_devices: bool
     device_taints: bool
+    device_taint_rules: bool
     consumable_capacity: bool
     admin_access: bool
     prioritized_list: bool
@@ -35,6 +36,7 @@ class DRAFeatures(msgspec.Struct, frozen=True):
         return cls(
             partitionable_devices=gates.is_on("DRAPartitionableDevices"),
             device_taints=gates.is_on("DRADeviceTaints"),
+            device_taint_rules=gates.is_on("DRADeviceTaints") and gates.is_on("DRADeviceTaintRules"),
             consumable_capacity=gates.is_on("DRAConsumableCapacity"),
             admin_access=gates.is_on("DRAAdminAccess"),
             prioritized_list=gates.is_on("DRAPrioritizedList"),
