@@ -225,3 +225,43 @@ def test_what_an_attempt_before_a_restart_wrote_is_taken_off_again() -> None:
         assert (uses(world, "fits"), uses(world, "grew")) == ("room", "")
 
     play(story)
+
+
+def test_a_reservation_that_fits_no_more_lets_go_of_pods_that_it_was_to_take_over() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        body = runs("grew", cpu="4")
+        body["metadata"]["annotations"][labels.RESERVATION_ALLOCATED] = json.dumps(
+            {"name": "room", "uid": "uid-room"}
+        )
+        world.api.put("Pod", body)
+        await world.settle()
+        put_reservation(world, fence("room", required=True))
+        await world.settle()
+        assert ("nodeName" in status_of(world, "room"), uses(world, "grew")) == (False, "")
+
+    play(story)
+
+
+def test_a_reservation_that_is_deleted_while_it_is_placed_lets_go_of_pods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        world.api.put("Pod", runs("old"))
+        await world.settle()
+        patch = world.api.patch
+
+        async def deleted_before(view: type[Any], name: str, body: Any, *rest: Any, **options: Any) -> Any:
+            if "status" in body and name == "room":
+                assert uses(world, "old") == "room"
+                world.api.remove("Reservation", "room")
+                await world.settle()  # the scheduler has heard of it
+            return await patch(view, name, body, *rest, **options)
+
+        monkeypatch.setattr(world.api, "patch", deleted_before)
+        put_reservation(world, fence("room"))
+        await world.settle(5)
+        assert uses(world, "old") == ""
+
+    play(story)

@@ -1,7 +1,9 @@
 """Whole lives of reservations and of pods with and without one, under random faults and restarts of the scheduler.
 
+Nodes come and go, pods outlive them, and Reservations are placed onto pods that leave.
+
 At every step, by what the API says: reserved room is used by no stranger, and a reservation for one owner is given to
-one pod ever. When all is quiet, whoever waits fits nowhere.
+one pod ever. When all is quiet, whoever waits fits nowhere, and the books are those of a scheduler that starts anew.
 """
 
 import asyncio
@@ -15,6 +17,8 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.quantity import milli
 from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation
 from koordinator.cluster import errors
+from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger
+from koordinator.scheduler.scheduler import Scheduler
 from tests.cluster import virtual_loop
 from tests.cluster.faulty_cluster import Faults, FaultyCluster
 from tests.scheduler.reservation.reservation_world import Json, ReservationWorld, scheduler
@@ -23,6 +27,12 @@ from tests.scheduler.world import node, pod
 NODES, NODE_MILLI = 3, 4_000
 APPS = ("red", "blue")
 UNREST_S, SETTLE_S = 25.0, 700.0
+PRE_ALLOCATING = {"preAllocation": True, "allocatePolicy": "Restricted"}
+ONTO_SEVERAL = {
+    **PRE_ALLOCATING,
+    "allocateOnce": False,
+    "preAllocationPolicy": {"mode": "Default", "enableMultiple": True},
+}
 
 
 def owned(name: str, app: str, cpu_milli: int) -> Json:
@@ -70,6 +80,7 @@ class Life:
         self.world = ReservationWorld()
         faults = Faults.drawn(self.rng)
         self.faulty = FaultyCluster(self.world.api, faults, random.Random(self.rng.getrandbits(64)))
+        self.scheduler: Scheduler | None = None
         self._numbers = iter(range(10_000))
         self.used: dict[str, set[str]] = {}
         """Reservations that had an owner, with those that are there or have ended."""
@@ -78,7 +89,8 @@ class Life:
 
     async def schedulers(self) -> None:
         while True:
-            running = asyncio.create_task(scheduler(self.faulty).run())
+            self.scheduler = scheduler(self.faulty)
+            running = asyncio.create_task(self.scheduler.run())
             try:
                 await asyncio.sleep(self.rng.choice((0.3, 3.0, 10.0, 10_000.0)))
             finally:
@@ -97,6 +109,7 @@ class Life:
             self._create,
             self._delete,
             self._finish,
+            self._turn_node,
         )
         with contextlib.suppress(errors.NotFound, errors.Conflict):
             await self.rng.choice((*acts, self._withdraw))()
@@ -108,6 +121,7 @@ class Life:
             "owners": [{"labelSelector": {"matchLabels": {"app": app}}}],
             "allocatePolicy": self.rng.choice(("Aligned", "Restricted")),
             "ttl": self.rng.choice(("5s", "0s")),
+            **self.rng.choice(({}, PRE_ALLOCATING, ONTO_SEVERAL)),
         }
         cpu = f"{self.rng.choice((500, 1_000, 2_000))}m"
         containers = [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]
@@ -136,6 +150,17 @@ class Life:
         for found in self._some((await self.world.api.list(Reservation)).items):
             await self.world.api.delete(Reservation, found.metadata.name)
 
+    async def _turn_node(self) -> None:
+        """A node is gone for a while; what the API has of it stays."""
+        name = f"node-{self.rng.randrange(NODES)}"
+        if any(each.metadata.name == name for each in (await self.world.api.list(Node)).items):
+            await self.world.api.delete(Node, name)
+        else:
+            await self.add_node(name)
+
+    async def add_node(self, name: str) -> None:
+        await self.world.api.create(Node, node(name, cpu=f"{NODE_MILLI}m"))
+
     def _some(self, found: list) -> list:  # type: ignore[type-arg]
         return [self.rng.choice(found)] if found else []
 
@@ -158,8 +183,8 @@ class Life:
             uid = used_by(each) if each.spec.node_name else ""
             if not uid:
                 continue
-            self.used.setdefault(uid, set()).add(each.metadata.uid)
-            if (room := rooms.get(uid)) is not None:
+            if (room := rooms.get(uid)) is not None and room.status.node_name:
+                self.used.setdefault(uid, set()).add(each.metadata.uid)
                 wanted = room.spec.owners[0].label_selector
                 assert wanted is not None and wanted.match_labels["app"] == each.metadata.labels["app"]
         for uid, room in rooms.items():
@@ -187,11 +212,43 @@ class Life:
                     is_for_it = room.metadata.name.startswith(each.metadata.labels["app"])
                     can_use = room.status.phase == "Available" and is_for_it
                     assert not can_use or asks_milli(each) > left, f"{each.key} could use {room.key}"
+        for each in pods:
+            used = rooms.get(used_by(each))
+            assert used is None or used.status.node_name == each.spec.node_name, (
+                f"{each.key} does not use {used}"
+            )
         for room in rooms.values():
             if room.status.phase in ("", "Pending"):
                 containers = room.spec.template["spec"]["containers"]
                 wanted = milli(containers[0]["resources"]["requests"]["cpu"])
                 assert wanted > most, f"{room.key} asks for {wanted} and would fit: {held}"
+                if room.spec.pre_allocation:
+                    names = {each.metadata.name for each in nodes}
+                    for each in pods:
+                        self._check_left_alone(room, wanted, each, held, names)
+
+    def _check_left_alone(
+        self, room: Reservation, wanted: int, pod: Pod, held: dict[str, int], nodes: set[str]
+    ) -> None:
+        """A Reservation that waits could not be placed onto a pod."""
+        on, asks = pod.spec.node_name, asks_milli(pod)
+        is_for_it = room.metadata.name.startswith(pod.metadata.labels["app"])
+        is_candidate = on in nodes and is_for_it and used_by(pod) in ("", room.metadata.uid)
+        if is_candidate and pod.status.phase not in ("Succeeded", "Failed") and asks <= wanted:
+            assert NODE_MILLI - held[on] + asks < wanted, f"{room.key} would fit when {pod.key} leaves"
+
+    def books(self) -> Json:
+        """What the scheduler that runs counts on each node, and in each reservation."""
+        assert self.scheduler is not None
+        table = self.scheduler.table
+        counted = {table.name_of(row): int(table.requested[0, row]) for row in table.rows.tolist()}
+        ledger = table.shared(ReservationLedger)
+        rooms = {
+            record.name: (sorted(owner.key for owner in record.owners.values()), dict(record.allocated))
+            for row in table.rows.tolist()
+            for record in ledger.at(row)
+        }
+        return {"nodes": counted, "rooms": rooms}
 
 
 async def live(seed: int) -> int:
@@ -199,7 +256,7 @@ async def live(seed: int) -> int:
     life = Life(seed)
     await life.world.serve(nodes=False)
     for number in range(NODES):
-        await life.world.api.create(Node, node(f"node-{number}", cpu=f"{NODE_MILLI}m"))
+        await life.add_node(f"node-{number}")
     running = asyncio.create_task(life.schedulers(), name="schedulers")
     loop = asyncio.get_running_loop()
     try:
@@ -210,13 +267,28 @@ async def live(seed: int) -> int:
             await asyncio.sleep(life.rng.uniform(0.0, 0.3))
             await life.check_step()
         life.faulty.heal()
+        there = {each.metadata.name for each in (await life.world.api.list(Node)).items}
+        for name in sorted({f"node-{number}" for number in range(NODES)} - there):
+            await life.add_node(name)
         await asyncio.sleep(SETTLE_S)
         await life.check_settled()
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+    await check_books(life)
     return len(life.used)
+
+
+async def check_books(life: Life) -> None:
+    """A scheduler that starts anew knows all from the objects, and has nothing to do."""
+    kept = life.books()
+    running = asyncio.create_task(life.schedulers())
+    await asyncio.sleep(0.2)
+    assert life.books() == kept
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
 
 
 @pytest.fixture(autouse=True)

@@ -4,10 +4,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Collection
+from weakref import WeakValueDictionary
 
 from koordinator.api import pod_labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
+from koordinator.api.meta import ObjectMeta
 from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation, ReservationAllocated
 from koordinator.cluster import backoff, errors
 from koordinator.scheduler.plugin.framework import Handle
@@ -25,6 +27,8 @@ class AllocationWriter:
         self._handle = handle
         self._ledger = ledger
         self._rng = rng
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of Reservations: what one attempt takes over, the end of the one before must not let go."""
 
     async def take_over(self, pods: Collection[Pod], reservation: Reservation, node_name: str) -> None:
         """Let running pods use a Reservation that is about to get their node, and no others.
@@ -32,6 +36,10 @@ class AllocationWriter:
         Returns once the scheduler itself has seen it, so that nobody takes their room for unused when the Reservation
         becomes Available. Raises: ApiError, ProtocolError; NotActiveError when one of them may not use it any more.
         """
+        async with self._lock(reservation.metadata.uid):
+            await self._take_over_all(pods, reservation, node_name)
+
+    async def _take_over_all(self, pods: Collection[Pod], reservation: Reservation, node_name: str) -> None:
         uid, chosen = reservation.metadata.uid, {pod.metadata.uid for pod in pods}
         for other in self._ledger.users_of(uid):
             if other.uid not in chosen:  # left by an attempt that a restart cut off
@@ -63,12 +71,26 @@ class AllocationWriter:
 
         await backoff.retry_on_conflict(attempt, self._rng, on=backoff.LOST_RACE_OR_CONNECTION)
 
+    def _lock(self, uid: str) -> asyncio.Lock:
+        return self._locks.setdefault(uid, asyncio.Lock())
+
+    def let_go_of(self, reservation: Reservation) -> None:
+        """Have no pod use a Reservation that was not placed, in the background."""
+        pods = [each.pod for each in self._ledger.users_of(reservation.metadata.uid)]
+        if pods:
+            name = f"pods of reservation {reservation.metadata.name}"
+            self._handle.actions.spawn(self.let_go(pods, reservation), name)
+
     async def let_go(self, pods: Collection[Pod], reservation: Reservation) -> None:
         """Undo `take_over` of a Reservation that did not get the node; the pods stay where they are."""
-        meta = reservation.metadata
+        if pods:
+            async with self._lock(reservation.metadata.uid):
+                await self._let_go(pods, reservation.metadata)
+
+    async def _let_go(self, pods: Collection[Pod], meta: ObjectMeta) -> None:
         try:
-            live = await self._handle.cluster.get(Reservation, meta.name) if pods else None
-            if live is not None and live.metadata.uid == meta.uid and objects.is_available(live):
+            live = await self._handle.cluster.get(Reservation, meta.name)
+            if live.metadata.uid == meta.uid and objects.is_available(live):
                 return  # it got it all the same
         except errors.NotFound:
             pass

@@ -85,6 +85,8 @@ class ReservationWriter:
         known = self._store.find(uid)
         if known is None or not objects.is_unassigned(known):
             return
+        if known.spec.pre_allocation:
+            self.owners.let_go_of(known)
         note = event_note(message)
         self._handle.actions.event(
             failure.profile_name, known, "Warning", "FailedScheduling", note, action=SCHEDULING
