@@ -273,6 +273,7 @@ def _shape_of(arguments: tuple[str, ...], *, elects: bool) -> Shape:
     parser.add_argument("--gpus", default="0")
     parser.add_argument("--rdma", default="0")
     parser.add_argument("--partitions", action="store_true")
+    parser.add_argument("--lend-gpus", default="")
     parser.add_argument("--process-node", action="store_true")
     parser.add_argument("--without-manager", action="store_true")
     parser.add_argument("--manager-feature-gates", default="")
@@ -295,7 +296,10 @@ def _shape_of(arguments: tuple[str, ...], *, elects: bool) -> Shape:
         nodes=asked.nodes if asked.nodes is not None else 0 if asked.process_node else 10,
         process_node=asked.process_node,
         node_cpu=asked.node_cpu,
-        cards=("--gpus", asked.gpus, "--rdma", asked.rdma, *["--partitions"] * asked.partitions),
+        cards=(
+            *("--gpus", asked.gpus, "--rdma", asked.rdma, *["--partitions"] * asked.partitions),
+            *("--lend-gpus", asked.lend_gpus),
+        ),
         values=msgspec.convert(values, Values),
         manager=not asked.without_manager,
         scheduler_flags=("--enable-network-topology-manager",) if topology else (),

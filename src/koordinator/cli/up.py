@@ -187,6 +187,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[int, str]
     rdma: int
     partitions: bool
+    lend_gpus: float | None
     kubeconfig: Path
     data_dir: Path | None
     port: int
@@ -217,6 +218,7 @@ def _cluster_options(asked: UpOptions, clock: SystemClock) -> "ClusterOptions":
     from koordinator.local.apiserver import auth
     from koordinator.local.apiserver import tls as certificates
     from koordinator.local.cluster import ClusterOptions
+    from koordinator.local.nodes.lent_gpus import agents_of
     from koordinator.scheduler.config import config
 
     tokens = tuple(auth.read_token_file(asked.token_file)) if asked.token_file is not None else ()
@@ -236,6 +238,7 @@ def _cluster_options(asked: UpOptions, clock: SystemClock) -> "ClusterOptions":
     written = asked.scheduler_config
     return ClusterOptions(
         nodes=_node_shapes(asked),
+        agents=agents_of(asked.lend_gpus),
         host=asked.host,
         port=asked.port,
         data_dir=asked.data_dir,

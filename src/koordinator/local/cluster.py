@@ -97,6 +97,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     nodes: tuple[NodeShape, ...] = ()
+    agents: FleetPolicy = FleetPolicy()
+    """What the node agents of `nodes` do."""
     process_node: KubeletOptions | None = None
     host: str = "127.0.0.1"
     port: int = 0
@@ -285,7 +287,7 @@ class LocalCluster:
         if self.descheduler is not None:
             self._start_descheduler(group, self.descheduler)
         if self._options.nodes:
-            fleet = HollowFleet(self._options.nodes, FleetPolicy())
+            fleet = HollowFleet(self._options.nodes, self._options.agents)
             nodes = HollowNodes(
                 self._client("hollow-nodes"),
                 fleet,

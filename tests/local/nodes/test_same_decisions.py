@@ -43,6 +43,7 @@ from koordinator.local.nodes import behaviour, pod_shape, reports
 from koordinator.local.nodes.behaviour import Behaviour
 from koordinator.local.nodes.evictions import Evictions
 from koordinator.local.nodes.fleet import INSTALLED_STRATEGY, FleetPolicy, HollowFleet, NodeShape
+from koordinator.local.nodes.lent_gpus import LentGPUs
 from tests.koordlet.report.agent_node import NAME, NOW_S, AgentNode
 
 GIB = 2**30
@@ -245,7 +246,7 @@ async def evicted_by_fleet(ground: Ground, now_s: float) -> list[list[tuple[str,
         found[row].append((victim.uid, victim.feature))
         return True
 
-    evictions = Evictions(ground.fleet, ground.on)
+    evictions = Evictions(ground.fleet, ground.on, LentGPUs(ground.fleet))
     await evictions.run(now_s - 60, refuse)  # CPU rests after the start
     await evictions.run(now_s, evict)
     return found
@@ -271,7 +272,7 @@ def test_memory_eviction_of_a_row_takes_the_agents_victims_in_its_order(seed: in
             of_rows[row].append((victim.uid, victim.feature))
             return True
 
-        await Evictions(fleet, ground.on).run(NOW_S, evict)
+        await Evictions(fleet, ground.on, LentGPUs(fleet)).run(NOW_S, evict)
         return of_rows
 
     victims = asyncio.run(found())

@@ -189,7 +189,7 @@ def test_joined_gpus_are_reported_in_partitions() -> None:
 def test_what_pods_use_of_their_gpus_is_reported_and_takes_turns_where_it_is_too_much() -> None:
     shape = NodeShape(name="n", gpus=2)
     pods = {7: {0: CardUse(90.0, 2.0**30)}, 8: {0: CardUse(60.0, 2.0**31), 1: CardUse(50.0, 0.0)}}
-    use = devices.use_of(shape, pods)
+    use = devices.use_of(shape, devices.taking_turns(2, pods))
     core, memory = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory"
     assert [one.resources[core] for one in use.node] == ["100", "50"]
     assert [one.resources[memory] for one in use.node] == ["3Gi", "0"]

@@ -4,7 +4,7 @@ Amounts are cut to milli-cores and bytes. A usage without samples is an empty ma
 "unknown", never for zero.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -136,10 +136,23 @@ def with_prediction(status: NodeMetricStatus, prediction: Prediction) -> NodeMet
     )
 
 
-def with_reclaimable_gpus(status: NodeMetricStatus, gpus: Sequence[DeviceInfo]) -> NodeMetricStatus:
-    """Return the same report with what can be lent of each GPU (`device_usage`)."""
+class ReclaimableGPU(msgspec.Struct, frozen=True):
+    """The amounts of a GPU that can be lent."""
+
+    gpu: KnownGPU
+    core_percent: int
+    memory_bytes: int
+
+
+def with_reclaimable_gpus(status: NodeMetricStatus, gpus: Iterable[ReclaimableGPU]) -> NodeMetricStatus:
+    """Return the same report with what can be lent of GPUs; a card of which nothing can is left out."""
     found = status.prod_reclaimable_metric or ReclaimableMetric()
-    resource = msgspec.structs.replace(found.resource, devices=list(gpus))
+    devices = [
+        device_usage(each.gpu, each.core_percent, each.memory_bytes)
+        for each in gpus
+        if each.core_percent > 0 and each.memory_bytes > 0
+    ]
+    resource = msgspec.structs.replace(found.resource, devices=devices)
     return msgspec.structs.replace(
         status, prod_reclaimable_metric=msgspec.structs.replace(found, resource=resource)
     )

@@ -27,7 +27,7 @@ from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
 from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.report import node_metric
-from koordinator.koordlet.report.node_metric import CollectPolicy, KnownGPU, ReportSubjects
+from koordinator.koordlet.report.node_metric import CollectPolicy, KnownGPU, ReclaimableGPU, ReportSubjects
 from koordinator.koordlet.report.outage import Outage
 from koordinator.koordlet.series import GROUP_POINTS_MAX, GROUP_WINDOW_S_MAX, POINTS_MAX
 
@@ -115,7 +115,7 @@ class NodeMetricReporter:
         return node_metric.with_reclaimable_gpus(
             status,
             [
-                node_metric.device_usage(
+                ReclaimableGPU(
                     gpu, free[gpu.minor].cpu_milli // MILLI_PER_PERCENT, free[gpu.minor].memory_bytes
                 )
                 for gpu in known.gpus

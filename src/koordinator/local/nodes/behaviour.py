@@ -55,6 +55,11 @@ class Behaviour(
         return (self.cpu_work_core_seconds is not None) or (self.run_seconds is not None)
 
 
+def is_other(old: Pod, new: Pod) -> bool:
+    """Return whether the annotation is another one."""
+    return old.metadata.annotations.get(ANNOTATION) != new.metadata.annotations.get(ANNOTATION)
+
+
 JOB_RUN_S = 10.0
 """How long the pod of a Job runs that says nothing about it."""
 

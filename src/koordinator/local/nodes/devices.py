@@ -20,7 +20,7 @@ from koordinator.koordlet.report import device
 from koordinator.koordlet.report.device import GPU, RDMACard
 from koordinator.koordlet.report.node_metric import KnownGPU, device_usage
 from koordinator.local.nodes.behaviour import DOMAIN
-from koordinator.local.nodes.fleet import NodeShape
+from koordinator.local.nodes.fleet import HollowFleet, NodeShape
 from koordinator.local.nodes.pod_shape import CardUse
 
 GPU_MODEL = "A100-SXM4-80GB"
@@ -183,29 +183,54 @@ class NodeCardUse(msgspec.Struct, frozen=True):
 NO_CARD_USE = NodeCardUse([], {})
 
 
-def use_of(shape: NodeShape, pods: Mapping[int, Mapping[int, CardUse]]) -> NodeCardUse:
-    """Return what running pods use of each GPU, which take turns where they want more than all of its time.
+Uses = Mapping[int, Mapping[int, CardUse]]
+"""Slot and minor → use of a GPU."""
+NO_USE = CardUse(0.0, 0.0)
 
-    `pods` maps a slot to what it would use by minor.
-    """
-    wanted = [0.0] * shape.gpus
+
+def known_gpus(shape: NodeShape) -> list[KnownGPU]:
+    """Return the GPUs of a node, ascending by minor."""
+    found = (_gpu(shape, number, NO_FAULTS) for number in range(shape.gpus))
+    return [KnownGPU(gpu.uuid, gpu.minor, gpu.memory_bytes) for gpu in found]
+
+
+def running_uses(fleet: HollowFleet, row: int) -> Uses:
+    """Return what the running pods of a node use of its GPUs."""
+    shape_of = fleet.shape_of
+    pods = {
+        slot: shape_of[slot].cards
+        for slot in fleet.pods_on[row]
+        if fleet.running[slot] and shape_of[slot].cards
+    }
+    return taking_turns(fleet.shapes[row].gpus, pods)
+
+
+def taking_turns(gpus: int, pods: Uses) -> Uses:
+    """Return what pods use, who want so much: on a card whose time does not suffice they take turns."""
+    wanted = [0.0] * gpus
     for cards in pods.values():
         for minor, use in cards.items():
             wanted[minor] += use.core_percent
     share = [min(1.0, _WHOLE_PERCENT / percent) if percent else 1.0 for percent in wanted]
-    known = [
-        KnownGPU(gpu.uuid, gpu.minor, gpu.memory_bytes)
-        for gpu in (_gpu(shape, number, NO_FAULTS) for number in range(shape.gpus))
-    ]
-    of_pods = {
-        slot: [
-            device_usage(known[minor], use.core_percent * share[minor], use.memory_bytes)
+    return {
+        slot: {
+            minor: CardUse(use.core_percent * share[minor], use.memory_bytes)
             for minor, use in sorted(cards.items())
-        ]
+        }
         for slot, cards in pods.items()
     }
-    memory = [
-        sum(cards[gpu.minor].memory_bytes for cards in pods.values() if gpu.minor in cards) for gpu in known
-    ]
-    node = [device_usage(gpu, wanted[gpu.minor] * share[gpu.minor], memory[gpu.minor]) for gpu in known]
+
+
+def use_of(shape: NodeShape, uses: Uses) -> NodeCardUse:
+    """Return the use of a node's GPUs as reports have it."""
+    known = known_gpus(shape)
+    of_pods = {
+        slot: [device_usage(known[minor], use.core_percent, use.memory_bytes) for minor, use in cards.items()]
+        for slot, cards in uses.items()
+    }
+    node = []
+    for gpu in known:
+        there = [cards[gpu.minor] for cards in uses.values() if gpu.minor in cards]
+        core, memory = sum(use.core_percent for use in there), sum(use.memory_bytes for use in there)
+        node.append(device_usage(gpu, core, memory))
     return NodeCardUse(node, of_pods)

@@ -11,45 +11,63 @@ import numpy as np
 from koordinator.api.core import Pod
 from koordinator.host.cgroup_layout import Driver
 from koordinator.koordlet import node_pods
+from koordinator.koordlet.gpu_shares import BATCH_GPU
 from koordinator.koordlet.qos import cpu_evict, eviction, memory_evict, threshold_eviction
+from koordinator.koordlet.qos.batch_gpu_evict import BatchGPUEvict
 from koordinator.koordlet.qos.cpu_evict import BE_CPU, CPU, BESample, CPUEvict, CPUState
 from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, EvictionVictim, Victims
-from koordinator.koordlet.qos.eviction_strategy import CoolDown
+from koordinator.koordlet.qos.eviction_strategy import CoolDown, EvictionStrategy
 from koordinator.koordlet.qos.memory_evict import BE_MEMORY, MEMORY, MemoryEvict, MemoryState
 from koordinator.koordlet.qos.threshold_eviction import Marks
 from koordinator.koordlet.series import Aggregation
 from koordinator.local.nodes import samples
 from koordinator.local.nodes.fleet import HollowFleet
+from koordinator.local.nodes.lent_gpus import LentGPUs
 from koordinator.local.nodes.usage import Mask
 
 CPU_FEATURES = frozenset((BE_CPU, CPU))
 MEMORY_FEATURES = frozenset((BE_MEMORY, MEMORY))
-PLAYED = CPU_FEATURES | MEMORY_FEATURES
+PLAYED = CPU_FEATURES | MEMORY_FEATURES | {BATCH_GPU}
 """Features of hollow nodes; those that look at allocatable need the manager's view of the node, and are left out."""
 
 
 class Evictions:
     """The evicting strategies of all nodes."""
 
-    def __init__(self, fleet: HollowFleet, pods_on: Callable[[int], list[Pod]]) -> None:
+    def __init__(self, fleet: HollowFleet, pods_on: Callable[[int], list[Pod]], lent: LentGPUs) -> None:
         unknown = fleet.policy.evictions - PLAYED
         assert not unknown, f"hollow nodes do not play {sorted(unknown)}"
         self._fleet = fleet
         self._pods_on = pods_on
         config = fleet.policy.qos
-        self._cool_s = {True: CPUEvict.cool_down.of(config), False: MemoryEvict.cool_down.of(config)}
-        self._rests: dict[tuple[int, bool], CoolDown] = {}
+        self._lent = lent
+        strategies: tuple[type[EvictionStrategy], ...] = (CPUEvict, MemoryEvict, BatchGPUEvict)
+        self._cool_s = {each: each.cool_down.of(config) for each in strategies}
+        self._rests: dict[tuple[int, type[EvictionStrategy]], CoolDown] = {}
         self._victims: dict[int, Victims] = {}
 
     async def run(self, now_s: float, evict: Callable[[int, EvictionVictim], Awaitable[bool]]) -> None:
         """One round of all nodes; `evict` tells whether a pod of a row went."""
         for row in np.flatnonzero(self._wants()).tolist():
-            for tasks, is_cpu in ((self.cpu_tasks(row, now_s), True), (self.memory_tasks(row), False)):
-                rest = self._rests.setdefault(
-                    (row, is_cpu), CoolDown(self._cool_s[is_cpu], now_s if is_cpu else None)
-                )
-                if tasks and rest.is_over(now_s) and await self._round(row, tasks, now_s, evict):
-                    rest.begin(now_s)
+            await self._run(row, CPUEvict, self.cpu_tasks(row, now_s), now_s, evict)
+            await self._run(row, MemoryEvict, self.memory_tasks(row), now_s, evict)
+        for row in self._lent.borrowing_rows():
+            tasks = self._lent.tasks(row, self._active(row))
+            await self._run(row, BatchGPUEvict, tasks, now_s, evict)
+
+    async def _run(
+        self,
+        row: int,
+        strategy: type[EvictionStrategy],
+        tasks: Sequence[EvictionTask],
+        now_s: float,
+        evict: Callable[[int, EvictionVictim], Awaitable[bool]],
+    ) -> None:
+        """Do one round of a strategy on a node, unless it rests."""
+        since_s = now_s if strategy.rests_first else None
+        rest = self._rests.setdefault((row, strategy), CoolDown(self._cool_s[strategy], since_s))
+        if tasks and rest.is_over(now_s) and await self._round(row, tasks, now_s, evict):
+            rest.begin(now_s)
 
     async def _round(
         self,

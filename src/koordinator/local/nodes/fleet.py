@@ -248,6 +248,11 @@ class HollowFleet:
         self.shape_of[slot] = shape
         self._take_amounts(slot, shape)
 
+    def use_cards(self, slot: int, pod: Pod) -> None:
+        """The pod now uses of its GPUs what its behaviour says; all else that it does stays as it began."""
+        cards = self.read(pod)[0].cards
+        self.shape_of[slot] = msgspec.structs.replace(self.shape_of[slot], cards=cards)
+
     def _take_amounts(self, slot: int, shape: HollowPodShape) -> None:
         self.weight[slot], self.limit[slot] = shape.weight, shape.limit_milli
         self.request[slot], self.request_bytes[slot] = shape.request_milli, shape.request_bytes

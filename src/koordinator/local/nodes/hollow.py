@@ -28,9 +28,10 @@ from koordinator.cluster.supervise import Guard, supervise
 from koordinator.koordlet.qos.eviction import EVENT_FAIL, EVENT_SUCCESS, EvictionVictim
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric import CollectPolicy
-from koordinator.local.nodes import kubelet, reports
+from koordinator.local.nodes import behaviour, kubelet, reports
 from koordinator.local.nodes.evictions import Evictions
 from koordinator.local.nodes.fleet import HollowFleet, StepResult
+from koordinator.local.nodes.lent_gpus import LentGPUs
 from koordinator.local.nodes.topology_reports import TopologyReports
 from koordinator.local.nodes.upkeep import HollowPod, PodAction, Upkeep
 
@@ -92,7 +93,8 @@ class HollowNodes:
         self._due: list[tuple[float, int, PodAction, str]] = []
         self._sequence = 0
         self._silent: set[int] = set()
-        self._evictions = Evictions(fleet, self._pods_on)
+        self._lent = LentGPUs(fleet)
+        self._evictions = Evictions(fleet, self._pods_on, self._lent)
         self._specs: dict[int, NodeMetricSpec] = {}
         self._policies: dict[int, CollectPolicy] = {}
         rows = len(fleet.shapes)
@@ -171,6 +173,7 @@ class HollowNodes:
             if self._on_step is not None:
                 self._on_step(now_s)
             await self._end(ended, now_s)
+            self._lent.learn(now_s)
             await self._evictions.run(now_s, self._evict)
         await self._carry_out(now_s)
         await self._report(now_s)
@@ -191,6 +194,8 @@ class HollowNodes:
                 return
         if obj.metadata.generation != known.obj.metadata.generation:
             self._upkeep.spec_changed(known, obj)
+        if behaviour.is_other(known.obj, obj):
+            self.fleet.use_cards(known.slot, obj)
         known.obj = obj
         self.fleet.stands(
             known.slot,
@@ -213,6 +218,7 @@ class HollowNodes:
         slot = self.fleet.add(shape, row)
         pod = HollowPod(obj, slot, row)
         self._pods[obj.metadata.uid] = self._pod_in[slot] = pod
+        self._lent.came(slot)
         if self._topology is not None:
             self._topology.pod_changed(row, obj)
         if obj.status.phase == "Running":  # we were restarted, the pod was not
@@ -232,6 +238,7 @@ class HollowNodes:
         pod = self._pods.pop(obj.metadata.uid, None)
         if pod is not None:
             del self._pod_in[pod.slot]
+            self._lent.gone(pod.slot, pod.row)
             self.fleet.remove(pod.slot)
             if self._topology is not None:
                 self._topology.pod_changed(pod.row, obj)
@@ -393,7 +400,7 @@ class HollowNodes:
             )
         for policy, rows in by_policy.items():
             talking = np.array([row for row in rows if row not in self._silent], dtype=np.int64)
-            statuses = reports.statuses(self.fleet, talking, policy, now_s)
+            statuses = reports.statuses(self.fleet, talking, policy, now_s, self._lent)
             for row, status in zip(talking.tolist(), statuses, strict=True):
                 name = self.fleet.shapes[row].name
                 patch = [{"op": "add", "path": "/status", "value": status}]

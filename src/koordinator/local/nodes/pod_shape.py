@@ -1,14 +1,13 @@
 """The numbers that a simulated node needs of a pod, read once from the object."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from koordinator import clock
 from koordinator.api import pod_resources, priority, qos, quantity, resources
-from koordinator.api.annotations.device import DEVICE_ALLOCATED, DeviceType
 from koordinator.api.annotations.koordlet import CPU_BURST
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
@@ -18,6 +17,8 @@ from koordinator.api.qos import QoSClass
 from koordinator.api.resource_list import Amounts
 from koordinator.api.slo import DEFAULT_CPU_BURST_STRATEGY, CPUBurstStrategy
 from koordinator.host import cgroup_knobs
+from koordinator.koordlet import gpu_shares
+from koordinator.koordlet.gpu_shares import GPUShare
 from koordinator.koordlet.hooks import batch_resource, contexts
 from koordinator.koordlet.hooks.batch_resource import BatchLimits, BatchRule
 from koordinator.koordlet.qos import cpu_burst, cpu_suppress
@@ -65,6 +66,7 @@ class HollowPodShape(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: float
     cards: Mapping[int, CardUse]
     """By minor of the GPU."""
+    gpu_shares: tuple[GPUShare, ...]
     seed: int
     behaviour: Behaviour
 
@@ -137,6 +139,7 @@ def _shape(pod: Pod, wanted: Behaviour, rule: BatchRule, burst: CPUBurstStrategy
     asked_milli = request_milli or float(max(batch.request_cpu_milli, 0))
     asked_bytes = request_bytes or float(max(batch.request_memory_bytes, 0))
     ratios = behaviour.BATCH if is_batch else behaviour.SERVICE
+    shares = _shares(pod)
     return HollowPodShape(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
@@ -156,27 +159,26 @@ def _shape(pod: Pod, wanted: Behaviour, rule: BatchRule, burst: CPUBurstStrategy
         memory_bytes=_first(
             wanted.memory_bytes, asked_bytes * ratios.memory_ratio, behaviour.MEMORY_BYTES_DEFAULT
         ),
-        cards=_cards(pod, wanted, ratios),
+        cards=_cards(shares, wanted, ratios),
+        gpu_shares=shares,
         seed=seed_of(pod.key),
         behaviour=wanted,
     )
 
 
-def _cards(pod: Pod, wanted: Behaviour, ratios: Defaults) -> dict[int, CardUse]:
-    """Return what a pod uses of the GPUs that the scheduler wrote on it; nothing of those that cannot be read."""
+def _shares(pod: Pod) -> tuple[GPUShare, ...]:
+    """Return the GPUs that the scheduler wrote on a pod; none of those that cannot be read."""
+    try:
+        return gpu_shares.shares_of(pod)
+    except (ProtocolError, quantity.QuantityError):
+        return ()  # the scheduler says so in its log, and books nothing either
+
+
+def _cards(shares: Sequence[GPUShare], wanted: Behaviour, ratios: Defaults) -> dict[int, CardUse]:
+    """Return what a pod uses of its GPUs."""
     core = ratios.gpu_core_ratio if wanted.gpu_core_ratio is None else wanted.gpu_core_ratio
     memory = ratios.gpu_memory_ratio if wanted.gpu_memory_ratio is None else wanted.gpu_memory_ratio
-    try:
-        given = DEVICE_ALLOCATED.read(pod.metadata.annotations, f"Pod {pod.key}") or {}
-        return {
-            gpu.minor: CardUse(
-                core * quantity.value(gpu.resources.get(resources.GPU_CORE, 0)),
-                memory * quantity.value(gpu.resources.get(resources.GPU_MEMORY, 0)),
-            )
-            for gpu in given.get(DeviceType.GPU, ())
-        }
-    except (ProtocolError, quantity.QuantityError):
-        return {}  # the scheduler says so in its log, and books nothing either
+    return {share.minor: CardUse(core * share.core_percent, memory * share.memory_bytes) for share in shares}
 
 
 def seed_of(key: str) -> int:

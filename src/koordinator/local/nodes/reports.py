@@ -26,11 +26,15 @@ from koordinator.koordlet.series import Aggregation
 from koordinator.local.nodes import devices, samples
 from koordinator.local.nodes.devices import NO_CARD_USE, NodeCardUse
 from koordinator.local.nodes.fleet import HollowFleet
+from koordinator.local.nodes.lent_gpus import LentGPUs
 from koordinator.local.nodes.usage import Index
 
 
-def statuses(fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_s: float) -> list[dict[str, Any]]:
-    """Return the `status` of the NodeMetric of each row, (n,), as JSON. All rows follow the same policy."""
+def statuses(
+    fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_s: float, lent: LentGPUs | None = None
+) -> list[dict[str, Any]]:
+    """Return the `status` of the NodeMetric of each row, (n,), as JSON. All rows follow the same policy; `lent` knows
+    what services leave of GPUs, None where nothing of them is lent."""
     now_ms, updated = int(now_s * 1000), clock.rfc3339(now_s)
     seconds = [duration.parse(text) for text in policy.durations]
     windows = {each: _Window(fleet, rows, now_ms, each) for each in (policy.aggregate_duration_s, *seconds)}
@@ -49,9 +53,11 @@ def statuses(fleet: HollowFleet, rows: Index, policy: CollectPolicy, now_s: floa
         status = NodeMetricStatus(
             update_time=updated, node_metric=info, prod_reclaimable_metric=ReclaimableMetric()
         )
-        wire: dict[str, Any] = msgspec.to_builtins(
-            node_metric.with_prediction(status, predictions.of(i)) if known[i] else status
-        )
+        if known[i]:
+            status = node_metric.with_prediction(status, predictions.of(i))
+        if lent is not None and (free := lent.reclaimable(int(rows[i]), now_s)):
+            status = node_metric.with_reclaimable_gpus(status, free)
+        wire: dict[str, Any] = msgspec.to_builtins(status)
         if cards[i].pods:
             for slot, entry in zip(measured[i], entries[i], strict=True):
                 if slot in cards[i].pods:
@@ -67,12 +73,7 @@ def _cards(fleet: HollowFleet, row: int) -> NodeCardUse:
     shape = fleet.shapes[row]
     if not shape.gpus:
         return NO_CARD_USE
-    pods = {
-        slot: fleet.shape_of[slot].cards
-        for slot in fleet.pods_on[row]
-        if fleet.running[slot] and fleet.shape_of[slot].cards
-    }
-    return devices.use_of(shape, pods)
+    return devices.use_of(shape, devices.running_uses(fleet, row))
 
 
 def _with_cards(usage: ResourceMap, cards: NodeCardUse) -> ResourceMap:
