@@ -85,7 +85,6 @@ def test_what_owners_use_is_given_back_once() -> None:
     assert restored is not None
 
     assert RestoreState(unmatched=(restored,)).node_path().zones == {1: {"cpu": 3_000}}
-    assert RestoreState(matched=(restored,)).ignored_path().zones == {1: {"cpu": 8_000}}
     request = AllocationRequest({"cpu": 5_000})
     assert allocate_anywhere(state, request, 0b10, RestoreState(matched=(restored,))).status.is_success
     too_much = AllocationRequest({"cpu": 6_000})

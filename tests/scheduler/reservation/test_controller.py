@@ -233,7 +233,7 @@ def test_settings_that_do_nothing_are_told(caplog: pytest.LogCaptureFixture) -> 
     async def story(world: ReservationWorld) -> None:
         await asyncio.sleep(0.1)
 
-    gates = "LazyReservationRestore=true,OmitNodeLabelsForReservation=true"
+    gates = "LazyReservationRestore=true,SkipReservationFitsNode=true"
     play(story, gates, reservationSelectorIndex={"enabled": True})
     assert [each.getMessage() for each in caplog.records if "has no effect" in each.getMessage()] == [
         "argument reservationSelectorIndex of the plugin Reservation has no effect",

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from koordinator.scheduler.plugins.reservation import fit, preallocation
 from koordinator.scheduler.plugins.reservation.fit import (
-    HeldReservation,
     Ignored,
     ReservationAmounts,
     ReservationNodeView,
@@ -80,22 +79,6 @@ def test_a_restricted_reservation_never_gives_more_than_it_holds(
             assert (
                 request[name] + room.allocated.get(name, 0) + room.kept.get(name, 0) <= room.allocatable[name]
             )
-
-
-@given(
-    plain=st.lists(lists, max_size=2),
-    held=st.lists(
-        st.builds(HeldReservation, st.booleans(), lists, st.lists(lists, max_size=2).map(tuple)), max_size=3
-    ),
-)
-def test_what_is_given_back_is_exactly_what_is_left_out(
-    plain: list[dict[str, int]], held: list[HeldReservation]
-) -> None:
-    found = fit.restore(plain, held)
-
-    reserved = added(*(each.allocatable for each in held if each.is_matched))
-    assert added(found.final, reserved) == added(found.snapshot, dict.fromkeys(reserved, 0))
-    assert all(found.snapshot[name] <= amount for name, amount in found.initial.items())
 
 
 def test_an_ignored_group_does_not_cover_native_resources() -> None:

@@ -227,6 +227,25 @@ def test_what_an_attempt_before_a_restart_wrote_is_taken_off_again() -> None:
     play(story)
 
 
+def test_a_pod_elsewhere_does_not_use_a_reservation_that_has_its_node() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        world.api.put("Pod", runs("old"))
+        await world.settle()
+        put_reservation(world, fence("room"))
+        await world.settle()
+        late = runs("late", cpu="1")
+        late["spec"]["nodeName"] = "node-1"
+        late["metadata"]["annotations"][labels.RESERVATION_ALLOCATED] = json.dumps(
+            {"name": "room", "uid": "uid-room"}
+        )
+        world.api.put("Pod", late)
+        await world.settle(2)
+        assert (uses(world, "old"), uses(world, "late")) == ("room", "")
+
+    play(story)
+
+
 def test_a_reservation_that_fits_no_more_lets_go_of_pods_that_it_was_to_take_over() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="4")

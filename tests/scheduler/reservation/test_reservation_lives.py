@@ -213,10 +213,8 @@ class Life:
                     can_use = room.status.phase == "Available" and is_for_it
                     assert not can_use or asks_milli(each) > left, f"{each.key} could use {room.key}"
         for each in pods:
-            used = rooms.get(used_by(each))
-            assert used is None or used.status.node_name == each.spec.node_name, (
-                f"{each.key} does not use {used}"
-            )
+            used, on = rooms.get(used_by(each)), each.spec.node_name
+            assert not on or used is None or used.status.node_name == on, f"{each.key} names {used}"
         for room in rooms.values():
             if room.status.phase in ("", "Pending"):
                 containers = room.spec.template["spec"]["containers"]

@@ -1,5 +1,6 @@
 """Areas `reservation-match`, `reservation-phase` and `reservation-allocate-policy`."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -10,11 +11,13 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.reservation import (
     RESERVATION_AFFINITY,
+    RESERVATION_ALLOCATED,
     Reservation,
     ReservationCondition,
     ReservationOwner,
     ReservationStatus,
 )
+from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import parse_rfc3339
 from koordinator.scheduler.loop.outcomes import event_message
 from koordinator.scheduler.plugin.framework import default_normalize
@@ -26,7 +29,11 @@ from koordinator.scheduler.plugins.reservation import (
     preallocation,
 )
 from koordinator.scheduler.plugins.reservation.fit import Ignored, ReservationAmounts, ReservationNodeView
+from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger
 from koordinator.scheduler.plugins.reservation.matching import RequiredReservations, ReservationOwners
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.trial import trial_of
 from tests.vectors.compare import quantities, subset, tolerant
 
 Case = dict[str, Any]
@@ -161,26 +168,29 @@ def _ignored(case: Case, names: str, groups: str) -> Ignored:
 
 
 def _room(body: Case, preemptible: Case | None = None) -> ReservationAmounts:
+    """`preemptible`: what owners hold that are victims, which count no more while they are tried."""
+    gone = fit.ints(preemptible or {})
+    allocated = fit.ints(body.get("allocated") or {})
     return ReservationAmounts(
         name=body.get("name", ""),
         is_restricted=body.get("policy") == "Restricted",
         allocatable=fit.ints(body.get("allocatable") or {}),
-        allocated=fit.ints(body.get("allocated") or {}),
+        allocated={name: max(amount - gone.get(name, 0), 0) for name, amount in allocated.items()},
         kept=fit.ints(body.get("reserved") or {}),
         names=tuple(sorted(body.get("resourceNames") or ())),
-        pods=body.get("assignedPods", 0),
-        preemptible=fit.ints(preemptible or {}),
+        pods=body.get("assignedPods", 0) - gone.get("pods", 0),
     )
 
 
 def _node(case: Case, matched: int) -> ReservationNodeView:
+    """Reserve pods count with what their owners leave, and victims on the node do not count."""
+    counted = fit.ints(case.get("nodeRequested") or {})
+    less = (fit.ints(case.get(part) or {}) for part in ("matchedAllocated", "preemptibleOnNode"))
     return ReservationNodeView(
         allocatable=fit.ints(case.get("nodeAllocatable") or {}),
-        requested=fit.ints(case.get("nodeRequested") or {}),
-        matched_allocated=fit.ints(case.get("matchedAllocated") or {}),
+        requested=fit.added(counted, *({name: -amount for name, amount in part.items()} for part in less)),
         pods=case.get("podsOnNode", 0),
         matched=matched,
-        preemptible=fit.ints(case.get("preemptibleOnNode") or {}),
     )
 
 
@@ -218,21 +228,47 @@ def _pre_allocate(case: Case) -> Any:
 
 
 def _restore(case: Case) -> Any:
-    held = [
-        fit.HeldReservation(
-            each.get("matched", False),
-            fit.ints(each.get("allocatable") or {}),
-            tuple(fit.ints(owner) for owner in each.get("owners") or ()),
-        )
-        for each in case.get("reservations") or ()
-    ]
-    found = fit.restore([fit.ints(each) for each in case.get("plainPods") or ()], held)
+    """The books of a node, and the node as the pod sees it; what the reference counts besides follows from them."""
+    table = NodeTable(ResourceRegistry())
+    ledger, matched, others = table.shared(ReservationLedger), [], []
+    for number, requests in enumerate(case.get("plainPods") or ()):
+        table.assign(_pod(f"plain-{number}", requests, table), "n")
+    for body in case.get("reservations") or ():
+        ledger.put(_held(body))
+        table.assign(PodInfo.of(objects.reserve_pod(_held(body)), table.registry), "n")
+        for number, requests in enumerate(body.get("owners") or ()):
+            table.assign(_pod(f"{body['name']}-{number}", requests, table, body["name"]), "n")
+        record = ledger.find(body["name"])
+        assert record is not None
+        (matched if body.get("matched", False) else others).append(record)
+    with trial_of(table) as what_if:
+        for record in matched:
+            place = table.place_of(record.uid)
+            assert place is not None
+            what_if.take(place.pod)
+        row = 0  # the only node
+        final = {name: int(table.requested[at, row]) for at, name in enumerate(table.registry.names)}
+    requested = fit.added(final, *(each.terms.allocatable for each in matched))
     return {
-        "initial": _wire(found.initial),
-        "podRequested": _wire(found.snapshot),
-        "final": _wire(found.final),
-        "matchedAllocated": _wire(found.matched_allocated),
+        "initial": _wire(fit.added(requested, *(each.allocated for each in others))),
+        "podRequested": _wire(requested),
+        "final": _wire(final),
+        "matchedAllocated": _wire(fit.added(*(each.allocated for each in matched))),
     }
+
+
+def _held(body: Case) -> Reservation:
+    status = {"phase": "Available", "nodeName": "n", "allocatable": body.get("allocatable") or {}}
+    spec = {"template": {"spec": {}}, "owners": [{}], "ttl": "0s", "allocateOnce": False}
+    meta = {"name": body["name"], "uid": body["name"]}
+    return from_builtins({"metadata": meta, "spec": spec, "status": status}, Reservation)
+
+
+def _pod(name: str, requests: Case, table: NodeTable, room: str = "") -> PodInfo:
+    used = {RESERVATION_ALLOCATED.key: json.dumps({"name": room, "uid": room})} if room else {}
+    meta = {"name": name, "namespace": "default", "uid": name, "annotations": used}
+    spec = {"nodeName": "n", "containers": [{"name": "c", "resources": {"requests": requests}}]}
+    return PodInfo.of(from_builtins({"metadata": meta, "spec": spec}, Pod), table.registry)
 
 
 def _wire(values: fit.Ints) -> Case:

@@ -123,13 +123,7 @@ class RestoreState(msgspec.Struct, frozen=True):
 
     def hint_path(self) -> GivenBack:
         """For the ranking of NUMA nodes: matched reservations count as free, whatever policy they have."""
-        return self._freed(union_of(each.remained_cpus for each in self.matched))
-
-    def ignored_path(self) -> GivenBack:
-        """For a pod that takes no notice of reservations: all that is left of them is its own."""
-        return self._freed(union_of(each.cpus | each.remained_cpus for each in self.matched))
-
-    def _freed(self, preferred: CPUMask) -> GivenBack:
+        preferred = union_of(each.remained_cpus for each in self.matched)
         zones = _summed([self.node_path().zones, *(each.remained for each in self.matched)])
         return GivenBack(zones=zones, preferred_cpus=preferred)
 

@@ -117,6 +117,14 @@ class ReservationBook:
             users.append(self._gone[key])
         return [user.pod for user in users if user.node_name == reservation.status.node_name]
 
+    def strays(self, reservation: Reservation) -> list[OwnerPod]:
+        """Return the pods that name a reservation and are on other nodes than it: an attempt to place it onto them was
+        cut off."""
+        on, users = reservation.status.node_name, self._users.get(ReservationKey.of(reservation), {})
+        if not on or not reservation.spec.pre_allocation:
+            return []
+        return [user.pod for user in users.values() if user.node_name != on]
+
     def is_spent(self, reservation: Reservation) -> bool:
         """Return whether it is for one owner, and that one has ended."""
         if not objects.is_once(reservation) or objects.is_terminated(reservation):
@@ -277,6 +285,8 @@ class ReservationController:
             return None
         if wanted.is_written and await self._write(reservation, wanted):
             self._tell_end(reservation, wanted)
+        for stray in self._book.strays(reservation):
+            await self._release_pod(key, stray)
         return wanted.revisit_s or None
 
     async def _has_node(self, reservation: Reservation) -> bool:
@@ -385,9 +395,8 @@ def _ineffective(args: ReservationArgs, handle: Handle) -> Iterator[str]:
     index = args.reservation_selector_index
     if index is not None and index.enabled:
         yield "argument reservationSelectorIndex of the plugin Reservation"
-    for gate in ("LazyReservationRestore", "SkipReservationFitsNode"):
-        if handle.gates.is_on(gate):
-            yield f"feature gate {gate}"
+    if handle.gates.is_on("LazyReservationRestore"):
+        yield "feature gate LazyReservationRestore"
 
 
 def _names(pod: Pod, key: ReservationKey) -> bool:

@@ -33,7 +33,7 @@ class ReservationAmounts(msgspec.Struct, frozen=True, kw_only=True):
     """A reservation as far as amounts go.
 
     `names` is what it accounts for (`objects.restricted_names`), `kept` what owners may not use, `pods` how many
-    owners it has, `preemptible` what victims inside it would free (with `pods`).
+    owners it has. While a preemption is tried, victims are no owners.
     """
 
     name: str = ""
@@ -43,7 +43,6 @@ class ReservationAmounts(msgspec.Struct, frozen=True, kw_only=True):
     kept: Ints = {}
     names: tuple[str, ...] = ()
     pods: int = 0
-    preemptible: Ints = {}
 
     @property
     def available(self) -> dict[str, int]:
@@ -57,16 +56,13 @@ class ReservationAmounts(msgspec.Struct, frozen=True, kw_only=True):
 class ReservationNodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node before matched reservations are given back.
 
-    `requested` counts everything on it, reserve pods too, without what owners of unmatched reservations use of
-    them; `matched_allocated` is what owners use of the matched ones; `pods` counts reserve pods, too.
+    `requested` counts everything on it, reserve pods with what their owners leave; `pods` counts reserve pods, too.
     """
 
     allocatable: Ints
     requested: Ints
-    matched_allocated: Ints = {}
     pods: int = 0
     matched: int = 0
-    preemptible: Ints = {}
 
 
 def amount(name: str, raw: RawQuantity) -> int:
@@ -100,7 +96,7 @@ def short_on_node(
     short = []
     if node.pods - node.matched + 1 > node.allocatable.get(resources.PODS, 0):
         short.append(resources.PODS)
-    back = added(node.matched_allocated, node.preemptible, *given_back)
+    back = added(*given_back)
     for name, wanted in request.items():
         if name == resources.PODS or (name not in NATIVE and ignored.has(name)):
             continue
@@ -132,23 +128,6 @@ class Fit(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
 
 
-class RestoredNode(msgspec.Struct, frozen=True):
-    """The requests on a node: as counted, without unmatched owners, and without matched reservations."""
-
-    initial: dict[str, int]
-    snapshot: dict[str, int]
-    final: dict[str, int]
-    matched_allocated: dict[str, int]
-
-
-class HeldReservation(msgspec.Struct, frozen=True):
-    """A reservation on a node and the requests of its owners."""
-
-    is_matched: bool
-    allocatable: Ints
-    owners: tuple[Ints, ...] = ()
-
-
 def fit(
     asked: ReservationRequest,
     node: ReservationNodeView,
@@ -159,8 +138,8 @@ def fit(
 ) -> Fit:
     """Return whether the pod fits by one of the matched reservations, tried in the order given.
 
-    `skip_node`: the general fit filter has looked at the node (`SkipReservationFitsNode`); counts for one
-    matched reservation at most.
+    `skip_node`: the general fit filter looks at the node (`SkipReservationFitsNode`); counts for one matched
+    reservation at most.
     """
     if asked.is_ignoring:
         return Fit(True)
@@ -172,8 +151,7 @@ def fit(
     for room in rooms:
         if not _is_candidate(asked, room):
             continue
-        back = (room.available, room.preemptible)
-        short = [] if is_node_skipped else short_on_node(asked.request, node, back, ignored)
+        short = [] if is_node_skipped else short_on_node(asked.request, node, (room.available,), ignored)
         own = short_in_room(asked.request, room, ignored, bool(asked.name)) if room.is_restricted else []
         if not short and not own:
             return Fit(True, room.name)
@@ -192,15 +170,14 @@ def short_in_room(
     """Return why a Restricted reservation has too little of what it accounts for; with figures when `is_detailed`."""
     reasons = []
     if resources.PODS in room.names:
-        used = room.pods - room.preemptible.get(resources.PODS, 0)
         capacity = room.allocatable.get(resources.PODS, 0)
-        if used + 1 > capacity:
-            reasons.append("Too many pods" + _figures(1, used, capacity) * is_detailed)
+        if room.pods + 1 > capacity:
+            reasons.append("Too many pods" + _figures(1, room.pods, capacity) * is_detailed)
     for name in room.names:
         if name == resources.PODS or name not in request or ignored.has(name):
             continue
         capacity = room.allocatable.get(name, 0) - room.kept.get(name, 0)
-        used = max(room.allocated.get(name, 0) - room.preemptible.get(name, 0), 0)
+        used = room.allocated.get(name, 0)
         if request[name] > capacity - used:
             reasons.append(f"Insufficient {name}" + _figures(request[name], used, capacity) * is_detailed)
     return [f"Reservation(s) {reason}" for reason in reasons]
@@ -216,21 +193,6 @@ def is_policy_conflict(incoming: str, existing: Sequence[str]) -> bool:
     return any((policy == "") != (incoming == "") for policy in existing)
 
 
-def restore(plain: Sequence[Ints], held: Sequence[HeldReservation]) -> RestoredNode:
-    """Give back what is counted twice: reserve pods and their owners overlap.
-
-    An unmatched reservation counts once, by what is reserved; a matched one not at all, its owners do.
-    """
-    owners = [added(*each.owners) for each in held]
-    allocated = [masked(used, each.allocatable) for used, each in zip(owners, held, strict=True)]
-    initial = added(*plain, *(each.allocatable for each in held), *owners)
-    unmatched = [used for used, each in zip(allocated, held, strict=True) if not each.is_matched]
-    snapshot = _without(initial, unmatched)
-    final = _without(snapshot, [each.allocatable for each in held if each.is_matched])
-    matched = added(*(used for used, each in zip(allocated, held, strict=True) if each.is_matched))
-    return RestoredNode(initial, snapshot, final, matched)
-
-
 def _is_candidate(asked: ReservationRequest, room: ReservationAmounts) -> bool:
     if asked.must_reserve:
         return not asked.name or asked.name == room.name
@@ -239,7 +201,3 @@ def _is_candidate(asked: ReservationRequest, room: ReservationAmounts) -> bool:
 
 def _figures(requested: int, used: int, capacity: int) -> str:
     return f", requested: {requested}, used: {used}, capacity: {capacity}"
-
-
-def _without(amounts: Ints, parts: Sequence[Ints]) -> dict[str, int]:
-    return added(amounts, *({name: -number for name, number in part.items()} for part in parts))

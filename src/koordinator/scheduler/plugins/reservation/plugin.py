@@ -116,6 +116,7 @@ class ReservationPlugin(
             self.ledger,
             Ignored(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups)),
             omits_node_labels=gates.is_on("OmitNodeLabelsForReservation"),
+            skips_node=gates.is_on("SkipReservationFitsNode"),
         )
         self._nominated: dict[str, tuple[str, str]] = {}
         """Pod → its node, and the uid of the reservation that it is to use there."""

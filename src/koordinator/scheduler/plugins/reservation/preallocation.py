@@ -150,7 +150,7 @@ def score(request: Ints, room: ReservationAmounts) -> int:
     for name, capacity in room.allocatable.items():
         if capacity == 0:
             continue
-        used = max(room.allocated.get(name, 0) - room.preemptible.get(name, 0), 0) + request.get(name, 0)
+        used = room.allocated.get(name, 0) + request.get(name, 0)
         shares.append(SCORE_MAX * used // capacity if used <= capacity else 0)
     return sum(shares) // len(shares) if shares else 0
 

@@ -71,12 +71,19 @@ class NodeJudge:
     """Answers for single rows, from the book and the table as they stand."""
 
     def __init__(
-        self, table: NodeTable, ledger: ReservationLedger, ignored: Ignored, *, omits_node_labels: bool
+        self,
+        table: NodeTable,
+        ledger: ReservationLedger,
+        ignored: Ignored,
+        *,
+        omits_node_labels: bool,
+        skips_node: bool,
     ) -> None:
         self._table = table
         self._ledger = ledger
         self.ignored = ignored
         self._omits_node_labels = omits_node_labels
+        self._skips_node = skips_node
 
     def match(self, state: OwnerState, record: ReservationRecord, row: int) -> Match:
         """Return what a reservation is to the pod. Raises: QuantityError."""
@@ -122,7 +129,8 @@ class NodeJudge:
     def fit(self, state: OwnerState, row: int, matched: Sequence[ReservationRecord]) -> Fit:
         """Return whether the node will do for the pod."""
         rooms = [record.amounts for record in matched]
-        return fit.fit(state.asked, self.view(state, row, matched), rooms, self.ignored)
+        view = self.view(state, row, matched)
+        return fit.fit(state.asked, view, rooms, self.ignored, skip_node=self._skips_node)
 
     def verdict(self, state: OwnerState, row: int, asked: Callable[[ReservationRecord], Status]) -> Status:
         """Return what Filter says of a row; `asked` is what other plugins say of a single reservation."""
