@@ -157,6 +157,25 @@ def eviction(**asked: Any) -> None:
     running.work_of("koordinator.cli.explain_eviction", "explain", asked)
 
 
+@main.command(context_settings=options.HELP)
+@click.argument("name")
+@options.kubeconfig
+@options.output("text", "json", "yaml")
+def tidalpool(**asked: Any) -> None:
+    """Explain how many nodes a TidalPool lends and why, what each node waits for, and what the next pass does.
+
+    \b
+    Try:
+      koordinator explain tidalpool night
+      koordinator explain tp/night -o yaml
+
+    Ends with 0, 1 when there is no answer, 2 when the command line is wrong.
+    """
+    running.work_of("koordinator.cli.explain_tidal", "explain", asked)
+
+
+main.add_command(tidalpool, "tp")
+
 _several = click.option(
     "--limit",
     default=200,

@@ -22,6 +22,7 @@ from koordinator.api.reservation import Reservation
 from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.api.slo import NodeSLO
 from koordinator.api.slo_config import ColocationConfig
+from koordinator.api.tidal_pool import TidalPool
 from koordinator.clock import parse_rfc3339
 from koordinator.doctor.inquiries import AccessAnswer, AdmissionTest, Handshake
 from koordinator.doctor.installation import Installation
@@ -67,6 +68,7 @@ IN_CLUSTER: tuple[type[Object], ...] = (
     NodeResourceTopology,
     Reservation,
     PodMigrationJob,
+    TidalPool,
     *unready.KINDS,
 )
 KINDS = (*IN_CLUSTER, *IN_NAMESPACE)

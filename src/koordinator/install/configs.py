@@ -33,6 +33,7 @@ POLICY_OF_RESOURCE: Mapping[str, str] = {
     "elasticquotas": "elasticquotas",
     "reservations": "reservations",
     "configmaps": "configmaps",
+    "tidalpools": "tidalpools",
 }
 """Which of `webhookConfiguration.failurePolicy` rules a webhook for these objects."""
 

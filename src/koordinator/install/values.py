@@ -249,6 +249,7 @@ class FailurePolicies(Section, frozen=True):
     nodes: FailurePolicy = "Ignore"
     node_status: FailurePolicy = "Ignore"
     pod_binding: FailurePolicy = "Ignore"
+    tidalpools: FailurePolicy = "Ignore"
 
 
 class WebhookConfiguration(Section, frozen=True):

@@ -15,6 +15,7 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
 from koordinator.api.sigs import ElasticQuota, PodGroup
+from koordinator.api.tidal_pool import TidalPool
 from koordinator.doctor.checks import (
     api_server,
     components,
@@ -28,6 +29,7 @@ from koordinator.doctor.checks import (
     quotas,
     reports,
     reservations,
+    tidal,
     topology,
     webhooks,
 )
@@ -121,6 +123,12 @@ CHECKS: tuple[Check, ...] = (
         "does a descheduler carry out migration jobs, and do these succeed?",
         migrations.check,
         (PodMigrationJob, Lease),
+    ),
+    Check(
+        "tidal-pools",
+        "can tidal pools lend the nodes that they should?",
+        tidal.check,
+        (TidalPool, Node, Lease),
     ),
     Check(
         "unready", "do objects use features that are not implemented yet?", leftovers.check_unready, (Pod,)

@@ -117,6 +117,43 @@ DASHBOARD = dashboard(
             ),
         ),
         row(
+            "Tidal pools",
+            graph(
+                "Nodes",
+                "Of each pool, by phase (gate TidalPool).",
+                COUNT,
+                Query("max by (pool, phase) (tidal_nodes)", "{{pool}} {{phase}}"),
+                Query("max by (pool) (tidal_target)", "{{pool}} should be lent"),
+            ),
+            graph(
+                "Lent cores",
+                "Of nodes in batch phase.",
+                CORES,
+                per_second("tidal_lent_core_seconds_total", "pool"),
+            ),
+            graph(
+                "Changes of phase",
+                "Per hour, by cause.",
+                COUNT,
+                Query(
+                    "sum by (pool, to, reason) (increase(tidal_transitions_total[1h]))",
+                    "{{pool}} {{to}} {{reason}}",
+                ),
+            ),
+            graph(
+                "Emergency returns",
+                "Nodes per hour that services took back at once.",
+                COUNT,
+                Query("sum by (pool) (increase(tidal_emergency_returns_total[1h]))", "{{pool}}"),
+            ),
+            graph(
+                "Time until a node is empty, p99",
+                "Of nodes that change sides.",
+                SECONDS,
+                quantile(0.99, "tidal_drain_seconds", "pool", "to"),
+            ),
+        ),
+        row(
             "Queues and the API",
             graph(
                 "Waiting in queues",

@@ -27,6 +27,7 @@ from koordinator.manager.webhooks.review import (
     Steps,
     timed,
 )
+from koordinator.manager.webhooks.tidal_pool_validating import TidalPoolValidatingHandler
 
 
 class _Builders:
@@ -63,6 +64,9 @@ class _Builders:
             table.VALIDATE_NODE: lambda: self._timed(NodeValidatingHandler(self._shared), VALIDATE, "node"),
             table.VALIDATE_CONFIG_MAP: lambda: self._timed(
                 ConfigMapValidatingHandler(self._shared), VALIDATE, "configmap"
+            ),
+            table.VALIDATE_TIDAL_POOL: lambda: self._timed(
+                TidalPoolValidatingHandler(), VALIDATE, "tidalpool"
             ),
             table.WARN_UNREADY: lambda: warn,
         }

@@ -19,6 +19,7 @@ VALIDATE_POD_BINDING = "/validate-pod-binding"
 VALIDATE_QUOTA = "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota"
 VALIDATE_NODE = "/validate-node"
 VALIDATE_CONFIG_MAP = "/validate-configmap"
+VALIDATE_TIDAL_POOL = "/validate-tidalpool"
 WARN_UNREADY = "/warn-unready"
 
 FRAMEWORK_GATE = "WebhookFramework"
@@ -151,6 +152,16 @@ WEBHOOKS: tuple[WebhookEntry, ...] = (
         "configmaps",
         "CREATE UPDATE DELETE",
         object_selector={"matchLabels": {labels.CONFIGMAP_TYPE: "slo-controller-config"}},
+    ),
+    _entry(
+        "vtidalpool",
+        VALIDATE_TIDAL_POOL,
+        "TidalPool",
+        "tidalpools",
+        "CREATE UPDATE",
+        group="scheduling.koordinator.sh",
+        version="v1alpha1",
+        failure_policy=IGNORE,
     ),
     *(
         WebhookEntry(
