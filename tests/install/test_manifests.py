@@ -192,7 +192,7 @@ def test_the_webhook_template_holds_policies_timeout_and_the_service() -> None:
         for entry in json.loads(body["metadata"]["annotations"]["template"])
     }
 
-    assert len(entries) == 12
+    assert len(entries) == 13
     policies = {name: entry["failurePolicy"] for name, entry in entries.items()}
     assert policies["mpod-create.koordinator.sh"] == policies["vpod.koordinator.sh"] == "Fail"
     assert policies["velasticquota.koordinator.sh"] == policies["vnode.koordinator.sh"] == "Ignore"
