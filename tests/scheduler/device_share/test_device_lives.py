@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordinator.api import crd
+from koordinator.api import crd, quantity
 from koordinator.api.annotations import device as annotation
 from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
@@ -36,6 +36,8 @@ from tests.scheduler.world import node
 Json = dict[str, Any]
 GENERAL = {HINT: json.dumps({"rdma": {"vfSelector": {"matchLabels": {"type": "general"}}}})}
 GPUS, NICS = 2, 1
+BATCH_CORE, BATCH_MEMORY = "koordinator.sh/batch-gpu-core", "koordinator.sh/batch-gpu-memory"
+LENT_PERCENT, LENT_GIB = 60, 8
 EXTRA = {CORE: "200", RATIO: "200", MEMORY: "32Gi", RDMA: "100"}
 
 
@@ -55,6 +57,8 @@ def config() -> SchedulerConfig:
 
 class DeviceLife(Life):
     """Users who want cards, and daemons that report other ones every now and then."""
+
+    extra: Json = EXTRA
 
     def _new_scheduler(self) -> Scheduler:
         return Scheduler(
@@ -130,7 +134,7 @@ class DeviceLife(Life):
         for found in (await self.api.list(Pod)).items:
             if found.spec.node_name == name:
                 await self.api.delete(Pod, found.metadata.name, "default", grace_period_s=0)
-        await self.api.create(Node, node(name, extra=EXTRA))
+        await self.api.create(Node, node(name, extra=self.extra))
 
     # What must hold
 
@@ -187,10 +191,59 @@ class DeviceLife(Life):
                     assert names == [], f"{pod.key} waits although it fits"
 
 
+class LendingLife(DeviceLife):
+    """Cards that lend a part of them, or nothing, and batch pods who want that."""
+
+    extra: Json = {**EXTRA, BATCH_CORE: "200", BATCH_MEMORY: "32Gi"}
+
+    async def _report(self) -> None:
+        if self.rng.random() < 0.5:
+            await super()._report()
+        else:
+            await self._lend()
+
+    async def _lend(self) -> None:
+        amounts = {BATCH_CORE: str(LENT_PERCENT), BATCH_MEMORY: f"{LENT_GIB}Gi"}
+        entries = [
+            {"minor": minor, "id": f"GPU-{minor}", "resources": amounts}
+            for minor in range(GPUS)
+            if self.rng.random() < 0.8
+        ]
+        text = json.dumps({"gpu": entries}) if entries else None
+        name = f"node-{self.rng.randrange(NODES)}"
+        body = {"metadata": {"annotations": {"node.koordinator.sh/batch-gpus": text}}}
+        await self.api.patch(Node, name, body)
+
+    async def _create(self) -> None:
+        rng = self.rng
+        if rng.random() < 0.5:
+            await super()._create()
+            return
+        wants = {BATCH_CORE: str(rng.choice((10, 30, 40))), BATCH_MEMORY: f"{rng.choice((1, 4))}Gi"}
+        body = gpu_pod(f"pod-{next(self._numbers)}", extra=wants)
+        requests = body["spec"]["containers"][0]["resources"]["requests"]
+        requests["cpu"] = "100m"
+        del requests[CORE], requests[RATIO], body["metadata"]["uid"]
+        await self.api.create(Pod, body, "default")
+
+    async def check_devices(self) -> None:
+        """Nothing that is lent is given twice either."""
+        await super().check_devices()
+        given: Counter[tuple[str, int, str]] = Counter()
+        for pod in (await self.api.list(Pod)).items:
+            if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
+                for each in (annotation.DEVICE_ALLOCATED.read(pod.metadata.annotations) or {}).get("gpu", ()):
+                    for name in (BATCH_CORE, BATCH_MEMORY):
+                        amount = quantity.value(each.resources.get(name, 0))
+                        given[pod.spec.node_name, each.minor, name] += amount
+        for (_, _, name), amount in given.items():
+            assert amount <= (LENT_PERCENT if name == BATCH_CORE else LENT_GIB << 30), given
+
+
 def _holds(annotations: dict[str, str]) -> tuple[dict[int, int], set[str]]:
     """Cores by minor, and bus ids of virtual functions."""
     found = annotation.DEVICE_ALLOCATED.read(annotations) or {}
-    cards = {each.minor: int(str(each.resources[CORE])) for each in found.get("gpu", ())}
+    cards = {each.minor: int(str(each.resources.get(CORE, 0))) for each in found.get("gpu", ())}
     vfs = {vf.bus_id for each in found.get("rdma", ()) if each.extension for vf in each.extension.vfs}
     return cards, vfs
 
@@ -203,21 +256,21 @@ def _books(scheduler: Scheduler) -> Json:
         free = {
             name: columns.free(name)[:, row].tolist()
             for columns in cache.columns.by_type.values()
-            for name in (CORE, RATIO, RDMA)
-            if columns.knows(name)
+            for name in (CORE, RATIO, RDMA, BATCH_CORE, BATCH_MEMORY)
+            if columns.knows(name) and columns.free(name)[:, row].any()  # who started late knows fewer names
         }
         used = {t: of_type for t, of_type in record.used.items() if of_type}
         found[table.name_of(row)] = (record.held, used, record.devices.taken_vfs, free)
     return found
 
 
-async def live(seed: int, restart_at: int | None = None) -> None:
-    life = DeviceLife(seed, restart_at)
+async def live(kind: type[DeviceLife], seed: int, restart_at: int | None = None) -> DeviceLife:
+    life = kind(seed, restart_at)
     for manifest in crd.manifests():
         await life.api.create(CustomResourceDefinition, manifest)
     for number in range(NODES):
         name = f"node-{number}"
-        await life.api.create(Node, node(name, extra=EXTRA))
+        await life.api.create(Node, node(name, extra=life.extra))
         await life.set_device(device(name, GPUS, nics=NICS))
     task = asyncio.create_task(life.schedule(), name="schedulers")
     try:
@@ -235,6 +288,7 @@ async def live(seed: int, restart_at: int | None = None) -> None:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+    return life
 
 
 @pytest.fixture(autouse=True)
@@ -248,4 +302,14 @@ LIVES = [(0, None), (1, None), (2, None), (100, 3), (101, 21), (102, 89), (221, 
 
 @pytest.mark.parametrize(("seed", "restart_at"), LIVES)
 def test_whatever_happens_no_card_is_given_twice_or_lost(seed: int, restart_at: int | None) -> None:
-    virtual_loop.run(live(seed, restart_at))
+    virtual_loop.run(live(DeviceLife, seed, restart_at))
+
+
+@pytest.mark.parametrize(("seed", "restart_at"), [(0, None), (1, None), (2, 21)])
+def test_whatever_happens_nothing_that_is_lent_is_given_twice(seed: int, restart_at: int | None) -> None:
+    async def lives() -> None:
+        life = await live(LendingLife, seed, restart_at)
+        given = [each.metadata.annotations for each in (await life.api.list(Pod)).items]
+        assert any(BATCH_CORE in text for each in given for text in each.values())
+
+    virtual_loop.run(lives())
