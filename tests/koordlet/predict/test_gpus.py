@@ -12,12 +12,16 @@ from hypothesis import strategies as st
 
 from koordinator.clock import FixedClock
 from koordinator.cluster.memory import MemoryCluster
+from koordinator.koordlet import agent
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.predict import gpus
 from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
 from koordinator.koordlet.predict.reclaimable import ProdPod, ProdPods, ReclaimableAmount
+from koordinator.koordlet.predict.trainer import Trainer
+from koordinator.koordlet.qos.batch_gpu_evict import BatchGPUEvict
+from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
 from koordinator.local import registry
-from tests.koordlet.report.agent_node import DAY_S, GIB, NOW_S, AgentNode, cards, pod_object
+from tests.koordlet.report.agent_node import DAY_S, GIB, NOW_S, AgentNode, cards, node_object, pod_object
 
 CARD_BYTES = 80 * GIB
 CLUSTER = MemoryCluster(registry.in_memory(FixedClock(NOW_S)))
@@ -43,7 +47,7 @@ def test_no_card_lends_more_than_its_owners_leave_at_their_peak(
     pods = ProdPods.on_nodes([pod for pod, _ in owners], [card for _, card in owners])
     peak = np.array([(each.cpu_milli, each.memory_bytes) for each in peaks], np.int64)
 
-    found = gpus.reclaimable_of(total, pods, peak, margin, DAY_S)
+    found = gpus.reclaimable_of(total, pods, peak, margin, DAY_S).reclaimable
 
     for card in (0, 1):
         for column in (0, 1):
@@ -95,7 +99,7 @@ class GPUNode:
 
     def free(self, card: int = 0) -> tuple[float, float]:
         """Percent and GiB that can be lent of a card."""
-        found = self.trainer.reclaimable()[card]
+        found = self.trainer.predictions()[card].reclaimable
         return found.cpu_milli / 10, found.memory_bytes / GIB
 
 
@@ -173,3 +177,39 @@ def test_what_was_learnt_outlives_the_agent(tmp_path: Path) -> None:
     again.trainer.run()
 
     assert again.free() == pytest.approx(before, abs=0.5)
+
+
+def test_the_node_metric_tells_what_each_card_leaves_and_what_its_owners_keep(tmp_path: Path) -> None:
+    node = GPUNode(tmp_path)
+    node.node.view.node = node_object()
+    node.node.pods(holder("web", 100, 80))
+    trainer = Trainer(node.node.shared)
+    for _ in range(5):
+        node.node.use(1.0, GIB)
+        node.node.pod_uses("web", 0.5, GIB)
+        node.minutes(1, {"web": (20, 10)})
+        node.node.use(1.0, GIB)
+        node.node.pod_uses("web", 0.5, GIB)
+        trainer.run()
+
+    status = NodeMetricReporter(node.node.shared, trainer, node.trainer).status()
+
+    assert status.prod_reclaimable_metric is not None and status.prod_peak_metric is not None
+    assert status.prod_reclaimable_metric.resource.resources  # CPU and memory are told as before
+    [free] = status.prod_reclaimable_metric.resource.devices
+    [peak] = status.prod_peak_metric.resource.devices
+    assert (free.type, free.id, free.minor) == ("gpu", "GPU-0", 0)
+    core = [int(str(each.resources["koordinator.sh/gpu-core"])) for each in (free, peak)]
+    assert core == [pytest.approx(68, abs=2), pytest.approx(22, abs=2)]
+    assert sum(core) <= 90
+
+
+@pytest.mark.parametrize("gates", ["", "BatchGPU=true"])
+def test_an_agent_predicts_gpus_with_its_gate_only(tmp_path: Path, gates: str) -> None:
+    node = AgentNode(tmp_path, CLUSTER, gpus=cards(), gates=gates)
+
+    parts = agent.Parts(node.shared)
+
+    assert any(isinstance(each, GPUTrainer) for each in parts.reporters) == bool(gates)
+    [eviction] = [each for each in parts.strategies if isinstance(each, BatchGPUEvict)]
+    assert agent.is_on(eviction, node.shared.gates) == bool(gates)

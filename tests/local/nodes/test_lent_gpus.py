@@ -137,11 +137,10 @@ def test_the_prediction_of_a_node_is_its_agents(tmp_path: Path) -> None:
         trainer.run()
         lent.learn(now_s)
 
-    found = [(each.core_percent, each.memory_bytes) for each in lent.reclaimable(0, now_s)]
+    found = {gpu.minor: each for gpu, each in lent.predictions(0, now_s)}
 
-    by_agent = trainer.reclaimable()
-    assert found == [(by_agent[minor].cpu_milli // 10, by_agent[minor].memory_bytes) for minor in (0, 1)]
-    assert found[0][0] > 0 and found[1][0] > 0
+    assert found == trainer.predictions()
+    assert all(each.reclaimable.cpu_milli > 0 for each in found.values())
 
 
 def _pod(name: str, allocated: str, labels: dict[str, str], age_s: float, ratio: float) -> Pod:

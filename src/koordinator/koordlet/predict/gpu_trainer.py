@@ -22,7 +22,7 @@ from koordinator.koordlet.predict import gpus, reclaimable
 from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT
 from koordinator.koordlet.predict.kept_models import KeptModels
 from koordinator.koordlet.predict.models import NO_USAGE, TrainingUsage
-from koordinator.koordlet.predict.reclaimable import NOTHING, ProdPod, ProdPods, ReclaimableAmount
+from koordinator.koordlet.predict.reclaimable import NOTHING, Prediction, ProdPod, ProdPods, ReclaimableAmount
 from koordinator.koordlet.series import Aggregation
 
 _FOLDER = "gpus"
@@ -56,8 +56,9 @@ class GPUTrainer:
         self._kept.models.learn(usages, now_s)
         self._kept.tidy(now_s)
 
-    def reclaimable(self) -> Mapping[int, ReclaimableAmount]:
-        """Return what can be lent of each GPU by minor, in thousandths of its compute and bytes."""
+    def predictions(self) -> Mapping[int, Prediction]:
+        """Return what can be lent of each GPU by minor, in thousandths of its compute and bytes, and the peak of what
+        stays with its owners."""
         cards = self._cards()
         if not cards:
             return {}
@@ -71,10 +72,7 @@ class GPUTrainer:
             self._config.safety_margin_percent,
             self._config.cold_start_s,
         )
-        return {
-            card.minor: ReclaimableAmount(*amounts)
-            for card, amounts in zip(cards, found.tolist(), strict=True)
-        }
+        return {card.minor: found.of(number) for number, card in enumerate(cards)}
 
     def _cards(self) -> list[GPUDevice]:
         return list(self._shared.gpus.devices) if self._shared.gpus is not None else []

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from koordinator.koordlet.predict import reclaimable
-from koordinator.koordlet.predict.reclaimable import Amounts, ProdPods
+from koordinator.koordlet.predict.reclaimable import Amounts, Predictions, ProdPods
 
 LENDABLE_PERCENT: Final = 90
 """A tenth of each card is never lent: the agent sees by it that an owner grows before the card is full."""
@@ -22,8 +22,8 @@ _PERCENT = 100
 
 def reclaimable_of(
     total: Amounts, owners: ProdPods, peak: Amounts, margin_percent: int, cold_start_s: float
-) -> Amounts:
-    """Return what can be lent of each card.
+) -> Predictions:
+    """Return what can be lent of each card, and what stays with its owners at their peak.
 
     `total` is what cards have, `peak` the common peak of all that is not lent, both (cards, 2). `owners.node` is the
     position of a share's card; those of pods that lend nothing have age 0.
@@ -32,6 +32,6 @@ def reclaimable_of(
     by_pods = reclaimable.by_pods_of(lendable, owners, margin_percent, cold_start_s)
     by_card = reclaimable.by_class_of(lendable, owners, peak, margin_percent)
     # Who is not predicted may use all that it asked for.
+    both = reclaimable.cautious_of(by_pods, by_card)
     left = np.maximum(lendable - by_pods.peak, 0)
-    found: Amounts = np.minimum(np.minimum(by_pods.reclaimable, by_card.reclaimable), left)
-    return found
+    return Predictions(np.minimum(both.reclaimable, left), both.peak)

@@ -31,7 +31,8 @@ from koordinator.api.quantity import Family
 from koordinator.api.scalars import ScalarError
 from koordinator.api.slo import HostApplicationSpec
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.predict.reclaimable import Prediction
+from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT
+from koordinator.koordlet.predict.reclaimable import Prediction, ReclaimableAmount
 from koordinator.koordlet.series import NO_PROPERTIES, Aggregation, SeriesStore
 
 REPORT_INTERVAL_S_MIN = 30
@@ -136,26 +137,31 @@ def with_prediction(status: NodeMetricStatus, prediction: Prediction) -> NodeMet
     )
 
 
-class ReclaimableGPU(msgspec.Struct, frozen=True):
-    """The amounts of a GPU that can be lent."""
-
-    gpu: KnownGPU
-    core_percent: int
-    memory_bytes: int
-
-
-def with_reclaimable_gpus(status: NodeMetricStatus, gpus: Iterable[ReclaimableGPU]) -> NodeMetricStatus:
-    """Return the same report with what can be lent of GPUs; a card of which nothing can is left out."""
-    found = status.prod_reclaimable_metric or ReclaimableMetric()
-    devices = [
-        device_usage(each.gpu, each.core_percent, each.memory_bytes)
-        for each in gpus
-        if each.core_percent > 0 and each.memory_bytes > 0
-    ]
-    resource = msgspec.structs.replace(found.resource, devices=devices)
+def with_gpu_predictions(
+    status: NodeMetricStatus, gpus: Iterable[tuple[KnownGPU, Prediction]]
+) -> NodeMetricStatus:
+    """Return the same report with what can be lent of GPUs, and the peaks of what stays; `cpu_milli` of a prediction is
+    thousandths of a card. Cards of which nothing can be lent are left out."""
+    free, peaks = [], []
+    for gpu, each in gpus:
+        if each.reclaimable.cpu_milli >= MILLI_PER_PERCENT and each.reclaimable.memory_bytes > 0:
+            free.append(_predicted(gpu, each.reclaimable))
+            peaks.append(_predicted(gpu, each.peak))
+    old_free = status.prod_reclaimable_metric or ReclaimableMetric()
+    old_peak = status.prod_peak_metric
     return msgspec.structs.replace(
-        status, prod_reclaimable_metric=msgspec.structs.replace(found, resource=resource)
+        status,
+        prod_reclaimable_metric=ReclaimableMetric(
+            resource=msgspec.structs.replace(old_free.resource, devices=free)
+        ),
+        # Without, nothing of the node could be predicted.
+        prod_peak_metric=old_peak
+        and PeakMetric(resource=msgspec.structs.replace(old_peak.resource, devices=peaks)),
     )
+
+
+def _predicted(gpu: KnownGPU, amount: ReclaimableAmount) -> DeviceInfo:
+    return device_usage(gpu, amount.cpu_milli // MILLI_PER_PERCENT, amount.memory_bytes)
 
 
 def readable_windows(policy: CollectPolicy) -> tuple[CollectPolicy, dict[str, ScalarError]]:

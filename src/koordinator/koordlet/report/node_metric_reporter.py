@@ -24,10 +24,9 @@ from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.metrics import NodeGauge
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
-from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.report import node_metric
-from koordinator.koordlet.report.node_metric import CollectPolicy, KnownGPU, ReclaimableGPU, ReportSubjects
+from koordinator.koordlet.report.node_metric import CollectPolicy, KnownGPU, ReportSubjects
 from koordinator.koordlet.report.outage import Outage
 from koordinator.koordlet.series import GROUP_POINTS_MAX, GROUP_WINDOW_S_MAX, POINTS_MAX
 
@@ -111,16 +110,9 @@ class NodeMetricReporter:
         )
         if self._gpu_trainer is None:
             return status
-        free = self._gpu_trainer.reclaimable()
-        return node_metric.with_reclaimable_gpus(
-            status,
-            [
-                ReclaimableGPU(
-                    gpu, free[gpu.minor].cpu_milli // MILLI_PER_PERCENT, free[gpu.minor].memory_bytes
-                )
-                for gpu in known.gpus
-                if gpu.minor in free
-            ],
+        found = self._gpu_trainer.predictions()
+        return node_metric.with_gpu_predictions(
+            status, [(gpu, found[gpu.minor]) for gpu in known.gpus if gpu.minor in found]
         )
 
     def _with_prediction(self, status: NodeMetricStatus, pods: Sequence[Pod]) -> NodeMetricStatus:

@@ -13,11 +13,11 @@ from koordinator.koordlet.gpu_shares import BATCH_GPU
 from koordinator.koordlet.predict import gpus
 from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT
 from koordinator.koordlet.predict.models import ModelRows
-from koordinator.koordlet.predict.reclaimable import ProdPod, ProdPods, ReclaimableAmount
+from koordinator.koordlet.predict.reclaimable import Prediction, ProdPod, ProdPods, ReclaimableAmount
 from koordinator.koordlet.qos import batch_gpu_evict
 from koordinator.koordlet.qos.batch_gpu_evict import CardUse, LentCard
 from koordinator.koordlet.qos.eviction import EvictionTask
-from koordinator.koordlet.report.node_metric import ReclaimableGPU
+from koordinator.koordlet.report.node_metric import KnownGPU
 from koordinator.local.nodes import devices
 from koordinator.local.nodes.devices import Uses
 from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet
@@ -103,8 +103,8 @@ class LentGPUs:
                     now_s,
                 )
 
-    def reclaimable(self, row: int, now_s: float) -> list[ReclaimableGPU]:
-        """Return what can be lent of each GPU of a node, as its agent reports it."""
+    def predictions(self, row: int, now_s: float) -> list[tuple[KnownGPU, Prediction]]:
+        """Return what can be lent of each GPU of a node, as its agent predicts it."""
         count = self._fleet.shapes[row].gpus if self.is_on else 0
         if not count:
             return []
@@ -119,10 +119,7 @@ class LentGPUs:
             config.safety_margin_percent,
             config.cold_start_s,
         )
-        return [
-            ReclaimableGPU(gpu, core // MILLI_PER_PERCENT, memory)
-            for gpu, (core, memory) in zip(known, found.tolist(), strict=True)
-        ]
+        return [(gpu, found.of(number)) for number, gpu in enumerate(known)]
 
     def tasks(self, row: int, pods: Sequence[Pod]) -> list[EvictionTask]:
         """Return what must go from the cards of a node whose owners want them back."""

@@ -55,8 +55,8 @@ def statuses(
         )
         if known[i]:
             status = node_metric.with_prediction(status, predictions.of(i))
-        if lent is not None and (free := lent.reclaimable(int(rows[i]), now_s)):
-            status = node_metric.with_reclaimable_gpus(status, free)
+        if lent is not None and (free := lent.predictions(int(rows[i]), now_s)):
+            status = node_metric.with_gpu_predictions(status, free)
         wire: dict[str, Any] = msgspec.to_builtins(status)
         if cards[i].pods:
             for slot, entry in zip(measured[i], entries[i], strict=True):
