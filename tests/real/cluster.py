@@ -303,7 +303,16 @@ def _shape_of(arguments: tuple[str, ...], *, elects: bool) -> Shape:
         values=msgspec.convert(values, Values),
         manager=not asked.without_manager,
         scheduler_flags=("--enable-network-topology-manager",) if topology else (),
+        apiserver_flags=_flags_for_claims(asked.scheduler_feature_gates),
     )
+
+
+def _flags_for_claims(gates: str) -> tuple[str, ...]:
+    """The API server keeps fields of claims and devices only with the gates that the scheduler has."""
+    of_both = [each for each in gates.split(",") if each.startswith("DRA")]
+    if not of_both:
+        return ()
+    return f"--feature-gates={','.join(of_both)}", "--runtime-config=resource.k8s.io/v1alpha3=true"
 
 
 def _shipped(topology: bool) -> str:

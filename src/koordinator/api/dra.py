@@ -6,7 +6,7 @@ Only what the scheduler and the claim controller read. Parameters of drivers are
 from typing import Any, ClassVar
 
 from koordinator.api.affinity import NodeSelector
-from koordinator.api.meta import Object, ObjectMeta, Resource, ViewPart
+from koordinator.api.meta import Condition, Object, ObjectMeta, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity
 
 GROUP = "resource.k8s.io"
@@ -121,6 +121,8 @@ class DeviceRequestAllocationResult(ViewPart, frozen=True, kw_only=True):
     tolerations: list[DeviceToleration] = []
     share_id: str | None = None
     consumed_capacity: dict[str, RawQuantity] = {}
+    binding_conditions: list[str] = []
+    binding_failure_conditions: list[str] = []
 
 
 class DeviceAllocationConfiguration(ViewPart, frozen=True, kw_only=True):
@@ -141,6 +143,7 @@ class AllocationResult(ViewPart, frozen=True, kw_only=True):
 
     devices: DeviceAllocationResult = DeviceAllocationResult()
     node_selector: NodeSelector | None = None
+    allocation_timestamp: str | None = None
 
 
 class ConsumerReference(ViewPart, frozen=True, kw_only=True):
@@ -152,9 +155,19 @@ class ConsumerReference(ViewPart, frozen=True, kw_only=True):
     uid: str = ""
 
 
+class AllocatedDeviceStatus(ViewPart, frozen=True, kw_only=True):
+    """The report of a driver on a device that a claim has."""
+
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    conditions: list[Condition] = []
+
+
 class ResourceClaimStatus(ViewPart, frozen=True, kw_only=True):
     allocation: AllocationResult | None = None
     reserved_for: list[ConsumerReference] = []
+    devices: list[AllocatedDeviceStatus] = []
 
 
 class ResourceClaim(Object, frozen=True, kw_only=True):
@@ -262,8 +275,8 @@ class DeviceTaint(ViewPart, frozen=True, kw_only=True):
 
 class Device(ViewPart, frozen=True, kw_only=True):
     """A device; one of `node_name`, `node_selector` and `all_nodes` is set in slices with
-    `per_device_node_selection`. `binding_conditions` (devices to be attached first) are only seen, so that such devices
-    can be left alone."""
+    `per_device_node_selection`. Devices with `binding_conditions` have to be made ready once they are given away, for
+    the chosen node only when `binds_to_node` is set."""
 
     name: str = ""
     attributes: dict[str, DeviceAttribute] = {}
@@ -273,7 +286,9 @@ class Device(ViewPart, frozen=True, kw_only=True):
     node_name: str | None = None
     node_selector: NodeSelector | None = None
     all_nodes: bool | None = None
+    binds_to_node: bool | None = None
     binding_conditions: list[str] = []
+    binding_failure_conditions: list[str] = []
     allow_multiple_allocations: bool | None = None
 
 

@@ -108,6 +108,7 @@ _SCHEDULER_ONLY = _table(
     EnableBatchScheduleNodeSnapshot=(ON, B, "per-node snapshots when scheduling whole jobs"),
     DRAAdminAccess=(ON, B, "upstream's: claims may ask for access to devices that others use"),
     DRAConsumableCapacity=(OFF, A, "upstream's: several claims share a device by its capacity"),
+    DRADeviceBindingConditions=(OFF, A, "upstream's: pods wait until their devices are ready"),
     DRADeviceTaintRules=(OFF, A, "upstream's: rules taint devices; needs DRADeviceTaints"),
     DRADeviceTaints=(OFF, A, "upstream's: taints keep claims from devices"),
     DRAPartitionableDevices=(OFF, A, "upstream's: devices that share counters, each for nodes of its own"),

@@ -32,7 +32,6 @@ _WORKLOADS = (
     "Workload objects (scheduling.k8s.io/v1alpha1) are not read; gangs are PodGroups or annotations of the plugin "
     "Coscheduling"
 )
-_DRA = "ResourceClaims are allocated without it"
 
 SCHEDULER: Mapping[str, UpstreamGate] = {
     "AnyVolumeDataSource": BUILT_IN,
@@ -41,7 +40,6 @@ SCHEDULER: Mapping[str, UpstreamGate] = {
     ),
     "ComponentSLIs": UpstreamGate(False, "/metrics/slis is not served; /metrics and /readyz are"),
     "ContextualLogging": BUILT_IN,
-    "DRADeviceBindingConditions": _refused(f"pods are bound without waiting for devices: {_DRA}"),
     "DRAExtendedResource": _refused(
         "extended resources are not backed by DeviceClasses; ask by ResourceClaim"
     ),

@@ -66,7 +66,8 @@ def bench_of(gates: str = ON) -> Bench:
 
 def free(bench: Bench) -> set[tuple[str, str]]:
     """(pool, device) of all devices that a claim can get now."""
-    found, placed = set(), []
+    found: set[tuple[str, str]] = set()
+    placed = []
     while True:
         bench.claims(claim(f"probe{len(found)}"))
         result = bench.place(user_of(f"probe{len(found)}", f"probe{len(found)}", cpu="10m"))

@@ -138,7 +138,7 @@ def test_a_pool_whose_counters_contradict_each_other_is_not_used_and_says_why(
     bench = bench_of(*slices, resource_slice("a", part, node="a", count=2))
     bench.claims(claim("one"))
 
-    assert "cannot allocate" in message(bench.place(user_of("x", "one")))
+    assert "1 invalid resource pools were encountered" in message(bench.place(user_of("x", "one")))
     assert bench.books.inventory.invalid["gpu.example.com", "a"].startswith(reason)
 
 

@@ -242,7 +242,7 @@ def test_pools_with_two_devices_of_one_name_are_not_used() -> None:
     )
     bench.claims(claim("one"))
 
-    assert "cannot allocate all claims" in refusal(bench.place(user_of("x", "one")))
+    assert "1 invalid resource pools were encountered" in refusal(bench.place(user_of("x", "one")))
 
 
 def test_a_selector_that_fails_on_a_device_passes_it_over_and_others_are_found() -> None:

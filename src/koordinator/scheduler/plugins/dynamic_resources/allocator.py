@@ -73,6 +73,8 @@ class AllocationOutcome(enum.IntEnum):
     TOO_MANY_STEPS = 2
     UPDATING = 3
     """All devices were asked for, while a pool changes or cannot be used."""
+    INVALID_POOL = 4
+    """There are none, and a pool with some cannot be used."""
 
 
 class Pick(msgspec.Struct, frozen=True):

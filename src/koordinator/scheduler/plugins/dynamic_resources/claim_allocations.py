@@ -12,10 +12,13 @@ import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.api.dra import FINALIZER, RESERVATIONS_MAX, AllocationResult, DeviceClass, ResourceClaim
+from koordinator.clock import rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error
+from koordinator.scheduler.plugins.dynamic_resources import binding_conditions
+from koordinator.scheduler.plugins.dynamic_resources.binding_conditions import ClaimReadiness, Readiness
 from koordinator.scheduler.plugins.dynamic_resources.consumable_capacity import amounts_of
 from koordinator.scheduler.plugins.dynamic_resources.inventory import Inventory
 from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DeviceUse
@@ -274,6 +277,8 @@ class ClaimWriter:
         self._timeout_s = timeout_s
         self._booked: dict[str, tuple[ClaimInUse, ...]] = {}
         """By uid of the pod, from Reserve until its claims are written."""
+        self._news: dict[ClaimKey, asyncio.Event] = {}
+        """Claims whose devices are waited for; set when the claim changes."""
         self._leaving: dict[str, asyncio.Event] = {}
         """Pods whose reservations of an earlier attempt are being taken back; set when that is over."""
 
@@ -295,6 +300,38 @@ class ClaimWriter:
                 return error(f"add {what} to claim {booked.key[0]}/{booked.key[1]}: {problem.message}")
         self._booked.pop(pod.uid, None)
         return SUCCESS
+
+    def claim_changed(self, key: ClaimKey) -> None:
+        """Wake who waits for a claim's devices."""
+        news = self._news.pop(key, None)
+        if news is not None:
+            news.set()
+
+    async def wait_for_devices(self, pod: PodInfo, keys: Sequence[ClaimKey], node_name: str) -> Status:
+        """Wait until the devices of all claims are ready, `timeout_s` at most."""
+        text = f"waiting for binding conditions for device on node {node_name}"
+        is_told = False
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                for key in keys:
+                    while (found := self._readiness(key)).state is Readiness.PENDING:
+                        if found.is_with_driver and not is_told:
+                            is_told = True
+                            self._handle.actions.event(
+                                "", pod.pod, "Normal", "BindingConditionsPending", text
+                            )
+                        await self._news.setdefault(key, asyncio.Event()).wait()
+                    if found.is_lost:
+                        return error(found.problem)
+        except TimeoutError:
+            return error("device binding timeout")
+        return SUCCESS
+
+    def _readiness(self, key: ClaimKey) -> ClaimReadiness:
+        claim = self._books.claim(key)
+        if claim is None:
+            return ClaimReadiness(Readiness.FAILED, f"claim {key[0]}/{key[1]} got deleted in the meantime")
+        return binding_conditions.readiness(claim, self._timeout_s, self._handle.clock.now())
 
     async def _write(self, pod: PodInfo, booked: ClaimInUse) -> None:
         namespace, name = booked.key
@@ -337,7 +374,7 @@ class ClaimWriter:
             if FINALIZER not in claim.metadata.finalizers:
                 finalizers = {"finalizers": [*claim.metadata.finalizers, FINALIZER]}
                 claim = await self._patch(claim, {"metadata": finalizers}, "")
-            status["allocation"] = promise.allocation
+            status["allocation"] = self._stamped(promise.allocation)
         elif claim.status.allocation is None:
             raise WriteError(f"claim {claim.key} got deallocated in the meantime")
         elif is_reserved_for(claim, pod.uid):
@@ -357,6 +394,12 @@ class ClaimWriter:
             raise
         if promise is not None:
             self._books.written(promise, written)
+
+    def _stamped(self, allocation: dict[str, Any]) -> dict[str, Any]:
+        """With the time, which says when devices that have to be made ready are late."""
+        if not self._books.inventory.features.binding_conditions:
+            return allocation
+        return {**allocation, "allocationTimestamp": rfc3339(self._handle.clock.now())}
 
     async def _patch(self, claim: ResourceClaim, patch: dict[str, Any], subresource: str) -> ResourceClaim:
         meta = claim.metadata

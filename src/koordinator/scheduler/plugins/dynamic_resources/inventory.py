@@ -35,6 +35,7 @@ from koordinator.scheduler.plugins.dynamic_resources.slice_devices import (
     SliceDevice,
     check_names,
     entries_of,
+    has_conditions,
 )
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 
@@ -53,7 +54,8 @@ class Inventory(RowKeeper):
 
     Columns over numbers (devices,): `node` (number of the node, `NOWHERE` for shared ones), `group` (of those that
     reach several nodes, else `NOWHERE`), `trouble`, `is_used`, and `stamp`, which grows when a number gets
-    another device. `is_alive` tells numbers that stand for a device, `is_multi` those that several claims may share.
+    another device. `is_alive` tells numbers that stand for a device, `is_multi` those that several claims may share,
+    `is_last` those of pools with devices that have to be made ready, which come after all others.
 
     `features` is set before the first slice comes.
     """
@@ -79,6 +81,7 @@ class Inventory(RowKeeper):
         self.is_used = np.zeros(_SIZE_INITIAL, np.bool_)
         self.is_alive = np.zeros(_SIZE_INITIAL, np.bool_)
         self.is_multi = np.zeros(_SIZE_INITIAL, np.bool_)
+        self.is_last = np.zeros(_SIZE_INITIAL, np.bool_)
         self.stamp = np.zeros(_SIZE_INITIAL, np.int64)
         self.used_keys: dict[DeviceKey, int] = {}
         """How often each device is given away whole."""
@@ -182,7 +185,8 @@ class Inventory(RowKeeper):
                 self.members[group].remove(number)
                 groups.add(group)
             self.entries[number] = None
-            self.is_alive[number] = self.is_used[number] = self.is_multi[number] = False
+            self.is_alive[number] = self.is_used[number] = False
+            self.is_multi[number] = self.is_last[number] = False
             self.counters.remove_device(number)
             self.share_looks.set(number, None)
             self.node[number] = self.group[number] = NOWHERE
@@ -211,8 +215,10 @@ class Inventory(RowKeeper):
                     takes.update((each.name, consumption(each, places)) for each in a_slice.spec.devices)
         except PoolError as error:
             self.invalid[pool], trouble = str(error), INVALID
+        is_last = self.features.binding_conditions and any(map(has_conditions, current))
         for entry in entries:
             number = self._number()
+            self.is_last[number] = is_last
             self._members.setdefault(pool, []).append(number)
             self._place(number, entry, touched, groups)
             self.trouble[number] = trouble
@@ -243,7 +249,7 @@ class Inventory(RowKeeper):
         self.entries.append(None)
         size = len(self.entries)
         if size > self.node.size:
-            for name in ("node", "group", "trouble", "is_used", "is_alive", "is_multi", "stamp"):
+            for name in ("node", "group", "trouble", "is_used", "is_alive", "is_multi", "is_last", "stamp"):
                 values = getattr(self, name)
                 more = np.full(values.size, NOWHERE if name in ("node", "group") else 0, values.dtype)
                 setattr(self, name, np.concatenate([values, more]))

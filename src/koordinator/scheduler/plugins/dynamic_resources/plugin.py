@@ -42,7 +42,12 @@ from koordinator.scheduler.plugin.status import (
     unresolvable,
     unschedulable,
 )
-from koordinator.scheduler.plugins.dynamic_resources import claim_allocations, demand, supply
+from koordinator.scheduler.plugins.dynamic_resources import (
+    binding_conditions,
+    claim_allocations,
+    demand,
+    supply,
+)
 from koordinator.scheduler.plugins.dynamic_resources.allocator import AllocationOutcome
 from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import (
     ClaimAllocations,
@@ -134,19 +139,23 @@ class ClaimReason(Reason):
     TOO_MANY_STEPS = 2, unresolvable("timed out trying to allocate devices")
     UPDATING = 3, unresolvable("asks for all devices, but a resource pool is currently being updated")
     ELSEWHERE = 4, unresolvable("resourceclaim not available on the node")
+    INVALID_POOL = 5, unresolvable("invalid resource pools were encountered")
 
 
-_REASON_OF = np.array([0, 0, 0, 0], np.uint16)
+_REASON_OF = np.zeros(len(AllocationOutcome), np.uint16)
 _REASON_OF[AllocationOutcome.NOT_FOUND] = ClaimReason.NO_DEVICES
 _REASON_OF[AllocationOutcome.TOO_MANY_STEPS] = ClaimReason.TOO_MANY_STEPS
 _REASON_OF[AllocationOutcome.UPDATING] = ClaimReason.UPDATING
+_REASON_OF[AllocationOutcome.INVALID_POOL] = ClaimReason.INVALID_POOL
 
 
 class ClaimState(msgspec.Struct, frozen=True, eq=False):
-    """A pod's claims. `demand` is what those without devices ask for, None when all have theirs."""
+    """A pod's claims. `demand` is what those without devices ask for, None when all have theirs; `lost` are those
+    whose devices did not get ready."""
 
     keys: tuple[ClaimKey, ...] = ()
     claims: tuple[ResourceClaim, ...] = ()
+    lost: tuple[ResourceClaim, ...] = ()
     demand: ClaimDemand | None = None
     refusal: Status = SUCCESS
 
@@ -194,7 +203,8 @@ class DynamicResources(
         self._selections = DeviceSelections(self._books.inventory)
         steps_max = int(duration.parse(args.filter_timeout) * STEPS_PER_S)
         self._supply = Supply(self._books.inventory, self._labels, steps_max)
-        self._writer = ClaimWriter(handle, self._books, duration.parse(args.binding_timeout))
+        self._binding_timeout_s = duration.parse(args.binding_timeout)
+        self._writer = ClaimWriter(handle, self._books, self._binding_timeout_s)
         if not handle.gates.is_on("DisableDynamicResourceAllocationInformer"):
             handle.watch(Watch.changes(ResourceClaim, self._claim_set))
             handle.watch(Watch.changes(DeviceClass, self._class_set))
@@ -207,7 +217,9 @@ class DynamicResources(
     def _claim_set(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         some = new if new is not None else old
         assert some is not None
-        self._books.set_claim((some.metadata.namespace, some.metadata.name), new)
+        key = (some.metadata.namespace, some.metadata.name)
+        self._books.set_claim(key, new)
+        self._writer.claim_changed(key)
         self._tell(CLAIM_EVENTS, old, new)
 
     def _class_set(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
@@ -247,13 +259,21 @@ class DynamicResources(
             found = list({claim.metadata.uid: claim for claim in found}.values())
             for claim in found:
                 self._check(pod, claim)
+            lost = tuple(claim for claim in found if self._is_lost(claim))
             missing = [claim for claim in found if claim.status.allocation is None]
             if not missing:
-                return ClaimState(keys, tuple(found))
+                return ClaimState(keys, tuple(found), lost)
             wanted = demand.read(missing, self._books.device_class, self._selections)
-            return ClaimState(keys, tuple(found), wanted)
+            return ClaimState(keys, tuple(found), lost, wanted)
         except (ClaimError, DemandError) as problem:
             return ClaimState(keys, refusal=unresolvable(str(problem)))
+
+    def _is_lost(self, claim: ResourceClaim) -> bool:
+        """Return whether the claim's devices failed to get ready, or take too long."""
+        if not self._books.inventory.features.binding_conditions or claim.status.allocation is None:
+            return False
+        now_s = self.handle.clock.now()
+        return binding_conditions.readiness(claim, self._binding_timeout_s, now_s).is_lost
 
     def _check(self, pod: PodInfo, claim: ResourceClaim) -> None:
         """Raises: ClaimError when others use the claim, or are about to."""
@@ -292,6 +312,8 @@ class DynamicResources(
             codes = _REASON_OF[self._supply.outcomes(state.demand, rows)]
         for _, selector in state.selectors():
             codes[(codes == 0) & ~self._reaches(selector, rows)] = ClaimReason.ELSEWHERE
+        if state.lost:
+            codes[codes == 0] = ClaimReason.ELSEWHERE
         return codes
 
     def _reaches(self, selector: NodeSelector, rows: Rows) -> Mask:
@@ -343,8 +365,11 @@ class DynamicResources(
         return Outlook(_would_answer(state, self._misplaced(state, pod)))
 
     def _misplaced(self, state: ClaimState, pod: PodInfo) -> ResourceClaim | None:
-        """A claim of the pod alone with devices that some nodes do not reach."""
+        """A claim of the pod alone with devices that did not get ready, or that some nodes do not reach."""
         rows = self.handle.table.rows
+        for claim in state.lost:
+            if all(user.uid == pod.uid for user in claim.status.reserved_for):
+                return claim
         for claim, selector in state.selectors():
             is_ours = all(user.uid == pod.uid for user in claim.status.reserved_for)
             if is_ours and not self._reaches(selector, rows).all():
@@ -368,7 +393,8 @@ class DynamicResources(
             answer, numbers = self._supply.answer(state.demand, row)
             if answer.outcome is not AllocationOutcome.FOUND:
                 return ClaimReason(int(_REASON_OF[answer.outcome])).status
-            for grant in supply.grants(state.demand, answer, numbers, self._books.inventory):
+            inventory, node_name = self._books.inventory, self.handle.table.name_of(row)
+            for grant in supply.grants(state.demand, answer, numbers, inventory, node_name):
                 promise = self._books.promise(grant.claim, grant.devices, grant.allocation)
                 booked.append(ClaimInUse(_key(grant.claim), grant.claim.metadata.uid, promise))
         self._writer.book(pod, booked)
@@ -383,7 +409,12 @@ class DynamicResources(
         return bool(state.claims)
 
     async def pre_bind(self, state: ClaimState, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
-        return await self._writer.write(pod) if state.claims else SUCCESS
+        if not state.claims:
+            return SUCCESS
+        status = await self._writer.write(pod)
+        if status.is_success and self._books.inventory.features.binding_conditions:
+            status = await self._writer.wait_for_devices(pod, state.keys, node_name)
+        return status
 
 
 def _would_answer(state: ClaimState, misplaced: ResourceClaim | None) -> PostFilterResult:

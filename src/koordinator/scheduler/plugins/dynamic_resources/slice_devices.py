@@ -21,13 +21,14 @@ DeviceKey = tuple[str, str, str]
 
 
 class DRAFeatures(msgspec.Struct, frozen=True):
-    """Features of dynamic resource allocation that are on. Without one of the first four, what objects say of it is
+    """Features of dynamic resource allocation that are on. Without one of the first five, what objects say of it is
     ignored, without one of the others, claims that ask for it are refused."""
 
     partitionable_devices: bool
     device_taints: bool
     device_taint_rules: bool
     consumable_capacity: bool
+    binding_conditions: bool
     admin_access: bool
     prioritized_list: bool
 
@@ -38,6 +39,7 @@ class DRAFeatures(msgspec.Struct, frozen=True):
             device_taints=gates.is_on("DRADeviceTaints"),
             device_taint_rules=gates.is_on("DRADeviceTaints") and gates.is_on("DRADeviceTaintRules"),
             consumable_capacity=gates.is_on("DRAConsumableCapacity"),
+            binding_conditions=gates.is_on("DRADeviceBindingConditions"),
             admin_access=gates.is_on("DRAAdminAccess"),
             prioritized_list=gates.is_on("DRAPrioritizedList"),
         )
@@ -124,25 +126,33 @@ def _typed(attribute: DeviceAttribute) -> tuple[str, Any]:
 
 
 def entries_of(a_slice: ResourceSlice, features: DRAFeatures) -> list[SliceDevice]:
-    """Devices of a slice that can be given away: not those that have to be attached to a node first, nor (where that is
-    switched off) those that are parts of others, or that say themselves for which nodes they are."""
+    """Devices of a slice that can be given away: where that is switched off, not those that have to be made ready, nor
+    those that are parts of others or that say themselves for which nodes they are."""
     spec = a_slice.spec
+    is_late = has_conditions(a_slice)
     if not features.partitionable_devices and (
         spec.per_device_node_selection is not None or spec.shared_counters
     ):
         return []
     found = []
     for index, device in enumerate(spec.devices):
-        if device.binding_conditions or (device.consumes_counters and not features.partitionable_devices):
+        if device.binding_conditions and not features.binding_conditions:
+            continue
+        if device.consumes_counters and not features.partitionable_devices:
             continue
         where = device if spec.per_device_node_selection else spec
         reach = None if where.node_name or where.all_nodes else where.node_selector
         if not (where.node_name or where.all_nodes or reach is not None):
             continue
         key = (spec.driver, spec.pool.name, device.name)
-        order = (spec.driver, spec.pool.name, a_slice.metadata.name, index)
+        order = (spec.driver, spec.pool.name, is_late, a_slice.metadata.name, index)
         found.append(SliceDevice(key, device, where.node_name or "", reach, order))
     return found
+
+
+def has_conditions(a_slice: ResourceSlice) -> bool:
+    """Return whether some device of the slice has to be made ready after it was given away."""
+    return any(device.binding_conditions for device in a_slice.spec.devices)
 
 
 def check_names(names: Iterable[str]) -> None:

@@ -47,9 +47,13 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 def grants(
-    demand: ClaimDemand, answer: AllocatorResult, numbers: Sequence[int], inventory: Inventory
+    demand: ClaimDemand,
+    answer: AllocatorResult,
+    numbers: Sequence[int],
+    inventory: Inventory,
+    node_name: str,
 ) -> list[Grant]:
-    """Return one per claim; `numbers` are the devices that the answer's indices mean."""
+    """Return one per claim; `numbers` are the devices of the node that the answer's indices mean."""
     found = []
     for index, claim in enumerate(demand.claims):
         results: list[Json] = []
@@ -76,7 +80,7 @@ def grants(
         allocation: Json = {"devices": {"results": results}}
         if config := _config(claim, chosen):
             allocation["devices"]["config"] = config
-        if selector := node_selector(used):
+        if selector := node_selector(used, node_name):
             allocation["nodeSelector"] = selector
         found.append(Grant(claim, tuple(taken), allocation))
     return found
@@ -101,6 +105,10 @@ def _result(wanted: SubRequestTerms, entry: SliceDevice, share_id: str, *, is_ad
         result["tolerations"] = [msgspec.to_builtins(each) for each in wanted.tolerations]
     if share_id:
         result["shareID"] = share_id
+    if entry.device.binding_conditions:
+        result["bindingConditions"] = entry.device.binding_conditions
+        if entry.device.binding_failure_conditions:
+            result["bindingFailureConditions"] = entry.device.binding_failure_conditions
     return result
 
 
@@ -127,13 +135,13 @@ def _parameters(source: str, requests: Iterable[str], opaque: Json | None) -> Js
     return parameters
 
 
-def node_selector(entries: Sequence[SliceDevice]) -> Json | None:
-    """Return nodes from which all of the devices can be used; None for all nodes."""
+def node_selector(entries: Sequence[SliceDevice], node_name: str) -> Json | None:
+    """Return nodes from which all of the devices can be used; None for all nodes. `node_name` is the chosen one."""
     fields: list[Json] = []
     labels: list[Json] = []
     for entry in entries:
-        if entry.node_name:
-            on_node = {"key": "metadata.name", "operator": "In", "values": [entry.node_name]}
+        if entry.node_name or entry.device.binds_to_node:
+            on_node = {"key": "metadata.name", "operator": "In", "values": [node_name]}
             return {"nodeSelectorTerms": [{"matchFields": [on_node]}]}
         _add(entry.reach, fields, labels)
     term: Json = {}
@@ -194,6 +202,10 @@ class Supply:
         elif passing.size:
             results, kind_of = self._search_all(demand, rows[passing], reaches[:, passing])
             found[passing] = np.array([each.outcome for each in results], np.uint8)[kind_of]
+        is_invalid = self._inventory.trouble == INVALID
+        if is_invalid.any():
+            refused = found == AllocationOutcome.NOT_FOUND
+            found[refused & (self._count(is_invalid, rows, reaches) > 0)] = AllocationOutcome.INVALID_POOL
         return found
 
     def points(self, demand: ClaimDemand, rows: Rows) -> I64:
@@ -318,7 +330,8 @@ class Supply:
         """Return a code for each device, equal for those that are alike to the demand: (numbers,)."""
         inventory = self._inventory
         codes: I64 = inventory.trouble[numbers].astype(np.int64) * 2 + inventory.is_used[numbers]
-        span = 2 * (INVALID + 1)
+        codes = codes * 2 + inventory.is_last[numbers]
+        span = 4 * (INVALID + 1)
         columns = [(each.values[numbers], 2, 0) for each in demand.selections]
         columns += [
             (each.values[numbers], int(each.values.max(initial=0)) + 2, 1) for each in demand.attributes
@@ -376,7 +389,10 @@ class Supply:
         numbers = [] if node == NOWHERE else [n for n in inventory.slots[node].tolist() if n != NOWHERE]
         for group in np.flatnonzero(reaches).tolist():
             numbers += inventory.members[group]
-        return [number for number in numbers if matters[number]]
+        numbers = [number for number in numbers if matters[number]]
+        if inventory.is_last.any():
+            numbers.sort(key=inventory.is_last.__getitem__)
+        return numbers
 
     def _search(
         self, demand: ClaimDemand, numbers: list[int], codes: I64, steps_max: int | None = None
