@@ -77,6 +77,20 @@ def test_a_shared_gpu_gets_limits_from_the_isolation_library() -> None:
     }
 
 
+def test_what_is_lent_of_a_card_limits_a_batch_pod() -> None:
+    amounts = '"koordinator.sh/batch-gpu-core":"30","koordinator.sh/batch-gpu-memory":"1Gi"'
+    text = f'{{"gpu":[{{"minor":1,"resources":{{{amounts}}}}}]}}'
+
+    variables = device_inject.environment(HAMI, {labels.DEVICE_ALLOCATED: text})
+
+    assert variables == {
+        "NVIDIA_VISIBLE_DEVICES": "1",
+        "CUDA_DEVICE_MEMORY_LIMIT": str(2**30),
+        "CUDA_DEVICE_SM_LIMIT": "30",
+        "LD_PRELOAD": device_inject.HAMI_LIBRARY,
+    }
+
+
 def test_isolation_without_a_memory_amount_is_refused() -> None:
     with pytest.raises(ProtocolError, match="gpu-memory"):
         device_inject.environment(HAMI, {labels.DEVICE_ALLOCATED: SHARED % ""})

@@ -42,6 +42,15 @@ def test_all_violations_are_reported_at_once_in_their_order() -> None:
     )
 
 
+def test_lent_gpus_are_for_best_effort_pods_which_can_be_evicted() -> None:
+    wants = {"koordinator.sh/batch-gpu-core": "50", "koordinator.sh/batch-gpu-memory": "4Gi"}
+
+    found = pod_rules.colocation(pod(wants, 9_000, **{labels.QOS_CLASS: "LS"}), None)
+
+    assert [violation.rule for violation in found] == [PodRule.BATCH_NEEDS_BE]
+    assert pod_rules.colocation(pod(wants, 5_000, **{labels.QOS_CLASS: "BE"}), None) == []
+
+
 def test_the_class_of_a_priority_is_immutable_not_its_number() -> None:
     assert pod_rules.colocation(pod(priority=9_500), pod(priority=9_000)) == []
     assert pod_rules.colocation(pod(priority=9_500), pod(priority=8_999)) != []

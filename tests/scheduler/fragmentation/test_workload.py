@@ -3,12 +3,27 @@
 import numpy as np
 import pytest
 
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.plugins.fragmentation import scarcity
-from koordinator.scheduler.plugins.fragmentation.demand import PodDemand, Shape
+from koordinator.scheduler.plugins.fragmentation.demand import PodDemand, Shape, shape_of
 from koordinator.scheduler.plugins.fragmentation.workload import LEARNED_FIRST, Workload
+from koordinator.scheduler.table.pod_info import PodInfo
+from tests.scheduler.world import pod
 
 HALF = PodDemand(Shape(1_000, 1 << 30, 1, 50))
 WHOLE = PodDemand(Shape(1_000, 1 << 30, 1, 100))
+
+
+def test_a_pod_on_a_lent_card_asks_for_no_card() -> None:
+    registry = ResourceRegistry()
+    lent = {"cpu": "1", "koordinator.sh/batch-gpu-core": "50", "koordinator.sh/batch-gpu-memory": "4Gi"}
+    body = from_builtins(pod("job", requests=lent), Pod)
+
+    shape = shape_of(PodInfo.of(body, registry), registry.names, lambda: 1 << 34)
+
+    assert shape == Shape(1_000, 0, 0, 0)
 
 
 def test_a_pod_of_a_half_life_ago_counts_half() -> None:

@@ -110,7 +110,8 @@ def _immutable(pod: Pod, old: Pod, skip_sub_priority: bool) -> Iterator[Violatio
 
 
 def _batch_needs_be(pod: Pod, requests: Amounts) -> Iterator[Violation]:
-    asks_for_batch = any(requests.get(name, quantity.ZERO) for name in resources.BATCH_RESOURCES)
+    lent = (*resources.BATCH_RESOURCES, *resources.BATCH_GPU_RESOURCES)
+    asks_for_batch = any(requests.get(name, quantity.ZERO) for name in lent)
     if asks_for_batch and qos.raw(pod) is not QoSClass.BE:
         message = (
             f"labels.{labels.QOS_CLASS}: Required value: "

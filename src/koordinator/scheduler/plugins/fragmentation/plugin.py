@@ -33,6 +33,9 @@ PRICED_CHANGES = 256
 _STEPS = 1_000
 """Scores are whole numbers: steps per percent of a card."""
 
+_OWNED = request.NAMES - request.LENT
+"""Names by which a pod asks for devices of its own; pods on lent ones leave no fragment."""
+
 
 class FragmentationGradientArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A pod that came `halfLifeSeconds` ago counts half as much for the target workload as one that comes now."""
@@ -68,7 +71,7 @@ class FragmentationGradient(PreScorePlugin[PodDemand], ScorePlugin[PodDemand], C
     # The workload
 
     def _came(self, pod: Pod) -> None:
-        if not any(request.NAMES & each.resources.requests.keys() for each in pod.spec.containers):
+        if not any(_OWNED & each.resources.requests.keys() for each in pod.spec.containers):
             return
         created = pod.metadata.creation_timestamp
         at_s = parse_rfc3339(created) if created else self.handle.clock.now()
