@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.reservation import Reservation
@@ -18,6 +19,7 @@ from koordinator.scheduler.plugins.built_in import PLUGINS
 from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of
+from tests.scheduler.reservation.test_operating_pods import placeholder
 from tests.scheduler.reservation.test_plugin import ALLOCATED, owned, reservation
 from tests.scheduler.world import node
 
@@ -25,6 +27,8 @@ Json = dict[str, Any]
 NODES = ("n0", "n1")
 ROOMS = ("r0", "r1", "r2")
 PODS = ("p0", "p1", "p2", "p3")
+HOLDER = "h0"
+"""A pod in operating mode Reservation."""
 
 
 class EnteringActions(Actions):
@@ -92,6 +96,16 @@ class Life:
             body["metadata"]["annotations"] = {ALLOCATED: f'{{"name": "{room}", "uid": "uid-{room}"}}'}
         self.put(PodInfo.of(from_builtins(body, Pod), self.table.registry))
 
+    def holder(self, name: str, node_name: str, cpu: str, mode: str, ready: str) -> None:
+        """A running pod that is a reservation, or was."""
+        body = placeholder(name, cpu=cpu, ready=ready)
+        body["spec"]["nodeName"] = node_name
+        body["metadata"]["labels"][labels.POD_OPERATING_MODE] = mode
+        known = self.pods.get(body["metadata"]["uid"])
+        seen = from_builtins(body, Pod)
+        registry = self.table.registry
+        self.put(PodInfo.of(seen, registry) if known is None else known.updated(seen, registry))
+
     def put(self, info: PodInfo) -> None:
         self.pods[info.uid] = info
         self.table.assign(info, info.node_name)
@@ -109,7 +123,9 @@ class Life:
         fresh = Life()
         steps: list[Any] = [lambda n=name: fresh.node(n) for name in self.nodes]
         steps += [lambda r=room: self._retold(fresh, r) for room in self.rooms.values()]
-        steps += [lambda p=pod: fresh.put(p) for pod in self.pods.values()]
+        steps += [
+            lambda p=pod.pod: fresh.put(PodInfo.of(p, fresh.table.registry)) for pod in self.pods.values()
+        ]
         rng.shuffle(steps)
         for step in steps:
             step()
@@ -122,7 +138,7 @@ class Life:
     def state(self) -> Json:
         """Return what counts on each node, and who uses what."""
         rows = {name: self.table.row_of(name) for name in sorted(self.nodes)}
-        uids = [f"uid-{name}" for name in ROOMS]
+        uids = [f"uid-{name}" for name in (*ROOMS, HOLDER)]
         records = {uid: self.ledger.find(uid) for uid in uids}
         return {
             "requested": {name: self.table.requested[:2, row].tolist() for name, row in rows.items()},
@@ -154,8 +170,17 @@ STEP = st.one_of(
         st.sampled_from(PODS),
         st.sampled_from(NODES),
         st.sampled_from(["1", "3"]),
-        st.sampled_from(["", *ROOMS]),
+        st.sampled_from(["", *ROOMS, HOLDER]),
     ),
+    st.tuples(
+        st.just("holder"),
+        st.just(HOLDER),
+        st.sampled_from(NODES),
+        st.sampled_from(["2", "4"]),
+        st.sampled_from(["Reservation", "Reservation", "Pod"]),
+        st.sampled_from(["True", "False"]),
+    ),
+    st.tuples(st.just("drop_pod"), st.just(f"uid-{HOLDER}")),
     st.tuples(
         st.just("pod"), st.sampled_from(PODS), st.just("n0"), st.sampled_from(["1", "3"]), st.just("r0")
     ),
