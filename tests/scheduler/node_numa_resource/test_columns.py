@@ -194,7 +194,7 @@ def test_what_filter_lets_pass_reserve_can_book(cluster: Cluster, state: NUMASta
         cluster.table.assign(info, name, assumed=True)
         expected = plugin.trial(state, info, row, counted=True)
         assert plugin.reserve(state, info, row).is_success
-        got = plugin.books.placement_of(info.uid)
+        got = plugin.books.reserved(info.uid)
         assert got is None or (got.allocation, got.binding) == (expected.allocation, expected.binding)
         plugin.unreserve(state, info, name)
         cluster.table.unassign(info.uid)

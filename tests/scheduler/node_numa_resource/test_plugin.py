@@ -271,7 +271,7 @@ async def test_preemption_trials_give_cpus_back_and_take_them_again_exactly() ->
         assert cluster.plugin.filter(state, np.array([row], np.intp))[0] != 0
 
     assert books_of(cluster) == before
-    assert cluster.plugin.books.placement_of(on_its_way.pod.uid) is not None
+    assert cluster.plugin.books.reserved(on_its_way.pod.uid) is not None
     assert cluster.plugin.filter(state, np.array([row], np.intp))[0] != 0
 
 

@@ -36,7 +36,8 @@ from koordinator.scheduler.plugins.device_share.inventory import (
 )
 from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
 from koordinator.scheduler.table.columns import RowChange
-from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.holdings import HoldingKeeper
+from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
@@ -51,17 +52,13 @@ _NODE_LABELS = (
 _DEVICE_LABELS = (labels.SECONDARY_DEVICE_WELL_PLANNED, labels.GPU_PARTITION_POLICY)
 """Labels of a Device that allocation looks at."""
 
-_HOLDING = (labels.DEVICE_ALLOCATED, labels.RESERVATION_ALLOCATED)
-"""Annotations of a pod that say what it holds."""
 
+class DevicesOfPod(msgspec.Struct, frozen=True):
+    """The devices that a pod holds, and the Reservation (uid) that they are out of; or those of a whole Reservation."""
 
-class _Aside(msgspec.Struct, frozen=True):
-    """The devices of a pod that a trial took from its row."""
-
-    row: int
     held: Held
-    reservation: str
-    is_reservation: bool
+    reservation: str = ""
+    is_reservation: bool = False
 
 
 class CardChooser(abc.ABC):
@@ -72,19 +69,19 @@ class CardChooser(abc.ABC):
         """Return how well each card suits, by ascending minor, more is better; empty when it does not matter."""
 
 
-class NodeDeviceCache(RowKeeper):
+class NodeDeviceCache(HoldingKeeper[DevicesOfPod, Held]):
     """Records by row, and Device objects by node name: an object may come before its node."""
 
+    annotations = (labels.DEVICE_ALLOCATED, labels.RESERVATION_ALLOCATED)
+
     def __init__(self, table: NodeTable) -> None:
-        self._table = table
+        super().__init__(table)
         self.columns = DeviceColumns(table)
         self.kinds: list[NodeDevices] = []
         """What nodes and their Devices say beside the devices, each once; `DeviceColumns.kind` has the numbers."""
         self._kind_of: dict[bytes, int] = {}
         self._records: dict[int, NodeDeviceRecord] = {}
         self._reports: dict[str, Device] = {}
-        self._reserved: dict[str, Held] = {}
-        self._aside: dict[str, _Aside] = {}
         self.choosers: dict[str, CardChooser] = {}
         """By scheduler name."""
 
@@ -197,24 +194,13 @@ class NodeDeviceCache(RowKeeper):
 
     def reserve(self, row: int, uid: str, held: Held, reservation: str = "") -> None:
         """Give an assumed pod what was chosen for it, out of the Reservation with this uid if there is one."""
-        self._reserved[uid] = held
-        self._hold(row, uid, held, reservation)
-
-    def unreserve(self, uid: str) -> None:
-        """Undo `reserve`; nothing when there is nothing to undo."""
-        if self._reserved.pop(uid, None) is not None:
-            place = self._table.place_of(uid)
-            if place is not None:
-                self._release(place.row, uid)
-
-    def reserved(self, uid: str) -> Held | None:
-        """Return what Reserve gave a pod that is not yet known to be bound."""
-        return self._reserved.get(uid)
+        self._chosen[uid] = held
+        self._hold(row, uid, DevicesOfPod(held, reservation))
 
     def with_reservations(self, row: int) -> NodeDeviceRecord:
         """Return the record of a row with the Reservations that a trial took from it."""
         record = self.at(row)
-        away = {uid: each for uid, each in self._aside.items() if each.row == row and each.is_reservation}
+        away = {uid: each for uid, (at, each) in self._aside.items() if at == row and each.is_reservation}
         if not away:
             return record
         whole = NodeDeviceRecord()
@@ -226,61 +212,31 @@ class NodeDeviceCache(RowKeeper):
             whole.hold(uid, each.held)
         return whole
 
-    def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        if self._table.is_trial:
-            aside = self._aside.pop(pod.uid, None)
-            if aside is not None:
-                self._hold(row, pod.uid, aside.held, aside.reservation)
-        elif not self._is_assumed(pod.uid):  # else Reserve says what it gets
-            self._hold_as_annotated(row, pod)
-
-    def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
-        if self._is_assumed(new.uid) or self._table.is_trial:
-            return
-        was_reserved = self._reserved.pop(new.uid, None) is not None
-        before, now = old.pod.metadata.annotations, new.pod.metadata.annotations
-        if was_reserved or any(before.get(key) != now.get(key) for key in _HOLDING):
-            self._hold_as_annotated(row, new)
-
-    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
-        if not self._table.is_trial:
-            self._reserved.pop(pod.uid, None)
-        elif (record := self._records.get(row)) is not None and pod.uid in record.held:
-            is_reservation = pod_labels.stands_for_reservation(pod.pod.metadata)
-            reservation = record.uses.get(pod.uid, "")
-            self._aside[pod.uid] = _Aside(row, record.held[pod.uid], reservation, is_reservation)
-        self._release(row, pod.uid)
-
-    def _is_assumed(self, uid: str) -> bool:
-        place = self._table.place_of(uid)
-        return place is not None and place.assumed
-
-    def _hold_as_annotated(self, row: int, pod: PodInfo) -> None:
+    def _written(self, pod: PodInfo) -> DevicesOfPod | None:
         annotations = pod.pod.metadata.annotations
-        held: Held = {}
-        reservation = ""
-        if labels.DEVICE_ALLOCATED in annotations:
-            try:
-                held = held_by(annotation.DEVICE_ALLOCATED.read(annotations, f"Pod {pod.key}") or {})
-                used = RESERVATION_ALLOCATED.read(annotations, f"Pod {pod.key}")
-                reservation = used.uid if used is not None else ""
-            except (ProtocolError, QuantityError) as problem:
-                log.warning("pod holds no devices that we know of: %s", problem, extra={"pod": pod.key})
-        if self._hold(row, pod.uid, held, reservation) if held else self._release(row, pod.uid):
-            self._table.changes.add(row, RowChange.PODS)
+        if labels.DEVICE_ALLOCATED not in annotations:
+            return None
+        held = held_by(annotation.DEVICE_ALLOCATED.read(annotations, f"Pod {pod.key}") or {})
+        used = RESERVATION_ALLOCATED.read(annotations, f"Pod {pod.key}")
+        return DevicesOfPod(held, used.uid if used is not None else "") if held else None
 
-    def _hold(self, row: int, uid: str, held: Held, reservation: str = "") -> bool:
-        """Book what a pod holds, in place of what it held; return whether that is news."""
+    def _held(self, row: int, pod: PodInfo) -> DevicesOfPod | None:
+        record = self._records.get(row)
+        if record is None or pod.uid not in record.held:
+            return None
+        is_reservation = pod_labels.stands_for_reservation(pod.pod.metadata)
+        return DevicesOfPod(record.held[pod.uid], record.uses.get(pod.uid, ""), is_reservation)
+
+    def _hold(self, row: int, uid: str, held: DevicesOfPod) -> bool:
         record = self.at(row)
-        if record.held.get(uid) == held and record.uses.get(uid, "") == reservation:
+        if record.held.get(uid) == held.held and record.uses.get(uid, "") == held.reservation:
             return False
         record.release(uid)
-        record.hold(uid, held, reservation)
+        record.hold(uid, held.held, held.reservation)
         self._show(row, record)
         return True
 
     def _release(self, row: int, uid: str) -> bool:
-        """Drop what a pod holds; return whether it held anything."""
         record = self._records.get(row)
         if record is None or uid not in record.held:
             return False

@@ -407,7 +407,7 @@ class DeviceShare(
         """Return the NUMA nodes (a mask) that NodeNUMAResource has just chosen with the hints given to it."""
         if self._args.disable_device_numa_topology_alignment:
             return None
-        placed = self._numa.placement_of(pod.uid)
+        placed = self._numa.reserved(pod.uid)
         return placed.hint.numa_nodes if placed is not None and placed.hint is not None else None
 
     def unreserve(self, state: DeviceState | None, pod: PodInfo, node_name: str) -> None:

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from koordinator.api import labels, pod_labels
 from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.api.core import Node
-from koordinator.api.errors import ProtocolError
 from koordinator.api.node_labels import NodeCPUBindPolicy
 from koordinator.api.reservation import RESERVATION_ALLOCATED
 from koordinator.api.resource_vector import I64
@@ -38,7 +37,8 @@ from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS, NU
 from koordinator.scheduler.plugins.node_numa_resource.reserved_holdings import Held, ReservedHoldings
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.table.columns import RowChange, Rows, at
-from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, SMALL_AMOUNT_MAX, NodeTable, RowKeeper
+from koordinator.scheduler.table.holdings import HoldingKeeper
+from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, SMALL_AMOUNT_MAX, NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
 NUMA_POLICIES = {policy: number for number, policy in enumerate(NUMATopologyPolicy)}
@@ -279,7 +279,6 @@ class NUMAColumns:
 log = logging.getLogger(__name__)
 
 _NO_KIND: Hashable = node_view.kind_of(NO_FACTS)
-_KEYS = (labels.RESOURCE_STATUS, labels.RESOURCE_SPEC, labels.RESERVATION_ALLOCATED)
 
 
 class NodeNUMARecord:
@@ -294,21 +293,21 @@ class NodeNUMARecord:
         """Both of it, as of the last `NUMAAllocations.sync`."""
 
 
-class NUMAAllocations(RowKeeper):
+class NUMAAllocations(HoldingKeeper[Held, NUMAPlacement]):
     """Records by row, and reports by node name. Columns are brought up to date by `sync`, as late as possible:
     trials move many pods before somebody looks."""
 
+    annotations = (labels.RESOURCE_STATUS, labels.RESOURCE_SPEC, labels.RESERVATION_ALLOCATED)
+
     def __init__(self, table: NodeTable) -> None:
+        super().__init__(table)
         self.columns = NUMAColumns(table.capacity)
         self.topologies = Topologies(TOPOLOGIES_MAX)
         self.special_count = 0
         """Nodes that ordinary pods have to be checked against."""
-        self._table = table
         self._records: dict[int, NodeNUMARecord] = {}
         self._reports: dict[str, TopologyOptions] = {}
         self._dirty: set[int] = set()
-        self._reserved: dict[str, NUMAPlacement] = {}
-        self._aside: dict[str, tuple[int, Held]] = {}
 
     # Reading
 
@@ -318,10 +317,6 @@ class NUMAAllocations(RowKeeper):
         if record is None:
             record = self._records[row] = NodeNUMARecord()
         return record
-
-    def placement_of(self, uid: str) -> NUMAPlacement | None:
-        """Return what Reserve gave a pod that is not yet known to be bound."""
-        return self._reserved.get(uid)
 
     def sync(self) -> None:
         """Bring the columns up to date."""
@@ -395,8 +390,8 @@ class NUMAAllocations(RowKeeper):
         """Give an assumed pod what was found for it, out of the Reservation with this uid if there is one."""
         holding = holdings.held(pod.uid, placement.allocation, exclusive)
         if holding is not None:
-            self._hold(row, Held(holding, reservation, _stands_for_reservation(pod)))
-        self._reserved[pod.uid] = placement
+            self._hold(row, pod.uid, Held(holding, reservation, _stands_for_reservation(pod)))
+        self._chosen[pod.uid] = placement
 
     def reserved_by(self, row: int, uid: str) -> "tuple[NodeAllocation, PodHolding] | None":
         """Return what is left of a Reservation on a row, and the allocation of the node with it: also when a trial took
@@ -413,70 +408,27 @@ class NUMAAllocations(RowKeeper):
             whole.add(holding)
         return whole, rest
 
-    def unreserve(self, uid: str) -> None:
-        """Undo `reserve`; nothing when there is nothing to undo."""
-        if self._reserved.pop(uid, None) is not None:
-            place = self._table.place_of(uid)
-            if place is not None:
-                self._release(place.row, uid)
+    def _written(self, pod: PodInfo) -> Held | None:
+        annotations = pod.pod.metadata.annotations
+        if labels.RESOURCE_STATUS not in annotations:
+            return None
+        allocated = RESERVATION_ALLOCATED.read(annotations, f"Pod {pod.key}")
+        holding = holdings.holding_of(pod.pod, pod.uid)
+        if holding is None:
+            return None
+        return Held(holding, allocated.uid if allocated is not None else "", _stands_for_reservation(pod))
 
-    def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        if self._table.is_trial:
-            aside = self._aside.pop(pod.uid, None)
-            if aside is not None:
-                self._hold(row, aside[1])
-        elif not self._is_assumed(
-            pod.uid
-        ):  # else Reserve says what it gets; annotations are of earlier attempts
-            self._hold_as_annotated(row, pod)
+    def _held(self, row: int, pod: PodInfo) -> Held | None:
+        record = self._records.get(row)
+        return record.held.held(pod.uid) if record is not None else None
 
-    def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
-        if self._is_assumed(new.uid) or self._table.is_trial:
-            return
-        was_reserved = self._reserved.pop(new.uid, None) is not None
-        before, after = old.pod.metadata.annotations, new.pod.metadata.annotations
-        if was_reserved or any(before.get(key) != after.get(key) for key in _KEYS):
-            self._hold_as_annotated(row, new)
-
-    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
-        if not self._table.is_trial:
-            self._reserved.pop(pod.uid, None)
-        elif (record := self._records.get(row)) is not None and (
-            held := record.held.held(pod.uid)
-        ) is not None:
-            self._aside[pod.uid] = row, held
-        self._release(row, pod.uid)
-
-    def _is_assumed(self, uid: str) -> bool:
-        place = self._table.place_of(uid)
-        return place is not None and place.assumed
-
-    def _hold_as_annotated(self, row: int, pod: PodInfo) -> None:
-        held, annotations = None, pod.pod.metadata.annotations
-        if labels.RESOURCE_STATUS in annotations:
-            try:
-                allocated = None
-                if labels.RESERVATION_ALLOCATED in annotations:
-                    allocated = RESERVATION_ALLOCATED.read(annotations, f"Pod {pod.key}")
-                if (holding := holdings.holding_of(pod.pod, pod.uid)) is not None:
-                    held = Held(
-                        holding, allocated.uid if allocated is not None else "", _stands_for_reservation(pod)
-                    )
-            except ProtocolError as problem:
-                log.warning("CPUs of pod unknown: %s", problem, extra={"pod": pod.key})
-        changed = self._release(row, pod.uid) if held is None else self._hold(row, held)
-        if changed:
-            self._table.changes.add(row, RowChange.PODS)
-
-    def _hold(self, row: int, held: Held) -> bool:
-        """Book what the pod holds; return whether that is news."""
+    def _hold(self, row: int, uid: str, held: Held) -> bool:
         if not self.at(row).held.hold(held):
             return False
         self._dirty.add(row)
         return True
 
     def _release(self, row: int, uid: str) -> bool:
-        """Drop what the pod holds; return whether it held anything."""
         record = self._records.get(row)
         if record is None or not record.held.release(uid):
             return False

@@ -425,7 +425,7 @@ class NodeNUMAResource(
 
     async def pre_bind(self, state: NUMAState, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
         annotations = pod.pod.metadata.annotations
-        placement = self.books.placement_of(pod.uid)
+        placement = self.books.reserved(pod.uid)
         if placement is None or placement.is_empty:
             if labels.RESOURCE_STATUS in annotations:
                 # Left from an attempt that did not succeed: it would bind CPUs that are not the pod's.
