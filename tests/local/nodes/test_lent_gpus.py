@@ -128,7 +128,7 @@ def test_the_prediction_of_a_node_is_its_agents(tmp_path: Path) -> None:
     for pod in pods:
         slots[pod.metadata.uid] = fleet.add(fleet.read(pod)[0], 0)
         fleet.start(slots[pod.metadata.uid])
-        lent.came(slots[pod.metadata.uid])
+        lent.changed(slots[pod.metadata.uid])
     for minute in range(30):
         now_s = NOW_S + 60 * minute
         agent.fixed.now_s = now_s

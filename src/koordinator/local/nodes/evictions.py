@@ -51,8 +51,10 @@ class Evictions:
         for row in np.flatnonzero(self._wants()).tolist():
             await self._run(row, CPUEvict, self.cpu_tasks(row, now_s), now_s, evict)
             await self._run(row, MemoryEvict, self.memory_tasks(row), now_s, evict)
-        for row in self._lent.borrowing_rows():
+        for row in self._lent.unsettled_rows():
             tasks = self._lent.tasks(row, self._active(row))
+            if not tasks:
+                self._lent.settled(row)
             await self._run(row, BatchGPUEvict, tasks, now_s, evict)
 
     async def _run(

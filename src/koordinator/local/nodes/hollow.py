@@ -196,6 +196,7 @@ class HollowNodes:
             self._upkeep.spec_changed(known, obj)
         if behaviour.is_other(known.obj, obj):
             self.fleet.use_cards(known.slot, obj)
+            self._lent.changed(known.slot)
         known.obj = obj
         self.fleet.stands(
             known.slot,
@@ -218,7 +219,7 @@ class HollowNodes:
         slot = self.fleet.add(shape, row)
         pod = HollowPod(obj, slot, row)
         self._pods[obj.metadata.uid] = self._pod_in[slot] = pod
-        self._lent.came(slot)
+        self._lent.changed(slot)
         if self._topology is not None:
             self._topology.pod_changed(row, obj)
         if obj.status.phase == "Running":  # we were restarted, the pod was not
@@ -250,6 +251,7 @@ class HollowNodes:
         """The containers run from now on."""
         pod.started_s, pod.ended = now_s, None
         self.fleet.start(pod.slot)
+        self._lent.changed(pod.slot)
         self._upkeep.begin(pod)
 
     def _on_metric(self, metric: NodeMetric) -> None:

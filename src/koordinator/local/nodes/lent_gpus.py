@@ -54,13 +54,19 @@ class LentGPUs:
         """Slot and minor → row of `_of_shares`."""
         self._free: list[int] = []
         self._borrowers: dict[int, set[int]] = {}
+        self._unsettled: set[int] = set()
         self.is_on = BATCH_GPU in fleet.policy.evictions
         self._learnt_s = float("-inf")
 
-    def came(self, slot: int) -> None:
-        """Take in a pod that is on its node now."""
-        if self.is_on and any(share.is_lent for share in self._fleet.shape_of[slot].gpu_shares):
-            self._borrowers.setdefault(int(self._fleet.node[slot]), set()).add(slot)
+    def changed(self, slot: int) -> None:
+        """Take in a pod that is on its node now, runs now, or uses its cards otherwise than before."""
+        shares = self._fleet.shape_of[slot].gpu_shares
+        if not self.is_on or not shares:
+            return
+        row = int(self._fleet.node[slot])
+        self._unsettled.add(row)
+        if any(share.is_lent for share in shares):
+            self._borrowers.setdefault(row, set()).add(slot)
 
     def gone(self, slot: int, row: int) -> None:
         """Forget a pod."""
@@ -72,9 +78,15 @@ class LentGPUs:
         for key in [key for key in self._known if key[0] == slot] if self._known else ():
             self._free.append(self._known.pop(key))
 
-    def borrowing_rows(self) -> list[int]:
-        """Return the nodes whose cards batch pods are on."""
-        return list(self._borrowers)
+    def unsettled_rows(self) -> list[int]:
+        """Return the nodes whose cards batch pods are on, and where something has changed since nobody had to go: use
+        of cards is constant between changes."""
+        self._unsettled &= self._borrowers.keys()
+        return list(self._unsettled)
+
+    def settled(self, row: int) -> None:
+        """Note that nobody has to go."""
+        self._unsettled.discard(row)
 
     def learn(self, now_s: float) -> None:
         """Add a sample of what is used now to all models, if the last one is old enough."""
