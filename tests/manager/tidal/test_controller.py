@@ -1,6 +1,9 @@
 """Tidal pools on a cluster in this process: nodes are lent at night and are back in the morning."""
 
 import asyncio
+import random
+
+import pytest
 
 from koordinator import clock
 from koordinator.api import labels
@@ -10,7 +13,7 @@ from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.tidal_pool import TidalPool
 from koordinator.cli import explain_tidal
 from koordinator.manager.tidal.listed import ListedObjects
-from tests.manager.tidal.world import BATCH, TideWorld, run
+from tests.manager.tidal.world import BATCH, TideWorld, Unreliable, run
 
 
 def test_nodes_are_lent_while_a_window_is_open_and_are_back_before_it_ends() -> None:
@@ -150,6 +153,28 @@ def test_a_drain_that_does_not_end_turns_back_and_is_not_tried_again_for_an_hour
             assert blocked and all(each.phase.value == "online" for each in blocked)
 
     run(story, starts="22:30", nodes=2)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_writes_that_fail_and_restarts_at_any_time_only_delay_a_tide(seed: int) -> None:
+    async def story(world: TideWorld) -> None:
+        rng = random.Random(seed)
+        await world.deploy("web", 4)
+        await world.deploy("train", 2, "7", priority=BATCH)
+        await world.reaches(lambda: all_run(world, "web", 4))
+        await world.pool(schedule=[{"start": "0 23 * * *", "duration": "2h", "batchNodes": 2}], cooldown="1m")
+        through = Unreliable(world.backend, rng, 0.15)
+        most, ends_s = 0, world.now_s + 3 * 3600
+        while world.now_s < ends_s:
+            async with world.manager(through):
+                for _ in range(rng.randint(5, 60)):
+                    await asyncio.sleep(5)
+                    most = max(most, list((await world.phases()).values()).count("batch"))
+                    assert await world.available("web") >= 4 - 1
+        assert (most, through.failed > 5) == (2, True)
+        assert set((await world.phases()).values()) == {"online"}
+
+    run(story, starts="22:30", is_strict=False)
 
 
 def test_a_pool_that_is_deleted_returns_its_nodes_and_leaves_no_marks() -> None:

@@ -142,6 +142,11 @@ class TideWorld:
             while not await holds():  # noqa: ASYNC110 (time is virtual)
                 await asyncio.sleep(1.0)
 
+    async def available(self, app: str) -> int:
+        """Pods that are ready and stay."""
+        pods = await self.pods(app=app)
+        return sum(pod.status.phase == "Running" and not pod.metadata.deletion_timestamp for pod in pods)
+
     # The kubelet
 
     def follow(self, pods: Informer[Pod]) -> None:
@@ -185,8 +190,46 @@ WHOLE_NODE: Mapping[str, Any] = {
 }
 
 
-def run(scenario: Callable[[TideWorld], Awaitable[None]], *, nodes: int = 4, starts: str = "22:00") -> None:
-    """Run a story to its end; unexpected errors fail the test."""
+class Unreliable(MemoryCluster):
+    """Refuses a share of the writes, and loses the answers of as many."""
+
+    def __init__(self, backend: ObjectRegistry, rng: random.Random, share: float) -> None:
+        super().__init__(backend)
+        self._rng, self.share = rng, share
+        self.failed = 0
+
+    async def _unreliably(self, write: Callable[[], Awaitable[Any]]) -> Any:
+        drawn = self._rng.random()
+        if drawn < self.share:
+            self.failed += 1
+            raise errors.InternalError("refused by the test")
+        found = await write()
+        if drawn < 2 * self.share:
+            self.failed += 1
+            raise errors.InternalError("the answer is lost")
+        return found
+
+    async def create(self, *given: Any, **more: Any) -> Any:
+        create = super().create
+        return await self._unreliably(lambda: create(*given, **more))
+
+    async def patch(self, *given: Any, **more: Any) -> Any:
+        patch = super().patch
+        return await self._unreliably(lambda: patch(*given, **more))
+
+    async def delete(self, *given: Any, **more: Any) -> None:
+        delete = super().delete
+        await self._unreliably(lambda: delete(*given, **more))
+
+
+def run(
+    scenario: Callable[[TideWorld], Awaitable[None]],
+    *,
+    nodes: int = 4,
+    starts: str = "22:00",
+    is_strict: bool = True,
+) -> None:
+    """Run a story to its end; unexpected errors fail the test, unless it makes some."""
 
     async def main(clock: clocks.LoopClock) -> None:
         backend = registry.in_memory(clock, checks=False)
@@ -208,7 +251,7 @@ def run(scenario: Callable[[TideWorld], Awaitable[None]], *, nodes: int = 4, sta
             installed_plugins(),
         )
         world.follow(factory.informer(Pod))
-        with strictly():
+        with strictly() if is_strict else contextlib.nullcontext():
             async with asyncio.TaskGroup() as group:
                 work = [
                     *(each.run() for each in local.workloads(cluster, factory, rng)),

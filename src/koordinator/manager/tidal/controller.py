@@ -361,6 +361,8 @@ class TidalPoolController(ControllerLoop):
             labels.EVICT_TRIGGER: survey.TRIGGER,
             labels.EVICT_REASON: f"TidalPool {found.pool} lends node {node}",
             survey.JOB_SINCE: clock.rfc3339(since_s),
+            # The pool limits by itself how many pods of a workload move: evictions of others do not hold these back.
+            labels.DESCHEDULER_EVICT: "true",
         }
         return {
             # Named after the drain and the try: a second one of the same name is refused.
