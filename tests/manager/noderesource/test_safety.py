@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koordinator import clock as clocks
-from koordinator.api import defaults
+from koordinator.api import defaults, labels
 from koordinator.api.core import ConfigMap, Node
 from koordinator.api.node_metric import NodeMetric
 from koordinator.cluster import errors
@@ -162,6 +162,20 @@ def test_a_deleted_report_withdraws_and_the_next_one_restores() -> None:
         assert BATCH_CPU not in (await world.node()).status.allocatable
         await world.report()
         assert (await world.node()).status.allocatable[BATCH_CPU] == "53k"
+
+    run(scenario)
+
+
+def test_a_node_that_a_tidal_pool_lends_as_a_whole_lends_its_cores_once() -> None:
+    async def scenario(world: World) -> None:
+        await world.report()
+        assert (await world.node()).status.allocatable[BATCH_CPU] == "53k"
+
+        for phase, lends in (("to-batch", True), ("batch", False), ("to-online", True)):
+            await world.user.patch(Node, "n1", {"metadata": {"labels": {labels.TIDAL_PHASE: phase}}})
+            await asyncio.sleep(2)
+            assert (BATCH_CPU in (await world.node()).status.allocatable) is lends, phase
+        assert [reason for reason, _ in await world.events()] == ["NodeLentWhole"]
 
     run(scenario)
 

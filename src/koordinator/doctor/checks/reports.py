@@ -203,7 +203,7 @@ def _lending(snapshot: ClusterSnapshot) -> Lending:
         name = node.metadata.name
         offered = _offered(node)
         reason, words = withdrawal(snapshot, node)
-        is_off = reason is Withdrawal.DISABLED
+        is_off = reason in (Withdrawal.DISABLED, Withdrawal.LENT_WHOLE)
         if offered is None:
             if reason is Withdrawal.NONE:
                 if _is_settled(snapshot, node):
@@ -288,6 +288,7 @@ def withdrawal(snapshot: ClusterSnapshot, node: Node) -> tuple[Withdrawal, str]:
         now_s=snapshot.now_s,
         problem=reading.problem,
         has_node=reading.report.has_node,
+        is_lent_whole=decide.is_in_batch_phase(node),
     )
     words = {
         Withdrawal.MISSING: "there is no report",

@@ -41,9 +41,7 @@ PATIENCE_S = 300.0
 """How long a patient note must hold before it is told."""
 RESTORED = "NodeResourceRestored"
 
-_DEGRADED = frozenset(
-    reason.value for reason in Withdrawal if reason not in (Withdrawal.NONE, Withdrawal.DISABLED)
-)
+_DEGRADED = frozenset(reason.value for reason in Withdrawal if reason not in decide.BY_DESIGN)
 
 
 class NodeEventRecorder:
@@ -133,6 +131,11 @@ def _withdrawal_note(row: NodeRow, now_s: float) -> Note | None:
             if not any(name in row.have for name in _LENT):
                 return None
             message = "Batch and Mid resources are withdrawn: colocation is disabled for the node (colocation-config)"
+            return Note(reason.value, message, is_warning=False)
+        case Withdrawal.LENT_WHOLE:
+            if not any(name in row.have for name in _LENT):
+                return None
+            message = "Batch and Mid resources are withdrawn: a TidalPool lends the whole node"
             return Note(reason.value, message, is_warning=False)
         case Withdrawal.MISSING:
             why = "there is no report in NodeMetric.status: does koordlet run on the node?"
@@ -263,7 +266,7 @@ class NodeResourceController:
             if row.strategy is None or row.node is None:
                 continue
             if row.withdrawal is not Withdrawal.NONE:
-                if row.withdrawal is not Withdrawal.DISABLED:
+                if row.withdrawal not in decide.BY_DESIGN:
                     self._queue.add(row.name)
             elif row.reported_s is None or now_s > row.reported_s + row.strategy.degrade_s:
                 self._queue.add(row.name)
@@ -315,6 +318,7 @@ class NodeResourceController:
             now_s=now_s,
             problem=row.reading.problem,
             has_node=row.reading.report.has_node,
+            is_lent_whole=decide.is_in_batch_phase(node),
         )
         return True
 

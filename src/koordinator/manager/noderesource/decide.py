@@ -12,6 +12,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.api import labels
+from koordinator.api.core import Node
 from koordinator.manager.config.colocation_config import MidPolicy, ReclaimPolicy
 from koordinator.manager.noderesource import batch
 from koordinator.manager.noderesource.account import (
@@ -116,10 +118,22 @@ class Withdrawal(enum.Enum):
 
     NONE = ""
     DISABLED = "ColocationDisabled"
+    LENT_WHOLE = "NodeLentWhole"
     MISSING = "NodeMetricMissing"
     EXPIRED = "NodeMetricExpired"
     REJECTED = "NodeMetricRejected"
     EMPTY = "NodeMetricEmpty"
+
+
+BY_DESIGN = (Withdrawal.NONE, Withdrawal.DISABLED, Withdrawal.LENT_WHOLE)
+"""Nothing is wrong with the node."""
+LENT_PHASE = "batch"
+"""Of a tidal pool's node whose cores are batch pods' own."""
+
+
+def is_in_batch_phase(node: Node) -> bool:
+    """Return whether a tidal pool lends the node as a whole now."""
+    return node.metadata.labels.get(labels.TIDAL_PHASE) == LENT_PHASE
 
 
 class NodeInputs(msgspec.Struct, frozen=True):
@@ -147,14 +161,18 @@ def withdrawal(
     now_s: float,
     problem: str = "",
     has_node: bool = True,
+    is_lent_whole: bool = False,
 ) -> Withdrawal:
     """Return whether the last report may be used, and if not, why.
 
     `problem` is why it was rejected, `has_node` whether it says anything of the node. A report is as old as the
-    formula of behaviour/manager 6.1 says: exactly at the limit it still counts.
+    formula of behaviour/manager 6.1 says: exactly at the limit it still counts. A node that a tidal pool lends as a
+    whole (behaviour/tidal 6) would lend its cores twice.
     """
     if not is_enabled:
         return Withdrawal.DISABLED
+    if is_lent_whole:
+        return Withdrawal.LENT_WHOLE
     if problem:
         return Withdrawal.REJECTED
     if reported_s is None:
