@@ -274,10 +274,8 @@ class HollowFleet:
         """Return the slots of a node's pods by namespace and name."""
         found = self._sorted_on.get(row)
         if found is None:
-            shape_of = self.shape_of
-            found = sorted(
-                self.pods_on[row], key=lambda slot: (shape_of[slot].namespace, shape_of[slot].name)
-            )
+            shapes = ((self.shape_of[slot], slot) for slot in self.pods_on[row])
+            found = [slot for *_, slot in sorted((each.namespace, each.name, slot) for each, slot in shapes)]
             self._sorted_on[row] = found
         return found
 

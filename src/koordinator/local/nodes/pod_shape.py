@@ -14,6 +14,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.node_metric import ResourceMap
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
+from koordinator.api.quantity import Family
 from koordinator.api.resource_list import Amounts
 from koordinator.api.slo import DEFAULT_CPU_BURST_STRATEGY, CPUBurstStrategy
 from koordinator.host import cgroup_knobs
@@ -64,6 +65,8 @@ class HollowPodShape(msgspec.Struct, frozen=True, kw_only=True):
     """Batch CPU that it asks for."""
     cpu_milli: float
     memory_bytes: float
+    memory_text: str
+    """`memory_bytes` as reports say it: what a pod uses of memory does not change."""
     cards: Mapping[int, CardUse]
     """By minor of the GPU."""
     gpu_shares: tuple[GPUShare, ...]
@@ -140,6 +143,9 @@ def _shape(pod: Pod, wanted: Behaviour, rule: BatchRule, burst: CPUBurstStrategy
     asked_bytes = request_bytes or float(max(batch.request_memory_bytes, 0))
     ratios = behaviour.BATCH if is_batch else behaviour.SERVICE
     shares = _shares(pod)
+    used_bytes = _first(
+        wanted.memory_bytes, asked_bytes * ratios.memory_ratio, behaviour.MEMORY_BYTES_DEFAULT
+    )
     return HollowPodShape(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
@@ -156,9 +162,8 @@ def _shape(pod: Pod, wanted: Behaviour, rule: BatchRule, burst: CPUBurstStrategy
         request_bytes=request_bytes,
         batch_milli=float(max(batch.request_cpu_milli, 0)),
         cpu_milli=_first(wanted.cpu_milli, asked_milli * ratios.cpu_ratio, behaviour.CPU_MILLI_DEFAULT),
-        memory_bytes=_first(
-            wanted.memory_bytes, asked_bytes * ratios.memory_ratio, behaviour.MEMORY_BYTES_DEFAULT
-        ),
+        memory_bytes=used_bytes,
+        memory_text=quantity.text_of_value(int(used_bytes), Family.BINARY),
         cards=_cards(shares, wanted, ratios),
         gpu_shares=shares,
         seed=seed_of(pod.key),

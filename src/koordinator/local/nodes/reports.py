@@ -18,7 +18,6 @@ from koordinator.api.node_metric import (
     ReclaimableMetric,
     ResourceMap,
 )
-from koordinator.api.quantity import Family
 from koordinator.koordlet.predict.reclaimable import Predictions, ProdPods
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric import CollectPolicy
@@ -37,7 +36,8 @@ def statuses(
     what services leave of GPUs, None where nothing of them is lent."""
     now_ms, updated = int(now_s * 1000), clock.rfc3339(now_s)
     seconds = [duration.parse(text) for text in policy.durations]
-    windows = {each: _Window(fleet, rows, now_ms, each) for each in (policy.aggregate_duration_s, *seconds)}
+    asked = dict.fromkeys((policy.aggregate_duration_s, *seconds))
+    windows = {each: _Window(fleet, rows, now_ms, each) for each in asked}
     average = windows[policy.aggregate_duration_s].usages[Aggregation.AVG]
     measured, entries = _pods(fleet, rows, policy, now_ms)
     cards = [_cards(fleet, row) for row in rows.tolist()]
@@ -140,25 +140,24 @@ def _pods(
     points = fleet.samples.of_pods(now_ms, policy.aggregate_duration_s, slots)
     cores = samples.aggregated(points, Aggregation.AVG)
     milli = iter((np.nan_to_num(cores) * 1000).astype(np.int64).tolist())
-    memory = iter(fleet.memory[slots].astype(np.int64).tolist())
     has_any = iter((~np.isnan(cores)).tolist())
-    shape_of, cpu_text, bytes_text = fleet.shape_of, quantity.text_of_milli, quantity.text_of_value
+    shape_of, cpu_text, cpu_name, memory_name = (
+        fleet.shape_of,
+        quantity.text_of_milli,
+        resources.CPU,
+        resources.MEMORY,
+    )
     measured, entries = [], []
     for of_row in on_rows:
-        known = [each for each in zip(of_row, milli, memory, has_any, strict=False) if each[3]]  # of all rows
+        known = [each for each in zip(of_row, milli, has_any, strict=False) if each[2]]  # of all rows
         measured.append([slot for slot, *_ in known])
         entries.append(
             [
                 {
-                    **shape_of[slot].entry,
-                    "podUsage": {
-                        "resources": {
-                            resources.CPU: cpu_text(cpu),
-                            resources.MEMORY: bytes_text(count, Family.BINARY),
-                        }
-                    },
+                    **(shape := shape_of[slot]).entry,
+                    "podUsage": {"resources": {cpu_name: cpu_text(cpu), memory_name: shape.memory_text}},
                 }
-                for slot, cpu, count, _ in known
+                for slot, cpu, _ in known
             ]
         )
     return measured, entries
