@@ -87,6 +87,30 @@ def test_sums_kept_by_event_equal_sums_made_anew(steps: list[tuple], include_sys
     assert load.existing() == anew.existing()
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.lists(assigned(), min_size=1, max_size=12), reports(), st.booleans())
+def test_a_report_counts_each_pod_as_it_counts_alone(
+    pods: list[AssignedPod], report: NodeMetricReport, include_system: bool
+) -> None:
+    node = NodeLoad(2)
+    for number, each in enumerate(pods):
+        node.set_pod(str(number), each)
+
+    node.set_report(report, include_system=include_system)
+
+    shares = [load.share_of(each, report, (0, 0)) for each in pods]
+    system = [report.system_usage] if include_system else []
+    assert sums(node) == [
+        [sum(parts) for parts in zip((0, 0), *columns, strict=True)]
+        for columns in (
+            [each.node_delta for each in shares],
+            [*system, *(each.prod_usage for each in shares)],
+            [each.prod_delta for each in shares],
+            [each.estimated for each in shares],
+        )
+    ]
+
+
 BYTES = st.integers(0, 120) | st.integers(1 << 30, 1 << 40)
 
 

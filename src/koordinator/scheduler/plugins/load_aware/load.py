@@ -28,6 +28,7 @@ from koordinator.scheduler.table.nodes import F64
 
 Vector = tuple[int, ...]
 NEVER_S = float("-inf")
+_PROD_NAME = PriorityClass.PROD.value
 
 
 class NodeMetricReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,18 +64,15 @@ def read_report(metric: NodeMetric, names: tuple[str, ...], last_updated_s: floa
                 longest_s[kind] = window_s
                 aggregated[(kind, 0.0)] = amounts
     pods = [entry for entry in status.pods_metric if entry.pod_usage.resources]
+    keys = [(pod.namespace, pod.name) for pod in pods]
     return NodeMetricReport(
         updated_s=parse_rfc3339(status.update_time) if status.update_time else last_updated_s,
         interval_s=float(REPORT_INTERVAL_S if interval_s is None else interval_s),
         node_usage=None if info is None else read_vector(info.node_usage.resources, names),
         system_usage=zeros if info is None else read_vector(info.system_usage.resources, names),
         aggregated=aggregated,
-        pod_usages=dict(
-            zip([(pod.namespace, pod.name) for pod in pods], _pod_vectors(pods, names), strict=True)
-        ),
-        prod_pods=frozenset(
-            (pod.namespace, pod.name) for pod in pods if pod.priority == PriorityClass.PROD.value
-        ),
+        pod_usages=dict(zip(keys, _pod_vectors(pods, names), strict=True)),
+        prod_pods=frozenset([key for key, pod in zip(keys, pods, strict=True) if pod.priority == _PROD_NAME]),
     )
 
 
