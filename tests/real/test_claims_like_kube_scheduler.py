@@ -32,8 +32,15 @@ from tests.scheduler.dynamic_resources.builders import (
 )
 
 Json = dict[str, Any]
-GATES = (
-    "DRAPartitionableDevices=true,DRAConsumableCapacity=true,DRADeviceTaints=true,DRADeviceTaintRules=true"
+GATES = ",".join(
+    f"DRA{gate}=true"
+    for gate in (
+        "PartitionableDevices",
+        "ConsumableCapacity",
+        "DeviceTaints",
+        "DeviceTaintRules",
+        "DeviceBindingConditions",
+    )
 )
 SLICES, RULES, CLAIMS = "resourceslices", "devicetaintrules", "resourceclaims"
 GROUP = "resource.k8s.io"
@@ -124,6 +131,7 @@ def verdict_now(cluster: RealCluster, name: str) -> list[Any]:
     node = cluster.get("pod", name)["spec"].get("nodeName")
     if node:
         allocation = cluster.get(CLAIMS, name)["status"]["allocation"]
+        allocation["allocationTimestamp"] = "a time" if "allocationTimestamp" in allocation else "none"
         for each in allocation["devices"]["results"]:
             if "shareID" in each:
                 each["shareID"] = "a name"
@@ -160,6 +168,12 @@ VALUES = {"default": "10Gi", "validValues": ["10Gi", "20Gi", "40Gi"]}
 TAINT = {"key": "example.com/broken", "value": "yes", "effect": "NoSchedule"}
 APART = {"distinctAttribute": f"{DRIVER}/id"}
 TOLERANT = [{"key": TAINT["key"], "operator": "Equal", "value": "yes", "effect": "NoSchedule"}]
+NODE_0 = {
+    "nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-0"]}]}
+    ]
+}
+ATTACHED = {"bindingConditions": ["Attached"], "bindingFailureConditions": ["Refused"]}
 # Of `All` on devices that share counters nothing can be compared: kube-scheduler 1.35.4 ends by a nil pointer.
 CASES: dict[str, tuple[list[Json], list[Ask]]] = {
     "parts of two cards": (
@@ -253,6 +267,14 @@ CASES: dict[str, tuple[list[Json], list[Ask]]] = {
             one("all", exactly(allocationMode="All", tolerations=[{"operator": "Exists"}])),
             one("any", exactly(tolerations=[{"operator": "Exists"}])),
         ],
+    ),
+    "devices that have to be made ready come last": (
+        [
+            resource_slice("a", {**device("a"), **ATTACHED}, node="node-0", pool="a"),
+            resource_slice("b", {**device("b"), **ATTACHED}, pool="b", nodeSelector=NODE_0),
+            resource_slice("c", device("c"), node="node-0", pool="c"),
+        ],
+        [one("first")],
     ),
     "alternatives by node": (
         [

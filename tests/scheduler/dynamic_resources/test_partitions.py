@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
 from koordinator.api.dra import ResourceClaim, ResourceSlice
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.plugins.dynamic_resources.plugin import DynamicResources
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.dynamic_resources.bench import Bench
 from tests.scheduler.dynamic_resources.builders import (
     claim,
@@ -113,7 +117,19 @@ def test_while_the_gate_is_off_parts_and_devices_with_nodes_of_their_own_are_not
     bench = bench_of(*partitioned("a"), own, gates="")
     bench.claims(claim("one"))
 
-    assert "cannot allocate all claims" in message(bench.place(user_of("x", "one")))
+    result = bench.place(user_of("x", "one"))
+    assert "cannot allocate all claims" in message(result)
+    assert facts(bench, "one") == [
+        "pool gpu.example.com/a has devices that need the feature gate DRAPartitionableDevices"
+    ]
+
+
+def facts(bench: Bench, name: str) -> list[str]:
+    """What `koordinator explain` adds for the first node."""
+    plugin = next(each for each in bench.profile.plugins if isinstance(each, DynamicResources))
+    body = user_of("explained", name)
+    pod = PodInfo.of(from_builtins(body, Pod), bench.engine.table.registry)
+    return list(plugin.facts(plugin.prepare(pod), 0))
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from koordinator.scheduler.plugins.dynamic_resources.slice_devices import (
     SliceDevice,
     check_names,
     entries_of,
+    gate_lacking,
     has_conditions,
 )
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
@@ -69,6 +70,8 @@ class Inventory(RowKeeper):
         self.number_of: dict[DeviceKey, int] = {}
         self.invalid: dict[PoolKey, str] = {}
         """Pools that are not to be used, and why."""
+        self._left_out: dict[PoolKey, list[tuple[str, str]]] = {}
+        """(node, gate) of slices with devices that are left out; "" is any node."""
         self._free: list[int] = []
         self._slices: dict[str, ResourceSlice] = {}
         self.features = DRAFeatures.of(FeatureGates.of(Component.SCHEDULER))
@@ -196,6 +199,7 @@ class Inventory(RowKeeper):
 
     def _enter(self, pool: PoolKey, touched: set[int], groups: set[int]) -> None:
         self.invalid.pop(pool, None)
+        self._left_out.pop(pool, None)
         slices = self._pools.get(pool)
         if not slices:
             self._pools.pop(pool, None)
@@ -203,6 +207,9 @@ class Inventory(RowKeeper):
         newest = max(each.spec.pool.generation for each in slices.values())
         current = [slices[name] for name in sorted(slices) if slices[name].spec.pool.generation == newest]
         entries = [entry for each in current for entry in entries_of(each, self.features)]
+        lacking = [(each.spec.node_name or "", gate_lacking(each, self.features)) for each in current]
+        if left_out := [(node, gate) for node, gate in lacking if gate]:
+            self._left_out[pool] = left_out
         trouble = FINE if len(current) == current[0].spec.pool.resource_slice_count else INCOMPLETE
         totals: dict[CounterName, int] = {}
         takes: dict[str, Consumption] = {}
@@ -367,6 +374,14 @@ class Inventory(RowKeeper):
             if self._is_given(key) is not was_given:
                 self.counters.take(number, count)
         self.version += 1
+
+    def left_out(self, node_name: str) -> str:
+        """Return what a node may lack because a gate is off; "" when nothing is left out."""
+        for (driver, pool), slices in sorted(self._left_out.items()):
+            for node, gate in slices:
+                if node in ("", node_name):
+                    return f"pool {driver}/{pool} has devices that need the feature gate {gate}"
+        return ""
 
     # Looks
 

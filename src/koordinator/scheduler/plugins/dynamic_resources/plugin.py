@@ -325,7 +325,7 @@ class DynamicResources(
     def facts(self, state: ClaimState, row: int) -> tuple[str, ...]:
         if state.demand is None:
             return ()
-        failure = self._supply.failure(state.demand, row)
+        failure = self._supply.failure(state.demand, row, self.handle.table.name_of(row))
         return (failure,) if failure else ()
 
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:

@@ -150,6 +150,18 @@ def entries_of(a_slice: ResourceSlice, features: DRAFeatures) -> list[SliceDevic
     return found
 
 
+def gate_lacking(a_slice: ResourceSlice, features: DRAFeatures) -> str:
+    """Return the gate without which devices of the slice, or the slice, are left out; "" when none is."""
+    spec = a_slice.spec
+    if not features.partitionable_devices and (
+        spec.per_device_node_selection is not None
+        or spec.shared_counters
+        or any(device.consumes_counters for device in spec.devices)
+    ):
+        return "DRAPartitionableDevices"
+    return "DRADeviceBindingConditions" if has_conditions(a_slice) and not features.binding_conditions else ""
+
+
 def has_conditions(a_slice: ResourceSlice) -> bool:
     """Return whether some device of the slice has to be made ready after it was given away."""
     return any(device.binding_conditions for device in a_slice.spec.devices)

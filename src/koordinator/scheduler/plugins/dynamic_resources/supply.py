@@ -227,8 +227,9 @@ class Supply:
         numbers = self._numbers(node, self._reaches(rows)[:, 0], self._matters(demand))
         return self._search(demand, numbers, self._codes(demand, np.array(numbers, np.intp))), numbers
 
-    def failure(self, demand: ClaimDemand, row: int) -> str:
-        """Return what went wrong with selectors or pools on a node that was refused; "" when nothing did."""
+    def failure(self, demand: ClaimDemand, row: int, node_name: str) -> str:
+        """Return what went wrong with selectors or pools on a node that was refused, or which gate it may lack; "" when
+        nothing did."""
         self._refresh(demand)
         rows = np.array([row], np.intp)
         every = np.ones(self._inventory.node.size, np.bool_)
@@ -245,7 +246,7 @@ class Supply:
             why = self._inventory.invalid.get(entry.key[:2])
             if why:
                 return f"pool {entry.key[0]}/{entry.key[1]} is invalid: {why}"
-        return ""
+        return self._inventory.left_out(node_name)
 
     def _refresh(self, demand: ClaimDemand) -> None:
         self._inventory.refresh()
