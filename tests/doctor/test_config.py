@@ -1,9 +1,11 @@
 """Checks of `slo-controller-config` and of what it needs."""
 
+import msgspec
 import pytest
 
 from koordinator.api import slo_config
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
+from koordinator.api.apps import DaemonSet
 from koordinator.api.core import ConfigMap, Node
 from koordinator.doctor.checks.config import unknown_members
 from koordinator.doctor.finding import FindingSeverity
@@ -164,6 +166,27 @@ def test_an_amplification_below_one_is_told_per_node() -> None:
     )
 
     assert "ratio 0.5 of cpu is below 1" in only("features", snapshot(objects)).problem
+
+
+@pytest.mark.parametrize(
+    ("percent", "gates", "is_told"),
+    [(50, "", True), (50, "Accelerators=true,BatchGPU=true", False), (0, "", False)],
+    ids=["the agent does not know", "the agent predicts", "the pool lends none"],
+)
+def test_lent_gpus_need_agents_that_predict_them(percent: int, gates: str, is_told: bool) -> None:
+    objects = with_config(colocation_config=f'{{"enable": true, "gpuReclaimPercent": {percent}}}')
+    [node, *others] = objects[Node]
+    allocatable = {**node.status.allocatable, "koordinator.sh/gpu-core": "800"}
+    status = msgspec.structs.replace(node.status, allocatable=allocatable)
+    objects[Node] = [msgspec.structs.replace(node, status=status), *others]
+    agents = builders.workload("koordlet", args=[f"--feature-gates={gates}"])
+    objects[type(agents)] = [each for each in objects[type(agents)] if "koordlet" not in each.metadata.name]
+    objects[type(agents)].append(agents)
+    objects[DaemonSet] = []
+
+    found = findings("features", snapshot(objects))
+
+    assert [each.object for each in found] == ([f"Node {node.metadata.name}"] if is_told else [])
 
 
 def test_normalization_needs_the_cpu_model_of_each_node() -> None:

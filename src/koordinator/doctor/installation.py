@@ -10,6 +10,7 @@ from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.api.core import Container, Pod, PodTemplateSpec
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGateError, FeatureGates
+from koordinator.koordlet import gates
 
 APP_LABEL = "koord-app"
 LOCAL_BUILD = "+koordinator"
@@ -137,6 +138,16 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
             return FeatureGates.of(Component.MANAGER, flag).is_on(name)
         except FeatureGateError:
             return None  # the manager does not start with them, and its own log says why
+
+    def agent_gates(self) -> FeatureGates | None:
+        """Return the feature gates of the node agents, None when their flags are not known."""
+        found = self.get(ComponentName.KOORDLET)
+        if self.is_local or found is None:
+            return None
+        try:
+            return gates.of(found.flags.get("feature-gates", ""))
+        except FeatureGateError:
+            return None  # the agent does not start with them, and its own log says why
 
 
 def _component(obj: Deployment | DaemonSet) -> ComponentName | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from koordinator.api import labels, quota_labels, slo_config
+from koordinator.api import labels, quota_labels, resources, slo_config
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import ClusterColocationProfile, ElasticQuotaProfile
@@ -12,7 +12,8 @@ from koordinator.doctor.checks.quotas import BUILT_IN
 from koordinator.doctor.finding import Finding, some_of
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
-from koordinator.manager.config import amplification, cpu_normalization
+from koordinator.koordlet.gpu_shares import BATCH_GPU
+from koordinator.manager.config import amplification, colocation_config, cpu_normalization
 from koordinator.manager.webhooks import table
 
 
@@ -22,6 +23,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     yield from _normalization(snapshot)
     yield from _profiles(snapshot)
     yield from _quotas(snapshot)
+    yield from _lent_gpus(snapshot)
 
 
 def _gate_step(snapshot: ClusterSnapshot, gate: str) -> tuple[str, ...]:
@@ -116,4 +118,27 @@ def _quotas(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             f"quotas belong to trees ({some_of(trees)}), but feature gate MultiQuotaTree is off",
             why="pods are not restricted to the nodes of their tree",
             do=_gate_step(snapshot, "MultiQuotaTree"),
+        )
+
+
+def _lent_gpus(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    gates, config = snapshot.installation.agent_gates(), snapshot.colocation
+    if config is None or gates is None or gates.is_on(BATCH_GPU):
+        return
+    lenders = []
+    for node in snapshot.nodes:
+        if resources.GPU_CORE not in node.status.allocatable:
+            continue
+        strategy = colocation_config.resource_strategy(config, colocation_config.node_strategy(config, node))
+        if strategy.enabled and strategy.gpu_percent > 0:
+            lenders.append(node.metadata.name)
+    if lenders:
+        yield Finding.warning(
+            ("Node", lenders),
+            f"gpuReclaimPercent lends its GPUs, but feature gate {BATCH_GPU} of the node agent is off",
+            why="nobody predicts what services leave of cards, so nothing of them is lent",
+            do=(
+                f"kubectl -n {snapshot.namespace} edit daemonset koordlet    "
+                f"# --feature-gates=Accelerators=true,{BATCH_GPU}=true",
+            ),
         )
