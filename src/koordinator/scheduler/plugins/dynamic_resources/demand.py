@@ -40,6 +40,8 @@ from koordinator.scheduler.table.columns import Recent
 SELECTIONS_MAX = 512
 """Kinds of requests remembered; each has a byte per device."""
 COLUMNS_MAX = 128
+CONTENTS_MAX = 1024
+"""Contents of devices for which a selection remembers what its selectors said: nodes have the same parts of cards."""
 
 CLAIM = "{claim}"
 """Stands for the claim's name in texts about selectors, as these are shared by claims."""
@@ -96,6 +98,15 @@ class DeviceColumn(abc.ABC):
         """Return the value of one device."""
 
 
+class _Verdict(msgspec.Struct, frozen=True):
+    """The answer of a selection for devices with the same content: `failure` when a selector or an amount failed,
+    `share` for what the request would take."""
+
+    matches: bool = False
+    failure: str = ""
+    share: Share | None = None
+
+
 class DeviceSelection(DeviceColumn):
     """Devices that a kind of request may get. `failures` has what selectors said that failed on a device (with
     `CLAIM` for the claim's name): such a device does not match. `shares` has what the request would take of each device
@@ -111,6 +122,7 @@ class DeviceSelection(DeviceColumn):
         ]
         self._tolerations = key.tolerations
         self._capacity = key.capacity
+        self._verdicts: Recent[_Verdict] = Recent(CONTENTS_MAX)
         self.failures: dict[int, str] = {}
         self.shares: dict[int, Share] = {}
 
@@ -119,36 +131,35 @@ class DeviceSelection(DeviceColumn):
         return [[each.nanos for each in self.shares.get(number, {}).values()] for number in numbers]
 
     def judge(self, number: int, entry: SliceDevice) -> bool:
+        verdict = self._verdicts.get(entry.content, lambda: self._verdict(entry))
         self.failures.pop(number, None)
         self.shares.pop(number, None)
+        if verdict.failure:
+            self.failures[number] = verdict.failure
+        if verdict.share is not None and self.inventory.is_multi[number]:
+            self.shares[number] = verdict.share
+        return verdict.matches and all(
+            tolerates(self._tolerations, taint) for taint in self.inventory.taints_of(entry)
+        )
+
+    def _verdict(self, entry: SliceDevice) -> _Verdict:
         for whose, program in self._programs:
             try:
                 matches = program({"device": entry.as_seen})
                 if not isinstance(matches, bool):
                     raise EvaluationError(f"the result is no bool: {matches!r}")
             except EvaluationError as error:
-                self.failures[number] = f"{whose}: CEL runtime error: {error}"
-                return False
+                return _Verdict(failure=f"{whose}: CEL runtime error: {error}")
             if not matches:
-                return False
-        if not all(tolerates(self._tolerations, taint) for taint in self.inventory.taints_of(entry)):
-            return False
-        return not self.inventory.features.consumable_capacity or self._has_capacity(number, entry)
-
-    def _has_capacity(self, number: int, entry: SliceDevice) -> bool:
-        """Return whether the device, with all that it has, can give what the request needs."""
-        if not (self._capacity or self.inventory.is_multi[number]):
-            return True
+                return _Verdict()
+        is_shared = bool(entry.device.allow_multiple_allocations)
+        if not self.inventory.features.consumable_capacity or not (self._capacity or is_shared):
+            return _Verdict(matches=True)
         try:
             share = share_of(self._capacity, entry.capacity_terms)
         except QuantityError as error:
-            self.failures[number] = f"device {'/'.join(entry.key)}: capacity: {error}"
-            return False
-        if share is None:
-            return False
-        if self.inventory.is_multi[number]:
-            self.shares[number] = share
-        return True
+            return _Verdict(failure=f"capacity: {error}")
+        return _Verdict(matches=share is not None, share=share)
 
 
 def _program(whose: str, index: int, text: str | None) -> tuple[str, Program]:

@@ -151,11 +151,11 @@ class Inventory(RowKeeper):
         self.version += 1
 
     def taints_of(self, entry: SliceDevice) -> list[DeviceTaint]:
-        """Return the taints of a device that count: those of its slice, then those of rules."""
+        """Return the taints of a device that count: those of its slice, and those of rules."""
         if not self.features.device_taints:
             return []
-        rules = (rule for _, rule in sorted(self._rules.items()))
-        return [*entry.device.taints, *(rule.spec.taint for rule in rules if taints.selects(rule, entry.key))]
+        rules = (rule for rule in self._rules.values() if taints.selects(rule, entry.key))
+        return [*entry.device.taints, *(rule.spec.taint for rule in rules)]
 
     def refresh(self) -> None:
         """Bring the columns up to date with the slices: costs as much as the pools that changed are large."""

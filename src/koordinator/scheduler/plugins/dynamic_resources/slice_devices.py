@@ -88,6 +88,13 @@ class SliceDevice(msgspec.Struct, frozen=True, eq=False, dict=True):
         return terms_of(self.device)
 
     @functools.cached_property
+    def content(self) -> bytes:
+        """All that selectors and requests for capacity see: equal for devices that are alike to them."""
+        device = self.device
+        seen = (self.key[0], device.attributes, device.capacity, device.allow_multiple_allocations)
+        return msgspec.json.encode(seen, order="sorted")
+
+    @functools.cached_property
     def capacity_text(self) -> bytes:
         """Its capacities and their policies: equal for devices that have the same."""
         return msgspec.json.encode(self.device.capacity, order="sorted")
