@@ -4,6 +4,7 @@ A pool is looked at every `PERIOD_S`, and soon after its nodes change. All that 
 and in the marks of nodes; the window of a load rule begins anew.
 """
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
@@ -37,6 +38,8 @@ SOON_S = 1.0
 """Changes come in droves: a pool is looked at so long after the first."""
 WRITES_MAX = 200
 """Marks and deletion costs written per pass: the next one goes on at once."""
+TURN = 64
+"""Nodes looked at before others get their turn: some 10 ms."""
 UNSEEN_S = 10.0
 """Our own write is waited for so long before a pass goes on without having seen it."""
 DEFAULT = TidalPool()
@@ -92,6 +95,13 @@ class _Caches:
         found = survey.survey_node(node, self.pods.by_index(_BY_NODE, name), policy)
         self._surveyed[name] = (policy, found)
         return found
+
+    async def survey_all(self, names: Sequence[str], policy: PoolPolicy) -> None:
+        """Look at nodes ahead of a pass, in turns: the first pass over a large pool knows none of them."""
+        for number, name in enumerate(names, 1):
+            self.survey(name, policy)
+            if number % TURN == 0:
+                await asyncio.sleep(0)
 
     def pending(self) -> Sequence[Pod]:
         return self.pods.by_index(_PENDING, _PENDING)
@@ -228,6 +238,7 @@ class TidalPoolController(ControllerLoop):
         places = PoolPlaces(
             self._membership.members(name), self._membership.leaving(name), self._membership.lost(name)
         )
+        await self._caches.survey_all([*places.members, *places.leaving], policy)
         found = look(name, policy, places, self._caches, memory, now_s)
         self._remember(kept, found, now_s)
         is_done = await self._carry_out(pool, found)
@@ -293,7 +304,7 @@ class TidalPoolController(ControllerLoop):
             for action in drained.actions:
                 await _trying(failures, self._act(found, drained, action))
         left = WRITES_MAX
-        for name, wanted in found.marks.items():
+        for name, wanted in sorted(found.marks.items(), key=lambda mark: mark[0] not in found.steps):
             node = self._caches.node(name)
             patch = node_marks.patch(node, wanted) if node is not None else None
             if node is None or patch is None:

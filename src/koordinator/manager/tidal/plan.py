@@ -19,6 +19,8 @@ Mask = npt.NDArray[np.bool_]
 
 CANDIDATES_MAX = 64
 """Nodes that are tried in one pass beyond those that are wanted: the next pass tries again."""
+NEXT_MAX = 64
+"""Nodes that are next in line at a time: their pods are marked for scale-in."""
 OVERLOAD_PERCENT = 90.0
 """Online load that nodes return for at once; no node is lent if that would bring the load there."""
 
@@ -162,20 +164,21 @@ def _lends(
         for node in ready
         if node.phase is TidalPhase.ONLINE and reserved.get(node.name) is not Side.ONLINE
     )
+    count = max(min(wanted, room), 0)
+    most = min(wanted, count + NEXT_MAX)
     ranked = heapq.nsmallest(
-        wanted + CANDIDATES_MAX, candidates, key=lambda node: (node.name not in reserved, _cost(node))
+        most + CANDIDATES_MAX, candidates, key=lambda node: (node.name not in reserved, _cost(node))
     )
     for node in ranked:
-        if len(chosen) >= max(wanted, room):
+        if len(chosen) == most:
             break
         why = _blocked(node, rules, now_s) or rooms.lend(node, rules.load_max_percent)
         if why:
             blocked[node.name] = why
         else:
             chosen.append(node.name)
-    count = max(min(wanted, room), 0)
     steps = tuple(PhaseStep(name, TidalPhase.TO_BATCH, "is the cheapest to empty") for name in chosen[:count])
-    return TidalPlan(steps, blocked, tuple(chosen[count:wanted]))
+    return TidalPlan(steps, blocked, tuple(chosen[count:]))
 
 
 def _blocked(node: TidalNode, rules: StepRules, now_s: float) -> str:
