@@ -132,6 +132,21 @@ def test_a_node_whose_pods_may_not_be_disrupted_stays_online_and_says_why() -> N
     run(story, starts="22:30")
 
 
+def test_a_node_with_the_only_pod_of_a_workload_turns_back_as_soon_as_that_is_refused() -> None:
+    async def story(world: TideWorld) -> None:
+        for name in ("a", "b", "c", "d"):
+            await world.deploy(name, 1, "3")
+        await world.reaches(lambda: all_run(world, "d", 1))
+        async with world.manager():
+            await world.pool(**OPEN)
+            await asyncio.sleep(180)
+
+            blocked = condition(await world.found_pool(), "DrainBlocked")
+            assert blocked[0] == "True" and "its workload has only 1 replicas" in blocked[1]
+
+    run(story, starts="22:30")
+
+
 def test_a_drain_that_does_not_end_turns_back_and_is_not_tried_again_for_an_hour() -> None:
     async def story(world: TideWorld) -> None:
         await world.deploy("web", 4)

@@ -25,6 +25,7 @@ from koordinator.manager.tidal import marks as node_marks
 from koordinator.manager.tidal import status as pool_status
 from koordinator.manager.tidal import survey
 from koordinator.manager.tidal.drain import DeletePod, Drain, MigratePod, NotifyPod
+from koordinator.manager.tidal.emergency import HOLD_S
 from koordinator.manager.tidal.load import LoadHistory
 from koordinator.manager.tidal.membership import Membership
 from koordinator.manager.tidal.nodes import TidalNode, TidalPhase, total
@@ -124,7 +125,7 @@ class _Kept:
         self.generation = (pool.metadata.uid, pool.metadata.generation)
         self.policy = policy
         self.history = LoadHistory()
-        self.hold_until_s = _time(pool.status.hold_until)
+        self.hold_until_s = 0.0
         self.looked_s: float | None = None
 
 
@@ -234,7 +235,10 @@ class TidalPoolController(ControllerLoop):
         if labels.TIDAL_FINALIZER not in pool.metadata.finalizers:
             await self._set_finalizers(pool, [*pool.metadata.finalizers, labels.TIDAL_FINALIZER])
         kept = self._kept[name]
-        memory = PoolMemory(kept.hold_until_s, kept.history.highest(now_s, policy.load_window_s))
+        # What another leader wrote counts, too; a clock that was wrong must not hold for longer than a right one.
+        hold_s = max(kept.hold_until_s, _time(pool.status.hold_until))
+        hold_s = min(hold_s, now_s + max(policy.cooldown_s, HOLD_S))
+        memory = PoolMemory(hold_s, kept.history.highest(now_s, policy.load_window_s))
         places = PoolPlaces(
             self._membership.members(name), self._membership.leaving(name), self._membership.lost(name)
         )

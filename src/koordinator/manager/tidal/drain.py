@@ -22,12 +22,14 @@ RETRY_S = 60.0
 
 
 class MigrationTry(msgspec.Struct, frozen=True):
-    """The latest migration job of a pod. `ended_s`: None while it is open."""
+    """The latest migration job of a pod. `ended_s`: None while it is open; `is_forbidden`: arbitration refused the pod
+    for good."""
 
     name: str
     number: int
     ended_s: float | None
     waits_for: str = ""
+    is_forbidden: bool = False
 
 
 class MigratePod(msgspec.Struct, frozen=True):
@@ -91,6 +93,12 @@ def _to_batch(
 ) -> Drain:
     if not node.online_pods:
         return Drain(node.name, step=PhaseStep(node.name, TidalPhase.BATCH, "no online pod is left"))
+    forbidden = [pod for pod in node.online_pods if pod.uid in tries and tries[pod.uid].is_forbidden]
+    if forbidden:
+        reason = f"{_some(forbidden)} may not be moved: {_obstacle(forbidden, tries)}"
+        return Drain(
+            node.name, step=PhaseStep(node.name, TidalPhase.ONLINE, reason), is_blocked=True, waits_for=reason
+        )
     if now_s - node.since_s >= policy.timeout_s:
         reason = f"{_some(node.online_pods)} did not leave in time: {_obstacle(node.online_pods, tries)}"
         return Drain(

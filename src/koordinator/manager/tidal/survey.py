@@ -19,6 +19,7 @@ from koordinator.manager.tidal.policy import PoolPolicy
 _MIRROR = "kubernetes.io/config.mirror"
 _SCALED_KINDS = ("ReplicaSet", "CloneSet")
 _ENDED_JOB_PHASES = ("Succeeded", "Failed")
+_FORBIDDEN = "ForbiddenMigratePod"
 TRIGGER = "koord-manager/tidal"
 """What the jobs of tidal pools say about who wanted them."""
 JOB_SINCE = "tidal.scheduling.koordinator.sh/drain"
@@ -196,6 +197,7 @@ def last_try(jobs: Sequence[PodMigrationJob], since_s: float) -> MigrationTry | 
         len(own),
         _time(ended or latest.metadata.creation_timestamp) if not is_open(latest) else None,
         _obstacle(latest),
+        latest.status.reason == _FORBIDDEN and latest.spec.reservation_options is None,
     )
 
 
