@@ -115,7 +115,8 @@ class World:
         )
         task = asyncio.create_task(made.run())
         try:
-            await made.synced.wait()
+            while not made.synced.is_set() and not task.done():  # noqa: ASYNC110 (time is virtual)
+                await asyncio.sleep(0.1)
             yield made
         finally:
             task.cancel()

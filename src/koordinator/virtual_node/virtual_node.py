@@ -139,6 +139,8 @@ class VirtualNodes:
         nodes, pods = lender.informer(Node), lender.informer(Pod)
         metrics = lender.informer(NodeMetric)
         lent = lender.informer(PodDocument, self.lending.namespace, label_selector=self.lending.selector)
+        ours = f"{labels.VIRTUAL_NODE_SOURCE}={self.config.source},{node.TYPE_LABEL}={node.TYPE}"
+        registered = borrower.informer(Node, label_selector=ours)
         async with asyncio.TaskGroup() as group:
             lender.start(group)
             borrower.start(group)
@@ -155,7 +157,9 @@ class VirtualNodes:
                 )
                 metrics.add_handler(self.table.reported, lambda _, new: self.table.reported(new))
                 self.pods.follow_lender(lent)
-                await self._adopt()
+                await borrower.wait_synced()
+                registered.add_handler(self._found)
+                await borrower.wait_synced()
                 self.synced.set()
                 yield
             finally:
@@ -163,14 +167,12 @@ class VirtualNodes:
                 await lender.stop()
                 await borrower.stop()
 
-    async def _adopt(self) -> None:
-        """Follow the pods of virtual nodes that an earlier process registered. Raises: ApiError."""
-        selector = f"{labels.VIRTUAL_NODE_SOURCE}={self.config.source},{node.TYPE_LABEL}={node.TYPE}"
-        for found in (await self._borrower.list(Node, label_selector=selector)).items:
-            group = found.metadata.labels.get(self.config.node_per, "") if self.config.node_per else ""
-            if self.config.name_of(group) == found.metadata.name:
-                self._follow_node(found.metadata.name, group)
-        await self._of_borrower.wait_synced()
+    def _found(self, found: Node) -> None:
+        """Follow the pods of a virtual node that is there, perhaps since an earlier process registered it."""
+        per = self.config.node_per
+        group = found.metadata.labels.get(per, "") if per else ""
+        if self.config.name_of(group) == found.metadata.name:
+            self._follow_node(found.metadata.name, group)
 
     def _follow_node(self, name: str, group: str) -> None:
         if name not in self._nodes:
