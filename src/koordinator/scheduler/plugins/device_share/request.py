@@ -170,6 +170,8 @@ def per_gpu(asked: Mapping[str, int]) -> PerDevice:
 
 def is_owned(used: Mapping[str, int]) -> bool:
     """Return whether what pods have of a device makes it theirs: what is lent does not."""
+    if LENT.isdisjoint(used):
+        return any(used.values())  # nearly always, and asked for each card of each placement
     return any(amount for name, amount in used.items() if name not in LENT)
 
 
