@@ -17,11 +17,13 @@ from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.local.controllers.resource_claims import ResourceClaimController
+from koordinator.scheduler.plugins.dynamic_resources.binding_conditions import Readiness, readiness
 from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import ClaimAllocations
 from koordinator.scheduler.scheduler import Scheduler
 from tests.cluster import virtual_loop
 from tests.cluster.faulty_cluster import Faults, FaultyCluster
 from tests.scheduler.dynamic_resources.builders import (
+    DRIVER,
     claim,
     counter_slice,
     counters,
@@ -40,7 +42,10 @@ from tests.scheduler.dynamic_resources.test_shared_lives import overdrawn
 from tests.scheduler.world import EPOCH_S, node
 
 NODES, PER_NODE, PODS = ("a", "b", "c"), 3, 11
-GATES = FeatureGates.of(Component.SCHEDULER, "DRAPartitionableDevices=true,DRAConsumableCapacity=true")
+GATES = FeatureGates.of(
+    Component.SCHEDULER,
+    "DRAPartitionableDevices=true,DRAConsumableCapacity=true,DRADeviceBindingConditions=true",
+)
 SHARES = 2
 """Claims that the one device of the nodes that is shared has room for."""
 UNREST_S, STEP_S, SETTLE_S = 20.0, 0.25, 700.0
@@ -57,7 +62,10 @@ class Life:
 
     async def prepare(self) -> None:
         await self.api.create(DeviceClass, device_class())
-        whole = exactly(selectors=selector("!device.allowMultipleAllocations"))
+        far = selector(f"'far' in device.attributes['{DRIVER}']")
+        await self.api.create(ResourceClaimTemplate, template("far", exactly(selectors=far)), "default")
+        near = f"!device.allowMultipleAllocations && !('far' in device.attributes['{DRIVER}'])"
+        whole = exactly(selectors=selector(near))
         await self.api.create(ResourceClaimTemplate, template("one", whole), "default")
         part = share("40Gi", selectors=selector("device.allowMultipleAllocations"))
         await self.api.create(ResourceClaimTemplate, template("part", part), "default")
@@ -70,7 +78,9 @@ class Life:
             for half in halves:
                 half["consumesCounters"] = [takes("card", units=1)]
             shared = shareable(f"{name}-shared")
-            parts = resource_slice(name, whole, *halves, shared, node=name, count=2)
+            far = {**device(f"{name}-far", far=True), "bindingConditions": ["Attached"]}
+            far["bindingFailureConditions"] = ["Refused"]
+            parts = resource_slice(name, whole, *halves, shared, far, node=name, count=2)
             await self.api.create(ResourceSlice, parts)
             card = counter_slice(f"{name}-card", counters("card", units=2), pool=name)
             await self.api.create(ResourceSlice, card)
@@ -80,17 +90,50 @@ class Life:
         claims = (await self.api.list(ResourceClaim)).items
         given = [each.status.allocation for each in claims if each.status.allocation is not None]
         assert overdrawn((await self.api.list(ResourceSlice)).items, given) == []
+        pods = {pod.metadata.uid: pod for pod in (await self.api.list(Pod)).items}
+        for each in claims:
+            users = [pods[user.uid] for user in each.status.reserved_for if user.uid in pods]
+            if any(pod.spec.node_name for pod in users):
+                assert readiness(each, UNREST_S, 0.0).state is Readiness.READY, (
+                    "bound before its device was ready"
+                )
+
+    async def attach(self, *, may_fail: bool) -> None:
+        """What the driver does: devices that claims have get ready, or fail."""
+        for each in (await self.api.list(ResourceClaim)).items:
+            if each.status.allocation is None or each.status.devices:
+                continue
+            [given] = each.status.allocation.devices.results
+            if given.binding_conditions:
+                kind = "Refused" if may_fail and self.rng.random() < 0.3 else "Attached"
+                when = "2026-01-01T00:00:00Z"
+                said = {
+                    "type": kind,
+                    "status": "True",
+                    "reason": "x",
+                    "message": "",
+                    "lastTransitionTime": when,
+                }
+                key = {"driver": given.driver, "pool": given.pool, "device": given.device}
+                patch = {"status": {"devices": [{**key, "conditions": [said]}]}}
+                meta = each.metadata
+                with contextlib.suppress(errors.NotFound):
+                    await self.api.patch(
+                        ResourceClaim, meta.name, patch, meta.namespace, subresource="status"
+                    )
 
     async def unrest(self) -> None:
         number = 0
         for _ in range(int(UNREST_S / STEP_S)):
             await asyncio.sleep(STEP_S)
             await self.check()
+            if self.rng.random() < 0.3:
+                await self.attach(may_fail=True)
             if number < PODS and self.rng.random() < 0.4:
                 body = (
                     user_of(f"p{number}", "shared", cpu="10m")
                     if number % 4 == 0
-                    else user_of(f"p{number}", templates=("part" if number % 2 else "one",), cpu="10m")
+                    else user_of(f"p{number}", templates=(("far", "part", "one")[number % 3],), cpu="10m")
                 )
                 await self.api.create(Pod, body, "default")
                 number += 1
@@ -115,8 +158,9 @@ class Life:
             await asyncio.sleep(5)
             await self.check()
             self.faulty.heal()
-            for _ in range(10):
-                await asyncio.sleep(SETTLE_S / 10)
+            for _ in range(70):
+                await asyncio.sleep(SETTLE_S / 70)
+                await self.attach(may_fail=False)
                 await self.check()
             await self.check_settled()
             await factory.stop()
@@ -139,7 +183,10 @@ class Life:
             for result in each.status.allocation.devices.results
         )
         for uid in pods.keys() - bound:
-            if pods[uid].spec.resource_claims[0].resource_claim_template_name == "part":
+            template_name = pods[uid].spec.resource_claims[0].resource_claim_template_name
+            if template_name == "far":
+                assert all(given[f"{name}-far"] == 1 for name in NODES)
+            elif template_name == "part":
                 assert all(given[f"{name}-shared"] == SHARES for name in NODES), "shares are left"
             else:
                 assert all(

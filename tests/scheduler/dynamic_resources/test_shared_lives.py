@@ -11,6 +11,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.dra import AllocationResult, ResourceClaim, ResourceSlice
 from koordinator.api.meta import Object
 from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.plugins.dynamic_resources.shared_counters import Codes
 from tests.scheduler.dynamic_resources.bench import Bench
 from tests.scheduler.dynamic_resources.builders import (
     claim,
@@ -142,3 +143,18 @@ def compare_with_a_restart(bench: Bench, seed: int) -> None:
             continue
         assert other is not None and other.left == pool.left, key
         assert min(pool.left) >= 0, key
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 30))), max_size=80))
+def test_slots_have_equal_numbers_exactly_when_their_keys_are_equal(
+    changes: list[tuple[int, int | None]],
+) -> None:
+    codes, keys = Codes(keys_max=4), dict[int, int | None]()
+    for slot, key in changes:
+        codes.set(slot, key)
+        keys[slot] = key
+        column = codes.column(6).tolist()
+        assert [number == 0 for number in column] == [keys.get(each) is None for each in range(6)]
+        for one in range(6):
+            for other in range(one):
+                assert (column[one] == column[other]) == (keys.get(one) == keys.get(other))

@@ -19,8 +19,8 @@ CounterName = tuple[str, str]
 Consumption = tuple[tuple[int, int], ...]
 """(counter, amount) pairs: the counter's place in its pool, the amount in billionths."""
 
-KEYS_MAX = 1 << 16
-"""Keys that `Codes` knows before it forgets those that no slot has any more."""
+KEYS_MAX = 1 << 14
+"""Keys that `Codes` knows before it forgets those that no slot has any more; at least twice as many as slots have."""
 
 
 class PoolError(Exception):
@@ -80,7 +80,8 @@ def _amount(counter_set: str, name: str, counter: Counter) -> int:
 class Codes:
     """A number per slot, equal for slots with equal keys; 0 for slots without a key."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys_max: int = KEYS_MAX) -> None:
+        self._keys_max = keys_max
         self._values: I64 = np.zeros(64, np.int64)
         self._keys: dict[int, Hashable] = {}
         self._numbers: dict[Hashable, int] = {}
@@ -95,7 +96,7 @@ class Codes:
                 self._values[slot] = 0
             return
         self._keys[slot] = key
-        if key not in self._numbers and len(self._numbers) >= KEYS_MAX:
+        if key not in self._numbers and len(self._numbers) >= max(self._keys_max, 2 * len(self._keys)):
             self._numbers.clear()
             for each, old in self._keys.items():
                 if each < self._values.size:
