@@ -1,14 +1,22 @@
 """Decide which lent nodes return at once because services need them. Pure. Source: behaviour/tidal 4, item 3."""
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from koordinator.manager.tidal.nodes import PodDemand, Side, TidalNode, TidalPhase, total
 from koordinator.manager.tidal.plan import OVERLOAD_PERCENT, PhaseStep
 
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
 PENDING_S = 30.0
 """An online pod that found no node for so long is an emergency."""
+PENDING_MAX = 500
+"""Of pods that wait, so many that wait longest are looked at in a pass."""
 MEMBERS_PERCENT = 20
 """Of the members, at most this part returns per pass; at least one node."""
 HOLD_S = 1800.0
@@ -42,7 +50,11 @@ def emergency(
 
     A pod that fits a node which is online already does not wait for room: more nodes would not help it.
     """
-    waiting = [pod for pod in pending if now_s - pod.since_s > PENDING_S]
+    waiting = heapq.nsmallest(
+        PENDING_MAX,
+        (pod for pod in pending if now_s - pod.since_s > PENDING_S),
+        key=lambda pod: (pod.since_s, pod.key),
+    )
     is_overloaded = load_percent is None or load_percent > OVERLOAD_PERCENT
     if not waiting and not is_overloaded:
         return None
@@ -76,34 +88,41 @@ def _for_pods(
     nodes: Sequence[TidalNode], lent: Sequence[TidalNode], waiting: Sequence[PendingPod]
 ) -> tuple[list[TidalNode], str]:
     """Return the nodes that pods need once they are empty, and the first such pod. Nodes that return already count."""
+    online = _Rooms([node for node in nodes if node.phase is TidalPhase.ONLINE])
     returning = [node for node in nodes if node.phase is TidalPhase.TO_ONLINE]
-    left = {node.name: [node.free.cpu_milli, node.free.memory_bytes] for node in (*returning, *lent)}
-    chosen: list[TidalNode] = []
+    rooms = _Rooms([*returning, *lent])
+    is_used: Mask = np.arange(len(rooms.nodes)) < len(returning)
     served = ""
     for pod in sorted(waiting, key=lambda pod: (-pod.cpu_milli, -pod.memory_bytes, pod.key)):
-        if any(node.phase is TidalPhase.ONLINE and _fits(pod, node) for node in nodes):
+        if online.first(pod) is not None:
             continue
-        rest = [node for node in lent if node not in chosen]
-        home = next((node for node in (*returning, *chosen, *rest) if _fits_in(pod, node, left)), None)
-        if home is None:
-            continue
-        left[home.name][0] -= pod.cpu_milli
-        left[home.name][1] -= pod.memory_bytes
-        if home in rest:
-            chosen.append(home)
+        row = rooms.first(pod, is_used)
+        if row is None and (row := rooms.first(pod)) is not None:
+            is_used[row] = True
             served = served or pod.key
-    return chosen, served
+        if row is not None:
+            rooms.take(row, pod)
+    return [rooms.nodes[row] for row in np.flatnonzero(is_used).tolist() if row >= len(returning)], served
 
 
-def _fits(pod: PendingPod, node: TidalNode) -> bool:
-    free = node.free
-    has_room = pod.cpu_milli <= free.cpu_milli and pod.memory_bytes <= free.memory_bytes
-    return has_room and pod.admits(node.name)
+class _Rooms:
+    """Free room for online pods. Columns: cpu, memory; one row per node."""
 
+    def __init__(self, nodes: Sequence[TidalNode]) -> None:
+        self.nodes = nodes
+        self._free: I64 = np.array(
+            [(node.free.cpu_milli, node.free.memory_bytes) for node in nodes], np.int64
+        ).reshape(-1, 2)
 
-def _fits_in(pod: PendingPod, node: TidalNode, left: Mapping[str, Sequence[int]]) -> bool:
-    cpu, memory = left[node.name]
-    return pod.cpu_milli <= cpu and pod.memory_bytes <= memory and pod.admits(node.name)
+    def first(self, pod: PendingPod, among: Mask | None = None) -> int | None:
+        """Return the first row that has room for a pod and admits it."""
+        fits = (self._free[:, 0] >= pod.cpu_milli) & (self._free[:, 1] >= pod.memory_bytes)
+        rows = np.flatnonzero(fits if among is None else fits & among).tolist()
+        return next((row for row in rows if pod.admits(self.nodes[row].name)), None)
+
+    def take(self, row: int, pod: PendingPod) -> None:
+        """Count a pod on a node."""
+        self._free[row] -= (pod.cpu_milli, pod.memory_bytes)
 
 
 def _for_load(nodes: Sequence[TidalNode], lent: Sequence[TidalNode], chosen: Sequence[TidalNode]) -> int:

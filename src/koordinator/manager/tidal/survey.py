@@ -1,6 +1,9 @@
 """From API objects to the facts that tidal decisions look at. Pure. Source: behaviour/tidal 3 and 4."""
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
 
 from koordinator import clock
 from koordinator.api import labels, pod_labels, pod_resources, resource_list, resources, tolerations
@@ -125,10 +128,15 @@ def pending_pods(
 ) -> list[PendingPod]:
     """Return the online pods among those that found no node."""
     found = []
+    admissions: dict[bytes, Callable[[str], bool]] = {}
     for pod in pods:
         if not policy.is_online(pod) or pod.metadata.deletion_timestamp is not None:
             continue
         demand = demand_of(pod)
+        # Pods of a workload may use the same nodes: each node is asked once for all of them.
+        wishes = msgspec.json.encode((pod.spec.node_selector, pod.spec.affinity, pod.spec.tolerations))
+        if wishes not in admissions:
+            admissions[wishes] = functools.cache(_admission(pod, node_of))
         refusals = [c for c in pod.status.conditions if c.type == "PodScheduled"]
         found.append(
             PendingPod(
@@ -136,7 +144,7 @@ def pending_pods(
                 demand.memory_bytes,
                 key=pod.key,
                 since_s=_time(refusals[0].last_transition_time if refusals else None),
-                admits=_admission(pod, node_of),
+                admits=admissions[wishes],
             )
         )
     return found
