@@ -56,7 +56,14 @@ def world_of(
     np.add.at(used, rows, amounts)
     names = tuple(f"node-{row}" for row in range(len(usage)))
     limit = np.full_like(used, LIMIT)
-    nodes = PlanNodes(names, used, limit, np.array(takes, np.bool_), np.array(pools, np.bool_))
+    nodes = PlanNodes(
+        names,
+        used,
+        limit,
+        np.ones(len(usage), np.bool_),
+        np.array(takes, np.bool_),
+        np.array(pools, np.bool_),
+    )
     pods = PlanPods(
         keys=tuple(f"pod-{index}" for index in range(len(flat))),
         rows=rows,

@@ -22,6 +22,7 @@ from koordinator.cluster.supervise import strictly
 from koordinator.descheduler import configuration
 from koordinator.descheduler.descheduler import Descheduler
 from koordinator.descheduler.plugins.built_in import installed_plugins
+from koordinator.descheduler.proof import Prove
 from koordinator.local import cluster as local
 from koordinator.local import registry
 from koordinator.local.controllers.deployment import DeploymentController
@@ -43,11 +44,12 @@ class World:
 
     @contextlib.asynccontextmanager
     async def descheduling(
-        self, body: dict[str, Any], through: Cluster | None = None
+        self, body: dict[str, Any], through: Cluster | None = None, prove: Prove | None = None
     ) -> AsyncIterator[Descheduler]:
         """A running descheduler, until the end of the block."""
         config = configuration.decode(body, installed_plugins())
-        made = Descheduler(through or self.cluster, config, installed_plugins(), rng=random.Random(1))
+        cluster, rng = through or self.cluster, random.Random(1)
+        made = Descheduler(cluster, config, installed_plugins(), rng=rng, prove=prove)
         running = asyncio.create_task(made.run())
         try:
             while not made.reports:  # noqa: ASYNC110 (time is virtual)

@@ -16,10 +16,14 @@ R = TypeVar("R")
 
 
 class EvictAction(msgspec.Struct, frozen=True):
-    """Evict the pod; `reason` is for people, empty where the trigger says it all."""
+    """Evict the pod; `reason` is for people, empty where the trigger says it all.
+
+    `target` is the node on which its successor must be, empty: any; only MigrationController sees to that.
+    """
 
     pod: Pod
     reason: str = ""
+    target: str = ""
 
 
 class SetCordon(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from koordinator.api import labels, normalization
 from koordinator.api.apps import Deployment, ReplicaSet, ReplicationController, StatefulSet
 from koordinator.api.core import Container, Node, Pod, PodSpec, PodStatus, ResourceRequirements
 from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.label_selector import Labels
 from koordinator.api.meta import Object, ObjectMeta
 from koordinator.api.node_metric import NodeMetric
@@ -59,6 +60,7 @@ class Caches:
         self.stateful_sets = self.factory.informer(StatefulSet)
         self.replication_controllers = self.factory.informer(ReplicationController)
         self.metrics: Informer[NodeMetric] | None = None
+        self.budgets: Informer[PodDisruptionBudget] | None = None
         self.pods.add_index(BY_NODE, _node_of)
         self.pods.add_index(BY_OWNER, _owners_of)
         self.replica_sets.add_index(BY_OWNER, _owners_of)
@@ -69,6 +71,10 @@ class Caches:
     def need_metrics(self) -> None:
         """Follow NodeMetrics, too."""
         self.metrics = self.factory.informer(NodeMetric)
+
+    def need_budgets(self) -> None:
+        """Follow PodDisruptionBudgets, too."""
+        self.budgets = self.factory.informer(PodDisruptionBudget)
 
     async def synced(self) -> None:
         """Until all are filled for the first time."""

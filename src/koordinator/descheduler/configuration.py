@@ -21,6 +21,7 @@ from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import plugin_sets
 from koordinator.descheduler.actions import CycleLimits
 from koordinator.descheduler.config import API_VERSION, low_node_load
+from koordinator.descheduler.config.migration import RESERVATION_FIRST
 from koordinator.descheduler.metrics import LEASE
 from koordinator.descheduler.plugin import (
     BalancePlugin,
@@ -181,6 +182,7 @@ def problems(config: DeschedulerConfig, registry: PluginRegistry) -> Iterator[Co
         yield from _plugin_problems(profile, field, registry)
         yield from _args_problems(profile, field, registry)
     yield from _shared_controller_problems(config)
+    yield from _plan_problems(config)
 
 
 def socket_address(text: str) -> tuple[str, int]:
@@ -258,3 +260,19 @@ def _shared_controller_problems(config: DeschedulerConfig) -> Iterator[ConfigPro
                 f"arguments of {name} differ from those of profile {using[0].name!r}: they share a controller"
             )
             yield ConfigProblem(f"profiles[{config.profiles.index(other)}].pluginConfig", reason)
+
+
+def _plan_problems(config: DeschedulerConfig) -> Iterator[ConfigProblem]:
+    """Plans have destinations, which only jobs that reserve room first can keep."""
+    for index, profile in enumerate(config.profiles):
+        is_planned = profile.raw_args("LowNodeLoad").get("plan") is not None
+        migration = profile.raw_args(plugin_sets.MIGRATION_CONTROLLER)
+        if not is_planned or "LowNodeLoad" not in profile.enabled.balance:
+            continue
+        where = f"profiles[{index}]"
+        if profile.enabled.evict != [plugin_sets.MIGRATION_CONTROLLER]:
+            reason = f"LowNodeLoad with a plan needs {plugin_sets.MIGRATION_CONTROLLER} as evict plugin"
+            yield ConfigProblem(f"{where}.plugins.evict", reason)
+        elif migration.get("defaultJobMode", RESERVATION_FIRST) != RESERVATION_FIRST:
+            reason = f"LowNodeLoad with a plan needs defaultJobMode {RESERVATION_FIRST}"
+            yield ConfigProblem(f"{where}.pluginConfig of {plugin_sets.MIGRATION_CONTROLLER}", reason)

@@ -100,16 +100,22 @@ class CycleRunner:
         self, profile: Profile, passes: Sequence[Pass], seen: Observation, report: CycleReport
     ) -> list[str]:
         """Run all plugins of a profile; what those could not do that failed."""
-        problems = []
+        problems: list[str] = []
         for each in passes:
             guard = Guard(f"plugin {each.plugin} of profile {profile.name}")
-            error = await guard.call_async(self._run_pass, profile, each, seen, report)
+            error = await guard.call_async(self._run_pass, profile, each, seen, report, problems)
             if error is not None:
                 problems.append(f"{each.plugin}: {error}")
             await asyncio.sleep(0)  # a pass may have taken long: others have their turn
         return problems
 
-    async def _run_pass(self, profile: Profile, each: Pass, seen: Observation, report: CycleReport) -> None:
+    async def _run_pass(
+        self, profile: Profile, each: Pass, seen: Observation, report: CycleReport, problems: list[str]
+    ) -> None:
+        if why := await each.prepare(seen):
+            log.warning("pass left out: %s", why, extra={"profile": profile.name, "plugin": each.plugin})
+            problems.append(f"{each.plugin}: {why}")
+            return
         steps: Actions[object] = each.start(seen)
         answer: bool | None = None
         while True:
@@ -140,7 +146,7 @@ class CycleRunner:
         if why:
             outcome = LIMITED
         elif not self._is_dry_run and (
-            why := await profile.evictor.evict(EvictOrder(pod, plugin, wanted.reason))
+            why := await profile.evictor.evict(EvictOrder(pod, plugin, wanted.reason, wanted.target))
         ):
             outcome = REFUSED
         is_done = not why

@@ -28,6 +28,7 @@ from koordinator.descheduler.plugin import LiveHandle
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
 from koordinator.descheduler.plugins.migration_controller import MigrationController
 from koordinator.descheduler.profiles import Profile
+from koordinator.descheduler.proof import Prove
 from koordinator.descheduler.registry import PluginRegistry
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ CYCLES_KEPT = 10
 
 
 class Descheduler:
-    """All loops of the descheduler. `config` is checked."""
+    """All loops of the descheduler. `config` is checked; `prove` asks the scheduler that runs in this process."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Descheduler:
         *,
         gates: FeatureGates | None = None,
         rng: random.Random,
+        prove: Prove | None = None,
     ) -> None:
         gates = FeatureGates.of(Component.DESCHEDULER) if gates is None else gates
         self.config = config
@@ -77,10 +79,18 @@ class Descheduler:
             events=self.events,
             metrics=self.metrics,
             migration=self.migration,
+            limits=config.limits,
+            refusal=lambda _: "",
+            prove=prove,
         )
         self.profiles = [Profile(one, config, registry, handle) for one in config.profiles]
-        if any(isinstance(one, LowNodeLoad) for each in self.profiles for one in each.plugins.values()):
+        by_load = [
+            one for each in self.profiles for one in each.plugins.values() if isinstance(one, LowNodeLoad)
+        ]
+        if by_load:
             self.caches.need_metrics()
+        if any(one.is_planning for one in by_load):
+            self.caches.need_budgets()
         self.runner = CycleRunner(fenced, self.metrics, self.profiles, config.limits, config.dry_run)
         self.reports: deque[CycleReport] = deque(maxlen=CYCLES_KEPT)
         """The last cycles, the newest last."""

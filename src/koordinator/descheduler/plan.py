@@ -30,12 +30,14 @@ PARTNERS_TRIED = 4
 class PlanNodes(msgspec.Struct, frozen=True, eq=False):
     """Nodes with fresh measurements. `used` and `limit` (nodes, resources) are in the same units; above is hot.
 
-    `takes` (nodes,) may be targets. `pools` (nodes, pools): pods move between nodes that share a pool.
+    `gives` (nodes,) are cooled if they are hot, `takes` (nodes,) may be targets. `pools` (nodes, pools): pods move
+    between nodes that share a pool.
     """
 
     names: tuple[str, ...]
     used: I64
     limit: I64
+    gives: Mask
     takes: Mask
     pools: Mask
 
@@ -119,7 +121,7 @@ def find(nodes: PlanNodes, pods: PlanPods, left: Mapping[str, int], place: Place
     assert nodes.used.shape == nodes.limit.shape, (nodes.used.shape, nodes.limit.shape)
     assert pods.leaves.shape == pods.arrives.shape == (len(pods.keys), nodes.used.shape[1])
     draft = _Draft(nodes, pods, left, place)
-    waiting = hot_rows(nodes, draft.used)
+    waiting = [row for row in hot_rows(nodes, draft.used) if nodes.gives[row]]
     while True:
         stuck: list[Stuck] = []
         count = len(draft.moves)
@@ -191,9 +193,12 @@ class _Draft:
     def follow(self, step: Sequence[Move]) -> list[str]:
         """Make the moves of a step that somebody else made up, all or none; what speaks against each."""
         count, before = len(self.moves), self.used.copy()
-        was_hot = any((before[move.source] > self._nodes.limit[move.source]).any() for move in step)
+        limit, gives = self._nodes.limit, self._nodes.gives
+        was_hot = any(
+            gives[move.source] and (before[move.source] > limit[move.source]).any() for move in step
+        )
         found = [COOL if not was_hot else self._make_if_allowed(move) for move in step]
-        limit = np.maximum(self._nodes.limit, before)
+        limit = np.maximum(limit, before)
         for index, move in enumerate(step):
             if not found[index] and (self.used[move.target] > limit[move.target]).any():
                 found[index] = f"{self._nodes.names[move.target]} would be above its limits with it"

@@ -1,28 +1,31 @@
 """Make the arrays of a plan of what a descheduler sees: nodes by the limits of LowNodeLoad, pods that its profile lets
 go, and how many of them may move by disruption budgets, workloads and the limits of a cycle."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from koordinator import clock
+from koordinator.api import pod_resources
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.priority import PriorityClass, default
 from koordinator.api.quantity import NANO
+from koordinator.api.resources import CPU
 from koordinator.descheduler import facts, plan, pod_filter
 from koordinator.descheduler.actions import CycleLimits
-from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, pools
+from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, NodePool, pools
 from koordinator.descheduler.config.migration import MigrationControllerArgs
 from koordinator.descheduler.migration import object_limiter
 from koordinator.descheduler.migration.gates import Workload, WorkloadOf
+from koordinator.descheduler.migration.jobs import is_open, pod_key
+from koordinator.descheduler.migration.reservation_template import target_of
 from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plan import PlanNodes, PlanPods
 from koordinator.descheduler.plugins.low_node_load import usage
-from koordinator.descheduler.plugins.low_node_load.cycle import pool_nodes
 from koordinator.descheduler.plugins.low_node_load.usage import PODS, Classified, NodeUtilization
 
 UNLIMITED = 1 << 62
@@ -61,13 +64,18 @@ class PlanInput(msgspec.Struct, frozen=True, eq=False):
 
 
 def gather(
-    seen: Observation, args: LowNodeLoadArgs, rules: PlanRules, also: Collection[str] = ()
+    seen: Observation,
+    found: Sequence[Classified],
+    rules: PlanRules,
+    *,
+    sources: Container[str] | None = None,
+    also: Collection[str] = (),
 ) -> PlanInput:
     """Return the arrays, with the pods of hot nodes, of those that have most room for swaps, and of the nodes `also`.
 
-    Nodes without fresh measurements are neither sources nor targets, as they are in no pool.
+    `found` are the pools, see `classified`; `sources` the nodes that are cooled, None: all. Nodes without fresh
+    measurements are neither sources nor targets, as they are in no pool.
     """
-    found = _pools(seen, args)
     names = tuple(dict.fromkeys(name for each in found for name in each.filled.names))
     resources = (*names, *(PROD + name for name in names))
     loads = {load.name: load for each in found for load in each.loads}
@@ -84,10 +92,71 @@ def gather(
             where = np.ix_(rows, columns + first)
             used[where] = amounts
             limit[where] = np.minimum(limit[where], limits)
+    used += _since(seen, loads, resources, rules.jobs)
     takes = np.array([not load.node.spec.unschedulable for load in loads.values()], np.bool_)
-    nodes = PlanNodes(tuple(loads), used, limit, takes, is_in)
+    gives = np.array([sources is None or name in sources for name in loads], np.bool_)
+    nodes = PlanNodes(tuple(loads), used, limit, gives, takes, is_in)
     interesting = _rows_of_interest(nodes, [index[name] for name in also if name in index])
     return _with_pods(seen, list(loads.values()), interesting, nodes, resources, rules)
+
+
+def classified(seen: Observation, args: LowNodeLoadArgs) -> list[tuple[NodePool, Classified]]:
+    """Return each pool that has limits and the nodes of it that are measured, with usage and limits."""
+    found = []
+    for pool in pools(args):
+        if not pool.high_thresholds and not pool.prod_high_thresholds:
+            continue
+        filled = usage.fill(pool)
+        nodes = usage.pool_nodes(pool, seen.nodes, frozenset())
+        expiration_s = args.node_metric_expiration_seconds
+        loads = usage.loads(nodes, seen.pods_of, seen.metrics, filled.names, seen.now_s, expiration_s)
+        found.append((pool, usage.classify(loads, filled)))
+    return found
+
+
+# What reports do not know yet
+
+
+def _since(
+    seen: Observation,
+    loads: Mapping[str, NodeUtilization],
+    resources: tuple[str, ...],
+    jobs: Iterable[PodMigrationJob],
+) -> plan.I64:
+    """Return (nodes, resources) what has changed since nodes were measured: pods that left are not there any more,
+    pods that came count by their requests, and pods on their way count where they go."""
+    change = np.zeros((len(loads), len(resources)), np.int64)
+    index = {name: row for row, name in enumerate(loads)}
+    on_way = {pod_key(job): target_of(job) for job in jobs if is_open(job)}
+    for row, load in enumerate(loads.values()):
+        there = {pod.key for pod in load.pods}
+        if not there.issuperset(load.pod_usage):
+            for key in load.pod_usage.keys() - there:
+                change[row] -= [load.pod_usage[key].get(name, 0) // usage.unit(name) for name in resources]
+        for pod in load.pods:
+            if pod.key not in load.pod_usage:
+                change[row] += _requested(pod, resources)
+            elif pod.key in on_way:
+                leaves, arrives = _amounts(load, pod, resources)
+                change[row] -= leaves
+                if (target := index.get(on_way[pod.key])) is not None:
+                    change[target] += arrives
+    return change
+
+
+def _requested(pod: Pod, resources: Iterable[str]) -> list[int]:
+    """Return what a pod may use of which nothing is measured yet: as much as it requests."""
+    amounts = pod_resources.requests(pod)
+    is_prod = default(pod) is PriorityClass.PROD
+    found = []
+    for column in resources:
+        name = column.removeprefix(PROD)
+        amount = amounts.get(name) if is_prod or name == column else None
+        found.append(0 if amount is None else amount.milli if name == CPU else amount.value)
+    return found
+
+
+# Pods
 
 
 def _rows_of_interest(nodes: PlanNodes, also: Iterable[int]) -> list[int]:
@@ -100,20 +169,6 @@ def _rows_of_interest(nodes: PlanNodes, also: Iterable[int]) -> list[int]:
         for column in range(part.shape[1]):
             found |= dict.fromkeys(np.argsort(part[:, column], kind="stable")[:SWAP_NODES].tolist())
     return list(found)
-
-
-def _pools(seen: Observation, args: LowNodeLoadArgs) -> list[Classified]:
-    """Return the nodes of each pool that has limits, with usage and limits."""
-    found = []
-    for pool in pools(args):
-        if not pool.high_thresholds and not pool.prod_high_thresholds:
-            continue
-        filled = usage.fill(pool)
-        nodes = pool_nodes(pool, seen.nodes, frozenset())
-        expiration_s = args.node_metric_expiration_seconds
-        loads = usage.loads(nodes, seen.pods_of, seen.metrics, filled.names, seen.now_s, expiration_s)
-        found.append(usage.classify(loads, filled))
-    return found
 
 
 def _with_pods(
@@ -171,11 +226,13 @@ def _amounts(load: NodeUtilization, pod: Pod, resources: Iterable[str]) -> tuple
 
 
 def _resting(seen: Observation, jobs: Iterable[PodMigrationJob]) -> set[str]:
-    """Return the pods that a migration made within the cool-down."""
+    """Return the workloads (uid of the controller) of which a pod is on its way, or was within the cool-down."""
     found = set()
     for job in jobs:
-        made, ref = job.metadata.creation_timestamp, job.status.pod_ref
-        if ref is not None and made and seen.now_s - clock.parse_rfc3339(made) < COOL_DOWN_S:
+        made = job.metadata.creation_timestamp
+        ref = job.spec.pod_ref if is_open(job) else job.status.pod_ref
+        is_recent = is_open(job) or (made and seen.now_s - clock.parse_rfc3339(made) < COOL_DOWN_S)
+        if ref is not None and is_recent:
             found.add(f"{ref.namespace}/{ref.name}")
     return {owner.uid for pod in _pods(seen, found) if (owner := facts.controller_of(pod)) is not None}
 

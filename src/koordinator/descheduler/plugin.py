@@ -6,7 +6,7 @@ runs, limits and tests work with any plugin. Source: behaviour/descheduler 3.2.
 """
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -19,12 +19,20 @@ from koordinator.api.meta import ViewPart
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.descheduler import config
-from koordinator.descheduler.actions import Action, Actions, EvictAction, SetCordon, SetDeletionCost
+from koordinator.descheduler.actions import (
+    Action,
+    Actions,
+    CycleLimits,
+    EvictAction,
+    SetCordon,
+    SetDeletionCost,
+)
 from koordinator.descheduler.caches import Caches
 from koordinator.descheduler.metrics import DeschedulerMetrics
 from koordinator.descheduler.migration.controller import Migration
 from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.pod_filter import PodPredicate
+from koordinator.descheduler.proof import Prove
 
 ENTRY_POINTS = "koordinator.descheduler.plugins"
 """Group of the entry points through which packages offer plugins; an entry's name is the plugin's."""
@@ -69,14 +77,21 @@ class LiveHandle(Handle, frozen=True, kw_only=True):
     events: EventRecorder
     metrics: DeschedulerMetrics
     migration: Migration
+    limits: CycleLimits
+    refusal: Callable[[Pod], str]
+    """Why the profile's filters keep a pod, empty where they let it go."""
+    prove: Prove | None
+    """The scheduler of this process, if there is one."""
 
 
 class EvictOrder(msgspec.Struct, frozen=True):
-    """The pod to evict, which plugin wants it and why (empty where the plugin's name says it all)."""
+    """The pod to evict, which plugin wants it and why (empty where the plugin's name says it all), and the node on
+    which its successor must be (empty: any)."""
 
     pod: Pod
     plugin: str
     reason: str
+    target: str
 
 
 class Plugin:
@@ -129,6 +144,10 @@ class DeschedulePlugin(Plugin, abc.ABC):
 
 class BalancePlugin(Plugin, abc.ABC):
     """Evicts pods for the balance of the cluster; runs after all `DeschedulePlugin`s."""
+
+    async def prepare_balance(self, seen: Observation) -> str:
+        """Look up what the pass over this needs, right before it; why it cannot run, empty when it can."""
+        return ""
 
     @abc.abstractmethod
     def balance(self, seen: Observation) -> Actions[Any]:

@@ -1,6 +1,6 @@
 """A profile at work: its plugins, made once, and what all its filters together say about a pod."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -23,11 +23,16 @@ from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
 from koordinator.descheduler.registry import PluginRegistry
 
 
+async def _nothing_to_prepare(_: Observation) -> str:
+    return ""
+
+
 class Pass(msgspec.Struct, frozen=True):
     """One plugin's turn in a cycle."""
 
     plugin: str
     start: Callable[[Observation], Actions[object]]
+    prepare: Callable[[Observation], Awaitable[str]] = _nothing_to_prepare
 
 
 class Profile:
@@ -38,7 +43,9 @@ class Profile:
     ) -> None:
         self.name = config.name
         self.takes_part: Callable[[Labels], bool] = compile_selector(config.node_selector or LabelSelector())
-        handle = msgspec.structs.replace(handle, may_evict=self.may_evict, may_evict_now=self.may_evict_now)
+        handle = msgspec.structs.replace(
+            handle, may_evict=self.may_evict, may_evict_now=self.may_evict_now, refusal=self.refusal
+        )
         enabled = config.enabled
         self.plugins: dict[str, Plugin] = {}
         for name in (*enabled.deschedule, *enabled.balance, *enabled.evict, *enabled.filter):
@@ -56,7 +63,9 @@ class Profile:
             if isinstance(one, DeschedulePlugin)
         ]
         self.balance = [
-            Pass(one.name, one.balance) for one in self._of(enabled.balance) if isinstance(one, BalancePlugin)
+            Pass(one.name, one.balance, one.prepare_balance)
+            for one in self._of(enabled.balance)
+            if isinstance(one, BalancePlugin)
         ]
 
     def _of(self, names: Sequence[str]) -> list[Plugin]:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -32,6 +32,7 @@ from koordinator.descheduler import http as descheduler_http
 from koordinator.descheduler.configuration import DeschedulerConfig
 from koordinator.descheduler.descheduler import Descheduler
 from koordinator.descheduler.plugins.built_in import installed_plugins
+from koordinator.descheduler.proof import MoveAnswer, MoveQuestion
 from koordinator.host.files import HostRoots
 from koordinator.host.host import Host, open_host
 from koordinator.local import registry
@@ -76,8 +77,10 @@ from koordinator.manager.webhooks.configuration import WebhookSettings
 from koordinator.manager.webhooks.serving import Webhooks
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
+from koordinator.scheduler.explain.moves import PodToMove
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve import http
+from koordinator.scheduler.serve.explain_service import prove_live
 
 log = logging.getLogger(__name__)
 
@@ -176,6 +179,7 @@ class LocalCluster:
                 options.descheduler,
                 installed_plugins(),
                 rng=self._new_rng(),
+                prove=self._prove,
             )
         self.descheduler_url = ""
         self.ready = asyncio.Event()
@@ -234,6 +238,11 @@ class LocalCluster:
             if self.kubelet is not None:
                 await self.kubelet.close()
             await self.registry.close()
+
+    async def _prove(self, moves: Sequence[MoveQuestion]) -> list[MoveAnswer]:
+        """Ask our scheduler where the successors of pods would be placed."""
+        found = prove_live(self.scheduler, [PodToMove(one.uid, one.nodes) for one in moves])
+        return [MoveAnswer(one.node, one.why) for one in found]
 
     async def up(self) -> None:
         """Return once the cluster answers and all of its nodes are registered."""

@@ -12,7 +12,6 @@ import msgspec
 from koordinator.api import kinds
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import Deployment, ReplicaSet, ReplicationController, StatefulSet
-from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.label_selector import compile_selector
@@ -25,20 +24,19 @@ from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.descheduler import plan as plans
-from koordinator.descheduler import pod_filter
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs
 from koordinator.descheduler.configuration import DeschedulerConfig
 from koordinator.descheduler.descheduler import Descheduler
 from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plan import Move, Plan
-from koordinator.descheduler.plan_input import UNLIMITED, PlanInput, PlanRules, gather
+from koordinator.descheduler.plan_input import UNLIMITED, PlanInput, PlanRules, classified, gather
 from koordinator.descheduler.plugins.built_in import installed_plugins
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
+from koordinator.descheduler.plugins.low_node_load.planned import refusal_of
 from koordinator.descheduler.profiles import Profile
 from koordinator.local import cluster as local
 from koordinator.local import registry
 from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.simulate import dump as dumps
 from koordinator.simulate.destinations import Destinations
 from koordinator.simulate.dump import Dump, DumpSnapshot
@@ -50,7 +48,6 @@ VIEWS: tuple[type[Object], ...] = (
 """What the descheduler's part of a plan looks at, besides nodes and pods."""
 PAGE = 500
 """Objects of one answer, some MiB of pods."""
-IN_A_GANG = "it belongs to a gang, whose other pods would stop with it"
 
 
 class PlanError(KoordinatorError, ValueError):
@@ -206,14 +203,15 @@ async def _situation(
             seen, nodes=[node for node in seen.nodes if profile.takes_part(node.metadata.labels)]
         )
         rules = PlanRules(
-            refusal=lambda pod: _refusal(pod, profile, args),
+            refusal=refusal_of(args, profile.refusal),
             budgets=list(budgets.objects.values()),
             workload_of=made.migration.workloads.of,
             migration=made.migration.args,
             limits=descheduler.limits,
             jobs=list(made.caches.jobs.objects.values()),
         )
-        return Situation(found, seen, gather(seen, args, rules, also))
+        pools = [pool for _, pool in classified(seen, args)]
+        return Situation(found, seen, gather(seen, pools, rules, also=also))
 
 
 async def fetch(cluster: Cluster, scheduler: SchedulerConfig) -> Dump:
@@ -254,15 +252,6 @@ def _balancing(made: Descheduler) -> tuple[Profile, LowNodeLoadArgs]:
         "the descheduler's configuration has no profile with LowNodeLoad under plugins.balance.enabled: "
         "its thresholds say when a node is hot"
     )
-
-
-def _refusal(pod: Pod, profile: Profile, args: LowNodeLoadArgs) -> str:
-    if gang_id_of(pod):
-        return IN_A_GANG
-    if why := profile.refusal(pod):
-        return why
-    chosen = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, lambda _: True)
-    return "" if chosen(pod) else "LowNodeLoad: its namespace or labels are not chosen"
 
 
 def _report(situation: Situation, result: Plan) -> PlanReport:

@@ -45,6 +45,15 @@ class NodePool(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     anomaly_condition: AnomalyCondition | None = None
 
 
+class PlanArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Plan mode: the pods of a cycle are chosen together, and moved to nodes that the scheduler accepts for them.
+
+    `scheduler_url` is where the scheduler answers; in `koordinator up` it is known.
+    """
+
+    scheduler_url: str = msgspec.field(name="schedulerURL", default="")
+
+
 class LowNodeLoadArgs(checks.MovingArgs, frozen=True, kw_only=True):
     """The options that say when nodes are hot or cold, and which pods may move."""
 
@@ -59,6 +68,7 @@ class LowNodeLoadArgs(checks.MovingArgs, frozen=True, kw_only=True):
     anomaly_condition: AnomalyCondition | None = None
     detector_cache_timeout: str = "5m0s"
     node_pools: list[NodePool] = []
+    plan: PlanArgs | None = None
 
 
 def complete(args: LowNodeLoadArgs) -> LowNodeLoadArgs:
@@ -110,6 +120,8 @@ def check(args: LowNodeLoadArgs) -> None:
     check_namespaces(args.evictable_namespaces, "evictableNamespaces")
     checks.pod_selectors(args.pod_selectors)
     checks.seconds(args.detector_cache_timeout, "detectorCacheTimeout")
+    if args.plan is not None and (url := args.plan.scheduler_url):
+        checks.require(url.startswith(("http://", "https://")), "plan.schedulerURL", f"{url!r} is no URL")
     for index, pool in enumerate(pools(args)):
         _check_pool(pool, f"nodePools[{index - 1}]." if index else "")
 

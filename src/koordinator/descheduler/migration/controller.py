@@ -116,14 +116,22 @@ class Migration:
             return "no cycle has begun yet"
         return self.gates.admission(pod, world)
 
-    async def create(self, pod: Pod, trigger: str, reason: str) -> str:
-        """Create a job for the pod; why not, empty when it was created."""
+    async def create(self, pod: Pod, trigger: str, reason: str, target: str) -> str:
+        """Create a job for the pod, its successor on `target` (empty: anywhere); why not, empty when it was created."""
         if why := self.refusal(pod):
             return why
         if blocking := self.limited(pod):
             return f"evictions of {blocking} must wait (objectLimiters)"
+        body = self._new_job(pod, trigger, reason)
         try:
-            job = await self._cluster.create(PodMigrationJob, self._new_job(pod, trigger, reason))
+            if target:
+                whole = await self._cluster.request(
+                    "GET", Pod.resource.path(pod.metadata.namespace, pod.metadata.name)
+                )
+                body["spec"]["reservationOptions"] = {
+                    "template": reservation_template.bound_for(whole, target)
+                }
+            job = await self._cluster.create(PodMigrationJob, body)
         except errors.ApiError as error:
             return f"job not created: {error}"
         if self._caches.jobs.get(job.metadata.name) is None:

@@ -53,6 +53,25 @@ def bound_for(pod: Wire, node: str) -> Wire:
     return {"spec": {"template": template}}
 
 
+def target_of(job: PodMigrationJob) -> str:
+    """Return the node to which a job moves its pod; empty while that is not known."""
+    options = job.spec.reservation_options
+    if job.status.node_name or options is None or options.template is None:
+        return job.status.node_name
+    spec: Any = options.template
+    for name in _WAY_TO_TERMS:
+        spec = spec.get(name) if isinstance(spec, dict) else None
+    for term in spec if isinstance(spec, list) else ():
+        for field in term.get("matchFields") or ():
+            if (field.get("key"), field.get("operator")) == ("metadata.name", "In"):
+                return str(field["values"][0])
+    return ""
+
+
+_WAY_TO_TERMS = (
+    "spec", "template", "spec", "affinity", "nodeAffinity",
+    "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms",
+)  # fmt: skip
 _OF_POD = ("name", "namespace", "labels", "annotations", "ownerReferences")
 
 

@@ -46,4 +46,4 @@ class MigrationController(FilterPlugin, EvictPlugin):
         """Create a job, unless that is switched off."""
         if self._args.dry_run:
             return ""
-        return await self._migration.create(order.pod, order.plugin, order.reason)
+        return await self._migration.create(order.pod, order.plugin, order.reason, order.target)

@@ -1,11 +1,11 @@
 """Rehearse moves of running pods: where the scheduler would put the successor of each, after all earlier moves.
 
 Room is reserved for a successor while its predecessor runs, so a successor is placed first and the pod taken from its
-node then.
+node then; or not at all, where all room is reserved before anything is evicted.
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -29,16 +29,24 @@ class Found(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+class PodToMove(msgspec.Struct, frozen=True):
+    """A pod on its way, and the nodes among which the scheduler may choose."""
+
+    uid: str
+    nodes: tuple[str, ...]
+
+
 class Rehearsal:
     """Moves one on top of the other, to be used as a context; in the end the engine's table is as before.
 
-    Columns that depend on the time must be current.
+    Columns that depend on the time must be current. `sources_stay`: nothing is evicted before all is reserved.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, sources_stay: bool = False) -> None:
         self.is_spoiled = False
         """Whether a move that could not be made is booked in part, so that nothing more can be asked."""
         self._engine = engine
+        self._sources_stay = sources_stay
         self._stack = contextlib.ExitStack()
         self._trial: Trial | None = None
 
@@ -69,8 +77,28 @@ class Rehearsal:
             return Found(
                 "", f"{', '.join(sorted(tries.unasked))} would have to book for it, which cannot be tried"
             )
-        self._trial.take(place.pod)
+        if not self._sources_stay:
+            self._trial.take(place.pod)
         return Found(found)
+
+
+def prove(engine: Engine, moves: Sequence[PodToMove]) -> list[Found]:
+    """Return where each pod would go if room was reserved for all of them, in this order, before any is evicted.
+
+    Where one cannot go, the others are asked without it.
+    """
+    found: list[Found] = []
+    with contextlib.ExitStack() as stack:
+        rehearsal: Rehearsal | None = None
+        for each in moves:
+            if rehearsal is None or rehearsal.is_spoiled:
+                stack.close()
+                rehearsal = stack.enter_context(Rehearsal(engine, sources_stay=True))
+                for earlier, made in zip(moves, found, strict=False):
+                    if made.node:
+                        rehearsal.move(earlier.uid, (made.node,))
+            found.append(rehearsal.move(each.uid, each.nodes))
+    return found
 
 
 def successor_of(pod: PodInfo) -> PodInfo:

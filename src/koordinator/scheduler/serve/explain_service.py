@@ -1,9 +1,9 @@
 """Explain over HTTP why a pod (`GET /apis/v1/explain/<namespace>/<pod>`), a gang (`GET
 /apis/v1/explain/gangs/<namespace>/<gang>`) or a Reservation (`GET /apis/v1/explain/cluster/reservations/<name>`) is
-pending, from the scheduler that decides about it."""
+pending, from the scheduler that decides about it; and where pods would go that are moved (`POST /apis/v1/moves`)."""
 
 import difflib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 from aiohttp import web
@@ -15,6 +15,7 @@ from koordinator.scheduler.explain.answer import BEST_NODES, ConditionLine, Gang
 from koordinator.scheduler.explain.decide import PodQuestion, every_node, explain
 from koordinator.scheduler.explain.gang_group import GangSet, gang_keys, group_of, group_of_pod
 from koordinator.scheduler.explain.gangs import GangExplanation, explain_group
+from koordinator.scheduler.explain.moves import Found, PodToMove, prove
 from koordinator.scheduler.explain.reservations import explain_reservation
 from koordinator.scheduler.explain.survey import in_turns
 from koordinator.scheduler.scheduler import Scheduler
@@ -24,6 +25,9 @@ PATH = "/explain/{namespace}/{pod}"
 """Below `/apis/v1`, which only the leader serves."""
 GANG_PATH = "/explain/gangs/{namespace}/{gang}"
 RESERVATION_PATH = "/explain/cluster/reservations/{reservation}"
+MOVES_PATH = "/moves"
+MOVES_MAX = 100
+"""Moves of one request: they are tried in one go, in about a millisecond each."""
 ALIKE_MAX = 5
 BEST_MAX = 1_000
 
@@ -91,6 +95,30 @@ def reservation_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitab
         return json_response(await in_turns(steps, engine))
 
     return answer
+
+
+def moves_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Answers `MOVES_PATH`: where the successors of running pods would be placed, in order, as if room was reserved for
+    all of them."""
+
+    async def answer(request: web.Request) -> web.Response:
+        try:
+            wanted = msgspec.json.decode(await request.read(), type=list[PodToMove])
+        except msgspec.DecodeError as error:
+            return json_response({"message": f"moves: {error}"}, 400)
+        if len(wanted) > MOVES_MAX:
+            return json_response({"message": f"{len(wanted)} moves, at most {MOVES_MAX} at once"}, 400)
+        return json_response(prove_live(scheduler, wanted))
+
+    return answer
+
+
+def prove_live(scheduler: Scheduler, wanted: Sequence[PodToMove]) -> list[Found]:
+    """Return where a running scheduler would place the successors of pods; nothing is scheduled meanwhile."""
+    engine = scheduler.engine
+    for profile in engine.profiles.values():
+        engine.refresh(profile, scheduler.clock.now())
+    return prove(engine, wanted)
 
 
 async def explain_gang_live(scheduler: Scheduler, key: str) -> GangAnswer | None:

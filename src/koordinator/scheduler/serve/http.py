@@ -191,6 +191,7 @@ def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -
     add("GET", explain_service.GANG_PATH, explain_service.gang_handler(scheduler))
     add("GET", explain_service.RESERVATION_PATH, explain_service.reservation_handler(scheduler))
     add("GET", explain_service.PATH, explain_service.handler(scheduler))
+    add("POST", explain_service.MOVES_PATH, explain_service.moves_handler(scheduler))
     for plugin, endpoints in scheduler.engine.endpoints().items():
         for endpoint in endpoints:
             add(endpoint.method, f"/plugins/{plugin}/{endpoint.path.lstrip('/')}", _endpoint(endpoint))

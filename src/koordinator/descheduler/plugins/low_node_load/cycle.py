@@ -2,21 +2,21 @@
 Source: behaviour/descheduler 6.2 and 6.7."""
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from koordinator.api import duration
-from koordinator.api.core import Node
-from koordinator.api.label_selector import compile_selector
-from koordinator.descheduler import pod_filter
+from koordinator.descheduler import plan_input, pod_filter, proof
 from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, NodePool, pools
 from koordinator.descheduler.observation import Observation
-from koordinator.descheduler.plugin import BalancePlugin, Handle
-from koordinator.descheduler.plugins.low_node_load import usage
+from koordinator.descheduler.plugin import BalancePlugin, Handle, LiveHandle
+from koordinator.descheduler.plugins.low_node_load import planned, usage
 from koordinator.descheduler.plugins.low_node_load.evict import Balance, EvictOptions
+from koordinator.descheduler.plugins.low_node_load.planned import PlanOutcome
 from koordinator.descheduler.plugins.low_node_load.usage import Classified, NodeClass, classify
+from koordinator.descheduler.proof import ProofError
 
 
 class AnomalyRule(msgspec.Struct, frozen=True):
@@ -119,12 +119,14 @@ class BalanceOutcome(enum.StrEnum):
 
 
 class PoolReport(msgspec.Struct, frozen=True):
-    """The report of a pass over a pool; `found` is None when it ended before it looked at usage."""
+    """The report of a pass over a pool; `found` is None when it ended before it looked at usage. `stuck` says of nodes
+    why a plan does not cool them."""
 
     pool: str
     outcome: BalanceOutcome
     evicted: list[EvictAction] = []
     found: Classified | None = None
+    stuck: dict[str, str] = {}
 
 
 class LowNodeLoad(BalancePlugin):
@@ -138,16 +140,51 @@ class LowNodeLoad(BalancePlugin):
 
     def __init__(self, args: LowNodeLoadArgs, handle: Handle) -> None:
         self._args = args
+        self._handle = handle
+        self._planned: tuple[PlanOutcome, list[tuple[NodePool, Classified]]] | None = None
         self._pools = pools(args)
         self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, handle.may_evict)
         ttl_s = duration.parse(args.detector_cache_timeout)
         self._node_detectors = Detectors(ttl_s)
         self._prod_detectors = Detectors(ttl_s)
 
+    @property
+    def is_planning(self) -> bool:
+        """Return whether pods are chosen together, by a plan."""
+        return self._args.plan is not None
+
+    async def prepare_balance(self, seen: Observation) -> str:
+        """Plan, where that is asked for; why there is no plan, such as that the scheduler does not answer."""
+        self._planned = None
+        if self._args.plan is None or self._args.paused:
+            return ""
+        found = plan_input.classified(seen, self._args)
+        sources: set[str] = set()
+        for pool, each in found:
+            high, prod_high = each.rows(NodeClass.HIGH), each.rows(NodeClass.PROD_HIGH)
+            for rows in self._abnormal(pool, each, high, prod_high, seen.now_s):
+                sources.update(each.loads[row].name for row in rows)
+            self._gate(each, seen.now_s)
+        handle = self._handle
+        assert isinstance(handle, LiveHandle), "plans are made in a process"
+        prove = proof.over_http(url) if (url := self._args.plan.scheduler_url) else handle.prove
+        if prove is None:
+            return "plan mode needs plan.schedulerURL: there is no scheduler in this process"
+        rules = planned.rules_of(self._args, handle)
+        pools_found = [each for _, each in found]
+        try:
+            outcome = await planned.planned(seen, pools_found, sources, rules, prove)
+        except ProofError as error:
+            return str(error)
+        self._planned = outcome, found
+        return ""
+
     def balance(self, seen: Observation) -> Evictions[list[PoolReport]]:
-        """Pass over each pool in order."""
+        """Pass over each pool in order, or evict as planned."""
         if self._args.paused:
             return []
+        if self._args.plan is not None:
+            return (yield from self._as_planned(seen.now_s))
         reports = []
         processed: set[str] = set()
         for pool in self._pools:
@@ -157,11 +194,32 @@ class LowNodeLoad(BalancePlugin):
             reports.append(report)
         return reports
 
+    def _as_planned(self, now_s: float) -> Evictions[list[PoolReport]]:
+        """Evict what was planned; where one eviction is refused, the rest for its node is left."""
+        if self._planned is None:
+            return []
+        outcome, found = self._planned
+        evicted, given_up = [], set()
+        for move in outcome.moves:
+            if move.cools in given_up:
+                continue
+            reason = f"node {move.cools} is overutilized; it is planned to run on {move.target}"
+            wanted = EvictAction(move.pod, reason, move.target)
+            if not self._args.dry_run and not (yield wanted):
+                given_up.add(move.cools)
+                continue
+            evicted.append(wanted)
+        cooled = {move.cools for move in outcome.moves} - given_up
+        for name in sorted(cooled):
+            self._node_detectors.mark_normal(name, now_s)
+            self._prod_detectors.mark_normal(name, now_s)
+        return [_report_of(pool, each, evicted, outcome) for pool, each in found]
+
     def balance_pool(
         self, pool: NodePool, seen: Observation, processed: set[str] | frozenset[str] = frozenset()
     ) -> Evictions[PoolReport]:
         """One pass. `processed`: nodes that earlier pools relieved, left out if the pool has a selector."""
-        nodes = pool_nodes(pool, seen.nodes, processed)
+        nodes = usage.pool_nodes(pool, seen.nodes, processed)
         if not nodes:
             return PoolReport(pool.name, BalanceOutcome.NO_NODES)
         filled = usage.fill(pool)
@@ -228,9 +286,18 @@ class LowNodeLoad(BalancePlugin):
         return recovered
 
 
-def pool_nodes(pool: NodePool, nodes: Sequence[Node], processed: set[str] | frozenset[str]) -> list[Node]:
-    """Return the pool's nodes; without a selector all of them, also those already processed (as the reference)."""
-    if pool.node_selector is None:
-        return list(nodes)
-    matches = compile_selector(pool.node_selector)
-    return [n for n in nodes if n.metadata.name not in processed and matches(n.metadata.labels)]
+def _report_of(
+    pool: NodePool, found: Classified, evicted: list[EvictAction], outcome: PlanOutcome
+) -> PoolReport:
+    names = {load.name for load in found.loads}
+    own = [one for one in evicted if one.pod.spec.node_name in names]
+    stuck = {name: why for name, why in outcome.stuck.items() if name in names}
+    is_hot = bool(found.rows(NodeClass.HIGH) or found.rows(NodeClass.PROD_HIGH))
+    said = (
+        BalanceOutcome.BALANCED
+        if own
+        else BalanceOutcome.NO_TARGET
+        if stuck
+        else BalanceOutcome.NOT_ABNORMAL_YET
+    )
+    return PoolReport(pool.name, said if is_hot else BalanceOutcome.NO_SOURCE, own, found, stuck)

@@ -18,6 +18,7 @@ from koordinator.api import priority, quantity, resources
 from koordinator.api.annotations.node import RAW_ALLOCATABLE
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError
+from koordinator.api.label_selector import compile_selector
 from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import NANO, ResourceList
@@ -47,6 +48,14 @@ class NodeUtilization(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         return self.node.metadata.name
+
+
+def pool_nodes(pool: NodePool, nodes: Sequence[Node], processed: set[str] | frozenset[str]) -> list[Node]:
+    """Return the pool's nodes; without a selector all of them, also those already processed (as the reference)."""
+    if pool.node_selector is None:
+        return list(nodes)
+    matches = compile_selector(pool.node_selector)
+    return [n for n in nodes if n.metadata.name not in processed and matches(n.metadata.labels)]
 
 
 def unit(name: str) -> int:

@@ -1,0 +1,171 @@
+"""Plan mode of LowNodeLoad: choose the moves of a cycle together, and evict only what the scheduler would place.
+
+Room is reserved for all moves before any pod goes, so a destination must do while everything still runs. A first guess
+goes by requests, labels and taints; what the scheduler refuses is planned anew without it.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from koordinator.api import gang_labels, pod_labels, pod_resources
+from koordinator.api.core import Pod
+from koordinator.descheduler import node_fit, plan, pod_filter
+from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs
+from koordinator.descheduler.node_fit import Rooms
+from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.plan import Move, Plan, Rows
+from koordinator.descheduler.plan_input import PlanInput, PlanRules, gather
+from koordinator.descheduler.plugin import LiveHandle
+from koordinator.descheduler.plugins.low_node_load.usage import Classified
+from koordinator.descheduler.proof import MoveQuestion, Prove
+
+MOVES_MAX = 100
+"""Moves of one cycle: the scheduler tries them all in one go, in about a millisecond each."""
+ROUNDS_MAX = 4
+"""How often a cycle plans anew after refusals; a node whose moves are refused then waits for the next cycle."""
+TRIED_MAX = 64
+"""Nodes that are tried for one pod, the coolest first."""
+IN_A_GANG = "it belongs to a gang, whose other pods would stop with it"
+
+
+class PlannedMove(msgspec.Struct, frozen=True):
+    """A pod that moves to `target` so that `cools` is not hot any more."""
+
+    pod: Pod
+    target: str
+    cools: str
+
+
+class PlanOutcome(msgspec.Struct, frozen=True):
+    """The moves of a cycle, and why nodes stay hot, by name. `rounds` is how often the scheduler was asked."""
+
+    moves: list[PlannedMove]
+    stuck: dict[str, str]
+    rounds: int
+
+
+Refused = dict[tuple[int, str], str]
+"""Why the scheduler places no pod of a workload (number) on a node."""
+
+
+def rules_of(args: LowNodeLoadArgs, handle: LiveHandle) -> PlanRules:
+    """Return the rules of the profile for pods, with limits and budgets as they are now."""
+    caches, migration = handle.caches, handle.migration
+    assert caches.budgets is not None, "plans keep disruption budgets"
+    return PlanRules(
+        refusal=refusal_of(args, handle.refusal),
+        budgets=list(caches.budgets.objects.values()),
+        workload_of=migration.workloads.of,
+        migration=migration.args,
+        limits=handle.limits,
+        jobs=list(caches.jobs.objects.values()),
+    )
+
+
+def refusal_of(args: LowNodeLoadArgs, profile: Callable[[Pod], str]) -> Callable[[Pod], str]:
+    """Return why a pod is not moved; `profile` says what its filters say."""
+    chosen = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, lambda _: True)
+
+    def refusal(pod: Pod) -> str:
+        meta = pod.metadata
+        if gang_labels.gang_name(meta.labels, meta.annotations) and not pod_labels.is_reserve_pod(
+            meta.annotations
+        ):
+            return IN_A_GANG
+        if why := profile(pod):
+            return why
+        return "" if chosen(pod) else "LowNodeLoad: its namespace or labels are not chosen"
+
+    return refusal
+
+
+async def planned(
+    seen: Observation, pools: Sequence[Classified], sources: set[str], rules: PlanRules, prove: Prove
+) -> PlanOutcome:
+    """Return moves that cool the `sources`, each of which the scheduler accepts. Raises: ProofError."""
+    given = gather(seen, pools, rules, sources=sources)
+    refused: Refused = {}
+    for rounds in range(1, ROUNDS_MAX + 1):
+        guess = _Guess(given, seen, refused)
+        found = plan.find(given.nodes, given.pods, given.left, guess.place)
+        moves = _whole_nodes(found.moves, MOVES_MAX)
+        new = await _refusals(given, moves, prove) if moves else {}
+        if not new:
+            return _outcome(given, found, moves, rounds)
+        refused |= new
+    names = given.nodes.names
+    failed = {names[move.cools]: why for move in moves if (why := new.get(_subject(given, move)))}
+    kept = [move for move in moves if names[move.cools] not in failed]
+    whys = plan.replay(given.nodes, given.pods, given.left, _Guess(given, seen, refused).place, kept)
+    failed |= {names[move.cools]: why for move, why in zip(kept, whys, strict=True) if why}
+    kept = [move for move in kept if names[move.cools] not in failed]
+    outcome = _outcome(given, found, kept, ROUNDS_MAX)
+    return msgspec.structs.replace(outcome, stuck=outcome.stuck | failed)
+
+
+def _whole_nodes(moves: Sequence[Move], most: int) -> list[Move]:
+    """Return the first moves, but of each node all or none."""
+    if len(moves) <= most:
+        return list(moves)
+    cut = {move.cools for move in moves[most:]}
+    return [move for move in moves[:most] if move.cools not in cut]
+
+
+async def _refusals(given: PlanInput, moves: Sequence[Move], prove: Prove) -> Refused:
+    names = given.nodes.names
+    asked = [MoveQuestion(given.chosen[move.pod].metadata.uid, (names[move.target],)) for move in moves]
+    answers = await prove(asked)
+    return {_subject(given, move): one.why for move, one in zip(moves, answers, strict=True) if not one.node}
+
+
+def _subject(given: PlanInput, move: Move) -> tuple[int, str]:
+    return int(given.pods.workloads[move.pod]), given.nodes.names[move.target]
+
+
+def _outcome(given: PlanInput, found: Plan, moves: Sequence[Move], rounds: int) -> PlanOutcome:
+    names = given.nodes.names
+    made = [PlannedMove(given.chosen[move.pod], names[move.target], names[move.cools]) for move in moves]
+    return PlanOutcome(made, {names[each.row]: each.why for each in found.stuck}, rounds)
+
+
+class _Guess:
+    """Chooses the node whose usage stays furthest below its limits of those that have room by requests, and bear the
+    pod by labels and taints."""
+
+    def __init__(self, given: PlanInput, seen: Observation, refused: Refused) -> None:
+        self._given = given
+        self._refused = refused
+        self._rooms = Rooms(seen.nodes, seen.pods_of)
+
+    def place(self, pod: int, rows: Rows, moves: Sequence[Move]) -> int | str:
+        """Return one of `rows` (nodes,) for a pod, or why there is none; see `plan.Place`."""
+        nodes, pods = self._given.nodes, self._given.pods
+        used = nodes.used.copy()
+        for move in moves:
+            used[move.source] -= pods.leaves[move.pod]
+            used[move.target] += pods.arrives[move.pod]
+        heat = ((used[rows] + pods.arrives[pod]) / np.maximum(nodes.limit[rows], 1)).max(axis=1)
+        whole = self._given.chosen[pod]
+        why = ""
+        for row in rows[np.argsort(heat, kind="stable")[:TRIED_MAX]].tolist():
+            name = nodes.names[row]
+            said = self._refused.get((int(pods.workloads[pod]), name))
+            if said is None and self._has_room(whole, name, [move for move in moves if move.target == row]):
+                return int(row)
+            why = why or said or ""
+        return (
+            why or "no node below its limits has room for it by requests, and bears it by labels and taints"
+        )
+
+    def _has_room(self, pod: Pod, node: str, arrivals: Sequence[Move]) -> bool:
+        """Return whether the pod fits beside those that come before it; whom they replace is still there."""
+        room = self._rooms[node]
+        if arrivals:
+            free = dict(room.free_milli)
+            for move in arrivals:
+                for name, amount in pod_resources.requests(self._given.chosen[move.pod]).items():
+                    free[name] = free.get(name, 0) - amount.milli
+            room = msgspec.structs.replace(room, free_milli=free)
+        return node_fit.fits(pod, room)
