@@ -136,6 +136,20 @@ def test_memory_counts_with_its_highest_use_even_if_that_was_short(tmp_path: Pat
     assert node.free()[1] == pytest.approx(72 - 55, abs=3)
 
 
+def test_an_owner_that_grew_keeps_what_it_took_for_ten_minutes(tmp_path: Path) -> None:
+    node = GPUNode(tmp_path)
+    node.node.pods(holder("web", 100, 80))
+    node.minutes(120, {"web": (20, 10)})
+
+    node.minutes(2, {"web": (85, 10)})
+    assert node.free()[0] == 0
+
+    node.minutes(9, {"web": (20, 10)})
+    assert node.free()[0] == 0
+    node.minutes(1, {"web": (20, 10)})
+    assert node.free()[0] == pytest.approx(90 - 22, abs=1.5)
+
+
 def test_what_batch_pods_use_is_nobodys_peak(tmp_path: Path) -> None:
     node = GPUNode(tmp_path)
     node.node.pods(holder("web", 100, 80), holder("job", 60, 40, prefix="batch-", qos="BE"))

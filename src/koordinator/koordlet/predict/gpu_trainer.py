@@ -19,7 +19,7 @@ from koordinator.koordlet.gpu_shares import GPUShare
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.predict import gpus, reclaimable
-from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT
+from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT, RecentPeaks
 from koordinator.koordlet.predict.kept_models import KeptModels
 from koordinator.koordlet.predict.models import NO_USAGE, TrainingUsage
 from koordinator.koordlet.predict.reclaimable import NOTHING, Prediction, ProdPod, ProdPods, ReclaimableAmount
@@ -43,6 +43,7 @@ class GPUTrainer:
         self._config = config
         folder = os.path.join(config.checkpoints, _FOLDER) if config.checkpoints else ""
         self._kept = KeptModels(config, folder, is_read_only=shared.executor.is_dry_run)
+        self._recent: RecentPeaks[str] = RecentPeaks()
 
     def run(self) -> None:
         """One round. Nothing is learnt before the pods are known: what is lent would seem to be the owners'."""
@@ -53,6 +54,9 @@ class GPUTrainer:
         usages: dict[str, TrainingUsage] = {}
         for card in self._cards():
             usages |= self._usages(card, now_s)
+        for card in self._cards():
+            if (used := usages.get(card.uuid)) is not None:
+                self._recent.add(card.uuid, _amount(used), now_s)
         self._kept.models.learn(usages, now_s)
         self._kept.tidy(now_s)
 
@@ -65,10 +69,12 @@ class GPUTrainer:
         peaks = self._kept.models.peaks(gpus.CORE_PEAK_SHARE, gpus.MEMORY_PEAK_SHARE)
         total = [(_WHOLE_PERCENT * MILLI_PER_PERCENT, card.memory_bytes) for card in cards]
         common = [peaks.get(card.uuid, NOTHING) for card in cards]
+        recent = self._recent.of([card.uuid for card in cards], self._shared.clock.now())
+        learnt = np.array([(each.cpu_milli, each.memory_bytes) for each in common], np.int64)
         found = gpus.reclaimable_of(
             np.array(total, np.int64),
             self._owners(cards, peaks),
-            np.array([(each.cpu_milli, each.memory_bytes) for each in common], np.int64),
+            np.maximum(learnt, recent),
             self._config.safety_margin_percent,
             self._config.cold_start_s,
         )
@@ -150,6 +156,10 @@ class GPUTrainer:
                     )
                 )
         return ProdPods.on_nodes(found, on_card)
+
+
+def _amount(used: TrainingUsage) -> ReclaimableAmount:
+    return ReclaimableAmount(int(used.cores * _WHOLE_PERCENT * MILLI_PER_PERCENT), int(used.memory_bytes))
 
 
 def _model(uid: str, card: GPUDevice) -> str:

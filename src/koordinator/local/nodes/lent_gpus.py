@@ -11,7 +11,7 @@ from koordinator.api.core import Pod
 from koordinator.koordlet.config import PredictConfig
 from koordinator.koordlet.gpu_shares import BATCH_GPU
 from koordinator.koordlet.predict import gpus
-from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT
+from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT, RecentPeaks
 from koordinator.koordlet.predict.models import ModelRows
 from koordinator.koordlet.predict.reclaimable import Prediction, ProdPod, ProdPods, ReclaimableAmount
 from koordinator.koordlet.qos import batch_gpu_evict
@@ -57,6 +57,7 @@ class LentGPUs:
         self._unsettled: set[int] = set()
         self.is_on = BATCH_GPU in fleet.policy.evictions
         self._learnt_s = float("-inf")
+        self._recent: RecentPeaks[int] = RecentPeaks()
 
     def changed(self, slot: int) -> None:
         """Take in a pod that is on its node now, runs now, or uses its cards otherwise than before."""
@@ -100,7 +101,9 @@ class LentGPUs:
                 continue
             uses = devices.running_uses(self._fleet, row)
             for minor in range(shape.gpus):
-                cards[self._first[row] + minor] = self._owners(uses, minor)
+                card = self._first[row] + minor
+                cards[card] = self._owners(uses, minor)
+                self._recent.add(card, _amount(cards[card]), now_s)
             for slot, of_pod in uses.items():
                 for minor, use in of_pod.items():
                     if not self._is_lent(slot, minor):
@@ -127,7 +130,10 @@ class LentGPUs:
         found = gpus.reclaimable_of(
             np.array([(WHOLE_MILLI, gpu.memory_bytes) for gpu in known], np.int64),
             self._held(row, now_s),
-            self._of_cards.peaks(np.arange(first, first + count), *shares),
+            np.maximum(
+                self._of_cards.peaks(np.arange(first, first + count), *shares),
+                self._recent.of(range(first, first + count), now_s),
+            ),
             config.safety_margin_percent,
             config.cold_start_s,
         )
@@ -201,3 +207,7 @@ class LentGPUs:
             return None
         shares = (gpus.CORE_PEAK_SHARE, gpus.MEMORY_PEAK_SHARE)
         return ReclaimableAmount(*self._of_shares.peaks(np.array([row], np.intp), *shares)[0].tolist())
+
+
+def _amount(use: CardUse) -> ReclaimableAmount:
+    return ReclaimableAmount(int(use.core_percent * MILLI_PER_PERCENT), int(use.memory_bytes))
