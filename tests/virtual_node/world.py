@@ -13,6 +13,7 @@ from koordinator.api.groups import PriorityClass
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.cluster import errors
+from koordinator.cluster.leader import LeaderElector
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import strictly
@@ -102,7 +103,12 @@ class World:
 
     @contextlib.asynccontextmanager
     async def lending(
-        self, lender: Cluster | None = None, borrower: Cluster | None = None, **options: Any
+        self,
+        lender: Cluster | None = None,
+        borrower: Cluster | None = None,
+        *,
+        election: LeaderElector | None = None,
+        **options: Any,
     ) -> AsyncIterator[VirtualNodes]:
         """A running process, until the end of the block."""
         config = VirtualNodeConfig(source="web", **options)
@@ -113,7 +119,7 @@ class World:
             borrower_uid=await identity_of(self.borrower.cluster),
             rng=random.Random(self.rng.getrandbits(32)),
         )
-        task = asyncio.create_task(made.run())
+        task = asyncio.create_task(made.run(election))
         try:
             while not made.synced.is_set() and not task.done():  # noqa: ASYNC110 (time is virtual)
                 await asyncio.sleep(0.1)

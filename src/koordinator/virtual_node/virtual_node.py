@@ -235,12 +235,14 @@ class VirtualNodes:
         """Return why nothing can be lent, empty when it can; makes the namespace of lent pods."""
         name = self.lending.namespace
         try:
-            await self._lender.get(Namespace, name)
-        except errors.NotFound:
-            with contextlib.suppress(errors.AlreadyExists):
-                await self._lender.create(
-                    Namespace, {"metadata": {"name": name, "labels": _NAMESPACE_LABELS}}
-                )
+            with contextlib.suppress(errors.NotFound):
+                await self._lender.get(Namespace, name)
+                return ""
+            await self._lender.create(
+                Namespace, {"metadata": {"name": name, "labels": dict(_NAMESPACE_LABELS)}}
+            )
+        except errors.AlreadyExists:
+            return ""
         except errors.ApiError as error:
             return str(error)
         return ""
