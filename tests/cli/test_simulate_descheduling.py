@@ -231,8 +231,8 @@ def test_two_pods_change_places_where_nodes_are_skewed(tmp_path: Path) -> None:
     found = made.report(tmp_path)
 
     assert {(move["pod"], move["target"], move["step"]) for move in found["moves"]} == {
-        ("default/burner-0", "memory", 0),
-        ("default/cache-0", "cpu", 0),
+        ("default/calm-0", "memory", 0),
+        ("default/keeper-0", "cpu", 0),
     }
     assert (found["hotBefore"], found["hotAfter"]) == (1, 0)
 

@@ -233,7 +233,7 @@ class _Draft:
 
     def _helpful(self, row: int) -> list[int]:
         """Return pods whose leaving helps: those that alone are enough first, of these the least important and then
-        the smallest; then those that help most."""
+        the largest, which leaves room for usage to grow; then those that help most."""
         pods, limit = self._pods, self._nodes.limit[row]
         there = [pod for pod in self._on[row].tolist() if self._may_move(pod)]
         over = excess_of(self.used[row], limit)
@@ -244,7 +244,7 @@ class _Draft:
         best = sorted(
             (index for index in range(len(there)) if help_[index] > 0),
             key=lambda index: (
-                (0, pods.rank[there[index]], size[index], pods.keys[there[index]])
+                (0, pods.rank[there[index]], -size[index], pods.keys[there[index]])
                 if is_enough[index]
                 else (1, -help_[index], pods.rank[there[index]], pods.keys[there[index]])
             ),

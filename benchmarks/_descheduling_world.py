@@ -1,0 +1,227 @@
+"""A cluster whose pods use now more, now less, for comparing ways to cool hot nodes: what is evicted comes up elsewhere
+a step later.
+
+In place of the scheduler a rule places evicted pods: on the node with the least CPU in use that has room by requests.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from koordinator import clock as clocks
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.node_metric import NodeMetric
+from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.descheduler import config, facts, plan_input
+from koordinator.descheduler.actions import CycleLimits
+from koordinator.descheduler.migration import object_limiter
+from koordinator.descheduler.migration.gates import Workload
+from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.plan_input import PlanRules
+from koordinator.descheduler.plugin import Handle
+from koordinator.descheduler.plugins.low_node_load import planned
+from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
+from koordinator.descheduler.plugins.low_node_load.usage import NodeClass
+from koordinator.descheduler.proof import MoveAnswer, MoveQuestion
+
+PODS_PER_NODE, REPLICAS = 20, 20
+MEAN_MILLI = 650
+CORES_MILLI, STEP_S, STEPS = 32_000, 60.0, 40
+START_S = 1_700_000_000.0
+ARGS = {
+    "lowThresholds": {"cpu": 45, "memory": 95},
+    "highThresholds": {"cpu": 65, "memory": 98},
+    "anomalyCondition": {"consecutiveAbnormalities": 1},
+}
+
+
+class Course(msgspec.Struct, kw_only=True):
+    """The sums of one course: minutes in which nodes were hot, evictions, pods back on a node that they had left,
+    and workloads that lost more pods in a cycle than they may."""
+
+    hot_minutes: int = 0
+    evictions: int = 0
+    returns: int = 0
+    violations: int = 0
+
+
+class CoursesWorld:
+    """One random cluster; the same seed gives the same pods, and the same demand at each step."""
+
+    def __init__(self, nodes: int, seed: int) -> None:
+        self.now_s = START_S
+        self._chance = np.random.default_rng(seed)
+        self._rng = random.Random(seed)
+        count = nodes * PODS_PER_NODE
+        self._nodes = [_node(number) for number in range(nodes)]
+        self._at = np.array([self._rng.randrange(nodes) for _ in range(count)])
+        workloads = max(count // REPLICAS, 1)
+        self._base = (
+            np.clip(self._chance.lognormal(0.0, 0.6, workloads), 0.2, 4.0)[np.arange(count) % workloads]
+            * MEAN_MILLI
+        )
+        self._drift = np.ones(count)
+        self._left: list[set[int]] = [set() for _ in range(count)]
+        self._pods = [_pod(number, number % workloads, int(self._at[number])) for number in range(count)]
+        self._number = {pod.metadata.uid: number for number, pod in enumerate(self._pods)}
+        self._jobs: list[tuple[float, PodMigrationJob]] = []
+        self.course = Course()
+
+    def step(self) -> Observation:
+        """Time passes, usage changes; what is measured then."""
+        self.now_s += STEP_S
+        noise = self._chance.normal(0.0, 0.06, self._drift.size)
+        self._drift = np.clip(1 + (self._drift - 1) * 0.97 + noise, 0.3, 2.5)
+        used = (self._base * self._drift).astype(np.int64)
+        names: dict[int, list[int]] = {}
+        for number, node in enumerate(self._at.tolist()):
+            names.setdefault(node, []).append(number)
+        self._used = used
+        total = np.bincount(self._at, used, minlength=len(self._nodes))
+        self.course.hot_minutes += int((total > 0.65 * CORES_MILLI).sum())
+        return Observation(
+            now_s=self.now_s,
+            nodes=self._nodes,
+            pods_of={
+                f"node-{row}": [self._pods[one] for one in names.get(row, ())] for row in range(len(total))
+            },
+            metrics={
+                f"node-{row}": _metric(
+                    self.now_s, [(self._pods[one], int(used[one])) for one in names.get(row, ())]
+                )
+                for row in range(len(total))
+            },
+        )
+
+    def pod_by_pod(self, plugin: LowNodeLoad, seen: Observation) -> None:
+        """A cycle of LowNodeLoad as it is by default; each workload gives at most what its limit allows."""
+        evicted: list[Pod] = []
+        gone: Counter[str] = Counter()
+        steps = plugin.balance(seen)
+        answer: bool | None = None
+        while True:
+            try:
+                wanted = next(steps) if answer is None else steps.send(answer)
+            except StopIteration:
+                break
+            owner = _owner(wanted.pod)
+            answer = gone[owner] < object_limiter.limit(REPLICAS, None)
+            if answer:
+                gone[owner] += 1
+                evicted.append(wanted.pod)
+        total = np.bincount(self._at, self._used, minlength=len(self._nodes)).astype(np.float64)
+        asked = np.bincount(self._at, minlength=len(self._nodes)) * 1_000
+        moves = []
+        for pod in evicted:
+            number = self._number[pod.metadata.uid]
+            has_room = asked + 1_000 <= CORES_MILLI
+            target = int(np.argmin(np.where(has_room, total, np.inf)))
+            total[self._at[number]] -= self._used[number]
+            total[target] += self._used[number]
+            asked[target] += 1_000
+            moves.append((number, target))
+        self._carry_out(moves)
+
+    def by_plan(self, seen: Observation) -> None:
+        """A cycle in plan mode, by the same limits."""
+        args = config.read("LowNodeLoad", ARGS)
+        found = [each for _, each in plan_input.classified(seen, args)]
+        sources = {name for each in found for name in each.names(NodeClass.HIGH)}
+        rules = PlanRules(
+            refusal=lambda _: "",
+            budgets=[],
+            workload_of=lambda _, owner: Workload(REPLICAS),
+            migration=config.read("MigrationController", {}),
+            limits=CycleLimits(),
+            jobs=[job for at_s, job in self._jobs if self.now_s - at_s < plan_input.COOL_DOWN_S],
+        )
+
+        async def prove(moves: Sequence[MoveQuestion]) -> list[MoveAnswer]:
+            return [MoveAnswer(one.nodes[0]) for one in moves]
+
+        outcome = asyncio.run(planned.planned(seen, found, sources, rules, prove))
+        self._carry_out(
+            [
+                (self._number[move.pod.metadata.uid], int(move.target.removeprefix("node-")))
+                for move in outcome.moves
+            ]
+        )
+
+    def _carry_out(self, moves: Sequence[tuple[int, int]]) -> None:
+        lost: Counter[str] = Counter()
+        for number, target in moves:
+            self._left[number].add(int(self._at[number]))
+            self.course.evictions += 1
+            self.course.returns += target in self._left[number]
+            lost[_owner(self._pods[number])] += 1
+            self._at[number] = target
+            spec = msgspec.structs.replace(self._pods[number].spec, node_name=f"node-{target}")
+            self._pods[number] = msgspec.structs.replace(self._pods[number], spec=spec)
+            self._jobs.append((self.now_s, _job(self._pods[number], self.now_s)))
+        self.course.violations += sum(count > object_limiter.limit(REPLICAS, None) for count in lost.values())
+
+
+def course(nodes: int, seed: int, *, by_plan: bool) -> Course:
+    """Run one cluster for `STEPS` minutes."""
+    world = CoursesWorld(nodes, seed)
+    handle = Handle(may_evict=lambda _: True, may_evict_now=lambda _: True)
+    plugin = LowNodeLoad(config.read("LowNodeLoad", ARGS), handle)
+    for _ in range(STEPS):
+        seen = world.step()
+        if by_plan:
+            world.by_plan(seen)
+        else:
+            world.pod_by_pod(plugin, seen)
+    return world.course
+
+
+def _owner(pod: Pod) -> str:
+    owner = facts.controller_of(pod)
+    return "" if owner is None else owner.uid
+
+
+def _node(number: int) -> Node:
+    amounts = {"cpu": f"{CORES_MILLI}m", "memory": "128Gi", "pods": "110"}
+    return from_builtins({"metadata": {"name": f"node-{number}"}, "status": {"allocatable": amounts}}, Node)
+
+
+def _pod(number: int, workload: int, node: int) -> Pod:
+    owner = {"kind": "ReplicaSet", "name": f"app-{workload}", "uid": f"rs-{workload}", "controller": True}
+    body = {
+        "metadata": {
+            "namespace": "x",
+            "name": f"pod-{number}",
+            "uid": f"uid-{number}",
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "nodeName": f"node-{node}",
+            "schedulerName": "koord-scheduler",
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}],
+        },
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    return from_builtins(body, Pod)
+
+
+def _metric(now_s: float, used: Sequence[tuple[Pod, int]]) -> NodeMetric:
+    pods = [
+        {"namespace": "x", "name": pod.metadata.name, "podUsage": {"resources": {"cpu": f"{milli}m"}}}
+        for pod, milli in used
+    ]
+    status = {"updateTime": clocks.rfc3339(now_s), "nodeMetric": {"systemUsage": {}}, "podsMetric": pods}
+    return from_builtins({"status": status}, NodeMetric)
+
+
+def _job(pod: Pod, now_s: float) -> PodMigrationJob:
+    ref = {"namespace": "x", "name": pod.metadata.name}
+    metadata = {"name": f"job-{pod.metadata.name}", "creationTimestamp": clocks.rfc3339(now_s)}
+    return from_builtins(
+        {"metadata": metadata, "spec": {"podRef": ref}, "status": {"phase": "Succeeded", "podRef": ref}},
+        PodMigrationJob,
+    )
