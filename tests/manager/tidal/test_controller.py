@@ -209,6 +209,23 @@ def test_a_pool_that_is_deleted_returns_its_nodes_and_leaves_no_marks() -> None:
     run(story, starts="22:30")
 
 
+def test_taints_of_others_stay_on_a_node_that_is_lent_and_returned() -> None:
+    async def story(world: TideWorld) -> None:
+        own = {"key": "dedicated", "value": "web", "effect": "PreferNoSchedule"}
+        for number in range(4):
+            await world.cluster.patch(Node, f"n{number}", {"spec": {"taints": [own]}})
+        async with world.manager():
+            await lend_two(world)
+            nodes = (await world.cluster.list(Node)).items
+            assert all(own["key"] in [taint.key for taint in node.spec.taints] for node in nodes)
+            await world.cluster.delete(TidalPool, "night")
+            await asyncio.sleep(60)
+            nodes = (await world.cluster.list(Node)).items
+            assert all([taint.key for taint in node.spec.taints] == [own["key"]] for node in nodes)
+
+    run(story, starts="22:30")
+
+
 def test_of_two_pools_the_older_one_has_a_node_and_the_other_says_so() -> None:
     async def story(world: TideWorld) -> None:
         async with world.manager():

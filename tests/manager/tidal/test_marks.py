@@ -23,20 +23,18 @@ marks = st.builds(
     reason=st.sampled_from(["", "because"]),
     blocked_until_s=st.just(0.0) | times,
 )
-OTHERS = [{"key": "gpu", "value": "a100", "effect": "NoSchedule"}]
+OTHERS = [{"key": "gpu", "value": "a100", "effect": "NoExecute", "timeAdded": "2026-03-01T10:00:00Z"}]
 
 
 def patched(body: dict[str, Any], wanted: NodeMarks | None) -> dict[str, Any]:
-    """The node after our patch, as a strategic merge by key makes it."""
+    """The node after our patch."""
     patch = node_marks.patch(from_builtins(body, Node), wanted)
     after = copy.deepcopy(body)
     for part in ("labels", "annotations"):
         changes = (patch or {}).get("metadata", {}).get(part, {})
         merged = {**after["metadata"][part], **changes}
         after["metadata"][part] = {key: text for key, text in merged.items() if text is not None}
-    for change in (patch or {}).get("spec", {}).get("taints", ()):
-        kept = [taint for taint in after["spec"]["taints"] if taint["key"] != change["key"]]
-        after["spec"]["taints"] = kept if "$patch" in change else [*kept, change]
+    after["spec"] |= (patch or {}).get("spec", {})
     return after
 
 

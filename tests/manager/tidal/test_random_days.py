@@ -235,9 +235,7 @@ class PoolWorld:
                     body["metadata"][part].pop(key, None)
                 else:
                     body["metadata"][part][key] = text
-        for change in patch.get("spec", {}).get("taints", ()):
-            kept = [taint for taint in body["spec"]["taints"] if taint["key"] != change["key"]]
-            body["spec"]["taints"] = kept if "$patch" in change else [*kept, change]
+        body["spec"] |= patch.get("spec", {})
 
     def marks(self) -> dict[str, NodeMarks]:
         return {name: NodeMarks.of(from_builtins(node, Node)) for name, node in self.nodes.items()}

@@ -19,7 +19,6 @@ from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.tidal_pool import TidalPool
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
-from koordinator.cluster.protocol import PatchType
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.tidal import marks as node_marks
 from koordinator.manager.tidal import status as pool_status
@@ -326,7 +325,7 @@ class TidalPoolController(ControllerLoop):
     async def _mark(self, pool: TidalPool | None, found: PoolPass, node: Node, patch: dict[str, Any]) -> None:
         """One patch with all marks, for the version that was looked at."""
         name = node.metadata.name
-        written = await self._cluster.patch(Node, name, patch, patch_type=PatchType.STRATEGIC)
+        written = await self._cluster.patch(Node, name, patch)
         seen = self._caches.node(name)
         if seen is None or seen.metadata.resource_version != written.metadata.resource_version:
             self._unseen[name] = (written.metadata.resource_version, self._cluster.clock.now())

@@ -58,7 +58,7 @@ def _time(text: str | None) -> float:
 
 
 def patch(node: Node, wanted: NodeMarks | None) -> dict[str, Any] | None:
-    """Return the strategic merge patch after which a node says what is wanted, nothing at all for None; None when it
+    """Return the merge patch after which a node says what is wanted, nothing at all for None; None when it
     does already. The patch holds for the version that was seen only."""
     wanted_labels, wanted_notes = _texts(wanted)
     seen_labels, seen_notes = node.metadata.labels, node.metadata.annotations
@@ -68,15 +68,15 @@ def patch(node: Node, wanted: NodeMarks | None) -> dict[str, Any] | None:
     changed_notes = {
         key: wanted_notes.get(key) for key in _ANNOTATIONS if wanted_notes.get(key) != seen_notes.get(key)
     }
-    taints = _taint_changes(node.spec.taints, _TAINT_OF.get(wanted.phase) if wanted is not None else None)
-    if not (changed_labels or changed_notes or taints):
+    taints = _with_taint(node.spec.taints, _TAINT_OF.get(wanted.phase) if wanted is not None else None)
+    if not (changed_labels or changed_notes) and taints is None:
         return None
     metadata: dict[str, Any] = {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version}
     if changed_labels:
         metadata["labels"] = changed_labels
     if changed_notes:
         metadata["annotations"] = changed_notes
-    return {"metadata": metadata, **({"spec": {"taints": taints}} if taints else {})}
+    return {"metadata": metadata, **({"spec": {"taints": taints}} if taints is not None else {})}
 
 
 def _texts(wanted: NodeMarks | None) -> tuple[dict[str, str], dict[str, str]]:
@@ -94,10 +94,11 @@ def _texts(wanted: NodeMarks | None) -> tuple[dict[str, str], dict[str, str]]:
     return said, notes
 
 
-def _taint_changes(seen: list[Taint], wanted: str | None) -> list[dict[str, str]]:
-    """Return the members of a strategic merge patch of taints, which go by key."""
-    ours = {taint.key: taint.effect for taint in seen if taint.key in TAINTS}
-    changes = [{"key": key, "$patch": "delete"} for key in ours if key != wanted]
-    if wanted is not None and ours.get(wanted) != NO_SCHEDULE:
-        changes.append({"key": wanted, "effect": NO_SCHEDULE})
-    return changes
+def _with_taint(seen: list[Taint], wanted: str | None) -> list[dict[str, Any]] | None:
+    """Return all taints after which only the wanted one is ours, None when that is so already. API servers replace the
+    list as a whole, which the version that the patch is for makes safe."""
+    ours = [(taint.key, taint.effect) for taint in seen if taint.key in TAINTS]
+    if ours == ([] if wanted is None else [(wanted, NO_SCHEDULE)]):
+        return None
+    kept: list[dict[str, Any]] = [msgspec.to_builtins(taint) for taint in seen if taint.key not in TAINTS]
+    return kept if wanted is None else [*kept, {"key": wanted, "effect": NO_SCHEDULE}]
