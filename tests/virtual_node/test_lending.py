@@ -5,6 +5,7 @@ import json
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod, Secret
 from koordinator.cluster import errors
+from koordinator.virtual_node.offer import LendingPolicy
 from koordinator.virtual_node.pods import PodRules
 from koordinator.virtual_node.translate import Sharing
 from tests.cluster.faulty_cluster import Faults, FaultyCluster
@@ -80,6 +81,17 @@ def test_a_node_is_offered_only_after_it_was_idle_for_ten_minutes() -> None:
             await world.offers("57600m", within_s=1500)
 
             assert world.now_s() - began_s >= 600
+
+    run(scenario)
+
+
+def test_a_node_stays_offered_between_reports_that_are_further_apart_than_it_has_to_be_idle() -> None:
+    async def scenario(world: World) -> None:
+        async with world.lending(policy=LendingPolicy(idle_for_s=10.0)):
+            await world.offers("57600m")
+            for _ in range(6):
+                await world.pass_time(REPORT_S / 3)
+                assert (await world.node()).status.allocatable["cpu"] == "57600m"
 
     run(scenario)
 

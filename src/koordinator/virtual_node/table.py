@@ -143,7 +143,9 @@ class LenderTable:
         """Return the 95th percentile of the milli-cores that others than borrowed pods used of late, (nodes,); NaN
         where nobody reports."""
         size = len(self)
-        recent = self._sampled_s[:size] > now_s - self.policy.idle_for_s
+        # The last report counts until the next one, however short the window.
+        since_s = np.minimum(now_s - self.policy.idle_for_s, self._reported_s[:size] - 1.0)
+        recent = self._sampled_s[:size] > since_s[:, None]
         is_told = self._reported_s[:size] > now_s - self.policy.report_s_max
         return offer.percentile(np.where(recent & is_told[:, None], self._samples[:size], np.nan))
 
