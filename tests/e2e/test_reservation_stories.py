@@ -245,3 +245,54 @@ def test_room_for_one_owner_is_refused_to_others_and_never_overtaken(cluster: Cl
     until_placed(cluster, "vip")
     assert uses(cluster, "vip") == "vip"
     assert not any(node_of(cluster, each["metadata"]["name"]) for each in strangers)
+
+
+def test_the_room_of_a_pod_that_will_leave_is_kept_for_its_successor(cluster: Cluster) -> None:
+    onto = {"preAllocation": True, "allocatePolicy": "Restricted", "allocateOnce": False}
+    apply(cluster, reservation("room", "6", **onto))
+    until_phase(cluster, "room", "Available")
+    cluster.kubectl("delete", "reservation", "room")
+
+    apply(cluster, pod("old", "6", app="room"))
+    until_placed(cluster, "old")
+    apply(cluster, reservation("room", "6", **onto))
+    until_phase(cluster, "room", "Available")
+    assert uses(cluster, "old") == "room"
+    assert "default/old uses it" in explain(cluster, "reservation", "room")
+
+    apply(cluster, pod("stranger", "4"))
+    assert "Insufficient cpu" in until_refused(cluster, "stranger")
+    cluster.kubectl("delete", "pod", "old", "--wait=true")
+    apply(cluster, pod("new", "6", app="room"))
+    until_placed(cluster, "new")
+    assert (uses(cluster, "new"), node_of(cluster, "stranger")) == ("room", "")
+
+
+def test_the_room_of_a_gang_is_kept_together_or_not_at_all(cluster: Cluster) -> None:
+    group = {
+        "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": {"minMember": 2},
+    }
+
+    def for_gang(name: str, cpu: str) -> dict[str, Any]:
+        made = reservation(name, cpu)
+        made["spec"]["template"]["metadata"] = {"labels": {"pod-group.scheduling.sigs.k8s.io": "train"}}
+        return made
+
+    apply(cluster, group, for_gang("a", "6"), for_gang("b", "6"))
+    until(
+        lambda: "1 of 2 members fit" in explain(cluster, "reservation", "a"),
+        30,
+        cluster.process,
+    )
+    assert [phase(cluster, name) in ("", "Pending") for name in "ab"] == [True, True]
+    apply(cluster, pod("stranger", "6"))
+    until_placed(cluster, "stranger")
+    cluster.kubectl("delete", "pod", "stranger", "--wait=true")
+    cluster.kubectl("delete", "reservation", "b")
+    apply(cluster, for_gang("b", "1"))
+    for name in "ab":
+        until_phase(cluster, name, "Available")
+    cluster.kubectl("delete", "podgroup", "train")

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cluster import errors
 from koordinator.scheduler.plugin.capabilities import ApiRequest
 from tests.scheduler.world import World, play, pod
@@ -396,3 +399,19 @@ def test_pods_that_ignore_reservations_take_what_owners_do_not_use() -> None:
         assert used_by(world, "free") == ""
 
     play(story)
+
+
+@pytest.mark.parametrize("gates", ["", "SkipReservationFitsNode=true"])
+def test_the_general_fit_check_can_be_left_to_judge_the_node(gates: str) -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        put_reservation(world, reservation("room", cpu="2"))
+        await world.settle()
+        world.api.put("Pod", owned("big", cpu="5", affinity="{}"))
+        await world.settle()
+        assert node_of(world, "big") == ""
+        world.api.put("Pod", owned("fits", cpu="4", affinity="{}"))
+        await world.settle()
+        assert node_of(world, "fits") == "node-0"
+
+    play(story, gates=FeatureGates.of(Component.SCHEDULER, gates))
