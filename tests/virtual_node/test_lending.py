@@ -292,8 +292,8 @@ def test_the_borrower_hears_of_less_room_before_the_first_pod_is_evicted() -> No
             await world.online("web", "20")
             await world.until(lambda: world.are(told))
 
-            # Twenty cores on each node; of the node that is given back nothing else is offered any more.
-            assert told == ["48800m"]
+            # One pod of twenty cores stays, with 8.8 beside it; nothing is offered of what the other one leaves.
+            assert told == ["28800m"]
 
     run(scenario)
 

@@ -66,7 +66,7 @@ class LenderTable:
         self.lent_milli: dict[str, int] = {}
         """Milli-cores that are lent, by namespace of the borrower."""
         self.on_need: Callable[[], None] = lambda: None
-        """Called when room may have to be given back."""
+        """Called when room may have to be given back, or what is lent has become less."""
         self._lending = lending
         self._selects = selects
         self._group_label = group_label
@@ -256,6 +256,7 @@ class LenderTable:
         if pod is not None:
             self._lent[pod.row] -= pod.request
             self._account(pod, -1)
+            self.on_need()
 
     def claim(self, uid: str, row: int, request: I64) -> None:
         """Keep room (4,) of a node for an online pod without a place, until it has one or ends."""

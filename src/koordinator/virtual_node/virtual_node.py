@@ -121,6 +121,8 @@ class VirtualNodes:
         self._of_borrower = InformerFactory(borrower, self._new_rng())
         self._nodes: dict[str, str] = {}
         """Virtual nodes → the group of each."""
+        self._leaving: dict[str, Victim] = {}
+        """Who has to leave, by uid, until they hold nothing any more."""
         self._wake = asyncio.Event()
         self._accounted_s: float | None = None
 
@@ -215,14 +217,16 @@ class VirtualNodes:
         """One look at the lender: what is offered, told to the borrower first, and who has to leave."""
         self._wake.clear()
         trouble = await self._trouble_of_lender()
-        victims = self._victims()
+        self._leaving |= {victim.pod.uid: victim for victim in self._victims()}
+        for uid in self._leaving.keys() - self.table.lent_pods.keys():
+            del self._leaving[uid]
         try:
             async with asyncio.timeout(PUBLISHED_WITHIN_S):
                 await self._publish(trouble)
         except (errors.ApiError, TimeoutError) as error:
             # The lender's online pods need not wait for the borrower.
             log.warning("offer not told", extra={"error": str(error)})
-        for victim in victims:
+        for victim in tuple(self._leaving.values()):
             await self._evict(victim)
         self._account()
         self.pods.look_again()
@@ -262,9 +266,14 @@ class VirtualNodes:
             await self._tell(name, group, self._offer(room * mine[:, None], mine, trouble))
 
     def _offer(self, room: I64, mine: offer.Mask, trouble: str) -> NodeOffer:
+        """Return what a virtual node has: pods that leave count no more, as their successors must not be promised the
+        same room."""
         hole = offer.largest_hole(room)
         nothing = np.zeros(len(offer.RESOURCES), np.int64)
         lent = self.table.lent * mine[:, None]
+        for victim in self._leaving.values():
+            if (held := self.table.lent_pods.get(victim.pod.uid)) is not None and mine[held.row]:
+                lent[held.row] -= held.request
         amounts = offer.offered(nothing[None] if trouble else room, lent)
         return NodeOffer(amounts, nothing if trouble or hole == offer.NOWHERE else room[hole], trouble)
 
