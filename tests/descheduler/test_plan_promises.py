@@ -218,6 +218,18 @@ def test_a_plan_after_the_plan_moves_nobody_back(world: World) -> None:
 
 
 @settings(max_examples=100, deadline=None)
+@given(worlds(), st.integers(0, 3))
+def test_a_bounded_plan_is_the_beginning_of_the_whole_one(world: World, most: int) -> None:
+    whole = world.plan().moves
+    some = plans.find(world.nodes, world.pods, world.left, world.place, most).moves
+
+    assert some == whole[: len(some)]
+    assert len(some) >= min(most, len(whole))
+    cooled = list(dict.fromkeys(move.cools for move in some))
+    assert sum(move.cools in cooled[:-1] for move in some) < max(most, 1)
+
+
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=2, max_size=6).filter(lambda own: sum(own) > LIMIT))
 def test_one_move_is_made_where_one_is_enough(own: list[int]) -> None:
     usage: list[list[Any]] = [[(amount, 0, number, 0) for number, amount in enumerate(own)], []]

@@ -113,10 +113,13 @@ def hot_rows(nodes: PlanNodes, used: I64) -> list[int]:
     return sorted(hot.tolist(), key=lambda row: (-heat[row], nodes.names[row]))
 
 
-def find(nodes: PlanNodes, pods: PlanPods, left: Mapping[str, int], place: Place) -> Plan:
+def find(
+    nodes: PlanNodes, pods: PlanPods, left: Mapping[str, int], place: Place, most: int | None = None
+) -> Plan:
     """Return the plan over arrays of (nodes, resources) and (pods, resources).
 
-    `left` is how many pods may move by limit; limits that it does not name do not exist.
+    `left` is how many pods may move by limit; limits that it does not name do not exist. After `most` moves no other
+    node is begun; None: all are.
     """
     assert nodes.used.shape == nodes.limit.shape, (nodes.used.shape, nodes.limit.shape)
     assert pods.leaves.shape == pods.arrives.shape == (len(pods.keys), nodes.used.shape[1])
@@ -126,6 +129,8 @@ def find(nodes: PlanNodes, pods: PlanPods, left: Mapping[str, int], place: Place
         stuck: list[Stuck] = []
         count = len(draft.moves)
         for row in waiting:
+            if most is not None and len(draft.moves) >= most:
+                return Plan(tuple(draft.moves), draft.used, tuple(stuck))
             if (found := draft.cool(row)) is not None:
                 stuck.append(found)
         # Nodes that were cooled may have taken heat from others in swaps, or made room by it.

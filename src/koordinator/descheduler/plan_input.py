@@ -70,8 +70,10 @@ def gather(
     *,
     sources: Container[str] | None = None,
     also: Collection[str] = (),
+    most: int | None = None,
 ) -> PlanInput:
-    """Return the arrays, with the pods of hot nodes, of those that have most room for swaps, and of the nodes `also`.
+    """Return the arrays, with the pods of the hottest nodes (`most`, None: all that are hot), of those that have most
+    room for swaps, and of the nodes `also`.
 
     `found` are the pools, see `classified`; `sources` the nodes that are cooled, None: all. Nodes without fresh
     measurements are neither sources nor targets, as they are in no pool.
@@ -96,7 +98,7 @@ def gather(
     takes = np.array([not load.node.spec.unschedulable for load in loads.values()], np.bool_)
     gives = np.array([sources is None or name in sources for name in loads], np.bool_)
     nodes = PlanNodes(tuple(loads), used, limit, gives, takes, is_in)
-    interesting = _rows_of_interest(nodes, [index[name] for name in also if name in index])
+    interesting = _rows_of_interest(nodes, [index[name] for name in also if name in index], most)
     return _with_pods(seen, list(loads.values()), interesting, nodes, resources, rules)
 
 
@@ -159,9 +161,9 @@ def _requested(pod: Pod, resources: Iterable[str]) -> list[int]:
 # Pods
 
 
-def _rows_of_interest(nodes: PlanNodes, also: Iterable[int]) -> list[int]:
+def _rows_of_interest(nodes: PlanNodes, also: Iterable[int], most: int | None) -> list[int]:
     """Return rows whose pods may move: hot ones first, then by resource those that have most room."""
-    hot = plan.hot_rows(nodes, nodes.used)
+    hot = [row for row in plan.hot_rows(nodes, nodes.used) if nodes.gives[row]][:most]
     found = dict.fromkeys([*hot, *also])
     if hot:
         part = nodes.used / np.maximum(nodes.limit, 1)

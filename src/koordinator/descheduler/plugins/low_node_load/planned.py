@@ -85,11 +85,11 @@ async def planned(
     seen: Observation, pools: Sequence[Classified], sources: set[str], rules: PlanRules, prove: Prove
 ) -> PlanOutcome:
     """Return moves that cool the `sources`, each of which the scheduler accepts. Raises: ProofError."""
-    given = gather(seen, pools, rules, sources=sources)
+    given = gather(seen, pools, rules, sources=sources, most=MOVES_MAX)
     refused: Refused = {}
     for rounds in range(1, ROUNDS_MAX + 1):
         guess = _Guess(given, seen, refused)
-        found = plan.find(given.nodes, given.pods, given.left, guess.place)
+        found = plan.find(given.nodes, given.pods, given.left, guess.place, MOVES_MAX)
         moves = _whole_nodes(found.moves, MOVES_MAX)
         new = await _refusals(given, moves, prove) if moves else {}
         if not new:
