@@ -135,7 +135,7 @@ def node_body(number: int) -> Json:
 
 def pod_body(number: int, nodes: int) -> Json:
     """A pod as a Deployment makes them; those of a workload are on different nodes."""
-    workload = number // PODS_PER_WORKLOAD
+    workload, since = number // PODS_PER_WORKLOAD, clocks.rfc3339(NOW_S - number)
     app, namespace = f"app-{workload}", f"team-{workload % 50}"
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{app}-5d8f7c9b6d", "controller": True}
     resources = {"requests": {"cpu": "1500m", "memory": "6Gi"}, "limits": {"cpu": "4", "memory": "8Gi"}}
@@ -151,6 +151,7 @@ def pod_body(number: int, nodes: int) -> Json:
         "restartCount": 0,
         "image": container["image"],
         "imageID": "sha256:0",
+        "containerID": f"containerd://{number:064d}",
     }
     return {
         "metadata": {
@@ -158,7 +159,7 @@ def pod_body(number: int, nodes: int) -> Json:
             "namespace": namespace,
             "uid": f"8a0f2e6c-0000-4000-8000-{number:012d}",
             "resourceVersion": str(number),
-            "creationTimestamp": NOW,
+            "creationTimestamp": since,
             "labels": {"app": app, "pod-template-hash": "5d8f7c9b6d"},
             "annotations": {"prometheus.io/scrape": "true"},
             "ownerReferences": [owner | {"uid": f"uid-rs-{workload}"}],
@@ -176,11 +177,12 @@ def pod_body(number: int, nodes: int) -> Json:
         "status": {
             "phase": "Running",
             "qosClass": "Burstable",
-            "startTime": NOW,
+            "startTime": since,
             "conditions": [
-                {"type": kind, "status": "True"} for kind in ("PodScheduled", "Initialized", "Ready")
+                {"type": kind, "status": "True", "lastTransitionTime": since}
+                for kind in ("PodScheduled", "Initialized", "Ready")
             ],
-            "containerStatuses": [{**state, "state": {"running": {"startedAt": NOW}}}],
+            "containerStatuses": [{**state, "state": {"running": {"startedAt": since}}}],
         },
     }
 

@@ -8,14 +8,23 @@ import asyncio
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from koordinator.api import labels, normalization
 from koordinator.api.apps import Deployment, ReplicaSet, ReplicationController, StatefulSet
-from koordinator.api.core import Container, Node, Pod, PodSpec, PodStatus, ResourceRequirements
+from koordinator.api.core import (
+    Container,
+    ContainerStateRunning,
+    ContainerStatus,
+    Node,
+    Pod,
+    PodSpec,
+    PodStatus,
+    ResourceRequirements,
+)
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.label_selector import Labels
@@ -36,7 +45,12 @@ OPEN = "open"
 SHARED_SPECS_MAX = 8_192
 """Specs of workloads that are kept to be shared; more workloads than that share less."""
 
+SHARED_PARTS_MAX = 65_536
+"""Labels, owners, conditions and the like that are kept to be shared."""
+T = TypeVar("T")
+
 _META, _SPEC, _STATUS = ObjectMeta(), PodSpec(), PodStatus()
+_RUNNING = ContainerStateRunning()
 _CONTAINER, _REQUIREMENTS = Container(), ResourceRequirements()
 
 
@@ -157,6 +171,7 @@ class PodShrinker:
     def __init__(self, normalize: Callable[[Pod], Pod] | None) -> None:
         self._normalize = normalize
         self._specs: dict[bytes, PodSpec] = {}
+        self._parts: dict[bytes, Any] = {}
 
     def __call__(self, whole: Pod) -> Pod:
         if self._normalize is not None:
@@ -172,25 +187,41 @@ class PodShrinker:
                 resource_version=meta.resource_version,
                 creation_timestamp=meta.creation_timestamp,
                 deletion_timestamp=meta.deletion_timestamp,
-                labels={key: sys.intern(text) for key, text in meta.labels.items()},
-                annotations=_without_last_applied(meta.annotations),
-                owner_references=meta.owner_references,
+                labels=self._shared(meta.labels),
+                annotations=self._shared(_without_last_applied(meta.annotations)),
+                owner_references=self._shared(meta.owner_references),
             ),
             spec=self._spec(whole.spec),
             status=replace(
                 _STATUS,
                 phase=sys.intern(status.phase),
-                conditions=[
-                    one for one in status.conditions if one.type in _CONDITIONS or one.status != "True"
-                ],
+                conditions=self._shared(
+                    [one for one in status.conditions if one.type in _CONDITIONS or one.status != "True"]
+                ),
                 reason=status.reason,
                 qos_class=sys.intern(status.qos_class),
                 start_time=status.start_time,
-                container_statuses=status.container_statuses,
-                init_container_statuses=status.init_container_statuses,
-                ephemeral_container_statuses=status.ephemeral_container_statuses,
+                container_statuses=self._shared(
+                    [_container_status(one) for one in status.container_statuses]
+                ),
+                init_container_statuses=self._shared(
+                    [_container_status(one) for one in status.init_container_statuses]
+                ),
+                ephemeral_container_statuses=self._shared(
+                    [_container_status(one) for one in status.ephemeral_container_statuses]
+                ),
             ),
         )
+
+    def _shared(self, part: T) -> T:
+        """Return an equal part of a pod that is cached already; pods of one workload have most of them in common."""
+        key = msgspec.json.encode((type(part).__name__, part))
+        known: T = (
+            self._parts.setdefault(key, part)
+            if len(self._parts) < SHARED_PARTS_MAX
+            else self._parts.get(key, part)
+        )
+        return known
 
     def _spec(self, spec: PodSpec) -> PodSpec:
         """Return the spec with the lists and maps of an equal one that is cached already."""
@@ -230,6 +261,14 @@ def _container(whole: Container) -> Container:
         resources=replace(_REQUIREMENTS, requests=resources.requests, limits=resources.limits),
         restart_policy=whole.restart_policy,
     )
+
+
+def _container_status(whole: ContainerStatus) -> ContainerStatus:
+    """Return the status without what differs between equal pods: identifiers and when it started."""
+    state = whole.state
+    if state.running is not None:
+        state = replace(state, running=_RUNNING)
+    return replace(whole, container_id="", image="", image_id="", state=state)
 
 
 def _without_last_applied(annotations: dict[str, str]) -> dict[str, str]:

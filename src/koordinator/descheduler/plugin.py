@@ -91,7 +91,7 @@ class EvictOrder(msgspec.Struct, frozen=True):
     pod: Pod
     plugin: str
     reason: str
-    target: str
+    target: str = ""
 
 
 class Plugin:

@@ -116,7 +116,7 @@ class Migration:
             return "no cycle has begun yet"
         return self.gates.admission(pod, world)
 
-    async def create(self, pod: Pod, trigger: str, reason: str, target: str) -> str:
+    async def create(self, pod: Pod, trigger: str, reason: str, target: str = "") -> str:
         """Create a job for the pod, its successor on `target` (empty: anywhere); why not, empty when it was created."""
         if why := self.refusal(pod):
             return why
