@@ -35,7 +35,7 @@ def holdings(cluster: Bench) -> list[dict[str, Any]]:
     [profile] = cluster.engine.profiles.values()
     plugin = next(each for each in profile.plugins if isinstance(each, NodeNUMAResource))
     rows = cluster.engine.table.rows.tolist()
-    assert not plugin.books._aside and not plugin.books._reserved
+    assert not plugin.books._aside and not plugin.books._chosen
     return [dict(plugin.books.at(row).node_allocation.holdings) for row in rows]
 
 
