@@ -129,14 +129,16 @@ def preemption(node_count: int) -> None:
             "spec": {"selector": {"matchLabels": {"app": f"app-{number}"}}},
             "status": {"disruptionsAllowed": 1},
         }
-        plugin.budgets.set(from_builtins(body, PodDisruptionBudget))
+        plugin.preemptor.budgets.set(from_builtins(body, PodDisruptionBudget))
     pod = cluster.info(pod_body("preemptor", 4_000, priority=100))
     view = View(cluster.profile, cluster.table, cluster.engine.nominations, pod)
     asked = CycleDiagnosis(view, cluster.profile, Evaluation(cluster.profile, cluster.table, pod), {})
     rows = cluster.table.rows
-    attempt_ms = best_ms(lambda: plugin.dry_run(pod, rows, asked).best)
-    found = len(plugin.dry_run(pod, rows, asked).options)
-    tried_ms = best_ms(lambda: [plugin.try_row(pod, row, asked) for row in rows[:TRIED_NODES].tolist()], 2)
+    attempt_ms = best_ms(lambda: plugin.preemptor.dry_run(pod, rows, asked).best)
+    found = len(plugin.preemptor.dry_run(pod, rows, asked).options)
+    tried_ms = best_ms(
+        lambda: [plugin.preemptor.try_row(pod, row, asked) for row in rows[:TRIED_NODES].tolist()], 2
+    )
     peer_ms = tried_ms / TRIED_NODES * found
     print(
         f"preemption, {node_count:,} full nodes with {PODS_PER_NODE} pods each: {attempt_ms:.0f} ms for "
