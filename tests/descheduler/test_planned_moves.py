@@ -8,7 +8,7 @@ import pytest
 from koordinator import clock as clocks
 from koordinator.api.core import Pod
 from koordinator.api.node_metric import NodeMetric
-from koordinator.descheduler import configuration
+from koordinator.descheduler import configuration, explain
 from koordinator.descheduler.configuration import DeschedulerConfigError
 from koordinator.descheduler.migration.reservation_template import target_of
 from koordinator.descheduler.plugins.built_in import installed_plugins
@@ -110,8 +110,8 @@ def test_where_the_scheduler_takes_nothing_nobody_is_evicted() -> None:
         await hot(world)
         async with world.descheduling(rules(), prove=scheduler([], lambda _: "no quota")) as running:
             assert not await world.jobs()
-            [pool] = running.runner.results["koord-descheduler", "LowNodeLoad"]  # type: ignore[misc]
-            assert pool.stuck == {"n0": "no quota"}
+            [told] = explain.of_node(running, "n0")["pools"]
+            assert told["why"] == "a plan does not cool it: no quota"
 
     run(scenario)
 

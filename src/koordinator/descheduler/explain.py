@@ -121,6 +121,8 @@ def _of_pool(report: PoolReport, found: Classified, name: str) -> dict[str, Any]
             "class": "left out",
             "why": "it has no fresh NodeMetric, so it is neither source nor target",
         }
+    if name in report.stuck:
+        body["why"] = f"a plan does not cool it: {report.stuck[name]}"
     names = found.filled.names
     shown = {
         resource: {
