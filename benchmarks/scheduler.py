@@ -245,7 +245,8 @@ def _walk(engine: Engine, profile: Profile, pod: PodInfo) -> None:
         rows = np.array([row], np.intp)
         if all(plugin.filter(states[plugin.name], rows)[0] == 0 for plugin in profile.filters):
             for plugin, _ in profile.scorers:
-                plugin.score(states[plugin.name], rows)
+                if plugin.scores(state := states[plugin.name]):
+                    plugin.score(state, rows)
 
 
 def full_scan() -> None:
