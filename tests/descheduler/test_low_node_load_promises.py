@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.descheduler import config
 from koordinator.descheduler.actions import EvictAction
@@ -105,6 +107,18 @@ def test_a_cordoned_node_is_never_a_target(usage: Usage, cordoned: set[str]) -> 
     assert found is not None
     for cls in (NodeClass.LOW, NodeClass.PROD_LOW, NodeClass.BOTH_LOW):
         assert cordoned.isdisjoint(found.names(cls))
+
+
+@pytest.mark.parametrize("phase", ["to-batch", "to-online"])
+def test_a_node_that_changes_the_side_of_its_tidal_pool_is_neither_source_nor_target(phase: str) -> None:
+    seen = observe({"hot": [4000, 3000], "cold": [100], "turning": [4000, 4000], "emptied": []})
+    for one in seen.nodes:
+        if one.metadata.name in ("turning", "emptied"):
+            one.metadata.labels[labels.TIDAL_PHASE] = phase
+    report = first_pool(seen, ARGS)
+    assert report.found is not None
+    assert [load.name for load in report.found.loads] == ["hot", "cold"]
+    assert {eviction.pod.spec.node_name for eviction in report.evicted} == {"hot"}
 
 
 def test_a_malformed_metric_leaves_out_its_node_only() -> None:

@@ -246,7 +246,13 @@ TIDAL_BATCH_PHASE_TAINT = "tidal.scheduling.koordinator.sh/batch-phase"
 TIDAL_ONLINE_PHASE_TAINT = "tidal.scheduling.koordinator.sh/online-phase"
 TIDAL_RETURN_AT = "tidal.scheduling.koordinator.sh/return-at"  # annotation of batch pods
 TIDAL_DELETION_COST = "tidal.scheduling.koordinator.sh/deletion-cost"  # on pods: that their cost is ours
+TIDAL_KEPT_BY = (
+    "tidal.scheduling.koordinator.sh/scale-down-disabled-by"  # who set the autoscaler's annotation: the pool
+)
 TIDAL_FINALIZER = "tidal.scheduling.koordinator.sh/cleanup"
+
+# --- Other projects' annotations of nodes ---
+SCALE_DOWN_DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 
 # --- Other objects (6.13) ---
 NAMESPACE_CONTROL_PLANE = "control-plane"  # label of namespaces whose pods skip the pod webhooks

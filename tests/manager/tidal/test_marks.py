@@ -38,12 +38,13 @@ def patched(body: dict[str, Any], wanted: NodeMarks | None) -> dict[str, Any]:
     return after
 
 
-@given(first=marks, second=st.none() | marks)
+@given(first=marks, second=st.none() | marks, theirs=st.sampled_from([None, "true", "false"]))
 def test_a_node_says_what_is_wanted_and_keeps_what_others_say(
-    first: NodeMarks, second: NodeMarks | None
+    first: NodeMarks, second: NodeMarks | None, theirs: str | None
 ) -> None:
+    notes = {"a": "b"} | ({labels.SCALE_DOWN_DISABLED: theirs} if theirs else {})
     body = {
-        "metadata": {"name": "n", "uid": "u", "labels": {"pool": "web"}, "annotations": {"a": "b"}},
+        "metadata": {"name": "n", "uid": "u", "labels": {"pool": "web"}, "annotations": notes},
         "spec": {"taints": list(OTHERS)},
     }
 
@@ -54,6 +55,9 @@ def test_a_node_says_what_is_wanted_and_keeps_what_others_say(
     assert node_marks.patch(node, second) is None, "what is said already is not written again"
     if second is None:
         assert after == body
+    is_lent = second is not None and second.phase in (TidalPhase.TO_BATCH, TidalPhase.BATCH)
+    said = after["metadata"]["annotations"].get(labels.SCALE_DOWN_DISABLED)
+    assert said == (theirs or ("true" if is_lent else None)), "the cluster autoscaler keeps lent nodes"
     ours = [taint["key"] for taint in after["spec"]["taints"] if taint["key"] in TAINTS]
     assert len(ours) == (second is not None and second.phase is not TidalPhase.ONLINE)
     assert after["spec"]["taints"][0] == OTHERS[0]

@@ -3,6 +3,7 @@
 A node's phase is what its label says; every change of it is one patch with all marks, for the version that was seen.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ _TAINT_OF = {
     TidalPhase.BATCH: labels.TIDAL_BATCH_PHASE_TAINT,
     TidalPhase.TO_ONLINE: labels.TIDAL_ONLINE_PHASE_TAINT,
 }
+_LENT = (TidalPhase.TO_BATCH, TidalPhase.BATCH)
 _PHASES = {phase.value: phase for phase in TidalPhase}
 _SIDES = {side.value: side for side in Side}
 
@@ -67,7 +69,7 @@ def patch(node: Node, wanted: NodeMarks | None) -> dict[str, Any] | None:
     }
     changed_notes = {
         key: wanted_notes.get(key) for key in _ANNOTATIONS if wanted_notes.get(key) != seen_notes.get(key)
-    }
+    } | _autoscaler_notes(seen_notes, wanted)
     taints = _with_taint(node.spec.taints, _TAINT_OF.get(wanted.phase) if wanted is not None else None)
     if not (changed_labels or changed_notes) and taints is None:
         return None
@@ -92,6 +94,16 @@ def _texts(wanted: NodeMarks | None) -> tuple[dict[str, str], dict[str, str]]:
     if wanted.blocked_until_s:
         notes[labels.TIDAL_BLOCKED_UNTIL] = clock.rfc3339(wanted.blocked_until_s)
     return said, notes
+
+
+def _autoscaler_notes(seen: Mapping[str, str], wanted: NodeMarks | None) -> dict[str, str | None]:
+    """Return the changes that keep the cluster autoscaler from removing a lent node, which looks unused to it. A text
+    that somebody else has set stays."""
+    is_ours = labels.TIDAL_KEPT_BY in seen
+    if wanted is not None and wanted.phase in _LENT:
+        is_free = not is_ours and labels.SCALE_DOWN_DISABLED not in seen
+        return {labels.SCALE_DOWN_DISABLED: "true", labels.TIDAL_KEPT_BY: wanted.pool} if is_free else {}
+    return {labels.SCALE_DOWN_DISABLED: None, labels.TIDAL_KEPT_BY: None} if is_ours else {}
 
 
 def _with_taint(seen: list[Taint], wanted: str | None) -> list[dict[str, Any]] | None:

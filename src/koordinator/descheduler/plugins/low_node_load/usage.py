@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator import clock
-from koordinator.api import priority, quantity, resources
+from koordinator.api import labels, priority, quantity, resources
 from koordinator.api.annotations.node import RAW_ALLOCATABLE
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError
@@ -85,10 +85,13 @@ def loads(
 ) -> list[NodeUtilization]:
     """Return the nodes that have a fresh NodeMetric, with their usage of the resources `names`.
 
-    A node whose NodeMetric cannot be read is left out, as one without.
+    A node whose NodeMetric cannot be read is left out, as one without; so is one that changes the side of its tidal
+    pool: its pods leave already.
     """
     found = []
     for node in nodes:
+        if node.metadata.labels.get(labels.TIDAL_PHASE, "").startswith("to-"):
+            continue
         name = node.metadata.name
         metric = metrics.get(name)
         try:
