@@ -9,7 +9,7 @@ import pytest
 
 from koordinator.host import cri
 from koordinator.host.cgroup_layout import ContainerID, Runtime
-from koordinator.host.cri import ContainerRuntimes, stop_request
+from koordinator.host.cri import ContainerRuntimes
 from koordinator.host.files import Files, HostRoots
 
 grpc = pytest.importorskip("grpc")
@@ -64,12 +64,6 @@ async def runtime(tmp_path: Path) -> AsyncIterator[FakeRuntime]:
 
 def runtimes(root: Path, endpoints: dict[Runtime, str] | None = None) -> ContainerRuntimes:
     return ContainerRuntimes(Files(0), HostRoots.below(str(root)), endpoints or {})
-
-
-def test_a_request_is_what_protocol_buffers_say() -> None:
-    assert stop_request("abc", 0) == b"\x0a\x03abc"
-    assert stop_request("abc", 300) == b"\x0a\x03abc\x10\xac\x02"
-    assert stop_request("x" * 200, 1)[:3] == b"\x0a\xc8\x01"
 
 
 async def test_a_container_is_stopped_at_once(tmp_path: Path, runtime: FakeRuntime) -> None:

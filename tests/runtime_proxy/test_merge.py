@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordinator.host.cri_messages import LinuxContainerResources
 from koordinator.runtime_proxy import dispatch, docker, merge
 from koordinator.runtime_proxy.dispatch import Checkpoint, FailurePolicy
-from koordinator.runtime_proxy.merge import LinuxContainerResources
 
 numbers = st.sampled_from([-1, 0, 1, 1000, 1001])
 texts = st.sampled_from(["", "0", "0-3"])

@@ -1,7 +1,6 @@
 """Stopping containers through the runtime's own socket (CRI), for when the API server is not to be asked.
 
-The two messages that are needed are written by hand; gRPC itself is loaded when the first container is stopped, since
-it costs 17 MB. Source: behaviour/koordlet-act 3.1 and 5.5.
+gRPC is loaded when the first container is stopped, since it costs 17 MB. Source: behaviour/koordlet-act 3.1 and 5.5.
 """
 
 import asyncio
@@ -9,16 +8,16 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from koordinator.host import messages
 from koordinator.host.cgroup_layout import ContainerID, Runtime
+from koordinator.host.cri_messages import RUNTIME_SERVICE, StopContainerRequest
 from koordinator.host.files import Files, HostRoots
 
 CALL_S_MAX = 10.0
 """A runtime that hangs must not hold up the loop; killing takes it milliseconds."""
-SERVICES = ("runtime.v1.RuntimeService", "runtime.v1alpha2.RuntimeService")
+SERVICES = (RUNTIME_SERVICE, "runtime.v1alpha2.RuntimeService")
 """Newest first; containerd before 1.6 knows only the second."""
 _GRPC, _AIO = "grpc", "grpc.aio"
-_VARINT_LIMIT = 0x80
-_CONTAINER_ID_TAG, _TIMEOUT_TAG = 0x0A, 0x10  # field 1 as bytes, field 2 as a number
 
 _SOCKETS = {
     Runtime.CONTAINERD: ("containerd/containerd.sock",),
@@ -27,13 +26,6 @@ _SOCKETS = {
     Runtime.POUCH: ("pouchcri.sock",),
 }
 """Below /var/run and /run."""
-
-
-def stop_request(container_id: str, grace_s: int) -> bytes:
-    """`StopContainerRequest`; a grace of 0 kills at once."""
-    raw = container_id.encode()
-    message = bytes([_CONTAINER_ID_TAG]) + _varint(len(raw)) + raw
-    return message + bytes([_TIMEOUT_TAG]) + _varint(grace_s) if grace_s > 0 else message
 
 
 class ContainerRuntimes:
@@ -69,7 +61,7 @@ class ContainerRuntimes:
         if problem:
             return problem
         path, grpc = self.socket(container.runtime), importlib.import_module(_GRPC)
-        request = stop_request(container.id, grace_s)
+        request = messages.encode(StopContainerRequest(container.id, grace_s))
         try:
             async with (
                 asyncio.timeout(CALL_S_MAX + grace_s),
@@ -95,11 +87,3 @@ async def _call(grpc: Any, channel: Any, request: bytes) -> str:
             return ""
     return problem
 
-
-def _varint(number: int) -> bytes:
-    """Return a number in groups of seven bits, the lowest first."""
-    groups = []
-    while number >= _VARINT_LIMIT:
-        groups.append(number % _VARINT_LIMIT | _VARINT_LIMIT)
-        number //= _VARINT_LIMIT
-    return bytes([*groups, number])

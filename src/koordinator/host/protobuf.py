@@ -56,6 +56,14 @@ def text(content: bytes) -> str:
         raise ContentError("protobuf", f"no text: {error}") from error
 
 
+def numbers(content: bytes) -> Iterator[int]:
+    """Yield the numbers of a packed field, or the one of a plain field. Raises: ContentError."""
+    at = 0
+    while at < len(content):
+        number, at = _varint_at(content, at)
+        yield number
+
+
 def field(number: int, content: bytes | str) -> bytes:
     """Return a field of bytes, text or a message."""
     raw = content.encode() if isinstance(content, str) else content
@@ -73,6 +81,8 @@ def varint(number: int) -> bytes:
 
 def _varint_at(message: bytes, at: int) -> tuple[int, int]:
     """Return the number that begins there, and where it ends."""
+    if at < len(message) and (first := message[at]) < _MORE:  # nearly all tags and lengths
+        return first, at + 1
     number = 0
     for index, byte in enumerate(message[at : at + _VARINT_BYTES_MAX]):
         number |= (byte & ~_MORE) << _GROUP_BITS * index

@@ -8,30 +8,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from koordinator.host.cri_messages import LinuxContainerResources
+
 OOM_SCORE_ADJ_MAX = 1000
 """The kernel accepts −1000 to 1000 (proc(5), oom_score_adj)."""
-
-
-class HugepageLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The limit of one page size, such as `2MB`, in bytes."""
-
-    page_size: str = ""
-    limit: int = 0
-
-
-class LinuxContainerResources(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """LinuxContainerResources of the hook contract; periods and quotas in µs, a quota of −1 is no limit."""
-
-    cpu_period: int = 0
-    cpu_quota: int = 0
-    cpu_shares: int = 0
-    memory_limit_in_bytes: int = 0
-    oom_score_adj: int = 0
-    cpuset_cpus: str = ""
-    cpuset_mems: str = ""
-    hugepage_limits: tuple[HugepageLimit, ...] = ()
-    unified: dict[str, str] = {}
-    memory_swap_limit_in_bytes: int = 0
 
 
 def with_answer(

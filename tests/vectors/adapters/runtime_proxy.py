@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from koordinator.api.decode import from_builtins
+from koordinator.host.cri_messages import LinuxContainerResources
 from koordinator.runtime_proxy import dispatch, docker, merge
-from koordinator.runtime_proxy.merge import LinuxContainerResources
 from tests.vectors.compare import subset
 
 Case = dict[str, Any]

@@ -1,0 +1,260 @@
+"""The part of the Container Runtime Interface that is read or changed here; all else survives as unknown fields.
+
+Source: k8s.io/cri-api, `runtime.v1`. Durations in seconds, CPU periods and quotas in µs, timestamps in ns.
+"""
+
+import enum
+from typing import Annotated
+
+from koordinator.host.messages import At, Message
+
+RUNTIME_SERVICE = "runtime.v1.RuntimeService"
+IMAGE_SERVICE = "runtime.v1.ImageService"
+
+
+class HugepageLimit(Message, frozen=True):
+    """The limit of one page size, such as `2MB`, in bytes."""
+
+    page_size: Annotated[str, At(1)] = ""
+    limit: Annotated[int, At(2)] = 0
+
+
+class LinuxContainerResources(Message, frozen=True):
+    """Resources of a container; a quota of −1 is no limit. The hook contract has the same message."""
+
+    cpu_period: Annotated[int, At(1)] = 0
+    cpu_quota: Annotated[int, At(2)] = 0
+    cpu_shares: Annotated[int, At(3)] = 0
+    memory_limit_in_bytes: Annotated[int, At(4)] = 0
+    oom_score_adj: Annotated[int, At(5)] = 0
+    cpuset_cpus: Annotated[str, At(6)] = ""
+    cpuset_mems: Annotated[str, At(7)] = ""
+    hugepage_limits: Annotated[tuple[HugepageLimit, ...], At(8)] = ()
+    unified: Annotated[dict[str, str], At(9)] = {}
+    memory_swap_limit_in_bytes: Annotated[int, At(10)] = 0
+
+
+class PodSandboxMetadata(Message, frozen=True):
+    """The pod of a sandbox."""
+
+    name: Annotated[str, At(1)] = ""
+    uid: Annotated[str, At(2)] = ""
+    namespace: Annotated[str, At(3)] = ""
+    attempt: Annotated[int, At(4)] = 0
+
+
+class LinuxPodSandboxConfig(Message, frozen=True):
+    """A sandbox on Linux."""
+
+    cgroup_parent: Annotated[str, At(1)] = ""
+    overhead: Annotated[LinuxContainerResources | None, At(4)] = None
+    resources: Annotated[LinuxContainerResources | None, At(5)] = None
+
+
+class PodSandboxConfig(Message, frozen=True):
+    """The wanted sandbox."""
+
+    metadata: Annotated[PodSandboxMetadata | None, At(1)] = None
+    log_directory: Annotated[str, At(3)] = ""
+    labels: Annotated[dict[str, str], At(6)] = {}
+    annotations: Annotated[dict[str, str], At(7)] = {}
+    linux: Annotated[LinuxPodSandboxConfig | None, At(8)] = None
+
+
+class RunPodSandboxRequest(Message, frozen=True):
+    """Make and start a sandbox."""
+
+    config: Annotated[PodSandboxConfig | None, At(1)] = None
+    runtime_handler: Annotated[str, At(2)] = ""
+
+
+class RunPodSandboxResponse(Message, frozen=True):
+    """The sandbox that was made."""
+
+    pod_sandbox_id: Annotated[str, At(1)] = ""
+
+
+class PodSandboxRequest(Message, frozen=True):
+    """StopPodSandbox and RemovePodSandbox."""
+
+    pod_sandbox_id: Annotated[str, At(1)] = ""
+
+
+class PodSandboxStatusRequest(Message, frozen=True):
+    """Ask for one sandbox; `verbose` adds what the runtime keeps of its configuration."""
+
+    pod_sandbox_id: Annotated[str, At(1)] = ""
+    verbose: Annotated[bool, At(2)] = False
+
+
+class PodSandboxState(enum.IntEnum):
+    """The state of a sandbox."""
+
+    READY = 0
+    NOT_READY = 1
+
+
+class PodSandboxStatus(Message, frozen=True):
+    """A sandbox as it is."""
+
+    id: Annotated[str, At(1)] = ""
+    metadata: Annotated[PodSandboxMetadata | None, At(2)] = None
+    state: Annotated[int, At(3)] = 0
+    created_at: Annotated[int, At(4)] = 0
+    labels: Annotated[dict[str, str], At(7)] = {}
+    annotations: Annotated[dict[str, str], At(8)] = {}
+    runtime_handler: Annotated[str, At(9)] = ""
+
+
+class PodSandboxStatusResponse(Message, frozen=True):
+    """The answer; `info` is JSON by name, for people and for us where nothing else tells."""
+
+    status: Annotated[PodSandboxStatus | None, At(1)] = None
+    info: Annotated[dict[str, str], At(2)] = {}
+
+
+class PodSandbox(Message, frozen=True):
+    """A sandbox in a list."""
+
+    id: Annotated[str, At(1)] = ""
+    metadata: Annotated[PodSandboxMetadata | None, At(2)] = None
+    state: Annotated[int, At(3)] = 0
+    created_at: Annotated[int, At(4)] = 0
+    labels: Annotated[dict[str, str], At(5)] = {}
+    annotations: Annotated[dict[str, str], At(6)] = {}
+    runtime_handler: Annotated[str, At(7)] = ""
+
+
+class ListPodSandboxResponse(Message, frozen=True):
+    """All sandboxes."""
+
+    items: Annotated[tuple[PodSandbox, ...], At(1)] = ()
+
+
+class ContainerMetadata(Message, frozen=True):
+    """A container's name, and how often it was started before."""
+
+    name: Annotated[str, At(1)] = ""
+    attempt: Annotated[int, At(2)] = 0
+
+
+class ImageSpec(Message, frozen=True):
+    """An image."""
+
+    image: Annotated[str, At(1)] = ""
+
+
+class KeyValue(Message, frozen=True):
+    """A variable of the environment."""
+
+    key: Annotated[str, At(1)] = ""
+    value: Annotated[str, At(2)] = ""
+
+
+class LinuxContainerConfig(Message, frozen=True):
+    """A container on Linux."""
+
+    resources: Annotated[LinuxContainerResources | None, At(1)] = None
+
+
+class ContainerConfig(Message, frozen=True):
+    """The wanted container."""
+
+    metadata: Annotated[ContainerMetadata | None, At(1)] = None
+    image: Annotated[ImageSpec | None, At(2)] = None
+    command: Annotated[tuple[str, ...], At(3)] = ()
+    args: Annotated[tuple[str, ...], At(4)] = ()
+    working_dir: Annotated[str, At(5)] = ""
+    envs: Annotated[tuple[KeyValue, ...], At(6)] = ()
+    labels: Annotated[dict[str, str], At(9)] = {}
+    annotations: Annotated[dict[str, str], At(10)] = {}
+    log_path: Annotated[str, At(11)] = ""
+    linux: Annotated[LinuxContainerConfig | None, At(15)] = None
+
+
+class CreateContainerRequest(Message, frozen=True):
+    """Make a container in a sandbox."""
+
+    pod_sandbox_id: Annotated[str, At(1)] = ""
+    config: Annotated[ContainerConfig | None, At(2)] = None
+    sandbox_config: Annotated[PodSandboxConfig | None, At(3)] = None
+
+
+class ContainerIDMessage(Message, frozen=True):
+    """CreateContainer's answer, StartContainer and RemoveContainer: a container by its id."""
+
+    container_id: Annotated[str, At(1)] = ""
+
+
+class StopContainerRequest(Message, frozen=True):
+    """Stop a container, killing it after `timeout`; 0 kills at once."""
+
+    container_id: Annotated[str, At(1)] = ""
+    timeout: Annotated[int, At(2)] = 0
+
+
+class UpdateContainerResourcesRequest(Message, frozen=True):
+    """Change what a container gets."""
+
+    container_id: Annotated[str, At(1)] = ""
+    linux: Annotated[LinuxContainerResources | None, At(2)] = None
+    annotations: Annotated[dict[str, str], At(4)] = {}
+
+
+class ContainerState(enum.IntEnum):
+    """The state of a container."""
+
+    CREATED = 0
+    RUNNING = 1
+    EXITED = 2
+    UNKNOWN = 3
+
+
+class Container(Message, frozen=True):
+    """A container in a list."""
+
+    id: Annotated[str, At(1)] = ""
+    pod_sandbox_id: Annotated[str, At(2)] = ""
+    metadata: Annotated[ContainerMetadata | None, At(3)] = None
+    image: Annotated[ImageSpec | None, At(4)] = None
+    image_ref: Annotated[str, At(5)] = ""
+    state: Annotated[int, At(6)] = 0
+    created_at: Annotated[int, At(7)] = 0
+    labels: Annotated[dict[str, str], At(8)] = {}
+    annotations: Annotated[dict[str, str], At(9)] = {}
+
+
+class ListContainersResponse(Message, frozen=True):
+    """All containers."""
+
+    containers: Annotated[tuple[Container, ...], At(1)] = ()
+
+
+class ContainerResources(Message, frozen=True):
+    """Resources in a container's status."""
+
+    linux: Annotated[LinuxContainerResources | None, At(1)] = None
+
+
+class ContainerStatus(Message, frozen=True):
+    """A container as it is."""
+
+    id: Annotated[str, At(1)] = ""
+    metadata: Annotated[ContainerMetadata | None, At(2)] = None
+    state: Annotated[int, At(3)] = 0
+    created_at: Annotated[int, At(4)] = 0
+    started_at: Annotated[int, At(5)] = 0
+    finished_at: Annotated[int, At(6)] = 0
+    exit_code: Annotated[int, At(7)] = 0
+    image: Annotated[ImageSpec | None, At(8)] = None
+    reason: Annotated[str, At(10)] = ""
+    labels: Annotated[dict[str, str], At(12)] = {}
+    annotations: Annotated[dict[str, str], At(13)] = {}
+    log_path: Annotated[str, At(15)] = ""
+    resources: Annotated[ContainerResources | None, At(16)] = None
+
+
+class ContainerStatusResponse(Message, frozen=True):
+    """The answer about one container."""
+
+    status: Annotated[ContainerStatus | None, At(1)] = None
