@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from koordinator.host import messages
+from koordinator.host import protobuf_messages
 from koordinator.host.cgroup_layout import ContainerID, Runtime
 from koordinator.host.cri_messages import RUNTIME_SERVICE, StopContainerRequest
 from koordinator.host.files import Files, HostRoots
@@ -61,7 +61,7 @@ class ContainerRuntimes:
         if problem:
             return problem
         path, grpc = self.socket(container.runtime), importlib.import_module(_GRPC)
-        request = messages.encode(StopContainerRequest(container.id, grace_s))
+        request = protobuf_messages.encode(StopContainerRequest(container.id, grace_s))
         try:
             async with (
                 asyncio.timeout(CALL_S_MAX + grace_s),
@@ -86,4 +86,3 @@ async def _call(grpc: Any, channel: Any, request: bytes) -> str:
         else:
             return ""
     return problem
-

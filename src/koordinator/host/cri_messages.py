@@ -4,9 +4,10 @@ Source: k8s.io/cri-api, `runtime.v1`. Durations in seconds, CPU periods and quot
 """
 
 import enum
+from collections.abc import Mapping
 from typing import Annotated
 
-from koordinator.host.messages import At, Message
+from koordinator.host.protobuf_messages import Message
 
 RUNTIME_SERVICE = "runtime.v1.RuntimeService"
 IMAGE_SERVICE = "runtime.v1.ImageService"
@@ -15,76 +16,76 @@ IMAGE_SERVICE = "runtime.v1.ImageService"
 class HugepageLimit(Message, frozen=True):
     """The limit of one page size, such as `2MB`, in bytes."""
 
-    page_size: Annotated[str, At(1)] = ""
-    limit: Annotated[int, At(2)] = 0
+    page_size: Annotated[str, 1] = ""
+    limit: Annotated[int, 2] = 0
 
 
 class LinuxContainerResources(Message, frozen=True):
     """Resources of a container; a quota of −1 is no limit. The hook contract has the same message."""
 
-    cpu_period: Annotated[int, At(1)] = 0
-    cpu_quota: Annotated[int, At(2)] = 0
-    cpu_shares: Annotated[int, At(3)] = 0
-    memory_limit_in_bytes: Annotated[int, At(4)] = 0
-    oom_score_adj: Annotated[int, At(5)] = 0
-    cpuset_cpus: Annotated[str, At(6)] = ""
-    cpuset_mems: Annotated[str, At(7)] = ""
-    hugepage_limits: Annotated[tuple[HugepageLimit, ...], At(8)] = ()
-    unified: Annotated[dict[str, str], At(9)] = {}
-    memory_swap_limit_in_bytes: Annotated[int, At(10)] = 0
+    cpu_period: Annotated[int, 1] = 0
+    cpu_quota: Annotated[int, 2] = 0
+    cpu_shares: Annotated[int, 3] = 0
+    memory_limit_in_bytes: Annotated[int, 4] = 0
+    oom_score_adj: Annotated[int, 5] = 0
+    cpuset_cpus: Annotated[str, 6] = ""
+    cpuset_mems: Annotated[str, 7] = ""
+    hugepage_limits: Annotated[tuple[HugepageLimit, ...], 8] = ()
+    unified: Annotated[Mapping[str, str], 9] = {}
+    memory_swap_limit_in_bytes: Annotated[int, 10] = 0
 
 
 class PodSandboxMetadata(Message, frozen=True):
     """The pod of a sandbox."""
 
-    name: Annotated[str, At(1)] = ""
-    uid: Annotated[str, At(2)] = ""
-    namespace: Annotated[str, At(3)] = ""
-    attempt: Annotated[int, At(4)] = 0
+    name: Annotated[str, 1] = ""
+    uid: Annotated[str, 2] = ""
+    namespace: Annotated[str, 3] = ""
+    attempt: Annotated[int, 4] = 0
 
 
 class LinuxPodSandboxConfig(Message, frozen=True):
     """A sandbox on Linux."""
 
-    cgroup_parent: Annotated[str, At(1)] = ""
-    overhead: Annotated[LinuxContainerResources | None, At(4)] = None
-    resources: Annotated[LinuxContainerResources | None, At(5)] = None
+    cgroup_parent: Annotated[str, 1] = ""
+    overhead: Annotated[LinuxContainerResources | None, 4] = None
+    resources: Annotated[LinuxContainerResources | None, 5] = None
 
 
 class PodSandboxConfig(Message, frozen=True):
     """The wanted sandbox."""
 
-    metadata: Annotated[PodSandboxMetadata | None, At(1)] = None
-    log_directory: Annotated[str, At(3)] = ""
-    labels: Annotated[dict[str, str], At(6)] = {}
-    annotations: Annotated[dict[str, str], At(7)] = {}
-    linux: Annotated[LinuxPodSandboxConfig | None, At(8)] = None
+    metadata: Annotated[PodSandboxMetadata | None, 1] = None
+    log_directory: Annotated[str, 3] = ""
+    labels: Annotated[Mapping[str, str], 6] = {}
+    annotations: Annotated[Mapping[str, str], 7] = {}
+    linux: Annotated[LinuxPodSandboxConfig | None, 8] = None
 
 
 class RunPodSandboxRequest(Message, frozen=True):
     """Make and start a sandbox."""
 
-    config: Annotated[PodSandboxConfig | None, At(1)] = None
-    runtime_handler: Annotated[str, At(2)] = ""
+    config: Annotated[PodSandboxConfig | None, 1] = None
+    runtime_handler: Annotated[str, 2] = ""
 
 
 class RunPodSandboxResponse(Message, frozen=True):
     """The sandbox that was made."""
 
-    pod_sandbox_id: Annotated[str, At(1)] = ""
+    pod_sandbox_id: Annotated[str, 1] = ""
 
 
 class PodSandboxRequest(Message, frozen=True):
     """StopPodSandbox and RemovePodSandbox."""
 
-    pod_sandbox_id: Annotated[str, At(1)] = ""
+    pod_sandbox_id: Annotated[str, 1] = ""
 
 
 class PodSandboxStatusRequest(Message, frozen=True):
     """Ask for one sandbox; `verbose` adds what the runtime keeps of its configuration."""
 
-    pod_sandbox_id: Annotated[str, At(1)] = ""
-    verbose: Annotated[bool, At(2)] = False
+    pod_sandbox_id: Annotated[str, 1] = ""
+    verbose: Annotated[bool, 2] = False
 
 
 class PodSandboxState(enum.IntEnum):
@@ -97,108 +98,108 @@ class PodSandboxState(enum.IntEnum):
 class PodSandboxStatus(Message, frozen=True):
     """A sandbox as it is."""
 
-    id: Annotated[str, At(1)] = ""
-    metadata: Annotated[PodSandboxMetadata | None, At(2)] = None
-    state: Annotated[int, At(3)] = 0
-    created_at: Annotated[int, At(4)] = 0
-    labels: Annotated[dict[str, str], At(7)] = {}
-    annotations: Annotated[dict[str, str], At(8)] = {}
-    runtime_handler: Annotated[str, At(9)] = ""
+    id: Annotated[str, 1] = ""
+    metadata: Annotated[PodSandboxMetadata | None, 2] = None
+    state: Annotated[int, 3] = 0
+    created_at: Annotated[int, 4] = 0
+    labels: Annotated[Mapping[str, str], 7] = {}
+    annotations: Annotated[Mapping[str, str], 8] = {}
+    runtime_handler: Annotated[str, 9] = ""
 
 
 class PodSandboxStatusResponse(Message, frozen=True):
     """The answer; `info` is JSON by name, for people and for us where nothing else tells."""
 
-    status: Annotated[PodSandboxStatus | None, At(1)] = None
-    info: Annotated[dict[str, str], At(2)] = {}
+    status: Annotated[PodSandboxStatus | None, 1] = None
+    info: Annotated[Mapping[str, str], 2] = {}
 
 
 class PodSandbox(Message, frozen=True):
     """A sandbox in a list."""
 
-    id: Annotated[str, At(1)] = ""
-    metadata: Annotated[PodSandboxMetadata | None, At(2)] = None
-    state: Annotated[int, At(3)] = 0
-    created_at: Annotated[int, At(4)] = 0
-    labels: Annotated[dict[str, str], At(5)] = {}
-    annotations: Annotated[dict[str, str], At(6)] = {}
-    runtime_handler: Annotated[str, At(7)] = ""
+    id: Annotated[str, 1] = ""
+    metadata: Annotated[PodSandboxMetadata | None, 2] = None
+    state: Annotated[int, 3] = 0
+    created_at: Annotated[int, 4] = 0
+    labels: Annotated[Mapping[str, str], 5] = {}
+    annotations: Annotated[Mapping[str, str], 6] = {}
+    runtime_handler: Annotated[str, 7] = ""
 
 
 class ListPodSandboxResponse(Message, frozen=True):
     """All sandboxes."""
 
-    items: Annotated[tuple[PodSandbox, ...], At(1)] = ()
+    items: Annotated[tuple[PodSandbox, ...], 1] = ()
 
 
 class ContainerMetadata(Message, frozen=True):
     """A container's name, and how often it was started before."""
 
-    name: Annotated[str, At(1)] = ""
-    attempt: Annotated[int, At(2)] = 0
+    name: Annotated[str, 1] = ""
+    attempt: Annotated[int, 2] = 0
 
 
 class ImageSpec(Message, frozen=True):
     """An image."""
 
-    image: Annotated[str, At(1)] = ""
+    image: Annotated[str, 1] = ""
 
 
 class KeyValue(Message, frozen=True):
     """A variable of the environment."""
 
-    key: Annotated[str, At(1)] = ""
-    value: Annotated[str, At(2)] = ""
+    key: Annotated[str, 1] = ""
+    value: Annotated[str, 2] = ""
 
 
 class LinuxContainerConfig(Message, frozen=True):
     """A container on Linux."""
 
-    resources: Annotated[LinuxContainerResources | None, At(1)] = None
+    resources: Annotated[LinuxContainerResources | None, 1] = None
 
 
 class ContainerConfig(Message, frozen=True):
     """The wanted container."""
 
-    metadata: Annotated[ContainerMetadata | None, At(1)] = None
-    image: Annotated[ImageSpec | None, At(2)] = None
-    command: Annotated[tuple[str, ...], At(3)] = ()
-    args: Annotated[tuple[str, ...], At(4)] = ()
-    working_dir: Annotated[str, At(5)] = ""
-    envs: Annotated[tuple[KeyValue, ...], At(6)] = ()
-    labels: Annotated[dict[str, str], At(9)] = {}
-    annotations: Annotated[dict[str, str], At(10)] = {}
-    log_path: Annotated[str, At(11)] = ""
-    linux: Annotated[LinuxContainerConfig | None, At(15)] = None
+    metadata: Annotated[ContainerMetadata | None, 1] = None
+    image: Annotated[ImageSpec | None, 2] = None
+    command: Annotated[tuple[str, ...], 3] = ()
+    args: Annotated[tuple[str, ...], 4] = ()
+    working_dir: Annotated[str, 5] = ""
+    envs: Annotated[tuple[KeyValue, ...], 6] = ()
+    labels: Annotated[Mapping[str, str], 9] = {}
+    annotations: Annotated[Mapping[str, str], 10] = {}
+    log_path: Annotated[str, 11] = ""
+    linux: Annotated[LinuxContainerConfig | None, 15] = None
 
 
 class CreateContainerRequest(Message, frozen=True):
     """Make a container in a sandbox."""
 
-    pod_sandbox_id: Annotated[str, At(1)] = ""
-    config: Annotated[ContainerConfig | None, At(2)] = None
-    sandbox_config: Annotated[PodSandboxConfig | None, At(3)] = None
+    pod_sandbox_id: Annotated[str, 1] = ""
+    config: Annotated[ContainerConfig | None, 2] = None
+    sandbox_config: Annotated[PodSandboxConfig | None, 3] = None
 
 
 class ContainerIDMessage(Message, frozen=True):
     """CreateContainer's answer, StartContainer and RemoveContainer: a container by its id."""
 
-    container_id: Annotated[str, At(1)] = ""
+    container_id: Annotated[str, 1] = ""
 
 
 class StopContainerRequest(Message, frozen=True):
     """Stop a container, killing it after `timeout`; 0 kills at once."""
 
-    container_id: Annotated[str, At(1)] = ""
-    timeout: Annotated[int, At(2)] = 0
+    container_id: Annotated[str, 1] = ""
+    timeout: Annotated[int, 2] = 0
 
 
 class UpdateContainerResourcesRequest(Message, frozen=True):
     """Change what a container gets."""
 
-    container_id: Annotated[str, At(1)] = ""
-    linux: Annotated[LinuxContainerResources | None, At(2)] = None
-    annotations: Annotated[dict[str, str], At(4)] = {}
+    container_id: Annotated[str, 1] = ""
+    linux: Annotated[LinuxContainerResources | None, 2] = None
+    annotations: Annotated[Mapping[str, str], 4] = {}
 
 
 class ContainerState(enum.IntEnum):
@@ -213,48 +214,48 @@ class ContainerState(enum.IntEnum):
 class Container(Message, frozen=True):
     """A container in a list."""
 
-    id: Annotated[str, At(1)] = ""
-    pod_sandbox_id: Annotated[str, At(2)] = ""
-    metadata: Annotated[ContainerMetadata | None, At(3)] = None
-    image: Annotated[ImageSpec | None, At(4)] = None
-    image_ref: Annotated[str, At(5)] = ""
-    state: Annotated[int, At(6)] = 0
-    created_at: Annotated[int, At(7)] = 0
-    labels: Annotated[dict[str, str], At(8)] = {}
-    annotations: Annotated[dict[str, str], At(9)] = {}
+    id: Annotated[str, 1] = ""
+    pod_sandbox_id: Annotated[str, 2] = ""
+    metadata: Annotated[ContainerMetadata | None, 3] = None
+    image: Annotated[ImageSpec | None, 4] = None
+    image_ref: Annotated[str, 5] = ""
+    state: Annotated[int, 6] = 0
+    created_at: Annotated[int, 7] = 0
+    labels: Annotated[Mapping[str, str], 8] = {}
+    annotations: Annotated[Mapping[str, str], 9] = {}
 
 
 class ListContainersResponse(Message, frozen=True):
     """All containers."""
 
-    containers: Annotated[tuple[Container, ...], At(1)] = ()
+    containers: Annotated[tuple[Container, ...], 1] = ()
 
 
 class ContainerResources(Message, frozen=True):
     """Resources in a container's status."""
 
-    linux: Annotated[LinuxContainerResources | None, At(1)] = None
+    linux: Annotated[LinuxContainerResources | None, 1] = None
 
 
 class ContainerStatus(Message, frozen=True):
     """A container as it is."""
 
-    id: Annotated[str, At(1)] = ""
-    metadata: Annotated[ContainerMetadata | None, At(2)] = None
-    state: Annotated[int, At(3)] = 0
-    created_at: Annotated[int, At(4)] = 0
-    started_at: Annotated[int, At(5)] = 0
-    finished_at: Annotated[int, At(6)] = 0
-    exit_code: Annotated[int, At(7)] = 0
-    image: Annotated[ImageSpec | None, At(8)] = None
-    reason: Annotated[str, At(10)] = ""
-    labels: Annotated[dict[str, str], At(12)] = {}
-    annotations: Annotated[dict[str, str], At(13)] = {}
-    log_path: Annotated[str, At(15)] = ""
-    resources: Annotated[ContainerResources | None, At(16)] = None
+    id: Annotated[str, 1] = ""
+    metadata: Annotated[ContainerMetadata | None, 2] = None
+    state: Annotated[int, 3] = 0
+    created_at: Annotated[int, 4] = 0
+    started_at: Annotated[int, 5] = 0
+    finished_at: Annotated[int, 6] = 0
+    exit_code: Annotated[int, 7] = 0
+    image: Annotated[ImageSpec | None, 8] = None
+    reason: Annotated[str, 10] = ""
+    labels: Annotated[Mapping[str, str], 12] = {}
+    annotations: Annotated[Mapping[str, str], 13] = {}
+    log_path: Annotated[str, 15] = ""
+    resources: Annotated[ContainerResources | None, 16] = None
 
 
 class ContainerStatusResponse(Message, frozen=True):
     """The answer about one container."""
 
-    status: Annotated[ContainerStatus | None, At(1)] = None
+    status: Annotated[ContainerStatus | None, 1] = None

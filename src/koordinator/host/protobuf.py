@@ -56,14 +56,6 @@ def text(content: bytes) -> str:
         raise ContentError("protobuf", f"no text: {error}") from error
 
 
-def numbers(content: bytes) -> Iterator[int]:
-    """Yield the numbers of a packed field, or the one of a plain field. Raises: ContentError."""
-    at = 0
-    while at < len(content):
-        number, at = _varint_at(content, at)
-        yield number
-
-
 def field(number: int, content: bytes | str) -> bytes:
     """Return a field of bytes, text or a message."""
     raw = content.encode() if isinstance(content, str) else content

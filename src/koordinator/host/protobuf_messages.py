@@ -1,0 +1,232 @@
+"""Protocol buffer messages as structs: the annotation of each attribute says its number, its type says the encoding.
+
+```python
+class LinuxCPU(Message):
+    shares: Annotated[int | None, 1] = None  # a message that wraps one number, absent or given
+    cpus: Annotated[str, 6] = ""
+```
+
+| type | on the wire |
+| --- | --- |
+| `int`, `bool` | varint; negative numbers in two's complement |
+| `str`, `bytes` | length and bytes |
+| `Message` or None | a message; None is absent |
+| `int`, `bool`, `str` or None | a wrapper: a message whose field 1 is the value, as `OptionalInt64` of NRI is |
+| tuple of messages, `str` or `int` | repeated; numbers packed or not |
+| `Mapping[str, str]`, `Mapping[str, Message]` | map |
+
+Fields that a struct does not name are kept as they came and encoded last, so that a message can be changed by who knows
+only a part of it. Zero values are not encoded, as proto3 does. Source: protobuf.dev,
+"Encoding".
+"""
+
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
+
+from koordinator.host import protobuf
+from koordinator.host.errors import ContentError
+from koordinator.host.protobuf import BYTES, VARINT
+
+DEPTH_MAX = 32
+"""Messages inside of messages; what nests deeper comes from nobody who speaks the protocol."""
+
+_SIGN, _WRAP = 1 << 63, 1 << 64
+_VARINT_KINDS = (int, bool)
+_KEY, _VALUE, _WRAPPED = 1, 2, 1
+_UNKNOWN = "unknown"
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A message; subclasses annotate each attribute with its number and give it proto3's zero as default."""
+
+    unknown: bytes = b""
+    """Fields that have no attribute, one after the other."""
+
+
+M = TypeVar("M", bound=Message)
+Decode = Callable[[bytes, int], Any]
+Encode = Callable[[Any], bytes]
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """How one attribute is read and written."""
+
+    attribute: str
+    wire_type: int
+    decode: Decode
+    encode: Callable[[int, Any], bytes]
+    """Number and value → all of the field, tags included."""
+    is_repeated: bool = False
+    is_map: bool = False
+
+
+def decode(kind: type[M], message: bytes, depth: int = 0) -> M:
+    """Return a message. Raises: ContentError, also for fields of another type than the struct's."""
+    if depth > DEPTH_MAX:
+        raise ContentError("protobuf", f"messages nest deeper than {DEPTH_MAX}")
+    plans = _plans(kind)
+    found: dict[str, Any] = {}
+    unknown = []
+    for field in protobuf.fields(message):
+        plan = plans.get(field.number)
+        if plan is None:
+            unknown.append(field.whole)
+            continue
+        if plan.is_repeated and plan.wire_type == VARINT and field.wire_type == BYTES:
+            found.setdefault(plan.attribute, []).extend(_packed(field.content))
+            continue
+        if field.wire_type != plan.wire_type:
+            problem = f"{kind.__name__}.{plan.attribute} has wire type {field.wire_type}"
+            raise ContentError("protobuf", problem)
+        value = plan.decode(field.content, depth)
+        if plan.is_map:
+            found.setdefault(plan.attribute, {}).update((value,))
+        elif plan.is_repeated:
+            found.setdefault(plan.attribute, []).append(value)
+        else:
+            found[plan.attribute] = value
+    for plan in plans.values():
+        if plan.is_repeated and plan.attribute in found:
+            found[plan.attribute] = tuple(found[plan.attribute])
+    return kind(**found, unknown=b"".join(unknown))
+
+
+def encode(message: Message) -> bytes:
+    """Return the bytes of a message, fields by number, then those that it does not know."""
+    parts = []
+    for number, plan in _plans(type(message)).items():
+        value = getattr(message, plan.attribute)
+        if plan.is_map:
+            parts += [plan.encode(number, item) for item in value.items()]
+        elif plan.is_repeated:
+            parts += [plan.encode(number, each) for each in value]
+        else:
+            parts.append(plan.encode(number, value))
+    return b"".join((*parts, message.unknown))
+
+
+@functools.cache
+def _plans(kind: type[Message]) -> Mapping[int, _Plan]:
+    """Return the plans of a struct by number, ascending."""
+    found = {}
+    for attribute, hint in typing.get_type_hints(kind, include_extras=True).items():
+        if attribute == _UNKNOWN:
+            continue
+        annotated, number = get_args(hint)
+        found[number] = _plan(attribute, annotated)
+    return dict(sorted(found.items()))
+
+
+def _plan(attribute: str, hint: Any) -> _Plan:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        of_item = _plan(attribute, arguments[0])
+        decode_item, encode_item = _item(arguments[0])
+        return msgspec.structs.replace(
+            of_item,
+            is_repeated=True,
+            decode=decode_item,
+            encode=_always(of_item.wire_type, encode_item),
+        )
+    if origin is not None and issubclass(origin, Mapping):
+        return _Plan(attribute, BYTES, *_entry(arguments[1]), is_map=True)
+    if origin in (types.UnionType, typing.Union):
+        kind = next(each for each in arguments if each is not type(None))
+        is_message = issubclass(kind, Message)
+        decode_value, encode_value = _item(kind) if is_message else _wrapper(kind)
+        present = _always(BYTES, encode_value)
+        return _Plan(
+            attribute,
+            BYTES,
+            decode_value,
+            lambda number, value: b"" if value is None else present(number, value),
+        )
+    decode_value, encode_value = _item(hint)
+    wire_type = VARINT if hint in _VARINT_KINDS else BYTES
+    given = _always(wire_type, encode_value)
+    return _Plan(
+        attribute, wire_type, decode_value, lambda number, value: given(number, value) if value else b""
+    )
+
+
+def _always(wire_type: int, encode_value: Encode) -> Callable[[int, Any], bytes]:
+    def field(number: int, value: Any) -> bytes:
+        content = encode_value(value)
+        if wire_type == VARINT:
+            return protobuf.varint(number << 3 | VARINT) + content
+        return protobuf.field(number, content)
+
+    return field
+
+
+def _item(kind: Any) -> tuple[Decode, Encode]:
+    """Return how one value of a type is read and written, without its tag."""
+    if kind is bool:
+        return lambda content, depth: _number(content) != 0, lambda value: protobuf.varint(int(value))
+    if issubclass(kind, int):
+        return lambda content, depth: _number(content), lambda value: protobuf.varint(value % _WRAP)
+    if kind is str:
+        return lambda content, depth: protobuf.text(content), lambda value: str(value).encode()
+    if kind is bytes:
+        return lambda content, depth: content, lambda value: value
+    return lambda content, depth: decode(kind, content, depth + 1), encode
+
+
+def _wrapper(kind: Any) -> tuple[Decode, Encode]:
+    decode_value, encode_value = _item(kind)
+    wire_type = VARINT if kind in _VARINT_KINDS else BYTES
+    put = _always(wire_type, encode_value)
+
+    def read(content: bytes, depth: int) -> Any:
+        value = kind()
+        for field in protobuf.fields(content):
+            if field.number == _WRAPPED and field.wire_type == wire_type:
+                value = decode_value(field.content, depth)
+        return value
+
+    return read, lambda value: put(_WRAPPED, value) if value else b""
+
+
+def _entry(kind: Any) -> tuple[Decode, Callable[[int, Any], bytes]]:
+    decode_value, encode_value = _item(kind)
+
+    def read(content: bytes, depth: int) -> tuple[str, Any]:
+        key, value = "", kind()
+        for field in protobuf.fields(content):
+            if field.wire_type == BYTES and field.number == _KEY:
+                key = protobuf.text(field.content)
+            elif field.wire_type == BYTES and field.number == _VALUE:
+                value = decode_value(field.content, depth)
+        return key, value
+
+    def write(number: int, item: tuple[str, Any]) -> bytes:
+        key, value = item
+        entry = protobuf.field(_KEY, key) + protobuf.field(_VALUE, encode_value(value))
+        return protobuf.field(number, entry)
+
+    return read, write
+
+
+def _number(content: bytes) -> int:
+    """Return a varint's number, as the signed one of 64 bits that it stands for."""
+    number = 0
+    for index, byte in enumerate(content):
+        number |= (byte & 0x7F) << 7 * index
+    number %= _WRAP
+    return number - _WRAP if number >= _SIGN else number
+
+
+def _packed(content: bytes) -> list[int]:
+    found, start = [], 0
+    for at, byte in enumerate(content):
+        if byte < 0x80:
+            found.append(_number(content[start : at + 1]))
+            start = at + 1
+    if start != len(content):
+        raise ContentError("protobuf", "packed numbers do not end")
+    return found
