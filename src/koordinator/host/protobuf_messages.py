@@ -54,7 +54,7 @@ Encode = Callable[[Any], bytes]
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """How one attribute is read and written."""
+    """The way in which one attribute is read and written."""
 
     attribute: str
     wire_type: int
