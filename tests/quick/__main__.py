@@ -24,7 +24,10 @@ LINT = (
 )
 OPTIONS = (
     *("-x", "-q", "--no-header", "-p", "tests.quick.seconds"),
-    *("-m", "not slow and not kernel and not kubectl and not clients and not real and not abuse"),
+    *(
+        "-m",
+        "not slow and not kernel and not kubectl and not clients and not real and not abuse and not yarn",
+    ),
 )
 TESTS_MIN_S = 10.0
 """Tests get this time in any case."""
