@@ -15,7 +15,7 @@ BASE    ?= main
 # Tests start some hundred processes: compiled once, each begins half a second of CPU earlier.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-node up quick test test-slow test-kernel test-clients test-real test-abuse test-yarn test-mutation coverage lint docs manifests bench clean
+.PHONY: help demo demo-node up quick test test-slow test-kernel test-clients test-real test-runtime test-abuse test-yarn test-mutation coverage lint docs manifests bench clean
 
 help: ## show this text
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -52,10 +52,10 @@ quick: $(STAMP) ## lint and the tests that matter for what changed since main, u
 
 test: $(STAMP) ## lint and all tests that need no root (JOBS=2 files at a time)
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -p tests.quick.seconds -m "not kernel and not real and not abuse and not clients and not yarn" -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -p tests.quick.seconds -m "not kernel and not real and not runtime and not abuse and not clients and not yarn" -n $(JOBS) --dist loadfile
 
 test-slow: $(STAMP) ## the random searches again, the longest of them ten times as long
-	KOORDINATOR_TEST_SEARCH=10 $(BIN)/python -m pytest -m "hypothesis and not kernel and not real and not abuse and not yarn" -n $(JOBS) --timeout 1200
+	KOORDINATOR_TEST_SEARCH=10 $(BIN)/python -m pytest -m "hypothesis and not kernel and not real and not runtime and not abuse and not yarn" -n $(JOBS) --timeout 1200
 
 test-kernel: $(STAMP) ## tests on real cgroups (root): this machine's, then cgroup v2 in a small virtual machine
 	$(BIN)/python -m pytest -m kernel -rs tests/kernel tests/e2e/test_process_node.py
@@ -73,6 +73,10 @@ else
 	KOORDINATOR_TEST_SERVERS=real $(BIN)/python -m pytest -m kernel -rs tests/e2e/test_process_node.py
 endif
 
+test-runtime: $(STAMP) ## pods by a real containerd and runc, as their first instruction sees them (root; built once where Go is)
+	$(BIN)/python -m tests.runtime.binaries || true
+	$(BIN)/python -m pytest -m runtime -rs tests/runtime
+
 test-abuse: $(STAMP) ## damaged requests, kills, bombs, churn, in some 40 minutes (REQUESTS=, KILLS=, CHURN_MINUTES=, WATCHES=)
 	$(BIN)/python -m pytest -m abuse -s tests/abuse
 
@@ -86,7 +90,7 @@ test-mutation: $(STAMP) ## random faults in decision modules, which their tests 
 coverage: $(STAMP) ## which lines all tests run, as a report in build/coverage; gates nothing
 	rm -rf build/coverage && mkdir -p build/coverage
 	-COVERAGE_CORE=$$($(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")') \
-	    $(BIN)/python -m coverage run -m pytest -m "not kernel and not real and not abuse and not clients and not yarn" \
+	    $(BIN)/python -m coverage run -m pytest -m "not kernel and not real and not runtime and not abuse and not clients and not yarn" \
 	    -n $(JOBS) --dist loadfile --timeout=400
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage html --quiet

@@ -26,7 +26,8 @@ OPTIONS = (
     *("-x", "-q", "--no-header", "-p", "tests.quick.seconds"),
     *(
         "-m",
-        "not slow and not kernel and not kubectl and not clients and not real and not abuse and not yarn",
+        "not slow and not kernel and not kubectl and not clients and not real and not runtime and not abuse"
+        " and not yarn",
     ),
 )
 TESTS_MIN_S = 10.0

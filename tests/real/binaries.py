@@ -18,6 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests import go_programs
+from tests.go_programs import Missing, last_line, run_go, say
+
 RELEASE = "1.35.4"
 ETCD_RELEASE = "3.6.5"
 HELM_RELEASE = "3.20.2"
@@ -31,13 +34,8 @@ _STAGING = re.compile(r"^\s*(k8s\.io/\S+) => \./staging/", re.MULTILINE)
 _PATCH_RELEASES_TRIED = 3
 
 
-class Missing(Exception):
-    """A program is not there and cannot be made; the message is one line that says what to do."""
-
-
 def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "koordinator" / "kubernetes" / f"v{RELEASE}"
+    return go_programs.cache_folder("kubernetes") / f"v{RELEASE}"
 
 
 def find(name: str) -> Path | None:
@@ -91,7 +89,7 @@ def _build(name: str, names: Sequence[str]) -> None:
         raise Missing(why_missing(names))
     recipe, folder = _recipe(name), cache_folder()
     begun_s = time.monotonic()
-    _say(
+    say(
         f"building {name} {recipe.release} into {folder} "
         "(the first time: minutes, and some GB of Go's own cache)"
     )
@@ -99,16 +97,16 @@ def _build(name: str, names: Sequence[str]) -> None:
         if recipe.module == _KUBERNETES:
             module = _kubernetes_module(go, folder / "build")
         else:
-            module = _module_of(recipe, folder / f"build-{name}")
+            module = go_programs.module_of(recipe.module, recipe.release, folder / f"build-{name}")
         unfinished = folder / f".{name}.{os.getpid()}"
         flags = " ".join(("-s", "-w", *(f"-X {each}" for each in recipe.variables)))
-        _go(go, module, "build", "-trimpath", "-ldflags", flags, "-o", str(unfinished), recipe.package)
+        run_go(go, module, "build", "-trimpath", "-ldflags", flags, "-o", str(unfinished), recipe.package)
         unfinished.rename(folder / name)
     except subprocess.CalledProcessError as error:
-        raise Missing(f"{name} could not be built: {_last_line(error)}") from error
+        raise Missing(f"{name} could not be built: {last_line(error)}") from error
     except OSError as error:
         raise Missing(f"{name} could not be built: {error}") from error
-    _say(f"built {name} in {time.monotonic() - begun_s:.0f} s")
+    say(f"built {name} in {time.monotonic() - begun_s:.0f} s")
 
 
 class _Recipe(NamedTuple):
@@ -138,8 +136,8 @@ def _kubernetes_module(go: str, folder: Path) -> Path:
     """A module of ours that requires Kubernetes; its staging modules are published beside it, one version each."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "go.mod").write_text("module koordinator.test/kubernetes\n\ngo 1.25.0\n")
-    _say(f"fetching k8s.io/kubernetes v{RELEASE} and its modules")
-    told = json.loads(_go(go, folder, "mod", "download", "-json", f"k8s.io/kubernetes@v{RELEASE}"))
+    say(f"fetching k8s.io/kubernetes v{RELEASE} and its modules")
+    told = json.loads(run_go(go, folder, "mod", "download", "-json", f"k8s.io/kubernetes@v{RELEASE}"))
     staging = _STAGING.findall(Path(told["GoMod"]).read_text())
     replaced = [f"\t{name} => {name} {version}" for name, version in _published(go, folder, staging).items()]
     lines = [
@@ -159,7 +157,7 @@ def _published(go: str, folder: Path, modules: Sequence[str]) -> dict[str, str]:
         asked = [f"{name}@{version}" for name in modules if name not in found]
         if not asked:
             break
-        text = _go(go, folder, "list", "-m", "-e", "-json=Path,Version,Error", *asked)
+        text = run_go(go, folder, "list", "-m", "-e", "-json=Path,Version,Error", *asked)
         for each in _documents(text):
             if "Error" not in each:
                 found[each["Path"]] = version
@@ -177,31 +175,6 @@ def _documents(text: str) -> list[dict[str, str]]:
         found.append(document)
         at += len(text[at:]) - len(text[at:].lstrip())
     return found
-
-
-def _module_of(recipe: _Recipe, folder: Path) -> Path:
-    """A module of ours that requires another as it is."""
-    folder.mkdir(parents=True, exist_ok=True)
-    require = f"require {recipe.module} v{recipe.release}"
-    (folder / "go.mod").write_text(f"module koordinator.test/programs\n\ngo 1.25.0\n\n{require}\n")
-    return folder
-
-
-def _go(go: str, folder: Path, *arguments: str) -> str:
-    environment = {**os.environ, "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0", "GOWORK": "off"}
-    done = subprocess.run(
-        [go, *arguments], cwd=folder, env=environment, check=True, capture_output=True, text=True
-    )
-    return done.stdout
-
-
-def _last_line(error: "subprocess.CalledProcessError") -> str:
-    lines = [line for line in error.stderr.splitlines() if line.strip()]
-    return lines[-1] if lines else f"go ended with {error.returncode}"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> int:

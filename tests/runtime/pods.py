@@ -1,0 +1,152 @@
+"""Pods with one container as a kubelet would make them, and what their first instruction saw."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from koordinator.host.cri_messages import (
+    ContainerMetadata,
+    ImageSpec,
+    KeyValue,
+    LinuxContainerResources,
+    PodSandboxConfig,
+    PodSandboxMetadata,
+)
+from tests.runtime import cri
+from tests.runtime.cri import CRIClient
+from tests.runtime.node import IMAGE, RuntimeNode
+
+OWN_FILES = {
+    "shares": "cpu/cpu.shares",
+    "quota": "cpu/cpu.cfs_quota_us",
+    "idle": "cpu/cpu.idle",
+    "cpus": "cpuset/cpuset.cpus",
+    "memory": "memory/memory.limit_in_bytes",
+}
+"""Files of a container's own groups, as it sees them."""
+_SCORE = "/proc/self/oom_score_adj"
+_OWN, _OF_NODE = "/sys/fs/cgroup", "/node-cgroup"
+
+
+class PodShape(NamedTuple):
+    """A pod of one container. `kube_qos` is the folder below kubepods, empty for Guaranteed."""
+
+    name: str
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    kube_qos: str = "besteffort"
+    resources: LinuxContainerResources = LinuxContainerResources(cpu_shares=2, oom_score_adj=1000)
+    environment: Mapping[str, str] = {}
+    tells: Sequence[str] = ()
+    """Further files, and `stat:` of paths, that the container shall tell."""
+
+    @property
+    def uid(self) -> str:
+        return f"uid-{self.name}"
+
+    @property
+    def parent(self) -> str:
+        """The pod's group."""
+        return "/".join(("/kubepods", *((self.kube_qos,) if self.kube_qos else ()), f"pod{self.uid}"))
+
+
+class Told(NamedTuple):
+    """What the first instruction of a container saw; `files` by short name (`OWN_FILES`) or path."""
+
+    files: Mapping[str, str]
+    environment: Mapping[str, str]
+
+
+class RunningPod(NamedTuple):
+    node: RuntimeNode
+    shape: PodShape
+    sandbox: str
+    config: PodSandboxConfig
+    container: str
+
+    def told(self) -> Told:
+        """What the container said first."""
+        log = f"pods/{self.shape.name}/main.log"
+        self.node.until(lambda: _said(self.node.log(log)).endswith("\nend"), log)
+        lines = [line.partition("\t") for line in _said(self.node.log(log)).splitlines() if "\t" in line]
+        short = {f"{_OWN}/{path}": name for name, path in OWN_FILES.items()}
+        short |= {
+            f"{_OF_NODE}/{_of_pod(path, self.shape)}": f"pod {name}" for name, path in OWN_FILES.items()
+        }
+        files = {short.get(what, what): text.removesuffix("\\n") for what, _, text in lines}
+        environment = {key[4:]: value for key, value in files.items() if key.startswith("env:")}
+        return Told({key: value for key, value in files.items() if not key.startswith("env:")}, environment)
+
+    def remove(self) -> None:
+        self.node.cri.remove_sandbox(self.sandbox)
+
+
+def start_pod(node: RuntimeNode, shape: PodShape, client: CRIClient | None = None) -> RunningPod:
+    """Run it by calls of `client`, by default containerd's; the pod's own group is made first, as a kubelet does."""
+    calls = client if client is not None else node.cri
+    _make_pod_group(node, shape)
+    config = sandbox_config(node, shape)
+    sandbox = calls.run_sandbox(config)
+    container = calls.create_container(sandbox, _container_config(shape), config)
+    calls.start_container(container)
+    return RunningPod(node, shape, sandbox, config, container)
+
+
+def sandbox_config(node: RuntimeNode, shape: PodShape) -> PodSandboxConfig:
+    (node.folder / "log/pods" / shape.name).mkdir(parents=True, exist_ok=True)
+    kubelets = {
+        "io.kubernetes.pod.name": shape.name,
+        "io.kubernetes.pod.namespace": "default",
+        "io.kubernetes.pod.uid": shape.uid,
+    }
+    return PodSandboxConfig(
+        metadata=PodSandboxMetadata(shape.name, shape.uid, "default"),
+        log_directory=str(node.folder / "log/pods" / shape.name),
+        labels={**shape.labels, **kubelets},
+        annotations=shape.annotations,
+        linux=cri.LinuxPodSandboxConfig(
+            cgroup_parent=shape.parent,
+            resources=shape.resources,
+        ),
+    )
+
+
+def _container_config(shape: PodShape) -> cri.MountingContainerConfig:
+    own = [f"{_OWN}/{path}" for path in OWN_FILES.values()]
+    of_pod = [f"{_OF_NODE}/{_of_pod(path, shape)}" for path in OWN_FILES.values()]
+    return cri.MountingContainerConfig(
+        metadata=ContainerMetadata("main"),
+        image=ImageSpec(IMAGE),
+        args=(*own, *of_pod, _SCORE, *shape.tells),
+        envs=tuple(KeyValue(*each) for each in shape.environment.items()),
+        mounts=(cri.Mount(_OF_NODE, "/sys/fs/cgroup", readonly=True),),
+        labels={
+            "io.kubernetes.container.name": "main",
+            "io.kubernetes.pod.name": shape.name,
+            "io.kubernetes.pod.namespace": "default",
+            "io.kubernetes.pod.uid": shape.uid,
+        },
+        log_path="main.log",
+        linux=cri.LinuxContainerConfig(shape.resources),
+    )
+
+
+def _of_pod(path: str, shape: PodShape) -> str:
+    controller, _, file = path.partition("/")
+    return f"{controller}{shape.parent}/{file}"
+
+
+def _make_pod_group(node: RuntimeNode, shape: PodShape) -> None:
+    for controller in ("cpu", "cpuset", "memory"):
+        group = node.group(controller, "")
+        for part in shape.parent.strip("/").split("/"):
+            group = group / part
+            group.mkdir(exist_ok=True)
+            if controller == "cpuset":
+                for file in ("cpuset.cpus", "cpuset.mems"):
+                    if not (group / file).read_text().strip():
+                        (group / file).write_text((group.parent / file).read_text())
+
+
+def _said(log: str) -> str:
+    """The text of a log in CRI's format: time, stream, tag, text."""
+    return "\n".join(parts[3] for line in log.splitlines() if len(parts := line.split(" ", 3)) == 4)
