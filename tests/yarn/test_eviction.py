@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordinator.api import copilot
 from koordinator.api.errors import ProtocolError
 from koordinator.yarn import eviction
 from koordinator.yarn.eviction import EvictionCandidate, ReleaseMode
@@ -76,7 +77,7 @@ def test_without_the_last_victim_something_would_be_missing(
     ],
 )
 def test_what_is_not_entirely_an_id_is_no_id(text: str) -> None:
-    assert not eviction.is_id(text)
+    assert not copilot.is_yarn_id(text)
 
 
 @pytest.mark.parametrize(

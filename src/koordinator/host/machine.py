@@ -117,6 +117,14 @@ class Machine:
         """Runnable and waiting tasks."""
         return self._hot("loadavg", procfs.loadavg)
 
+    def uptime_s(self) -> float | None:
+        """Return the time since the machine was started, from which `start_ticks` of processes count."""
+        words = (self._files.read(f"{self._proc}/uptime") or "").split()
+        try:
+            return float(words[0]) if words else None
+        except ValueError:
+            return None
+
     def boot_id(self) -> str:
         """Return a name for this boot, the same until the next; empty where the kernel has none."""
         return (self._files.read(f"{self._proc}/sys/kernel/random/boot_id") or "").strip()

@@ -3,13 +3,13 @@ first, and how many. Pure. Source: behaviour/yarn 8.5 to 8.7."""
 
 import enum
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from koordinator.api import quantity
+from koordinator.api import copilot, labels, quantity
+from koordinator.api.copilot import ContainerAmounts, ContainerInfo
 from koordinator.api.errors import ProtocolError
 from koordinator.yarn.amounts import MEBIBYTE
 
@@ -26,13 +26,7 @@ FINAL_STATES = frozenset(
 )
 """States of containers that end; any other, unknown ones too, is alive."""
 
-NAMESPACE = "yarn"
-PRIORITY = 1
-"""Below every batch priority of Kubernetes, so YARN goes first where priority orders."""
-
 SHARES_PER_VCORE = 1024
-
-_ID = re.compile(r"container_(?:e\d+_)?\d+_\d+_\d+_(?P<number>\d+)", re.ASCII)
 
 
 class NMContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -49,27 +43,10 @@ class NMContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Return whether it ends already."""
         return self.state in FINAL_STATES
 
-
-class YarnContainerResources(msgspec.Struct, frozen=True):
-    """Requests and limits: what YARN gave the container, both the same."""
-
-    requests: dict[str, str]
-    limits: dict[str, str]
-
-
-class ContainerInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One container in the agent's API."""
-
-    name: str
-    uid: str
-    namespace: str = NAMESPACE
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    priority: int = PRIORITY
-    create_timestamp: str = "0001-01-01T00:00:00Z"
-    cgroup_dir: str
-    host_network: bool = True
-    resources: YarnContainerResources
+    @property
+    def is_opportunistic(self) -> bool:
+        """Return whether it runs on spare capacity of the node (YARN's opportunistic containers)."""
+        return self.execution_type == "OPPORTUNISTIC"
 
 
 def parse(body: Any) -> list[NMContainer]:
@@ -88,18 +65,23 @@ def parse(body: Any) -> list[NMContainer]:
         raise ProtocolError("NodeManager", "containers", str(error)) from error
 
 
-def info(container: NMContainer, cgroup_path: str) -> ContainerInfo:
-    """Return a container in the agent's API; `cgroup_path` is YARN's, relative to the root of a controller."""
+def info(container: NMContainer, cgroup_path: str, created: str | None = None) -> ContainerInfo:
+    """Return a container in the agent's API; `cgroup_path` is YARN's, relative to the root of a controller, `created`
+    when it was made (RFC 3339), where that is known."""
     amounts = {
         "cpu": quantity.text_of_value(container.total_vcores_needed),
         "memory": quantity.text_of_value(container.total_memory_needed_mb * MEBIBYTE),
     }
-    return ContainerInfo(
+    told = ContainerInfo(
         name=container.id,
         uid=container.id,
+        namespace=copilot.YARN_NAMESPACE,
+        labels={labels.PRIORITY: str(_place(container.is_opportunistic, copilot.is_master(container.id)))},
+        priority=copilot.PRIORITY,
         cgroup_dir=f"{cgroup_path.rstrip('/')}/{container.id}",
-        resources=YarnContainerResources(amounts, amounts),
+        resources=ContainerAmounts(amounts, amounts),
     )
+    return told if created is None else msgspec.structs.replace(told, create_timestamp=created)
 
 
 def live(containers: Sequence[NMContainer], cgroup_path: str) -> list[ContainerInfo]:
@@ -111,17 +93,6 @@ def parent_shares(containers: Sequence[NMContainer]) -> int | None:
     """`cpu.shares` of the cgroup above all YARN containers; None: leave it as it is."""
     vcores = sum(container.total_vcores_needed for container in containers if not container.is_final)
     return vcores * SHARES_PER_VCORE if vcores > 0 else None
-
-
-def is_id(text: str) -> bool:
-    """Return whether `text` is a container id and nothing more: it becomes part of a path."""
-    return _ID.fullmatch(text) is not None
-
-
-def is_master(container_id: str) -> bool:
-    """Return whether it is an application master: killing it fails the whole attempt."""
-    found = _ID.fullmatch(container_id)
-    return found is not None and int(found["number"]) == 1
 
 
 CPU = "cpu"
@@ -160,7 +131,7 @@ class EvictionCandidate(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     @property
     def is_master(self) -> bool:
         """Return whether it is an application master of YARN."""
-        return self.kind == YARN and is_master(self.id)
+        return self.kind == YARN and copilot.is_master(self.id)
 
     def consumption(self, resource: str) -> int:
         """Return what it uses, else what it requests."""
@@ -208,16 +179,19 @@ def select(
     return YarnEviction(tuple(victims), released, shortfall)
 
 
-def _rank(each: EvictionCandidate, resource: str) -> tuple[int, int, bool, bool, int, float]:
+def _rank(each: EvictionCandidate, resource: str) -> tuple[int, int, int, int, float]:
     age_s = math.inf if each.age_seconds is None else each.age_seconds
     return (
         each.eviction_priority,
         each.priority,
-        not each.opportunistic,
-        each.is_master,
+        _place(each.opportunistic, each.is_master),
         -each.consumption(resource),
         age_s,
     )
+
+
+def _place(is_opportunistic: bool, is_master: bool) -> int:
+    return copilot.sub_priority(is_opportunistic=is_opportunistic, is_master=is_master)
 
 
 def _contribution(each: EvictionCandidate, resource: str, mode: ReleaseMode) -> int:

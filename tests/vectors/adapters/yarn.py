@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from koordinator.api import labels, quantity, resources
+from koordinator.api import copilot, labels, quantity, resources
 from koordinator.api.annotations import node as node_annotations
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
@@ -167,9 +167,9 @@ def evict_order(case: Case) -> Any:
             parsed = eviction.parse({"containers": {"container": case["containers"]}})
             return {"cpuShares": eviction.parent_shares(parsed)}
         case "isMaster":
-            return {"isMaster": eviction.is_master(case["id"])}
+            return {"isMaster": copilot.is_master(case["id"])}
         case "validId":
-            return {"valid": eviction.is_id(case["id"])}
+            return {"valid": copilot.is_yarn_id(case["id"])}
     candidates = [from_builtins(each, eviction.EvictionCandidate) for each in case["candidates"]]
     if case["op"] == "order":
         return {"order": [each.id for each in eviction.order(candidates, case["resource"])]}
