@@ -54,11 +54,17 @@ ANNOTATIONS: list[Json] = [
     {},
     {},
     {"device-allocate-hint": {"rdma": {"vfSelector": {}}}},
+    {"device-allocate-hint": {"rdma": {"vfSelector": {"matchLabels": {"type": "fast"}}}}},
+    {"device-allocate-hint": {"rdma": {"selector": {"matchLabels": {"tier": "a"}}, "vfSelector": {}}}},
     {"device-allocate-hint": {"gpu": {"requiredTopologyScope": "PCIe"}}},
     {"device-allocate-hint": {"gpu": {"selector": {"matchLabels": {"tier": "a"}}}}},
     {"device-allocate-hint": {"rdma": {"allocateStrategy": "ApplyForAll"}}},
     {"device-allocate-hint": {"rdma": {"allocateStrategy": "RequestsAsCount"}}},
     {"device-joint-allocate": {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}},
+    {
+        "device-joint-allocate": {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"},
+        "device-allocate-hint": {"rdma": {"vfSelector": {"matchLabels": {"type": "fast"}}}},
+    },
     {"gpu-partition-spec": {}},
 ]
 PARTITIONS = {"1": [{"minors": [0]}, {"minors": [1]}], "2": [{"minors": [0, 1]}, {"minors": [2, 3]}]}
@@ -165,8 +171,13 @@ class Devices:
     def _nic(self, kind: str, minor: int) -> Json:
         body = self._placed(kind, minor, minor, {PREFIX + kind: "100"})
         if kind == "rdma" and self.rng.random() < 0.7:
-            vfs = [{"busID": f"{minor}.{n}"} for n in range(self.rng.choice((1, 3)))]
-            body["vfGroups"] = [{"labels": {}, "vfs": vfs}]
+            body["vfGroups"] = [
+                {
+                    "labels": {"type": self.rng.choice(("fast", "fast", "slow"))},
+                    "vfs": [{"busID": f"{minor}.{group}.{n}"} for n in range(self.rng.choice((1, 3)))],
+                }
+                for group in range(self.rng.choice((1, 1, 2)))
+            ]
         return body
 
     def _placed(self, kind: str, minor: int, switch: int, offered: Json) -> Json:
@@ -328,3 +339,36 @@ def test_columns_kept_step_by_step_are_those_of_a_new_cache(seed: int, steps: in
                     assert columns.free(name)[slot, row] == free[-1]
                 assert columns.free_sum(name)[row] == sum(free)
                 assert not columns.free(name)[len(entries) :, row].any()
+            taken = record.devices.taken_vfs.get(device_type, frozenset())
+            for slot, entry in enumerate(entries.values()):
+                bus_ids = [vf.bus_id for group in entry.vf_groups for vf in group.vfs]
+                assert columns.free_vfs[slot, row] == sum(each not in taken for each in bus_ids)
+
+
+def test_kinds_of_nodes_that_are_gone_are_forgotten_and_pods_get_the_same_answers() -> None:
+    world = Devices(1, nodes=4)
+    asked = [world.pod_of(requests, ANNOTATIONS[-1 - n % 6]) for n, requests in enumerate(REQUESTS * 2)]
+    states = [world.plugin.prepare(each) for each in asked]
+    columns = world.plugin.cache.columns
+
+    for number in range(250):
+        body = node(f"node-{number % 4}", labels={"node.koordinator.sh/gpu-model": f"model-{number}"})
+        world.table.set_node(from_builtins(body, Node))
+        world.set_device(number % 4)
+        for state in states[number % 11 :: 11]:
+            world.plugin.filter(state, world.table.rows)
+
+    assert len(columns.kinds.values) < 100
+    assert len(columns.layouts.values) < 100
+    for row in world.table.rows.tolist():
+        record = world.plugin.cache.at(row)
+        assert columns.kinds.values[columns.kind[row]].node_labels == record.idle.node_labels
+    for info, state in zip(asked, states, strict=True):
+        assert world.plugin.prepare(info) is state
+        rows = world.table.rows
+        codes = world.plugin.filter(state, rows).tolist()
+        for row, code in zip(rows.tolist(), codes, strict=True):
+            exact = world.plugin._exact.decide(state, world.plugin.cache.at(row)).status
+            assert (world.plugin.refusal(state, code) if code else None) == (
+                None if exact.is_success else exact
+            )

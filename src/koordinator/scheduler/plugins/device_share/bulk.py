@@ -2,16 +2,19 @@
 
 Says row by row what `allocate` and `node_score` say, without choosing devices: a pod that takes whichever devices have
 enough left fits where there are as many of them as it wants. Rows where it matters which devices these are (joint
-allocation, virtual functions, selectors, scopes, partitions that bind) are handed back, to be decided one by one.
+allocation, virtual functions, selectors, scopes, partitions that bind) are handed back; `situations` says which of them
+are alike, so that each situation is decided once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import resources
+from koordinator.api import label_selector, resources
+from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.device import AllocateStrategy, DeviceType
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
@@ -25,8 +28,13 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     check_shared_gpu,
     joint_types,
 )
-from koordinator.scheduler.plugins.device_share.columns import DeviceColumns, DeviceTypeColumns
-from koordinator.scheduler.plugins.device_share.inventory import NodeDevices
+from koordinator.scheduler.plugins.device_share.columns import (
+    SLOTS_MAX,
+    DeviceColumns,
+    DeviceTypeColumns,
+)
+from koordinator.scheduler.plugins.device_share.inventory import DeviceEntry, NodeDevices
+from koordinator.scheduler.plugins.device_share.layouts import Layout, Numbered
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
 from koordinator.scheduler.plugins.device_share.request import (
     LENT,
@@ -57,17 +65,17 @@ class DeviceDemand(msgspec.Struct, frozen=True, eq=False):
     types: tuple[TypeDemand, ...]
     is_plain: bool
     """Whether any devices will do that have enough left."""
-    is_scored_plainly: bool
-    """Whether all devices of a node count in its score."""
+    is_scored_by_columns: bool
+    """Whether the columns tell the score."""
     is_whole_gpus: bool
+    is_chosen: bool
+    """Whether the pod's devices were chosen beforehand."""
 
     @classmethod
     def of(
         cls, asked: PodDevices, strategy: DeviceScoringStrategy, templates: GPUTemplates, *, is_chosen: bool
     ) -> "DeviceDemand":
-        """`is_chosen`: the pod's devices were chosen beforehand."""
         types = tuple(_type_demand(asked, device_type) for device_type in asked.by_type)
-        has_selector = any(asked.hint(each).selector is not None for each in asked.by_type)
         is_plain = all(_is_plain(asked, each, templates) for each in types)
         is_whole = asked.is_whole_gpus
         is_plain = is_plain and len(joint_types(asked)) < 2 and not (is_whole and asked.partition_spec)
@@ -76,8 +84,9 @@ class DeviceDemand(msgspec.Struct, frozen=True, eq=False):
         return cls(
             types,
             is_plain=is_plain and not is_chosen,
-            is_scored_plainly=is_known and not has_selector and not is_chosen,
+            is_scored_by_columns=is_known and not is_chosen,
             is_whole_gpus=is_whole,
+            is_chosen=is_chosen,
         )
 
 
@@ -117,7 +126,7 @@ def partition_kind(kind: NodeDevices) -> int:
 
 
 class KindVerdicts:
-    """The verdicts on a pod that follow from the kind of a node (`NodeDeviceCache.kinds`), of kinds known by now."""
+    """The verdicts on a pod that follow from the kind of a node (`DeviceColumns.kinds`), of kinds known by now."""
 
     def __init__(
         self,
@@ -128,13 +137,16 @@ class KindVerdicts:
     ) -> None:
         self._asked, self._demand = asked, demand
         self._labels, self._unsupported = pod_labels, unsupported
+        self._version = 0
         self.refusals: list[Status] = []
         self.partitions: Kinds = np.zeros(0, np.uint8)
         """(kinds,): `PLAIN`, `LOOSE` or `BINDING`; of a pod without whole GPUs always `PLAIN`."""
 
-    def follow(self, kinds: Sequence[NodeDevices]) -> bool:
-        """Take in kinds that are new; return whether there are any."""
-        first = len(self.refusals)
+    def follow(self, numbered: Numbered[NodeDevices]) -> bool:
+        """Take in kinds that are new, or have other numbers; return whether there are any."""
+        if self._version != numbered.version:
+            self._version, self.refusals, self.partitions = numbered.version, [], np.zeros(0, np.uint8)
+        kinds, first = numbered.values, len(self.refusals)
         if first == len(kinds):
             return False
         more = []
@@ -145,6 +157,51 @@ class KindVerdicts:
             more.append(partition_kind(kind) if self._demand.is_whole_gpus else PLAIN)
         self.partitions = np.concatenate([self.partitions, np.array(more, np.uint8)])
         return True
+
+
+class LayoutFacts:
+    """The devices that a pod's selectors find in layouts (`DeviceColumns.layouts`), in those known by now."""
+
+    def __init__(self, asked: PodDevices) -> None:
+        hints = {device_type: asked.hint(device_type) for device_type in asked.by_type}
+        self._selectors = {t: hint.selector for t, hint in hints.items() if hint.selector is not None}
+        self._vf_selectors = {
+            t: hint.vf_selector for t, hint in hints.items() if hint.vf_selector is not None
+        }
+        self._forget(0)
+
+    def _forget(self, version: int) -> None:
+        self._version, self._known = version, 0
+        nowhere = np.zeros((1, SLOTS_MAX), np.bool_)
+        self.selected: dict[str, Mask] = dict.fromkeys(self._selectors, nowhere)
+        """Type → (layouts + 1, slots): devices that its selector selects; the last row is for nodes without any."""
+        self.takes_any_vf: dict[str, Mask] = dict.fromkeys(self._vf_selectors, nowhere[0, :1])
+        """Type → (layouts + 1,): whether any virtual function will do."""
+
+    def follow(self, numbered: Numbered[Layout]) -> None:
+        """Take in layouts that are new, or have other numbers."""
+        if not (self._selectors or self._vf_selectors):
+            return
+        if self._version != numbered.version:
+            self._forget(numbered.version)
+        more = numbered.values[self._known :]
+        if not more:
+            return
+        self._known += len(more)
+        for device_type, selector in self._selectors.items():
+            found = np.zeros((len(more) + 1, SLOTS_MAX), np.bool_)
+            for index, layout in enumerate(more):
+                entries = list(layout.get(device_type, {}).values())[:SLOTS_MAX]
+                found[index, : len(entries)] = [label_selector.matches(selector, e.labels) for e in entries]
+            self.selected[device_type] = np.concatenate([self.selected[device_type][:-1], found])
+        for device_type, selector in self._vf_selectors.items():
+            alike = [_takes_any_vf(selector, layout.get(device_type, {}).values()) for layout in more]
+            known = self.takes_any_vf[device_type][:-1]
+            self.takes_any_vf[device_type] = np.concatenate([known, np.array([*alike, False])])
+
+
+def _takes_any_vf(selector: LabelSelector, devices: Iterable[DeviceEntry]) -> bool:
+    return all(label_selector.matches(selector, group.labels) for each in devices for group in each.vf_groups)
 
 
 class DeviceVerdict(msgspec.Struct, frozen=True, eq=False):
@@ -206,6 +263,54 @@ def _fits(of_type: DeviceTypeColumns, amounts: Mapping[str, int], rows: Rows) ->
     return found
 
 
+Situations = npt.NDArray[np.int64]
+"""(facts, rows): equal columns get equal answers from `allocate`."""
+
+
+def situations(
+    columns: DeviceColumns, demand: DeviceDemand, facts: LayoutFacts, rows: Rows
+) -> tuple[Situations, Mask]:
+    """Return what the exact decision looks at on `rows` (rows,) while nothing is really taken, and on which of them
+    (rows,) it looks at nothing else."""
+    layout = at(columns.layout, rows)
+    found: list[npt.NDArray[Any]] = [at(columns.kind, rows), layout]
+    is_known = np.full(rows.size, not demand.is_chosen)
+    for each in demand.types:
+        of_type, amounts = columns.by_type[each.device_type], each.wanted.amounts
+        needs = of_type.bits_of(each.needs)
+        if needs is None or not any(amounts.values()):
+            return np.zeros((0, rows.size), np.int64), np.zeros(rows.size, np.bool_)
+        is_known &= (at(of_type.common, rows) & needs) == needs
+        if all(of_type.knows(name) for name in amounts):
+            found.append(_bits(_fits(of_type, amounts, rows)))
+        if each.device_type == DeviceType.GPU:
+            found.append(_bits(at(of_type.is_used, rows)))
+        takes_any_vf = facts.takes_any_vf.get(each.device_type)
+        if takes_any_vf is not None:
+            is_known &= takes_any_vf[layout]
+            found.append(_bits(at(of_type.free_vfs, rows) > 0))
+    return np.array(found, np.int64), is_known
+
+
+def _bits(mask: Mask) -> I64:
+    """Return a set of slots (slots, rows) as one number per row: (rows,)."""
+    weights = np.left_shift(np.int64(1), np.arange(len(mask)))
+    bits: I64 = weights @ mask
+    return bits
+
+
+def distinct(found: Situations) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return the position of one row of each situation, and for each row (rows,) which of them is its own."""
+    number = np.zeros(found.shape[1], np.intp)
+    first = number[:1]
+    for fact in found:
+        _, which = np.unique(fact, return_inverse=True)
+        _, first, number = np.unique(
+            number * (int(which.max(initial=0)) + 1) + which, return_index=True, return_inverse=True
+        )
+    return first, number
+
+
 def _short(
     of_type: DeviceTypeColumns, wanted: PerDevice, rows: Rows, ahead: int | I64
 ) -> tuple[Mask, Mask | None]:
@@ -262,21 +367,30 @@ def refusals(
     return texts
 
 
+def has_slots(columns: DeviceColumns, facts: LayoutFacts, rows: Rows) -> bool:
+    """Return whether all devices of `rows` (rows,) that the pod selects from have a slot."""
+    return all(at(columns.by_type[each].count, rows).max(initial=0) <= SLOTS_MAX for each in facts.selected)
+
+
 def score(
-    columns: DeviceColumns, demand: DeviceDemand, strategy: DeviceScoringStrategy, rows: Rows
+    columns: DeviceColumns,
+    demand: DeviceDemand,
+    facts: LayoutFacts,
+    strategy: DeviceScoringStrategy,
+    rows: Rows,
 ) -> Scores:
-    """Return `node_score` of `rows` (rows,), which pass Filter, for a pod that is scored plainly."""
+    """Return `node_score` of `rows` (rows,), which pass Filter, for a pod that is scored by columns."""
     total = np.zeros(rows.size, np.int64)
     for each in demand.types:
         of_type = columns.by_type[each.device_type]
+        selected = facts.selected.get(each.device_type)
+        if selected is not None:
+            selected = selected[at(columns.layout, rows)].T
         points, weights = np.zeros(rows.size, np.int64), np.zeros(rows.size, np.int64)
         for resource in strategy.resources:
             if not of_type.knows(resource.name):
                 continue
-            capacity, left = (
-                at(of_type.total_sum(resource.name), rows),
-                at(of_type.free_sum(resource.name), rows),
-            )
+            capacity, left = _sums(of_type, resource.name, rows, selected)
             used = capacity - left + each.wanted.amounts.get(resource.name, 0)
             part = (
                 np.minimum(used, capacity)
@@ -287,3 +401,13 @@ def score(
             weights += resource.weight * (capacity > 0)
         total += points // np.maximum(weights, 1)
     return total
+
+
+def _sums(of_type: DeviceTypeColumns, name: str, rows: Rows, selected: Mask | None) -> tuple[I64, I64]:
+    """Return how much of a resource there is, and is left, on all devices or those `selected` (slots, rows): (rows,)
+    each."""
+    if selected is None:
+        return at(of_type.total_sum(name), rows), at(of_type.free_sum(name), rows)
+    total, free = at(of_type.total(name), rows), at(of_type.free(name), rows)
+    mask = selected[: len(total)]
+    return (total * mask).sum(axis=0), (free * mask).sum(axis=0)

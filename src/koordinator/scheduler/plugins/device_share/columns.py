@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from koordinator.api.annotations.device import DeviceType
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugins.device_share.inventory import DeviceEntry
+from koordinator.scheduler.plugins.device_share.inventory import DeviceEntry, NodeDevices
+from koordinator.scheduler.plugins.device_share.layouts import Layout, Numbered, layout_key
 from koordinator.scheduler.plugins.device_share.request import NAMES_BY_TYPE, is_owned
 from koordinator.scheduler.table.columns import ColumnSpec, TableColumn
 from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, NodeTable
@@ -49,6 +50,7 @@ class DeviceTypeColumns:
         self._has_places = self._add("hasPlaces", np.bool_, is_per_slot=False, fill=True)
         self._is_healthy = self._add("isHealthy", np.bool_)
         self._is_used = self._add("isUsed", np.bool_)
+        self._free_vfs = self._add("freeVFs", np.int32)
 
     # Reading
 
@@ -80,6 +82,12 @@ class DeviceTypeColumns:
     def is_used(self) -> Mask:
         """(slots, rows): whether any pod has a part of the device that is not lent only."""
         values: Mask = self._is_used.values
+        return values
+
+    @property
+    def free_vfs(self) -> npt.NDArray[np.int32]:
+        """(slots, rows): virtual functions that nobody holds."""
+        values: npt.NDArray[np.int32] = self._free_vfs.values
         return values
 
     def knows(self, name: str) -> bool:
@@ -129,6 +137,7 @@ class DeviceTypeColumns:
         for slot, entry in enumerate(devices.values()):
             if slot < SLOTS_MAX:
                 self._is_healthy.values[slot, row] = bool(entry.total)
+                self._free_vfs.values[slot, row] = sum(len(group.vfs) for group in entry.vf_groups)
             for name, offered in self._offered(entry):
                 amounts = self._of(name)
                 amounts.total_sum.values[row] += offered
@@ -158,6 +167,11 @@ class DeviceTypeColumns:
                 amounts.free_sum.values[row] += more
                 if slot < SLOTS_MAX:
                     amounts.free.values[slot, row] = free
+
+    def set_free_vfs(self, row: int, slot: int, count: int) -> None:
+        """Enter how many virtual functions of a device nobody holds."""
+        if slot < SLOTS_MAX:
+            self._free_vfs.values[slot, row] = count
 
     def _offered(self, entry: DeviceEntry) -> Iterator[tuple[str, int]]:
         return (
@@ -191,7 +205,7 @@ class DeviceTypeColumns:
 
     def _per_slot(self) -> list[TableColumn]:
         amounts = [column for each in self._amounts.values() for column in (each.total, each.free)]
-        return [self._is_healthy, self._is_used, *amounts]
+        return [self._is_healthy, self._is_used, self._free_vfs, *amounts]
 
 
 class DeviceColumns:
@@ -200,6 +214,9 @@ class DeviceColumns:
     def __init__(self, table: NodeTable) -> None:
         self._is_reported = table.add_column(ColumnSpec("device/isReported", np.bool_))
         self._kind = table.add_column(ColumnSpec("device/kind", np.int32, fill=-1))
+        self._layout = table.add_column(ColumnSpec("device/layout", np.int32, fill=-1))
+        self.kinds: Numbered[NodeDevices] = Numbered(self._kind)
+        self.layouts: Numbered[Layout] = Numbered(self._layout)
         self._holders = table.add_column(ColumnSpec("device/holders", np.int32))
         self.by_type: dict[str, DeviceTypeColumns] = {
             device_type: DeviceTypeColumns(table, device_type) for device_type in DeviceType
@@ -213,8 +230,14 @@ class DeviceColumns:
 
     @property
     def kind(self) -> npt.NDArray[np.int32]:
-        """(rows,): number of what the node and its Device say beside the devices (`NodeDeviceCache.kinds`)."""
+        """(rows,): number of what the node and its Device say beside the devices, in `kinds`."""
         values: npt.NDArray[np.int32] = self._kind.values
+        return values
+
+    @property
+    def layout(self) -> npt.NDArray[np.int32]:
+        """(rows,): number of how the devices are laid out, in `layouts`."""
+        values: npt.NDArray[np.int32] = self._layout.values
         return values
 
     @property
@@ -223,9 +246,10 @@ class DeviceColumns:
         values: npt.NDArray[np.int32] = self._holders.values
         return values
 
-    def set_devices(self, row: int, kind: int, devices: Mapping[str, Mapping[int, DeviceEntry]]) -> None:
-        """Enter what a reported node has, as if nobody used any."""
+    def set_devices(self, row: int, kind: NodeDevices, devices: Layout) -> None:
+        """Enter what a reported node has, as if nobody used any; `kind` without its devices."""
         self._is_reported.values[row] = True
-        self._kind.values[row] = kind
+        self.kinds.set(row, msgspec.json.encode(kind, order="sorted"), kind)
+        self.layouts.set(row, layout_key(devices), devices)
         for device_type, columns in self.by_type.items():
             columns.set_devices(row, devices.get(device_type, {}))

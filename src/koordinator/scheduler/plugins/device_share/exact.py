@@ -71,8 +71,7 @@ class ExactDecisions:
     ) -> DeviceDecision:
         """Return what the pod would get on a node. `reserves`: it is given to the pod now, the best devices first."""
         devices, asked = record.devices, state.asked
-        pod_labels = state.pod.pod.metadata.labels
-        status = check_shared_gpu(asked, pod_labels, devices.node_labels, self._unsupported)
+        status = check_shared_gpu(asked, state.labels, devices.node_labels, self._unsupported)
         if not status.is_success:
             return DeviceDecision(status=status)
         options = AllocateOptions(

@@ -77,9 +77,6 @@ class NodeDeviceCache(HoldingKeeper[DevicesOfPod, Held]):
     def __init__(self, table: NodeTable) -> None:
         super().__init__(table)
         self.columns = DeviceColumns(table)
-        self.kinds: list[NodeDevices] = []
-        """What nodes and their Devices say beside the devices, each once; `DeviceColumns.kind` has the numbers."""
-        self._kind_of: dict[bytes, int] = {}
         self._records: dict[int, NodeDeviceRecord] = {}
         self._reports: dict[str, Device] = {}
         self.choosers: dict[str, CardChooser] = {}
@@ -159,21 +156,10 @@ class NodeDeviceCache(HoldingKeeper[DevicesOfPod, Held]):
         """Set what a node has, in the columns, too; return whether that is news."""
         if not record.set_idle(idle):
             return False
-        self.columns.set_devices(row, self._kind_number(idle), idle.devices)
+        self.columns.set_devices(row, _kind_of(idle), idle.devices)
         for device_type, used in record.used.items():
             self._show_use(row, record, device_type, dict.fromkeys(used, NOTHING))
         return True
-
-    def _kind_number(self, idle: NodeDevices) -> int:
-        own = {key: idle.labels[key] for key in _DEVICE_LABELS if key in idle.labels}
-        partitions = {
-            key: idle.annotations[key] for key in (labels.GPU_PARTITIONS,) if key in idle.annotations
-        }
-        kind = NodeDevices(own, partitions, idle.node_labels)
-        number = self._kind_of.setdefault(msgspec.json.encode(kind, order="sorted"), len(self.kinds))
-        if number == len(self.kinds):
-            self.kinds.append(kind)
-        return number
 
     def _show_use(
         self, row: int, record: NodeDeviceRecord, device_type: str, before: Mapping[int, Mapping[str, int]]
@@ -186,6 +172,8 @@ class NodeDeviceCache(HoldingKeeper[DevicesOfPod, Held]):
         for slot, (minor, entry) in enumerate(entries.items()):
             if minor in before:
                 columns.set_used(row, slot, entry, before[minor], used.get(minor, NOTHING))
+                if entry.vf_groups:
+                    columns.set_free_vfs(row, slot, record.free_vfs(device_type, entry))
 
     def row_freed(self, row: int) -> None:
         self._records.pop(row, None)
@@ -249,6 +237,13 @@ class NodeDeviceCache(HoldingKeeper[DevicesOfPod, Held]):
         self.columns.holders[row] = len(record.held)
         for device_type, minors in record.take_changes().items():
             self._show_use(row, record, device_type, minors)
+
+
+def _kind_of(idle: NodeDevices) -> NodeDevices:
+    """Return what a node and its Device say beside the devices, as far as allocation looks at it."""
+    own = {key: idle.labels[key] for key in _DEVICE_LABELS if key in idle.labels}
+    partitions = {key: idle.annotations[key] for key in (labels.GPU_PARTITIONS,) if key in idle.annotations}
+    return NodeDevices(own, partitions, idle.node_labels)
 
 
 Json = dict[str, Any]

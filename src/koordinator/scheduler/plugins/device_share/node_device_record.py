@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from koordinator.api import labels
-from koordinator.scheduler.plugins.device_share.inventory import NOTHING, Held, NodeDevices
+from koordinator.scheduler.plugins.device_share.inventory import NOTHING, DeviceEntry, Held, NodeDevices
 from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, left_of
 
 NO_DEVICES = NodeDevices()
@@ -103,6 +103,11 @@ class NodeDeviceRecord:
     def reserved_by(self, uid: str, *, is_restricted: bool) -> ReservedDevices | None:
         """Return what is left of a Reservation; None when it holds no devices here."""
         return ReservedDevices(uid, self.left_of(uid), is_restricted) if uid in self.held else None
+
+    def free_vfs(self, device_type: str, device: DeviceEntry) -> int:
+        """Return how many virtual functions of a device nobody holds."""
+        taken = self._vf_holders.get(device_type, NOTHING)
+        return sum(vf.bus_id not in taken for group in device.vf_groups for vf in group.vfs)
 
     def take_changes(self) -> dict[str, dict[int, Mapping[str, int]]]:
         """Return the devices whose use changed since this was asked last, by type and minor, with their use then."""

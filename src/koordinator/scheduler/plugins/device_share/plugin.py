@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from koordinator.api import labels, pod_labels
 from koordinator.api.annotations import device as annotation
-from koordinator.api.annotations import placement
-from koordinator.api.annotations.device import DeviceAllocations, DeviceType
+from koordinator.api.annotations.device import DeviceType
 from koordinator.api.core import ConfigMap
 from koordinator.api.device import Device
 from koordinator.api.errors import ProtocolError
@@ -49,11 +48,9 @@ from koordinator.scheduler.plugin.framework import (
     passes,
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, unresolvable
-from koordinator.scheduler.plugins.device_share import adaption, bulk, node_device_cache, request
+from koordinator.scheduler.plugins.device_share import adaption, bulk, node_device_cache, pod_state
 from koordinator.scheduler.plugins.device_share.adaption import DevicePluginAdaption
-from koordinator.scheduler.plugins.device_share.allocate import (
-    PodDevices,
-)
+from koordinator.scheduler.plugins.device_share.allocate import DeviceDecision
 from koordinator.scheduler.plugins.device_share.exact import ExactDecisions, Room, held_of
 from koordinator.scheduler.plugins.device_share.inventory import (
     allocations_of,
@@ -61,10 +58,9 @@ from koordinator.scheduler.plugins.device_share.inventory import (
 from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache
 from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
-from koordinator.scheduler.plugins.device_share.pod_state import DeviceState, remembered
+from koordinator.scheduler.plugins.device_share.pod_state import DeviceState, DeviceStates, remembered
 from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices
 from koordinator.scheduler.plugins.device_share.templates import (
-    NO_TEMPLATE,
     GPUTemplatesConfig,
     TemplateSource,
 )
@@ -74,13 +70,13 @@ from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
     NUMATopologyHintProvider,
     ProvidedHints,
 )
-from koordinator.scheduler.table.columns import RowChange, Rows, at
+from koordinator.scheduler.table.columns import Recent, RowChange, Rows, at
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 
-_ANNOTATIONS = (labels.DEVICE_ALLOCATE_HINT, labels.DEVICE_JOINT_ALLOCATE, labels.GPU_PARTITION_SPEC)
-_HINTS = (labels.SCHEDULING_HINT, labels.DEPRECATED_SCHEDULING_HINT)
+CHOICES_MAX = 4_096
+"""Choices of devices that are remembered: nodes that fill up alike pass through few states."""
 _NOT_FORESEEN = 0xFFFF
 """Code of rows where nobody can tell before it comes to it."""
 _NO_DEVICE = unresolvable("node(s) no longer has the chosen devices")
@@ -119,7 +115,7 @@ class DeviceShare(
 ):
     """Chooses which GPUs, NICs and FPGAs a pod gets, whole or in part. Pods that ask for none have no state."""
 
-    name = "DeviceShare"
+    name = pod_state.PLUGIN
     args = DeviceShareArgs
     per_profile = in_rehearsals = True
     reads = RowChange.NODE | RowChange.PODS
@@ -151,8 +147,8 @@ class DeviceShare(
         self._adaption = DevicePluginAdaption(handle) if handle.gates.is_on(adaption.GATE) else None
         self._strategy = args.scoring_strategy
         self._exact = ExactDecisions(self._strategy, self._unsupported, lambda: self._templates.templates)
-        self._columns: frozenset[int] = frozenset()
-        self._names_seen = 0
+        self._states = DeviceStates(handle.table, self._strategy, self._unsupported, self._templates)
+        self._choices: Recent[DeviceDecision] = Recent(CHOICES_MAX)
         self.cache = handle.table.shared(NodeDeviceCache)
         self._numa = handle.table.shared(NUMAAllocations)
         handle.watch(Watch.changes(Device, self.set_device))
@@ -162,67 +158,13 @@ class DeviceShare(
     # A pod
 
     def class_key(self, pod: PodInfo) -> Hashable:
-        if not self._asks(pod):
-            return None
-        annotations, own = pod.pod.metadata.annotations, pod.pod.metadata.labels
-        chosen = None
-        if any(key in annotations for key in _HINTS):
-            chosen = annotations.get(labels.DEVICE_ALLOCATED)
-        return (
-            pod.request_key,
-            *(annotations.get(key) for key in _ANNOTATIONS),
-            chosen,
-            own.get(labels.GPU_ISOLATION_PROVIDER),
-        )
+        return (pod.request_key, *pod_state.beside_amounts(pod)) if self._states.asks(pod) else None
 
     def live_key(self, pod: PodInfo) -> Hashable:
         return self._templates.version
 
-    def _asks(self, pod: PodInfo) -> bool:
-        names = self._table.registry.names
-        if len(names) != self._names_seen:
-            self._columns = frozenset(column for column, name in enumerate(names) if name in request.NAMES)
-            self._names_seen = len(names)
-        columns = self._columns
-        return bool(columns) and any(column in columns for column, _ in pod.requests)
-
     def prepare(self, pod: PodInfo) -> DeviceState | None:
-        if not self._asks(pod):
-            return None
-        names = self._table.registry.names
-        parsed = request.parse({names[column]: amount for column, amount in pod.requests})
-        annotations = pod.pod.metadata.annotations
-        try:
-            asked = PodDevices(
-                parsed.by_type,
-                annotation.DEVICE_ALLOCATE_HINT.read(annotations, f"Pod {pod.key}") or {},
-                annotation.DEVICE_JOINT_ALLOCATE.read(annotations, f"Pod {pod.key}"),
-                annotation.GPU_PARTITION_SPEC.read(annotations, f"Pod {pod.key}"),
-            )
-            chosen = self._designated(pod)
-            gpus = asked.by_type.get(DeviceType.GPU)
-            status = parsed.status
-            if status.is_success and gpus and self._templates.templates.refuse(request.per_gpu(gpus)):
-                status = NO_TEMPLATE
-            return self._state(pod, asked, status, chosen)
-        except ProtocolError as problem:
-            return self._state(pod, PodDevices({}), unresolvable(str(problem)), None)
-
-    def _state(
-        self, pod: PodInfo, asked: PodDevices, status: Status, chosen: DeviceAllocations | None
-    ) -> DeviceState:
-        templates = self._templates.templates
-        demand = bulk.DeviceDemand.of(asked, self._strategy, templates, is_chosen=chosen is not None)
-        kinds = bulk.KindVerdicts(asked, demand, pod.pod.metadata.labels, self._unsupported)
-        return DeviceState(pod, asked, demand, kinds, status, chosen)
-
-    def _designated(self, pod: PodInfo) -> DeviceAllocations | None:
-        """Return the devices that the pod's annotation names, if its hint says that these are to be used."""
-        annotations = pod.pod.metadata.annotations
-        hint = placement.scheduling_hint(annotations, f"Pod {pod.key}")
-        if hint is None or self.name not in hint.extensions:
-            return None
-        return annotation.DEVICE_ALLOCATED.read(annotations, f"Pod {pod.key}")
+        return self._states.of(pod)
 
     def pre_filter(self, state: DeviceState | None) -> PreFilterResult:
         return PreFilterResult(SKIP if state is None else state.status)
@@ -248,7 +190,7 @@ class DeviceShare(
     def _codes(self, state: DeviceState, rows: Rows, ahead: int | I64) -> ReasonCodes:
         """Filter for rows with a Device."""
         columns, demand = self.cache.columns, state.demand
-        state.follow(self.cache.kinds)
+        state.follow(columns)
         found = bulk.judge(columns, demand, state.kinds.partitions, rows, ahead)
         has_kind_codes = np.count_nonzero(state.kind_codes) > 0
         if found.is_pass and not has_kind_codes:
@@ -263,14 +205,29 @@ class DeviceShare(
         if np.count_nonzero(is_open):
             is_now = is_open & (np.asarray(ahead) == 0)
             codes[is_open & ~is_now] = _NOT_FORESEEN
-            for index in np.flatnonzero(is_now).tolist():
-                codes[index] = self._exact_code(state, self.cache.at(int(rows[index])))
+            codes[is_now] = self._exact_codes(state, rows[is_now])
         return codes
 
-    def _exact_code(self, state: DeviceState, record: NodeDeviceRecord) -> int:
-        return remembered(
-            state.codes, record.signature, lambda: state.code_of(self._exact.decide(state, record).status)
-        )
+    def _exact_codes(self, state: DeviceState, rows: Rows) -> ReasonCodes:
+        """Decide once for rows that are in the same situation."""
+        codes = np.zeros(rows.size, np.uint16)
+        found, is_known = bulk.situations(self.cache.columns, state.demand, state.facts, rows)
+        for index in np.flatnonzero(~is_known).tolist():
+            record = self.cache.at(int(rows[index]))
+            codes[index] = self._exact_code(state, record.signature, record)
+        if np.count_nonzero(is_known):
+            first, which = bulk.distinct(found[:, is_known])
+            known = rows[is_known]
+            keys = zip(*found[:, is_known][:, first].tolist(), strict=True)
+            answers = [
+                self._exact_code(state, key, self.cache.at(row))
+                for key, row in zip(keys, known[first].tolist(), strict=True)
+            ]
+            codes[is_known] = np.array(answers, np.uint16)[which]
+        return codes
+
+    def _exact_code(self, state: DeviceState, key: Hashable, record: NodeDeviceRecord) -> int:
+        return remembered(state.codes, key, lambda: state.code_of(self._exact.decide(state, record).status))
 
     def refusal(self, state: DeviceState | None, code: int) -> Status:
         assert state is not None
@@ -358,8 +315,10 @@ class DeviceShare(
 
     def score(self, state: DeviceState | None, rows: Rows) -> Scores:
         assert state is not None, "else it does not score"
-        if state.demand.is_scored_plainly:
-            return bulk.score(self.cache.columns, state.demand, self._strategy, rows)
+        columns = self.cache.columns
+        state.follow(columns)
+        if state.demand.is_scored_by_columns and bulk.has_slots(columns, state.facts, rows):
+            return bulk.score(columns, state.demand, state.facts, self._strategy, rows)
         points = np.zeros(rows.size, np.int64)
         for index, row in enumerate(rows.tolist()):
             record = self.cache.at(row)
@@ -385,8 +344,8 @@ class DeviceShare(
         room = self._room(pod, row, self._chosen_numa(pod))
         room = replace(room, card_points=self._card_points(pod, row, record))
         if room.is_whole_node:
-            decision = state.choices.get(
-                (record.signature, room.numa_nodes, *room.card_points.values()),
+            decision = self._choices.get(
+                (state, record.signature, room.numa_nodes, *room.card_points.values()),
                 lambda: self._exact.decide(state, record, room, reserves=True),
             )
         else:
