@@ -11,8 +11,8 @@ import msgspec
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.cli import flag_kinds, flag_settings
 from koordinator.cli.flag_settings import FlagError, Setting
-from koordinator.host.files import HostRoots
-from koordinator.koordlet.config import AgentConfig, QoSConfig
+from koordinator.host.files import HOST_MODE, HostRoots
+from koordinator.koordlet.config import AgentConfig, HookServerConfig, QoSConfig
 from koordinator.koordlet.qos import evictions
 
 NODE_NAME, AGENT_MODE = "NODE_NAME", "agent_mode"
@@ -39,6 +39,12 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 _time, _switch, _text = flag_settings.time, flag_settings.switch, flag_settings.text
 _seconds, _number, _natural = flag_settings.whole_seconds, flag_settings.number, flag_settings.natural
+
+
+def _policy(name: str, default: str, words: str) -> flag_kinds.Decorate:
+    return click.option(
+        f"--{name}", type=click.Choice(("Ignore", "Fail")), default=default, show_default=True, help=words
+    )
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -163,9 +169,21 @@ SETTINGS: Mapping[str, Setting] = {
     "runtime-hooks-plugin-failure-policy": Setting(
         "hooks.plugin_failure_policy",
         "After a hook fails: Ignore runs the next hook, Fail skips the remaining ones.",
-        lambda name, default, words: click.option(
-            f"--{name}", type=click.Choice(("Ignore", "Fail")), default=default, show_default=True, help=words
-        ),
+        _policy,
+    ),
+    "runtime-hooks-host-endpoint": _text(
+        "hook_server.host_endpoint", "Socket of the hook server as the runtime proxy on the host sees it."
+    ),
+    "runtime-hooks-failure-policy": Setting(
+        "hook_server.failure_policy",
+        "What the runtime proxy does when the hook server does not answer: Ignore goes on, Fail refuses the call.",
+        _policy,
+    ),
+    "runtime-hooks-disable-stages": flag_settings.listed(
+        "hook_server.disabled_stages", "Stages for which the runtime proxy is not to ask."
+    ),
+    "default-runtime-type": _text(
+        "hook_server.runtime_type", "Runtime of container ids that the runtime proxy gives without one."
     ),
     "disable-unset-cpu-quota": _switch(
         "hooks.keep_cpu_quota", "Keep the CPU quota of pods with exclusive CPUs."
@@ -184,6 +202,7 @@ SETTINGS: Mapping[str, Setting] = {
 }
 """Flags that set a field of `AgentConfig`, by name. Defaults are those of the field."""
 
+_SOCKET = HookServerConfig().host_endpoint
 ROOTS: Mapping[str, tuple[str, str]] = {
     "cgroup-root-dir": ("cgroup", "cgroup file systems"),
     "proc-root-dir": ("proc", "/proc"),
@@ -195,8 +214,21 @@ ROOTS: Mapping[str, tuple[str, str]] = {
 }
 """Flags for the mount points of the host, by name: field of `HostRoots`, description."""
 
+HOOK_SERVER: Mapping[str, tuple[str, str, str]] = {
+    "runtime-hooks-addr": (
+        "address",
+        "Socket of the hook server, for the runtime proxy; empty: none.",
+        _SOCKET,
+    ),
+    "runtime-hooks-config-path": (
+        "directory",
+        "Directory in which the runtime proxy looks for hook servers.",
+        "/etc/runtime/hookserver.d",
+    ),
+}
+"""Flags whose default is another one in host mode, by name: field of `HookServerConfig`, description, that default."""
+
 _MEMORY = "samples are kept in memory, in ring buffers"
-_HOOK_SERVER = "hooks are delivered by the reconciler; the hook server comes with the runtime proxy"
 _NRI = "hooks are delivered by the reconciler; the NRI plugin comes later"
 WITHOUT_EFFECT: Mapping[str, str] = {
     "configmap-name": "settings come from NodeSLO; the reference does not read it either",
@@ -212,14 +244,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "tsdb-min-block-duration": _MEMORY,
     "tsdb-max-block-duration": _MEMORY,
     "tsdb-head-chunks-write-buffer-size": _MEMORY,
-    "default-runtime-type": "container ids name their runtime; the runtime proxy will bring hook requests",
     "qos-extension-plugins": "there are no extension strategies",
-    "runtime-hooks-network": _HOOK_SERVER,
-    "runtime-hooks-addr": _HOOK_SERVER,
-    "runtime-hooks-host-endpoint": _HOOK_SERVER,
-    "runtime-hooks-failure-policy": _HOOK_SERVER,
-    "runtime-hooks-config-path": _HOOK_SERVER,
-    "runtime-hooks-disable-stages": _HOOK_SERVER,
     "runtime-hooks-nri-socket-path": _NRI,
     "runtime-hooks-nri-plugin-name": _NRI,
     "runtime-hooks-nri-plugin-index": _NRI,
@@ -290,11 +315,26 @@ def options(command: Any) -> Any:
         )
         for name, (field, what) in ROOTS.items()
     ]
+    hook_server = [
+        flag_kinds.text(
+            name,
+            None,
+            f"{words} [{shown.format(getattr(HookServerConfig(), field), on_host)}]",
+        )
+        for name, (field, words, on_host) in HOOK_SERVER.items()
+    ]
+    network = click.option(
+        "--runtime-hooks-network",
+        type=click.Choice(("unix",)),
+        default="unix",
+        show_default=True,
+        help="Kind of the hook server's socket.",
+    )
     evicting = [
         flag_kinds.count(flag.name, flag.default_s, flag.words, click.IntRange(min=0))
         for flag in evictions.flags()
     ]
-    for option in reversed([*_CLIENT, *roots, *settings, *evicting, *inert]):
+    for option in reversed([*_CLIENT, *roots, *settings, network, *hook_server, *evicting, *inert]):
         command = option(command)
     return command
 
@@ -309,9 +349,11 @@ def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Koord
     from koordinator.koordlet import gates  # imports all hooks, which --help does not need
 
     inert = flag_settings.given((*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT), values)
+    mode = environment.get(AGENT_MODE, "")
+    defaults = AgentConfig(node_name=node_name, qos=_evicting(values), hook_server=_hook_server(mode, values))
     settings = KoordletSettings(
-        config=flag_settings.read(SETTINGS, AgentConfig(node_name=node_name, qos=_evicting(values)), values),
-        roots=_roots(environment.get(AGENT_MODE, ""), values),
+        config=flag_settings.read(SETTINGS, defaults, values),
+        roots=_roots(mode, values),
         gates=gates.of(values["feature_gates"]),
         kubeconfig=values["kubeconfig"],
         server=values["master"],
@@ -344,6 +386,15 @@ def _roots(agent_mode: str, values: Mapping[str, Any]) -> HostRoots:
     }
     below = values["kubelet_cgroup_root"].strip("/")
     return msgspec.structs.replace(HostRoots.of_mode(agent_mode), kubepods_below=below, **given)
+
+
+def _hook_server(agent_mode: str, values: Mapping[str, Any]) -> HookServerConfig:
+    found = {}
+    for name, (field, _, on_host) in HOOK_SERVER.items():
+        given = values[name.replace("-", "_")]
+        if given is not None or agent_mode == HOST_MODE:
+            found[field] = on_host if given is None else given
+    return HookServerConfig(**found)
 
 
 def _check(settings: KoordletSettings) -> None:

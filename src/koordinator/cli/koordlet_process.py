@@ -17,6 +17,7 @@ from koordinator.host.host import Host, open_host
 from koordinator.koordlet import http
 from koordinator.koordlet.agent import Agent
 from koordinator.koordlet.audit import AuditQuery
+from koordinator.koordlet.hook_server import HookServer
 from koordinator.koordlet.states.kubelet import KubeletIdentity, NodeKubelet
 
 log = logging.getLogger(__name__)
@@ -63,17 +64,28 @@ async def _main(settings: KoordletSettings, client: ClientConfig) -> None:
         )
         agent.shared.metrics.client.count(cluster.transport, client.server)
         async with served(agent, settings), asyncio.TaskGroup() as group:
-            tidying = group.create_task(_tidy(agent), name="garbage")
+            beside = [group.create_task(_tidy(agent), name="garbage")]
+            if settings.config.hook_server.address and not settings.is_dry_run:
+                beside.append(group.create_task(_serve_hooks(agent), name="hook server"))
             try:
                 await agent.run()
             finally:
-                tidying.cancel()
+                for task in beside:
+                    task.cancel()
 
 
 async def _tidy(agent: Agent) -> None:
     """Modules, pods and series are no garbage: once they are there, the collector need not go through them again."""
     await agent.is_started.wait()
     garbage.set_aside()
+
+
+async def _serve_hooks(agent: Agent) -> None:
+    """Answer the runtime proxy as soon as hooks can."""
+    await agent.are_hooks_started.wait()
+    config, shared = agent.shared.config, agent.shared
+    policy = config.hooks.plugin_failure_policy
+    await HookServer(config.hook_server, agent.hooks, shared.view, plugin_policy=policy).run()
 
 
 def _host(settings: KoordletSettings) -> Host:

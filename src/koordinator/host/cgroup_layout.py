@@ -97,6 +97,7 @@ _HOST_CLASS_DIRS = {
     QoSClass.LS: _HOST_SERVICE_DIR,
     QoSClass.BE: _HOST_BEST_EFFORT_DIR,
 }
+_SLICE, _ROOT_SLICE = ".slice", "-.slice"
 KUBEPODS_BEST_EFFORT = "KubepodsBesteffort"
 _HOST_BASES = {
     "Kubepods": KubeQoS.GUARANTEED,
@@ -235,6 +236,28 @@ def join(*parts: str) -> str:
     if path.startswith(".."):
         raise LayoutError("/".join(parts), "leads out of the cgroup root")
     return "" if path == "." else path
+
+
+def expanded_slice(name: str) -> str:
+    """Return the path of a systemd slice from its name: `a-b.slice` lies in `a.slice` (systemd.slice(5)).
+
+    `-.slice` is the root, the empty path; other text is answered as it is.
+    """
+    if name == _ROOT_SLICE:
+        return ""
+    if not name.endswith(_SLICE):
+        return name
+    parts = name.removesuffix(_SLICE).split("-")
+    return "/".join(f"{'-'.join(parts[:depth])}{_SLICE}" for depth in range(1, len(parts) + 1))
+
+
+def of_cgroup_parent(text: str) -> str:
+    """Return the directory that a runtime is told as the cgroup parent of a pod: a path, or the name of a slice.
+
+    Raises: LayoutError when it leads out of the cgroup root.
+    """
+    path = text.strip("/")
+    return join(expanded_slice(path) if "/" not in path else path)
 
 
 def _below(base: str, *parts: str) -> str:

@@ -296,6 +296,8 @@ class Agent:
     ) -> None:
         self.is_started = asyncio.Event()
         """All parts run."""
+        self.are_hooks_started = asyncio.Event()
+        """Hooks know the node, its policies and its pods, or that nothing is to be known of them."""
         view, metrics = NodeView(FALLBACK), AgentMetrics(config.node_name, clock)
         self._kubelet = kubelet(view, metrics)
         if on_dry_run is not None:
@@ -342,6 +344,12 @@ class Agent:
             found["koordlet"] = "parts are not started yet"
         return found
 
+    @property
+    def hooks(self) -> RuntimeHooks:
+        """Return the runtime hooks, once `are_hooks_started`."""
+        assert self._parts is not None
+        return self._parts.hooks
+
     async def run(self) -> None:
         """Watch, measure, protect, report, until cancelled; then put back what was changed, if that is asked for."""
         shared = self.shared
@@ -370,6 +378,7 @@ class Agent:
         start_reporters(parts.reporters, group)
         parts.hooks.start()
         group.create_task(parts.hooks.run(), name=parts.hooks.name)
+        self.are_hooks_started.set()
         used_interval_s = shared.config.collect.used_interval_s
         await parts.collecting.wait_started(max(MEASURE_S, MEASURE_ROUNDS * used_interval_s))
         if shared.config.collect.used_interval_s >= COLLECT_S_MIN:

@@ -76,8 +76,21 @@ class QoSConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Ours: put back what strategies changed when the agent stops."""
 
 
+class HookServerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The server that the runtime proxy asks. `host_endpoint` is its socket as the proxy sees it."""
+
+    address: str = "/host-var-run-koordlet/koordlet.sock"
+    host_endpoint: str = "/var/run/koordlet/koordlet.sock"
+    failure_policy: str = "Ignore"
+    directory: str = "/host-etc-hookserver/"
+    """Where the proxy looks for hook servers."""
+    disabled_stages: tuple[str, ...] = ()
+    runtime_type: str = "containerd"
+    """The runtime of container ids that do not name theirs."""
+
+
 class HookConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Runtime hooks. The ways other than the reconciler come with the runtime proxy and NRI."""
+    """Runtime hooks."""
 
     reconcile_interval_s: float = 10.0
     keep_cpu_quota: bool = False
@@ -113,6 +126,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     predict: PredictConfig = PredictConfig()
     qos: QoSConfig = QoSConfig()
     hooks: HookConfig = HookConfig()
+    hook_server: HookServerConfig = HookServerConfig()
     audit: AuditConfig = AuditConfig()
     http: HttpConfig = HttpConfig()
     series_retention_s: float = 12 * 3600.0

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from koordinator.host import cgroup_layout
+
 SYSTEMD = "systemd"
 ANNOTATION_PREFIX = "annotation."
 
 _SLICE = ".slice"
-_ROOT_SLICE = "-.slice"
 
 
 class SplitLabels(msgspec.Struct, frozen=True):
@@ -26,12 +27,7 @@ def to_cri_path(driver: str, cgroup_parent: str) -> str:
     if driver != SYSTEMD:
         return cgroup_parent
     name = cgroup_parent.rstrip("/").rpartition("/")[2]
-    if name == _ROOT_SLICE:
-        return "/"
-    if not name.endswith(_SLICE):
-        return cgroup_parent
-    parts = name.removesuffix(_SLICE).split("-")
-    return "".join(f"/{'-'.join(parts[:depth])}{_SLICE}" for depth in range(1, len(parts) + 1))
+    return f"/{cgroup_layout.expanded_slice(name)}" if name.endswith(_SLICE) else cgroup_parent
 
 
 def to_docker_parent(driver: str, cgroup_parent: str) -> str:

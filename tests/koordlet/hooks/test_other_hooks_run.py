@@ -195,36 +195,37 @@ def test_a_container_is_told_its_gpus(tmp_path: Path) -> None:
     node = HookNode(tmp_path, gates="GPUEnvInject=true")
     container = contexts_of(node, gpus='{"minor":1},{"minor":3}')
 
-    answer = node.hooks.run_stage(HookStage.PRE_CREATE_CONTAINER, container).response
+    answer = node.hooks.at_runtime(HookStage.PRE_CREATE_CONTAINER, container).response
 
     assert answer.environment == {"NVIDIA_VISIBLE_DEVICES": "1,3"}
     assert answer.mounts == answer.devices == ()
 
 
-def test_a_gate_whose_answers_nobody_asks_for_says_so_at_the_start(
+def test_a_gate_that_needs_a_runtime_to_ask_says_so_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    HookNode(tmp_path, gates="GPUEnvInject=true,OOMScoreAdj=true").hooks.start()
+    with caplog.at_level("INFO"):
+        HookNode(tmp_path, gates="GPUEnvInject=true,OOMScoreAdj=true").hooks.start()
 
-    reported = [record.getMessage() for record in caplog.records]
-    assert reported == ["gate GPUEnvInject has no effect: no container runtime calls the hooks"]
+    reported = [record.getMessage() for record in caplog.records if "gate" in record.getMessage()]
+    assert reported == ["gate GPUEnvInject acts only where a container runtime asks (runtime proxy, NRI)"]
 
 
 def test_a_shared_gpu_comes_with_the_isolation_library_and_its_monitor(tmp_path: Path) -> None:
-    gates = "GPUEnvInject=true,HamiCoreVGPUMonitor=true"
-    node = HookNode(tmp_path, gates=gates, hooks=HookConfig(hami_core_library="/opt/vgpu/lib.so"))
+    gates, folder = "GPUEnvInject=true,HamiCoreVGPUMonitor=true", f"{tmp_path}/vgpu"
+    node = HookNode(tmp_path, gates=gates, hooks=HookConfig(hami_core_library=f"{folder}/lib.so"))
     container = contexts_of(node, gpus=HALF, **HAMI)
 
-    answer = node.hooks.run_stage(HookStage.PRE_CREATE_CONTAINER, container).response
+    answer = node.hooks.at_runtime(HookStage.PRE_CREATE_CONTAINER, container).response
 
-    assert answer.environment["LD_PRELOAD"] == "/opt/vgpu/lib.so"
-    assert answer.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/opt/vgpu/train_c0.cache"
-    assert answer.directories == ("/opt/vgpu/containers/train_c0",)
+    assert answer.environment["LD_PRELOAD"] == f"{folder}/lib.so"
+    assert answer.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == f"{folder}/train_c0.cache"
     assert answer.mounts == (
-        BindMount("/opt/vgpu/lib.so", "/opt/vgpu/lib.so"),
+        BindMount(f"{folder}/lib.so", f"{folder}/lib.so"),
         BindMount("/tmp/vgpulock", "/tmp/vgpulock"),
-        BindMount("/opt/vgpu/containers/train_c0", "/opt/vgpu"),
+        BindMount(f"{folder}/containers/train_c0", folder),
     )
+    assert (Path(folder) / "containers/train_c0").stat().st_mode & 0o777 == 0o777
 
 
 RDMA = (
@@ -250,7 +251,7 @@ def test_a_container_gets_the_device_files_of_its_virtual_functions_or_of_the_ca
     node = HookNode(tmp_path, gates="RDMADeviceInject=true")
     container = contexts_of(node, rdma=card)
 
-    answer = node.hooks.run_stage(HookStage.PRE_CREATE_CONTAINER, container).response
+    answer = node.hooks.at_runtime(HookStage.PRE_CREATE_CONTAINER, container).response
 
     assert answer.devices == (
         DeviceNode("/dev/infiniband/rdma_cm", 10, 58),
@@ -264,7 +265,7 @@ def test_a_container_without_devices_gets_nothing_and_no_hook_fails(tmp_path: Pa
     record = node.view.pods["web"]
     container = contexts.of_containers(contexts.of_pod(record), record)[0]
 
-    result = node.hooks.run_stage(HookStage.PRE_CREATE_CONTAINER, container)
+    result = node.hooks.at_runtime(HookStage.PRE_CREATE_CONTAINER, container)
 
     assert result.errors == ()
     assert not (result.response.devices or result.response.environment or result.response.mounts)
@@ -275,7 +276,7 @@ def test_a_device_that_is_not_there_is_an_error_of_its_hook_alone(tmp_path: Path
     node = HookNode(tmp_path, gates="RDMADeviceInject=true,GPUEnvInject=true")
     container = contexts_of(node, rdma=text)
 
-    result = node.hooks.run_stage(HookStage.PRE_CREATE_CONTAINER, container)
+    result = node.hooks.at_runtime(HookStage.PRE_CREATE_CONTAINER, container)
 
     assert result.errors
     assert result.response.devices == ()
@@ -295,7 +296,7 @@ def test_hooks_of_a_stage_run_by_name_and_their_answers_add_up(tmp_path: Path) -
     node.node(cpu_normalization_ratio="1.25")
     container = contexts_of(node, gpus='{"minor":1}')
 
-    result = node.hooks.run_stage(HookStage.PRE_CREATE_CONTAINER, container)
+    result = node.hooks.at_runtime(HookStage.PRE_CREATE_CONTAINER, container)
 
     hooks = [answer.hook for answer in result.answers]
     assert hooks == sorted(hooks)
@@ -315,7 +316,7 @@ def test_answers_about_a_pod_are_written_to_its_own_group(tmp_path: Path) -> Non
     node.group(group)
     fresh = msgspec.structs.replace(context, uid="new", group=group)
 
-    node.hooks.deliver(fresh, node.hooks.run_stage(HookStage.PRE_RUN_POD_SANDBOX, fresh))
+    node.hooks.at_runtime(HookStage.PRE_RUN_POD_SANDBOX, fresh)
 
     assert node.says(Knob.CPU_BVT, group) == "2"
 
@@ -333,6 +334,6 @@ def test_with_policy_fail_the_first_failure_stops_the_others(tmp_path: Path) -> 
             kube_qos=KubeQoS.BURSTABLE,
         )
 
-        result = node.hooks.run_stage(HookStage.PRE_RUN_POD_SANDBOX, broken)
+        result = node.hooks.at_runtime(HookStage.PRE_RUN_POD_SANDBOX, broken)
 
         assert len(result.errors) == count

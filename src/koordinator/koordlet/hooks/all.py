@@ -1,18 +1,19 @@
-"""All runtime hooks of an agent, delivered by the reconciler.
+"""All runtime hooks of an agent, delivered by the reconciler and to runtimes that ask.
 
-`RuntimeHooks.run_stage` answers whoever else asks hooks: servers for container runtimes call it with the contexts
-that they make of their requests.
+`RuntimeHooks.at_runtime` answers whoever else asks hooks: the hook server for the runtime proxy, the NRI plugin.
 """
 
 import asyncio
 import contextlib
 import functools
 import logging
+import os
+import shutil
 from collections.abc import Iterable
 
 from koordinator.cluster.supervise import Guard
 from koordinator.koordlet.hooks.batch_resource import BatchResourceHook
-from koordinator.koordlet.hooks.contexts import Context, HookStage, PodContext
+from koordinator.koordlet.hooks.contexts import ContainerContext, HookStage, PodContext
 from koordinator.koordlet.hooks.core_sched import CoreSchedHook
 from koordinator.koordlet.hooks.cpu_normalization_run import CPUNormalizationHook
 from koordinator.koordlet.hooks.cpuset_allocator import CPUSetAllocator
@@ -43,6 +44,7 @@ HOOKS: tuple[type[Hook], ...] = (
     TerwayQoS,
 )
 """A new hook is a file of its own and a line here (docs/first-changes.md)."""
+_DIRECTORY_MODE = 0o777
 FOLLOW_GAP_S = 1.0
 """Least time between two rounds of work that waits: pods come in bursts."""
 
@@ -77,10 +79,7 @@ class RuntimeHooks:
         """Put back what hooks that are off left behind, act by what is known now, and follow what changes."""
         for hook in self._hooks:
             if hook.needs_runtime:
-                log.warning(
-                    "gate %s has no effect: no container runtime calls the hooks",
-                    hook.name,
-                )
+                log.info("gate %s acts only where a container runtime asks (runtime proxy, NRI)", hook.name)
         for hook in self._off:
             self._guard.call(hook.disable)
         if not self._has_idle:
@@ -90,13 +89,20 @@ class RuntimeHooks:
             self._shared.view.listen(topic, self.name, functools.partial(self._on_change, (topic,)))
         self._guard.call(self._on_change, Topic)
 
-    def run_stage(self, stage: HookStage, context: Context) -> StageResult:
-        """Run all hooks of a stage; return their answers."""
-        return self.registry.run_stage(stage, context)
+    def at_runtime(self, stage: HookStage, context: PodContext | ContainerContext) -> StageResult:
+        """Ask all hooks for a runtime that has reached a stage.
 
-    def deliver(self, pod: PodContext, result: StageResult) -> None:
-        """Write what they answered about a pod into its own group, which no runtime does."""
-        self._reconciler.deliver(pod, result)
+        What no runtime carries out is done at once: files of a pod's own group, directories for mounts.
+        """
+        result = self.registry.run_stage(stage, context)
+        for error in result.errors:
+            log.warning("hook failed", extra={"what": context.obj, "stage": stage, "problem": str(error)})
+        if isinstance(context, PodContext):
+            if context.group:
+                self._guard.call(self._reconciler.deliver, context, result)
+        else:
+            self._guard.call(_make_directories, result.response.directories)
+        return result
 
     async def run(self) -> None:
         """Reconcile groups every interval and do the work that waits, until cancelled."""
@@ -154,3 +160,11 @@ class RuntimeHooks:
             await asyncio.sleep(FOLLOW_GAP_S)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(event.wait(), self._shared.config.hooks.reconcile_interval_s)
+
+
+def _make_directories(paths: Iterable[str]) -> None:
+    """Make directories that containers find mounted, empty and for everybody. Raises: OSError."""
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)
+        os.makedirs(path)
+        os.chmod(path, _DIRECTORY_MODE)

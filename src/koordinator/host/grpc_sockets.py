@@ -1,0 +1,106 @@
+"""gRPC over unix sockets: whom we trust, limits, and sockets of our own.
+
+gRPC is loaded when it is needed, since it costs 17 MB; who calls these functions needs `grpcio`.
+"""
+
+import importlib
+import os
+import stat
+from typing import Any
+
+from koordinator.host.errors import HostError
+
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+"""As the kubelet's own clients have it."""
+RECONNECT_MS_MIN, RECONNECT_MS_MAX = 50, 500
+"""Pauses between tries to connect: who was restarted is used again at once."""
+STREAMS_MAX = 1_000
+"""Calls at once of one connection; a kubelet makes some dozens."""
+_UMASK = 0o117
+"""Sockets of ours have the mode 0660, as those of containerd and CRI-O."""
+OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+)
+
+
+class SocketError(HostError):
+    """A socket cannot be used; `reason` says why."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def path_of(endpoint: str) -> str:
+    """Return the path of an endpoint, given as path or as `unix://` URL."""
+    return endpoint.removeprefix("unix://")
+
+
+def distrust(path: str, status: os.stat_result) -> str:
+    """Return why a file or socket is not to be trusted, empty when it is: others could have put it there."""
+    if status.st_uid not in (0, os.geteuid()):
+        return f"{path} belongs to user {status.st_uid}, not to root"
+    if status.st_mode & stat.S_IWOTH:
+        return f"{path} can be written by everybody (mode {stat.S_IMODE(status.st_mode):04o})"
+    return ""
+
+
+def problem_of_socket(path: str) -> str:
+    """Return why a socket is not to be called, empty when it may be."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return f"{path}: {(error.strerror or str(error)).lower()}"
+    if not stat.S_ISSOCK(status.st_mode):
+        return f"{path} is no socket"
+    return distrust(path, status)
+
+
+def channel(path: str) -> Any:
+    """Return a channel to a socket, which connects by itself, again and again."""
+    aio = importlib.import_module("grpc.aio")
+    options = (
+        *OPTIONS,
+        ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
+        ("grpc.min_reconnect_backoff_ms", RECONNECT_MS_MIN),
+        ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+        ("grpc.use_local_subchannel_pool", 1),
+    )
+    return aio.insecure_channel(f"unix://{path}", options=options)
+
+
+def server(path: str, handlers: Any) -> Any:
+    """Return a gRPC server on a socket of ours, not started yet; a stale socket there is replaced.
+
+    Raises: SocketError where something else than a socket is, or the socket cannot be made.
+    """
+    aio = importlib.import_module("grpc.aio")
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        _remove_stale(path)
+    except OSError as error:
+        raise SocketError(path, (error.strerror or str(error)).lower()) from error
+    found = aio.server(options=(*OPTIONS, ("grpc.max_concurrent_streams", STREAMS_MAX)))
+    found.add_generic_rpc_handlers((handlers,))
+    before = os.umask(_UMASK)
+    try:
+        found.add_insecure_port(f"unix://{path}")
+    except RuntimeError as error:
+        raise SocketError(path, f"cannot listen: {error}") from error
+    finally:
+        os.umask(before)
+    return found
+
+
+def _remove_stale(path: str) -> None:
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(status.st_mode):
+        raise SocketError(path, "is there already and no socket; nothing was touched")
+    os.unlink(path)

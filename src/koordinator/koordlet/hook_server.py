@@ -1,0 +1,236 @@
+"""The server that the runtime proxy asks: one unary call per stage, on a unix socket.
+
+It runs the hooks that the reconciler runs, with contexts made of the request. A file in the proxy's folder says where
+it is and for which stages it wants to be asked. Source: behaviour/koordlet-act 13.4, 13.5 and 23.5.
+"""
+
+import asyncio
+import contextlib
+import importlib
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from koordinator.api.errors import KoordinatorError
+from koordinator.host import grpc_sockets, protobuf_messages
+from koordinator.host.cri_messages import LinuxContainerResources, PodSandboxMetadata
+from koordinator.host.errors import ContentError
+from koordinator.host.grpc_sockets import SocketError
+from koordinator.host.hook_messages import (
+    HOOK_SERVICE,
+    ContainerResourceHookRequest,
+    ContainerResourceHookResponse,
+    HookContainerMetadata,
+    PodSandboxHookRequest,
+    PodSandboxHookResponse,
+)
+from koordinator.host.protobuf_messages import Message
+from koordinator.koordlet.config import HookServerConfig
+from koordinator.koordlet.hooks import runtime_calls
+from koordinator.koordlet.hooks.all import RuntimeHooks
+from koordinator.koordlet.hooks.contexts import GroupResources, HookResponse, HookStage, PodContext
+from koordinator.koordlet.hooks.hook import FAIL, StageResult
+from koordinator.koordlet.hooks.runtime_calls import RuntimePod
+from koordinator.koordlet.view import NodeView
+
+log = logging.getLogger(__name__)
+
+FILE = "koordlet.json"
+CHECK_S = 10.0
+_STOP_S = 1.0
+_DOCKER_TYPE, _DOCKER = "io.kubernetes.docker.type", "docker"
+POD_STAGES = (HookStage.PRE_RUN_POD_SANDBOX, HookStage.POST_STOP_POD_SANDBOX)
+CONTAINER_STAGES = (
+    HookStage.PRE_CREATE_CONTAINER,
+    HookStage.PRE_START_CONTAINER,
+    HookStage.POST_START_CONTAINER,
+    HookStage.PRE_UPDATE_CONTAINER_RESOURCES,
+    HookStage.POST_STOP_CONTAINER,
+)
+M = TypeVar("M", bound=Message)
+
+
+class HookServer:
+    """Serves until cancelled; what fails is tried again, and the socket is made again when somebody removes it."""
+
+    def __init__(
+        self, config: HookServerConfig, hooks: RuntimeHooks, view: NodeView, *, plugin_policy: str
+    ) -> None:
+        """`plugin_policy` Fail makes a call fail when a hook did."""
+        self._config = config
+        self._hooks = hooks
+        self._view = view
+        self._fails_calls = plugin_policy == FAIL
+        self._problem = ""
+
+    async def run(self) -> NoReturn:
+        """Serve, and tell the proxy about it."""
+        while True:
+            try:
+                await self._serve()
+            except ImportError:
+                self._told("grpcio is not installed (pip install '.[node]')")
+            except (SocketError, OSError) as error:
+                self._told(str(error))
+            await asyncio.sleep(CHECK_S)
+
+    def _told(self, problem: str) -> None:
+        if problem != self._problem:
+            log.warning("hook server not started", extra={"problem": problem})
+            self._problem = problem
+
+    async def _serve(self) -> None:
+        path = grpc_sockets.path_of(self._config.address)
+        if not os.path.isdir(os.path.dirname(path)):
+            raise SocketError(path, "its folder does not exist (mount it, or set --runtime-hooks-addr)")
+        server = grpc_sockets.server(path, self._handlers())
+        await server.start()
+        stages = served_stages(self._hooks.registry.stages(), self._config.disabled_stages)
+        try:
+            register(self._config, stages)
+            self._problem = ""
+            log.info("hook server started", extra={"path": path, "stages": stages})
+            while os.path.exists(path):  # noqa: ASYNC110 - nobody tells us of its end
+                await asyncio.sleep(CHECK_S)
+        finally:
+            await server.stop(_STOP_S)
+
+    def _handlers(self) -> Any:
+        grpc = importlib.import_module("grpc")
+
+        def handler(stage: HookStage, kind: type[M], answered: Callable[[HookStage, M], Message]) -> Any:
+            async def answer(raw: bytes, context: Any) -> bytes:
+                try:
+                    request = protobuf_messages.decode(kind, raw)
+                    return protobuf_messages.encode(answered(stage, request))
+                except ContentError as error:
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+                except KoordinatorError as error:
+                    await context.abort(grpc.StatusCode.INTERNAL, str(error))
+                raise AssertionError("abort raises")
+
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+        methods = {f"{stage}Hook": handler(stage, PodSandboxHookRequest, self.of_pod) for stage in POD_STAGES}
+        for stage in CONTAINER_STAGES:
+            methods[f"{stage}Hook"] = handler(stage, ContainerResourceHookRequest, self.of_container)
+        return grpc.method_handlers_generic_handler(HOOK_SERVICE, methods)
+
+    def of_pod(self, stage: HookStage, request: PodSandboxHookRequest) -> PodSandboxHookResponse:
+        """Answer for a sandbox. Raises: KoordinatorError when a hook failed and calls are to fail then."""
+        resources = request.resources or LinuxContainerResources()
+        pod = runtime_calls.pod_context(
+            RuntimePod(
+                **_names(request.pod_meta),
+                labels=request.labels,
+                annotations=request.annotations,
+                group=request.cgroup_parent or self._group_of(request.pod_meta),
+                runtime_class=request.runtime_handler,
+                current=_current(resources),
+            )
+        )
+        response = self._answer(self._hooks.at_runtime(stage, pod))
+        return PodSandboxHookResponse(
+            labels=request.labels,
+            annotations=request.annotations,
+            cgroup_parent=request.cgroup_parent,
+            resources=overwritten(resources, response),
+        )
+
+    def of_container(
+        self, stage: HookStage, request: ContainerResourceHookRequest
+    ) -> ContainerResourceHookResponse:
+        """Answer for a container. Raises: KoordinatorError when a hook failed and calls are to fail then."""
+        meta = request.container_meta or HookContainerMetadata()
+        resources = request.container_resources or LinuxContainerResources()
+        container = runtime_calls.container_context(
+            self._pod_of(request),
+            meta.name,
+            self._whole_id(meta.id, request.container_annotations),
+            current=_current(resources),
+            environment=request.container_envs,
+        )
+        response = self._answer(self._hooks.at_runtime(stage, container))
+        return ContainerResourceHookResponse(
+            container_annotations=request.container_annotations,
+            container_resources=overwritten(resources, response),
+            pod_cgroup_parent=request.pod_cgroup_parent,
+            container_envs={**request.container_envs, **response.environment},
+        )
+
+    def _pod_of(self, request: ContainerResourceHookRequest) -> PodContext:
+        return runtime_calls.pod_context(
+            RuntimePod(
+                **_names(request.pod_meta),
+                labels=request.pod_labels,
+                annotations=request.pod_annotations,
+                group=request.pod_cgroup_parent or self._group_of(request.pod_meta),
+                current=_current(request.pod_resources or LinuxContainerResources()),
+            )
+        )
+
+    def _answer(self, result: StageResult) -> HookResponse:
+        if result.errors and self._fails_calls:
+            raise result.errors[0]
+        return result.response
+
+    def _group_of(self, meta: PodSandboxMetadata | None) -> str:
+        """Return the group of a pod that was made before the proxy began; empty when the kubelet has not told of it."""
+        record = self._view.pods.get(meta.uid) if meta is not None else None
+        return record.group if record is not None else ""
+
+    def _whole_id(self, own: str, annotations: Any) -> str:
+        if not own or "://" in own:
+            return own
+        runtime = _DOCKER if _DOCKER_TYPE in annotations else self._config.runtime_type
+        return f"{runtime}://{own}"
+
+
+def served_stages(hooked: Sequence[HookStage], disabled: Sequence[str]) -> list[str]:
+    """Return the stages that the proxy is to ask for: with a hook, known to the proxy, and not switched off."""
+    offered = {*POD_STAGES, *CONTAINER_STAGES}
+    return [stage.value for stage in hooked if stage in offered and stage.value not in disabled]
+
+
+def register(config: HookServerConfig, stages: Sequence[str]) -> None:
+    """Write the file that tells the proxy of us, in one step. Raises: OSError."""
+    os.makedirs(config.directory, mode=0o755, exist_ok=True)
+    body = {
+        "remote-endpoint": config.host_endpoint,
+        "failure-policy": config.failure_policy,
+        "runtime-hooks": list(stages),
+    }
+    path = os.path.join(config.directory, FILE)
+    beside = f"{path}.new"  # the proxy reads names that end with .json
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(beside)
+    with open(beside, "x", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o644)
+        json.dump(body, file)
+    os.replace(beside, path)
+
+
+def overwritten(resources: LinuxContainerResources, response: HookResponse) -> LinuxContainerResources:
+    """Return the resources of a request with what hooks answered."""
+    changes: dict[str, Any] = {
+        "cpu_shares": response.shares,
+        "cpu_quota": response.quota_us,
+        "cpuset_cpus": response.cpuset,
+        "memory_limit_in_bytes": response.memory_bytes,
+        "oom_score_adj": response.oom_score_adj,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    return msgspec.structs.replace(resources, **given)
+
+
+def _current(resources: LinuxContainerResources) -> GroupResources:
+    return runtime_calls.resources(resources.cpu_shares, resources.cpu_quota, resources.memory_limit_in_bytes)
+
+
+def _names(meta: PodSandboxMetadata | None) -> dict[str, str]:
+    known = meta or PodSandboxMetadata()
+    return {"namespace": known.namespace, "name": known.name, "uid": known.uid}
