@@ -9,7 +9,7 @@ from koordinator.cli import flag_kinds, flag_settings, koordlet_flags
 from koordinator.cli import koordlet as command
 from koordinator.cli.koordlet_flags import KoordletSettings
 from koordinator.host.files import HostRoots
-from koordinator.koordlet.config import AgentConfig
+from koordinator.koordlet.config import AgentConfig, HookServerConfig
 from koordinator.koordlet.qos.cpu_evict import CPUEvict
 
 HOST_MODE = {"NODE_NAME": "node-1", "agent_mode": "hostMode"}
@@ -26,7 +26,11 @@ def read(*arguments: str, environment: dict[str, str] | None = None) -> tuple[Ko
 
 def test_without_flags_everything_is_as_the_reference_has_it() -> None:
     given = settings()
-    assert given.config == AgentConfig(node_name="node-1")
+    on_host = HookServerConfig(
+        address="/var/run/koordlet/koordlet.sock", directory="/etc/runtime/hookserver.d"
+    )
+    assert given.config == AgentConfig(node_name="node-1", hook_server=on_host)
+    assert settings(environment={"NODE_NAME": "node-1"}).config == AgentConfig(node_name="node-1")
     assert (given.qps, given.burst, given.is_dry_run) == (20.0, 30, False)
     assert given.gates.is_on("BECPUSuppress") and not given.gates.is_on("CgroupReconcile")
 
@@ -67,7 +71,7 @@ def test_paths_follow_the_mode_and_their_flags() -> None:
 
 
 def test_every_flag_of_a_setting_changes_its_field() -> None:
-    others = {str: "other", bool: "true", float: "77s", int: "7"}
+    others = {str: "other", bool: "true", float: "77s", int: "7", tuple: "PreCreateContainer"}
     for name, setting in koordlet_flags.SETTINGS.items():
         value = flag_settings.get(AgentConfig(node_name="n"), setting.field)
         text = others[type(value)]
@@ -78,6 +82,7 @@ def test_every_flag_of_a_setting_changes_its_field() -> None:
             "addr": ":1",
             "pprof-addr": ":1",
             "runtime-hooks-plugin-failure-policy": "Fail",
+            "runtime-hooks-failure-policy": "Fail",
         }.get(name, text)
         more = ["-disable-query-kubelet-config"] if name == "kubelet-insecure-tls" else []
         changed = flag_settings.get(settings(f"-{name}={text}", *more).config, setting.field)

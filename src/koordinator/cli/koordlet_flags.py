@@ -389,7 +389,7 @@ def _roots(agent_mode: str, values: Mapping[str, Any]) -> HostRoots:
 
 
 def _hook_server(agent_mode: str, values: Mapping[str, Any]) -> HookServerConfig:
-    found = {}
+    found: dict[str, Any] = {}
     for name, (field, _, on_host) in HOOK_SERVER.items():
         given = values[name.replace("-", "_")]
         if given is not None or agent_mode == HOST_MODE:

@@ -259,3 +259,15 @@ class ContainerStatusResponse(Message, frozen=True):
     """The answer about one container."""
 
     status: Annotated[ContainerStatus | None, 1] = None
+
+
+class IDFilter(Message, frozen=True):
+    """A filter of a list by id; empty lets everything through."""
+
+    id: Annotated[str, 1] = ""
+
+
+class ListByID(Message, frozen=True):
+    """ListContainers and ListPodSandbox: everything, or what has one id."""
+
+    filter: Annotated[IDFilter | None, 1] = None

@@ -31,7 +31,7 @@ class PodSandboxHookRequest(Message, frozen=True):
 
 
 class PodSandboxHookResponse(Message, frozen=True):
-    """What the sandbox should have instead."""
+    """The sandbox as it should be instead."""
 
     labels: Annotated[Mapping[str, str], 1] = {}
     annotations: Annotated[Mapping[str, str], 2] = {}
@@ -54,7 +54,7 @@ class ContainerResourceHookRequest(Message, frozen=True):
 
 
 class ContainerResourceHookResponse(Message, frozen=True):
-    """What the container should have instead."""
+    """The container as it should be instead."""
 
     container_annotations: Annotated[Mapping[str, str], 1] = {}
     container_resources: Annotated[LinuxContainerResources | None, 2] = None

@@ -92,7 +92,7 @@ class RuntimeHooks:
     def at_runtime(self, stage: HookStage, context: PodContext | ContainerContext) -> StageResult:
         """Ask all hooks for a runtime that has reached a stage.
 
-        What no runtime carries out is done at once: files of a pod's own group, directories for mounts.
+        Everything that no runtime carries out is done at once: files of a pod's own group, directories for mounts.
         """
         result = self.registry.run_stage(stage, context)
         for error in result.errors:

@@ -1,0 +1,65 @@
+"""`koord-runtime-proxy`: between kubelet and container runtime, with the reference's flags."""
+
+import sys
+from typing import Any
+
+import click
+
+from koordinator import __version__
+from koordinator.cli import flag_kinds, flag_settings, logs, running
+from koordinator.cli.flag_kinds import GoFlagCommand
+
+_ENDPOINT = "/var/run/koord-runtimeproxy/runtimeproxy.sock"
+_CONTAINERD = "/var/run/containerd/containerd.sock"
+_HOOKS = "/etc/runtime/hookserver.d"
+_SKIP_LABEL, _SKIP_VALUE = "runtimeproxy.koordinator.sh/skip-hookserver", "true"
+
+
+@click.command(cls=GoFlagCommand, context_settings=flag_kinds.SETTINGS)
+@flag_kinds.text("koord-runtimeproxy-endpoint", _ENDPOINT, "Socket on which the kubelet calls.")
+@flag_kinds.text("remote-runtime-service-endpoint", _CONTAINERD, "Socket of the container runtime.")
+@click.option(
+    "--backend-runtime-mode",
+    type=click.Choice(("Containerd",)),
+    default="Containerd",
+    show_default=True,
+    help="The protocol of the runtime: Containerd is CRI, which CRI-O and cri-dockerd speak as well.",
+)
+@flag_kinds.text("runtime-hook-server-key", _SKIP_LABEL, "Label of pods that never reach hook servers.")
+@flag_kinds.text("runtime-hook-server-val", _SKIP_VALUE, "Value of that label.")
+@flag_kinds.text(
+    "hook-server-directory", _HOOKS, "Directory of the files of hook servers (not in the reference)."
+)
+@flag_settings.LOGGING[0]
+@flag_settings.LOGGING[1]
+@flag_settings.LOGGING[2]
+@click.version_option(__version__, prog_name="koord-runtime-proxy")
+def main(**values: Any) -> None:
+    """Hand the kubelet's calls to the container runtime, and ask hook servers (koordlet) before and after some of them.
+
+    Flags may have one dash or two.
+    """
+    logs.set_up(
+        logs.level_of(max(values["v"], 1)),
+        as_json=values["logging_format"] == "json",
+        modules=logs.modules_of(values["vmodule"]),
+    )
+    with running.one_line_errors():
+        from koordinator.host.syscalls import LinuxSyscalls
+        from koordinator.runtime_proxy.proxy import ProxyConfig, RuntimeProxy
+
+        config = ProxyConfig(
+            endpoint=values["koord_runtimeproxy_endpoint"],
+            backend=values["remote_runtime_service_endpoint"],
+            hook_directory=values["hook_server_directory"],
+            skip=(values["runtime_hook_server_key"], values["runtime_hook_server_val"]),
+        )
+
+        async def work() -> None:
+            await RuntimeProxy(config, LinuxSyscalls()).run()
+
+        running.run(work())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
