@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from koordinator import clock as clocks
+from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
@@ -70,6 +71,7 @@ class CoursesWorld:
         self._pods = [_pod(number, number % workloads, int(self._at[number])) for number in range(count)]
         self._number = {pod.metadata.uid: number for number, pod in enumerate(self._pods)}
         self._jobs: list[tuple[float, PodMigrationJob]] = []
+        self._patience = planned.Patience()
         self.course = Course()
 
     def step(self) -> Observation:
@@ -131,7 +133,8 @@ class CoursesWorld:
         """A cycle in plan mode, by the same limits."""
         args = config.read("LowNodeLoad", ARGS)
         found = [each for _, each in plan_input.classified(seen, args)]
-        sources = {name for each in found for name in each.names(NodeClass.HIGH)}
+        hot = [name for each in found for name in each.names(NodeClass.HIGH)]
+        sources = self._patience.sources(found, hot)
         rules = PlanRules(
             refusal=lambda _: "",
             budgets=[],
@@ -155,14 +158,15 @@ class CoursesWorld:
     def _carry_out(self, moves: Sequence[tuple[int, int]]) -> None:
         lost: Counter[str] = Counter()
         for number, target in moves:
-            self._left[number].add(int(self._at[number]))
+            source = int(self._at[number])
+            self._left[number].add(source)
             self.course.evictions += 1
             self.course.returns += target in self._left[number]
             lost[_owner(self._pods[number])] += 1
             self._at[number] = target
             spec = msgspec.structs.replace(self._pods[number].spec, node_name=f"node-{target}")
             self._pods[number] = msgspec.structs.replace(self._pods[number], spec=spec)
-            self._jobs.append((self.now_s, _job(self._pods[number], self.now_s)))
+            self._jobs.append((self.now_s, _job(self._pods[number], source, self.now_s)))
         self.course.violations += sum(count > object_limiter.limit(REPLICAS, None) for count in lost.values())
 
 
@@ -218,9 +222,13 @@ def _metric(now_s: float, used: Sequence[tuple[Pod, int]]) -> NodeMetric:
     return from_builtins({"status": status}, NodeMetric)
 
 
-def _job(pod: Pod, now_s: float) -> PodMigrationJob:
+def _job(pod: Pod, source: int, now_s: float) -> PodMigrationJob:
     ref = {"namespace": "x", "name": pod.metadata.name}
-    metadata = {"name": f"job-{pod.metadata.name}", "creationTimestamp": clocks.rfc3339(now_s)}
+    metadata = {
+        "name": f"job-{pod.metadata.name}",
+        "creationTimestamp": clocks.rfc3339(now_s),
+        "annotations": {labels.JOB_SOURCE_NODE: f"node-{source}"},
+    }
     return from_builtins(
         {"metadata": metadata, "spec": {"podRef": ref}, "status": {"phase": "Succeeded", "podRef": ref}},
         PodMigrationJob,

@@ -252,6 +252,23 @@ def test_a_workload_comes_not_back_to_a_node_that_it_left() -> None:
     assert [(move.pod, move.source, move.target) for move in other.plan().moves] == [(0, 0, 2), (2, 1, 0)]
 
 
+def test_earlier_moves_bind_a_plan_as_its_own_do() -> None:
+    """Workload 0 came from node 1 to node 0, workload 1 from node 2: neither goes back, and who came stays."""
+    usage = [[(60, 0, 0, 0), (50, 0, 1, 0)], [], []]
+    world = world_of(usage, (True,) * 3, ((True, True),) * 3, (9, 9, 9), {})
+
+    def moved(*history: tuple[int, int, int]) -> list[tuple[int, int]]:
+        pods = msgspec.structs.replace(world.pods, history=history)
+        return [(move.pod, move.target) for move in msgspec.structs.replace(world, pods=pods).plan().moves]
+
+    assert moved() == [(0, 1)]
+    assert moved((0, 1, 0)) == [(1, 1)]
+    assert moved((0, 1, -1)) == [(0, 2)]
+    assert moved((0, 1, 0), (1, 1, -1)) == [(1, 2)]
+    assert moved((0, 1, 0), (1, 1, -1), (1, 2, -1)) == []
+    assert moved((0, -1, -1)) == [(0, 1)]
+
+
 def test_both_pods_of_a_swap_count_against_a_limit_that_they_share() -> None:
     usage = [[(60, 40, 0, 1), (50, 10, 1, 0)], [(5, 15, 2, 0), (35, 80, 3, 1)]]
     world = world_of(usage, (True, True), ((True, True),) * 2, (9, 9), {"group 1": 0, "group 0": 2})

@@ -1,18 +1,25 @@
 """LowNodeLoad in plan mode, in a descheduler that runs: what it moves, to where, and what it asks the scheduler."""
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from koordinator import clock as clocks
+from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.node_metric import NodeMetric
+from koordinator.cluster import errors
 from koordinator.descheduler import configuration, explain
 from koordinator.descheduler.configuration import DeschedulerConfigError
 from koordinator.descheduler.migration.reservation_template import target_of
+from koordinator.descheduler.plan_input import COOL_DOWN_S
 from koordinator.descheduler.plugins.built_in import installed_plugins
+from koordinator.descheduler.plugins.low_node_load import planned
 from koordinator.descheduler.proof import MoveAnswer, MoveQuestion, ProofError, Prove
+from koordinator.scheduler.serve import explain_service
 from tests.descheduler.world import World, config, run
 
 LOAD: dict[str, Any] = {
@@ -42,7 +49,8 @@ async def report(world: World, node: str, pods: Sequence[Pod], milli: int, syste
         "nodeMetric": {"nodeUsage": usage, "systemUsage": usage},
         "podsMetric": used,
     }
-    await world.cluster.create(NodeMetric, {"metadata": {"name": node}})
+    with contextlib.suppress(errors.AlreadyExists):
+        await world.cluster.create(NodeMetric, {"metadata": {"name": node}})
     await world.cluster.patch(NodeMetric, node, {"status": status}, subresource="status")
 
 
@@ -147,6 +155,62 @@ def test_a_node_is_cooled_only_after_it_was_hot_for_long_enough() -> None:
             assert counts == [{}, {}, {"accepted": 2}]
 
     run(scenario)
+
+
+def test_a_node_that_is_hot_by_little_is_cooled_when_it_stays_so() -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 10, "n0")
+        await report(world, "n0", pods, 1_045)  # 10.45 cores of 10.4
+        await report(world, "n1", [], 0)
+        async with world.descheduling(rules(), prove=scheduler([])) as running:
+            counts = [running.reports[-1].counts]
+            for _ in range(planned.SLIGHT_CYCLES):
+                counts.append((await running.cycle()).counts)
+            assert counts == [{}, {}, {"accepted": 1}]
+
+    run(scenario)
+
+
+def test_what_came_to_a_node_does_not_go_back_when_that_is_hot_in_turn() -> None:
+    async def scenario(world: World) -> None:
+        await hot(world)
+        asked: list[MoveQuestion] = []
+        async with world.descheduling(rules(), prove=scheduler(asked)) as running:
+            await world.until(lambda pods: sum(one.spec.node_name == "n1" for one in pods) == 2)
+            for job in await world.jobs():
+                await world.ended(job.metadata.name)
+                assert job.metadata.annotations[labels.JOB_SOURCE_NODE] == "n0"
+
+            async def now_hot() -> None:
+                came = [one for one in await world.pods() if one.spec.node_name == "n1"]
+                stayed = [one for one in await world.pods() if one.spec.node_name == "n0"]
+                await report(world, "n0", stayed, 100)
+                await report(world, "n1", came, 6_000)
+                await report(world, "n2", [], 0, system="10")
+                await asyncio.sleep(1)
+                asked.clear()
+
+            await now_hot()
+            assert (await running.cycle()).counts == {}
+            await asyncio.sleep(COOL_DOWN_S)
+            await now_hot()
+            assert (await running.cycle()).counts == {"accepted": 1}
+            assert [one.nodes for one in asked] == [("n0",)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "most"),
+    [
+        pytest.param(3, 100, id="a small cluster may move all"),
+        pytest.param(2_000, 200, id="one for ten nodes"),
+        pytest.param(50_000, 500, id="no more than the scheduler tries in one go"),
+    ],
+)
+def test_the_moves_of_a_cycle_grow_with_the_cluster(nodes: int, most: int) -> None:
+    assert planned.moves_max(nodes) == most
+    assert most <= explain_service.MOVES_MAX
 
 
 @pytest.mark.parametrize("silent", ["n0", "n1"])

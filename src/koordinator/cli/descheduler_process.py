@@ -92,7 +92,9 @@ async def _main(
         # The lease has a client of its own: behind many writes that wait for their turn it would be lost.
         KubeCluster(client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT) as lease_cluster,
     ):
-        descheduler = Descheduler(cluster, settings, registry, gates=gates, rng=rng)
+        descheduler = Descheduler(
+            cluster, settings, registry, gates=gates, rng=rng, credentials=client.credentials
+        )
         metrics = descheduler.metrics
         for each in (cluster, lease_cluster):
             metrics.client.count(each.transport, client.server)

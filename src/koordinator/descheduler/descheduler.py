@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.label_selector import compile_selector
+from koordinator.cluster.config import Anonymous, Credentials
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.leader import LeaderElector, LeaseLost
 from koordinator.cluster.protocol import Cluster
@@ -34,10 +35,12 @@ from koordinator.descheduler.registry import PluginRegistry
 log = logging.getLogger(__name__)
 
 CYCLES_KEPT = 10
+ANONYMOUS = Anonymous()
 
 
 class Descheduler:
-    """All loops of the descheduler. `config` is checked; `prove` asks the scheduler that runs in this process."""
+    """All loops of the descheduler. `config` is checked; `prove` asks the scheduler that runs in this process,
+    `credentials` are for one that runs elsewhere."""
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class Descheduler:
         gates: FeatureGates | None = None,
         rng: random.Random,
         prove: Prove | None = None,
+        credentials: Credentials = ANONYMOUS,
     ) -> None:
         gates = FeatureGates.of(Component.DESCHEDULER) if gates is None else gates
         self.config = config
@@ -82,6 +86,7 @@ class Descheduler:
             limits=config.limits,
             refusal=lambda _: "",
             prove=prove,
+            credentials=credentials,
         )
         self.profiles = [Profile(one, config, registry, handle) for one in config.profiles]
         by_load = [

@@ -46,7 +46,8 @@ class PlanPods(msgspec.Struct, frozen=True, eq=False):
     """Pods that may move. `leaves` and `arrives` (pods, resources) are their usage, rounded down and up.
 
     `rows` (pods,) are their nodes, `rank` (pods,) says who goes first among equals (lower), `workloads` (pods,) are
-    numbers. `groups` names by pod the limits that it counts against.
+    numbers. `groups` names by pod the limits that it counts against. `history` are earlier moves, which bind a plan as
+    its own do: workload, the row that was left and the one that was reached, -1 where that is no node of the plan.
     """
 
     keys: tuple[str, ...]
@@ -56,6 +57,7 @@ class PlanPods(msgspec.Struct, frozen=True, eq=False):
     rank: I64
     workloads: I64
     groups: tuple[tuple[str, ...], ...]
+    history: tuple[tuple[int, int, int], ...] = ()
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -175,6 +177,9 @@ class _Draft:
         self._steps = 0
         self._sources: defaultdict[int, Counter[int]] = defaultdict(Counter)
         self._targets: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        for workload, source, target in pods.history:
+            self._sources[workload][source] += 1
+            self._targets[workload][target] += 1
         self._moved = np.zeros(len(pods.keys), np.bool_)
         self._refusal: tuple[int, str] = (-1, NOBODY)
         order = np.argsort(pods.rows, kind="stable")
@@ -306,9 +311,8 @@ class _Draft:
         nodes, row = self._nodes, self._pods.rows[pod]
         found: Mask = nodes.takes & (nodes.pools & nodes.pools[row]).any(axis=1)
         found[row] = False
-        found[[row for row, count in self._sources[int(self._pods.workloads[pod])].items() if count > 0]] = (
-            False
-        )
+        left = self._sources[int(self._pods.workloads[pod])]
+        found[[row for row, count in left.items() if count > 0 and row >= 0]] = False
         return found
 
     def _try(self, step: Iterable[tuple[int, Rows]], cooled: int) -> bool:

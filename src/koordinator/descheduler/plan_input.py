@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from koordinator import clock
-from koordinator.api import pod_resources
+from koordinator.api import labels, pod_resources
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import PodDisruptionBudget
@@ -31,7 +31,8 @@ from koordinator.descheduler.plugins.low_node_load.usage import PODS, Classified
 UNLIMITED = 1 << 62
 """The limit of a resource that no threshold is about."""
 COOL_DOWN_S = 600.0
-"""How long a workload of which a pod was moved stays where it is: twice the time for which a NodeMetric averages."""
+"""How long the moves of a workload bind its pods, so that none goes back: twice the time for which a NodeMetric
+averages."""
 SWAP_NODES = 32
 """Nodes with most room, by resource, whose pods are looked at for swaps; pods of all nodes would take too long."""
 PROD = "prod "
@@ -181,19 +182,20 @@ def _with_pods(
     resources: tuple[str, ...],
     rules: PlanRules,
 ) -> PlanInput:
-    resting, books = _resting(seen, rules.jobs), _Books(rules)
+    past, books = _past(seen, rules.jobs), _Books(rules)
     refused: dict[str, str] = {}
     chosen: list[tuple[int, Pod]] = []
     for row in rows:
         load = loads[row]
         for pod in load.pods:
             why = "" if pod.key in load.pod_usage else "nothing is measured of it"
-            why = why or rules.refusal(pod) or _rest_of(pod, resting)
+            why = why or rules.refusal(pod) or past.rest_of(pod)
             why = why or plan.used_up(books.groups(pod), books.left)
             if why:
                 refused[pod.key] = why
             else:
                 chosen.append((row, pod))
+    index = {name: row for row, name in enumerate(nodes.names)}
     amounts = [_amounts(loads[row], pod, resources) for row, pod in chosen]
     shape = (len(chosen), len(resources))
     rank = {key: number for number, key in enumerate(sorted({facts.importance(pod) for _, pod in chosen}))}
@@ -205,6 +207,11 @@ def _with_pods(
         rank=np.array([rank[facts.importance(pod)] for _, pod in chosen], np.int64),
         workloads=np.array([books.workload(pod) for _, pod in chosen], np.int64),
         groups=tuple(books.groups(pod) for _, pod in chosen),
+        history=tuple(
+            (number, index.get(source, -1), index.get(target, -1))
+            for owner, source, target in past.moves
+            if (number := books.number(owner)) is not None
+        ),
     )
     workloads, replicas = tuple(books.names), tuple(books.replicas)
     whole = tuple(pod for _, pod in chosen)
@@ -227,27 +234,45 @@ def _amounts(load: NodeUtilization, pod: Pod, resources: Iterable[str]) -> tuple
 # Ping-pong
 
 
-def _resting(seen: Observation, jobs: Iterable[PodMigrationJob]) -> set[str]:
-    """Return the workloads (uid of the controller) of which a pod is on its way, or was within the cool-down."""
-    found = set()
+class _Past(msgspec.Struct, frozen=True):
+    """The moves within the cool-down: workloads (uid of the controller) that stay, since a pod is on its way or nobody
+    knows where it was, and (workload, source, target) of the others."""
+
+    resting: set[str]
+    moves: list[tuple[str, str, str]]
+
+    def rest_of(self, pod: Pod) -> str:
+        """Return why the pod stays where it is; empty when earlier moves do not keep it."""
+        owner = facts.controller_of(pod)
+        is_resting = owner is not None and owner.uid in self.resting
+        return "its workload was moved a short time ago" if is_resting else ""
+
+
+def _past(seen: Observation, jobs: Iterable[PodMigrationJob]) -> _Past:
+    known: dict[str, PodMigrationJob] = {}
     for job in jobs:
         made = job.metadata.creation_timestamp
         ref = job.spec.pod_ref if is_open(job) else job.status.pod_ref
         is_recent = is_open(job) or (made and seen.now_s - clock.parse_rfc3339(made) < COOL_DOWN_S)
         if ref is not None and is_recent:
-            found.add(f"{ref.namespace}/{ref.name}")
-    return {owner.uid for pod in _pods(seen, found) if (owner := facts.controller_of(pod)) is not None}
+            known[f"{ref.namespace}/{ref.name}"] = job
+    past = _Past(set(), [])
+    for pod in _pods(seen, known):
+        if (owner := facts.controller_of(pod)) is None:
+            continue
+        job = known[pod.key]
+        source = job.metadata.annotations.get(labels.JOB_SOURCE_NODE, "")
+        if is_open(job) or not source:
+            past.resting.add(owner.uid)
+        else:
+            past.moves.append((owner.uid, source, pod.spec.node_name))
+    return past
 
 
-def _pods(seen: Observation, keys: set[str]) -> Iterable[Pod]:
+def _pods(seen: Observation, keys: Collection[str]) -> Iterable[Pod]:
     if keys:
         for node in seen.nodes:
             yield from (pod for pod in seen.pods_of[node.metadata.name] if pod.key in keys)
-
-
-def _rest_of(pod: Pod, resting: set[str]) -> str:
-    owner = facts.controller_of(pod)
-    return "its workload was moved a short time ago" if owner is not None and owner.uid in resting else ""
 
 
 # Limits
@@ -284,6 +309,10 @@ class _Books:
             if owner is not None:
                 self.left[f"workload {name}"] = 0 if found is None else self._allowed(found)
         return self._numbers[key]
+
+    def number(self, uid: str) -> int | None:
+        """Return the number of the workload of a controller; None while none of its pods was asked about."""
+        return self._numbers.get(uid)
 
     def groups(self, pod: Pod) -> tuple[str, ...]:
         """Return the limits that the pod counts against, by name."""

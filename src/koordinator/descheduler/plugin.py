@@ -16,6 +16,7 @@ from koordinator.api.config_text import ConfigProblem
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ViewPart
+from koordinator.cluster.config import Credentials
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.descheduler import config
@@ -82,6 +83,8 @@ class LiveHandle(Handle, frozen=True, kw_only=True):
     """Why the profile's filters keep a pod, empty where they let it go."""
     prove: Prove | None
     """The scheduler of this process, if there is one."""
+    credentials: Credentials
+    """Who we are, for a scheduler elsewhere."""
 
 
 class EvictOrder(msgspec.Struct, frozen=True):

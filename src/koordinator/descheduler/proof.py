@@ -1,17 +1,20 @@
 """Ask the scheduler whether it would place the successors of pods where a plan wants them, before anything is evicted.
 
-The question goes to `POST /apis/v1/moves` of the scheduler that leads.
+The question goes to `POST /apis/v1/moves` of the scheduler that leads, with the descheduler's own credentials.
 """
 
+import urllib.parse
 from collections.abc import Awaitable, Callable, Sequence
 
 import aiohttp
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.cluster.config import ClusterConfigError, Credentials, tls_context
 
 PATH = "/apis/v1/moves"
 TIMEOUT_S = 10.0
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class MoveQuestion(msgspec.Struct, frozen=True):
@@ -36,22 +39,35 @@ class ProofError(KoordinatorError):
     """The scheduler gave no answer."""
 
 
-def over_http(url: str) -> Prove:
-    """Return a function that asks the scheduler at an address. It raises: ProofError."""
+def over_http(url: str, credentials: Credentials, ca_file: str = "") -> Prove:
+    """Return a function that asks the scheduler at an address, whose certificate is checked by the authorities of the
+    file, of the system without one. It raises: ProofError.
+
+    Credentials go only where nobody can listen: over TLS, or within this machine.
+    """
+    parts = urllib.parse.urlsplit(url)
+    is_private = parts.scheme == "https" or parts.hostname in LOOPBACK
 
     async def prove(moves: Sequence[MoveQuestion]) -> list[MoveAnswer]:
         where = url.rstrip("/") + PATH
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
+            tls = tls_context(url, ca_file=ca_file, source="plan.schedulerCAFile")
+            header = await credentials.authorization() if is_private else ""
             async with (
                 aiohttp.ClientSession(timeout=timeout) as client,
-                client.post(where, data=msgspec.json.encode(moves)) as answer,
+                client.post(
+                    where,
+                    data=msgspec.json.encode(moves),
+                    headers={"Authorization": header} if header else None,
+                    ssl=True if tls is None else tls,
+                ) as answer,
             ):
                 body = await answer.read()
             if answer.status != 200:
                 raise ProofError(f"{where}: {answer.status}: {body[:200].decode(errors='replace')}")
             found = msgspec.json.decode(body, type=list[MoveAnswer])
-        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
+        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, ClusterConfigError) as error:
             raise ProofError(f"{where}: {error or type(error).__name__}") from error
         if len(found) != len(moves):
             raise ProofError(f"{where}: {len(found)} answers to {len(moves)} questions")

@@ -20,11 +20,13 @@ DESCHEDULER = "koord-descheduler"
 class PermissionRule(msgspec.Struct, frozen=True, kw_only=True):
     """Verbs on resources of one group, and what the component needs them for.
 
-    `in_namespace`: only in the namespace of the installation. `names`: only objects of these names.
+    `in_namespace`: only in the namespace of the installation. `names`: only objects of these names. `urls`: paths
+    that other components serve, in place of resources.
     """
 
     group: str = ""
-    resources: tuple[str, ...]
+    resources: tuple[str, ...] = ()
+    urls: tuple[str, ...] = ()
     verbs: tuple[str, ...]
     why: str
     names: tuple[str, ...] = ()
@@ -271,6 +273,9 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
             "templates of reservations; soft evictions, deletion costs; Delete",
         ),
         _rule("", "nodes", "patch", "cordons nodes that it drains (CustomPriority)"),
+        PermissionRule(
+            urls=("/apis/v1/moves",), verbs=("post",), why="whether the scheduler accepts the moves of a plan"
+        ),
         _EVENTS,
         *_reviews("its secure port"),
         *_lease("koord-descheduler"),
@@ -315,6 +320,8 @@ def namespace_rules(component: str) -> list[Json]:
 
 
 def _wire(rule: PermissionRule) -> Json:
+    if rule.urls:
+        return {"nonResourceURLs": list(rule.urls), "verbs": list(rule.verbs)}
     body: Json = {"apiGroups": [rule.group], "resources": list(rule.resources)}
     if rule.names:
         body["resourceNames"] = list(rule.names)

@@ -48,10 +48,12 @@ class NodePool(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class PlanArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Plan mode: the pods of a cycle are chosen together, and moved to nodes that the scheduler accepts for them.
 
-    `scheduler_url` is where the scheduler answers; in `koordinator up` it is known.
+    `scheduler_url` is where the scheduler answers; in `koordinator up` it is known. `scheduler_ca_file` has the
+    authorities that its certificate is checked by, empty: those of the system.
     """
 
     scheduler_url: str = msgspec.field(name="schedulerURL", default="")
+    scheduler_ca_file: str = msgspec.field(name="schedulerCAFile", default="")
 
 
 class LowNodeLoadArgs(checks.MovingArgs, frozen=True, kw_only=True):

@@ -158,6 +158,7 @@ class Migration:
             labels.EVICT_REASON: reason,
             labels.EVICT_TRIGGER: trigger,
             labels.JOB_CREATED_BY: self.uid,
+            labels.JOB_SOURCE_NODE: pod.spec.node_name,
         }
         name = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         return {"metadata": {"name": name, "annotations": annotations}, "spec": spec}

@@ -26,7 +26,7 @@ PATH = "/explain/{namespace}/{pod}"
 GANG_PATH = "/explain/gangs/{namespace}/{gang}"
 RESERVATION_PATH = "/explain/cluster/reservations/{reservation}"
 MOVES_PATH = "/moves"
-MOVES_MAX = 100
+MOVES_MAX = 500
 """Moves of one request: they are tried in one go, in about a millisecond each."""
 ALIKE_MAX = 5
 BEST_MAX = 1_000

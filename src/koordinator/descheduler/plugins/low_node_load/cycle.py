@@ -9,14 +9,14 @@ import msgspec
 from koordinator.api import duration
 from koordinator.descheduler import plan_input, pod_filter, proof
 from koordinator.descheduler.actions import EvictAction, Evictions
-from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, NodePool, pools
+from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, NodePool, PlanArgs, pools
 from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plugin import BalancePlugin, Handle, LiveHandle
 from koordinator.descheduler.plugins.low_node_load import planned, usage
 from koordinator.descheduler.plugins.low_node_load.evict import Balance, EvictOptions
-from koordinator.descheduler.plugins.low_node_load.planned import PlanOutcome
+from koordinator.descheduler.plugins.low_node_load.planned import Patience, PlanOutcome
 from koordinator.descheduler.plugins.low_node_load.usage import Classified, NodeClass, classify
-from koordinator.descheduler.proof import ProofError
+from koordinator.descheduler.proof import ProofError, Prove
 
 
 class AnomalyRule(msgspec.Struct, frozen=True):
@@ -141,6 +141,7 @@ class LowNodeLoad(BalancePlugin):
     def __init__(self, args: LowNodeLoadArgs, handle: Handle) -> None:
         self._args = args
         self._handle = handle
+        self._patience = Patience()
         self._planned: tuple[PlanOutcome, list[tuple[NodePool, Classified]]] | None = None
         self._pools = pools(args)
         self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, handle.may_evict)
@@ -167,11 +168,12 @@ class LowNodeLoad(BalancePlugin):
             self._gate(each, seen.now_s)
         handle = self._handle
         assert isinstance(handle, LiveHandle), "plans are made in a process"
-        prove = proof.over_http(url) if (url := self._args.plan.scheduler_url) else handle.prove
+        prove = _prove_by(self._args.plan, handle)
         if prove is None:
             return "plan mode needs plan.schedulerURL: there is no scheduler in this process"
         rules = planned.rules_of(self._args, handle)
         pools_found = [each for _, each in found]
+        sources = self._patience.sources(pools_found, sources)
         try:
             outcome = await planned.planned(seen, pools_found, sources, rules, prove)
         except ProofError as error:
@@ -284,6 +286,13 @@ class LowNodeLoad(BalancePlugin):
             (self._prod_detectors if prod else self._node_detectors).reset([node], now_s)
 
         return recovered
+
+
+def _prove_by(args: PlanArgs, handle: LiveHandle) -> Prove | None:
+    """Return who is asked about moves, None when nobody is known."""
+    if not args.scheduler_url:
+        return handle.prove
+    return proof.over_http(args.scheduler_url, handle.credentials, args.scheduler_ca_file)
 
 
 def _report_of(

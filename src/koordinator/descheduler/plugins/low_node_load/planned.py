@@ -4,7 +4,8 @@ Room is reserved for all moves before any pod goes, so a destination must do whi
 goes by requests, labels and taints; what the scheduler refuses is planned anew without it.
 """
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -15,18 +16,23 @@ from koordinator.descheduler import node_fit, plan, pod_filter
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs
 from koordinator.descheduler.node_fit import Rooms
 from koordinator.descheduler.observation import Observation
-from koordinator.descheduler.plan import Move, Plan, Rows
+from koordinator.descheduler.plan import Floats, Move, Plan, Rows
 from koordinator.descheduler.plan_input import PlanInput, PlanRules, gather
 from koordinator.descheduler.plugin import LiveHandle
 from koordinator.descheduler.plugins.low_node_load.usage import Classified
 from koordinator.descheduler.proof import MoveQuestion, Prove
 
-MOVES_MAX = 100
-"""Moves of one cycle: the scheduler tries them all in one go, in about a millisecond each."""
+MOVES_MIN, MOVES_MAX, NODES_PER_MOVE = 100, 500, 10
+"""Moves of one cycle: one for ten nodes, but not fewer and not more than that. The scheduler tries them all in one go,
+in about a millisecond each."""
 ROUNDS_MAX = 4
 """How often a cycle plans anew after refusals; a node whose moves are refused then waits for the next cycle."""
 TRIED_MAX = 64
 """Nodes that are tried for one pod, the coolest first."""
+SLIGHT = 0.01
+"""Part of a limit by which usage comes and goes by itself."""
+SLIGHT_CYCLES = 2
+"""Cycles for which a node is left that is hot by no more than that."""
 IN_A_GANG = "it belongs to a gang, whose other pods would stop with it"
 
 
@@ -81,16 +87,38 @@ def refusal_of(args: LowNodeLoadArgs, profile: Callable[[Pod], str]) -> Callable
     return refusal
 
 
+class Patience:
+    """Remembers which nodes are hot by little: they are cooled only when they stay so."""
+
+    def __init__(self) -> None:
+        self._cycles: dict[str, int] = {}
+
+    def sources(self, pools: Sequence[Classified], hot: Iterable[str]) -> set[str]:
+        """Return the nodes of `hot` whose time has come, and count a cycle for the others."""
+        above = {each.loads[row].name for each in pools for row in np.flatnonzero(_excess(each) > SLIGHT)}
+        slight = {name: self._cycles.get(name, 0) for name in hot if name not in above}
+        self._cycles = {name: count + 1 for name, count in slight.items()}
+        return {name for name in hot if slight.get(name, SLIGHT_CYCLES) >= SLIGHT_CYCLES}
+
+
+def _excess(found: Classified) -> Floats:
+    """Return (nodes,) by which part of a limit each node is above it, at the most."""
+    used = np.concatenate([found.usage, found.prod_usage], axis=1)
+    limit = np.concatenate([found.limits.high, found.limits.prod_high], axis=1)
+    return np.asarray(((used - limit) / np.maximum(limit, 1)).max(axis=1))
+
+
 async def planned(
     seen: Observation, pools: Sequence[Classified], sources: set[str], rules: PlanRules, prove: Prove
 ) -> PlanOutcome:
     """Return moves that cool the `sources`, each of which the scheduler accepts. Raises: ProofError."""
-    given = gather(seen, pools, rules, sources=sources, most=MOVES_MAX)
+    most = moves_max(len(seen.nodes))
+    given = gather(seen, pools, rules, sources=sources, most=most)
     refused: Refused = {}
     for rounds in range(1, ROUNDS_MAX + 1):
         guess = _Guess(given, seen, refused)
-        found = plan.find(given.nodes, given.pods, given.left, guess.place, MOVES_MAX)
-        moves = _whole_nodes(found.moves, MOVES_MAX)
+        found = plan.find(given.nodes, given.pods, given.left, guess.place, most)
+        moves = _whole_nodes(found.moves, most)
         new = await _refusals(given, moves, prove) if moves else {}
         if not new:
             return _outcome(given, found, moves, rounds)
@@ -103,6 +131,11 @@ async def planned(
     kept = [move for move in kept if names[move.cools] not in failed]
     outcome = _outcome(given, found, kept, ROUNDS_MAX)
     return msgspec.structs.replace(outcome, stuck=outcome.stuck | failed)
+
+
+def moves_max(nodes: int) -> int:
+    """Return how many moves a cycle makes at most in a cluster of so many nodes."""
+    return min(max(nodes // NODES_PER_MOVE, MOVES_MIN), MOVES_MAX)
 
 
 def _whole_nodes(moves: Sequence[Move], most: int) -> list[Move]:
@@ -138,34 +171,52 @@ class _Guess:
         self._given = given
         self._refused = refused
         self._rooms = Rooms(seen.nodes, seen.pods_of)
+        self._used = given.nodes.used.copy()
+        self._moves: list[Move] = []
+        self._arrivals: defaultdict[int, list[Pod]] = defaultdict(list)
 
     def place(self, pod: int, rows: Rows, moves: Sequence[Move]) -> int | str:
         """Return one of `rows` (nodes,) for a pod, or why there is none; see `plan.Place`."""
         nodes, pods = self._given.nodes, self._given.pods
-        used = nodes.used.copy()
-        for move in moves:
-            used[move.source] -= pods.leaves[move.pod]
-            used[move.target] += pods.arrives[move.pod]
-        heat = ((used[rows] + pods.arrives[pod]) / np.maximum(nodes.limit[rows], 1)).max(axis=1)
+        self._follow(moves)
+        heat = ((self._used[rows] + pods.arrives[pod]) / np.maximum(nodes.limit[rows], 1)).max(axis=1)
         whole = self._given.chosen[pod]
         why = ""
         for row in rows[np.argsort(heat, kind="stable")[:TRIED_MAX]].tolist():
             name = nodes.names[row]
             said = self._refused.get((int(pods.workloads[pod]), name))
-            if said is None and self._has_room(whole, name, [move for move in moves if move.target == row]):
+            if said is None and self._has_room(whole, name, self._arrivals[row]):
                 return int(row)
             why = why or said or ""
         return (
             why or "no node below its limits has room for it by requests, and bears it by labels and taints"
         )
 
-    def _has_room(self, pod: Pod, node: str, arrivals: Sequence[Move]) -> bool:
+    def _follow(self, moves: Sequence[Move]) -> None:
+        """Book `moves`: those of the last question but for some at the end that were taken back, and new ones."""
+        mine = self._moves
+        while mine and (len(mine) > len(moves) or mine[-1] is not moves[len(mine) - 1]):
+            self._count(mine.pop(), -1)
+        for move in moves[len(mine) :]:
+            mine.append(move)
+            self._count(move, 1)
+
+    def _count(self, move: Move, sign: int) -> None:
+        pods, arrivals = self._given.pods, self._arrivals[move.target]
+        self._used[move.source] -= sign * pods.leaves[move.pod]
+        self._used[move.target] += sign * pods.arrives[move.pod]
+        if sign > 0:
+            arrivals.append(self._given.chosen[move.pod])
+        else:
+            arrivals.pop()
+
+    def _has_room(self, pod: Pod, node: str, arrivals: Sequence[Pod]) -> bool:
         """Return whether the pod fits beside those that come before it; whom they replace is still there."""
         room = self._rooms[node]
         if arrivals:
             free = dict(room.free_milli)
-            for move in arrivals:
-                for name, amount in pod_resources.requests(self._given.chosen[move.pod]).items():
+            for each in arrivals:
+                for name, amount in pod_resources.requests(each).items():
                     free[name] = free.get(name, 0) - amount.milli
             room = msgspec.structs.replace(room, free_milli=free)
         return node_fit.fits(pod, room)
