@@ -137,7 +137,9 @@ def test_the_docs_tell_every_rule(component: str) -> None:
 
 def documented(rule: rbac.PermissionRule) -> str:
     """The row of a rule in docs/install.md."""
-    resources = ", ".join(f"`{name}`" for name in rule.resources) + (f" ({rule.group})" if rule.group else "")
+    resources = ", ".join(f"`{name}`" for name in (*rule.resources, *rule.urls)) + (
+        f" ({rule.group})" if rule.group else ""
+    )
     where = [f"only {', '.join(f'`{name}`' for name in rule.names)}"] if rule.names else []
     where += ["own namespace"] if rule.in_namespace else []
     return f"| {resources} | {', '.join(rule.verbs)} | {', '.join(where)} | {rule.why} |"
