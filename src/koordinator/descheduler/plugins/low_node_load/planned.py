@@ -95,7 +95,9 @@ class Patience:
 
     def sources(self, pools: Sequence[Classified], hot: Iterable[str]) -> set[str]:
         """Return the nodes of `hot` whose time has come, and count a cycle for the others."""
-        above = {each.loads[row].name for each in pools for row in np.flatnonzero(_excess(each) > SLIGHT)}
+        above = {
+            each.loads[row].name for each in pools for row in np.flatnonzero(_excess(each) > SLIGHT).tolist()
+        }
         slight = {name: self._cycles.get(name, 0) for name in hot if name not in above}
         self._cycles = {name: count + 1 for name, count in slight.items()}
         return {name for name in hot if slight.get(name, SLIGHT_CYCLES) >= SLIGHT_CYCLES}
