@@ -2,17 +2,20 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
 
+from koordinator.clock import SystemClock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import ObjectRecord, RecordEvent
 from koordinator.cluster.protocol import EventType
-from koordinator.local.apiserver import ApiServer, watching
+from koordinator.local.apiserver import ApiServer, tls, watching
 from tests.local.apiserver.fake import FakeBackend, FakeSubscription
 
 PATH = "/api/v1/namespaces/default/pods?watch=true"
@@ -57,6 +60,28 @@ async def test_changes_are_written_as_lines_and_the_end_of_the_subscription_ends
     assert bookmark["type"] == "BOOKMARK"
     assert (bookmark["object"]["kind"], bookmark["object"]["metadata"]["resourceVersion"]) == ("Pod", "13")
     assert rest == b""
+
+
+@pytest.mark.parametrize(
+    "path", [PATH, "/api/v1/namespaces/default/pods?watch=True"]
+)  # the usual text, and another
+async def test_over_tls_a_watch_goes_on_for_as_long_as_its_client_reads(
+    backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(watching, "STALL_S", 0.3)
+    monkeypatch.setattr(watching, "TICK_S", 0.05)
+    secured = tls.self_signed(tmp_path, SystemClock())
+    server = ApiServer(backend, tls=secured)
+    await server.start()
+    trusting = ssl.create_default_context(cadata=secured.ca_certificate.decode())
+    connector = aiohttp.TCPConnector(ssl=trusting)
+    async with aiohttp.ClientSession(server.url, connector=connector) as http, http.get(path) as response:
+        subscription = await subscription_of(backend)
+        for number in range(4):
+            subscription.queue.put_nowait([event(EventType.ADDED, f"p{number}", number + 1)])
+            assert (await next_event(response))["object"]["metadata"]["name"] == f"p{number}"
+            await asyncio.sleep(0.4)
+    await server.stop()
 
 
 async def test_the_first_bookmark_of_a_streaming_list_ends_the_initial_events(

@@ -200,7 +200,7 @@ class _Connection(asyncio.Protocol):
         """Send the head of an answer in chunks; `drain` waits until the socket has all of one."""
         self._stop_timer()
         if self.transport is not None:
-            self.transport.set_write_buffer_limits(high=0)
+            self.transport.set_write_buffer_limits(high=1)  # 0 would pause TLS connections with nothing left
         lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
         head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + "".join(lines)
         self.send(head.encode() + self._server.stamp())

@@ -171,7 +171,8 @@ class _GeneralAnswer:
 
     async def begin(self) -> None:
         if self._request.transport is not None:
-            self._request.transport.set_write_buffer_limits(high=0)  # so that `drain` waits for everything
+            # So that `drain` waits for everything; 0 would pause TLS connections with nothing left.
+            self._request.transport.set_write_buffer_limits(high=1)
         await self.response.prepare(self._request)
 
     async def write(self, chunk: bytes) -> None:
