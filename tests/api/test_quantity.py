@@ -155,14 +155,14 @@ RAW = st.one_of(
 
 
 @given(RAW)
-def test_a_quantity_read_once_is_the_quantity_that_is_remembered(raw: str | int) -> None:
+def test_a_measured_quantity_is_the_quantity_that_others_read(raw: str | int) -> None:
     try:
         parsed = quantity.parse(str(raw))
     except QuantityError:
-        for read in (quantity.nanos_once, quantity.milli_once):
+        for read in (quantity.measured_nanos, quantity.measured_milli):
             with pytest.raises(QuantityError):
                 read(raw)
         return
 
-    assert quantity.nanos_once(raw) == parsed.nanos
-    assert quantity.milli_once(raw) == quantity.milli(raw)
+    assert quantity.measured_nanos(raw) == parsed.nanos
+    assert quantity.measured_milli(raw) == quantity.milli(raw)

@@ -195,16 +195,18 @@ def milli(raw: RawQuantity) -> int:
         raise QuantityError(raw, _NOT_A_SCALAR) from error
 
 
-def milli_once(raw: RawQuantity) -> int:
-    """Return the amount as `milli` does, for one that nobody will ask for again, such as a measured usage: it is
-    not remembered.
+@lru_cache(_CACHE_MAX, typed=True)
+def measured_milli(raw: RawQuantity) -> int:
+    """Return the amount as `milli` does, for measured usage: CPU in thousandths comes again and again, bytes do not,
+    and neither may push out of memory what `milli` is asked for.
 
     Raises: QuantityError.
     """
     return _milli_of_raw.__wrapped__(raw)
 
 
-def nanos_once(raw: RawQuantity) -> int:
+@lru_cache(_CACHE_MAX, typed=True)
+def measured_nanos(raw: RawQuantity) -> int:
     """Billionths of a JSON value, exact: for measured amounts that are summed before they are rounded.
 
     Raises: QuantityError.
@@ -234,6 +236,7 @@ def text_of_value(value: int, family: Family = Family.DECIMAL) -> str:
     )
 
 
+@lru_cache(_CACHE_MAX)  # usage of CPU in thousandths comes again and again
 def text_of_milli(milli: int) -> str:
     """Canonical text of thousandths, e.g. milli-cores of CPU."""
     return f"{milli}m" if milli % 1000 else text_of_value(milli // 1000)

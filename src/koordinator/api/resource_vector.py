@@ -42,13 +42,14 @@ def amount(name: str, raw: RawQuantity) -> int:
 
 
 def measured(name: str) -> Callable[[RawQuantity], int]:
-    """Return what reads measured amounts of a resource, as `amount` does: CPU is rarely the same twice, so nothing of
-    it is remembered."""
+    """Return what reads measured amounts of a resource, as `amount` does; CPU is remembered apart from what pods and
+    nodes ask for."""
     return _measured_cpu if name == resources.CPU else partial(amount, name)
 
 
+@lru_cache(_CACHE_MAX, typed=True)
 def _measured_cpu(raw: RawQuantity) -> int:
-    return max(-AMOUNT_MAX, min(quantity.milli_once(raw), AMOUNT_MAX))
+    return max(-AMOUNT_MAX, min(quantity.measured_milli(raw), AMOUNT_MAX))
 
 
 def amount_text(name: str, number: int) -> str:

@@ -155,6 +155,8 @@ class _Day:
                 start(manager.run(), "manager")
                 await manager.synced.wait()
                 await admit_by(manager.handlers, self.registry, random.Random(scenario.seed))
+            else:
+                self.fleet.has_agents = False  # a plain cluster
             scheduler = self._scheduler(load_aware=scenario.load_aware and self.colocation)
             start(scheduler.run(), "scheduler")
             start(platform.run(), "batch platform")

@@ -3,6 +3,8 @@
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from koordinator.api.core import Pod
 from koordinator.api.node_metric import NodeMetricStatus, ResourceMap
@@ -80,6 +82,42 @@ def test_slots_are_reused_without_memory_of_who_was_there() -> None:
     assert f.granted[slot] == pytest.approx(500)
     assert np.isnan(f.samples.of_pods(60_000, 300, np.array([slot]))[0, 0])
     assert f.used[0] == pytest.approx(500)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans(), st.booleans()), max_size=20))
+def test_pods_of_a_node_stay_in_order_as_they_come_and_go(steps: list[tuple[str, bool, bool]]) -> None:
+    f = fleet()
+    for name, comes, is_looked_at in steps:
+        if comes:
+            add(f, name=name)
+        elif f.shape_of:
+            f.remove(next(iter(f.shape_of)))
+        if is_looked_at:
+            f.sorted_pods(0)
+    there = sorted((f.shape_of[slot].name, slot) for slot in f.pods_on[0])
+    assert f.sorted_pods(0) == [slot for _, slot in there]
+
+
+def test_nodes_without_agents_use_as_much_and_note_nothing() -> None:
+    with_agents, plain = fleet(), fleet()
+    plain.has_agents = False
+    for f in (with_agents, plain):
+        add(f, cpuMilli=2_000)
+        for at_s in (30, 60, 90):
+            f.step(at_s, 30)
+    assert plain.used.tolist() == with_agents.used.tolist()
+    assert with_agents.samples.nodes and with_agents.peaks.knows(ROWS).all()
+    assert not plain.samples.nodes and not plain.peaks.knows(ROWS).any()
+
+
+def test_without_an_agent_nobody_suppresses_batch() -> None:
+    f = fleet()
+    f.has_agents = False
+    add(f, cpuMilli=2_000)
+    hog = add(f, batch=True, cpu="9", cpuMilli=8_000)
+    f.step(30, 30)
+    assert f.granted[hog] == pytest.approx(8_000)
 
 
 def test_lost_work_is_counted_once_and_only_if_unfinished() -> None:

@@ -4,6 +4,7 @@ A pod has a slot for its life; a node has a row. The fleet knows nothing of the 
 pods come and go, and carries out what a step says (who finished, who must be evicted).
 """
 
+import bisect
 import random
 from collections.abc import Sequence
 
@@ -146,6 +147,7 @@ class HollowFleet:
         self.reserved = np.array([shape.reserved_milli for shape in shapes], dtype=np.float64)
         self.reserved_bytes = np.array([shape.reserved_bytes for shape in shapes], dtype=np.float64)
         self.speed = np.ones(len(shapes))  # a slow node does less work with the same CPU
+        self.has_agents = True  # without: no strategies, samples or models
         self.pods_on: list[dict[int, None]] = [{} for _ in shapes]
         self._sorted_on: dict[int, list[int]] = {}
         self._batch_rule = policy.batch_rule
@@ -223,7 +225,9 @@ class HollowFleet:
         slot = self._free.pop()
         self.shape_of[slot] = shape
         self.pods_on[row][slot] = None
-        self._sorted_on.pop(row, None)
+        in_order = self._sorted_on.get(row)
+        if in_order is not None:
+            bisect.insort(in_order, slot, key=self._sort_key)
         wanted = shape.behaviour
         self.node[slot], self.running[slot] = row, False
         self.is_best_effort[slot], self.is_batch[slot] = shape.is_best_effort, shape.is_batch
@@ -274,10 +278,12 @@ class HollowFleet:
         """Return the slots of a node's pods by namespace and name."""
         found = self._sorted_on.get(row)
         if found is None:
-            shapes = ((self.shape_of[slot], slot) for slot in self.pods_on[row])
-            found = [slot for *_, slot in sorted((each.namespace, each.name, slot) for each, slot in shapes)]
-            self._sorted_on[row] = found
+            found = self._sorted_on[row] = sorted(self.pods_on[row], key=self._sort_key)
         return found
+
+    def _sort_key(self, slot: int) -> tuple[str, str, int]:
+        shape = self.shape_of[slot]
+        return shape.namespace, shape.name, slot
 
     def start(self, slot: int) -> None:
         """The pod's container begins, or begins again: all work is still to be done."""
@@ -301,7 +307,8 @@ class HollowFleet:
         del self.shape_of[slot]
         row = int(self.node[slot])
         del self.pods_on[row][slot]
-        self._sorted_on.pop(row, None)
+        if row in self._sorted_on:
+            self._sorted_on[row].remove(slot)
         self._limited.pop(slot, None)
         self.samples.forget(slot)
         self.peaks.forget(slot)
@@ -328,8 +335,9 @@ class HollowFleet:
         self.demand[pods], self.granted[pods] = demand, granted
         self.consumed[pods] += granted * elapsed_s
         self._sum_up(pods, node, granted)
-        self._burst(elapsed_s)
-        self._sample(pods, node, time_s, elapsed_s)
+        if self.has_agents:
+            self._burst(elapsed_s)
+            self._sample(pods, node, time_s, elapsed_s)
         return StepResult(*self._progress(pods, node, granted, elapsed_s))
 
     def active(self) -> Index:
@@ -372,7 +380,7 @@ class HollowFleet:
         )
         available = self.capacity - self.system
         allowed = np.full(nodes, np.inf)
-        if policy.protection.has_agent:
+        if self.has_agents and policy.protection.has_agent:
             services = np.minimum(per_node(node, demand * ~best_effort, nodes), available)
             self.suppression.run(
                 services, self.system, max(int(elapsed_s / policy.qos.suppress_interval_s), 1)

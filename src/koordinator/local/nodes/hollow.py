@@ -173,8 +173,9 @@ class HollowNodes:
             if self._on_step is not None:
                 self._on_step(now_s)
             await self._end(ended, now_s)
-            self._lent.learn(now_s)
-            await self._evictions.run(now_s, self._evict)
+            if self.fleet.has_agents:
+                self._lent.learn(now_s)
+                await self._evictions.run(now_s, self._evict)
         await self._carry_out(now_s)
         await self._report(now_s)
         if self._topology is not None:

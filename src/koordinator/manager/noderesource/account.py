@@ -46,6 +46,7 @@ CPU_MAX = 10**15
 _COUNTED_PHASES = ("Running", "Pending", "")
 _SERVICE_PHASES = ("Running", "Pending")
 _LENT_TO = (PriorityClass.BATCH, PriorityClass.FREE)
+_LENT_NAMES = frozenset(each.value for each in _LENT_TO)
 _NO_ZONES: tuple[int, ...] = ()
 
 
@@ -102,8 +103,8 @@ def _used(amounts: Mapping[str, RawQuantity]) -> Measured:
     """Return the same of what was measured."""
     cpu, memory = amounts.get(resources.CPU), amounts.get(resources.MEMORY)
     return (
-        quantity.nanos_once(cpu) if cpu is not None else 0,
-        quantity.milli_once(memory) if memory is not None else 0,
+        quantity.measured_nanos(cpu) if cpu is not None else 0,
+        quantity.measured_milli(memory) if memory is not None else 0,
     )
 
 
@@ -192,14 +193,14 @@ def report_of(status: NodeMetricStatus) -> MetricFigures:
 def _pod_usages(metrics: Sequence[PodMetricInfo]) -> dict[str, PodUsage]:
     """Return what each pod used by namespace/name: written out, as a report has many."""
     found: dict[str, PodUsage] = {}
-    cpu_of, memory_of = quantity.nanos_once, quantity.milli_once
+    cpu_of, memory_of = quantity.measured_nanos, quantity.measured_milli
     for metric in metrics:
         amounts = metric.pod_usage.resources
         cpu, memory = amounts.get(resources.CPU), amounts.get(resources.MEMORY)
         found[f"{metric.namespace}/{metric.name}"] = (
             cpu_of(cpu) if cpu is not None else 0,
             memory_of(memory) if memory is not None else 0,
-            metric.priority not in _LENT_TO,
+            metric.priority not in _LENT_NAMES,
         )
     return found
 

@@ -183,9 +183,10 @@ def _condition_s(pod: Pod, kind: str) -> float | None:
     return None
 
 
-def _sums(start: list[int], parts: Sequence[Vector], zeros: Vector) -> list[int]:
+def _sums(start: Vector, parts: Sequence[Vector], zeros: Vector) -> list[int]:
     """Return the sum of all vectors; those that are `zeros` itself are not looked at."""
-    return list(map(sum, zip(start, *[part for part in parts if part is not zeros], strict=True)))
+    counted = [part for part in parts if part is not zeros]
+    return list(map(sum, zip(start, *counted, strict=True))) if counted else list(start)
 
 
 class NodeLoad:
@@ -213,11 +214,9 @@ class NodeLoad:
     def set_report(self, report: NodeMetricReport | None, *, include_system: bool) -> None:
         """Take a new report (None: there is none any more)."""
         self.report = report
-        self._reset()
         if report is None:
+            self._reset()
             return
-        if include_system:
-            self.prod_usage = list(report.system_usage)
         zeros, pods = self._zeros, self._pods.values()
         usages, prod_pods, settled_s = report.pod_usages, report.prod_pods, _settled_s(report)
         shares: list[PodContribution] = []
@@ -234,10 +233,10 @@ class NodeLoad:
             shares.append(share_of(pod, report, zeros))
         # Per sum and not per pod: of most pods, most parts are nothing.
         prod_usages += [each.prod_usage for each in shares]
-        self.node_delta = _sums(self.node_delta, [each.node_delta for each in shares], zeros)
-        self.prod_usage = _sums(self.prod_usage, prod_usages, zeros)
-        self.prod_delta = _sums(self.prod_delta, [each.prod_delta for each in shares], zeros)
-        self.node_estimated = _sums(self.node_estimated, [pod.estimate for pod in pods], zeros)
+        self.node_delta = _sums(zeros, [each.node_delta for each in shares], zeros)
+        self.prod_usage = _sums(report.system_usage if include_system else zeros, prod_usages, zeros)
+        self.prod_delta = _sums(zeros, [each.prod_delta for each in shares], zeros)
+        self.node_estimated = _sums(zeros, [pod.estimate for pod in pods], zeros)
 
     def share(self, uid: str) -> PodContribution | None:
         """Return what a pod adds to the sums; None without a report, or for a pod that is not here."""
