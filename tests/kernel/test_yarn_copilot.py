@@ -111,8 +111,8 @@ async def test_all_processes_of_a_container_end_whatever_group_of_processes_they
 async def test_memory_is_given_back_by_those_that_use_most_and_by_a_master_last(
     real: Cgroups, yarn: str, spawn: Spawn, tmp_path: Path
 ) -> None:
-    for number, used_mb in ((1, 150), (2, 40), (3, 80)):
-        spawn(f"{yarn}/{container_id(number)}", HOLD.format(used_mb))
+    for number, mb in ((1, 150), (2, 40), (3, 80)):
+        spawn(f"{yarn}/{container_id(number)}", HOLD.format(mb))
 
     def used_mb(number: int) -> float:
         found = real.memory_stat(f"{yarn}/{container_id(number)}")

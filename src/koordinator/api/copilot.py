@@ -21,6 +21,8 @@ CONTAINER_ID = "containerID"
 UNSET = "0001-01-01T00:00:00Z"
 """The time that stands for none."""
 
+LABEL = "koordinator.sh/copilot-container"
+"""Marks what is told of as a pod and is a container of another runtime; inside the node agent only."""
 YARN_NAMESPACE = "yarn"
 PRIORITY = 1
 """Below every batch priority of Kubernetes, so YARN goes first where priority orders."""

@@ -44,6 +44,8 @@ HOST_APP_MEMORY = "host_application_memory_usage"
 HOST_APP_MEMORY_PAGE_CACHE = "host_application_memory_usage_with_page_cache"
 HOST_APP_MEMORY_HOT_PAGE = "host_application_memory_with_hot_page_usage"
 HOST_APP_MEMORY_COLD_PAGE = "host_application_memory_cold_page_size"
+FOREIGN_CPU = "foreign_container_cpu_usage"
+FOREIGN_MEMORY = "foreign_container_memory_usage"
 RESCTRL_LLC = "resctrl_resource_llc"
 RESCTRL_MB = "resctrl_resource_mb"
 
@@ -78,6 +80,7 @@ PROPERTIES: dict[str, frozenset[str]] = {
         ((CONTAINER_CPI,), (POD_UID, CONTAINER_ID, "cpi_resource")),
         ((CONTAINER_PSI,), (POD_UID, CONTAINER_ID, *_PSI)),
         ((CONTAINER_PSI_FULL_SUPPORTED,), (POD_UID, CONTAINER_ID)),
+        ((FOREIGN_CPU, FOREIGN_MEMORY), (CONTAINER_ID,)),
         ((HOST_APP_CPU, HOST_APP_MEMORY, HOST_APP_MEMORY_PAGE_CACHE), (HOST_APP_NAME,)),
         ((HOST_APP_MEMORY_HOT_PAGE, HOST_APP_MEMORY_COLD_PAGE), (HOST_APP_NAME,)),
         ((RESCTRL_LLC,), ("qos", "cache_id")),

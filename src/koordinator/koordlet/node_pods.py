@@ -8,10 +8,14 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koordinator.api import pod_resize, qos, quantity
-from koordinator.api.core import Container, ContainerStatus, Pod, ResourceRequirements
+from koordinator.api import copilot, labels, pod_resize, qos, quantity, resources
+from koordinator.api.copilot import ContainerInfo
+from koordinator.api.core import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
+from koordinator.api.errors import ProtocolError
+from koordinator.api.meta import ObjectMeta
+from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import KubeQoS, QoSClass
-from koordinator.api.quantity import QuantityError, ResourceList
+from koordinator.api.quantity import Family, QuantityError, ResourceList
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.errors import LayoutError
@@ -72,6 +76,68 @@ def record(pod: Pod, driver: Driver) -> PodRecord:
             *_containers(status.init_container_statuses, driver, group, is_init=True),
         ),
     )
+
+
+class ForeignContainer(msgspec.Struct, frozen=True):
+    """A container of another runtime on this node (YARN), told of as a pod is.
+
+    `socket` is that of the runtime's agent; empty while it is away and the container is known by its group.
+    """
+
+    record: PodRecord
+    socket: str
+
+
+def foreign(told: ContainerInfo, driver: Driver, group: str, socket: str) -> ForeignContainer:
+    """Return a container of another runtime that has this group, as a running best-effort pod of the batch class.
+
+    Raises: ProtocolError naming the container when an amount is no quantity.
+    """
+    given = {
+        labels.QOS_CLASS: QoSClass.BE.value,
+        labels.PRIORITY_CLASS: PriorityClass.BATCH.value,
+        labels.EVICTION_ENABLED: "true",
+        labels.PRIORITY: str(
+            copilot.sub_priority(is_opportunistic=False, is_master=copilot.is_master(told.name))
+        ),
+    }
+    amounts = told.resources.requests
+    try:
+        requests: ResourceList = {
+            resources.BATCH_CPU: quantity.text_of_value(quantity.milli(amounts.get("cpu", "0"))),
+            resources.BATCH_MEMORY: quantity.text_of_value(
+                quantity.value(amounts.get("memory", "0")), Family.BINARY
+            ),
+        }
+    except QuantityError as error:
+        raise ProtocolError(f"container {told.name}", "resources.requests", str(error)) from error
+    pod = Pod(
+        metadata=ObjectMeta(
+            name=told.name,
+            namespace=told.namespace,
+            uid=told.uid,
+            labels=given | (told.labels or {}) | {copilot.LABEL: "true"},
+            annotations=told.annotations or {},
+            creation_timestamp=None if told.create_timestamp == copilot.UNSET else told.create_timestamp,
+        ),
+        spec=PodSpec(
+            priority=told.priority,
+            host_network=told.host_network,
+            containers=[Container(name=told.name, resources=ResourceRequirements(requests=requests))],
+        ),
+        status=PodStatus(phase="Running"),
+    )
+    record = PodRecord(
+        pod=pod,
+        driver=driver,
+        uid=told.uid,
+        group=group,
+        qos=qos.raw(pod),
+        kube_qos=KubeQoS.BEST_EFFORT,
+        is_active=True,
+        containers=(),
+    )
+    return ForeignContainer(record, socket)
 
 
 def as_granted(pod: Pod) -> Pod:

@@ -19,7 +19,7 @@ from koordinator.cluster.supervise import Guard
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.storage import LocalStorage
 from koordinator.host.sysfs import HostCPUTopology
-from koordinator.koordlet.node_pods import PodRecord
+from koordinator.koordlet.node_pods import ForeignContainer, PodRecord
 
 
 class Topic(enum.Enum):
@@ -44,6 +44,8 @@ class NodeView:
         """Merged with the defaults (`node.with_defaults`); the last good one."""
         self.pods: Mapping[str, PodRecord] = {}
         """By UID; the last list that the kubelet gave."""
+        self.foreign: Mapping[str, ForeignContainer] = {}
+        """Containers of other runtimes, by id, as their agents told last."""
         self.has_pods = False
         """The kubelet has answered once, perhaps with no pods."""
         self.topology: NodeResourceTopology | None = None

@@ -326,6 +326,7 @@ def test_collectors_are_those_that_gates_and_flags_ask_for(tmp_path: Path) -> No
             "NodeResourceCollector",
             "PodResourceCollector",
             "HostApplicationCollector",
+            "ForeignContainerCollector",
             "BEResourceCollector",
             "SystemResourceCollector",
             "SeriesRetention",

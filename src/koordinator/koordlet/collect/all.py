@@ -19,6 +19,7 @@ from koordinator.cluster.supervise import Guard
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.collect import cold_pages
 from koordinator.koordlet.collect.cold_pages import ColdPages
+from koordinator.koordlet.collect.foreign_usage import ForeignUsage
 from koordinator.koordlet.collect.gpu_usage import GPUUsageCollector
 from koordinator.koordlet.collect.group_usage import GroupScan
 from koordinator.koordlet.collect.node_usage import NodeInfo, NodeUsageCollector, StorageInfo, SystemUsage
@@ -103,6 +104,7 @@ def collectors(shared: Shared) -> list[Collector]:
         NodeUsageCollector(shared, known),
         PodUsage(shared, known, scan),
         HostApplicationUsages(shared, known, scan),
+        ForeignUsage(shared, scan),
         BestEffortUsage(shared),
         SystemUsage(shared, known),
         SeriesRetention(shared),

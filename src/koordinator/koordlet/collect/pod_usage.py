@@ -252,6 +252,7 @@ class BestEffortUsage:
         )
         self._last: tuple[int, float, Identity | None] | None = None
         self._listed: Mapping[str, PodRecord] | None = None
+        self._requested: tuple[object, object] = (None, None)
         self._request_milli = 0
         self._cpus_paths: list[str] = []
         self._rounds_left = 0
@@ -265,15 +266,24 @@ class BestEffortUsage:
         limit_milli = self._limit_milli()
         if used_milli is None or limit_milli is None:
             return False
-        if shared.view.pods is not self._listed:
-            self._listed = shared.view.pods
-            self._request_milli = rates.be_request_milli(each.pod for each in shared.view.pods.values())
+        self._listed = shared.view.pods
+        self._add_requests()
         at_ms = int(shared.clock.now() * 1000)
         self._limit.append(at_ms, limit_milli)
         self._request.append(at_ms, self._request_milli)
         self._usage.append(at_ms, used_milli)
         shared.metrics.be_suppress_be_used.set(used_milli / 1000)
         return True
+
+    def _add_requests(self) -> None:
+        """Add up what best-effort pods and containers of other runtimes ask for: both share the class's limit."""
+        view = self._shared.view
+        if self._requested[0] is view.pods and self._requested[1] is view.foreign:
+            return
+        self._requested = view.pods, view.foreign
+        pods = [each.pod for each in view.pods.values()]
+        pods += [each.record.pod for each in view.foreign.values()]
+        self._request_milli = rates.be_request_milli(pods)
 
     def _name_files(self) -> None:
         """Set where the class is; the kubelet's driver may be found out after we were made."""

@@ -81,7 +81,7 @@ class CPUEvict(ThresholdEviction):
         state = CPUState(
             capacity_milli=capacity_milli,
             node_cores=node_cores,
-            pods_cores=PlausibleUsage(readings.pods, cores),
+            pods_cores=PlausibleUsage(self.used_cores, cores),
             be_average=None,
             be_latest=None,
             collect_interval_s=readings.collect_interval_s,

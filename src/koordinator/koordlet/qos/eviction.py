@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 
 import msgspec
 
-from koordinator.api import pod_labels, pod_resize, pod_resources, priority, qos, quantity, resources
+from koordinator.api import copilot, pod_labels, pod_resize, pod_resources, priority, qos, quantity, resources
 from koordinator.api.annotations import koordlet as koordlet_annotations
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
@@ -137,13 +137,17 @@ def by_priority(
 def best_effort(feature: str, pods: Iterable[Pod], otherwise: _Order) -> list[Pod]:
     """Candidates of the features that only evict pods labelled BE, first victim first.
 
-    By `spec.priority` where both pods have one, else by `otherwise`; then the younger.
+    By `spec.priority` where both pods have one; then containers of other runtimes as their agent places them (masters
+    last); then by `otherwise`; then the younger.
     """
 
     def order(one: Pod, other: Pod) -> int:
         first, second = one.spec.priority, other.spec.priority
         if first is not None and second is not None and first != second:
             return -1 if first < second else 1
+        first, second = _place(one), _place(other)
+        if first is not None and second is not None and first != second:
+            return first - second
         return otherwise(one, other)
 
     candidates = [
@@ -153,6 +157,14 @@ def best_effort(feature: str, pods: Iterable[Pod], otherwise: _Order) -> list[Po
         and koordlet_annotations.allows_eviction_by(pod.metadata.annotations, feature)
     ]
     return sorted(younger_first(candidates), key=functools.cmp_to_key(order))
+
+
+def _place(pod: Pod) -> int | None:
+    """Return the place of a container of another runtime among those of its priority, lower goes first; None for
+    pods."""
+    if copilot.LABEL not in pod.metadata.labels:
+        return None
+    return priority.sub_priority(pod.metadata.labels, fallback=0)
 
 
 def largest_first(feature: str, pods: Iterable[Pod], used: Used) -> list[Pod]:
@@ -170,8 +182,14 @@ def largest_first(feature: str, pods: Iterable[Pod], used: Used) -> list[Pod]:
 
 
 def younger_first(pods: Iterable[Pod]) -> list[Pod]:
-    """Return pods by age, then namespace and name: what decides when nothing else does."""
+    """Return pods by age, then namespace and name: what decides when nothing else does.
+
+    Containers of other runtimes go by name backwards: ids of YARN count up.
+    """
     by_name = sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
+    foreign = [pod for pod in reversed(by_name) if copilot.LABEL in pod.metadata.labels]
+    if foreign:
+        by_name = [*foreign, *(pod for pod in by_name if copilot.LABEL not in pod.metadata.labels)]
     return sorted(by_name, key=lambda pod: pod.metadata.creation_timestamp or "", reverse=True)
 
 

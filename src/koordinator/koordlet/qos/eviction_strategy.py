@@ -12,17 +12,20 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from koordinator.api import decode, slo
+from koordinator.api import decode, resources, slo
 from koordinator.api.core import Pod
 from koordinator.api.feature_gates import FeatureGate
 from koordinator.api.slo import NodeSLOSpec
+from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.config import QoSConfig
 from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.qos import eviction
 from koordinator.koordlet.qos.eviction import EvictionTask
 from koordinator.koordlet.view import Topic
 
 log = logging.getLogger(__name__)
 
+_MILLI = 1_000
 SLACK_RATIO = 1.1
 """Rates are measured over a moment and may come out a little high."""
 
@@ -106,8 +109,24 @@ class EvictionStrategy(abc.ABC):
         """Put nothing back: who was evicted stays so."""
 
     def active_pods(self) -> list[Pod]:
-        """Return the pods that are Pending or Running."""
-        return [record.pod for record in self._shared.view.pods.values() if record.is_active]
+        """Return the pods that are Pending or Running, and containers of other runtimes, as pods."""
+        view = self._shared.view
+        found = [record.pod for record in view.pods.values() if record.is_active]
+        return found + [each.record.pod for each in view.foreign.values()]
+
+    def used_cores(self) -> Mapping[str, float]:
+        """Return the CPU in use by pods and containers of other runtimes, by UID."""
+        shared = self._shared
+        return shared.readings.pods(kinds.POD_CPU) | _used_or_requested(
+            shared, kinds.FOREIGN_CPU, resources.CPU
+        )
+
+    def used_bytes(self) -> Mapping[str, float]:
+        """Return the memory in use by pods and containers of other runtimes, by UID."""
+        shared = self._shared
+        return shared.readings.pods(kinds.POD_MEMORY) | _used_or_requested(
+            shared, kinds.FOREIGN_MEMORY, resources.MEMORY
+        )
 
     def settings(self, gate: str, view: type[S]) -> S | None:
         """Return the settings of a gate that only NodeSLO's `extensions` has; None without any that can be read."""
@@ -130,6 +149,22 @@ def _decoded(spec: NodeSLOSpec, gate: str, view: type[S]) -> S | None:
     except msgspec.ValidationError as error:
         log.warning("eviction settings invalid", extra={"feature": gate, "problem": str(error)})
         return None
+
+
+def _used_or_requested(shared: Shared, kind: str, resource: str) -> dict[str, float]:
+    """Return what containers of other runtimes use, by UID; what they asked for where that is not measured.
+
+    Units: cores and bytes. Source: behaviour/yarn 8.6.
+    """
+    foreign = shared.view.foreign
+    if not foreign:
+        return {}
+    measured = shared.readings.containers(kind)
+    unit = _MILLI if resource == resources.CPU else 1
+    return {
+        uid: measured[uid] if uid in measured else eviction.request(each.record.pod, resource).amount / unit
+        for uid, each in foreign.items()
+    }
 
 
 def plausible(value: float | None, capacity: float) -> float | None:

@@ -1,4 +1,5 @@
-"""Carrying out evictions: through the Kubernetes API, or by stopping a pod's containers.
+"""Carrying out evictions: through the Kubernetes API, by stopping a pod's containers, or through the agent of another
+runtime whose container it is.
 
 One evictor serves all strategies, one round at a time, so that none counts on what another has just evicted. Nothing
 waits without bound and nothing is queued: what could not be done now is decided anew by the next round, from what is
@@ -8,15 +9,18 @@ measured then. Source: behaviour/koordlet-act 5.4 and 5.5.
 import asyncio
 import enum
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from koordinator.api.meta import Object
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.transport import refused_by_budget
-from koordinator.host import cgroup_layout
+from koordinator.host import cgroup_layout, copilots
 from koordinator.host.cgroup_layout import Runtime
+from koordinator.host.copilots import CopilotError
 from koordinator.host.cri import ContainerRuntimes
-from koordinator.koordlet.node_pods import PodRecord
+from koordinator.host.kill_group import kill_group
+from koordinator.koordlet.node_pods import ForeignContainer, PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
 from koordinator.koordlet.qos.eviction import (
@@ -83,13 +87,13 @@ class Evictor:
             return await self._round(tasks)
 
     async def _round(self, tasks: Sequence[EvictionTask]) -> bool:
-        pods = self._shared.view.pods
+        pods = self._records()
         standing = self._victims.look(pods, self._now_s())
         narrowed = eviction.narrowed(tasks, standing.leaving, standing.spared)
         arbitration = Arbitration(narrowed, standing.leaving)
         end_s = self._now_s() + ROUND_S_MAX
         while (victim := arbitration.next_victim()) is not None and self._now_s() < end_s:
-            record = self._shared.view.pods.get(victim.uid)
+            record = self._records().get(victim.uid)
             if record is None or record.pod.metadata.deletion_timestamp is not None:
                 arbitration.settle(victim, False)  # it went while the ones before were evicted
                 continue
@@ -107,22 +111,36 @@ class Evictor:
             return Fate.EVICTED
         # Before the call, whatever comes of it: an eviction must never go untold.
         shared.audit.pod(AUDIT_LEVEL, meta.namespace, meta.name, EVICTED, message)
-        if shared.config.qos.only_evict_by_api:
+        if (container := shared.view.foreign.get(record.uid)) is not None:
+            fate, problem = await self._by_copilot(container, message)
+        elif shared.config.qos.only_evict_by_api:
             fate, problem = await self._by_api(record)
         else:
             fate, problem = await self._by_runtime(record)
         facts = {"pod": record.key, "feature": str(victim.feature), "problem": problem}
         if fate is Fate.EVICTED:
             log.info("pod evicted", extra=facts)
-            shared.events.warning(record.pod, EVENT_SUCCESS, message)
+            shared.events.warning(self._told_on(record), EVENT_SUCCESS, message)
             shared.metrics.eviction.inc(EVICTED)
             shared.metrics.eviction_detail.inc(meta.namespace, meta.name, EVICTED)
             self._backoff.reset()
         else:
             log.warning("pod not evicted", extra=facts)
             if problem:
-                shared.events.warning(record.pod, EVENT_FAIL, f"{message}: {problem}")
+                shared.events.warning(self._told_on(record), EVENT_FAIL, f"{message}: {problem}")
         return fate
+
+    def _records(self) -> Mapping[str, PodRecord]:
+        """Return all who can be evicted, by UID: pods, and containers of other runtimes."""
+        view = self._shared.view
+        if not view.foreign:
+            return view.pods
+        return {**view.pods, **{uid: each.record for uid, each in view.foreign.items()}}
+
+    def _told_on(self, record: PodRecord) -> Object:
+        """Return the object whose events tell of an eviction; the node for containers that are no objects."""
+        node = self._shared.view.node
+        return node if node is not None and record.uid in self._shared.view.foreign else record.pod
 
     # Through the API
 
@@ -164,6 +182,25 @@ class Evictor:
             answer = await self._shared.cluster.request("GET", _DISCOVERY)
             self._version = now_s, _version_problem(answer.get("resources"))
         return self._version[1]
+
+    # Through the agent of another runtime
+
+    async def _by_copilot(self, container: ForeignContainer, reason: str) -> tuple[Fate, str]:
+        """Ask the owner to end a container; while it is away, end all that is in its group."""
+        uid, problem = container.record.uid, ""
+        is_away = not container.socket
+        if not is_away:
+            try:
+                await copilots.kill(container.socket, container.record.pod.metadata.name, reason)
+            except CopilotError as error:
+                is_away, problem = error.is_away, str(error)
+        if is_away:
+            problem = await kill_group(self._shared.host, container.record.group)
+        if problem:
+            self._victims.refused(uid, self._now_s())
+            return Fate.REFUSED, problem
+        self._victims.evicted(uid, self._now_s())
+        return Fate.EVICTED, ""
 
     # Through the runtime
 

@@ -1,6 +1,5 @@
 """Evicting for memory: a node too full, requests above what is allocatable. Source: behaviour/koordlet-act 7."""
 
-import functools
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -49,7 +48,7 @@ class MemoryEvict(ThresholdEviction):
         state = MemoryState(
             capacity_bytes=capacity,
             node_bytes=plausible(used, capacity),
-            pods_bytes=PlausibleUsage(functools.partial(readings.pods, kinds.POD_MEMORY), capacity),
+            pods_bytes=PlausibleUsage(self.used_bytes, capacity),
         )
         return tasks(features, strategy, state, lent, pods)
 

@@ -5,7 +5,6 @@ memory is that of oomd's `pressure_rising_beyond`: a minute says that it lasts, 
 are systemd-oomd's: 60 % for half a minute, which is then some 25 % of the last minute.
 """
 
-import functools
 import logging
 from collections.abc import Sequence
 
@@ -90,8 +89,8 @@ class PSIEvict(EvictionStrategy):
             memory=self._memory(),
             cpu_percent=cpu_percent,
             cpu_since_s=self._above_s(settings, cpu_percent, now_s),
-            pods_bytes=PlausibleUsage(functools.partial(readings.pods, kinds.POD_MEMORY), memory),
-            pods_cores=PlausibleUsage(readings.pods, cpu / _MILLI),
+            pods_bytes=PlausibleUsage(self.used_bytes, memory),
+            pods_cores=PlausibleUsage(self.used_cores, cpu / _MILLI),
         )
         return wanted(settings, state, self.active_pods())
 

@@ -11,10 +11,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from koordinator.api import pod_labels, priority, quantity
+from koordinator.api import labels, pod_labels, priority, quantity
+from koordinator.api.annotations import node as node_annotations
 from koordinator.api.core import Node, Pod
+from koordinator.api.errors import ProtocolError
 from koordinator.api.feature_gates import NodeSwitch, node_switch
-from koordinator.api.quantity import QuantityError
+from koordinator.api.quantity import QuantityError, ResourceList
 from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
@@ -100,11 +102,11 @@ class ThresholdEviction(EvictionStrategy):
         capacity = view.capacity(self.resource)
         if strategy is None or activity(strategy) or view.node is None or capacity <= 0:
             return []
-        facts = view.pods, view.node, strategy
+        facts = view.pods, view.foreign, view.node, strategy
         features = self._features
         if self._lent.is_known_to_fit(*facts):
             features -= {self.by_allocatable}
-        lent = self._lent.amounts(view.node, now_s)
+        lent = self._lent.amounts(view.node, now_s, is_shared=bool(view.foreign))
         tasks = self._wanted(features, strategy, capacity, lent, self.active_pods())
         if all(task.feature != self.by_allocatable for task in tasks):
             self._lent.found_to_fit(*facts)
@@ -291,12 +293,17 @@ class LentResources:
         """Remember that requests fit what is lent; not while something is gone and only counts as plenty."""
         self._fitting = () if self._is_waiting else facts
 
-    def amounts(self, node: Node, now_s: float) -> Amounts:
-        """Return allocatable by resource (milli-cores, bytes); what has just gone still counts as plenty."""
+    def amounts(self, node: Node, now_s: float, *, is_shared: bool) -> Amounts:
+        """Return allocatable by resource (milli-cores, bytes); what has just gone still counts as plenty.
+
+        `is_shared`: containers of other runtimes are among those who request. Then it is what the node lends in all:
+        allocatable is without what the other runtime has given out. Source: behaviour/yarn 8.3.
+        """
         found = {}
         self._is_waiting = False
+        origin = _origin(node) if is_shared else {}
         for name in self._names:
-            amount = _amount(node, name)
+            amount = _amount(origin if name in origin else node.status.allocatable, name)
             if amount > 0:
                 self._gone_since_s.pop(name, None)
             elif now_s - self._gone_since_s.setdefault(name, now_s) < WITHDRAWN_S:
@@ -305,8 +312,17 @@ class LentResources:
         return found
 
 
-def _amount(node: Node, name: str) -> int:
+def _origin(node: Node) -> ResourceList:
+    """Return what the manager lends of the node before others took from it; empty where it does not say."""
+    text = node.metadata.annotations.get(labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE)
     try:
-        return quantity.value(node.status.allocatable.get(name, 0))
+        return node_annotations.ORIGIN_EXTENDED_ALLOCATABLE.decode(text).resources if text else {}
+    except ProtocolError:
+        return {}
+
+
+def _amount(listed: ResourceList, name: str) -> int:
+    try:
+        return quantity.value(listed.get(name, 0))
     except QuantityError:
         return 0

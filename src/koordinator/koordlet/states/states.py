@@ -6,6 +6,7 @@ from typing import NoReturn, Protocol
 
 from koordinator.koordlet.parts import Kubelet, Shared
 from koordinator.koordlet.states import node, pods
+from koordinator.koordlet.states.copilots import CopilotsState
 from koordinator.koordlet.states.node import NodeMetricState, NodeSLOState, NodeState, VolumesState
 from koordinator.koordlet.states.pods import PodsState
 
@@ -45,7 +46,11 @@ class States:
         self._shared = shared
         self._node = NodeState(shared)
         self._pods = PodsState(shared, kubelet)
-        self._others: list[StateKeeper] = [NodeSLOState(shared), NodeMetricState(shared)]
+        self._others: list[StateKeeper] = [
+            NodeSLOState(shared),
+            NodeMetricState(shared),
+            CopilotsState(shared),
+        ]
         if shared.gates.is_on(node.GATE):
             self._others.append(VolumesState(shared))
 

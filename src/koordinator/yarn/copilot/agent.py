@@ -1,8 +1,8 @@
 """The agent put together: what runs, whom to end, and the loops that keep it up to date. Source: behaviour/yarn 8.4 to
 8.7.
 
-While the NodeManager is away (it restarts, its containers go on) containers are those that have a group, with what it
-said of them last.
+While the NodeManager is away (it restarts, its containers go on) containers are those in whose groups processes run,
+with what it said of them last.
 """
 
 import asyncio
@@ -93,7 +93,9 @@ class YarnCopilot:
         self._known: list[NMContainer] = []
         self._problem = ""
         self.metrics.registry.add(
-            GaugeReading("yarn_agent_containers", "Containers that have a group, by id.", (), self._counted),
+            GaugeReading(
+                "yarn_agent_containers", "Containers in whose groups processes run.", (), self._counted
+            ),
             GaugeReading(
                 "yarn_agent_container_used",
                 "Use of a container: cpu in milli-cores, memory in bytes.",
@@ -184,7 +186,7 @@ class YarnCopilot:
             self._problem = str(error)
             self.metrics.is_up.set(0)
             known = {each.id: each for each in self._known if not each.is_final}
-            return [known.get(each, NMContainer(id=each, state="RUNNING")) for each in self._groups.ids()]
+            return [known.get(each, NMContainer(id=each, state="RUNNING")) for each in self._groups.running()]
         if self._problem:
             log.info("NodeManager is back", extra={"endpoint": self._node_manager.endpoint})
         self._problem = ""
@@ -237,7 +239,7 @@ class YarnCopilot:
         )
 
     def _counted(self) -> Mapping[tuple[str, ...], float]:
-        return {(): float(len(self._groups.ids()))}
+        return {(): float(len(self._groups.running()))}
 
     def _all_used(self) -> Mapping[tuple[str, ...], float]:
         return {

@@ -37,6 +37,10 @@ class ContainerGroups:
         names = self.host.files.directories(self.host.cgroups.directory(self.path)) or []
         return [name for name in names if copilot.is_yarn_id(name)]
 
+    def running(self) -> list[str]:
+        """Return the containers in whose groups processes run, by id."""
+        return [each for each in self.ids() if members(self.host, self.group(each))]
+
     def group(self, container_id: str) -> str:
         """Return the group of a container."""
         return cgroup_layout.join(self.path, container_id)
