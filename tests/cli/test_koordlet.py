@@ -83,6 +83,9 @@ def test_every_flag_of_a_setting_changes_its_field() -> None:
             "pprof-addr": ":1",
             "runtime-hooks-plugin-failure-policy": "Fail",
             "runtime-hooks-failure-policy": "Fail",
+            "enable-nri-runtime-hook": "false",
+            "runtime-hooks-nri-plugin-index": "07",
+            "runtime-hooks-nri-backoff-factor": "7",
         }.get(name, text)
         more = ["-disable-query-kubelet-config"] if name == "kubelet-insecure-tls" else []
         changed = flag_settings.get(settings(f"-{name}={text}", *more).config, setting.field)
@@ -90,8 +93,10 @@ def test_every_flag_of_a_setting_changes_its_field() -> None:
 
 
 def test_flags_of_the_reference_without_effect_are_reported() -> None:
-    _, inert = read("-tsdb-path=/x", "-enable-nri-runtime-hook=false", "-report-interval=60s", "-log_dir=/x")
-    assert inert == ["report-interval", "tsdb-path", "log-dir", "enable-nri-runtime-hook"]
+    _, inert = read(
+        "-tsdb-path=/x", "-runtime-hooks-nri-backoff-steps=3", "-report-interval=60s", "-log_dir=/x"
+    )
+    assert inert == ["report-interval", "tsdb-path", "runtime-hooks-nri-backoff-steps", "log-dir"]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +108,7 @@ def test_flags_of_the_reference_without_effect_are_reported() -> None:
         (["-kubelet-sync-timeout=0s"], "must be above 0"),
         (["-feature-gates=Nonsense=true"], "no such gate"),
         (["-prediction-safety-margin-percent=-1"], "-1"),
+        (["-runtime-hooks-nri-plugin-index=7"], "must be two digits"),
         (["-no-such-flag"], "no-such-flag"),
         (["serve"], "serve"),
         (["-vmodule=x"], "is not pattern=N"),

@@ -21,7 +21,7 @@ from tests.runtime.cri import CRIClient
 
 CGROUPS = Path("/sys/fs/cgroup")
 IMAGE = "koordinator.test/probe:1"
-WAIT_S = 60.0
+WAIT_S = 20.0
 """Only what fails waits so long; the machine may be busy."""
 _REMOVAL_TRIES = 200
 _PREFIX = "koordinator-runtime-"
@@ -84,7 +84,9 @@ class RuntimeNode:
         for each in ("run/lock", "log", "containerd", "nri-plugins", "nri-config", "cni/bin", "cni/net.d"):
             (self.folder / each).mkdir(parents=True)
         for hierarchy in self._hierarchies:
-            _make_group(CGROUPS / hierarchy / self.name)
+            make_group(CGROUPS / hierarchy / self.name)
+            for kubelets in ("kubepods", "kubepods/besteffort", "kubepods/burstable"):
+                make_group(CGROUPS / hierarchy / self.name / kubelets)
         self._init = self._started_init()
         self.containerd: subprocess.Popen[bytes] | None = None
         self._said = 0
@@ -260,8 +262,9 @@ def _mount(hierarchy: str) -> str:
     return f"mount -t cgroup -o {options} cgroup {target}"
 
 
-def _make_group(path: Path) -> None:
-    path.mkdir()
+def make_group(path: Path) -> None:
+    """A v1 group that processes may enter."""
+    path.mkdir(exist_ok=True)
     for name in _COPIED:
         if (path / name).exists():
             (path / name).write_text((path.parent / name).read_text())

@@ -1,7 +1,8 @@
 """Pods with one container as a kubelet would make them, and what their first instruction saw."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from koordinator.host.cri_messages import (
     ContainerMetadata,
@@ -13,7 +14,8 @@ from koordinator.host.cri_messages import (
 )
 from tests.runtime import cri
 from tests.runtime.cri import CRIClient
-from tests.runtime.node import IMAGE, RuntimeNode
+from tests.runtime.node import IMAGE, RuntimeNode, make_group
+from tests.runtime.surroundings import NODE, PODS
 
 OWN_FILES = {
     "shares": "cpu/cpu.shares",
@@ -78,6 +80,7 @@ class RunningPod(NamedTuple):
 
     def remove(self) -> None:
         self.node.cri.remove_sandbox(self.sandbox)
+        _listed(self.node, lambda pods: [each for each in pods if each["metadata"]["uid"] != self.shape.uid])
 
 
 def start_pod(node: RuntimeNode, shape: PodShape, client: CRIClient | None = None) -> RunningPod:
@@ -88,6 +91,7 @@ def start_pod(node: RuntimeNode, shape: PodShape, client: CRIClient | None = Non
     sandbox = calls.run_sandbox(config)
     container = calls.create_container(sandbox, _container_config(shape), config)
     calls.start_container(container)
+    _listed(node, lambda pods: [*pods, _manifest(shape, container)])
     return RunningPod(node, shape, sandbox, config, container)
 
 
@@ -108,6 +112,30 @@ def sandbox_config(node: RuntimeNode, shape: PodShape) -> PodSandboxConfig:
             resources=shape.resources,
         ),
     )
+
+
+def _listed(node: RuntimeNode, changed: Callable[[list[Any]], list[Any]]) -> None:
+    """Change what the kubelet lists (`surroundings`)."""
+    path = node.folder / PODS
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps(changed(json.loads(path.read_text()) if path.exists() else [])))
+    beside.rename(path)
+
+
+def _manifest(shape: PodShape, container: str) -> dict[str, Any]:
+    qos = {"besteffort": "BestEffort", "burstable": "Burstable"}.get(shape.kube_qos, "Guaranteed")
+    status = {"name": "main", "containerID": f"containerd://{container}", "state": {"running": {}}}
+    return {
+        "metadata": {
+            "name": shape.name,
+            "namespace": "default",
+            "uid": shape.uid,
+            "labels": dict(shape.labels),
+            "annotations": dict(shape.annotations),
+        },
+        "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": IMAGE}]},
+        "status": {"phase": "Running", "qosClass": qos, "containerStatuses": [status]},
+    }
 
 
 def _container_config(shape: PodShape) -> cri.MountingContainerConfig:
@@ -136,15 +164,9 @@ def _of_pod(path: str, shape: PodShape) -> str:
 
 
 def _make_pod_group(node: RuntimeNode, shape: PodShape) -> None:
+    """As a kubelet does before it asks for a sandbox."""
     for controller in ("cpu", "cpuset", "memory"):
-        group = node.group(controller, "")
-        for part in shape.parent.strip("/").split("/"):
-            group = group / part
-            group.mkdir(exist_ok=True)
-            if controller == "cpuset":
-                for file in ("cpuset.cpus", "cpuset.mems"):
-                    if not (group / file).read_text().strip():
-                        (group / file).write_text((group.parent / file).read_text())
+        make_group(node.group(controller, shape.parent))
 
 
 def _said(log: str) -> str:

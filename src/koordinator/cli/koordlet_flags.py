@@ -1,6 +1,7 @@
 """The flags of `koordlet`, by the field of the configuration that each sets. Source: behaviour/koordlet-observe 2.1 and
 2.2; behaviour/koordlet-act 2.1, 3.1 and 13.2."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,16 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 _time, _switch, _text = flag_settings.time, flag_settings.switch, flag_settings.text
 _seconds, _number, _natural = flag_settings.whole_seconds, flag_settings.number, flag_settings.natural
+
+
+def _factor(field: str, words: str) -> Setting:
+    """Return a flag that takes a number, at least 1."""
+
+    def option(name: str, default: float, text: str) -> flag_kinds.Decorate:
+        kind = click.FloatRange(1)
+        return click.option(f"--{name}", type=kind, default=default, show_default=True, help=text)
+
+    return Setting(field, words, option)
 
 
 def _policy(name: str, default: str, words: str) -> flag_kinds.Decorate:
@@ -182,6 +193,25 @@ SETTINGS: Mapping[str, Setting] = {
     "runtime-hooks-disable-stages": flag_settings.listed(
         "hook_server.disabled_stages", "Stages for which the runtime proxy is not to ask."
     ),
+    "enable-nri-runtime-hook": _switch(
+        "nri.is_enabled",
+        "Join the container runtime as an NRI plugin, so that containers start with their limits.",
+    ),
+    "runtime-hooks-nri-socket-path": _text(
+        "nri.socket", "Socket of the runtime for NRI plugins; a relative path begins at the host's /var/run."
+    ),
+    "runtime-hooks-nri-plugin-name": _text("nri.name", "Name of the NRI plugin."),
+    "runtime-hooks-nri-plugin-index": _text("nri.index", "Place among NRI plugins, two digits."),
+    "runtime-hooks-nri-connect-timeout": _time(
+        "nri.connect_timeout_s", "How long registering may take; longer than the runtime's own limit."
+    ),
+    "runtime-hooks-nri-backoff-duration": _time(
+        "nri.backoff_s", "Pause before the runtime is tried again; a new socket is tried at once."
+    ),
+    "runtime-hooks-nri-backoff-factor": _factor(
+        "nri.backoff_factor", "Growth of that pause with each failure."
+    ),
+    "runtime-hooks-nri-backoff-cap": _time("nri.backoff_max_s", "The longest such pause."),
     "default-runtime-type": _text(
         "hook_server.runtime_type", "Runtime of container ids that the runtime proxy gives without one."
     ),
@@ -229,7 +259,6 @@ HOOK_SERVER: Mapping[str, tuple[str, str, str]] = {
 """Flags whose default is another one in host mode, by name: field of `HookServerConfig`, description, that default."""
 
 _MEMORY = "samples are kept in memory, in ring buffers"
-_NRI = "hooks are delivered by the reconciler; the NRI plugin comes later"
 WITHOUT_EFFECT: Mapping[str, str] = {
     "configmap-name": "settings come from NodeSLO; the reference does not read it either",
     "configmap-namespace": "settings come from NodeSLO; the reference does not read it either",
@@ -245,14 +274,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "tsdb-max-block-duration": _MEMORY,
     "tsdb-head-chunks-write-buffer-size": _MEMORY,
     "qos-extension-plugins": "there are no extension strategies",
-    "runtime-hooks-nri-socket-path": _NRI,
-    "runtime-hooks-nri-plugin-name": _NRI,
-    "runtime-hooks-nri-plugin-index": _NRI,
-    "runtime-hooks-nri-connect-timeout": _NRI,
-    "runtime-hooks-nri-backoff-duration": _NRI,
-    "runtime-hooks-nri-backoff-factor": _NRI,
-    "runtime-hooks-nri-backoff-cap": _NRI,
-    "runtime-hooks-nri-backoff-steps": _NRI,
+    "runtime-hooks-nri-backoff-steps": "the runtime is looked for as long as the agent runs",
     **flag_settings.LOG_FLAGS,
 }
 """Flags of the reference that are accepted and ignored, each with the reason."""
@@ -260,7 +282,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 SWITCHES_WITHOUT_EFFECT: Mapping[str, str] = {
     "tsdb-enable-prometheus-metric": _MEMORY,
     "enable-pod-taskids": "strategies that place threads read thread ids themselves",
-    "enable-nri-runtime-hook": _NRI,
     **flag_settings.LOG_SWITCHES,
 }
 """The same for switches."""
@@ -398,6 +419,8 @@ def _hook_server(agent_mode: str, values: Mapping[str, Any]) -> HookServerConfig
 
 
 def _check(settings: KoordletSettings) -> None:
+    if re.fullmatch("[0-9]{2}", settings.config.nri.index) is None:
+        raise FlagError("runtime-hooks-nri-plugin-index", f"{settings.config.nri.index!r} must be two digits")
     kubelet, predict = settings.config.kubelet, settings.config.predict
     if kubelet.insecure and not kubelet.no_config:
         reason = "requires --disable-query-kubelet-config: the read-only port has no /configz"

@@ -18,6 +18,7 @@ from koordinator.koordlet import http
 from koordinator.koordlet.agent import Agent
 from koordinator.koordlet.audit import AuditQuery
 from koordinator.koordlet.hook_server import HookServer
+from koordinator.koordlet.nri.plugin import NRIPlugin
 from koordinator.koordlet.states.kubelet import KubeletIdentity, NodeKubelet
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,8 @@ async def _main(settings: KoordletSettings, client: ClientConfig) -> None:
             beside = [group.create_task(_tidy(agent), name="garbage")]
             if settings.config.hook_server.address and not settings.is_dry_run:
                 beside.append(group.create_task(_serve_hooks(agent), name="hook server"))
+            if settings.config.nri.is_enabled and not settings.is_dry_run:
+                beside.append(group.create_task(_join_runtime(agent), name="NRI plugin"))
             try:
                 await agent.run()
             finally:
@@ -86,6 +89,20 @@ async def _serve_hooks(agent: Agent) -> None:
     config, shared = agent.shared.config, agent.shared
     policy = config.hooks.plugin_failure_policy
     await HookServer(config.hook_server, agent.hooks, shared.view, plugin_policy=policy).run()
+
+
+async def _join_runtime(agent: Agent) -> None:
+    """Be a plugin of the container runtime as soon as hooks can answer."""
+    await agent.are_hooks_started.wait()
+    shared = agent.shared
+    await NRIPlugin(
+        shared.config.nri,
+        agent.hooks,
+        var_run=shared.host.roots.var_run,
+        plugin_policy=shared.config.hooks.plugin_failure_policy,
+        disabled_stages=shared.config.hook_server.disabled_stages,
+        rng=random.Random(shared.rng.getrandbits(64)),
+    ).run()
 
 
 def _host(settings: KoordletSettings) -> Host:

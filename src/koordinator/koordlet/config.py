@@ -89,6 +89,23 @@ class HookServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The runtime of container ids that do not name theirs."""
 
 
+class NRIConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The plugin of the container runtime. A relative `socket` lies below the host's /var/run."""
+
+    is_enabled: bool = True
+    socket: str = "nri/nri.sock"
+    name: str = "koordlet_nri"
+    index: str = "00"
+    """Two digits: the place among plugins."""
+    connect_timeout_s: float = 6.0
+    """Longer than containerd's time limit for registration, 5 s."""
+    backoff_s: float = 1.0
+    backoff_factor: float = 2.0
+    backoff_max_s: float = 10.0
+    """The reference has no limit: after a long outage of the runtime its next containers would start unprotected."""
+    backoff_jitter_ratio: float = 0.1
+
+
 class HookConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Runtime hooks."""
 
@@ -127,6 +144,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     qos: QoSConfig = QoSConfig()
     hooks: HookConfig = HookConfig()
     hook_server: HookServerConfig = HookServerConfig()
+    nri: NRIConfig = NRIConfig()
     audit: AuditConfig = AuditConfig()
     http: HttpConfig = HttpConfig()
     series_retention_s: float = 12 * 3600.0

@@ -237,6 +237,9 @@ class AgentMetrics:
             _MS_BUCKETS,
             ("level", "resource_type", "status"),
         )
+        self.hook_delivery = self._gauge(
+            "runtime_hook_delivery", "1: the hook reaches containers in this mode now.", ("hook", "mode")
+        )
         self.internal.add(self.resource_update, self.hook_invoked, self.hook_reconciled)
 
     def _gauge(

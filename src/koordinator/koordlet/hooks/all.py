@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+import enum
 import functools
 import logging
 import os
@@ -49,6 +50,14 @@ FOLLOW_GAP_S = 1.0
 """Least time between two rounds of work that waits: pods come in bursts."""
 
 
+class DeliveryMode(enum.StrEnum):
+    """The ways in which answers of hooks reach containers."""
+
+    RECONCILER = "reconciler"
+    NRI = "nri"
+    PROXY = "proxy"
+
+
 class RuntimeHooks:
     """The hooks of the agent: `start` once the first NodeSLO and pods are known (or not), then `run` until
     cancelled.
@@ -88,6 +97,13 @@ class RuntimeHooks:
         for topic in followed | {Topic.PODS}:
             self._shared.view.listen(topic, self.name, functools.partial(self._on_change, (topic,)))
         self._guard.call(self._on_change, Topic)
+        self.delivered(DeliveryMode.RECONCILER, True)
+
+    def delivered(self, mode: DeliveryMode, is_on: bool) -> None:
+        """Note that a way to containers is open, or not any more: told as a metric for each hook that goes it."""
+        is_runtime = mode is not DeliveryMode.RECONCILER
+        for hook in self.registry.asked_by_runtimes() if is_runtime else self.registry.reconciled():
+            self._shared.metrics.hook_delivery.set(int(is_on), hook, mode)
 
     def at_runtime(self, stage: HookStage, context: PodContext | ContainerContext) -> StageResult:
         """Ask all hooks for a runtime that has reached a stage.

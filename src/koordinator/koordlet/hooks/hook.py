@@ -262,6 +262,15 @@ class HookRegistry:
         """Stages that at least one hook answers, which a runtime must be told."""
         return [stage for stage in HookStage if self._stages.get(stage)]
 
+    def asked_by_runtimes(self) -> list[str]:
+        """Return the names of hooks that answer at a stage."""
+        return sorted({hook for hooks in self._stages.values() for hook in hooks})
+
+    def reconciled(self) -> list[str]:
+        """Return the names of hooks that the reconciler asks."""
+        found = (entry.functions.values() for entries in self._entries.values() for entry in entries)
+        return sorted({hook for functions in found for hook, _ in functions})
+
     def run_stage(self, stage: HookStage, context: Context) -> StageResult:
         """Ask all hooks of a stage in the order of their names; after a failure the others only if so configured."""
         answers: list[HookAnswer] = []

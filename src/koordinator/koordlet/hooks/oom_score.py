@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from koordinator.api.annotations import koordlet as annotations_of
 from koordinator.api.annotations.koordlet import OOMScoreRangeError
-from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse
+from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse, HookStage
 from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, ReconcileLevel
 
 
@@ -29,6 +29,7 @@ class OOMScoreAdj(Hook):
     name = "OOMScoreAdj"
 
     def register(self, registry: HookRegistry) -> None:
+        registry.at_stage(HookStage.PRE_CREATE_CONTAINER, self.name, self.of_container)
         registry.reconcile(
             ReconcileLevel.CONTAINER, (SCORE,), self.name, self.of_container, deliver=self._deliver
         )
