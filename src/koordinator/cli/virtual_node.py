@@ -36,6 +36,14 @@ _LENDING = options.together(
 _PROCESS = options.together(
     text("address", "0.0.0.0", "Where to serve health and metrics."),
     count("port", 10260, "Port of health and metrics; 0: none.", flag_kinds.PORT),
+    text(
+        "kubelet-address",
+        None,
+        "Host at which the borrower's API server reaches this process for logs and exec; default: $POD_IP.",
+    ),
+    count("kubelet-port", 10250, "Port of logs and exec; 0: none.", flag_kinds.PORT),
+    flag_kinds.file("tls-cert-file", "Certificate of that port; default: one of its own."),
+    flag_kinds.file("tls-private-key-file", "Its key."),
     flag_kinds.switch("leader-elect", True, "Stand by while another instance works."),
     text("lease-namespace", "koordinator-system", "Namespace of the lease, in the lender."),
     flag_kinds.verbosity(),

@@ -11,15 +11,18 @@ from typing import Any
 
 from koordinator.api import duration, label_selector
 from koordinator.api.errors import ProtocolError
-from koordinator.cli import component, logs, running
+from koordinator.cli import component, logs, running, serving
 from koordinator.cli.flag_settings import FlagError
-from koordinator.cluster import connect
+from koordinator.cluster import connect, errors, gatekeeper
 from koordinator.cluster.config import ClientConfig
+from koordinator.cluster.gatekeeper import AccessReviewer, Authorities, Gatekeeper, TokenReviewer
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.virtual_node import http
+from koordinator.virtual_node.node import KubeletAddress
 from koordinator.virtual_node.offer import LendingPolicy
 from koordinator.virtual_node.pods import PodRules
+from koordinator.virtual_node.streams import PodStreams
 from koordinator.virtual_node.translate import Sharing
 from koordinator.virtual_node.virtual_node import VirtualNodeConfig, VirtualNodes, identity_of
 
@@ -56,6 +59,7 @@ def config_of(asked: Mapping[str, Any]) -> VirtualNodeConfig:
         selector=selector,
         node_per=asked["node_per"],
         scheduler=asked["scheduler_name"],
+        address=_address(asked),
         policy=LendingPolicy(
             idle_for_s=duration.parse(asked["idle_for"]),
             idle_request_percent=asked["idle_request_percent"],
@@ -69,6 +73,14 @@ def config_of(asked: Mapping[str, Any]) -> VirtualNodeConfig:
             refuse_after_s=duration.parse(asked["refuse_after"]),
         ),
     )
+
+
+def _address(asked: Mapping[str, Any]) -> KubeletAddress:
+    """Return where the borrower finds logs and commands; nowhere when nobody says at which address."""
+    host = asked["kubelet_address"] or os.environ.get("POD_IP", "")
+    if asked["kubelet_port"] and not host:
+        log.info("no logs and commands: neither --kubelet-address nor POD_IP is set")
+    return KubeletAddress(host, asked["kubelet_port"] if host else 0)
 
 
 async def _main(
@@ -93,8 +105,31 @@ async def _main(
                 identity=f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}",
             )
             election = LeaderElector(lease_cluster, candidate, rng=random.Random(rng.getrandbits(64)))
-        async with _served(asked, nodes, election):
+        async with _served(asked, nodes, election), _streams(asked, nodes, here, there):
             await nodes.run(election)
+
+
+@contextlib.asynccontextmanager
+async def _streams(
+    asked: Mapping[str, Any], nodes: VirtualNodes, lender: KubeCluster, borrower: KubeCluster
+) -> AsyncIterator[None]:
+    """Serve logs and commands of borrowed pods, unless the port is 0. Raises: FlagError, OSError."""
+    port = nodes.config.address.port
+    if not port:
+        yield
+        return
+    authorities = Authorities()
+    try:
+        authorities = await gatekeeper.look_up(borrower)
+    except (errors.ApiError, ValueError) as error:
+        log.warning("the borrower's client authorities are not known", extra={"error": str(error)})
+    tls = serving.tls_context(asked["tls_cert_file"], asked["tls_private_key_file"], None, borrower.clock)
+    gatekeeper.trust_clients(tls, authorities)
+    access = AccessReviewer(borrower)
+    callers = Gatekeeper(authorities, TokenReviewer(borrower), access)
+    streams = PodStreams(lender.transport, nodes.pods.find, callers, access, nodes.config.base_name)
+    async with component.served(streams.application(), asked["address"], port, tls):
+        yield
 
 
 @contextlib.asynccontextmanager

@@ -178,22 +178,34 @@ class AccessReviewer:
 
     async def may(self, user: User, verb: str, path: str) -> bool:
         """Return whether `user` may `verb` (lower case) the path. False when the API server cannot be asked."""
+        return await self._may(user, {"nonResourceAttributes": {"path": path, "verb": verb}}, (verb, path))
+
+    async def may_reach_node(self, user: User, verb: str, node: str) -> bool:
+        """Return whether `user` may `verb` what runs on the node (`nodes/proxy`), as kubelets ask it. False when the
+        API server cannot be asked."""
+        wanted = {"resource": "nodes", "subresource": "proxy", "name": node, "verb": verb, "version": "v1"}
+        return await self._may(user, {"resourceAttributes": wanted}, (verb, node, "nodes/proxy"))
+
+    async def _may(self, user: User, attributes: Mapping[str, Any], wanted: tuple[str, ...]) -> bool:
+        """Return the answer to a review; `wanted` tells it from others of the user."""
         if MASTERS in user.groups:
             return True
         if self._cluster is None:
             return False
-        key = (user.key, verb, path)
+        key = (user.key, wanted)
         found = self._known.get(key)
         if found is None:
             try:
-                found = await self._review(self._cluster, user, verb, path)
+                found = await self._review(self._cluster, user, attributes)
             except errors.ApiError as error:
-                log.warning("access not reviewed: %s", error, extra={"user": user.name, "path": path})
+                log.warning(
+                    "access not reviewed: %s", error, extra={"user": user.name, "wanted": " ".join(wanted)}
+                )
                 return False
             self._known.put(key, found, self._ttl_s[found])
         return found
 
-    async def _review(self, cluster: Cluster, user: User, verb: str, path: str) -> bool:
+    async def _review(self, cluster: Cluster, user: User, attributes: Mapping[str, Any]) -> bool:
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
@@ -203,7 +215,7 @@ class AccessReviewer:
                 "groups": list(user.groups),
                 "uid": user.uid,
                 "extra": {key: list(found) for key, found in user.extra.items()},
-                "nonResourceAttributes": {"path": path, "verb": verb},
+                **attributes,
             },
         }
         answer = await cluster.request("POST", ACCESS_REVIEWS, body)

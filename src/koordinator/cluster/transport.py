@@ -18,10 +18,11 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 import msgspec
+from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from koordinator.cluster import errors, exchange, wire
+from koordinator.cluster import errors, exchange, tunnel, wire
 from koordinator.cluster.backoff import Backoff, BackoffPolicy, Rate, TokenBucket, retry_after_s
 from koordinator.cluster.config import ClientConfig, ClusterConfigError
 
@@ -93,6 +94,7 @@ class Transport:
         self._rate = rate
         self._bucket: TokenBucket | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._origin: exchange.Origin | None = None
         self._writes: exchange.ConnectionPool | None = None
         self._path_prefix = ""
         self._fixed_head = b""
@@ -177,6 +179,36 @@ class Transport:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _no_answer(call, self._config.server, error) from error
 
+    async def upgrade(self, caller: web.BaseRequest, path: str, headers: Mapping[str, str]) -> None:
+        """Pass a caller's upgrade request on to `path` (with its query), with our identity and these `headers`.
+
+        Once the server agrees, carry bytes both ways until either side closes.
+
+        A server that refuses gets nothing more of what the caller sends, since it would take that for requests of ours.
+        Raises: ApiError while the caller has got no answer.
+        """
+        call = HttpRequest(method=caller.method, path=path)
+        if self._origin is None:
+            raise errors.ConnectionFailed("streams through a proxy are not supported")
+        every = {**headers, **await self._headers(call)}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in every.items())
+        head = f"{call.method} {self._path_prefix}{path} HTTP/1.1\r\n{lines}".encode() + self._fixed_head
+        self.request_count += 1
+        try:
+            async with tunnel.connected(self._origin, CONNECT_TIMEOUT_S) as server:
+                server[1].write(head + b"Content-Length: 0\r\n\r\n")
+                async with asyncio.timeout(self._timeout_s):
+                    answer = await tunnel.read_answer(server[0])
+                if answer.status >= 400:
+                    raise wire.read_failure(answer.status, answer.body)
+                if answer.status != 101:
+                    raise ValueError(f"it answered {answer.status} to an upgrade")
+                async with tunnel.taken_over(caller) as connection:
+                    connection[1].write(answer.head)
+                    await tunnel.join(connection, server)
+        except (TimeoutError, OSError, EOFError, ValueError) as error:
+            raise _no_answer(call, self._config.server, error) from error
+
     async def _once(self, call: HttpRequest) -> bytes:
         began_s = asyncio.get_running_loop().time()
         code = "<error>"
@@ -230,9 +262,9 @@ class Transport:
         self._fixed_head = "".join(f"{name}: {value}\r\n" for name, value in lines).encode()
         self._path_prefix = url.raw_path.rstrip("/")
         tls = (config.tls or ssl.create_default_context()) if url.scheme == "https" else None
-        origin = exchange.Origin(host=url.host, port=url.port, tls=tls, server_name=config.server_name)
+        self._origin = exchange.Origin(host=url.host, port=url.port, tls=tls, server_name=config.server_name)
         return exchange.ConnectionPool(
-            origin,
+            self._origin,
             connections_max=CONNECTIONS_MAX,
             connect_timeout_s=CONNECT_TIMEOUT_S,
             keep_alive_s=KEEP_ALIVE_S,

@@ -39,6 +39,8 @@ from koordinator.local import registry
 from koordinator.local.admission import AdmissionChain
 from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import StaticToken
+from koordinator.local.apiserver.kubelets import KubeletStreams
+from koordinator.local.apiserver.pod_streams import NoCommands, NoLogs
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.controllers import service_addresses, volumes
 from koordinator.local.controllers.cronjob import CronJobController
@@ -62,6 +64,7 @@ from koordinator.local.controllers.role_aggregation import RoleAggregationContro
 from koordinator.local.controllers.service_addresses import LoadBalancerController
 from koordinator.local.controllers.statefulset import StatefulSetController
 from koordinator.local.controllers.volumes import VolumeController
+from koordinator.local.nodes.behaviour import HOLLOW_LABEL
 from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
 from koordinator.local.openapi import OpenApi
@@ -149,10 +152,17 @@ class LocalCluster:
             client = MemoryCluster(self.registry, user=f"system:node:{options.process_node.node.name}")
             self.kubelet = ProcessKubelet(client, self._host, options.process_node, rng=self._new_rng())
             streams = self.kubelet.streams()
+        kubelets = KubeletStreams(
+            self.registry,
+            streams or NoLogs(),
+            streams or NoCommands(),
+            lambda: registry.kubelet_client_token(self.registry),
+            self._is_own_node,
+        )
         self.server = ApiServer(
             self.registry,
-            logs=streams,
-            commands=streams,
+            logs=kubelets,
+            commands=kubelets,
             host=options.host,
             port=options.port,
             tokens=options.tokens,
@@ -290,6 +300,11 @@ class LocalCluster:
             admission, service = self.registry.admission, settings.service
             assert isinstance(admission, AdmissionChain), "no webhooks are asked"
             admission.webhooks.register_service(service.namespace, service.name, WEBHOOK_HOST, webhooks.port)
+
+    def _is_own_node(self, node: dict[str, Any]) -> bool:
+        process = self._options.process_node
+        is_process = process is not None and node["metadata"]["name"] == process.node.name
+        return is_process or HOLLOW_LABEL in node["metadata"].get("labels", {})
 
     def _start_components(self, group: asyncio.TaskGroup) -> None:
         self._start(group, self.scheduler.run(), "koord-scheduler")

@@ -120,11 +120,14 @@ class BorrowedPods:
         """Return the pod in the lender that stands for the borrower's pod."""
         return self._lent.get(uid)
 
-    def find(self, namespace: str, name: str) -> PodDocument | None:
-        """Return the lent pod of a borrower's pod by its name."""
+    def find(self, namespace: str, name: str) -> tuple[str, PodDocument] | None:
+        """Return the virtual node of a borrower's pod, by its name, and the lent pod."""
         key = f"{namespace}/{name}"
-        found = (uid for uid, pod in self._borrowed.items() if pod.key == key)
-        return next((self._lent[uid] for uid in found if uid in self._lent), None)
+        found = ((uid, pod) for uid, pod in self._borrowed.items() if pod.key == key)
+        return next(
+            ((str(pod.spec.get("nodeName")), self._lent[uid]) for uid, pod in found if uid in self._lent),
+            None,
+        )
 
     def look_again(self) -> None:
         """Have all pods looked at that wait for room."""

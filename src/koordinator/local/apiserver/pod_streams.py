@@ -125,7 +125,7 @@ def container_of(pod: ObjectRecord, asked: str) -> str:
 
 
 STDIN, STDOUT, STDERR, ENDED, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
-_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _INPUT_BYTES_MAX = 4 * 2**20
 
 
@@ -192,7 +192,7 @@ async def serve(
     """Run a command for a client, from its start to its end. Raises: BadRequest for what is no WebSocket request."""
     if not options.command:
         raise errors.BadRequest("you must specify at least one command for the container")
-    response = web.WebSocketResponse(protocols=_PROTOCOLS, max_msg_size=_INPUT_BYTES_MAX)
+    response = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=_INPUT_BYTES_MAX)
     if not response.can_prepare(request):
         raise errors.BadRequest(
             "unable to upgrade: this server speaks WebSocket only, use kubectl 1.31 or newer"
@@ -254,6 +254,33 @@ async def _listen(response: web.WebSocketResponse, command: Command) -> None:
             with contextlib.suppress(msgspec.MsgspecError):
                 size = msgspec.json.decode(data, type=_Size)
                 command.resize(size.width, size.height)
+
+
+def ending_of(status: bytes) -> tuple[int, bytes]:
+    """Return the exit code that a stream's last message tells, and for a command that never ran (1) why."""
+    try:
+        ended = msgspec.json.decode(status, type=_Ended)
+    except msgspec.MsgspecError:
+        return 1, status
+    if ended.status == "Success":
+        return 0, b""
+    codes = [each.message for each in ended.details.causes if each.reason == "ExitCode"]
+    return (int(codes[0]), b"") if codes and codes[0].isdecimal() else (1, f"{ended.message}\n".encode())
+
+
+class _Cause(msgspec.Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class _Causes(msgspec.Struct, frozen=True):
+    causes: tuple[_Cause, ...] = ()
+
+
+class _Ended(msgspec.Struct, frozen=True):
+    status: str = ""
+    message: str = ""
+    details: _Causes = _Causes()
 
 
 def _status(code: int) -> dict[str, object]:

@@ -24,6 +24,7 @@ from koordinator.local.persistence import SqliteJournal
 from koordinator.local.registry.plain import PlainCatalog, PlainPatcher
 from koordinator.local.registry.registry import ObjectRegistry
 from koordinator.local.schema import Catalog
+from koordinator.local.service_account_tokens import Account, Reference
 from koordinator.local.store import HISTORY_MAX, ObjectStore
 
 
@@ -122,6 +123,26 @@ def seed_roles(registry: ObjectRegistry) -> None:
             registry.seed(resource, namespace, body)
 
 
+def kubelet_client_token(registry: ObjectRegistry) -> str:
+    """Return a token for an hour of the account that asks kubelets for logs and commands, which is made with its
+    permission when it is needed first."""
+    name, namespace = "kube-apiserver-kubelet-client", "kube-system"
+    accounts = registry.resolve("", "v1", "serviceaccounts")
+    found = registry.store.table(accounts.qualified).get(namespace, name)
+    if found is None:
+        found = registry.seed(accounts, namespace, {"metadata": {"name": name}})
+        body = {
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+        }
+        bindings = registry.resolve(GROUP, "v1", "clusterrolebindings")
+        if registry.store.table(bindings.qualified).get("", name) is None:
+            registry.seed(bindings, "", body)
+    owner = Account(namespace, Reference(name, found.obj["metadata"]["uid"]))
+    return registry.tokens.issue(owner, [], KUBELET_TOKEN_S)[0]
+
+
 def _collaborators(
     schemas: SchemaCatalog | None, patcher: Patcher | None, checks: bool
 ) -> tuple[SchemaCatalog, Patcher]:
@@ -133,9 +154,10 @@ def _collaborators(
     return schemas or catalog, patcher or ObjectPatcher(catalog)
 
 
-__all__ = ["Admission", "ObjectRegistry", "in_memory", "on_disk", "seed_roles"]
+__all__ = ["Admission", "ObjectRegistry", "in_memory", "kubelet_client_token", "on_disk", "seed_roles"]
 
 
+KUBELET_TOKEN_S = 3600
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "koordinator-system")
 
 _CRITICAL = {
