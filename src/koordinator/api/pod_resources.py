@@ -51,10 +51,19 @@ def wire_requests(pod: Pod) -> ResourceList:
 
 def wire_sum(spec: PodSpec) -> ResourceList:
     """`spec_requests` as wire texts, without copying for the plain pod."""
-    is_plain = len(spec.containers) == 1 and not spec.init_containers
-    if is_plain and spec.resources is None and not spec.overhead:
+    if _is_plain(spec):
         return spec.containers[0].resources.requests
     return resource_list.to_wire(spec_requests(spec))
+
+
+def is_plain(pod: Pod) -> bool:
+    """Return whether the pod needs what its only container requests. Raises: QuantityError."""
+    return _is_plain(pod.spec) and counted_spec(pod) is pod.spec
+
+
+def _is_plain(spec: PodSpec) -> bool:
+    is_one = len(spec.containers) == 1 and not spec.init_containers
+    return is_one and spec.resources is None and not spec.overhead
 
 
 def wire_limits(pod: Pod) -> ResourceList:

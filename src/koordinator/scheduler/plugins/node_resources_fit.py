@@ -115,6 +115,8 @@ class FitState(msgspec.Struct, frozen=True):
     """Sets of reasons met so far, where they do not fit a code themselves."""
     checked_amounts: I64
     """(resources, 1): the amounts in `checked`."""
+    checked_columns: I64
+    """(resources, 1): the columns in `checked`."""
     scored_amounts: F64
     """(resources, 1): the amounts in `scored`."""
     is_cpu_and_memory: bool
@@ -183,6 +185,7 @@ class NodeResourcesFit(
             scored=tuple(scored),
             combinations=[],
             checked_amounts=np.array([[amounts[column]] for column in wanted], np.int64),
+            checked_columns=np.array([[column] for column in wanted], np.int64),
             scored_amounts=np.array([[resource.amount] for resource in scored], np.float64),
             is_cpu_and_memory=[resource.nonzero_index for resource in scored] == [0, 1],
             checks_cpu_and_memory=wanted == _CPU_AND_MEMORY_COLUMNS,
@@ -208,7 +211,7 @@ class NodeResourcesFit(
         copies = ahead + 1
         if state.checks_cpu_and_memory and self._fits_everywhere(state, rows, copies):
             return passes(rows)
-        masks = short_of(self.handle.table, state.checked, rows, copies)
+        masks = short_of(self.handle.table, state, rows, copies)
         return passes(rows) if masks is None else self._codes(state, masks)
 
     def filter_without(self, state: FitState, rows: Rows, held: I64, held_pods: I64) -> ReasonCodes:
@@ -326,20 +329,18 @@ def asks_for_less(old: PodInfo, new: PodInfo) -> bool:
     return any(wants.get(column, 0) < amount for column, amount in old.requests)
 
 
-def short_of(
-    table: NodeTable, checked: tuple[tuple[int, int], ...], rows: Rows, copies: Copies = 1
-) -> I64 | None:
-    """Per row the set of what is short, as bits, 0 where `copies` pods fit; None when they fit everywhere.
-
-    `checked`: (column, amount of one pod). Shapes: `copies` one number or (rows,); returns (rows,).
-    """
+def short_of(table: NodeTable, state: FitState, rows: Rows, copies: Copies = 1) -> I64 | None:
+    """Per row the set of what is short of all that is checked, as bits, 0 where `copies` pods fit; None when they fit
+    everywhere. Shapes: `copies` one number or (rows,); returns (rows,)."""
     masks: I64 | None = None
     free_pods = at(table.free_pods, rows)
     is_full = free_pods < copies
     if np.count_nonzero(is_full):
         masks = is_full * np.int64(_PODS_BIT)
+    if rows.size <= FEW_ROWS:
+        return _short_of_few(table, state, rows, copies, masks)
     free, allocatable = table.free, table.allocatable
-    for position, (column, amount) in enumerate(checked):
+    for position, (column, amount) in enumerate(state.checked):
         short = at(free[column], rows) < amount * copies
         if not np.count_nonzero(short):
             continue
@@ -347,6 +348,27 @@ def short_of(
         masks = bits if masks is None else masks | bits
         masks |= short & (amount > at(allocatable[column], rows))
     return masks
+
+
+FEW_ROWS = 64
+"""Rows of which it costs less to gather all resources at once than to look at one after the other."""
+_RESOURCE_BITS = 1 << np.arange(_FIRST_RESOURCE_BIT, _MASK_BITS, dtype=np.int64)
+
+
+def _short_of_few(
+    table: NodeTable, state: FitState, rows: Rows, copies: Copies, masks: I64 | None
+) -> I64 | None:
+    """Add the resources to `masks` (rows,), all of `rows` (rows,) at once; None stands for nothing in both."""
+    amounts = state.checked_amounts
+    if not amounts.size:
+        return masks
+    places = state.checked_columns * table.capacity + rows
+    short = table.free.take(places) < amounts * copies
+    if not np.count_nonzero(short):
+        return masks
+    found: I64 = _RESOURCE_BITS[: len(amounts)] @ short
+    found |= (short & (amounts > table.allocatable.take(places))).any(axis=0)
+    return found if masks is None else masks | found
 
 
 def scored_resources(

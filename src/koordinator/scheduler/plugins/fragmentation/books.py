@@ -3,11 +3,15 @@
 Everything is remembered until the row, or the target, changes: a placement makes one row stale.
 """
 
+import functools
+from collections.abc import Callable, Hashable
+
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import labels, resource_vector, resources
+from koordinator.api import labels, pod_resources, resource_vector, resources
 from koordinator.api.annotations.device import DeviceType
+from koordinator.api.core import Pod
 from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache
 from koordinator.scheduler.plugins.fragmentation import gradient
 from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE
@@ -35,6 +39,8 @@ class GPUNodes:
         self._devices = table.shared(NodeDeviceCache)
         self._labels = table.shared(LabelColumns)
         self._shapes: Recent[Shape] = Recent(_SHAPES_MAX)
+        self._keys: Recent[Hashable] = Recent(_SHAPES_MAX)
+        """What containers ask for, as written → the same as `PodInfo.request_key`."""
 
     @property
     def model_names(self) -> list[str]:
@@ -43,10 +49,22 @@ class GPUNodes:
 
     def demand(self, pod: PodInfo) -> PodDemand:
         """Return what a pod asks for, shared by pods that ask for the same."""
-        shape = self._shapes.get(
-            pod.request_key, lambda: shape_of(pod, self._table.registry.names, self._card_memory_bytes)
+        return PodDemand(self._shape(pod.request_key, lambda: pod), models_of(pod.pod))
+
+    def demand_of(self, pod: Pod) -> PodDemand:
+        """Return the same of a pod that may be new. Raises: ProtocolError when an amount is no quantity."""
+        info = functools.partial(PodInfo.of, pod, self._table.registry)
+        if not pod_resources.is_plain(pod):
+            return self.demand(info())
+        asked = pod.spec.containers[0].resources.requests
+        key = self._keys.get(tuple(asked.items()), lambda: info().request_key)
+        return PodDemand(self._shape(key, info), models_of(pod))
+
+    def _shape(self, key: Hashable, info: Callable[[], PodInfo]) -> Shape:
+        """Return the shape of pods with this `PodInfo.request_key`."""
+        return self._shapes.get(
+            key, lambda: shape_of(info(), self._table.registry.names, self._card_memory_bytes)
         )
-        return PodDemand(shape, models_of(pod))
 
     def _card_memory_bytes(self) -> int:
         """Return the memory of the largest card, 0 when there is none."""
@@ -76,11 +94,16 @@ class GPUNodes:
         by_model = np.bincount(self.models(rows, count), free, count + 1)
         return by_model[:count].astype(np.float64)
 
-    def nodes(self, target: Target, rows: Rows, cards: Cards) -> Nodes:
-        """Return nodes with these cards (slots, rows) as the gradient sees them."""
+    @property
+    def models_version(self) -> int:
+        """Return what changes whenever the model of a node does."""
+        return self._labels.column(labels.GPU_MODEL).version
+
+    def nodes(self, target: Target, rows: Rows, cards: Cards, models: npt.NDArray[np.intp]) -> Nodes:
+        """Return nodes with these cards (slots, rows) and `models` (rows,) as the gradient sees them."""
         free = self._table.free
-        cpu, memory = (at(free[column], rows) for column in (resource_vector.CPU_COLUMN, _MEMORY))
-        return gradient.nodes_of(target, cpu, memory, self.models(rows, len(target.weight) - 1), cards)
+        cpu, memory = at(free[resource_vector.CPU_COLUMN], rows), at(free[_MEMORY], rows)
+        return gradient.nodes_of(target, cpu, memory, models, cards)
 
 
 class DemandCosts:
@@ -101,9 +124,10 @@ class CostBook:
         self._sequence = table.changes.sequence
         self._row_version: Versions = np.zeros(capacity, np.int64)
         self._known_version: Versions = np.full(capacity, -1, np.int64)
-        """Of what the next five know of a row."""
+        """Of what the next four know of a row."""
         self._amounts: F32 = np.zeros((capacity, 2 + target.parts.shape[1]), np.float32)
         self._model: npt.NDArray[np.intp] = np.zeros(capacity, np.intp)
+        self._models_version = -1
         self._whole: npt.NDArray[np.intp] = np.zeros(capacity, np.intp)
         self._usable: F32 = np.zeros(capacity, np.float32)
         self._cards: Cards = np.zeros((1, capacity), np.uint8)
@@ -119,7 +143,7 @@ class CostBook:
         """Return what such a pod costs on each row, in GPU percent: (rows,)."""
         if self._table.is_trial:  # what holds for a moment only is not remembered
             cards, nothing = self._nodes.cards(rows), np.zeros(rows.size, np.float32)
-            nodes = self._nodes.nodes(self.target, rows, cards)
+            nodes = self._nodes.nodes(self.target, rows, cards, self.models(rows))
             taking = self.taking(demand.shape)
             return gradient.costs(self.target, taking, nodes, cards, nothing, np.arange(rows.size))[0]
         self._follow()
@@ -162,12 +186,15 @@ class CostBook:
         if len(cards) != len(self._cards):  # nodes with more cards came
             more = np.zeros((len(cards) - len(self._cards), self._capacity), np.uint8)
             self._cards = np.concatenate([self._cards, more])
-        nodes = self._nodes.nodes(self.target, rows, cards)
+        nodes = self._nodes.nodes(self.target, rows, cards, self._model.take(rows))
         self._cards[:, rows] = cards
-        self._amounts[rows], self._model[rows], self._whole[rows] = nodes.amounts, nodes.model, nodes.whole
+        self._amounts[rows], self._whole[rows] = nodes.amounts, nodes.whole
 
     def _follow(self) -> None:
         """Take note of which rows changed."""
+        if self._models_version != (version := self._nodes.models_version):
+            self._models_version = version
+            self._model = self._nodes.models(np.arange(self._capacity), len(self.target.weight) - 1)
         log = self._table.changes
         if self._sequence != log.sequence:
             self._row_version[log.since(self._sequence).rows] = log.sequence

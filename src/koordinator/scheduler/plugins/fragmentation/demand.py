@@ -7,6 +7,7 @@ import msgspec
 from koordinator.api import labels, resource_vector, resources
 from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm
 from koordinator.api.annotations.device import DeviceType
+from koordinator.api.core import Pod
 from koordinator.scheduler.plugins.device_share import request
 from koordinator.scheduler.plugins.device_share.request import WHOLE
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -57,9 +58,9 @@ def shape_of(pod: PodInfo, names: Sequence[str], card_memory_bytes: Callable[[],
     return Shape(cpu_milli, amounts.get(resource_vector.MEMORY_COLUMN, 0), cards, percent)
 
 
-def models_of(pod: PodInfo) -> Models:
+def models_of(pod: Pod) -> Models:
     """Return the models that the node selector and the required node affinity name; what else they say is left out."""
-    spec = pod.pod.spec
+    spec = pod.spec
     by_selector = spec.node_selector.get(labels.GPU_MODEL)
     if by_selector is not None:
         return (by_selector,)

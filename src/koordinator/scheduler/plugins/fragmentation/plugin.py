@@ -75,7 +75,7 @@ class FragmentationGradient(PreScorePlugin[PodDemand], ScorePlugin[PodDemand], C
             return
         created = pod.metadata.creation_timestamp
         at_s = parse_rfc3339(created) if created else self.handle.clock.now()
-        self._workload.came(self._nodes.demand(PodInfo.of(pod, self._table.registry)), at_s)
+        self._workload.came(self._nodes.demand_of(pod), at_s)
 
     def refresh(self, now_s: float) -> None:
         names = self._nodes.model_names
