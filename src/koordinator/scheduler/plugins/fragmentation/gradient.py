@@ -27,7 +27,7 @@ COPIES_WEIGHT = 0.3
 """a. Around 0.2 to 0.3 the most GPU was allocated (benchmarks/packing.py)."""
 CARD_VALUE_WEIGHT = 10.0
 """k. Beyond 10, results stay the same: what parts of cards are worth decides first."""
-BLOCK_ROWS = 1_024
+BLOCK_ROWS = 512
 """Rows worked out at once: intermediate results stay in the processor's cache."""
 
 _HALF = np.float32(0.5)
@@ -85,8 +85,8 @@ def usable(target: Target, nodes: Nodes) -> F32:
 
 def _usable(target: Target, amounts: F32, model: npt.NDArray[np.intp], whole: npt.NDArray[np.intp]) -> F32:
     # Amounts are whole numbers: half of one more makes nothing suffice for nothing and changes no other comparison.
-    reaches = (amounts[:, :2] + _HALF)[:, :, np.newaxis] * target.per_amount
-    reach = np.minimum(reaches[:, 0], reaches[:, 1])
+    reach = (amounts[:, :1] + _HALF) * target.per_amount[0]
+    np.minimum(reach, (amounts[:, 1:2] + _HALF) * target.per_amount[1], out=reach)
     by_group = target.wholes.take(np.minimum(whole, CARDS_MAX), axis=0)
     by_group += amounts[:, 2:]
     groups = target.group_count
@@ -95,11 +95,11 @@ def _usable(target: Target, amounts: F32, model: npt.NDArray[np.intp], whole: np
     even *= COPIES_WEIGHT
     np.maximum(copies, 1, out=copies)
     np.divide(even, copies, out=copies)
-    by_shape = by_group.reshape(len(by_group), 3, groups).take(target.group, axis=2)
-    found = by_shape[:, 2]
+    # By shape, one after the other: all three together would leave the processor's cache.
+    found = copies.take(target.group, axis=1)
     found *= reach
-    np.minimum(found, by_shape[:, 1], out=found)
-    found += by_shape[:, 0]
+    np.minimum(found, even.take(target.group, axis=1), out=found)
+    found += fit.take(target.group, axis=1)
     found *= reach >= _ENOUGH
     total: F32 = np.einsum("ij,ij->i", found, target.weight.take(model, axis=0))
     return total
