@@ -14,6 +14,7 @@ from koordinator.scheduler.auditor.auditor import AuditOptions
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve.http import ResourceMetrics, add_gauges
 from koordinator.virtual_node.metrics import VirtualNodeMetrics
+from koordinator.yarn.metrics import OperatorMetrics
 from tests.scheduler.fake_cluster import FakeCluster
 
 
@@ -29,6 +30,8 @@ def by_component() -> Mapping[str, list[MetricFamily]]:
     process = MetricsRegistry()
     component.add_to(process, 0.0)
     component.add_gates(process, FeatureGates.of(Component.SCHEDULER))
+    yarn = OperatorMetrics()
+    yarn.show(list, dict)
     return {
         "every component": process.families(),
         "koordlet": [*agent.internal.families(), *agent.external.families()],
@@ -39,6 +42,7 @@ def by_component() -> Mapping[str, list[MetricFamily]]:
         ],
         "koord-descheduler": descheduler.registry.families(),
         "virtual-node": VirtualNodeMetrics().registry.families(),
+        "koord-yarn-operator": yarn.registry.families(),
         "koord-scheduler": [
             *scheduler.metrics.registry.families(),
             *ResourceMetrics().families(),

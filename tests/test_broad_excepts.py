@@ -44,6 +44,7 @@ CLEANS_UP = {
     "scheduler/engine/batch.py:Batch.run": "what was reserved is given back",
     "scheduler/engine/cycle.py:Cycle._assume": "what was reserved is given back",
     "scheduler/engine/cycle.py:Cycle._book": "what was reserved is given back",
+    "yarn/connection.py:Connection._open": "the connection is closed: nobody has it yet",
 }
 """Who puts things in order and raises again."""
 

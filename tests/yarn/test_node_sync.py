@@ -1,6 +1,5 @@
 """One pass over one node, the two views of its batch pool, and what is recorded."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +9,15 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.yarn import amounts, node_sync
 from koordinator.yarn.amounts import BatchAmount, Rounding, YarnResource
-from koordinator.yarn.node_sync import NodeId, NodeManagerReport, Policy, SyncOutcome
+from koordinator.yarn.node_sync import (
+    Belief,
+    HeldFigure,
+    NodeId,
+    NodeManagerReport,
+    Policy,
+    SyncOutcome,
+    SyncPlan,
+)
 
 numbers = st.integers(0, 2**50)
 batches = st.builds(BatchAmount, numbers, numbers)
@@ -31,13 +38,20 @@ def manager(node_id: str | None = "nm:8041", name: str = "nm", **status: object)
     return from_builtins({"metadata": meta, "spec": {"nodeName": "n"}, "status": status}, Pod)
 
 
+NOTHING = YarnResource()
+
+
+def planned(node: Node, *pods: Pod, used: YarnResource = NOTHING) -> SyncPlan:
+    known = node_sync.facts(node, node_sync.node_manager(pods), BatchAmount())
+    return node_sync.plan(known, Belief(used, HeldFigure(used, 0.0), ""), Policy())
+
+
 @given(origin=numbers, requested=numbers, used=numbers)
 def test_overbooked_schedulers_get_no_more_than_they_have(origin: int, requested: int, used: int) -> None:
-    o, k, y = (np.array([each]) for each in (origin, requested, used))
-    excess = amounts.overbooked(o, k, y)
-    if excess > 0:
-        assert amounts.view_total(o, y) < k or k == 0
-        assert amounts.view_total(o, k) < y or y == 0
+    o, k, y = (BatchAmount(each, each) for each in (origin, requested, used))
+    if amounts.overbooked(o, k, y).cpu_milli > 0:
+        assert amounts.view_total(o, y).cpu_milli < requested or requested == 0
+        assert amounts.view_total(o, k).cpu_milli < used or used == 0
 
 
 @given(batch=batches)
@@ -59,18 +73,15 @@ def test_recording_twice_writes_once_and_keeps_foreign_entries(used: BatchAmount
     assert [each.name for each in merged if each.name != amounts.ALLOCATION_NAME] == others
     assert amounts.with_entry(merged, used) == merged
     text = amounts.new_text(None, used)
-    assert text is None or amounts.new_text(text, used) is None
-
-
-def test_a_node_that_never_had_yarn_gets_no_annotation() -> None:
-    assert amounts.new_text(None, BatchAmount()) is None
+    assert amounts.recorded(text) == used
+    assert amounts.new_text(text, used) is None
 
 
 def test_a_manager_that_is_not_ready_gives_way_to_one_that_is() -> None:
     waiting = manager("old:1", "old", phase="Running", conditions=[{"type": "Ready", "status": "False"}])
     ready = manager("new:1", "new", phase="Running")
 
-    plan = node_sync.plan(node(), [waiting, ready, manager("x:1", phase="Failed")], {}, Policy())
+    plan = planned(node(), waiting, ready, manager("x:1", phase="Failed"))
 
     assert plan.total is not None
     assert plan.total.node == NodeId("new", 1)
@@ -78,22 +89,53 @@ def test_a_manager_that_is_not_ready_gives_way_to_one_that_is() -> None:
 
 @pytest.mark.parametrize("node_id", [None, "", "nm", "nm:", "nm:-1", "nm:65536", "nm:http", "a:1:2"])
 def test_a_bad_node_id_leaves_the_node_alone_and_says_why(node_id: str | None) -> None:
-    plan = node_sync.plan(node(), [manager(node_id)], {}, Policy())
+    plan = planned(node(), manager(node_id))
 
     assert (plan.outcome, plan.total, plan.allocation) == (SyncOutcome.BAD_NODE_ID, None, None)
     assert amounts.NODE_ID_ANNOTATION in plan.reason
 
 
-def test_a_resource_manager_that_refuses_leaves_the_node_as_it_is() -> None:
-    plan = node_sync.plan(node(), [manager()], {}, Policy())
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        pytest.param(BatchAmount(2_000, 2**30), None, id="what it used is not given back"),
+        pytest.param(BatchAmount(0, 2**31), BatchAmount(1_000, 2**31), id="what it has taken since is told"),
+    ],
+)
+def test_a_resource_manager_that_refuses_gets_no_less_recorded(
+    recorded: BatchAmount, expected: BatchAmount | None
+) -> None:
+    plan = planned(node(), manager(), used=YarnResource(1, 1024))
 
-    failed = node_sync.after_failure(plan, "standby")
+    failed = node_sync.when_refused(plan, "standby", recorded)
 
-    assert (failed.outcome, failed.allocation, failed.retry) == (SyncOutcome.RM_ERROR, None, True)
+    assert (failed.outcome, failed.allocation, failed.retry) == (SyncOutcome.RM_ERROR, expected, True)
+
+
+@pytest.mark.parametrize(
+    ("percent", "requested", "vcores"),
+    [(100, 0, 8), (100, 3_000, 5), (50, 0, 4), (50, 3_000, 4), (50, 5_000, 3), (50, 9_000, 0)],
+)
+def test_yarn_gets_what_pods_leave_up_to_its_share(percent: int, requested: int, vcores: int) -> None:
+    known = node_sync.facts(node(), manager(), BatchAmount(requested, 0))
+
+    plan = node_sync.plan(known, Belief(YarnResource(), None, ""), Policy(yarn_percent=percent))
+
+    assert plan.total is not None
+    assert plan.total.total.vcores == vcores
+
+
+def test_a_resource_manager_that_has_just_taken_over_makes_no_figure_smaller() -> None:
+    held, report = HeldFigure(USED, 0.0), NodeManagerReport(NodeId("nm", 1), used=YarnResource(1, 2048))
+
+    recovering = node_sync.believe(report, held, True, 1.0, is_recovering=True)
+
+    assert recovering.used == YarnResource(4, 2048)
+    assert node_sync.believe(report, recovering.held, True, 2.0).used == YarnResource(1, 2048)
 
 
 def test_an_absurd_pool_is_bounded() -> None:
-    plan = node_sync.plan(node(**{"kubernetes.io/batch-cpu": "1e40"}), [manager()], {}, Policy())
+    plan = planned(node(**{"kubernetes.io/batch-cpu": "1e40"}), manager())
     assert plan.total is not None
     assert plan.total.total.vcores == amounts.VCORES_MAX
 
@@ -108,15 +150,15 @@ LOST = NodeManagerReport(NodeId("nm", 1), "LOST")
         pytest.param(None, None, False, None, id="nothing is written before the first poll"),
         pytest.param(
             None,
-            node_sync.HeldFigure(USED, 0.0),
+            HeldFigure(USED, 0.0),
             False,
             USED,
             id="before the first poll the last figure counts",
         ),
-        pytest.param(LOST, node_sync.HeldFigure(USED, 0.0), True, USED, id="a lost manager keeps its figure"),
+        pytest.param(LOST, HeldFigure(USED, 0.0), True, USED, id="a lost manager keeps its figure"),
         pytest.param(
             LOST,
-            node_sync.HeldFigure(USED, -1.0),
+            HeldFigure(USED, -1.0),
             True,
             YarnResource(),
             id="and loses it after the hold time",
@@ -135,7 +177,7 @@ LOST = NodeManagerReport(NodeId("nm", 1), "LOST")
 )
 def test_what_yarn_is_believed_to_use(
     report: NodeManagerReport | None,
-    held: node_sync.HeldFigure | None,
+    held: HeldFigure | None,
     has_polled: bool,
     expected: YarnResource | None,
 ) -> None:

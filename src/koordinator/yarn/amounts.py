@@ -1,5 +1,4 @@
-"""The two views of one batch pool, the units of both sides, and what Kubernetes objects say about YARN. Pure,
-elementwise.
+"""The two views of one batch pool, the units of both sides, and what Kubernetes objects say about YARN. Pure.
 
 Source: behaviour/yarn 1.1, 2 and 3.4.
 """
@@ -7,8 +6,6 @@ Source: behaviour/yarn 1.1, 2 and 3.4.
 import enum
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from koordinator.api import quantity, resource_list, resources
 from koordinator.api.annotations import node as node_annotations
@@ -16,8 +13,6 @@ from koordinator.api.annotations.node import ThirdPartyAllocation, ThirdPartyAll
 from koordinator.api.errors import ProtocolError
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import Family, ResourceList
-
-I64 = npt.NDArray[np.int64]
 
 MILLI = 1_000
 MEBIBYTE = 1 << 20
@@ -47,20 +42,24 @@ class YarnResource(msgspec.Struct, frozen=True):
     memory_mb: int = 0
 
 
-def view_total(origin: I64, taken_by_others: I64) -> I64:
+def view_total(origin: BatchAmount, taken_by_others: BatchAmount) -> BatchAmount:
     """Return what one scheduler may have in all: the pool without what the other one has given out.
 
     With `origin` O, K requested by Kubernetes pods and Y used by YARN: max(O − Y, 0) for Kubernetes, max(O − K, 0)
-    for YARN. Any shape.
+    for YARN.
     """
-    left: I64 = np.maximum(origin - taken_by_others, 0)
-    return left
+    return BatchAmount(
+        max(origin.cpu_milli - taken_by_others.cpu_milli, 0),
+        max(origin.memory_bytes - taken_by_others.memory_bytes, 0),
+    )
 
 
-def overbooked(origin: I64, requested: I64, used: I64) -> I64:
-    """By how much both schedulers together have given out more than the pool. Any shape."""
-    excess: I64 = np.maximum(requested + used - origin, 0)
-    return excess
+def overbooked(origin: BatchAmount, requested: BatchAmount, used: BatchAmount) -> BatchAmount:
+    """Return by how much both schedulers together have given out more than the pool."""
+    return BatchAmount(
+        max(requested.cpu_milli + used.cpu_milli - origin.cpu_milli, 0),
+        max(requested.memory_bytes + used.memory_bytes - origin.memory_bytes, 0),
+    )
 
 
 def to_yarn(batch: BatchAmount, rounding: Rounding) -> YarnResource:
@@ -70,9 +69,24 @@ def to_yarn(batch: BatchAmount, rounding: Rounding) -> YarnResource:
     return YarnResource(min(-(-batch.cpu_milli // MILLI), VCORES_MAX), -(-batch.memory_bytes // MEGABYTE))
 
 
+def from_batch(batch: BatchAmount) -> YarnResource:
+    """Return a recorded amount in YARN's units, rounded up: what is held must not shrink on the way."""
+    return YarnResource(-(-batch.cpu_milli // MILLI), -(-batch.memory_bytes // MEBIBYTE))
+
+
 def to_batch(used: YarnResource) -> BatchAmount:
     """Return what YARN uses in the units of Kubernetes; always exact."""
     return BatchAmount(used.vcores * MILLI, used.memory_mb * MEBIBYTE)
+
+
+def larger(one: BatchAmount, other: BatchAmount) -> BatchAmount:
+    """Return the larger amount of each resource."""
+    return BatchAmount(max(one.cpu_milli, other.cpu_milli), max(one.memory_bytes, other.memory_bytes))
+
+
+def larger_yarn(one: YarnResource, other: YarnResource) -> YarnResource:
+    """Return the larger amount of each resource."""
+    return YarnResource(max(one.vcores, other.vcores), max(one.memory_mb, other.memory_mb))
 
 
 COMPONENT_LABEL = "app.kubernetes.io/component"
@@ -114,15 +128,22 @@ def with_entry(existing: list[ThirdPartyAllocation], used: BatchAmount) -> list[
     return [*existing[:at], ours, *others]
 
 
-def new_text(text: str | None, used: BatchAmount) -> str | None:
-    """Return what the annotation must become, None when it already says so.
-
-    A node that never had YARN gets no entry of zeros.
-    """
-    existing = read(text)
-    is_unknown = all(each.name != ALLOCATION_NAME for each in existing)
-    if is_unknown and used == BatchAmount():
+def recorded(text: str | None) -> BatchAmount | None:
+    """Return what our entry of an annotation's text says, None when there is none (or none that can be read)."""
+    ours = next((each for each in read(text) if each.name == ALLOCATION_NAME), None)
+    if ours is None:
         return None
+    try:
+        return BatchAmount(
+            *(quantity.value(ours.resources.get(name, 0)) for name in resources.BATCH_RESOURCES)
+        )
+    except quantity.QuantityError:
+        return None
+
+
+def new_text(text: str | None, used: BatchAmount) -> str | None:
+    """Return what the annotation must become, None when it already says so."""
+    existing = read(text)
     wanted = with_entry(existing, used)
     return None if _same(existing, wanted) else _CODEC.encode(ThirdPartyAllocations(allocations=wanted))
 

@@ -24,14 +24,18 @@ HOSTNAME = "yarn.resourcemanager.hostname"
 ADDRESS = "yarn.resourcemanager.address"
 ADMIN_ADDRESS = "yarn.resourcemanager.admin.address"
 WEB_ADDRESS = "yarn.resourcemanager.webapp.address"
+WEB_HTTPS_ADDRESS = "yarn.resourcemanager.webapp.https.address"
+HTTP_POLICY = "yarn.http.policy"
 AUTHENTICATION = "hadoop.security.authentication"
 
 DEFAULT_HOST = "0.0.0.0"
-PORTS = {ADDRESS: 8032, ADMIN_ADDRESS: 8033, WEB_ADDRESS: 8088}
+PORTS = {ADDRESS: 8032, ADMIN_ADDRESS: 8033, WEB_ADDRESS: 8088, WEB_HTTPS_ADDRESS: 8090}
 
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE = ("0", "f", "F", "FALSE", "false", "False")
 _VARIABLE = re.compile(r"\$\{([^${}\s]+)\}")
+_INCLUDE, _FALLBACK = (f"{{http://www.w3.org/2001/XInclude}}{name}" for name in ("include", "fallback"))
+_INCLUSIONS_MAX = 8
 _EXPANSIONS_MAX = 20  # as Hadoop: more means that variables name each other in a circle
 
 
@@ -69,6 +73,7 @@ class YarnCluster(msgspec.Struct, frozen=True):
     is_ha: bool
     managers: tuple[ResourceManager, ...]
     authentication: str
+    web_scheme: str = "http"
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -101,7 +106,7 @@ def start_fails(loaded: Loaded, dialect: Dialect) -> bool:
 def refusal(cluster: YarnCluster) -> str:
     """Return why the cluster cannot be talked to, or empty."""
     if cluster.authentication.strip().lower() == "kerberos":
-        return f"{AUTHENTICATION} is kerberos, which is not supported: use simple authentication"
+        return "kerberos is not supported: use simple authentication"
     return ""
 
 
@@ -133,19 +138,19 @@ class _Properties:
         self, cluster: str, values: Mapping[str, str], environment: Mapping[str, str], dialect: Dialect
     ):
         self._cluster, self._values, self._environment = cluster, values, environment
-        self._is_literal = dialect is Dialect.REFERENCE
+        self.is_literal = dialect is Dialect.REFERENCE
 
     def text(self, key: str, default: str = "") -> str:
         raw = self._values.get(key)
         if raw is None:
             return default
-        if self._is_literal:
+        if self.is_literal:
             return raw
         return self._expanded(key, raw.strip()) or default
 
     def is_true(self, key: str) -> bool:
         text = self.text(key, "false")
-        if not self._is_literal:
+        if not self.is_literal:
             return text.lower() == "true"
         if text not in _TRUE + _FALSE:
             raise HadoopConfigError(self._cluster, key, f"{text!r} is neither true nor false")
@@ -153,12 +158,12 @@ class _Properties:
 
     def items(self, key: str) -> list[str]:
         items = self.text(key).split(",")
-        return items if self._is_literal else [item.strip() for item in items if item.strip()]
+        return items if self.is_literal else [item.strip() for item in items if item.strip()]
 
     def address(self, key: str, manager_id: str | None) -> str:
         ending = "" if manager_id is None else f".{manager_id}"
         default = f"{DEFAULT_HOST}:{PORTS[key]}"
-        if self._is_literal:
+        if self.is_literal:
             return self.text(key + ending, default)
         if host := self.text(HOSTNAME + ending):
             default = f"{host}:{PORTS[key]}"
@@ -196,31 +201,57 @@ def _load_one(
     values: dict[str, str] = {}
     for name in FILES:
         if prefix + name in files:
-            values.update(_parse(cluster, prefix + name, files[prefix + name]))
+            values.update(_parse(cluster, prefix + name, files))
     properties = _Properties(cluster, values, environment, dialect)
     is_ha = properties.is_true(HA_ENABLED)
     ids: Sequence[str | None] = properties.items(RM_IDS) if is_ha else [None]
+    is_https = not properties.is_literal and properties.text(HTTP_POLICY).upper() == "HTTPS_ONLY"
     managers = (
         ResourceManager(
             manager_id or "",
             properties.address(ADMIN_ADDRESS, manager_id),
             properties.address(ADDRESS, manager_id),
-            properties.address(WEB_ADDRESS, manager_id),
+            properties.address(WEB_HTTPS_ADDRESS if is_https else WEB_ADDRESS, manager_id),
         )
         for manager_id in ids
     )
-    return YarnCluster(cluster, is_ha, tuple(managers), properties.text(AUTHENTICATION, "simple"))
+    return YarnCluster(
+        cluster,
+        is_ha,
+        tuple(managers),
+        properties.text(AUTHENTICATION, "simple"),
+        "https" if is_https else "http",
+    )
 
 
-def _parse(cluster: str, file: str, text: str) -> dict[str, str]:
-    """Return the properties of one file; of equal names the last one counts."""
+def _parse(cluster: str, file: str, files: Mapping[str, str], depth: int = 0) -> dict[str, str]:
+    """Return the properties of one file and of those that it includes; of equal names the last one counts."""
     try:
-        root = ElementTree.fromstring(text.encode())
+        root = ElementTree.fromstring(files[file].encode())
     except ElementTree.ParseError as error:
         raise HadoopConfigError(cluster, file, f"not XML: {error}") from error
     if root.tag != "configuration":
         raise HadoopConfigError(cluster, file, f"the root element is {root.tag!r}, not 'configuration'")
-    return {
-        (each.findtext("name") or "").strip(): each.findtext("value") or ""
-        for each in root.findall("property")
-    }
+    values: dict[str, str] = {}
+    for each in root:
+        if each.tag == "property":
+            values[(each.findtext("name") or "").strip()] = each.findtext("value") or ""
+        elif each.tag == _INCLUDE:
+            values |= _included(cluster, file, each, files, depth + 1)
+    return values
+
+
+def _included(
+    cluster: str, file: str, include: ElementTree.Element, files: Mapping[str, str], depth: int
+) -> dict[str, str]:
+    """Return the properties of a file of the folder that another one includes."""
+    if depth > _INCLUSIONS_MAX:
+        raise HadoopConfigError(
+            cluster, file, f"more than {_INCLUSIONS_MAX} inclusions: do they name each other?"
+        )
+    wanted = include.get("href", "").removeprefix("file:").removeprefix("./")
+    if wanted in files:
+        return _parse(cluster, wanted, files, depth)
+    if include.find(_FALLBACK) is not None:
+        return {}
+    raise HadoopConfigError(cluster, file, f"includes {wanted!r}, which is not in the folder")

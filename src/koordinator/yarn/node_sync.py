@@ -1,7 +1,7 @@
 """One pass over one node: what the ResourceManager is told, and what is recorded on the node.
 
 Pure. The pass has two acts in this order: send `total`, then write `allocation`. When the first fails, the second
-does not happen (`after_failure`). Source: behaviour/yarn 3.4 and 6.
+does not happen (`when_refused`). Source: behaviour/yarn 3.4 and 6.
 
 A lost NodeManager may still have running containers (a work-preserving restart keeps them): calling their room free
 at once would let Kubernetes over-book the node. When its reports are missing, YARN is believed to use what it used.
@@ -9,10 +9,9 @@ at once would let Kubernetes over-book the node. When its reports are missing, Y
 
 import enum
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 
 import msgspec
-import numpy as np
 
 from koordinator.api import labels, pod_resources, quantity, resources
 from koordinator.api.annotations.codec import Annotation, Payload
@@ -63,11 +62,28 @@ class NodeTotal(msgspec.Struct, frozen=True):
     total: YarnResource
 
 
-class Policy(msgspec.Struct, frozen=True):
-    """The operator's way to count (flags `--rounding`, `--subtract-kube-batch-requests`)."""
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's way to count (flags `--rounding`, `--subtract-kube-batch-requests`) and to share
+    (`--yarn-share`, `--lend-once`)."""
 
     rounding: Rounding = Rounding.EXACT
     is_kube_subtracted: bool = True
+    yarn_percent: int = 100
+    """The most of a node's pool that YARN is offered."""
+    lends_once: bool = False
+    """What YARN is offered is Kubernetes' no more, used or not."""
+
+
+class NodeFacts(msgspec.Struct, frozen=True):
+    """The facts about one node in Kubernetes. `outcome` is SYNCED unless something is missing or unreadable, which
+    `reason` names."""
+
+    outcome: SyncOutcome = SyncOutcome.SYNCED
+    reason: str = ""
+    cluster: str = ""
+    node: NodeId | None = None
+    pool: BatchAmount = BatchAmount()
+    taken: BatchAmount = BatchAmount()
 
 
 class SyncPlan(msgspec.Struct, frozen=True):
@@ -91,53 +107,69 @@ class _Origin(Payload, frozen=True, kw_only=True):
 
 _ORIGIN = Annotation(labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE, _Origin)
 
-Reports = Mapping[str, Mapping[NodeId, NodeManagerReport]]
-"""YARN cluster → its NodeManagers, as last polled."""
 
-
-def plan(node: Node | None, pods: Sequence[Pod], reports: Reports, policy: Policy) -> SyncPlan:
-    """Return what to do for a node, given all pods that may be on it."""
+def facts(node: Node | None, manager: Pod | None, taken: BatchAmount) -> NodeFacts:
+    """Return what is known of a node whose NodeManager is `manager` and whose pods request `taken` in all."""
     if node is None:
-        return SyncPlan(SyncOutcome.NODE_GONE, reason="the node is gone")
-    here = [pod for pod in pods if pod.spec.node_name == node.metadata.name and not _is_finished(pod)]
-    manager = node_manager(here)
+        return NodeFacts(SyncOutcome.NODE_GONE, "the node is gone")
     if manager is None:
-        return SyncPlan(
-            SyncOutcome.NO_NODE_MANAGER,
-            allocation=BatchAmount(),
-            reason="no NodeManager pod runs on the node",
-        )
+        return NodeFacts(SyncOutcome.NO_NODE_MANAGER, "no NodeManager pod runs on the node")
     try:
         node_id = node_id_of(manager)
     except ProtocolError as error:
-        return SyncPlan(SyncOutcome.BAD_NODE_ID, reason=str(error))
+        return NodeFacts(SyncOutcome.BAD_NODE_ID, str(error))
     if node_id is None:
-        return SyncPlan(
-            SyncOutcome.NO_NODE_MANAGER, allocation=BatchAmount(), reason="the NodeManager has no address yet"
-        )
+        return NodeFacts(SyncOutcome.NO_NODE_MANAGER, "the NodeManager has no address yet")
+    cluster = cluster_of(manager)
     try:
         pool = origin(node)
     except (ProtocolError, quantity.QuantityError) as error:
-        return SyncPlan(SyncOutcome.BAD_ORIGIN, retry=True, reason=str(error))
-    taken = kube_requested(here) if policy.is_kube_subtracted else BatchAmount()
-    cluster = cluster_of(manager)
-    total = NodeTotal(cluster, node_id, amounts.to_yarn(yarn_pool(pool, taken), policy.rounding))
-    report = reports.get(cluster, {}).get(node_id)
-    return SyncPlan(SyncOutcome.SYNCED, total=total, allocation=amounts.to_batch(used_now(report)))
+        return NodeFacts(SyncOutcome.BAD_ORIGIN, str(error), cluster, node_id)
+    return NodeFacts(cluster=cluster, node=node_id, pool=pool, taken=taken)
 
 
-def after_failure(made: SyncPlan, error: str) -> SyncPlan:
-    """Return the plan when the ResourceManager did not take the total: the node is left as it is."""
+def plan(known: NodeFacts, belief: "Belief", policy: Policy) -> SyncPlan:
+    """Return what to tell the ResourceManager about a node, and what to record on it."""
+    used = None if belief.used is None else amounts.to_batch(belief.used)
+    match known.outcome:
+        case SyncOutcome.NODE_GONE:
+            return SyncPlan(known.outcome, reason=known.reason)
+        case SyncOutcome.BAD_NODE_ID if belief.held is not None:
+            return SyncPlan(known.outcome, reason=known.reason)
+        case SyncOutcome.NO_NODE_MANAGER | SyncOutcome.BAD_NODE_ID:
+            return SyncPlan(SyncOutcome.NO_NODE_MANAGER, allocation=used, reason=known.reason)
+        case SyncOutcome.BAD_ORIGIN:
+            return SyncPlan(known.outcome, retry=True, reason=known.reason)
+    assert known.node is not None
+    taken = known.taken if policy.is_kube_subtracted else BatchAmount()
+    total = amounts.to_yarn(yarn_pool(known.pool, taken, policy.yarn_percent), policy.rounding)
+    return SyncPlan(SyncOutcome.SYNCED, total=NodeTotal(known.cluster, known.node, total), allocation=used)
+
+
+def when_refused(made: SyncPlan, error: str, recorded: BatchAmount) -> SyncPlan:
+    """Return the plan when the ResourceManager did not take the total: of what is `recorded` on the node nothing is
+    given back, but what YARN has taken since is still told."""
+    more = None
+    if made.allocation is not None:
+        more = amounts.larger(made.allocation, recorded)
     return msgspec.structs.replace(
-        made, outcome=SyncOutcome.RM_ERROR, allocation=None, retry=True, reason=f"ResourceManager: {error}"
+        made,
+        outcome=SyncOutcome.RM_ERROR,
+        allocation=None if more == recorded else more,
+        retry=True,
+        reason=f"ResourceManager: {error}",
     )
 
 
-def node_manager(pods: Sequence[Pod]) -> Pod | None:
-    """Return the NodeManager among the pods of a node: Running and Ready before others, then the newest, then the
-    first."""
-    found = [pod for pod in pods if pod.metadata.labels.get(amounts.COMPONENT_LABEL) == amounts.NODE_MANAGER]
+def node_manager(pods: Iterable[Pod]) -> Pod | None:
+    """Return the NodeManager among pods: Running and Ready before others, then the newest, then the first."""
+    found = [pod for pod in pods if is_node_manager(pod) and not is_finished(pod)]
     return max(found, key=lambda pod: (_is_ready(pod), pod.metadata.creation_timestamp or ""), default=None)
+
+
+def is_node_manager(pod: Pod) -> bool:
+    """Return whether a pod says that it is one."""
+    return pod.metadata.labels.get(amounts.COMPONENT_LABEL) == amounts.NODE_MANAGER
 
 
 def node_id_of(pod: Pod) -> NodeId | None:
@@ -175,36 +207,30 @@ def origin(node: Node) -> BatchAmount:
     return BatchAmount(_amount(amounts_of, resources.BATCH_CPU), _amount(amounts_of, resources.BATCH_MEMORY))
 
 
-def kube_requested(pods: Sequence[Pod]) -> BatchAmount:
-    """Batch resources that pods of a node request, overhead of the NodeManager pod included."""
-    cpu_milli = memory_bytes = 0
-    for pod in pods:
-        requests = pod_resources.requests(pod)
-        cpu_milli += requests.get(resources.BATCH_CPU, quantity.ZERO).value
-        memory_bytes += requests.get(resources.BATCH_MEMORY, quantity.ZERO).value
-    return BatchAmount(min(cpu_milli, AMOUNT_MAX), min(memory_bytes, AMOUNT_MAX))
-
-
-def yarn_pool(pool: BatchAmount, taken: BatchAmount) -> BatchAmount:
-    """Return what is left of a node's pool for YARN (`amounts.view_total` for one node)."""
-    left = amounts.view_total(
-        np.array([pool.cpu_milli, pool.memory_bytes], np.int64),
-        np.array([taken.cpu_milli, taken.memory_bytes], np.int64),
+def batch_requested(pod: Pod) -> BatchAmount:
+    """Batch resources that a pod holds of its node; nothing once it has ended."""
+    if is_finished(pod):
+        return BatchAmount()
+    requests = pod_resources.requests(pod)
+    return BatchAmount(
+        *(min(requests.get(name, quantity.ZERO).value, AMOUNT_MAX) for name in resources.BATCH_RESOURCES)
     )
-    return BatchAmount(*left.tolist())
 
 
-def used_now(report: NodeManagerReport | None) -> YarnResource:
-    """Return what a NodeManager uses as far as its report says so; nothing when it does not run."""
-    is_running = report is not None and report.state == "RUNNING"
-    return (report.used if report is not None and is_running else None) or YarnResource()
+def yarn_pool(pool: BatchAmount, taken: BatchAmount, percent: int) -> BatchAmount:
+    """Return what YARN may have of a node: what pods leave (`amounts.view_total`), `percent` of the pool at most."""
+    left = amounts.view_total(pool, taken)
+    return BatchAmount(
+        min(left.cpu_milli, pool.cpu_milli * percent // 100),
+        min(left.memory_bytes, pool.memory_bytes * percent // 100),
+    )
 
 
 def _amount(listed: ResourceList, name: str) -> int:
     return min(max(quantity.value(listed.get(name, 0)), 0), AMOUNT_MAX)
 
 
-def _is_finished(pod: Pod) -> bool:
+def is_finished(pod: Pod) -> bool:
     return pod.status.phase in ("Succeeded", "Failed")
 
 
@@ -240,15 +266,20 @@ def believe(
     has_polled: bool,
     now_s: float,
     hold_s: float = HOLD_S,
+    is_recovering: bool = False,
 ) -> Belief:
     """Return what a NodeManager uses, from its report if it has one, else from memory for `hold_s` seconds.
 
-    `has_polled` tells whether this cluster's reports were read at all since the operator started.
+    `has_polled` tells whether this cluster's reports were read at all since the operator started. While the
+    ResourceManager `is_recovering` (another one leads since a moment ago) it may not know all containers yet: the
+    figure only grows.
     """
     if not has_polled:
         return Belief(held.used if held is not None else None, held, "no report of this cluster was read yet")
     if report is not None and report.state in _KNOWN_STATES:
         used = report.used or YarnResource()
+        if is_recovering and held is not None:
+            used = amounts.larger_yarn(used, held.used)
         return Belief(used, HeldFigure(used, now_s), f"the NodeManager is {report.state}")
     state = report.state if report is not None else "not reported"
     if held is not None and now_s - held.at_s < hold_s:

@@ -1,13 +1,11 @@
 """Hadoop RPC: requests, what the server answers, and the wire format of protocol buffers as far as they need it,
 written by hand, decoded by walking.
 
-Fields that we do not use are skipped, so a poll of thousands of nodes stays cheap. Delegation tokens authenticate by
-DIGEST-MD5 (RFC 2831; behaviour/yarn 4.4). https://protobuf.dev/programming-guides/encoding/
+Fields that we do not use are skipped, so a poll of thousands of nodes stays cheap.
+https://protobuf.dev/programming-guides/encoding/
 """
 
-import base64
 import enum
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -176,7 +174,7 @@ def connection_context(
         text_field(field, name) for field, name in ((1, user), (2, real_user)) if name is not None
     )
     context = bytes_field(2, user_info) + text_field(3, protocol)
-    return _frame(_request_header(CONTEXT_CALL_ID, client_id, -1), context)
+    return frame(request_header(CONTEXT_CALL_ID, client_id, -1), context)
 
 
 def update_node_resource(client_id: bytes, call_id: int, updates: Iterable[NodeUpdate]) -> bytes:
@@ -199,10 +197,11 @@ def get_service_status(client_id: bytes, call_id: int) -> bytes:
 def _call(client_id: bytes, call_id: int, method: Method, argument: bytes) -> bytes:
     name, protocol = method.value
     header = text_field(1, name) + text_field(2, protocol) + number_field(3, _PROTOCOL_VERSION)
-    return _frame(_request_header(call_id, client_id, 0), header, argument)
+    return frame(request_header(call_id, client_id, 0), header, argument)
 
 
-def _request_header(call_id: int, client_id: bytes, retries: int) -> bytes:
+def request_header(call_id: int, client_id: bytes, retries: int) -> bytes:
+    """Return what each request begins with; `retries` -1: not a call."""
     return b"".join(
         (
             number_field(1, _PROTOCOL_BUFFER),
@@ -214,7 +213,8 @@ def _request_header(call_id: int, client_id: bytes, retries: int) -> bytes:
     )
 
 
-def _frame(*messages: bytes) -> bytes:
+def frame(*messages: bytes) -> bytes:
+    """Return messages, each with its length, behind the length of all."""
     body = b"".join(delimited(message) for message in messages)
     return len(body).to_bytes(4, "big") + body
 
@@ -282,62 +282,104 @@ class NodeReport(msgspec.Struct, frozen=True):
     used: Amount = Amount()
     total: Amount = Amount()
 
+    def known(self) -> NodeManagerReport | None:
+        """Return what it says of a NodeManager; None without host or port."""
+        if not self.host or not self.port:
+            return None
+        node = NodeId(self.host, self.port)
+        return NodeManagerReport(node, self.state or "", self.used.known(), self.total.known())
 
-def parse(frame: bytes, client_id: bytes) -> Response:
+
+def parse(whole: bytes, client_id: bytes) -> Response:
     """Return the answer in a frame, its four bytes of length included. Raises: WireError."""
-    length = int.from_bytes(frame[:_LENGTH_BYTES], "big")
-    body = frame[_LENGTH_BYTES:]
-    if len(frame) < _LENGTH_BYTES or length != len(body):
+    length = int.from_bytes(whole[:_LENGTH_BYTES], "big")
+    body = whole[_LENGTH_BYTES:]
+    if len(whole) < _LENGTH_BYTES or length != len(body):
         raise WireError(f"a frame of {length} bytes is announced, {len(body)} are there")
     header, at = read_delimited(body, 0)
     found = dict(fields(header))
-    if _bytes(found, 7) not in (None, b"", client_id):
-        return Response(RpcStatus.BAD_CLIENT_ID, _number(found, 1) or 0)
-    code = _number(found, 2) or 0
+    if octets(found, 7) not in (None, b"", client_id):
+        return Response(RpcStatus.BAD_CLIENT_ID, number(found, 1) or 0)
+    code = number(found, 2) or 0
     if not 0 <= code < len(_STATUSES):
         raise WireError(f"status {code} is not known")
     if _STATUSES[code] is RpcStatus.SUCCESS:
         result = read_delimited(body, at)[0] if at < len(body) else b""
-        return Response(RpcStatus.SUCCESS, _number(found, 1) or 0, result)
+        return Response(RpcStatus.SUCCESS, number(found, 1) or 0, result)
     return Response(
         _STATUSES[code],
-        _number(found, 1) or 0,
-        exception=_text(found, 4) or "",
-        message=_text(found, 5) or "",
-        detail=_number(found, 6),
+        number(found, 1) or 0,
+        exception=text(found, 4) or "",
+        message=text(found, 5) or "",
+        detail=number(found, 6),
     )
 
 
 def service_state(result: bytes) -> str | None:
     """Return the state of a GetServiceStatusResponseProto; None when it says none that we know. Raises: WireError."""
-    return _name(HA_STATES, _number(dict(fields(result)), 1))
+    return _name(HA_STATES, number(dict(fields(result)), 1))
 
 
 def cluster_nodes(result: bytes) -> list[NodeReport]:
     """Return the nodes of a GetClusterNodesResponseProto. Raises: WireError."""
-    return [_node_report(value) for field, value in fields(result) if field == 1 and isinstance(value, bytes)]
+    return ReportReader().read(result)
 
 
-def reports(nodes: list[NodeReport]) -> dict[NodeId, NodeManagerReport]:
-    """Return the nodes of a poll by their id; those without host or port are left out."""
-    found = {}
-    for each in nodes:
-        if each.host and each.port:
-            node = NodeId(each.host, each.port)
-            found[node] = NodeManagerReport(node, each.state or "", each.used.known(), each.total.known())
-    return found
+class ReportReader:
+    """Reads polls. A report that begins as the one that stood in its place before, up to and with the node's state, is
+    the same object again: what follows (when it was last heard of, what its machine uses) is for others."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[bytes, NodeReport]] = []
+
+    def read(self, result: bytes) -> list[NodeReport]:
+        """Return the nodes of a GetClusterNodesResponseProto. Raises: WireError."""
+        before = self._before
+        now: list[tuple[bytes, NodeReport]] = []
+        for field, value in fields(result):
+            if field != 1 or not isinstance(value, bytes):
+                continue
+            known = before[len(now)] if len(now) < len(before) else None
+            if known is not None and value.startswith(known[0]):
+                now.append(known)
+            else:
+                now.append((value[: _end_of_state(value)], _node_report(value)))
+        self._before = now
+        return [report for _, report in now]
+
+
+def _end_of_state(message: bytes) -> int:
+    """Return where the first field after `node_state` (7) begins; the end, where fields are not in order."""
+    at = last = 0
+    while at < len(message):
+        tag, after = read_varint(message, at)
+        if tag >> 3 > _STATE_FIELD:
+            return at
+        if tag >> 3 < last:
+            break
+        last = tag >> 3
+        if tag & 7 == DELIMITED:
+            _, at = read_delimited(message, after)
+        elif tag & 7 == VARINT:
+            _, at = read_varint(message, after)
+        else:
+            break
+    return len(message)
+
+
+_STATE_FIELD = 7
 
 
 def _node_report(message: bytes) -> NodeReport:
     found = dict(fields(message))
-    node = dict(fields(_bytes(found, 1) or b""))
-    state = _number(found, 7)
+    node = dict(fields(octets(found, 1) or b""))
+    state = number(found, 7)
     return NodeReport(
-        _text(node, 1),
-        _number(node, 2),
+        text(node, 1),
+        number(node, 2),
         _name(NODE_STATES, None if state is None else state - 1),
-        _amount(_bytes(found, 4)),
-        _amount(_bytes(found, 5)),
+        _amount(octets(found, 4)),
+        _amount(octets(found, 5)),
     )
 
 
@@ -345,67 +387,33 @@ def _amount(message: bytes | None) -> Amount:
     if message is None:
         return Amount()
     found = dict(fields(message))
-    return Amount(_number(found, 2), _number(found, 1))
+    return Amount(number(found, 2), number(found, 1))
 
 
 def _name(names: tuple[str, ...], index: int | None) -> str | None:
     return names[index] if index is not None and 0 <= index < len(names) else None
 
 
-def _number(found: dict[int, int | bytes], field: int) -> int | None:
+def number(found: dict[int, int | bytes], field: int) -> int | None:
+    """Return a number of a message, None when it is not written. Raises: WireError."""
     value = found.get(field)
     if isinstance(value, bytes):
         raise WireError(f"field {field} is not a number")
     return None if value is None else signed(value)
 
 
-def _bytes(found: dict[int, int | bytes], field: int) -> bytes | None:
+def octets(found: dict[int, int | bytes], field: int) -> bytes | None:
+    """Return bytes or a message inside a message, None when not written. Raises: WireError."""
     value = found.get(field)
     if isinstance(value, int):
         raise WireError(f"field {field} is a number")
     return value
 
 
-def _text(found: dict[int, int | bytes], field: int) -> str | None:
-    value = _bytes(found, field)
+def text(found: dict[int, int | bytes], field: int) -> str | None:
+    """Return a text of a message, None when it is not written. Raises: WireError."""
+    value = octets(found, field)
     try:
         return None if value is None else value.decode()
     except UnicodeDecodeError as error:
         raise WireError(f"field {field} is not text") from error
-
-
-_COUNT = "00000001"
-_QUALITY = "auth"
-
-
-class Challenge(msgspec.Struct, frozen=True):
-    """The server's challenge, and the service that it is."""
-
-    realm: str
-    nonce: str
-    protocol: str
-    server_id: str
-
-
-class DigestResponse(msgspec.Struct, frozen=True):
-    """The client's answer."""
-
-    username: str
-    response: str
-
-
-def answer(identifier: bytes, password: bytes, challenge: Challenge, client_nonce: str) -> DigestResponse:
-    """Return the proof that the client has the token; Hadoop uses its two halves in base64 as name and password."""
-    username = base64.b64encode(identifier).decode()
-    secret = base64.b64encode(password).decode()
-    uri = f"{challenge.protocol}/{challenge.server_id}"
-    login = _md5(f"{username}:{challenge.realm}:{secret}".encode()).digest()
-    session = _md5(login + f":{challenge.nonce}:{client_nonce}".encode()).hexdigest()
-    request = _md5(f"AUTHENTICATE:{uri}".encode()).hexdigest()
-    proof = f"{session}:{challenge.nonce}:{_COUNT}:{client_nonce}:{_QUALITY}:{request}"
-    return DigestResponse(username, _md5(proof.encode()).hexdigest())
-
-
-def _md5(data: bytes) -> "hashlib._Hash":
-    # The mechanism's own hash, not our choice; also on machines that forbid MD5 for security.
-    return hashlib.md5(data, usedforsecurity=False)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from koordinator.api import copilot, labels, quantity, resources
 from koordinator.api.annotations import node as node_annotations
@@ -12,7 +11,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.manager.noderesource import target
-from koordinator.yarn import amounts, eviction, hadoop_config, node_sync, rpc
+from koordinator.yarn import amounts, eviction, hadoop_config, node_sync, rpc, sasl
 from koordinator.yarn.amounts import BatchAmount, Rounding, YarnResource
 from koordinator.yarn.hadoop_config import Dialect, HadoopConfigError, YarnCluster
 from koordinator.yarn.node_sync import NodeId, NodeManagerReport, Policy, SyncPlan
@@ -83,7 +82,8 @@ def node_resource(case: Case) -> Any:
 def _plan(case: Case) -> SyncPlan:
     options = case.get("options") or {}
     policy = Policy(
-        Rounding(options.get("rounding", "exact")), options.get("subtractKubeBatchRequests", True)
+        rounding=Rounding(options.get("rounding", "exact")),
+        is_kube_subtracted=options.get("subtractKubeBatchRequests", True),
     )
     node = None if case["node"] is None else from_builtins(case["node"], Node)
     pods = [from_builtins(pod, Pod) for pod in case["pods"]]
@@ -91,9 +91,20 @@ def _plan(case: Case) -> SyncPlan:
         cluster: {report.node: report for report in map(_report, reports)}
         for cluster, reports in case["reports"].items()
     }
-    made = node_sync.plan(node, pods, polled, policy)
+    here = [pod for pod in pods if node is not None and pod.spec.node_name == node.metadata.name]
+    known = node_sync.facts(node, node_sync.node_manager(here), _sum_of(here))
+    report = None if known.node is None else polled.get(known.cluster, {}).get(known.node)
+    nothing = node_sync.HeldFigure(YarnResource(), 0.0)
+    made = node_sync.plan(known, node_sync.believe(report, nothing, True, 0.0), policy)
     fails = case.get("rmUpdateFails") or options.get("rmUpdateFails")
-    return node_sync.after_failure(made, "refused") if fails and made.total is not None else made
+    if fails and made.total is not None:
+        return node_sync.when_refused(made, "refused", BatchAmount())
+    return made
+
+
+def _sum_of(pods: list[Pod]) -> BatchAmount:
+    requested = [node_sync.batch_requested(pod) for pod in pods]
+    return BatchAmount(sum(r.cpu_milli for r in requested), sum(r.memory_bytes for r in requested))
 
 
 def _report(body: Case) -> NodeManagerReport:
@@ -145,7 +156,7 @@ def _prepare(case: Case) -> Any:
 
 def _views(case: Case) -> Any:
     origin, requested, used = (
-        np.array([case[part].get(name, 0) for name in BATCH], np.int64)
+        BatchAmount(*(case[part].get(name, 0) for name in BATCH))
         for part in ("origin", "kubeRequested", "yarnUsed")
     )
     found = {
@@ -153,7 +164,9 @@ def _views(case: Case) -> Any:
         "yarnTotal": amounts.view_total(origin, requested),
         "overbooked": amounts.overbooked(origin, requested, used),
     }
-    return {part: dict(zip(BATCH, column.tolist(), strict=True)) for part, column in found.items()}
+    return {
+        part: dict(zip(BATCH, msgspec.structs.astuple(total), strict=True)) for part, total in found.items()
+    }
 
 
 def evict_order(case: Case) -> Any:
@@ -211,9 +224,9 @@ def rpc_case(case: Case) -> Any:
         case "response":
             return _response(case, client_id)
         case "digest":
-            challenge = rpc.Challenge(case["realm"], case["nonce"], case["protocol"], case["serverId"])
+            challenge = sasl.Challenge(case["realm"], case["nonce"], case["protocol"], case["serverId"])
             token = (bytes.fromhex(case["identifier"]), bytes.fromhex(case["password"]))
-            return msgspec.to_builtins(rpc.answer(*token, challenge, case["cnonce"]))
+            return msgspec.to_builtins(sasl.answer(*token, challenge, case["cnonce"]))
         case op:
             raise ValueError(op)
     return {"hex": frame.hex()}

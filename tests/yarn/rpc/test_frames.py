@@ -44,8 +44,10 @@ def test_a_node_report_comes_back(state: str, host: str, port: int, memory: int)
 
     answer = rpc.parse(frame(header(0), rpc.bytes_field(1, report)), CLIENT)
 
-    found = rpc.reports(rpc.cluster_nodes(answer.result))[NodeId(host, port)]
-    assert (found.state, found.used) == (state, YarnResource(3, memory))
+    [read] = rpc.cluster_nodes(answer.result)
+    found = read.known()
+    assert found is not None
+    assert (found.node, found.state, found.used) == (NodeId(host, port), state, YarnResource(3, memory))
 
 
 @given(data=st.binary(max_size=40))
@@ -67,7 +69,8 @@ def test_an_answer_to_somebody_else_is_not_taken() -> None:
 
 
 def test_a_node_without_address_is_left_out_of_a_poll() -> None:
-    assert rpc.reports([rpc.NodeReport(host="a"), rpc.NodeReport(port=1)]) == {}
+    assert rpc.NodeReport(host="a").known() is None
+    assert rpc.NodeReport(port=1).known() is None
 
 
 def test_many_nodes_go_in_one_call() -> None:

@@ -1,0 +1,135 @@
+"""Run `koord-yarn-operator` once its command line is read: the operator as a process."""
+
+import contextlib
+import getpass
+import logging
+import os
+import random
+import socket
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from koordinator import profiling
+from koordinator.api import duration
+from koordinator.cli import component, logs, running
+from koordinator.cli.yarn_operator_flags import Flags
+from koordinator.cluster import connect, garbage
+from koordinator.cluster.backoff import Rate
+from koordinator.cluster.config import ClientConfig
+from koordinator.cluster.kube import KubeCluster
+from koordinator.cluster.leader import ElectionConfig, LeaderElector
+from koordinator.yarn import hadoop_config, http
+from koordinator.yarn.amounts import Rounding
+from koordinator.yarn.cluster_loop import SyncRules
+from koordinator.yarn.connection import Login
+from koordinator.yarn.hadoop_config import YarnCluster
+from koordinator.yarn.handover import Thresholds
+from koordinator.yarn.node_sync import Policy
+from koordinator.yarn.operator import OperatorConfig, YarnOperator
+from koordinator.yarn.resource_managers import MODES, Observe, ResourceManagers
+from koordinator.yarn.rest import RestClient
+
+log = logging.getLogger(__name__)
+
+USER_AGENT = "koordinator-yarn-operator"
+LEASE = "koordinator-yarn-operator"
+CONTROLLER = "yarnresource"
+
+
+def start(flags: Flags, inert: Sequence[str]) -> None:
+    """Operate until a signal asks to stop; `inert` names flags that were given and have no effect.
+    Raises: KoordinatorError, OSError, ExceptionGroup."""
+    logs.set_up(
+        logs.level_of(flags.v), as_json=flags.logging_format == "json", modules=logs.modules_of(flags.vmodule)
+    )
+    for name in inert:
+        log.info("flag has no effect", extra={"flag": f"--{name}"})
+    client = connect.load(server=flags.master, kubeconfig_file=flags.kubeconfig)
+    with garbage.collected_rarely():
+        running.run(_main(flags, client))
+
+
+def config_of(flags: Flags) -> OperatorConfig:
+    """Return the operator's settings."""
+    return OperatorConfig(
+        folder=Path(os.environ.get("HADOOP_CONF_DIR", "")),
+        environment=dict(os.environ),
+        namespace=flags.namespace,
+        rules=SyncRules(
+            policy=Policy(
+                rounding=Rounding(flags.rounding),
+                is_kube_subtracted=flags.subtract_kube_batch_requests,
+                yarn_percent=flags.yarn_share,
+                lends_once=flags.lend_once,
+            ),
+            thresholds=Thresholds(flags.diff_threshold_vcores, flags.diff_threshold_mb),
+            hold_s=duration.parse(flags.nm_lost_hold),
+            over_commit_timeout_ms=flags.over_commit_timeout,
+            resync_s=duration.parse(flags.resync_interval),
+        ),
+    )
+
+
+async def _main(flags: Flags, client: ClientConfig) -> None:
+    # Jitter and names must differ between instances.
+    rng = random.Random()
+    rate = Rate(
+        per_s=flags.rest_config_qps if flags.rest_config_qps > 0 else 20,
+        burst=flags.rest_config_burst if flags.rest_config_burst > 0 else 30,
+    )
+    user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    async with (
+        KubeCluster(
+            client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT, rate=rate
+        ) as cluster,
+        # The lease has a client of its own: behind many writes that wait for their turn it would be lost.
+        KubeCluster(client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT) as lease_cluster,
+        aiohttp.ClientSession() as session,
+    ):
+
+        def connected(wanted: YarnCluster, observe: Observe) -> ResourceManagers:
+            rest = RestClient(session, user, wanted.web_scheme)
+            return ResourceManagers(wanted, Login(user), rest, MODES[flags.update_mode], observe)
+
+        operator = YarnOperator(cluster, config_of(flags), connected, rng)
+        for each in (cluster, lease_cluster):
+            operator.metrics.client.count(each.transport, client.server)
+        component.add_to(operator.metrics.registry, cluster.clock.now())
+        election = None
+        if flags.enable_leader_election:
+            candidate = ElectionConfig(
+                name=LEASE,
+                namespace=flags.leader_election_namespace,
+                identity=f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}",
+            )
+            election = LeaderElector(lease_cluster, candidate, rng=random.Random(rng.getrandbits(64)))
+        async with _served(flags, operator, election):
+            if hadoop_config.is_controller_enabled(CONTROLLER, flags.controllers):
+                await operator.run(election)
+            else:
+                log.warning("no controller is enabled", extra={"controllers": ",".join(flags.controllers)})
+
+
+@contextlib.asynccontextmanager
+async def _served(
+    flags: Flags, operator: YarnOperator, election: LeaderElector | None
+) -> AsyncIterator[None]:
+    """Serve metrics, health and profiles, where they are asked for. Raises: OSError, FlagError."""
+
+    def lease() -> str:
+        return "" if election is None else election.trouble
+
+    profiles = web.Application()
+    profiling.add_routes(profiles)
+    async with contextlib.AsyncExitStack() as stack:
+        for address, app in (
+            (flags.address("metrics-addr"), http.metrics_application(operator)),
+            (flags.address("health-probe-addr"), http.health_application(operator, lease)),
+            (flags.address("pprof-addr") if flags.enable_pprof else None, profiles),
+        ):
+            if address is not None:
+                await stack.enter_async_context(component.served(app, address[0] or None, address[1]))
+        yield

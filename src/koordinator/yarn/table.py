@@ -1,0 +1,243 @@
+"""Keep what the operator knows of each node as objects of Kubernetes change: its NodeManager, what pods hold, its pool.
+
+One row per node with a NodeManager, batch pods or an entry of ours; asking about a node costs nothing of the cluster.
+Source: behaviour/yarn 3.4.
+"""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from koordinator.api import labels, quantity, resources
+from koordinator.api.core import Container, Node, Pod, PodSpec, ResourceRequirements
+from koordinator.api.quantity import ResourceList
+from koordinator.yarn import amounts, node_sync
+from koordinator.yarn.amounts import BatchAmount, YarnResource
+from koordinator.yarn.node_sync import HeldFigure, NodeFacts, NodeId
+
+NOTHING = BatchAmount()
+
+NodeManagerKey = tuple[str, NodeId]
+"""YARN cluster and node."""
+
+
+class NodeRow(msgspec.Struct):
+    """One node. `recorded` is our entry on it, which stands since `recorded_s`; `belonged` is the NodeManager that it
+    had last, `held` that one's last figure; `sent` the total that was told at `sent_s` and is not reported yet. Seconds
+    are those of the event loop."""
+
+    name: str
+    node: Node | None = None
+    managers: dict[str, Pod] = {}
+    requested: dict[str, BatchAmount] = {}
+    taken: BatchAmount = NOTHING
+    known: NodeFacts = NodeFacts()
+    kube_total: BatchAmount = NOTHING
+    recorded: BatchAmount | None = None
+    recorded_s: float = 0.0
+    belonged: NodeManagerKey | None = None
+    held: HeldFigure | None = None
+    used: YarnResource | None = None
+    total: YarnResource | None = None
+    sent: YarnResource | None = None
+    sent_s: float = 0.0
+    record: BatchAmount | None = None
+    """The entry that the node should have; None: it stays."""
+    problem: str = ""
+
+    @property
+    def manager(self) -> NodeManagerKey | None:
+        """Return the NodeManager of the node, None without one that can be talked about."""
+        return None if self.known.node is None else (self.known.cluster, self.known.node)
+
+
+class NodeTable:
+    """All rows; `changed` names those to look at again, by YARN cluster ("" for nodes without a NodeManager)."""
+
+    def __init__(self, on_change: Callable[[str], object] = lambda cluster: None) -> None:
+        """`on_change` hears of YARN clusters with a node to look at."""
+        self._on_change = on_change
+        self.rows: dict[str, NodeRow] = {}
+        self.changed: dict[str, dict[str, None]] = {}
+        self.nodes_of: dict[NodeManagerKey, dict[str, None]] = {}
+        """Nodes by the NodeManager that their pod announces: one, unless two pods announce the same."""
+
+    def begin(self, now_s: float) -> None:
+        """Go by what nodes say now: whoever led before has recorded it. All nodes are to be looked at."""
+        for row in self.rows.values():
+            row.belonged = row.sent = row.record = None
+            row.held = None if row.recorded is None else HeldFigure(amounts.from_batch(row.recorded), now_s)
+            row.recorded_s = now_s
+            self.mark(row.name)
+
+    # What Kubernetes says
+
+    def node_changed(self, node: Node, now_s: float) -> None:
+        """Take a node that is there."""
+        row = self._row(node.metadata.name)
+        before = row.node
+        row.node = node
+        if before is not None and _told(before) == _told(node):
+            return
+        row.kube_total = kube_total(node)
+        recorded = amounts.recorded(node.metadata.annotations.get(labels.NODE_THIRD_PARTY_ALLOCATIONS))
+        if recorded != row.recorded:
+            row.recorded, row.recorded_s = recorded, now_s
+        if before is None and recorded is not None and row.held is None:
+            # An earlier process has recorded it: believed until the ResourceManager says better.
+            row.held = HeldFigure(amounts.from_batch(recorded), now_s)
+        self._settle(row)
+
+    def node_gone(self, node: Node) -> None:
+        """Forget a node; its pods may come to an end later."""
+        row = self.rows.get(node.metadata.name)
+        if row is not None:
+            row.node = row.record = row.recorded = None
+            self._settle(row)
+            self._drop_empty(row)
+
+    def pod_changed(self, pod: Pod) -> None:
+        """Take a pod that is there."""
+        name = pod.spec.node_name
+        if not name:
+            return
+        requested = node_sync.batch_requested(pod)
+        is_manager = node_sync.is_node_manager(pod)
+        if requested == NOTHING and not is_manager and name not in self.rows:
+            return
+        row = self._row(name)
+        key = pod.metadata.uid or pod.key
+        before = (row.requested.get(key, NOTHING), row.managers.get(key))
+        self._count(row, key, requested)
+        if is_manager and not node_sync.is_finished(pod):
+            row.managers[key] = pod
+        else:
+            row.managers.pop(key, None)
+        if before != (requested, row.managers.get(key)):
+            self._settle(row)
+
+    def pod_gone(self, pod: Pod) -> None:
+        """Forget a pod."""
+        row = self.rows.get(pod.spec.node_name)
+        if row is None:
+            return
+        key = pod.metadata.uid or pod.key
+        if key in row.requested or key in row.managers:
+            self._count(row, key, NOTHING)
+            row.managers.pop(key, None)
+            self._settle(row)
+            self._drop_empty(row)
+
+    def mark(self, name: str) -> None:
+        """Have a node looked at again."""
+        row = self.rows.get(name)
+        if row is not None:
+            self.changed.setdefault(row.known.cluster, {})[name] = None
+            self._on_change(row.known.cluster)
+
+    def take_changed(self, cluster: str) -> list[NodeRow]:
+        """Return the rows of a cluster that are to be looked at, which they are from now on."""
+        names = self.changed.pop(cluster, {})
+        return [row for name in names if (row := self.rows.get(name)) is not None]
+
+    def rival_of(self, row: NodeRow) -> str:
+        """Return the node whose pod announces the same NodeManager with better reason; empty when there is none."""
+        key = row.manager
+        names = self.nodes_of.get(key, {}) if key is not None else {}
+        if len(names) < 2:
+            return ""
+        pods = {name: node_sync.node_manager(self.rows[name].managers.values()) for name in names}
+        best = node_sync.node_manager(pod for pod in pods.values() if pod is not None)
+        return next((name for name, pod in pods.items() if pod is best and name != row.name), "")
+
+    def rows_with_a_manager(self) -> Iterator[NodeRow]:
+        """Rows of nodes whose NodeManager is known."""
+        return (row for row in self.rows.values() if row.known.node is not None)
+
+    def _row(self, name: str) -> NodeRow:
+        return self.rows.setdefault(name, NodeRow(name))
+
+    def _count(self, row: NodeRow, key: str, requested: BatchAmount) -> None:
+        before = row.requested.pop(key, NOTHING)
+        if requested != NOTHING:
+            row.requested[key] = requested
+        row.taken = BatchAmount(
+            row.taken.cpu_milli + requested.cpu_milli - before.cpu_milli,
+            row.taken.memory_bytes + requested.memory_bytes - before.memory_bytes,
+        )
+
+    def _settle(self, row: NodeRow) -> None:
+        """Work out what is known of a node anew, and have it looked at."""
+        before = row.manager
+        row.known = node_sync.facts(row.node, node_sync.node_manager(row.managers.values()), row.taken)
+        after = row.manager
+        if before != after:
+            if before is not None:
+                names = self.nodes_of.get(before, {})
+                names.pop(row.name, None)
+                if not names:
+                    self.nodes_of.pop(before, None)
+                for name in names:
+                    self.mark(name)
+            if after is not None:
+                for name in self.nodes_of.setdefault(after, {}):
+                    self.mark(name)
+                self.nodes_of[after][row.name] = None
+        self.mark(row.name)
+
+    def _drop_empty(self, row: NodeRow) -> None:
+        if row.node is None and not row.managers and not row.requested:
+            self.rows.pop(row.name, None)
+
+
+def kube_total(node: Node) -> BatchAmount:
+    """Return what a node offers batch pods; nothing where it cannot be read."""
+    listed = node.status.allocatable
+    try:
+        found = (max(quantity.value(listed.get(name, 0)), 0) for name in resources.BATCH_RESOURCES)
+        return BatchAmount(*found)
+    except quantity.QuantityError:
+        return NOTHING
+
+
+_OF_NODES = (labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE, labels.NODE_THIRD_PARTY_ALLOCATIONS)
+
+
+def _told(node: Node) -> tuple[object, ...]:
+    """Return all of a node that matters here."""
+    annotations, allocatable = node.metadata.annotations, node.status.allocatable
+    return (
+        node.metadata.uid,
+        *(annotations.get(key) for key in _OF_NODES),
+        *(allocatable.get(name) for name in resources.BATCH_RESOURCES),
+    )
+
+
+def slim_node(node: Node) -> Node:
+    """Return a node with what is read of it here."""
+    kept = {key: node.metadata.annotations[key] for key in _OF_NODES if key in node.metadata.annotations}
+    listed = node.status.allocatable
+    batch: ResourceList = {name: listed[name] for name in resources.BATCH_RESOURCES if name in listed}
+    return msgspec.structs.replace(
+        node,
+        metadata=msgspec.structs.replace(node.metadata, annotations=kept, labels={}),
+        spec=type(node.spec)(),
+        status=type(node.status)(allocatable=batch),
+    )
+
+
+def slim_pod(pod: Pod) -> Pod:
+    """Return a pod with what is read of it here: its place, its batch requests as one container, and, of a NodeManager,
+    what tells it apart."""
+    requested = node_sync.batch_requested(pod)
+    asked: ResourceList = {}
+    if requested != NOTHING:
+        texts = (str(requested.cpu_milli), str(requested.memory_bytes))
+        asked = dict(zip(resources.BATCH_RESOURCES, texts, strict=True))
+    containers = [Container(name="all", resources=ResourceRequirements(requests=asked))] if asked else []
+    meta = pod.metadata
+    if not node_sync.is_node_manager(pod):
+        meta = msgspec.structs.replace(meta, annotations={}, labels={})
+    status = type(pod.status)(phase=pod.status.phase, conditions=pod.status.conditions)
+    spec = PodSpec(node_name=pod.spec.node_name, containers=containers)
+    return msgspec.structs.replace(pod, metadata=meta, spec=spec, status=status)
