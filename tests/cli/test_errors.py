@@ -94,7 +94,7 @@ def test_an_unknown_feature_gate(flag: str, hint: str) -> None:
 def test_listening_for_others_names_the_flags_that_make_it_safe(tmp_path: Path) -> None:
     last = _last_line("up", "--host", "0.0.0.0", "--kubeconfig", str(tmp_path / "kubeconfig"))
 
-    assert "add --token and --tls" in last
+    assert "add --token, or" in last
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def _code(method: str, url: str) -> int:
 
 @only_local("its --tls and --token")
 def test_a_token_and_tls_protect_the_cluster(tmp_path: Path) -> None:
-    running = started(tmp_path, "--nodes", "0", "--tls", "--token")
+    running = started(tmp_path, "--nodes", "0", "--token")
     try:
         assert "Active" in running.kubectl("get", "namespaces")
         stranger = running.run("--token=wrong", "get", "namespaces")

@@ -78,7 +78,9 @@ CPU_CORES_MAX = 1_024
     "--tls", is_flag=True, help="Serve HTTPS with a certificate of our own; the kubeconfig holds the CA."
 )
 @click.option(
-    "--token", is_flag=True, help="Ask for a bearer token; a new one is written into the kubeconfig."
+    "--token",
+    is_flag=True,
+    help="Ask for a bearer token; a new one is written into the kubeconfig. Implies --tls.",
 )
 @click.option(
     "--token-file",
@@ -234,7 +236,7 @@ def _cluster_options(asked: UpOptions, clock: SystemClock) -> "ClusterOptions":
             tuple(each.secret for each in tokens),
             clock,
         )
-    is_secure = asked.tls or asked.process_node  # kubectl sends tokens over TLS only
+    is_secure = asked.tls or bool(tokens)  # kubectl sends tokens over TLS only
     written = asked.scheduler_config
     return ClusterOptions(
         nodes=_node_shapes(asked),

@@ -236,7 +236,7 @@ class UnsafeBind(KoordinatorError, ValueError):
     def __init__(self, host: str) -> None:
         super().__init__(
             f"refusing to listen on {host}, where other machines could reach it without a credential: "
-            "add --token and --tls, or leave --host away"
+            "add --token, or leave --host away"
         )
 
 
