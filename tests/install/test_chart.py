@@ -26,6 +26,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
     },
     "everything on": {
         "deviceDaemon": {"enabled": True},
+        "yarnCopilot": {"enabled": True},
         "metrics": {
             "serviceMonitor": {"enabled": True, "interval": "10s", "labels": {"release": "prometheus"}},
             "dashboards": {"enabled": True, "labels": {"folder": "koordinator"}},
@@ -84,6 +85,12 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         "scheduler": {"tolerations": [{"key": "x", "value": "y", "effect": "NoSchedule"}]},
         "koordlet": {"nodeSelector": {"kubernetes.io/os": "linux"}, "resources": {"limits": {"cpu": "500m"}}},
         "deviceDaemon": {"enabled": True, "nodeSelector": {"npu": "true"}, "extraArgs": ["-oneshot=true"]},
+        "yarnCopilot": {
+            "enabled": True,
+            "port": 19318,
+            "nodeSelector": {"yarn": "true"},
+            "extraArgs": ["--sync-memory-cgroup"],
+        },
     },
     "webhooks": {
         "webhookConfiguration": {

@@ -9,7 +9,7 @@ import msgspec
 from koordinator.api import crd, defaults
 from koordinator.install import configs, rbac, workloads
 from koordinator.install.dashboards import DASHBOARDS
-from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER
+from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, YARN_COPILOT
 from koordinator.install.values import Values
 from koordinator.install.workloads import APP_LABEL
 
@@ -20,6 +20,7 @@ METRIC_PATHS = {
     SCHEDULER: ("/metrics", "/metrics/resources"),
     DESCHEDULER: ("/metrics",),
     KOORDLET: ("/metrics",),
+    YARN_COPILOT: ("/metrics",),
 }
 """Where a component shows everything that it counts; the scheduler tells what pods request apart."""
 
@@ -31,6 +32,7 @@ def monitoring(values: Values) -> Iterator[Json]:
         SCHEDULER: values.scheduler.enabled,
         DESCHEDULER: values.descheduler.enabled,
         KOORDLET: values.koordlet.enabled,
+        YARN_COPILOT: values.yarn_copilot.enabled,
     }
     if values.metrics.service_monitor.enabled:
         yield from (_service_monitor(values, name) for name, is_on in enabled.items() if is_on)
@@ -102,6 +104,7 @@ def parts(values: Values) -> list[ObjectGroup]:
         ("descheduler", _descheduler(values)),
         ("koordlet", _koordlet(values)),
         ("device-daemon", workloads.device_daemon(values) if values.device_daemon.enabled else iter(())),
+        ("yarn-copilot", _yarn_copilot(values)),
         ("monitoring", monitoring(values)),
     ):
         found.append(ObjectGroup(name, [_labelled(body) for body in bodies]))
@@ -130,7 +133,7 @@ def _base(values: Values) -> Iterator[Json]:
     if values.installation.create_namespace:
         body = defaults.namespace()
         body["metadata"]["name"] = values.installation.namespace
-        if values.koordlet.enabled or values.device_daemon.enabled:
+        if values.koordlet.enabled or values.device_daemon.enabled or values.yarn_copilot.enabled:
             # The agents of nodes are privileged.
             body["metadata"]["labels"][POD_SECURITY] = "privileged"
         yield body
@@ -165,6 +168,12 @@ def _koordlet(values: Values) -> Iterator[Json]:
     if values.koordlet.enabled:
         yield from rbac.objects(rbac.KOORDLET, values.installation.namespace)
         yield from workloads.koordlet(values)
+
+
+def _yarn_copilot(values: Values) -> Iterator[Json]:
+    if values.yarn_copilot.enabled:
+        yield from rbac.objects(rbac.YARN_COPILOT, values.installation.namespace)
+        yield from workloads.yarn_copilot(values)
 
 
 def _labelled(body: Json) -> Json:

@@ -14,6 +14,7 @@ Json = dict[str, Any]
 
 API = "rbac.authorization.k8s.io"
 MANAGER, SCHEDULER, KOORDLET = "koord-manager", "koord-scheduler", "koordlet"
+YARN_COPILOT = "koord-yarn-copilot"
 DESCHEDULER = "koord-descheduler"
 
 
@@ -306,6 +307,7 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
             "which volume a claim is bound to, with the gate BlkIOReconcile",
         ),
     ),
+    YARN_COPILOT: (_rule("", "nodes/proxy", "get", "the kubelet's pods: where the NodeManager is"),),
 }
 
 

@@ -236,6 +236,18 @@ class DeviceDaemonValues(Placement, frozen=True):
     )
 
 
+class YarnCopilotValues(Placement, frozen=True):
+    """koord-yarn-copilot: shows YARN's containers on a node to the agent, and ends those that must go."""
+
+    enabled: bool = False
+    log: Log = Log()
+    image: Image = Image(repository="koordlet")
+    port: Annotated[Port, Meta(description="Metrics and health, on the node's own network.")] = 9318
+    resources: ResourcesValues = ResourcesValues(
+        requests={"cpu": "10m", "memory": "48Mi"}, limits={"memory": "128Mi"}
+    )
+
+
 class FailurePolicies(Section, frozen=True):
     """The API server's behaviour when no manager answers."""
 
@@ -321,6 +333,7 @@ class Values(Section, frozen=True):
     descheduler: DeschedulerValues = DeschedulerValues()
     koordlet: Koordlet = Koordlet()
     device_daemon: DeviceDaemonValues = DeviceDaemonValues()
+    yarn_copilot: YarnCopilotValues = YarnCopilotValues()
     webhook_configuration: WebhookConfiguration = WebhookConfiguration()
     slo_controller_config: SloControllerConfig = SloControllerConfig()
     priority_classes: PriorityClasses = PriorityClasses()
@@ -429,6 +442,7 @@ EVERYTHING = read(
             {
                 "descheduler": {"enabled": True},
                 "deviceDaemon": {"enabled": True},
+                "yarnCopilot": {"enabled": True},
                 "metrics": {"serviceMonitor": {"enabled": True}, "dashboards": {"enabled": True}},
             },
         )

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER
+from koordinator.api import copilot
+from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, YARN_COPILOT
 from koordinator.install.values import Placement, ResourcesValues, Values
 
 Json = dict[str, Any]
@@ -263,6 +264,41 @@ def device_daemon(values: Values) -> Iterator[Json]:
     yield _daemon_set(values, DEVICE_DAEMON, own, "20%", pod)
 
 
+def yarn_copilot(values: Values) -> Iterator[Json]:
+    """Service and DaemonSet of YARN's agent."""
+    own, namespace = values.yarn_copilot, values.installation.namespace
+    yield _metrics_service(YARN_COPILOT, namespace, own.port, headless=True)
+    mounts, volumes = _host_paths(_YARN_COPILOT_PATHS)
+    container = {
+        "name": YARN_COPILOT,
+        **_image(values, own),
+        "command": ["koord-yarn-copilot"],
+        "args": [
+            "--cgroup-root-dir=/host-cgroup/",
+            f"--metrics-addr=:{own.port}",
+            f"--v={own.log.level}",
+            *own.extra_args,
+        ],
+        "ports": [{"name": "metrics", "containerPort": own.port, "protocol": "TCP"}],
+        "livenessProbe": _probe("/healthz", "metrics", initialDelaySeconds=15, periodSeconds=20),
+        "resources": _resources(own.resources),
+        # Signals to processes outside of the container: the default AppArmor profile forbids them.
+        "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
+        "volumeMounts": mounts,
+    }
+    pod: Json = {
+        "serviceAccountName": YARN_COPILOT,
+        "priorityClassName": "system-node-critical",
+        "terminationGracePeriodSeconds": 10,
+        "hostNetwork": True,
+        "hostPID": True,
+        "dnsPolicy": "ClusterFirstWithHostNet",
+        "containers": [container],
+        "volumes": volumes,
+    }
+    yield _daemon_set(values, YARN_COPILOT, own, "20%", pod)
+
+
 class _HostPath(msgspec.Struct, frozen=True):
     """A directory of the host in the container. docs/run-the-node-agent.md tells what each is for."""
 
@@ -291,6 +327,10 @@ _KOORDLET_PATHS = (
     _HostPath("audit-log", "/var/log/koordlet/", "/var/log/koordlet/", made=True),
 )
 _TERWAY = _HostPath("host-terway-qos", "/var/lib/terway/qos/", "/host-var-lib/terway/qos/", made=True)
+_YARN_COPILOT_PATHS = (
+    _HostPath("host-cgroup-root", "/sys/fs/cgroup/", "/host-cgroup/", _TO_CONTAINER),
+    _HostPath("yarn-copilot", copilot.SOCKETS, copilot.SOCKETS, made=True),
+)
 _DEVICE_DAEMON_PATHS = (
     _HostPath("host-root", "/", "/hostfs", _TO_CONTAINER),
     _HostPath("device-infos", DEVICE_INFOS, DEVICE_INFOS, made=True),
