@@ -66,7 +66,6 @@ def channel(path: str) -> Any:
     options = (
         *OPTIONS,
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
-        ("grpc.min_reconnect_backoff_ms", RECONNECT_MS_MIN),
         ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
         ("grpc.use_local_subchannel_pool", 1),
     )

@@ -1,0 +1,38 @@
+"""A runtime, or the hook server of an agent, as a process of its own: for benchmarks and damage from outside.
+
+python -m tests.runtime_proxy.endpoints runtime FOLDER | hooks FOLDER
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from koordinator.koordlet.config import HookServerConfig
+from koordinator.koordlet.hook_server import HookServer
+from tests.koordlet.hooks.hook_node import BE_ON, HookNode, classes
+from tests.runtime_proxy.fake_runtime import PARENT, FakeRuntime
+
+RUNTIME, HOOKS, REGISTRY, PROXY = "runtime.sock", "koordlet.sock", "hookserver.d", "proxy.sock"
+
+
+async def runtime(folder: Path) -> None:
+    """A runtime that keeps nothing."""
+    made = FakeRuntime(folder / RUNTIME)
+    made.on_call = lambda method: made.asked.clear()
+    await made.start()
+    await asyncio.Event().wait()
+
+
+async def hooks(folder: Path) -> None:
+    """The hooks of koordlet over a tree of files."""
+    node = HookNode(folder / "host")
+    node.hooks.start()
+    node.policy(classes(be=BE_ON))
+    node.group(PARENT.strip("/"))
+    socket = str(folder / HOOKS)
+    config = HookServerConfig(address=socket, host_endpoint=socket, directory=str(folder / REGISTRY))
+    await HookServer(config, node.hooks, node.view, plugin_policy="Ignore").run()
+
+
+if __name__ == "__main__":
+    asyncio.run({"runtime": runtime, "hooks": hooks}[sys.argv[1]](Path(sys.argv[2])))
