@@ -92,7 +92,8 @@ class HookClient:
     async def _close_unused(self) -> None:
         used = {server.socket for server in self._servers.values()}
         for socket in self._channels.keys() - used:
-            await self._channels.pop(socket).close()
+            # Without time of grace, calls under way are cancelled, and with them those of the kubelet.
+            await self._channels.pop(socket).close(CALL_S_MAX)
 
     async def call(self, stage: str, request: Message) -> HookOutcome:
         """Ask the server of a stage, which there must be."""

@@ -117,11 +117,11 @@ class RuntimeProxy:
             log.warning("call not understood", extra={"method": method, "problem": str(error)})
             call = None
         if call is None:
-            return await self._ask(method, raw, context)
+            return await self.asked(f"{_PREFIX}{method}", raw, context)
         path = dispatch.route(method, self.hooks.by_stage, call.labels, self._config.skip)
         call = await self._before(path, call, context)
         try:
-            response = await self._ask(method, call.request(), context)
+            response = await self.asked(f"{_PREFIX}{method}", call.request(), context)
         finally:
             if path.checkpoint is Checkpoint.DELETE:
                 call.delete(self._checkpoints)
@@ -185,8 +185,9 @@ class RuntimeProxy:
         self._checkpoints.sandboxes.put(create.pod_sandbox_id, found)
         return found
 
-    async def _ask(self, method: str, request: bytes, context: Any) -> bytes:
-        call = self._backend.channel.unary_unary(f"{_PREFIX}{method}")(
+    async def asked(self, method: str, request: bytes, context: Any) -> bytes:
+        """Return the runtime's answer to one request."""
+        call = self._backend.channel.unary_unary(method)(
             request, timeout=context.time_remaining(), metadata=_metadata(context)
         )
         try:
@@ -220,6 +221,13 @@ class _AnyMethod:
                 return await proxy.hooked(name, request, context)
 
             return self._grpc.unary_unary_rpc_method_handler(hooked)
+
+        if method in dispatch.UNARY:
+
+            async def asked(request: bytes, context: Any) -> bytes:
+                return await proxy.asked(method, request, context)
+
+            return self._grpc.unary_unary_rpc_method_handler(asked)
 
         async def passed(requests: Any, context: Any) -> AsyncIterator[bytes]:
             async for answer in proxy.passed(method, requests, context):
