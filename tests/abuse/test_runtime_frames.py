@@ -1,0 +1,141 @@
+"""Damaged HTTP/2 frames at the sockets of the runtime proxy and of the hook server: they live on and keep nothing.
+
+FRAMES= says how many each of them gets.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from benchmarks.runtime_proxy import processes
+
+from koordinator.host import protobuf_messages
+from koordinator.host.cri_messages import RunPodSandboxRequest
+from koordinator.host.hook_messages import HOOK_SERVICE, PodSandboxHookRequest
+from tests.runtime_proxy.endpoints import HOOKS, PROXY
+from tests.runtime_proxy.fake_runtime import Caller, sandbox_config
+
+FRAMES = int(os.environ.get("FRAMES", "100000"))
+PER_CONNECTION = 50
+GROWTH_MIB_MAX = 40
+"""Allocators keep some of what was used once."""
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_SETTINGS = b"\0\0\0\x04\0\0\0\0\0"
+_METHOD = b"/runtime.v1.RuntimeService/CreateContainer"
+_HOOK = f"/{HOOK_SERVICE}/PreCreateContainerHook".encode()
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A header without compression (RFC 7541, 6.2.2)."""
+    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def frames(rng: random.Random, method: bytes) -> Iterator[bytes]:
+    """Calls that are nearly right, each damaged somewhere, and frames of pure chance."""
+    headers = b"".join(
+        literal(*each)
+        for each in (
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", method),
+            (b":authority", b"localhost"),
+            (b"content-type", b"application/grpc"),
+            (b"te", b"trailers"),
+        )
+    )
+    for index in range(PER_CONNECTION // 2):
+        stream = 2 * index + 1
+        body = rng.randbytes(rng.choice((0, 1, 20, 500)))
+        message = bytes([rng.choice((0, 0, 0, 1, 7))]) + len(body).to_bytes(4, "big") + body
+        for whole in (frame(1, 4, stream, headers), frame(0, 1, stream, message)):
+            damaged = bytearray(whole)
+            if rng.random() < 0.3:
+                damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+            if rng.random() < 0.05:
+                damaged = damaged[: rng.randrange(len(damaged))]
+            if rng.random() < 0.05:
+                damaged += rng.randbytes(30)
+            yield bytes(damaged)
+
+
+def throw(path: Path, rng: random.Random, method: bytes) -> int:
+    """One connection full of damage; the number of frames."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(5)
+        peer.connect(str(path))
+        sent = 0
+        with contextlib.suppress(OSError):  # it has hung up, and rightly so
+            peer.sendall(_PREFACE + _SETTINGS)
+            for each in frames(rng, method):
+                sent += 1
+                peer.sendall(each)
+            peer.shutdown(socket.SHUT_WR)
+            while peer.recv(65_536):
+                pass
+        return PER_CONNECTION if sent else 0
+
+
+def held(pid: int) -> tuple[int, float]:
+    """Open files, and memory in MiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    rss_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+    return len(list(Path(f"/proc/{pid}/fd").iterdir())), rss_kib / 1024
+
+
+async def answers(folder: Path, which: str) -> None:
+    """Both do what they are there for."""
+    if which == PROXY:
+        caller = Caller(folder / PROXY)
+        await caller.call("RunPodSandbox", RunPodSandboxRequest(sandbox_config()))
+    else:
+        caller = Caller(folder / HOOKS)
+        request = protobuf_messages.encode(PodSandboxHookRequest(labels={"a": "b"}))
+        await caller.channel.unary_unary(f"/{HOOK_SERVICE}/PreRunPodSandboxHook")(request, timeout=10)
+    await caller.channel.close()
+
+
+@pytest.mark.parametrize(("which", "method"), [(PROXY, _METHOD), (HOOKS, _HOOK)], ids=["proxy", "koordlet"])
+def test_damaged_frames_neither_stop_a_server_nor_stay_with_it(
+    tmp_path: Path, which: str, method: bytes
+) -> None:
+    rng = random.Random(18)
+    with processes(tmp_path) as found:
+        pid = found["proxy" if which == PROXY else "hooks"].pid
+        for _ in range(40):
+            throw(tmp_path / which, rng, method)
+        files, memory_mib = held(pid)
+
+        thrown = 0
+        while thrown < FRAMES:
+            thrown += throw(tmp_path / which, rng, method) or PER_CONNECTION
+        asyncio.run(answers(tmp_path, which))
+
+        files_after, memory_after_mib = held(pid)
+    print(f"{which}: {thrown} frames; memory {memory_mib:.0f} MiB, then {memory_after_mib:.0f} MiB")
+    assert files_after <= files + 3
+    assert memory_after_mib <= memory_mib + GROWTH_MIB_MAX
+
+
+def test_a_message_above_the_limit_is_refused_and_the_next_is_not(tmp_path: Path) -> None:
+    import grpc
+
+    async def call() -> None:
+        caller = Caller(tmp_path / PROXY)
+        with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
+            await caller.channel.unary_unary("/runtime.v1.RuntimeService/ListContainers")(
+                bytes(17 * 1024 * 1024), timeout=20
+            )
+        await caller.channel.close()
+        await answers(tmp_path, PROXY)
+
+    with processes(tmp_path):
+        asyncio.run(call())
