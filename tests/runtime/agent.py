@@ -20,7 +20,7 @@ class RunningAgent:
     """koordlet with its API server and kubelet; it can be killed and started again."""
 
     def __init__(self, node: RuntimeNode, flags: Sequence[str] = ()) -> None:
-        self._node, self._flags = node, flags
+        self._node, self.flags = node, tuple(flags)
         self._process: subprocess.Popen[bytes] | None = None
         (node.folder / FILE).unlink(missing_ok=True)
         self._beside = subprocess.Popen(
@@ -45,7 +45,7 @@ class RunningAgent:
             *(f"-kubelet-read-only-port={self._kubelet_port}", "-kubelet-sync-interval=1s"),
             *(f"-prediction-checkpoint-filepath={folder}/checkpoints", f"-audit-log-dir={folder}/audit"),
             *(f"-runtime-hooks-config-path={folder}/hookserver.d", "-feature-gates=AllAlpha=false", "-v=1"),
-            *self._flags,
+            *self.flags,
         ]
         environment = {"NODE_NAME": NODE, "agent_mode": "hostMode"}
         self._process = self._node.spawn(_LOG, [sys.executable, *arguments], environment)

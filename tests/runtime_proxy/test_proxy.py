@@ -208,6 +208,7 @@ async def test_a_pods_own_group_is_written_before_its_sandbox_runs(node: Node) -
 
     assert seen == ["-1"]
     assert agent.says(Knob.CPU_SHARES, PARENT.strip("/")) == "512"
+    assert 'hook="BatchResource",mode="proxy"} 1' in "\n".join(agent.shared.metrics.hook_delivery.lines())
 
 
 async def test_an_update_keeps_what_is_known_of_the_container(node: Node) -> None:

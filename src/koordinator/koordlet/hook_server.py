@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.cluster.supervise import Guard
 from koordinator.host import grpc_sockets, protobuf_messages
 from koordinator.host.cri_messages import LinuxContainerResources, PodSandboxMetadata
 from koordinator.host.errors import ContentError
@@ -31,7 +32,7 @@ from koordinator.host.hook_messages import (
 from koordinator.host.protobuf_messages import Message
 from koordinator.koordlet.config import HookServerConfig
 from koordinator.koordlet.hooks import runtime_calls
-from koordinator.koordlet.hooks.all import RuntimeHooks
+from koordinator.koordlet.hooks.all import DeliveryMode, RuntimeHooks
 from koordinator.koordlet.hooks.contexts import GroupResources, HookResponse, HookStage, PodContext
 from koordinator.koordlet.hooks.hook import FAIL, StageResult
 from koordinator.koordlet.hooks.runtime_calls import RuntimePod
@@ -40,7 +41,7 @@ from koordinator.koordlet.view import NodeView
 log = logging.getLogger(__name__)
 
 FILE = "koordlet.json"
-CHECK_S = 10.0
+CHECK_S, RETRY_S = 0.5, 10.0
 _STOP_S = 1.0
 _DOCKER_TYPE, _DOCKER = "io.kubernetes.docker.type", "docker"
 POD_STAGES = (HookStage.PRE_RUN_POD_SANDBOX, HookStage.POST_STOP_POD_SANDBOX)
@@ -66,6 +67,7 @@ class HookServer:
         self._view = view
         self._fails_calls = plugin_policy == FAIL
         self._problem = ""
+        self._guard = Guard("hook server")
 
     async def run(self) -> NoReturn:
         """Serve, and tell the proxy about it."""
@@ -74,9 +76,10 @@ class HookServer:
                 await self._serve()
             except ImportError:
                 self._told("grpcio is not installed (pip install '.[node]')")
+                await asyncio.sleep(RETRY_S)
             except (SocketError, OSError) as error:
                 self._told(str(error))
-            await asyncio.sleep(CHECK_S)
+                await asyncio.sleep(RETRY_S)
 
     def _told(self, problem: str) -> None:
         if problem != self._problem:
@@ -94,10 +97,13 @@ class HookServer:
             register(self._config, stages)
             self._problem = ""
             log.info("hook server started", extra={"path": path, "stages": stages})
+            # gRPC's own loop ends with a call whose method is no text (grpcio 1.85), and takes the socket along.
             while os.path.exists(path):  # noqa: ASYNC110 - nobody tells us of its end
                 await asyncio.sleep(CHECK_S)
+            log.warning("hook server ended by itself and is started again", extra={"path": path})
         finally:
-            await server.stop(_STOP_S)
+            self._hooks.delivered(DeliveryMode.PROXY, False)
+            await self._guard.call_async(server.stop, _STOP_S)
 
     def _handlers(self) -> Any:
         grpc = importlib.import_module("grpc")
@@ -122,6 +128,7 @@ class HookServer:
 
     def of_pod(self, stage: HookStage, request: PodSandboxHookRequest) -> PodSandboxHookResponse:
         """Answer for a sandbox. Raises: KoordinatorError when a hook failed and calls are to fail then."""
+        self._hooks.delivered(DeliveryMode.PROXY, True)  # every container begins with a sandbox
         resources = request.resources or LinuxContainerResources()
         pod = runtime_calls.pod_context(
             RuntimePod(

@@ -1,0 +1,235 @@
+"""koord-runtime-proxy before a real containerd, koordlet behind it: what the first instruction of a container sees."""
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from koordinator.host.cri_messages import ContainerState, LinuxContainerResources
+from tests.runtime import node as nodes
+from tests.runtime.agent import RunningAgent
+from tests.runtime.cri import CRIClient
+from tests.runtime.node import WAIT_S, RuntimeNode
+from tests.runtime.pods import PodShape, start_pod
+from tests.runtime.test_nri import batch_pod, is_protected
+
+_LOG, _SOCKET = "proxy", "koord-runtimeproxy/runtimeproxy.sock"
+
+
+class RunningProxy:
+    """The proxy and koordlet on a node; each can be killed and started again."""
+
+    def __init__(self, node: RuntimeNode) -> None:
+        self.node = node
+        self.hooks = node.folder / "hookserver.d"
+        (node.run / "koordlet").mkdir()
+        self.agent = RunningAgent(node, ("-enable-nri-runtime-hook=false",))
+        self.cri = CRIClient(str(node.run / _SOCKET))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def file(self) -> Path:
+        """The file by which koordlet registers."""
+        return self.hooks / "koordlet.json"
+
+    def start_agent(self, policy: str = "Ignore") -> None:
+        self.file.unlink(missing_ok=True)
+        self.agent.flags = ("-enable-nri-runtime-hook=false", f"-runtime-hooks-failure-policy={policy}")
+        self.agent.start_unjoined()
+        self.node.until(self.file.exists, "koordlet")
+
+    def start(self) -> None:
+        before = self._said()
+        arguments = ["-m", "koordinator.cli.runtime_proxy", f"-hook-server-directory={self.hooks}", "-v=1"]
+        self._process = self.node.spawn(_LOG, [sys.executable, *arguments])
+        self.node.until(lambda: self._said() > before, _LOG)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self.wait_killed()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def wait_killed(self) -> None:
+        """Somebody else has killed it."""
+        assert self._process is not None
+        self._process.wait(WAIT_S)
+
+    def loaded(self) -> int:
+        """How often it has read koordlet's file."""
+        return self.node.log(_LOG).count("hook server loaded")
+
+    def _said(self) -> int:
+        return self.node.log(_LOG).count("runtime proxy started")
+
+    def close(self) -> None:
+        self.cri.close()
+        self.kill()
+        self.agent.close()
+
+
+@pytest.fixture(scope="module")
+def proxy(_can_run: None) -> Iterator[RunningProxy]:
+    """A node without NRI."""
+    with nodes.running_node(nri=False) as node:
+        running = RunningProxy(node)
+        try:
+            running.start()
+            running.start_agent()
+            node.until(lambda: running.loaded() > 0, _LOG)
+            yield running
+        finally:
+            running.close()
+
+
+def test_a_batch_container_starts_with_its_limits(proxy: RunningProxy) -> None:
+    idle = "/node-cgroup/cpu/kubepods/besteffort/cpu.idle"
+    shape = batch_pod("batch", tells=[idle], environment={"COLOUR": "red"})
+
+    pod = start_pod(proxy.node, shape, proxy.cri)
+
+    assert is_protected(pod)
+    told = pod.told()
+    assert (told.files["pod shares"], told.files["pod quota"]) == ("512", "70000")
+    assert told.files["pod memory"] == str(128 << 20)
+    assert told.files[idle] == "1", "this kernel has no bvt, so the group of all best-effort pods is idle"
+    assert told.environment["COLOUR"] == "red"
+    pod.remove()
+
+
+def test_a_pod_with_cpus_of_its_own_starts_on_them_without_quota(proxy: RunningProxy) -> None:
+    resources = LinuxContainerResources(cpu_shares=1024, cpu_period=100_000, cpu_quota=100_000)
+    annotations = {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": "1"})}
+    shape = PodShape("bound", {"koordinator.sh/qosClass": "LSR"}, annotations, "", resources)
+
+    pod = start_pod(proxy.node, shape, proxy.cri)
+
+    files = pod.told().files
+    assert (files["cpus"], files["quota"], files["shares"]) == ("1", "-1", "1024")
+    pod.remove()
+
+
+def test_containers_of_others_are_left_as_the_kubelet_wants_them(proxy: RunningProxy) -> None:
+    resources = LinuxContainerResources(
+        cpu_shares=204, cpu_period=100_000, cpu_quota=50_000, memory_limit_in_bytes=64 << 20
+    )
+
+    pod = start_pod(proxy.node, PodShape("other", kube_qos="burstable", resources=resources), proxy.cri)
+
+    files = pod.told().files
+    assert (files["shares"], files["quota"], files["memory"]) == ("204", "50000", str(64 << 20))
+    pod.remove()
+
+
+def test_a_killed_proxy_leaves_containers_alone_and_knows_them_when_it_is_back(proxy: RunningProxy) -> None:
+    pod = start_pod(proxy.node, batch_pod("steady"), proxy.cri)
+    assert is_protected(pod)
+
+    proxy.kill()
+    assert proxy.node.cri.container_status(pod.container).state == ContainerState.RUNNING
+    proxy.start()
+    wanted = LinuxContainerResources(cpu_shares=2, cpu_period=100_000, cpu_quota=-1)
+    proxy.cri.update_container(pod.container, wanted)
+
+    own = proxy.node.group("cpu", f"{pod.shape.parent}/{pod.container}")
+    assert (own / "cpu.shares").read_text() == "512\n"
+    assert (own / "cpu.cfs_quota_us").read_text() == "70000\n"
+    later = start_pod(proxy.node, batch_pod("later"), proxy.cri)
+    assert is_protected(later)
+    later.remove()
+    pod.remove()
+
+
+def test_a_proxy_killed_in_the_middle_of_a_call_is_an_error_that_the_kubelet_can_repeat(
+    proxy: RunningProxy,
+) -> None:
+    loaded = proxy.loaded()
+    with silent_server(proxy):
+        proxy.node.until(lambda: proxy.loaded() > loaded, _LOG)
+        killer = subprocess.Popen(["sh", "-c", 'sleep 1; exec kill -9 "$1"', "sh", str(proxy.pid)])
+        with pytest.raises(grpc.RpcError):
+            start_pod(proxy.node, batch_pod("cut"), proxy.cri)
+        killer.wait(WAIT_S)
+
+    proxy.wait_killed()
+    proxy.start()
+    again = start_pod(proxy.node, batch_pod("cut"), proxy.cri)
+    assert is_protected(again)
+    again.remove()
+
+
+def test_containerd_may_restart_behind_the_proxy(proxy: RunningProxy) -> None:
+    pod = start_pod(proxy.node, batch_pod("before"), proxy.cri)
+    assert is_protected(pod)
+
+    proxy.node.stop_containerd()
+    with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+        proxy.cri.containers()
+    proxy.node.start_containerd(nri=False)
+
+    proxy.node.until(lambda: _answers(proxy.cri), _LOG)
+    assert proxy.cri.container_status(pod.container).state == ContainerState.RUNNING
+    after = start_pod(proxy.node, batch_pod("after"), proxy.cri)
+    assert is_protected(after)
+    after.remove()
+    pod.remove()
+
+
+@pytest.mark.parametrize("policy", ["Ignore", "Fail"])
+def test_without_koordlet_the_policy_says_whether_containers_start(proxy: RunningProxy, policy: str) -> None:
+    proxy.agent.kill()
+    loaded = proxy.loaded()
+    proxy.start_agent(policy)
+    proxy.node.until(lambda: proxy.loaded() > loaded, _LOG)
+    proxy.agent.kill()
+
+    if policy == "Ignore":
+        pod = start_pod(proxy.node, batch_pod("bare"), proxy.cri)
+        assert pod.told().files["shares"] == "2"
+        pod.remove()
+    else:
+        with pytest.raises(grpc.RpcError, match=r"hook PreRunPodSandbox of koordlet\.json"):
+            start_pod(proxy.node, batch_pod("refused"), proxy.cri)
+
+    loaded = proxy.loaded()
+    proxy.start_agent()
+    proxy.node.until(lambda: proxy.loaded() > loaded, _LOG)
+    pod = start_pod(proxy.node, batch_pod(f"again-{policy.lower()}"), proxy.cri)
+    assert is_protected(pod)
+    pod.remove()
+
+
+@contextlib.contextmanager
+def silent_server(proxy: RunningProxy) -> Iterator[None]:
+    """A hook server that takes calls and never answers, asked before koordlet."""
+    path = proxy.node.run / "silent.sock"
+    file = proxy.hooks / "a-silent.json"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen()
+        body = {"remote-endpoint": "/run/silent.sock", "runtime-hooks": ["PreRunPodSandbox"]}
+        file.write_text(json.dumps(body))
+        try:
+            yield
+        finally:
+            file.unlink()
+
+
+def _answers(client: CRIClient) -> bool:
+    try:
+        client.containers()
+    except grpc.RpcError:
+        return False
+    return True
