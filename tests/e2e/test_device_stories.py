@@ -209,9 +209,49 @@ def test_a_pod_that_matters_more_takes_the_card_of_another(cluster: Cluster) -> 
     away(cluster)
 
 
+def test_a_card_that_is_kept_for_others_is_refused_and_the_pod_reads_by_which_reservation(
+    cluster: Cluster,
+) -> None:
+    create(cluster, pod("three", share(300)))
+    (left,) = {0, 1, 2, 3} - set(minors(cluster, "three"))
+    template = {"spec": json.loads(pod("template", share(100)))["spec"]}
+    resources = template["spec"]["containers"][0]["resources"]
+    resources["requests"] = resources["limits"]  # the API server fills that in for pods only
+    body = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Reservation",
+        "metadata": {"name": "next-training"},
+        "spec": {
+            "template": template,
+            "owners": [{"labelSelector": {"matchLabels": {"app": "train"}}}],
+            "ttl": "1h",
+        },
+    }
+    done = cluster.run("create", "-f", "-", text=json.dumps(body))
+    assert done.returncode == 0, done.stderr
+    until(
+        lambda: cluster.get("reservation", "next-training").get("status", {}).get("phase") == "Available",
+        30,
+        cluster.process,
+    )
+
+    create(cluster, pod("stranger", share(50)))
+    explained(
+        cluster,
+        "stranger",
+        f"gpu {left} gpu-core 0",
+        f"Reservation next-training keeps gpu {left} gpu-core 100",
+    )
+    create(cluster, pod("owner", share(100), labels={"app": "train"}))
+    assert minors(cluster, "owner") == [left]
+    explained(cluster, "stranger", f"gpu {left} gpu-core 0")
+    cluster.kubectl("delete", "reservation", "next-training")
+    away(cluster)
+
+
 def test_cards_cpus_and_memory_come_from_one_numa_node(cluster: Cluster) -> None:
     numa = {"scheduling.koordinator.sh/numa-topology-spec": '{"numaTopologyPolicy":"SingleNUMANode"}'}
-    bound = {"labels": {"koordinator.sh/qosClass": "LSR"}, "priorityClassName": "koord-prod"}
+    bound: dict[str, Any] = {"labels": {"koordinator.sh/qosClass": "LSR"}, "priorityClassName": "koord-prod"}
     create(cluster, pod("aligned", {**share(200), "cpu": "4"}, numa, **bound))
     devices = cluster.get("device", "node-0")["spec"]["devices"]
     of_card = {one.get("minor", 0): one["topology"]["nodeID"] for one in devices if one["type"] == "gpu"}
@@ -223,7 +263,8 @@ def test_cards_cpus_and_memory_come_from_one_numa_node(cluster: Cluster) -> None
     assert len(status["cpuset"]) >= len("0-3")
 
     create(cluster, pod("too-wide", {**share(300), "cpu": "4"}, numa, **bound))
-    explained(cluster, "too-wide", "NUMA")
+    free = "left: gpu 0 gpu-core 0" if 0 in minors(cluster, "aligned") else "left: gpu 0 gpu-core 100"
+    explained(cluster, "too-wide", "SingleNUMANode", free)
     away(cluster)
 
 
@@ -254,5 +295,5 @@ def test_cards_that_nvswitches_join_are_given_out_in_partitions(joined: Cluster)
     create(joined, pod("odd", share(300)))
     explained(joined, "odd", "node(s) Unsupported number of GPU requests")
     create(joined, pod("another", share(400)))
-    explained(joined, "another", "Insufficient Partitioned GPU Devices")
+    explained(joined, "another", "Insufficient Partitioned GPU Devices", f"gpu {four[0]} gpu-core 0")
     away(joined)

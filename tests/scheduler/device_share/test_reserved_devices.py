@@ -175,3 +175,17 @@ def test_what_reservations_and_owners_hold_is_known_after_a_restart() -> None:
         assert minors(world, "new") == [1]
 
     play(story)
+
+
+def test_the_number_of_cards_that_the_webhook_adds_keeps_no_owner_from_its_card() -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", gpus=1)
+        put_reservation(world, gpu_reservation("room", 100))
+        await world.settle()
+
+        world.api.put("Pod", owner("web", 100, more={"koordinator.sh/gpu.shared": "1"}))
+        await world.settle()
+
+        assert minors(world, "web") == [0]
+
+    play(story)

@@ -93,12 +93,13 @@ SHIPPED_PLUGINS = Plugins(
     post_bind=_on("Coscheduling"),
 )
 
+_ADDED_BY_WEBHOOK = ("koordinator.sh/gpu.shared",)
+"""The webhook adds it to pods that ask for GPUs, but nodes have it only with a gate that is off by default."""
 SHIPPED_ARGS = [
     PluginConfig(
         name=FIT,
         args={
-            # The webhook adds it to pods that ask for GPUs, but nodes have it only with a gate that is off by default.
-            "ignoredResources": ["koordinator.sh/gpu.shared"],
+            "ignoredResources": [*_ADDED_BY_WEBHOOK],
             "scoringStrategy": {
                 "type": "LeastAllocated",
                 "resources": [
@@ -120,6 +121,7 @@ SHIPPED_ARGS = [
             "estimatedScalingFactors": {"cpu": 85, "memory": 70},
         },
     ),
+    PluginConfig(name="Reservation", args={"ignoredResources": [*_ADDED_BY_WEBHOOK]}),
 ]
 
 

@@ -7,7 +7,7 @@ order they come.
 
 import abc
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -249,13 +249,26 @@ def _kind_of(idle: NodeDevices) -> NodeDevices:
 Json = dict[str, Any]
 
 
-def facts(asked: PodDevices, record: NodeDeviceRecord) -> tuple[str, ...]:
-    """Return what a pod asks for, and what each device of these types has left, one sentence per type."""
+def facts(asked: PodDevices, record: NodeDeviceRecord, kept_by: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what a pod asks for, and what each device of these types has left, one sentence per type; then what
+    Reservations keep, whose names are given by uid."""
     if not record.is_reported:
         return ("the node has no Device object: its own device plugins choose devices",)
-    return tuple(
-        _facts_of(record.devices, device_type, amounts) for device_type, amounts in asked.by_type.items()
-    )
+    left = [_facts_of(record.devices, device_type, amounts) for device_type, amounts in asked.by_type.items()]
+    kept = [
+        f"Reservation {name} keeps {'; '.join(found)}"
+        for uid, name in sorted(kept_by.items(), key=lambda item: item[1])
+        if (found := list(_kept(record.left_of(uid), asked)))
+    ]
+    return *left, *kept
+
+
+def _kept(left: Held, asked: PodDevices) -> Iterator[str]:
+    """Yield the devices of the types asked for of which something is left to a Reservation's owners."""
+    for device_type in asked.by_type:
+        for each in left.get(device_type, ()):
+            if amounts := {name: amount for name, amount in each.amounts.items() if amount}:
+                yield f"{device_type} {each.minor} {_words(amounts)}"
 
 
 def _facts_of(devices: NodeDevices, device_type: str, asked: Mapping[str, int]) -> str:

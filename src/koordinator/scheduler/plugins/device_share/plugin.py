@@ -422,8 +422,16 @@ class DeviceShare(
     # For people
 
     def facts(self, state: DeviceState | None, row: int) -> tuple[str, ...]:
-        """Return what the pod asks for, and what each device of the node has left."""
-        return () if state is None else node_device_cache.facts(state.asked, self.cache.at(row))
+        """Return what the pod asks for, what each device of the node has left, and which Reservations keep some."""
+        if state is None:
+            return ()
+        pods = [each.pod for each in self._table.pods_at(row).values()]
+        kept_by = {
+            each.metadata.uid: each.metadata.annotations.get(labels.RESERVATION_NAME, each.key)
+            for each in pods
+            if pod_labels.stands_for_reservation(each.metadata)
+        }
+        return node_device_cache.facts(state.asked, self.cache.at(row), kept_by)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
