@@ -219,20 +219,20 @@ def test_parameter_servers_and_workers_of_two_namespaces_start_together(
 
 def test_a_gang_whose_scheduler_is_killed_is_finished_by_the_next_one(story: Story, tmp_path: Path) -> None:
     kubeconfig = story.cluster.kubeconfig
-    first, second = Process(tmp_path, kubeconfig, SLOW.replace("RATE", "2")), None
+    first, second = Process(tmp_path, kubeconfig, SLOW.replace("RATE", "5")), None
     try:
         until(first.leads, 20, first.process)
-        gang = annotated("job", 16, 16)
+        gang = annotated("job", 32, 32)
         for each in gang:
             each["spec"]["schedulerName"] = "slow"
-            each["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "100m"
+            each["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "50m"
         story.create(*gang)
         until(lambda: len(story.bound("job")) >= 3, 20, first.process)
         first.process.kill()
-        assert 3 <= len(story.bound("job")) < 16, "it was killed in the middle"
+        assert 3 <= len(story.bound("job")) < 32, "it was killed in the middle"
 
         second = Process(tmp_path, kubeconfig, SLOW.replace("RATE", "1000"))
-        story.wait_until_bound("job", 16)
+        story.wait_until_bound("job", 32)
     finally:
         for each in (first, second):
             if each is not None:

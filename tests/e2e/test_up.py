@@ -200,9 +200,7 @@ def test_nodes_are_ready_and_lend_batch_resources(cluster: Cluster) -> None:
         allocatable = [node["status"]["allocatable"] for node in cluster.get("nodes")["items"]]
         return len(allocatable) == 20 and all("kubernetes.io/batch-cpu" in amounts for amounts in allocatable)
 
-    # The first report of a node agent comes after its report interval of 60 s: mostly over by now, for that the
-    # stories of other clusters come first.
-    until(lends, 90, cluster.process)
+    until(lends, 60, cluster.process)
 
 
 def test_a_deployment_under_a_profile_becomes_best_effort_pods_on_batch_cpu(cluster: Cluster) -> None:

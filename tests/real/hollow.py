@@ -33,7 +33,9 @@ async def main(asked: argparse.Namespace) -> None:
     )
     async with KubeCluster(client, rng=rng, component="hollow-nodes") as cluster:
         fleet = HollowFleet(shapes, agents_of(asked.lend_gpus))
-        config = HollowConfig(pod_events=True, topology=any(shape.has_devices for shape in shapes))
+        config = HollowConfig(
+            first_report_s=5.0, pod_events=True, topology=any(shape.has_devices for shape in shapes)
+        )
         await HollowNodes(cluster, fleet, config, rng=rng).run()
 
 

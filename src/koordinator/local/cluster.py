@@ -94,6 +94,7 @@ IDENTITY = "koordinator-up"
 HOT_FILES = 64
 REGISTERED_LOOK_S = 0.02  # between two looks for nodes that are not registered yet
 DEFAULT_SCHEDULER = "default-scheduler"
+FIRST_REPORT_S = 5.0  # a cluster that was just started lends at once what its nodes have idle
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,7 +316,7 @@ class LocalCluster:
             nodes = HollowNodes(
                 self._client("hollow-nodes"),
                 fleet,
-                HollowConfig(pod_events=True, topology=True),
+                HollowConfig(first_report_s=FIRST_REPORT_S, pod_events=True, topology=True),
                 rng=self._new_rng(),
             )
             self._start(group, nodes.run(), "hollow nodes")

@@ -14,6 +14,7 @@ from koordinator.clock import Clock
 from koordinator.cluster import errors
 from koordinator.local.nodes import behaviour, kubelet
 from koordinator.local.nodes.fleet import FleetPolicy
+from koordinator.local.nodes.hollow import HollowConfig
 from koordinator.simulate.virtual_time import run_virtual
 from tests.local.nodes.world import World, world
 
@@ -343,6 +344,42 @@ def test_nodes_report_what_they_use_when_they_are_asked() -> None:
     # Of memory its class and the system use more: 4.5 GiB, a margin of 10 %, buckets of 5 %.
     assert 4.5 * 1.1 * 2**30 <= quantity.value(peak["memory"]) <= 4.5 * 1.1 * 1.06 * 2**30
     assert status.prod_reclaimable_metric.resource.resources == {"cpu": "0", "memory": "0"}
+
+
+async def reported_s(w: World, wait_s: float) -> float:
+    """When the node last reported, asked so many seconds from now; seconds after the beginning of time."""
+    await asyncio.sleep(wait_s)
+    metric = await w.cluster.get(NodeMetric, "node-0")
+    return clocks.parse_rfc3339(metric.status.update_time or "")
+
+
+def test_a_shorter_interval_of_reports_counts_at_once() -> None:
+    async def main(clock: Clock) -> None:
+        async with world(clock) as w:
+            await ask_for_reports(w, "node-0", 600)
+            await asyncio.sleep(60)
+            quick = {"spec": {"metricCollectPolicy": {"reportIntervalSeconds": 30}}}
+            await w.cluster.patch(NodeMetric, "node-0", quick)
+            patched_s = clock.now()
+            assert await reported_s(w, 31) > patched_s
+
+    run_virtual(main)
+
+
+def test_nobody_waits_longer_for_the_first_report_than_the_configuration_says() -> None:
+    async def main(clock: Clock) -> None:
+        async with world(clock, config=HollowConfig(first_report_s=5.0)) as w:
+            await ask_for_reports(w, "node-0", 60)
+            began_s = clock.now()
+            assert 0 < await reported_s(w, 7) - began_s <= 6
+            assert 60 < await reported_s(w, 60) - began_s <= 66
+
+            await w.cluster.delete(NodeMetric, "node-0")
+            await ask_for_reports(w, "node-0", 600)
+            await asyncio.sleep(240)
+            assert not (await w.cluster.get(NodeMetric, "node-0")).status.update_time
+
+    run_virtual(main)
 
 
 def milli(text: object) -> int:

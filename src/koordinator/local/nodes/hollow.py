@@ -8,6 +8,7 @@ forgotten.
 import asyncio
 import heapq
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NoReturn
@@ -56,6 +57,8 @@ class HollowConfig(msgspec.Struct, frozen=True, kw_only=True):
     start_s_max: float = 3.0
     # Most processes stop soon after SIGTERM; the pod's grace period is the longest it can take.
     stop_s_max: float = 2.0
+    first_report_s: float = math.inf
+    """The longest that anybody waits for a node's first report since we run; agents take their usual interval."""
     pod_events: bool = False
     topology: bool = False
     """Whether NodeResourceTopology and Device objects are kept."""
@@ -95,6 +98,7 @@ class HollowNodes:
         self._silent: set[int] = set()
         self._lent = LentGPUs(fleet)
         self._evictions = Evictions(fleet, self._pods_on, self._lent)
+        self._asked_before: set[int] = set()
         self._specs: dict[int, NodeMetricSpec] = {}
         self._policies: dict[int, CollectPolicy] = {}
         rows = len(fleet.shapes)
@@ -267,12 +271,15 @@ class HollowNodes:
         self.fleet.samples.retain(
             max(map(duration.parse, policy.durations), default=0.0), policy.aggregate_duration_s
         )
-        if self._next_report_s[row] == np.inf:
-            # The first report comes one interval after the start; spread as the starts of real agents are.
-            spread = row / len(self.fleet.shapes)
-            self._next_report_s[row] = self._cluster.clock.now() + policy.report_interval_s * (
-                0.5 + spread / 2
-            )
+        # The first report comes one interval after the start, spread as the starts of real agents are; of a new policy
+        # not later than that, so that a cluster asked for quick reports need not wait out a slow round.
+        wait_s = policy.report_interval_s
+        if row not in self._asked_before:
+            wait_s = min(wait_s, self._config.first_report_s)
+            self._asked_before.add(row)
+        spread = row / len(self.fleet.shapes)
+        soon_s = self._cluster.clock.now() + wait_s * (0.5 + spread / 2)
+        self._next_report_s[row] = min(self._next_report_s[row], soon_s)
 
     def _on_metric_gone(self, metric: NodeMetric) -> None:
         row = self.fleet.row_of.get(metric.metadata.name)
