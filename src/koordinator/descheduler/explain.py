@@ -64,7 +64,9 @@ def of_pod(descheduler: Descheduler, pod: Pod) -> dict[str, Any]:
             for one in descheduler.profiles
         },
         "jobs": [of_job(descheduler, job) for job in descheduler.caches.jobs.by_index(BY_POD, pod.key)],
-        "recent": [_told(record, at_s) for record, at_s in _records(descheduler) if record.pod == pod.key],
+        "recent": [
+            _eviction_body(record, at_s) for record, at_s in _records(descheduler) if record.pod == pod.key
+        ],
     }
 
 
@@ -99,8 +101,8 @@ def of_node(descheduler: Descheduler, name: str) -> dict[str, Any]:
     """Return how LowNodeLoad saw the node in the last cycle, how old its data are, and what left it."""
     found = descheduler.caches.nodes.get(name)
     pools = []
-    for (profile, plugin), told in descheduler.runner.results.items():
-        for report in told if isinstance(told, list) else ():
+    for (profile, plugin), results in descheduler.runner.results.items():
+        for report in results if isinstance(results, list) else ():
             if isinstance(report, PoolReport) and report.found is not None:
                 pools.append({"profile": profile, "plugin": plugin, **_of_pool(report, report.found, name)})
     return {
@@ -108,7 +110,9 @@ def of_node(descheduler: Descheduler, name: str) -> dict[str, Any]:
         "known": found is not None,
         "dataAgeSeconds": _data_age_s(descheduler, name),
         "pools": pools,
-        "recent": [_told(record, at_s) for record, at_s in _records(descheduler) if record.node == name],
+        "recent": [
+            _eviction_body(record, at_s) for record, at_s in _records(descheduler) if record.node == name
+        ],
     }
 
 
@@ -148,7 +152,7 @@ def _records(descheduler: Descheduler) -> list[tuple[EvictionRecord, float]]:
     return [(one, report.started_s) for report in descheduler.reports for one in report.evictions]
 
 
-def _told(record: EvictionRecord, at_s: float) -> dict[str, Any]:
+def _eviction_body(record: EvictionRecord, at_s: float) -> dict[str, Any]:
     return {"at": clock.rfc3339(at_s), **msgspec.to_builtins(record)}
 
 

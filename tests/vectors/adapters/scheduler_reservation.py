@@ -60,11 +60,11 @@ def match_area(case: Case) -> Any:
         case "affinity":
             text = case.get("annotation")
             annotations = {} if text is None else {RESERVATION_AFFINITY.key: text}
-            wish = RequiredReservations.of(
+            required = RequiredReservations.of(
                 from_builtins({"metadata": {"name": "p", "annotations": annotations}}, Pod)
             )
-            present = wish.affinity is not None
-            return {"present": present, "tolerateUnschedulable": wish.tolerates_unschedulable}
+            present = required.affinity is not None
+            return {"present": present, "tolerateUnschedulable": required.tolerates_unschedulable}
         case "diagnose":
             nodes = {name: _counts(body) for name, body in case["nodes"].items()}
             return {"reasons": matching.reasons(nodes, case.get("hasAffinity", False))}

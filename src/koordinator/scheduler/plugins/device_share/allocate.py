@@ -233,13 +233,13 @@ class _Attempt:
             return PickDecision(status=unresolvable(f"Insufficient {device_type} VirtualFunctions"))
         view = view_of(self.node, device_type, self.limits, hint.selector)
         score = self._scorer(device_type, wanted.amounts)
-        wish = DeviceCountRequest(
+        request = DeviceCountRequest(
             max(wanted.count, preference.count_min),
             wanted.amounts,
             self.limits.preferred.get(device_type, frozenset()),
             preference.pcies,
         )
-        generic = functools.partial(pick, device_type, view, wish, score, self._vfs(device_type, hint))
+        generic = functools.partial(pick, device_type, view, request, score, self._vfs(device_type, hint))
         return generic() if device_type != DeviceType.GPU else self._pick_gpus(view, wanted, generic)
 
     def _has_vfs(self, device_type: str) -> bool:

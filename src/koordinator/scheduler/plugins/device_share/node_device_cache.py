@@ -153,7 +153,7 @@ class NodeDeviceCache(HoldingKeeper[DevicesOfPod, Held]):
         return self._set_idle(row, record, idle)
 
     def _set_idle(self, row: int, record: NodeDeviceRecord, idle: NodeDevices) -> bool:
-        """Set what a node has, in the columns, too; return whether that is news."""
+        """Set what a node has, in the columns, too; return whether that is a change."""
         if not record.set_idle(idle):
             return False
         self.columns.set_devices(row, _kind_of(idle), idle.devices)

@@ -68,13 +68,13 @@ class NodeDeviceRecord:
         return self._signature
 
     def set_idle(self, idle: NodeDevices) -> bool:
-        """Set what the node has, whoever holds it; return whether that is news."""
+        """Set what the node has, whoever holds it; return whether that is a change."""
         partitions = idle.annotations.get(labels.GPU_PARTITIONS)
         kind = msgspec.json.encode((idle.devices, idle.labels, partitions, idle.node_labels))
-        is_news = kind != self._kind
+        has_changed = kind != self._kind
         self.idle, self._kind = idle, kind
         self._forget()
-        return is_news
+        return has_changed
 
     def hold(self, uid: str, held: Held, reservation: str = "") -> None:
         """Book what a pod holds that held nothing; of a Reservation, all that it reserves. `reservation` is the uid of

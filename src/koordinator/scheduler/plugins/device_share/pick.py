@@ -65,22 +65,22 @@ class VFChoice(msgspec.Struct, frozen=True):
 def pick(
     device_type: str,
     view: View,
-    wish: DeviceCountRequest,
+    request: DeviceCountRequest,
     score: Scorer | None = None,
     vfs: VFChoice | None = None,
 ) -> PickDecision:
     """Return the first devices in order that have enough left (and a virtual function, where one is wanted)."""
-    count_max = max(wish.count, len(wish.preferred_pcies))
+    count_max = max(request.count, len(request.preferred_pcies))
     picked: list[Picked] = []
-    for device in in_order(view.values(), wish.preferred, wish.preferred_pcies, score):
+    for device in in_order(view.values(), request.preferred, request.preferred_pcies, score):
         if len(picked) == count_max:
             break
-        if not device.fits(wish.amounts):
+        if not device.fits(request.amounts):
             continue
         vf = vfs.of(device) if vfs is not None else None
         if vfs is None or vf is not None:
-            picked.append(Picked(device.minor, wish.amounts, vf))
-    if len(picked) < wish.count:
+            picked.append(Picked(device.minor, request.amounts, vf))
+    if len(picked) < request.count:
         return PickDecision(status=unschedulable(insufficient(device_type)))
     return PickDecision(tuple(sorted(picked, key=lambda p: p.minor)))
 

@@ -1,6 +1,6 @@
 """The search for devices on one node: first fit in order, with backtracking.
 
-Source: upstream's structured allocator. Requests are served in the order of the pod's claims; of several wishes
+Source: upstream's structured allocator. Requests are served in the order of the pod's claims; of several subrequests
 (`firstAvailable`) the first that lets everything else succeed counts, earlier requests having precedence. Devices
 that nothing tells apart are tried once instead of one after the other.
 """
@@ -78,7 +78,7 @@ class AllocationOutcome(enum.IntEnum):
 
 
 class Pick(msgspec.Struct, frozen=True):
-    """The devices of an ask: the wish that was met, and indices of devices."""
+    """The devices of an ask: the subrequest that was met, and indices of devices."""
 
     sub_request: int
     devices: tuple[int, ...]

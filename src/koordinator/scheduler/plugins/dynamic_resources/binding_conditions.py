@@ -22,7 +22,7 @@ class Readiness(enum.Enum):
 
 class ClaimReadiness(msgspec.Struct, frozen=True):
     """`problem` says what went wrong when a claim FAILED or is LATE. `is_with_driver`: a PENDING one waits for its
-    driver, not for news of what was written."""
+    driver, not for a change of what was written."""
 
     state: Readiness
     problem: str = ""

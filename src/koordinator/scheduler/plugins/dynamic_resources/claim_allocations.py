@@ -32,7 +32,7 @@ Find = Callable[[ClaimKey], ResourceClaim | None]
 
 
 class ClaimError(Exception):
-    """The claims of a pod cannot be told or used yet."""
+    """The claims of a pod are not known, or cannot be used yet."""
 
 
 class ClaimUse(msgspec.Struct, frozen=True):
@@ -277,7 +277,7 @@ class ClaimWriter:
         self._timeout_s = timeout_s
         self._booked: dict[str, tuple[ClaimInUse, ...]] = {}
         """By uid of the pod, from Reserve until its claims are written."""
-        self._news: dict[ClaimKey, asyncio.Event] = {}
+        self._changes: dict[ClaimKey, asyncio.Event] = {}
         """Claims whose devices are waited for; set when the claim changes."""
         self._leaving: dict[str, asyncio.Event] = {}
         """Pods whose reservations of an earlier attempt are being taken back; set when that is over."""
@@ -303,24 +303,24 @@ class ClaimWriter:
 
     def claim_changed(self, key: ClaimKey) -> None:
         """Wake who waits for a claim's devices."""
-        news = self._news.pop(key, None)
-        if news is not None:
-            news.set()
+        changed = self._changes.pop(key, None)
+        if changed is not None:
+            changed.set()
 
     async def wait_for_devices(self, pod: PodInfo, keys: Sequence[ClaimKey], node_name: str) -> Status:
         """Wait until the devices of all claims are ready, `timeout_s` at most."""
         text = f"waiting for binding conditions for device on node {node_name}"
-        is_told = False
+        is_recorded = False
         try:
             async with asyncio.timeout(self._timeout_s):
                 for key in keys:
                     while (found := self._readiness(key)).state is Readiness.PENDING:
-                        if found.is_with_driver and not is_told:
-                            is_told = True
+                        if found.is_with_driver and not is_recorded:
+                            is_recorded = True
                             self._handle.actions.event(
                                 "", pod.pod, "Normal", "BindingConditionsPending", text
                             )
-                        await self._news.setdefault(key, asyncio.Event()).wait()
+                        await self._changes.setdefault(key, asyncio.Event()).wait()
                     if found.is_lost:
                         return error(found.problem)
         except TimeoutError:

@@ -217,7 +217,7 @@ class DemandError(Exception):
 
 
 class SubRequestTerms(msgspec.Struct, frozen=True, eq=False):
-    """The words of a wish: `request` is its name in the result; `is_alternative`: the request lists several."""
+    """The words of a subrequest: `request` is its name in the result; `is_alternative`: the request lists several."""
 
     request: str
     device_class: DeviceClass
@@ -227,7 +227,7 @@ class SubRequestTerms(msgspec.Struct, frozen=True, eq=False):
 
 class ClaimDemand(msgspec.Struct, frozen=True, eq=False):
     """`problem` in numbers: `selections` and `attributes` are what its indices stand for; `wanted` has the words of
-    each wish of each ask."""
+    each subrequest of each ask."""
 
     claims: tuple[ResourceClaim, ...]
     problem: AllocationProblem

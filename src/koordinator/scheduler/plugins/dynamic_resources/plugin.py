@@ -88,7 +88,7 @@ def gives_back(event: QueueingEvent) -> bool:
 
 
 def helps(event: QueueingEvent, pod: Pod) -> bool:
-    """Return whether news of a claim can help a pod: its own claim came or has another status, or devices became
+    """Return whether a change of a claim can help a pod: its own claim came or has another status, or devices became
     free."""
     if gives_back(event):
         return True
@@ -99,7 +99,7 @@ def helps(event: QueueingEvent, pod: Pod) -> bool:
 
 
 class ClaimIndex(QueueingHintIndex):
-    """Pods by the claims that they wait for: most news of claims concern one pod of thousands."""
+    """Pods by the claims that they wait for: most changes of claims concern one pod of thousands."""
 
     def __init__(self) -> None:
         self._slots: dict[ClaimKey, set[int]] = {}
@@ -220,24 +220,24 @@ class DynamicResources(
         key = (some.metadata.namespace, some.metadata.name)
         self._books.set_claim(key, new)
         self._writer.claim_changed(key)
-        self._tell(CLAIM_EVENTS, old, new)
+        self._happened(CLAIM_EVENTS, old, new)
 
     def _class_set(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
         some = new if new is not None else old
         assert some is not None
         self._books.set_class(some.metadata.name, new)
-        self._tell((ClusterEvent.DEVICE_CLASS_ADDED, ClusterEvent.DEVICE_CLASS_UPDATED), old, new)
+        self._happened((ClusterEvent.DEVICE_CLASS_ADDED, ClusterEvent.DEVICE_CLASS_UPDATED), old, new)
 
     def _slice_set(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         self._books.inventory.set_slice(old, new)
-        self._tell((ClusterEvent.RESOURCE_SLICE_ADDED, ClusterEvent.RESOURCE_SLICE_UPDATED), old, new)
+        self._happened((ClusterEvent.RESOURCE_SLICE_ADDED, ClusterEvent.RESOURCE_SLICE_UPDATED), old, new)
 
     def _rule_set(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
         self._books.inventory.set_rule(old, new)
         # To pods it is as if the slices had other taints.
         self.handle.happened(QueueingEvent(ClusterEvent.RESOURCE_SLICE_UPDATED))
 
-    def _tell(self, events: tuple[ClusterEvent, ...], old: Any, new: Any) -> None:
+    def _happened(self, events: tuple[ClusterEvent, ...], old: Any, new: Any) -> None:
         """`events`: that such an object came, changed, and (where that can help) went."""
         index = 0 if old is None else 1 if new is not None else 2
         if index < len(events):

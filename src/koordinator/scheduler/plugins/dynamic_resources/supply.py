@@ -113,7 +113,7 @@ def _result(wanted: SubRequestTerms, entry: SliceDevice, share_id: str, *, is_ad
 
 
 def _config(claim: ResourceClaim, chosen: Sequence[SubRequestTerms]) -> list[Json]:
-    """Parameters of the classes first, then those of the claim for the wishes that were met: later ones win."""
+    """Parameters of the classes first, then those of the claim for the subrequests that were met: later ones win."""
     found: list[Json] = []
     for wanted in chosen:
         for own in wanted.device_class.spec.config:

@@ -281,10 +281,10 @@ class ReservationController:
                 expires_pending=self._args.expire_pending,
             )
         except KoordinatorError as error:  # only a change of the object mends it
-            self._tell(reservation, "Warning", "InvalidReservation", str(error))
+            self._record_event(reservation, "Warning", "InvalidReservation", str(error))
             return None
         if wanted.is_written and await self._write(reservation, wanted):
-            self._tell_end(reservation, wanted)
+            self._record_end(reservation, wanted)
         for stray in self._book.strays(reservation):
             await self._release_pod(key, stray)
         return wanted.revisit_s or None
@@ -318,17 +318,17 @@ class ReservationController:
             self._book.put(stored)  # the watch has brought nothing newer meanwhile
         return True
 
-    def _tell_end(self, reservation: Reservation, wanted: lifecycle.Sync) -> None:
+    def _record_end(self, reservation: Reservation, wanted: lifecycle.Sync) -> None:
         match wanted.status.phase:
             case objects.FAILED:
-                self._tell(reservation, "Normal", objects.EXPIRED, f"Ended: {wanted.reason}")
+                self._record_event(reservation, "Normal", objects.EXPIRED, f"Ended: {wanted.reason}")
             case objects.SUCCEEDED:
                 owners = ", ".join(f"{each.namespace}/{each.name}" for each in wanted.status.current_owners)
-                self._tell(
+                self._record_event(
                     reservation, "Normal", objects.SUCCEEDED, f"Used by {owners or 'a pod that is gone'}"
                 )
 
-    def _tell(self, reservation: Reservation, kind: str, reason: str, message: str) -> None:
+    def _record_event(self, reservation: Reservation, kind: str, reason: str, message: str) -> None:
         self._handle.actions.event("", reservation, kind, reason, message, action="Reconciling")
 
     async def _release(self, key: ReservationKey) -> None:
@@ -411,13 +411,13 @@ def _gauges(book: ReservationBook) -> tuple[GaugeOfObjects, ...]:
 
     def phases(name: str) -> Samples:
         found = book.reservations.get(name)
-        told = lifecycle.phase_gauges(found) if found is not None else {}
-        return [((name, phase), number) for phase, number in told.items()]
+        gauges = lifecycle.phase_gauges(found) if found is not None else {}
+        return [((name, phase), number) for phase, number in gauges.items()]
 
     def amounts(name: str) -> Samples:
         found = book.reservations.get(name)
-        told = lifecycle.resource_gauges(found) if found is not None else ()
-        return [((each.type, name, each.resource, each.unit), each.value) for each in told]
+        gauges = lifecycle.resource_gauges(found) if found is not None else ()
+        return [((each.type, name, each.resource, each.unit), each.value) for each in gauges]
 
     return (
         GaugeOfObjects(

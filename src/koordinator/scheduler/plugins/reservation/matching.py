@@ -77,7 +77,7 @@ class ReservationOwners(msgspec.Struct, frozen=True, eq=False):
 
 
 class RequiredReservations(msgspec.Struct, frozen=True):
-    """The wish of a pod about reservations; `affinity` None: it may do without one."""
+    """The requirements of a pod on reservations; `affinity` None: it may do without one."""
 
     is_ignoring: bool
     affinity: ReservationAffinity | None
@@ -114,7 +114,7 @@ class Availability(msgspec.Struct, frozen=True):
 
 def match(
     pod: Pod,
-    wish: RequiredReservations,
+    required: RequiredReservations,
     requests: Amounts,
     reservation: Reservation,
     owners: ReservationOwners,
@@ -126,28 +126,28 @@ def match(
 
     Raises: QuantityError for malformed amounts of the reservation.
     """
-    if wish.is_ignoring:
+    if required.is_ignoring:
         return Match(MatchOutcome.IGNORED)
     if not owners.match(pod):
         return Match(MatchOutcome.OWNER_UNMATCHED)
-    return match_wish(wish, requests, reservation, node_labels)
+    return match_requirements(required, requests, reservation, node_labels)
 
 
-def match_wish(
-    wish: RequiredReservations,
+def match_requirements(
+    required: RequiredReservations,
     requests: Amounts,
     reservation: Reservation,
     node_labels: Mapping[str, str] | None,
 ) -> Match:
     """Return the same whoever the owners are: what the pod itself says of reservations. Raises: QuantityError."""
-    affinity = wish.affinity
+    affinity = required.affinity
     if affinity is not None and affinity.name:
         # A name is as good as a decision: nothing else but the amounts is looked at.
         if affinity.name != reservation.metadata.name:
             return Match(MatchOutcome.NAME_UNMATCHED)
-    elif refusal := _refusal(wish, reservation, node_labels):
+    elif refusal := _refusal(required, reservation, node_labels):
         return refusal
-    is_exact = is_exact_match(wish.exact_names, requests, objects.requests(reservation))
+    is_exact = is_exact_match(required.exact_names, requests, objects.requests(reservation))
     return Match(MatchOutcome.MATCHED if is_exact else MatchOutcome.NOT_EXACT_MATCHED)
 
 
@@ -178,18 +178,20 @@ def availability(reservation: Reservation, owners: ReservationOwners, used_count
 
 
 def _refusal(
-    wish: RequiredReservations, reservation: Reservation, node_labels: Mapping[str, str] | None
+    required: RequiredReservations, reservation: Reservation, node_labels: Mapping[str, str] | None
 ) -> Match | None:
     """Return why a reservation that is not asked for by name is not for the pod."""
     is_closed = reservation.spec.unschedulable or reservation.metadata.deletion_timestamp is not None
-    if is_closed and not wish.tolerates_unschedulable:
+    if is_closed and not required.tolerates_unschedulable:
         return Match(MatchOutcome.UNSCHEDULABLE)
-    if wish.affinity is None:
+    if required.affinity is None:
         return None
     for taint in reservation.spec.taints:
-        if taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not is_tolerated(wish.affinity.tolerations, taint):
+        if taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not is_tolerated(
+            required.affinity.tolerations, taint
+        ):
             return Match(MatchOutcome.TAINT_UNTOLERATED, taint)
-    if not _is_selected(wish.affinity, reservation, node_labels or {}):
+    if not _is_selected(required.affinity, reservation, node_labels or {}):
         return Match(MatchOutcome.AFFINITY_UNMATCHED)
     return None
 

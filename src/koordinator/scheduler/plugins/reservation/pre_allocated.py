@@ -252,10 +252,10 @@ class PreAllocator:
         if self.pods.is_claimed(pod.uid, reservation.metadata.uid):
             return False
         node = self._table.node_at(row)
-        wish = RequiredReservations.of(pod.pod)
+        required = RequiredReservations.of(pod.pod)
         requests = pod_resources.requests(pod.pod)
         node_labels = node.metadata.labels if node is not None else {}
-        found = matching.match_wish(wish, requests, reservation, node_labels)
+        found = matching.match_requirements(required, requests, reservation, node_labels)
         return found.outcome is MatchOutcome.MATCHED
 
     def decide(

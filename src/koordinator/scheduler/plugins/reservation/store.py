@@ -34,8 +34,8 @@ class ReservationStore:
         self._followed = ReservePods.of(handle)
         self._objects: dict[str, Reservation] = {}
         self._pods: dict[str, Pod] = {}
-        self._news: set[int] = set()
-        """Owner groups with reservations that came or changed, and whose sleeping pods were not told yet."""
+        self._changed_groups: set[int] = set()
+        """Owner groups with reservations that came or changed, and whose sleeping pods were not woken yet."""
         self._is_waking = False
         self.ledger.on_offer = self._may_help
         handle.watch(Watch(Reservation, self._added, self._updated, self._deleted))
@@ -133,7 +133,7 @@ class ReservationStore:
         record = self.ledger.find(uid)
         if record is None:
             return
-        self._news.add(record.group.number)
+        self._changed_groups.add(record.group.number)
         if not self._is_waking:
             self._is_waking = self._handle.actions.spawn(
                 self._wake(), "pods that reservations are for", self._woken
@@ -144,9 +144,9 @@ class ReservationStore:
 
     async def _wake(self) -> None:
         await asyncio.sleep(0)
-        actions, news = self._handle.actions, set(self._news)
-        self._news.clear()
+        actions, changed = self._handle.actions, set(self._changed_groups)
+        self._changed_groups.clear()
         actions.activate(
-            [pod.uid for pod in actions.sleeping() if not news.isdisjoint(self.ledger.index.of(pod))],
+            [pod.uid for pod in actions.sleeping() if not changed.isdisjoint(self.ledger.index.of(pod))],
             at_once=False,
         )

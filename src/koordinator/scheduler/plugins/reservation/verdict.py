@@ -34,17 +34,19 @@ CODES_MAX = 40_000
 class OwnerState:
     """A pod that reservations concern: it may own some, requires one, or takes no notice of them."""
 
-    def __init__(self, pod: PodInfo, wish: RequiredReservations, groups: GroupNumbers, request: Ints) -> None:
+    def __init__(
+        self, pod: PodInfo, required: RequiredReservations, groups: GroupNumbers, request: Ints
+    ) -> None:
         self.pod = pod
-        self.wish = wish
+        self.required = required
         self.groups = groups
         self.asked = ReservationRequest(
             request=request,
-            must_reserve=wish.affinity is not None,
-            name=wish.affinity.name if wish.affinity is not None else "",
-            is_ignoring=wish.is_ignoring,
+            must_reserve=required.affinity is not None,
+            name=required.affinity.name if required.affinity is not None else "",
+            is_ignoring=required.is_ignoring,
         )
-        self.requests: Amounts = pod_resources.requests(pod.pod) if wish.exact_names else {}
+        self.requests: Amounts = pod_resources.requests(pod.pod) if required.exact_names else {}
         self.status = SUCCESS
         self.statuses = [NONE_MATCHED, NONE_MEETS]
         """Refusals met so far; a code is the position of one, from 1."""
@@ -92,7 +94,12 @@ class NodeJudge:
             node = self._table.node_at(row)
             node_labels = node.metadata.labels if node is not None else {}
         return matching.match(
-            state.pod.pod, state.wish, state.requests, record.reservation, record.group.owners, node_labels
+            state.pod.pod,
+            state.required,
+            state.requests,
+            record.reservation,
+            record.group.owners,
+            node_labels,
         )
 
     def matched(self, state: OwnerState, row: int) -> list[ReservationRecord]:
