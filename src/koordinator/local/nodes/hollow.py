@@ -273,7 +273,7 @@ class HollowNodes:
         )
         # The first report comes one interval after the start, spread as the starts of real agents are; of a new policy
         # not later than that, so that a cluster asked for quick reports need not wait out a slow round.
-        wait_s = policy.report_interval_s
+        wait_s = float(policy.report_interval_s)
         if row not in self._asked_before:
             wait_s = min(wait_s, self._config.first_report_s)
             self._asked_before.add(row)
