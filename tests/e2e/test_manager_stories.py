@@ -165,6 +165,21 @@ def test_switching_co_location_on_lends_resources_and_a_waiting_batch_pod_runs(c
     assert all(0 < milli <= 32_000 for milli in lenders(cluster).values())
 
 
+def test_explain_says_term_by_term_where_lent_amounts_come_from(cluster: Cluster) -> None:
+    until(lambda: len(lenders(cluster)) == 3, 60, cluster.process)
+    (node,) = json.loads(cluster.koordinator("explain", "lent", "node-0", "-o", "json").stdout)["nodes"]
+
+    batch = node["lent"][0]
+    assert batch["kind"] == "batch"
+    assert sum(term["cpuMilli"] for term in batch["terms"]) == batch["cpuMilli"] > 0
+    assert abs(batch["cpuMilli"] - lenders(cluster)["node-0"]) <= 320, "a tenth of a core per ten"
+    assert [term["name"] for term in batch["terms"]][:2] == ["capacity", "margin"]
+    told = cluster.koordinator("explain", "lent").stdout
+    assert all(f"node-{number}" in told for number in range(3)) and "3 nodes" in told
+    missing = cluster.koordinator("explain", "lent/node-9")
+    assert missing.returncode == 1 and 'nodes "node-9" not found' in missing.stderr
+
+
 SPARK = """
 apiVersion: v1
 kind: Namespace
@@ -262,6 +277,8 @@ def test_a_node_that_stops_reporting_lends_no_more_and_says_why(cluster: Cluster
         in found
     )
     assert any(words.startswith("Node node-0: no longer reports") for words in found)
+    told = cluster.koordinator("explain", "lent", "node-0").stdout
+    assert "report of 1h0m" in told and "degradeTimeMinutes allows 15m0s" in told
 
     report(cluster, "node-0", 0)
     until(lambda: "node-0" in lenders(cluster), 30, cluster.process)

@@ -176,6 +176,30 @@ def tidalpool(**asked: Any) -> None:
 
 main.add_command(tidalpool, "tp")
 
+
+@main.command(context_settings=options.HELP)
+@click.argument("node", default="")
+@click.option(
+    "--config-namespace",
+    "namespace",
+    default="koordinator-system",
+    help="Namespace of the ConfigMap slo-controller-config.",
+)
+@options.kubeconfig
+@options.output("text", "json", "yaml")
+def lent(**asked: Any) -> None:
+    """Explain where the Batch and Mid resources of a node come from, term by term, or what all nodes lend.
+
+    \b
+    Try:
+      koordinator explain lent
+      koordinator explain lent node-7
+
+    Ends with 0, 1 when there is no answer, 2 when the command line is wrong.
+    """
+    running.work_of("koordinator.cli.explain_lent", "explain", asked)
+
+
 _several = click.option(
     "--limit",
     default=200,

@@ -16,6 +16,8 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.manager.config import amplification, colocation_config, cpu_normalization
 from koordinator.manager.noderesource import account, decide, plugins
 from koordinator.manager.noderesource import target as targets
+from koordinator.manager.noderesource.decide import Withdrawal
+from koordinator.manager.noderesource.ledger import ledgers
 from koordinator.manager.noderesource.plugins import Configs
 from koordinator.manager.noderesource.rows import NodeRow, reading_of, zones_need_write, zones_target
 from koordinator.manager.noderesource.target import NodeTarget
@@ -157,6 +159,26 @@ def test_many_nodes_at_once_are_told_what_each_alone_is_reported(bodies: list[Bo
 
     alone = [decided([row_of(body, name)])[0] for body, name in zip(bodies, names, strict=True)]
     assert together == alone
+
+
+@settings(max_examples=100, deadline=None)
+@given(nodes)
+def test_the_terms_of_what_is_lent_sum_to_it_exactly(body: Body) -> None:
+    row = row_of(body)
+    (target,) = decided([row])
+
+    found = ledgers(row, target)
+
+    assert bool(found) == (row.withdrawal is Withdrawal.NONE)
+    for ledger, names in zip(found, (resources.BATCH_RESOURCES, resources.MID_RESOURCES), strict=False):
+        sums = [sum(term.cpu_milli for term in ledger.terms), sum(term.memory_bytes for term in ledger.terms)]
+        assert sums == [target.amounts[name] for name in names] == [ledger.cpu_milli, ledger.memory_bytes]
+        assert all(
+            abs(term.memory_bytes) <= len(ledger.terms) for term in ledger.terms if term.name == "rounding"
+        )
+        signs = {term.name: (term.cpu_milli, term.memory_bytes) for term in ledger.terms}
+        for name in ("services", "reserved", "system", "cap", "third parties"):
+            assert max(signs.get(name, (0, 0))) <= 0, name
 
 
 @settings(max_examples=50, deadline=None)

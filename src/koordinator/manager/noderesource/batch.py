@@ -110,24 +110,41 @@ def safety_margin(capacity: I64, policy: ReclaimColumns) -> I64:
     )
 
 
-def batch_allocatable(inputs: BatchInputs, policy: ReclaimColumns | ReclaimPolicy) -> I64:
-    """Batch CPU and memory of each row, shape (rows, 2), thousandths, never negative. Source: behaviour/manager 6.3."""
-    if isinstance(policy, ReclaimPolicy):
-        policy = columns([policy])
-    lendable = inputs.capacity - safety_margin(inputs.capacity, policy)
-    by_usage = lendable - inputs.taken
-    by_request = lendable - inputs.reserved - inputs.requested
-    by_maximum = lendable - inputs.taken_at_most
+class BatchTerms(msgspec.Struct, frozen=True):
+    """The way from capacity to what is lent, each (rows, 2) in thousandths: `lent` is capacity − margin − yielded, then
+    lowered by `above_cap` and raised by `below_zero`."""
+
+    margin: I64
+    yielded: I64
+    """What the system, reservations and high-priority pods hold, by the policy of each resource."""
+    above_cap: I64
+    below_zero: I64
+    lent: I64
+
+
+def batch_terms(inputs: BatchInputs, policy: ReclaimColumns) -> BatchTerms:
+    """Return how Batch CPU and memory of each row come about. Source: behaviour/manager 6.3."""
+    margin = safety_margin(inputs.capacity, policy)
+    by_request = inputs.reserved + inputs.requested
     cpu, memory = (
-        np.choose(chosen, [by_usage[:, at], by_request[:, at], by_maximum[:, at]])
+        np.choose(chosen, [inputs.taken[:, at], by_request[:, at], inputs.taken_at_most[:, at]])
         for at, chosen in ((CPU, policy.cpu_policy), (MEMORY, policy.memory_policy))
     )
+    yielded: I64 = np.stack([cpu, memory], axis=1)
+    rest = inputs.capacity - margin - yielded
     cpu_cap = scale(inputs.capacity[:, CPU], policy.cpu_cap_percent / 100)
     memory_cap = scale_units(inputs.capacity[:, MEMORY], policy.memory_cap_percent / 100)
-    capped_cpu = np.where(policy.cpu_cap_percent >= 0, np.minimum(cpu, cpu_cap), cpu)
-    capped_memory = np.where(policy.memory_cap_percent >= 0, np.minimum(memory, memory_cap), memory)
-    lent: I64 = np.stack([capped_cpu, capped_memory], axis=1)
-    return np.maximum(lent, 0)
+    above_cpu = np.where(policy.cpu_cap_percent >= 0, np.maximum(rest[:, CPU] - cpu_cap, 0), 0)
+    above_memory = np.where(policy.memory_cap_percent >= 0, np.maximum(rest[:, MEMORY] - memory_cap, 0), 0)
+    above_cap: I64 = np.stack([above_cpu, above_memory], axis=1)
+    capped = rest - above_cap
+    below_zero = np.maximum(-capped, 0)
+    return BatchTerms(margin, yielded, above_cap, below_zero, capped + below_zero)
+
+
+def batch_allocatable(inputs: BatchInputs, policy: ReclaimColumns | ReclaimPolicy) -> I64:
+    """Batch CPU and memory of each row, shape (rows, 2), thousandths, never negative. Source: behaviour/manager 6.3."""
+    return batch_terms(inputs, columns([policy]) if isinstance(policy, ReclaimPolicy) else policy).lent
 
 
 def divide(amount: I64, parts: int) -> I64:

@@ -107,6 +107,20 @@ SKEWED = "NodeClockSkewed"
 _LENT = (*resources.BATCH_RESOURCES, *resources.MID_RESOURCES, *resources.BATCH_GPU_RESOURCES)
 
 
+def withdrawal_of(row: NodeRow, now_s: float) -> Withdrawal:
+    """Return whether a node with facts and a strategy may lend anything, and if not, why."""
+    assert row.node is not None and row.strategy is not None
+    return decide.withdrawal(
+        is_enabled=row.strategy.enabled,
+        degrade_s=row.strategy.degrade_s,
+        reported_s=row.reported_s,
+        now_s=now_s,
+        problem=row.reading.problem,
+        has_node=row.reading.report.has_node,
+        is_lent_whole=decide.is_in_batch_phase(row.node),
+    )
+
+
 def report_notes(row: NodeRow, now_s: float) -> list[Note]:
     """Return the notes about the node's report."""
     found = []
@@ -311,15 +325,7 @@ class NodeResourceController:
             row.strategy = self._strategies.of(node)
             if row.strategy is None:
                 return False
-        row.withdrawal = decide.withdrawal(
-            is_enabled=row.strategy.enabled,
-            degrade_s=row.strategy.degrade_s,
-            reported_s=row.reported_s,
-            now_s=now_s,
-            problem=row.reading.problem,
-            has_node=row.reading.report.has_node,
-            is_lent_whole=decide.is_in_batch_phase(node),
-        )
+        row.withdrawal = withdrawal_of(row, now_s)
         return True
 
     def _settle(self, row: NodeRow, target: NodeTarget, now_s: float) -> None:

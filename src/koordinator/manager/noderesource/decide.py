@@ -27,7 +27,16 @@ from koordinator.manager.noderesource.account import (
     ZoneDemand,
     rounded_down,
 )
-from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI, distinct, scale, scale_units
+from koordinator.manager.noderesource.batch import (
+    CPU,
+    I64,
+    MEMORY,
+    MILLI,
+    BatchTerms,
+    distinct,
+    scale,
+    scale_units,
+)
 
 Mask = npt.NDArray[np.bool_]
 
@@ -75,19 +84,35 @@ def columns(policies: Sequence[MidPolicy]) -> MidColumns:
     return MidColumns(flags.astype(np.bool_), *percents)
 
 
-def mid_allocatable(inputs: MidInputs, policy: MidColumns | MidPolicy) -> I64:
-    """Mid CPU and memory of each row, shape (rows, 2), thousandths, memory in whole bytes; at least 0.
+class MidTerms(msgspec.Struct, frozen=True):
+    """The way to what Mid lends, each (rows, 2) in thousandths: `lent` is all parts together, lowered by `above_cap`
+    and raised by `below_zero`."""
+
+    reclaimed: I64
+    unallocated: I64
+    static: I64
+    above_cap: I64
+    below_zero: I64
+    lent: I64
+
+
+def mid_row_terms(inputs: MidInputs, policy: MidColumns) -> MidTerms:
+    """Return how Mid CPU and memory of each row come about.
 
     The cap is a share of capacity, as is the static part (the reference calls both "allocatable").
     """
-    if isinstance(policy, MidPolicy):
-        policy = columns([policy])
     capacity = inputs.capacity
+    is_static = policy.is_static[:, np.newaxis]
     static = _percent_of(capacity, policy.static_cpu_percent, policy.static_memory_percent)
-    dynamic = _reclaimed(inputs) + _lent_unallocated(inputs, policy.unallocated_percent)
-    wanted = np.where(policy.is_static[:, np.newaxis], static, dynamic)
-    cap = _percent_of(capacity, policy.cpu_cap_percent, policy.memory_cap_percent)
-    return np.maximum(np.minimum(wanted, cap), 0)
+    static = np.where(is_static, static, 0)
+    reclaimed = np.where(is_static, 0, _reclaimed(inputs))
+    unallocated = np.where(is_static, 0, _lent_unallocated(inputs, policy.unallocated_percent))
+    wanted = reclaimed + unallocated + static
+    above_cap = np.maximum(
+        wanted - _percent_of(capacity, policy.cpu_cap_percent, policy.memory_cap_percent), 0
+    )
+    below_zero = np.maximum(above_cap - wanted, 0)
+    return MidTerms(reclaimed, unallocated, static, above_cap, below_zero, wanted - above_cap + below_zero)
 
 
 def _reclaimed(inputs: MidInputs) -> I64:
@@ -184,6 +209,11 @@ def withdrawal(
 
 def batch_amounts(nodes: Sequence[NodeInputs], policies: Sequence[ReclaimPolicy]) -> I64:
     """Batch CPU and memory of each node, (nodes, 2) in thousandths; `policies` has one for each, or one for all."""
+    return batch_terms(nodes, policies).lent
+
+
+def batch_terms(nodes: Sequence[NodeInputs], policies: Sequence[ReclaimPolicy]) -> BatchTerms:
+    """Return how these amounts come about."""
     rows = [
         (
             *known.node.capacity,
@@ -194,7 +224,7 @@ def batch_amounts(nodes: Sequence[NodeInputs], policies: Sequence[ReclaimPolicy]
         )
         for known in nodes
     ]
-    return batch.batch_allocatable(_batch_inputs(rows), batch.columns(policies))
+    return batch.batch_terms(_batch_inputs(rows), batch.columns(policies))
 
 
 def _taken(known: NodeInputs, by_pods: Measured) -> Amount:
@@ -236,6 +266,11 @@ def _batch_inputs(rows: Sequence[tuple[int, ...]]) -> batch.BatchInputs:
 
 def mid_amounts(nodes: Sequence[NodeInputs], policies: Sequence[MidPolicy]) -> I64:
     """Mid CPU and memory of each node, (nodes, 2) in thousandths; `policies` as for Batch."""
+    return mid_terms(nodes, policies).lent
+
+
+def mid_terms(nodes: Sequence[NodeInputs], policies: Sequence[MidPolicy]) -> MidTerms:
+    """Return how these amounts come about."""
     rows = [_mid_row(known) for known in nodes]
     table = np.array(rows, np.int64).reshape(-1, 7, 2).transpose(1, 0, 2)
     capacity, reserved, system, request, usage, reclaimable, flags = table
@@ -243,7 +278,7 @@ def mid_amounts(nodes: Sequence[NodeInputs], policies: Sequence[MidPolicy]) -> I
     inputs = MidInputs(
         capacity, np.maximum(reserved, system), request, usage, reclaimable, has_usage, has_report
     )
-    return mid_allocatable(inputs, columns(policies))
+    return mid_row_terms(inputs, columns(policies))
 
 
 def _mid_row(known: NodeInputs) -> tuple[int, ...]:
