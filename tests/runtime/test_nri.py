@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,10 +24,11 @@ _BATCH = {
 }
 
 
-def batch_pod(name: str, **more: object) -> PodShape:
+def batch_pod(name: str, tells: Sequence[str] = ()) -> PodShape:
     """A best-effort pod as the webhook leaves it: the kubelet sees no CPU or memory on it."""
     annotations = {"node.koordinator.sh/extended-resource-spec": json.dumps(_BATCH)}
-    return PodShape(name, labels={"koordinator.sh/qosClass": "BE"}, annotations=annotations)._replace(**more)
+    shape = PodShape(name, {"koordinator.sh/qosClass": "BE"}, annotations)
+    return shape._replace(tells=tells)
 
 
 GATES = "GPUEnvInject=true,OOMScoreAdj=true"
