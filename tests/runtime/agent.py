@@ -50,6 +50,11 @@ class RunningAgent:
         environment = {"NODE_NAME": NODE, "agent_mode": "hostMode"}
         self._process = self._node.spawn(_LOG, [sys.executable, *arguments], environment)
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def joins(self) -> int:
         """How often it has become a plugin so far."""
         return self._node.log(_LOG).count(JOINED)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from koordinator.api import labels
 from koordinator.host.cri_messages import (
     ContainerMetadata,
     ImageSpec,
@@ -80,7 +81,7 @@ class RunningPod(NamedTuple):
 
     def remove(self) -> None:
         self.node.cri.remove_sandbox(self.sandbox)
-        _listed(self.node, lambda pods: [each for each in pods if each["metadata"]["uid"] != self.shape.uid])
+        listed(self.node, lambda pods: [each for each in pods if each["metadata"]["uid"] != self.shape.uid])
 
 
 def start_pod(node: RuntimeNode, shape: PodShape, client: CRIClient | None = None) -> RunningPod:
@@ -91,8 +92,32 @@ def start_pod(node: RuntimeNode, shape: PodShape, client: CRIClient | None = Non
     sandbox = calls.run_sandbox(config)
     container = calls.create_container(sandbox, _container_config(shape), config)
     calls.start_container(container)
-    _listed(node, lambda pods: [*pods, _manifest(shape, container)])
+    listed(node, lambda pods: [*pods, manifest(shape, container)])
     return RunningPod(node, shape, sandbox, config, container)
+
+
+BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
+BATCH = {
+    "containers": {
+        "main": {
+            "requests": {BATCH_CPU: "500", BATCH_MEMORY: "64Mi"},
+            "limits": {BATCH_CPU: "700", BATCH_MEMORY: "128Mi"},
+        }
+    }
+}
+
+
+def batch_pod(name: str, tells: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> PodShape:
+    """A best-effort pod as the webhook leaves it: the kubelet sees no CPU or memory on it."""
+    annotations = {labels.EXTENDED_RESOURCE_SPEC: json.dumps(BATCH)}
+    shape = PodShape(name, {labels.QOS_CLASS: "BE"}, annotations)
+    return shape._replace(tells=tells, environment=environment or {})
+
+
+def is_protected(pod: RunningPod) -> bool:
+    """Whether a `batch_pod` had its limits from its first instruction on."""
+    files = pod.told().files
+    return (files["shares"], files["quota"], files["memory"]) == ("512", "70000", str(128 << 20))
 
 
 def sandbox_config(node: RuntimeNode, shape: PodShape) -> PodSandboxConfig:
@@ -114,7 +139,7 @@ def sandbox_config(node: RuntimeNode, shape: PodShape) -> PodSandboxConfig:
     )
 
 
-def _listed(node: RuntimeNode, changed: Callable[[list[Any]], list[Any]]) -> None:
+def listed(node: RuntimeNode, changed: Callable[[list[Any]], list[Any]]) -> None:
     """Change what the kubelet lists (`surroundings`)."""
     path = node.folder / PODS
     beside = path.with_suffix(".new")
@@ -122,7 +147,8 @@ def _listed(node: RuntimeNode, changed: Callable[[list[Any]], list[Any]]) -> Non
     beside.rename(path)
 
 
-def _manifest(shape: PodShape, container: str) -> dict[str, Any]:
+def manifest(shape: PodShape, container: str) -> dict[str, Any]:
+    """The running pod as a kubelet lists it."""
     qos = {"besteffort": "BestEffort", "burstable": "Burstable"}.get(shape.kube_qos, "Guaranteed")
     status = {"name": "main", "containerID": f"containerd://{container}", "state": {"running": {}}}
     return {

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,25 +11,7 @@ from koordinator.api import labels
 from koordinator.host.cri_messages import ContainerState, LinuxContainerResources
 from tests.runtime.agent import RunningAgent, running_agent
 from tests.runtime.node import RuntimeNode
-from tests.runtime.pods import PodShape, RunningPod, start_pod
-
-BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
-_BATCH = {
-    "containers": {
-        "main": {
-            "requests": {BATCH_CPU: "500", BATCH_MEMORY: "64Mi"},
-            "limits": {BATCH_CPU: "700", BATCH_MEMORY: "128Mi"},
-        }
-    }
-}
-
-
-def batch_pod(name: str, tells: Sequence[str] = ()) -> PodShape:
-    """A best-effort pod as the webhook leaves it: the kubelet sees no CPU or memory on it."""
-    annotations = {"node.koordinator.sh/extended-resource-spec": json.dumps(_BATCH)}
-    shape = PodShape(name, {"koordinator.sh/qosClass": "BE"}, annotations)
-    return shape._replace(tells=tells)
-
+from tests.runtime.pods import PodShape, RunningPod, batch_pod, is_protected, start_pod
 
 GATES = "GPUEnvInject=true,OOMScoreAdj=true"
 
@@ -41,12 +23,6 @@ def agent(runtime_node: RuntimeNode) -> Iterator[RunningAgent]:
     flags = (f"-feature-gates={GATES}", f"-hami-core-library-directory-path={library}")
     with running_agent(runtime_node, flags) as running:
         yield running
-
-
-def is_protected(pod: RunningPod) -> bool:
-    """Whether a batch container had its limits from its first instruction on."""
-    files = pod.told().files
-    return (files["shares"], files["quota"], files["memory"]) == ("512", "70000", str(128 << 20))
 
 
 def own_file(pod: RunningPod, name: str) -> str:

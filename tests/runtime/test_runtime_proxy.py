@@ -17,8 +17,7 @@ from tests.runtime import node as nodes
 from tests.runtime.agent import RunningAgent
 from tests.runtime.cri import CRIClient
 from tests.runtime.node import WAIT_S, RuntimeNode
-from tests.runtime.pods import PodShape, start_pod
-from tests.runtime.test_nri import batch_pod, is_protected
+from tests.runtime.pods import PodShape, batch_pod, is_protected, start_pod
 
 _LOG, _SOCKET = "proxy", "koord-runtimeproxy/runtimeproxy.sock"
 
