@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 
 from koordinator.api.copilot import is_master, is_yarn_id
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
+from koordinator.api.errors import ProtocolError
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import HostRoots
 from koordinator.host.host import open_host
@@ -24,6 +26,7 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.qos.memory_evict import MemoryEvict
 from koordinator.koordlet.states.copilots import CopilotsState
+from koordinator.yarn import eviction
 from tests.kernel.conftest import files as files
 from tests.kernel.conftest import group as group
 from tests.kernel.conftest import make
@@ -120,7 +123,13 @@ class NodeAgent(StrategyNode):
 
 @pytest.fixture
 async def bed(tmp_path: Path, real: Cgroups) -> AsyncIterator[Bed]:
-    async with hadoop(tmp_path / "hadoop", managers=1, nodes=[NodeSize(3, 1024)]) as running:
+    keeping = {
+        "yarn.nodemanager.recovery.enabled": "true",
+        "yarn.nodemanager.recovery.supervised": "true",
+        "yarn.nodemanager.recovery.dir": str(tmp_path / "recovery"),
+        "yarn.nm.liveness-monitor.expiry-interval-ms": "120000",
+    }
+    async with hadoop(tmp_path / "hadoop", managers=1, nodes=[NodeSize(3, 1024)], more=keeping) as running:
         yield running
 
 
@@ -140,6 +149,17 @@ async def launcher(bed: Bed, node: NodeAgent, real: Cgroups) -> AsyncIterator[La
 
 async def listed(agent: Copilot) -> list[str]:
     return sorted(each["name"] for each in await agent.get("/v1/containers"))
+
+
+async def told_by(web: str) -> list[str]:
+    """What the NodeManager itself lists; nothing while it is away."""
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with session.get(f"http://{web}/ws/v1/node/containers") as answer:
+                found = eviction.parse(await answer.json(content_type=None))
+        except (aiohttp.ClientError, ProtocolError, ValueError):
+            return []
+    return sorted(each.id for each in found if not each.is_final)
 
 
 async def test_containers_of_a_real_job_go_tasks_first_and_its_master_last(
@@ -175,6 +195,16 @@ async def test_containers_of_a_real_job_go_tasks_first_and_its_master_last(
         assert await node.known() == before
         assert node.state.trouble == ""
         manager.daemon.resume()
+
+        # It is killed and comes back: containers go on, and it knows them again.
+        await manager.daemon.kill()
+        assert await node.known() == before
+        await manager.daemon.start()
+
+        async def is_back() -> bool:
+            return await told_by(manager.web) == before and await listed(agent) == before
+
+        await until(is_back, "the NodeManager does not come back with its containers")
         agent.process.kill()
         agent.process.wait()
         assert await node.known() == before  # by the groups, which are left
