@@ -104,6 +104,10 @@ class FakeRuntime:
 
         return grpc.stream_stream_rpc_method_handler(answer)
 
+    def forget(self, _: str) -> None:
+        """For `on_call`: keep nothing."""
+        self.asked.clear()
+
     async def before(self, method: str, context: Any) -> None:
         happened = self.on_call(method)
         if happened is not None:

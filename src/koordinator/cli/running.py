@@ -14,7 +14,13 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.cluster.errors import ConnectionFailed, Forbidden, Unauthorized
 
 _LIVE_S = 2.0  # for the server of an earlier kubeconfig to answer
-_EXTRA_OF = {"kubernetes_asyncio": "local", "plotly": "simulate", "grpc": "node", "pynvml": "gpu"}
+_EXTRA_OF = {
+    "kubernetes_asyncio": "local",
+    "plotly": "simulate",
+    "grpc": "node",
+    "hpack": "node",
+    "pynvml": "gpu",
+}
 """Which extra of pyproject.toml brings a package."""
 
 

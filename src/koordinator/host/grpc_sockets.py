@@ -5,6 +5,7 @@ gRPC is loaded when it is needed, since it costs 17 MB; who calls these function
 
 import importlib
 import os
+import socket
 import stat
 from typing import Any
 
@@ -16,6 +17,7 @@ RECONNECT_MS_MIN, RECONNECT_MS_MAX = 50, 500
 """Pauses between tries to connect: who was restarted is used again at once."""
 STREAMS_MAX = 1_000
 """Calls at once of one connection; a kubelet makes some dozens."""
+BACKLOG = 128
 _UMASK = 0o117
 """Sockets of ours have the mode 0660, as those of containerd and CRI-O."""
 OPTIONS = (
@@ -78,11 +80,7 @@ def server(path: str, handlers: Any) -> Any:
     Raises: SocketError where something else than a socket is, or the socket cannot be made.
     """
     aio = importlib.import_module("grpc.aio")
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        _remove_stale(path)
-    except OSError as error:
-        raise SocketError(path, (error.strerror or str(error)).lower()) from error
+    _make_room(path)
     found = aio.server(options=(*OPTIONS, ("grpc.max_concurrent_streams", STREAMS_MAX)))
     found.add_generic_rpc_handlers((handlers,))
     before = os.umask(_UMASK)
@@ -93,6 +91,30 @@ def server(path: str, handlers: Any) -> Any:
     finally:
         os.umask(before)
     return found
+
+
+def listening(path: str) -> socket.socket:
+    """Return a socket of ours that listens; a stale one there is replaced. Raises: SocketError as `server` does."""
+    _make_room(path)
+    made = socket.socket(socket.AF_UNIX)
+    before = os.umask(_UMASK)
+    try:
+        made.bind(path)
+    except OSError as error:
+        made.close()
+        raise SocketError(path, (error.strerror or str(error)).lower()) from error
+    finally:
+        os.umask(before)
+    made.listen(BACKLOG)
+    return made
+
+
+def _make_room(path: str) -> None:
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        _remove_stale(path)
+    except OSError as error:
+        raise SocketError(path, (error.strerror or str(error)).lower()) from error
 
 
 def _remove_stale(path: str) -> None:

@@ -5,8 +5,6 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from koordinator.host.cri_messages import IMAGE_SERVICE, RUNTIME_SERVICE
-
 SKIP_LABEL = "runtimeproxy.koordinator.sh/skip-hookserver"
 SKIP_VALUE = "true"
 BACKEND = "backend"
@@ -52,19 +50,6 @@ STAGES: Mapping[str, Stages] = {
     "StopContainer": Stages("", "PostStopContainer", Checkpoint.DELETE),
 }
 """CRI method → its stages; methods that are not here go to the runtime unchanged."""
-
-
-_UNARY = {
-    RUNTIME_SERVICE: (
-        "Version RemovePodSandbox PodSandboxStatus ListPodSandbox RemoveContainer ListContainers "
-        "ContainerStatus ReopenContainerLog ExecSync Exec Attach PortForward ContainerStats "
-        "ListContainerStats PodSandboxStats ListPodSandboxStats UpdateRuntimeConfig Status "
-        "ListMetricDescriptors ListPodSandboxMetrics RuntimeConfig "
-    ),
-    IMAGE_SERVICE: "ListImages ImageStatus PullImage RemoveImage ImageFsInfo",
-}
-UNARY = frozenset(f"/{service}/{name}" for service, names in _UNARY.items() for name in names.split())
-"""Methods without hooks that have one request and one answer: they pass a quarter cheaper than what may be a stream."""
 
 
 class Route(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The proxy: a gRPC server that hands each call to the container runtime, some of them with hooks before and after.
+"""The proxy: hands each call of the kubelet to the container runtime, some of them with hooks before and after.
 
 Calls that no hook belongs to are passed on as bytes in both directions, whatever they are: methods that nobody knew
 when this was written, and streams, too. Source: behaviour/koordlet-act 23.
@@ -6,10 +6,7 @@ when this was written, and streams, too. Source: behaviour/koordlet-act 23.
 
 import asyncio
 import contextlib
-import importlib
 import logging
-from collections.abc import AsyncIterator
-from typing import Any
 
 import msgspec
 
@@ -39,12 +36,10 @@ from koordinator.runtime_proxy.interception import (
     RunSandbox,
     UpdateContainer,
 )
+from koordinator.runtime_proxy.relay import Exchange, Refused, Relay
 
 log = logging.getLogger(__name__)
 
-STOP_S = 3.0
-"""Calls under way may end when the proxy is asked to."""
-_OWN_METADATA = frozenset(("user-agent", "grpc-accept-encoding", "grpc-encoding", "grpc-timeout"))
 _PREFIX = f"/{RUNTIME_SERVICE}/"
 
 
@@ -62,11 +57,10 @@ class RuntimeProxy:
 
     def __init__(self, config: ProxyConfig, syscalls: Syscalls) -> None:
         self._config = config
-        self._grpc: Any = importlib.import_module("grpc")
-        self._rpc_error: Any = importlib.import_module("grpc.aio").AioRpcError
         self._checkpoints = Checkpoints()
         self.hooks = HookClient(config.hook_directory, syscalls)
         self._backend = Backend(grpc_sockets.path_of(config.backend), self._checkpoints)
+        self._relays: set[Relay] = set()
         self.is_serving = asyncio.Event()
 
     async def run(self) -> None:
@@ -76,64 +70,39 @@ class RuntimeProxy:
         if problem:
             raise SocketError("remote-runtime-service-endpoint", problem)
         path = grpc_sockets.path_of(self._config.endpoint)
-        server = grpc_sockets.server(path, _AnyMethod(self))
-        async with asyncio.TaskGroup() as group:
-            await self.hooks.refresh()
-            following = group.create_task(self.hooks.follow(), name="hook servers")
-            await server.start()
-            log.info("runtime proxy started", extra={"socket": path, "runtime": self._backend.path})
-            self.is_serving.set()
-            try:
-                await server.wait_for_termination()
-            finally:
-                following.cancel()
-                await server.stop(STOP_S)
-                await self.hooks.close()
-                await self._backend.close()
-
-    # Calls that go through
-
-    async def passed(self, method: str, requests: Any, context: Any) -> AsyncIterator[bytes]:
-        """Yield what the runtime answers to a call; requests are passed on as they come."""
-        call = self._backend.channel.stream_stream(method)(
-            requests, timeout=context.time_remaining(), metadata=_metadata(context)
-        )
+        listener = grpc_sockets.listening(path)
+        await self.hooks.refresh()
+        server = await asyncio.get_running_loop().create_unix_server(self._connected, sock=listener)
+        log.info("runtime proxy started", extra={"socket": path, "runtime": self._backend.path})
+        self.is_serving.set()
         try:
-            async for answer in call:
-                yield answer
-            context.set_trailing_metadata(await call.trailing_metadata())
-        except self._rpc_error as error:
-            await self._refused(context, error)
+            await self.hooks.follow()
         finally:
-            call.cancel()  # without effect on one that has ended
+            server.close()
+            for relay in tuple(self._relays):
+                relay.close()
+            await self.hooks.close()
+            await self._backend.close()
 
-    # Calls with hooks
+    def _connected(self) -> asyncio.Protocol:
+        """Return what talks to a kubelet that has connected."""
+        relay = Relay(self.intercept, concerned, self._backend.path, self._relays.discard)
+        self._relays.add(relay)
+        return relay.kubelet
 
-    async def hooked(self, method: str, raw: bytes, context: Any) -> bytes:
-        """Answer a call that hooks may belong to."""
+    async def intercept(self, method: str, raw: bytes) -> Exchange:
+        """Return a call as its hook wants it. Raises: Refused where the hook failed and that is to count."""
         try:
             call = await self._intercepted(method, raw)
         except ContentError as error:
             log.warning("call not understood", extra={"method": method, "problem": str(error)})
             call = None
         if call is None:
-            return await self.asked(f"{_PREFIX}{method}", raw, context)
+            return Unread(raw)
         path = dispatch.route(method, self.hooks.by_stage, call.labels, self._config.skip)
-        call = await self._before(path, call, context)
-        try:
-            response = await self.asked(f"{_PREFIX}{method}", call.request(), context)
-        finally:
-            if path.checkpoint is Checkpoint.DELETE:
-                call.delete(self._checkpoints)
-        if path.checkpoint is Checkpoint.STORE:
-            with contextlib.suppress(ContentError):  # kubelet will see for itself
-                call.store(response, self._checkpoints)
-        if path.after and path.after in self.hooks.by_stage:
-            await self.hooks.call(path.after, call.hook_request())
-        return response
+        return HookedExchange(await self._before(path, call), path, self._checkpoints, self.hooks)
 
-    async def _before(self, path: dispatch.Route, call: Interception, context: Any) -> Interception:
-        """Return the call as its hook wants it; ends it where the hook failed and that is to count."""
+    async def _before(self, path: dispatch.Route, call: Interception) -> Interception:
         if not path.before:
             return call
         outcome = await self.hooks.call(path.before, call.hook_request())
@@ -145,7 +114,7 @@ class RuntimeProxy:
                 problem = f"hook {path.before}: its answer is damaged: {error}"
                 log.warning("hook failed", extra={"problem": problem})
         if dispatch.calls(path, outcome.policy, hook_fails=True).is_error:
-            await context.abort(self._grpc.StatusCode.INTERNAL, problem)
+            raise Refused(problem)
         return call
 
     async def _intercepted(self, method: str, raw: bytes) -> Interception | None:
@@ -185,59 +154,48 @@ class RuntimeProxy:
         self._checkpoints.sandboxes.put(create.pod_sandbox_id, found)
         return found
 
-    async def asked(self, method: str, request: bytes, context: Any) -> bytes:
-        """Return the runtime's answer to one request."""
-        call = self._backend.channel.unary_unary(method)(
-            request, timeout=context.time_remaining(), metadata=_metadata(context)
-        )
-        try:
-            response: bytes = await call
-        except self._rpc_error as error:
-            await self._refused(context, error)
-            raise AssertionError("abort raises") from error
-        context.set_trailing_metadata(await call.trailing_metadata())
-        return response
 
-    async def _refused(self, context: Any, error: Any) -> None:
-        """Give the kubelet the runtime's own error."""
-        trailing = tuple(error.trailing_metadata() or ())
-        await context.abort(error.code(), error.details() or "", trailing)
+class Unread(msgspec.Struct, frozen=True):
+    """A call that goes on as it came: what it is about cannot be found out."""
+
+    request: bytes
+
+    def answered(self, response: bytes | None) -> None:
+        """Nothing is remembered."""
+
+    async def after(self) -> None:
+        """Nobody is told."""
 
 
-class _AnyMethod:
-    """gRPC's handler of all methods: those with hooks are unary, all others may be anything."""
+class HookedExchange:
+    """A call whose hooks have run."""
 
-    def __init__(self, proxy: RuntimeProxy) -> None:
-        self._proxy = proxy
-        self._grpc: Any = importlib.import_module("grpc")
+    def __init__(
+        self, call: Interception, path: dispatch.Route, checkpoints: Checkpoints, hooks: HookClient
+    ) -> None:
+        self.request = call.request()
+        self._call, self._path = call, path
+        self._checkpoints = checkpoints
+        self._hooks = hooks
+        self._has_succeeded = False
 
-    def service(self, details: Any) -> Any:
-        """Return how a call is handled."""
-        method, proxy = details.method, self._proxy
-        name = method.removeprefix(_PREFIX)
-        if method.startswith(_PREFIX) and name in dispatch.STAGES:
+    def answered(self, response: bytes | None) -> None:
+        """Remember what was made, forget what was stopped, whether or not that went well."""
+        self._has_succeeded = response is not None
+        if self._path.checkpoint is Checkpoint.DELETE:
+            self._call.delete(self._checkpoints)
+        elif response is not None:
+            with contextlib.suppress(ContentError):  # kubelet will see for itself
+                self._call.store(response, self._checkpoints)
 
-            async def hooked(request: bytes, context: Any) -> bytes:
-                return await proxy.hooked(name, request, context)
-
-            return self._grpc.unary_unary_rpc_method_handler(hooked)
-
-        if method in dispatch.UNARY:
-
-            async def asked(request: bytes, context: Any) -> bytes:
-                return await proxy.asked(method, request, context)
-
-            return self._grpc.unary_unary_rpc_method_handler(asked)
-
-        async def passed(requests: Any, context: Any) -> AsyncIterator[bytes]:
-            async for answer in proxy.passed(method, requests, context):
-                yield answer
-
-        return self._grpc.stream_stream_rpc_method_handler(passed)
+    async def after(self) -> None:
+        """Tell the hook that comes after the call, if that succeeded; its answer counts for nothing."""
+        after = self._path.after
+        if self._has_succeeded and after and after in self._hooks.by_stage:
+            await self._hooks.call(after, self._call.hook_request())
 
 
-def _metadata(context: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the caller's metadata, without what gRPC writes itself."""
-    return tuple(
-        (name, value) for name, value in context.invocation_metadata() or () if name not in _OWN_METADATA
-    )
+def concerned(path: bytes) -> str:
+    """Return the method of a path to which hooks may belong, empty for all others."""
+    name = path.decode("latin-1").removeprefix(_PREFIX)
+    return name if name in dispatch.STAGES else ""

@@ -1,0 +1,130 @@
+"""Frames of HTTP/2 as they lie on the wire, and gRPC messages in them. Source: RFC 9113, 4 and 6; RFC 7541, 6.2.2; gRPC
+over HTTP/2."""
+
+import struct
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from koordinator.host.errors import ContentError
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 8, 9
+END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
+"""Flags."""
+HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE = 1, 4
+"""Settings."""
+WINDOW_BYTES = 65_535
+"""Of a connection, and of its streams until a setting says otherwise."""
+CHUNK_BYTES = 16_384
+"""A frame that everybody must take."""
+FRAME_BYTES_MAX = (1 << 24) - 1
+CANCEL = 8
+"""Error code of a stream that is not needed any more."""
+
+_HEAD_BYTES, _PREFIX_BYTES = 9, 5
+_PRIORITY_BYTES = 5
+_STREAM_BITS = 0x7FFF_FFFF
+_SETTING = struct.Struct(">HI")
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """A frame with its payload, and all of it as it came."""
+
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+    whole: bytes
+
+
+class FrameReader:
+    """Cuts what comes into frames."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yield the frames that are complete now."""
+        data = self._rest + data if self._rest else data
+        at = 0
+        while len(data) - at >= _HEAD_BYTES:
+            start = at + _HEAD_BYTES
+            end = start + int.from_bytes(data[at : at + 3], "big")
+            if end > len(data):
+                break
+            stream = int.from_bytes(data[at + 5 : start], "big") & _STREAM_BITS
+            yield Frame(data[at + 3], data[at + 4], stream, data[start:end], data[at:end])
+            at = end
+        self._rest = data[at:]
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """Return a frame."""
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+def window_update(stream: int, size: int) -> bytes:
+    """Return the frame that lets the other side send more."""
+    return frame(WINDOW_UPDATE, 0, stream, size.to_bytes(4, "big"))
+
+
+def increment(update: Frame) -> int:
+    """Return how much more may be sent. Raises: ContentError."""
+    if len(update.payload) != 4:
+        raise ContentError("http2", f"WINDOW_UPDATE of {len(update.payload)} bytes")
+    return int.from_bytes(update.payload, "big") & _STREAM_BITS
+
+
+def settings(found: Frame) -> dict[int, int]:
+    """Return the settings of a frame. Raises: ContentError."""
+    if len(found.payload) % _SETTING.size:
+        raise ContentError("http2", f"SETTINGS of {len(found.payload)} bytes")
+    return dict(_SETTING.iter_unpack(found.payload))
+
+
+def content(found: Frame) -> bytes:
+    """Return the payload of DATA or HEADERS without padding and priority. Raises: ContentError."""
+    payload, padding = found.payload, 0
+    if found.flags & PADDED:
+        if not payload:
+            raise ContentError("http2", "padding is missing")
+        padding, payload = payload[0], payload[1:]
+    if found.kind == HEADERS and found.flags & PRIORITY:
+        payload = payload[_PRIORITY_BYTES:]
+    if padding > len(payload):
+        raise ContentError("http2", "more padding than payload")
+    return payload[: len(payload) - padding]
+
+
+def literals(headers: Iterable[tuple[str, str]]) -> bytes:
+    """Return headers as literals that leave the dynamic table alone; `:status` is 200, the first of them."""
+    parts = [b"\x88"]
+    for name, value in headers:
+        parts.append(b"\0" + _text(name) + _text(value))
+    return b"".join(parts)
+
+
+def _text(text: str) -> bytes:
+    """Return a string of a header, its length in a prefix of seven bits (RFC 7541, 5.1)."""
+    raw = text.encode()
+    if len(raw) < 127:
+        return bytes((len(raw),)) + raw
+    rest, length = len(raw) - 127, bytearray((127,))
+    while rest >= 128:
+        length.append(rest % 128 | 128)
+        rest //= 128
+    length.append(rest)
+    return bytes(length) + raw
+
+
+def grpc_message(message: bytes) -> bytes:
+    """Return a message of gRPC, not compressed."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def of_grpc(body: bytes) -> bytes | None:
+    """Return the message of a unary call's body; None when it is compressed, or not exactly one."""
+    if len(body) < _PREFIX_BYTES or body[0] or int.from_bytes(body[1:5], "big") != len(body) - _PREFIX_BYTES:
+        return None
+    return body[_PREFIX_BYTES:]

@@ -1,0 +1,390 @@
+"""One connection of the kubelet, and the connection to the runtime that belongs to it: frames pass as they come.
+
+Streams have the same number on both sides, and headers pass in their order, so both ends keep one table for
+their compression. Of an intercepted call the headers pass, the body is held until hooks have changed it, the answer
+passes and is read beside. Windows are kept right where a changed body is longer or shorter than the kubelet's.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol, cast
+from urllib.parse import quote
+
+import hpack
+import msgspec
+
+from koordinator.host import http2
+from koordinator.host.errors import ContentError
+from koordinator.host.grpc_sockets import MESSAGE_BYTES_MAX
+from koordinator.host.http2 import Frame, FrameReader
+
+log = logging.getLogger(__name__)
+
+HELD_BYTES_FREE = 16_384
+"""A body may wait so far on account of the connection's window; the rest of a longer one is paid for by us."""
+HEADERS_BYTES_MAX = 256 * 1024
+HELD_MAX = 1_000
+"""Calls with hooks at once; a kubelet makes some dozens."""
+_INTERNAL = "13"
+"""gRPC's code for what went wrong inside."""
+
+
+class Refused(Exception):
+    """A hook failed whose failures count; the kubelet is told why."""
+
+
+class Exchange(Protocol):
+    """An intercepted call whose hooks have run."""
+
+    @property
+    def request(self) -> bytes:
+        """Return the message for the runtime."""
+        ...
+
+    def answered(self, response: bytes | None) -> None:
+        """Note the runtime's message, None where it refused."""
+        ...
+
+    async def after(self) -> None:
+        """Tell the hook that comes after the call."""
+        ...
+
+
+Intercept = Callable[[str, bytes], Awaitable[Exchange]]
+"""From method and message. Raises: Refused."""
+Concerns = Callable[[bytes], str]
+"""The method of a path that is to be intercepted, empty for all others."""
+
+
+class _Held(msgspec.Struct):
+    """A call that is intercepted: its body so far, then its answer."""
+
+    method: str
+    body: bytearray
+    padded: int = 0
+    """Bytes of the body as windows count them."""
+    credited: int = 0
+    """Of these, what the kubelet got back for the connection already."""
+    window: int = 0
+    task: asyncio.Task[None] | None = None
+    exchange: Exchange | None = None
+    is_settled: bool = False
+    """The windows are right again, as if the kubelet had sent what the runtime gets."""
+
+
+class Relay:
+    """The two connections. `kubelet` and `runtime` are the protocols of their sockets."""
+
+    def __init__(
+        self,
+        intercept: Intercept,
+        concerns: Concerns,
+        socket: str,
+        closed: Callable[["Relay"], None] = lambda _: None,
+    ) -> None:
+        """`closed` is told when both connections are at their end."""
+        self._closed = closed
+        self.kubelet = _Side(self._of_kubelet, self.close, has_begun=False)
+        self.runtime = _Side(self._of_runtime, self.close)
+        self.kubelet.other, self.runtime.other = self.runtime, self.kubelet
+        self._intercept = intercept
+        self._concerns = concerns
+        self._socket = socket
+        self._frames = {True: FrameReader(), False: FrameReader()}
+        self._decoder = hpack.Decoder()
+        self._preface = b""
+        self._block = b""
+        self._held: dict[int, _Held] = {}
+        self._window = http2.WINDOW_BYTES
+        """What may be sent to the runtime on this connection."""
+        self._stream_window = http2.WINDOW_BYTES
+        self._owed = 0
+        """What the runtime will give back for bytes that the kubelet did not send, or got back already."""
+        self._more = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._opening = asyncio.get_running_loop().create_task(self._open(), name="runtime's connection")
+
+    async def _open(self) -> None:
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: self.runtime, self._socket)
+            self.kubelet.begin()
+        except OSError as error:
+            log.warning("runtime not reached", extra={"socket": self._socket, "problem": str(error)})
+            self.close()
+
+    def close(self) -> None:
+        """Close both connections, and end what waits for them."""
+        for task in (*self._tasks, self._opening):
+            task.cancel()
+        self.kubelet.close()
+        self.runtime.close()
+        self._closed(self)
+
+    # From the kubelet
+
+    def _of_kubelet(self, data: bytes) -> None:
+        if len(self._preface) < len(http2.PREFACE):
+            left = len(http2.PREFACE) - len(self._preface)
+            self._preface += data[:left]
+            if not http2.PREFACE.startswith(self._preface):
+                raise ContentError("http2", "the connection begins with something else")
+            self.runtime.send(data[:left])
+            data = data[left:]
+        for found in self._frames[True].feed(data):
+            self._frame_of_kubelet(found)
+
+    def _frame_of_kubelet(self, found: Frame) -> None:
+        match found.kind:
+            case http2.DATA:
+                held = self._held.get(found.stream)
+                if held is not None:
+                    self._hold(found, held)
+                    return
+                self._window -= len(found.payload)
+            case http2.HEADERS | http2.CONTINUATION:
+                self._headers(found)
+            case http2.RST_STREAM:
+                self._forget(found.stream)
+        self.runtime.send(found.whole)
+
+    def _headers(self, found: Frame) -> None:
+        """Read headers, all of them: each may add to the table that later ones refer to."""
+        self._block += http2.content(found) if found.kind == http2.HEADERS else found.payload
+        if len(self._block) > HEADERS_BYTES_MAX:
+            raise ContentError("http2", "headers are too long")
+        if not found.flags & http2.END_HEADERS:
+            return
+        block, self._block = self._block, b""
+        try:
+            headers = dict(self._decoder.decode(block, raw=True))
+        except hpack.HPACKError as error:
+            raise ContentError("http2", f"headers: {error}") from error
+        method = self._concerns(bytes(headers.get(b":path", b"")))
+        if method and found.stream not in self._held and not found.flags & http2.END_STREAM:
+            if len(self._held) >= HELD_MAX:
+                raise ContentError("http2", f"more than {HELD_MAX} calls at once")
+            self._held[found.stream] = _Held(method, bytearray(), window=self._stream_window)
+
+    def _hold(self, found: Frame, held: _Held) -> None:
+        if held.task is not None:
+            raise ContentError("http2", f"stream {found.stream} goes on after its end")
+        held.body += http2.content(found)
+        held.padded += len(found.payload)
+        if len(held.body) > MESSAGE_BYTES_MAX:
+            raise ContentError("http2", f"a request of more than {MESSAGE_BYTES_MAX} bytes")
+        if not found.flags & http2.END_STREAM:
+            if found.payload:
+                self.kubelet.send(http2.window_update(found.stream, len(found.payload)))
+            due = held.padded - HELD_BYTES_FREE - held.credited
+            if due > 0:
+                held.credited += due
+                self.kubelet.send(http2.window_update(0, due))
+            return
+        held.task = self._start(self._intercepted(found.stream, held))
+
+    async def _intercepted(self, stream: int, held: _Held) -> None:
+        """Ask the hooks, then send the body on; what is no plain message is the runtime's to refuse."""
+        message = http2.of_grpc(bytes(held.body))
+        body = bytes(held.body)
+        if message is not None:
+            try:
+                held.exchange = await self._intercept(held.method, message)
+            except Refused as refused:
+                self._refuse(stream, held, str(refused))
+                return
+            body = http2.grpc_message(held.exchange.request)
+        self._settle(held, len(body))
+        held.body.clear()
+        await self._send_body(stream, held, body)
+
+    async def _send_body(self, stream: int, held: _Held, body: bytes) -> None:
+        """Send a body as far as the runtime's windows let it."""
+        for start in range(0, max(len(body), 1), http2.CHUNK_BYTES):
+            chunk = body[start : start + http2.CHUNK_BYTES]
+            while min(self._window, held.window) < len(chunk):
+                self._more.clear()
+                try:
+                    await self._more.wait()
+                except asyncio.CancelledError:
+                    self._give_back(len(body) - start)
+                    raise
+            self._window -= len(chunk)
+            held.window -= len(chunk)
+            is_last = start + len(chunk) >= len(body)
+            self.runtime.send(http2.frame(http2.DATA, http2.END_STREAM if is_last else 0, stream, chunk))
+
+    def _settle(self, held: _Held, size: int) -> None:
+        """Keep the kubelet's window right: the runtime gets `size` bytes for those that were held."""
+        held.is_settled = True
+        more = size - (held.padded - held.credited)
+        if more > 0:
+            self._owed += more
+        else:
+            self._give_back(-more)
+
+    def _give_back(self, size: int) -> None:
+        """Let the kubelet send what the runtime will never account for."""
+        given = min(size, self._owed)
+        self._owed -= given
+        if size > given:
+            self.kubelet.send(http2.window_update(0, size - given))
+
+    def _refuse(self, stream: int, held: _Held, problem: str) -> None:
+        """End a call with an error of ours: trailers for the kubelet, a reset for the runtime."""
+        self._settle(held, 0)
+        self.runtime.send(http2.frame(http2.RST_STREAM, 0, stream, http2.CANCEL.to_bytes(4, "big")))
+        block = http2.literals(
+            (
+                ("content-type", "application/grpc"),
+                ("grpc-status", _INTERNAL),
+                ("grpc-message", quote(problem, safe=" /:,()'{}[]=")),
+            )
+        )
+        flags = http2.END_HEADERS | http2.END_STREAM
+        self.kubelet.send(http2.frame(http2.HEADERS, flags, stream, block[: http2.CHUNK_BYTES]))
+        del self._held[stream]
+
+    # From the runtime
+
+    def _of_runtime(self, data: bytes) -> None:
+        for found in self._frames[False].feed(data):
+            if self._passes(found):
+                self.kubelet.send(found.whole)
+
+    def _passes(self, found: Frame) -> bool:
+        """Take note of a frame; False when the kubelet is not to see it (as it is)."""
+        held = self._held.get(found.stream)
+        match found.kind:
+            case http2.SETTINGS if not found.flags & http2.ACK:
+                self._take_settings(http2.settings(found))
+            case http2.WINDOW_UPDATE:
+                return self._take_window(found, held)
+            case http2.DATA if held is not None and held.exchange is not None:
+                held.body += http2.content(found)
+        if (held is not None and found.kind == http2.RST_STREAM) or (
+            held is not None and found.kind in (http2.DATA, http2.HEADERS) and found.flags & http2.END_STREAM
+        ):
+            self._end(found.stream, held)
+        return True
+
+    def _take_settings(self, found: dict[int, int]) -> None:
+        self._stream_window = found.get(http2.INITIAL_WINDOW_SIZE, self._stream_window)
+        table = found.get(http2.HEADER_TABLE_SIZE)
+        if table is not None:
+            self._decoder.max_allowed_table_size = max(table, self._decoder.max_allowed_table_size)
+
+    def _take_window(self, found: Frame, held: _Held | None) -> bool:
+        size = http2.increment(found)
+        if found.stream:
+            if held is not None:
+                held.window += size
+                self._more.set()
+            return held is None
+        self._window += size
+        self._more.set()
+        swallowed = min(size, self._owed)
+        self._owed -= swallowed
+        if not swallowed:
+            return True
+        if size > swallowed:
+            self.kubelet.send(http2.window_update(0, size - swallowed))
+        return False
+
+    def _end(self, stream: int, held: _Held) -> None:
+        """The answer is complete: remember it before the kubelet can call again."""
+        del self._held[stream]
+        self._stop(held)
+        if held.exchange is not None:
+            held.exchange.answered(http2.of_grpc(bytes(held.body)))
+            self._start(held.exchange.after())
+
+    def _forget(self, stream: int) -> None:
+        """The kubelet has given up a call."""
+        held = self._held.pop(stream, None)
+        if held is not None:
+            self._stop(held)
+            if held.exchange is not None:
+                held.exchange.answered(None)
+
+    def _stop(self, held: _Held) -> None:
+        """Send no more of a body."""
+        if held.task is not None and not held.task.done():
+            held.task.cancel()
+        if not held.is_settled:
+            self._settle(held, 0)
+
+    def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("call failed", exc_info=task.exception())
+            self.close()
+
+
+class _Side(asyncio.Protocol):
+    """One end: what comes is handed over; while the other end takes nothing more, nothing is read."""
+
+    def __init__(
+        self, take: Callable[[bytes], None], close: Callable[[], None], *, has_begun: bool = True
+    ) -> None:
+        self.other: _Side | None = None
+        self._take = take
+        self._close = close
+        self._transport: asyncio.Transport | None = None
+        self._has_begun = has_begun
+        self._waiting = b""
+        self._is_closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # that of uvloop is none of its subclasses
+        if self._is_closed:
+            transport.close()
+            return
+
+    def begin(self) -> None:
+        """Hand over what came, now that there is somebody to hand it to."""
+        self._has_begun = True
+        waiting, self._waiting = self._waiting, b""
+        self.data_received(waiting)
+        if self._transport is not None and not self._is_closed:
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._has_begun:
+            self._waiting += data
+            if self._transport is not None:
+                self._transport.pause_reading()
+            return
+        try:
+            self._take(data)
+        except ContentError as error:
+            log.warning("connection closed", extra={"problem": str(error)})
+            self._close()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._close()
+
+    def pause_writing(self) -> None:
+        if self.other is not None and self.other._transport is not None:
+            self.other._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None and self.other._transport is not None and not self.other._is_closed:
+            self.other._transport.resume_reading()
+
+    def send(self, data: bytes) -> None:
+        """Send; both ends are there before anything is read."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close; what was sent is delivered first."""
+        self._is_closed = True
+        if self._transport is not None:
+            self._transport.close()
