@@ -37,12 +37,18 @@ class RunningAgent:
         self.start_unjoined()
         self._node.until(lambda: self.joins() > said, _LOG)
 
+    def surroundings(self) -> tuple[str, ...]:
+        """Flags that lead to its API server and kubelet, and say where it serves."""
+        return (
+            *(f"-master={self._api}", f"-addr=127.0.0.1:{self.port}"),
+            *("-kubelet-insecure-tls", "-disable-query-kubelet-config"),
+            *(f"-kubelet-read-only-port={self._kubelet_port}", "-kubelet-sync-interval=1s"),
+        )
+
     def start_unjoined(self) -> None:
         folder = self._node.folder
         arguments = [
-            *("-m", "koordinator.cli.koordlet", f"-master={self._api}", f"-addr=127.0.0.1:{self.port}"),
-            *("-kubelet-insecure-tls", "-disable-query-kubelet-config"),
-            *(f"-kubelet-read-only-port={self._kubelet_port}", "-kubelet-sync-interval=1s"),
+            *("-m", "koordinator.cli.koordlet", *self.surroundings()),
             *(f"-prediction-checkpoint-filepath={folder}/checkpoints", f"-audit-log-dir={folder}/audit"),
             *(f"-runtime-hooks-config-path={folder}/hookserver.d", "-feature-gates=AllAlpha=false", "-v=1"),
             *self.flags,

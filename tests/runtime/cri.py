@@ -49,6 +49,7 @@ class NamespaceOption(Message, frozen=True):
 
 class SandboxSecurity(Message, frozen=True):
     namespace_options: Annotated[NamespaceOption | None, 1] = NamespaceOption()
+    privileged: Annotated[bool, 6] = False
 
 
 class LinuxPodSandboxConfig(cri_messages.LinuxPodSandboxConfig, frozen=True):
@@ -58,6 +59,7 @@ class LinuxPodSandboxConfig(cri_messages.LinuxPodSandboxConfig, frozen=True):
 class ContainerSecurity(Message, frozen=True):
     privileged: Annotated[bool, 2] = False
     namespace_options: Annotated[NamespaceOption | None, 3] = NamespaceOption()
+    readonly_rootfs: Annotated[bool, 7] = False
 
 
 class LinuxContainerConfig(cri_messages.LinuxContainerConfig, frozen=True):
@@ -68,6 +70,10 @@ class Mount(Message, frozen=True):
     container_path: Annotated[str, 1] = ""
     host_path: Annotated[str, 2] = ""
     readonly: Annotated[bool, 3] = False
+    propagation: Annotated[int, 5] = 0
+
+
+PROPAGATIONS = {"": 0, "None": 0, "HostToContainer": 1, "Bidirectional": 2}
 
 
 class MountingContainerConfig(ContainerConfig, frozen=True):

@@ -62,6 +62,7 @@ BinaryName = "{programs}/runc"
 """
 
 _SET_UP = """set -e
+mount --make-rshared /
 mount --bind {folder}/run /run
 umount -R /sys/fs/cgroup
 mount -t tmpfs none /sys/fs/cgroup
