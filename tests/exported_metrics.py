@@ -14,6 +14,7 @@ from koordinator.scheduler.auditor.auditor import AuditOptions
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve.http import ResourceMetrics, add_gauges
 from koordinator.virtual_node.metrics import VirtualNodeMetrics
+from koordinator.yarn.copilot.agent import CopilotMetrics
 from koordinator.yarn.metrics import OperatorMetrics
 from tests.scheduler.fake_cluster import FakeCluster
 
@@ -32,6 +33,8 @@ def by_component() -> Mapping[str, list[MetricFamily]]:
     component.add_gates(process, FeatureGates.of(Component.SCHEDULER))
     yarn = OperatorMetrics()
     yarn.show(list, dict)
+    copilot = CopilotMetrics()
+    copilot.show(list, lambda _: {})
     return {
         "every component": process.families(),
         "koordlet": [*agent.internal.families(), *agent.external.families()],
@@ -43,6 +46,7 @@ def by_component() -> Mapping[str, list[MetricFamily]]:
         "koord-descheduler": descheduler.registry.families(),
         "virtual-node": VirtualNodeMetrics().registry.families(),
         "koord-yarn-operator": yarn.registry.families(),
+        "koord-yarn-copilot": copilot.registry.families(),
         "koord-scheduler": [
             *scheduler.metrics.registry.families(),
             *ResourceMetrics().families(),

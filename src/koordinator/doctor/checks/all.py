@@ -32,6 +32,7 @@ from koordinator.doctor.checks import (
     tidal,
     topology,
     webhooks,
+    yarn,
 )
 from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.snapshot import NOT_SERVED, ClusterSnapshot, RawDefinition
@@ -130,6 +131,7 @@ CHECKS: tuple[Check, ...] = (
         tidal.check,
         (TidalPool, Node, Lease),
     ),
+    Check("yarn", "do nodes with NodeManagers know of YARN's containers?", yarn.check, (Pod,)),
     Check(
         "unready", "do objects use features that are not implemented yet?", leftovers.check_unready, (Pod,)
     ),

@@ -84,6 +84,22 @@ DASHBOARD = dashboard(
             ),
         ),
         row(
+            "YARN",
+            graph(
+                "YARN containers",
+                "Containers of the NodeManager in whose groups processes run, and those that were ended, per hour.",
+                COUNT,
+                Query("sum(yarn_agent_containers)", "running"),
+                Query("sum by (reason) (increase(yarn_agent_killed_total[1h]))", "ended: {{reason}}"),
+            ),
+            graph(
+                "Memory of YARN containers",
+                "The ten that use most.",
+                BYTES,
+                Query('topk(10, yarn_agent_container_used{resource="memory"})', "{{container}}"),
+            ),
+        ),
+        row(
             "Interference",
             graph(
                 "Cycles per instruction",

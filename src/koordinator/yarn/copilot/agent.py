@@ -8,7 +8,7 @@ with what it said of them last.
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -20,7 +20,7 @@ from koordinator.clock import Clock, rfc3339
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.supervise import Guard, Step, supervise
 from koordinator.host.kill_group import kill_group
-from koordinator.prometheus import Counter, Gauge, GaugeReading, MetricsRegistry
+from koordinator.prometheus import Counter, Gauge, GaugeReading, Labels, MetricsRegistry
 from koordinator.yarn import eviction
 from koordinator.yarn.amounts import MEBIBYTE, MILLI
 from koordinator.yarn.copilot.groups import ContainerGroups
@@ -81,6 +81,27 @@ class CopilotMetrics:
         self.is_up = Gauge("yarn_agent_node_manager_up", "Whether the NodeManager answered last.")
         self.registry = MetricsRegistry((self.killed, self.failures, self.is_up))
 
+    def show(self, running: Callable[[], list[str]], used: Callable[[str], Mapping[str, int]]) -> None:
+        """Tell of containers whenever somebody asks: those that run, and what each uses."""
+
+        def all_used() -> Mapping[Labels, float]:
+            return {(each, name): float(amount) for each in running() for name, amount in used(each).items()}
+
+        self.registry.add(
+            GaugeReading(
+                "yarn_agent_containers",
+                "Containers in whose groups processes run.",
+                (),
+                lambda: {(): float(len(running()))},
+            ),
+            GaugeReading(
+                "yarn_agent_container_used",
+                "Use of a container: cpu in milli-cores, memory in bytes.",
+                ("container", "resource"),
+                all_used,
+            ),
+        )
+
 
 class YarnCopilot:
     """Answers for the YARN containers of one node."""
@@ -92,17 +113,7 @@ class YarnCopilot:
         self._clock = clock
         self._known: list[NMContainer] = []
         self._problem = ""
-        self.metrics.registry.add(
-            GaugeReading(
-                "yarn_agent_containers", "Containers in whose groups processes run.", (), self._counted
-            ),
-            GaugeReading(
-                "yarn_agent_container_used",
-                "Use of a container: cpu in milli-cores, memory in bytes.",
-                ("container", "resource"),
-                self._all_used,
-            ),
-        )
+        self.metrics.show(groups.running, groups.used)
 
     # Answers
 
@@ -237,16 +248,6 @@ class YarnCopilot:
             age_seconds=self._groups.age_s(container.id),
             state=container.state,
         )
-
-    def _counted(self) -> Mapping[tuple[str, ...], float]:
-        return {(): float(len(self._groups.running()))}
-
-    def _all_used(self) -> Mapping[tuple[str, ...], float]:
-        return {
-            (each, name): float(amount)
-            for each in self._groups.ids()
-            for name, amount in self._groups.used(each).items()
-        }
 
 
 def _targets(asked: ReleaseRequest) -> dict[str, int]:
