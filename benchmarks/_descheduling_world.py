@@ -20,6 +20,7 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler import config, facts, plan_input
 from koordinator.descheduler.actions import CycleLimits
+from koordinator.descheduler.measurements import MeasuredNode, measured
 from koordinator.descheduler.migration import object_limiter
 from koordinator.descheduler.migration.gates import Workload
 from koordinator.descheduler.observation import Observation
@@ -213,13 +214,13 @@ def _pod(number: int, workload: int, node: int) -> Pod:
     return from_builtins(body, Pod)
 
 
-def _metric(now_s: float, used: Sequence[tuple[Pod, int]]) -> NodeMetric:
+def _metric(now_s: float, used: Sequence[tuple[Pod, int]]) -> MeasuredNode:
     pods = [
         {"namespace": "x", "name": pod.metadata.name, "podUsage": {"resources": {"cpu": f"{milli}m"}}}
         for pod, milli in used
     ]
     status = {"updateTime": clocks.rfc3339(now_s), "nodeMetric": {"systemUsage": {}}, "podsMetric": pods}
-    return from_builtins({"status": status}, NodeMetric)
+    return measured(from_builtins({"status": status}, NodeMetric))
 
 
 def _job(pod: Pod, source: int, now_s: float) -> PodMigrationJob:

@@ -7,6 +7,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.descheduler.measurements import MeasuredNode, measured
 from koordinator.descheduler.plugin import Handle
 from koordinator.descheduler.pod_filter import PodPredicate
 
@@ -40,7 +41,7 @@ def node(name: str, cpu: str = "10", memory: str = "10Gi", **spec: Any) -> Node:
     return from_builtins(body, Node)
 
 
-def metric(pod_cpu_milli: dict[str, int], system_milli: int = 0) -> NodeMetric:
+def metric(pod_cpu_milli: dict[str, int], system_milli: int = 0) -> MeasuredNode:
     """Usage of pods of the namespace `default`, and of the system."""
     pods = [
         {"namespace": "default", "name": name, "podUsage": {"resources": {"cpu": f"{milli}m"}}}
@@ -51,7 +52,7 @@ def metric(pod_cpu_milli: dict[str, int], system_milli: int = 0) -> NodeMetric:
         "nodeMetric": {"systemUsage": {"resources": {"cpu": f"{system_milli}m"}}},
         "podsMetric": pods,
     }
-    return from_builtins({"status": status}, NodeMetric)
+    return measured(from_builtins({"status": status}, NodeMetric))
 
 
 def job(name: str, of: Pod, phase: str = "", **spec: Any) -> PodMigrationJob:

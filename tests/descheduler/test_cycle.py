@@ -3,6 +3,9 @@
 import asyncio
 from typing import Any
 
+import pytest
+
+from koordinator import clock
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.cluster import errors
@@ -121,6 +124,35 @@ def test_default_evictor_evicts_at_once_through_the_api() -> None:
         await world.until(lambda now: not {_uid(pod) for pod in now} & {_uid(pod) for pod in pods})
 
     run(scenario)
+
+
+@pytest.mark.parametrize("age", ["10m", ""])
+def test_a_young_pod_stays_where_the_evictor_asks_for_an_age(age: str) -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 3, "n0")
+        now_s = world.cluster.clock.now()
+        for pod, age_s in zip(pods, (601, 599), strict=False):
+            started = {"status": {"startTime": clock.rfc3339(now_s - age_s)}}
+            await world.cluster.patch(Pod, pod.metadata.name, started, "default", subresource="status")
+        body = config()
+        on = {"enabled": [{"name": "DefaultEvictor"}], "disabled": [{"name": "*"}]}
+        body["profiles"][0]["plugins"] |= {"evict": on, "filter": on}
+        body["profiles"][0]["pluginConfig"] = [{"name": "DefaultEvictor", "args": {"minPodAge": age}}]
+        async with world.descheduling(body) as running:
+            with_pass(running, _everybody_that_may(running))
+            assert (await running.cycle()).counts == {"accepted": 1 if age else 3}
+
+    run(scenario)
+
+
+def _everybody_that_may(running: Descheduler) -> Any:
+    def start(seen: Observation) -> Actions[None]:
+        for node in seen.nodes:
+            for pod in seen.pods_of[node.metadata.name]:
+                if running.profiles[0].may_evict(pod):
+                    yield EvictAction(pod)
+
+    return start
 
 
 def _uid(pod: Pod) -> str:

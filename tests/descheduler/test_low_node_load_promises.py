@@ -6,10 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordinator import clock
 from koordinator.api import labels
 from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import config
 from koordinator.descheduler.actions import EvictAction
+from koordinator.descheduler.measurements import measured
 from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plugins.low_node_load.cycle import (
     AnomalyRule,
@@ -123,8 +127,8 @@ def test_a_node_that_changes_the_side_of_its_tidal_pool_is_neither_source_nor_ta
 
 def test_a_malformed_metric_leaves_out_its_node_only() -> None:
     seen = observe({"hot": [4000, 3000], "cold": [100], "odd": [100]})
-    broken = metric({"x": 1})
-    broken.status.node_metric.system_usage.resources["cpu"] = "much"  # type: ignore[union-attr]
+    body = {"nodeMetric": {"systemUsage": {"resources": {"cpu": "much"}}}, "updateTime": clock.rfc3339(NOW_S)}
+    broken = measured(from_builtins({"status": body}, NodeMetric))
     report = first_pool(Observation(NOW_S, seen.nodes, seen.pods_of, {**seen.metrics, "odd": broken}), ARGS)
     assert report.found is not None
     assert [load.name for load in report.found.loads] == ["hot", "cold"]

@@ -309,13 +309,13 @@ class _Index(Generic[T]):
         self.values = values
         self._guard = guard
         self._keys: dict[str, dict[Key, None]] = {}
-        self._values_of: dict[Key, tuple[str, ...]] = {}
 
     def keys_of(self, value: str) -> Iterable[Key]:
         return self._keys.get(value, {})
 
     def replace(self, key: Key, old: T | None, new: T | None) -> None:
-        before = self._values_of.get(key, ()) if old is not None else ()
+        # What the function gave for the old object is asked again: to keep it would take more room than the index.
+        before = self._evaluate(old) if old is not None else ()
         after = self._evaluate(new) if new is not None else ()
         if before == after:
             return
@@ -327,10 +327,6 @@ class _Index(Generic[T]):
                     del self._keys[value]
         for value in after:
             self._keys.setdefault(value, {})[key] = None
-        if after:
-            self._values_of[key] = after
-        else:
-            self._values_of.pop(key, None)
 
     def _evaluate(self, obj: T) -> tuple[str, ...]:
         result: list[str] = []

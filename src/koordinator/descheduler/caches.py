@@ -8,7 +8,7 @@ import asyncio
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from koordinator.api.core import (
     ContainerStateRunning,
     ContainerStatus,
     Node,
+    NodeStatus,
     Pod,
     PodSpec,
     PodStatus,
@@ -28,12 +29,13 @@ from koordinator.api.core import (
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.label_selector import Labels
-from koordinator.api.meta import Object, ObjectMeta
+from koordinator.api.meta import Condition, Object, ObjectMeta
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
 from koordinator.cluster.informer import Informer, InformerFactory
 from koordinator.cluster.protocol import Cluster
+from koordinator.descheduler.measurements import MeasuredNode, measured
 from koordinator.descheduler.observation import Observation
 
 BY_NODE = "node"
@@ -49,7 +51,7 @@ SHARED_PARTS_MAX = 65_536
 """Labels, owners, conditions and the like that are kept to be shared."""
 T = TypeVar("T")
 
-_META, _SPEC, _STATUS = ObjectMeta(), PodSpec(), PodStatus()
+_META, _SPEC, _STATUS, _NODE_STATUS = ObjectMeta(), PodSpec(), PodStatus(), NodeStatus()
 _RUNNING = ContainerStateRunning()
 _CONTAINER, _REQUIREMENTS = Container(), ResourceRequirements()
 
@@ -58,10 +60,11 @@ class Caches:
     """Informers of everything that is decided on. `start` them, then wait for `synced`."""
 
     def __init__(self, cluster: Cluster, gates: FeatureGates, rng: random.Random) -> None:
-        shrink = PodShrinker(normalization.by_view(normalization.PodSteps.of(gates)).get(Pod))
+        self._shrink = Shrinker(normalization.by_view(normalization.PodSteps.of(gates)).get(Pod))
         transforms: dict[type[Object], Callable[[Any], Any]] = {
-            Pod: shrink,
-            Node: cached_node,
+            Pod: self._shrink.pod,
+            Node: self._shrink.node,
+            NodeMetric: measured,
             **dict.fromkeys((ReplicaSet, Deployment, StatefulSet, ReplicationController), cached_workload),
         }
         self.factory = InformerFactory(cluster, rng, transforms=transforms)
@@ -73,7 +76,7 @@ class Caches:
         self.deployments = self.factory.informer(Deployment)
         self.stateful_sets = self.factory.informer(StatefulSet)
         self.replication_controllers = self.factory.informer(ReplicationController)
-        self.metrics: Informer[NodeMetric] | None = None
+        self.metrics: Informer[MeasuredNode] | None = None
         self.budgets: Informer[PodDisruptionBudget] | None = None
         self.pods.add_index(BY_NODE, _node_of)
         self.pods.add_index(BY_OWNER, _owners_of)
@@ -84,7 +87,12 @@ class Caches:
 
     def need_metrics(self) -> None:
         """Follow NodeMetrics, too."""
-        self.metrics = self.factory.informer(NodeMetric)
+        # They come as NodeMetrics; the transform above makes of each what is cached.
+        self.metrics = cast(Informer[MeasuredNode], self.factory.informer(NodeMetric))
+
+    def need_times(self) -> None:
+        """Keep when pods started and since when their conditions are as they are, too."""
+        self._shrink.keeps_times = True
 
     def need_budgets(self) -> None:
         """Follow PodDisruptionBudgets, too."""
@@ -165,18 +173,25 @@ def is_ready(node: Node) -> bool:
 # What of objects is cached
 
 
-class PodShrinker:
-    """Reduces pods to what decisions read; `normalize` gives a pod as everyone should see it."""
+class Shrinker:
+    """Reduces objects to what decisions read, and has equal ones share it; `normalize` gives a pod as everyone should
+    see it.
+
+    `keeps_times`: when pods started, and since when their conditions are as they are. Without, all that run as they
+    should share one status.
+    """
 
     def __init__(self, normalize: Callable[[Pod], Pod] | None) -> None:
+        self.keeps_times = False
         self._normalize = normalize
-        self._specs: dict[bytes, PodSpec] = {}
-        self._parts: dict[bytes, Any] = {}
+        self._parts: dict[int, Any] = {}
+        self._specs: dict[int, PodSpec] = {}
 
-    def __call__(self, whole: Pod) -> Pod:
+    def pod(self, whole: Pod) -> Pod:
+        """Return what is cached of a pod."""
         if self._normalize is not None:
             whole = self._normalize(whole)
-        meta, status = whole.metadata, whole.status
+        meta = whole.metadata
         return replace(
             whole,
             metadata=replace(
@@ -192,36 +207,44 @@ class PodShrinker:
                 owner_references=self._shared(meta.owner_references),
             ),
             spec=self._spec(whole.spec),
-            status=replace(
-                _STATUS,
-                phase=sys.intern(status.phase),
-                conditions=self._shared(
-                    [one for one in status.conditions if one.type in _CONDITIONS or one.status != "True"]
-                ),
-                reason=status.reason,
-                qos_class=sys.intern(status.qos_class),
-                start_time=status.start_time,
-                container_statuses=self._shared(
-                    [_container_status(one) for one in status.container_statuses]
-                ),
-                init_container_statuses=self._shared(
-                    [_container_status(one) for one in status.init_container_statuses]
-                ),
-                ephemeral_container_statuses=self._shared(
-                    [_container_status(one) for one in status.ephemeral_container_statuses]
-                ),
-            ),
+            status=self._status(whole.status),
         )
+
+    def node(self, whole: Node) -> Node:
+        """Return what is cached of a node, with what is reserved on it taken off."""
+        node = normalization.normalize_node(whole)
+        status = node.status
+        own = replace(
+            _NODE_STATUS,
+            allocatable=self._shared(status.allocatable),
+            capacity=self._shared(status.capacity),
+            conditions=self._shared([_without_times(one) for one in status.conditions]),
+        )
+        return replace(node, status=own)
+
+    def _status(self, status: PodStatus) -> PodStatus:
+        conditions = [one for one in status.conditions if one.type in _CONDITIONS or one.status != "True"]
+        if not self.keeps_times:
+            conditions = [_without_times(one) for one in conditions]
+        found = replace(
+            _STATUS,
+            phase=status.phase,
+            conditions=conditions,
+            reason=status.reason,
+            qos_class=status.qos_class,
+            container_statuses=[_container_status(one) for one in status.container_statuses],
+            init_container_statuses=[_container_status(one) for one in status.init_container_statuses],
+            ephemeral_container_statuses=[
+                _container_status(one) for one in status.ephemeral_container_statuses
+            ],
+        )
+        if not self.keeps_times:
+            return self._shared(found)
+        return replace(found, start_time=status.start_time)
 
     def _shared(self, part: T) -> T:
         """Return an equal part of a pod that is cached already; pods of one workload have most of them in common."""
-        key = msgspec.json.encode((type(part).__name__, part))
-        known: T = (
-            self._parts.setdefault(key, part)
-            if len(self._parts) < SHARED_PARTS_MAX
-            else self._parts.get(key, part)
-        )
-        return known
+        return _one_of(self._parts, part, SHARED_PARTS_MAX)
 
     def _spec(self, spec: PodSpec) -> PodSpec:
         """Return the spec with the lists and maps of an equal one that is cached already."""
@@ -240,13 +263,20 @@ class PodShrinker:
             resources=spec.resources,
             resource_claims=spec.resource_claims,
         )
-        key = msgspec.json.encode(shape)
-        known = self._specs.get(key)
-        if known is None:
-            known = shape
-            if len(self._specs) < SHARED_SPECS_MAX:
-                self._specs[key] = shape
+        known = _one_of(self._specs, shape, SHARED_SPECS_MAX)
         return replace(known, node_name=sys.intern(spec.node_name)) if spec.node_name else known
+
+
+def _one_of(known: dict[int, Any], part: T, most: int) -> T:
+    """Return the one of the known parts that is equal to this, or this, which is known then while there are fewer than
+    `most`. They are found by a hash: texts that describe them would take more room than they."""
+    key = hash(msgspec.json.encode(part))
+    found: T | None = known.get(key)
+    if found is not None:
+        return found if type(found) is type(part) and found == part else part
+    if len(known) < most:
+        known[key] = part
+    return part
 
 
 _CONDITIONS = ("Ready", "PodScheduled")
@@ -271,19 +301,35 @@ def _container_status(whole: ContainerStatus) -> ContainerStatus:
     return replace(whole, container_id="", image="", image_id="", state=state)
 
 
+def _without_times(condition: Condition) -> Condition:
+    return replace(
+        condition,
+        last_transition_time=None,
+        last_probe_time=None,
+        last_heartbeat_time=None,
+        last_update_time=None,
+    )
+
+
 def _without_last_applied(annotations: dict[str, str]) -> dict[str, str]:
     return {key: text for key, text in annotations.items() if key != labels.LAST_APPLIED}
 
 
-def cached_node(whole: Node) -> Node:
-    """Return the node with what is reserved on it taken off, without its images and volumes."""
-    node = normalization.normalize_node(whole)
-    return replace(node, status=replace(node.status, images=[], volumes_in_use=[], volumes_attached=[]))
-
-
 def cached_workload(whole: Any) -> Any:
-    """Return the workload without its pod template."""
-    return replace(whole, spec=replace(whole.spec, template={}))
+    """Return the workload's replicas and owner."""
+    meta = whole.metadata
+    return replace(
+        whole,
+        metadata=replace(
+            _META,
+            name=meta.name,
+            namespace=sys.intern(meta.namespace),
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+            owner_references=meta.owner_references,
+        ),
+        spec=type(whole.spec)(replicas=whole.spec.replicas),
+    )
 
 
 # Indexes

@@ -143,9 +143,9 @@ def _data_age_s(descheduler: Descheduler, node: str) -> float | None:
     """Return the age of the node's last report; None without one."""
     metrics = descheduler.caches.metrics
     metric = metrics.get(node) if metrics is not None else None
-    if metric is None or metric.status.update_time is None:
+    if metric is None or metric.update_time is None:
         return None
-    return round(descheduler.clock.now() - clock.parse_rfc3339(metric.status.update_time), 1)
+    return round(descheduler.clock.now() - clock.parse_rfc3339(metric.update_time), 1)
 
 
 def _records(descheduler: Descheduler) -> list[tuple[EvictionRecord, float]]:

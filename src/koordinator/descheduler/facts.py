@@ -32,7 +32,10 @@ def created_s(pod: Pod) -> float:
 
 def controller_of(pod: Pod) -> OwnerReference | None:
     """Return the managing owner, if the pod has one."""
-    return next((owner for owner in pod.metadata.owner_references if owner.controller), None)
+    for owner in pod.metadata.owner_references:
+        if owner.controller:
+            return owner
+    return None
 
 
 def condition_status(pod: Pod, kind: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koordinator.api.core import Node, Pod
-from koordinator.api.node_metric import NodeMetric
+from koordinator.descheduler.measurements import MeasuredNode
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -14,4 +14,4 @@ class Observation(msgspec.Struct, frozen=True):
     now_s: float
     nodes: Sequence[Node]
     pods_of: Mapping[str, Sequence[Pod]]
-    metrics: Mapping[str, NodeMetric]
+    metrics: Mapping[str, MeasuredNode]

@@ -65,7 +65,8 @@ def compose(
 ) -> PodPredicate:
     """Namespace, label selector, profile filter, pod selectors, in that order. Raises: ProtocolError."""
     stages = (in_namespaces(namespaces), matches_labels(label_selector), profile, matches_some(selectors))
-    return lambda pod: all(passes(pod) for passes in stages)
+    asked = [passes for passes in stages if passes is not _any_pod]
+    return asked[0] if len(asked) == 1 else lambda pod: all(passes(pod) for passes in asked)
 
 
 def check_namespaces(namespaces: Namespaces | None, field: str) -> None:
@@ -116,8 +117,9 @@ def refusal(options: EvictableOptions) -> Refusal:
 
 def inherent_refusal(pod: Pod) -> str:
     """Return why no option makes the pod evictable: it would come back, or it goes anyway."""
-    if any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references):
-        return "it belongs to a DaemonSet"
+    for owner in pod.metadata.owner_references:
+        if owner.kind == "DaemonSet":
+            return "it belongs to a DaemonSet"
     if MIRROR_ANNOTATION in pod.metadata.annotations:
         return "it is a mirror pod"
     if is_static(pod):

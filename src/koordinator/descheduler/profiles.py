@@ -84,7 +84,7 @@ class Profile:
         return ""
 
     def may_evict(self, pod: Pod) -> bool:
-        return not any(one.refusal(pod) for one in self.filters)
+        return not self.refusal(pod)
 
     def may_evict_now(self, pod: Pod) -> bool:
         return not any(one.late_refusal(pod) for one in self.filters)

@@ -11,6 +11,7 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import config
 from koordinator.descheduler.actions import CycleLimiter, CycleLimits, EvictAction
 from koordinator.descheduler.config.low_node_load import AnomalyCondition, NodePool
+from koordinator.descheduler.measurements import measured
 from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.cycle import (
@@ -70,7 +71,7 @@ def observation(now: float, nodes: list[Node], pods: list[Pod], metrics: dict[st
         now_s=ORIGIN_S + now,
         nodes=nodes,
         pods_of={node.metadata.name: on_node(node, pods) for node in nodes},
-        metrics={name: from_builtins(with_times(one), NodeMetric) for name, one in metrics.items()},
+        metrics={name: measured(from_builtins(with_times(one), NodeMetric)) for name, one in metrics.items()},
     )
 
 

@@ -53,6 +53,8 @@ class Gates:
         self._skipped = frozenset(args.skip_eviction_gates)
         skip_namespaces = SkippableGate.NAMESPACES in self._skipped
         self._in_namespaces = pod_filter.in_namespaces(None if skip_namespaces else args.namespaces)
+        self._limits: dict[int, tuple[int, int] | str] = {}
+        """By number of replicas: see `_limits_of`."""
         self._spared = pod_filter.refusal(evictable_options(args))
 
     # The four parts
@@ -80,6 +82,8 @@ class Gates:
         """Return a refusal that ends when other migrations do."""
         if facts.has_evict_annotation(pod):
             return ""
+        if not world.counted_jobs.total:
+            return self.workload(pod, world)  # the others count jobs
         return (
             self.globally(pod, world)
             or self.node(pod, world)
@@ -165,17 +169,23 @@ class Gates:
         workload = world.workload_of(pod.metadata.namespace, owner)
         if workload is None:
             return f"its workload {owner.kind} {owner.name} cannot be looked up"
-        args, replicas = self._args, workload.replicas
+        limits = self._limits.get(workload.replicas)
+        if limits is None:
+            limits = self._limits[workload.replicas] = self._limits_of(workload.replicas)
+        return limits if isinstance(limits, str) else (workload, *limits)
+
+    def _limits_of(self, replicas: int) -> tuple[int, int] | str:
+        """Return how many pods of so many may migrate and be unavailable at a time, or why that cannot be told."""
+        args = self._args
         try:
-            migrating = object_limiter.limit(
-                replicas, args.max_migrating_per_workload, "maxMigratingPerWorkload"
-            )
-            unavailable = object_limiter.limit(
-                replicas, args.max_unavailable_per_workload, "maxUnavailablePerWorkload"
+            return (
+                object_limiter.limit(replicas, args.max_migrating_per_workload, "maxMigratingPerWorkload"),
+                object_limiter.limit(
+                    replicas, args.max_unavailable_per_workload, "maxUnavailablePerWorkload"
+                ),
             )
         except ProtocolError as error:
             return str(error)
-        return workload, migrating, unavailable
 
 
 def evictable_options(args: MigrationControllerArgs) -> pod_filter.EvictableOptions:
@@ -197,7 +207,9 @@ def evictable_options(args: MigrationControllerArgs) -> pod_filter.EvictableOpti
 
 def _migrating(pod: Pod, owner: OwnerReference, world: GateState) -> set[str]:
     """Return pods of the same workload and namespace that other counted jobs move."""
-    found = set()
+    found: set[str] = set()
+    if not world.counted_jobs.total:
+        return found
     for key in world.counted_jobs.other_pods_in_namespace(pod):
         other = world.pods.get(key)
         controller = facts.controller_of(other) if other is not None else None

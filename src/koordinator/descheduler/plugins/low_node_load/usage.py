@@ -14,22 +14,21 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator import clock
-from koordinator.api import labels, priority, quantity, resources
+from koordinator.api import labels, priority, resources
 from koordinator.api.annotations.node import RAW_ALLOCATABLE
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.label_selector import compile_selector
-from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import NANO, ResourceList
 from koordinator.descheduler import facts
 from koordinator.descheduler.config.low_node_load import NodePool, Thresholds
+from koordinator.descheduler.measurements import MeasuredNode, Nanos, PodAmounts
 
 log = logging.getLogger(__name__)
 
 PODS = resources.PODS
 
-Nanos = dict[str, int]
 Columns = npt.NDArray[np.int64]
 
 
@@ -43,7 +42,7 @@ class NodeUtilization(msgspec.Struct, frozen=True):
     capacity: dict[str, int]
     usage: Nanos
     prod_usage: Nanos
-    pod_usage: dict[str, Nanos]
+    pod_usage: PodAmounts
 
     @property
     def name(self) -> str:
@@ -68,17 +67,20 @@ def rounded_up(name: str, nanos: int) -> int:
     return -(-nanos // unit(name))
 
 
-def is_fresh(status: NodeMetricStatus, now_s: float, expiration_s: float) -> bool:
-    """Return whether the report counts; an expiration of 0 asks for no age. Raises: ValueError for a bad time."""
-    if status.node_metric is None or status.update_time is None:
+def is_fresh(metric: MeasuredNode, now_s: float, expiration_s: float) -> bool:
+    """Return whether the report counts; an expiration of 0 asks for no age. Raises: ValueError for one that cannot be
+    read."""
+    if metric.problem:
+        raise ValueError(metric.problem)
+    if metric.system is None or metric.update_time is None:
         return False
-    return expiration_s <= 0 or now_s - clock.parse_rfc3339(status.update_time) < expiration_s
+    return expiration_s <= 0 or now_s - clock.parse_rfc3339(metric.update_time) < expiration_s
 
 
 def loads(
     nodes: Iterable[Node],
     pods_of: Mapping[str, Sequence[Pod]],
-    metrics: Mapping[str, NodeMetric],
+    metrics: Mapping[str, MeasuredNode],
     names: Sequence[str],
     now_s: float,
     expiration_s: float,
@@ -95,8 +97,8 @@ def loads(
         name = node.metadata.name
         metric = metrics.get(name)
         try:
-            if metric is not None and is_fresh(metric.status, now_s, expiration_s):
-                found.append(load_of(node, pods_of.get(name, ()), metric.status, names))
+            if metric is not None and is_fresh(metric, now_s, expiration_s):
+                found.append(load_of(node, pods_of.get(name, ()), metric, names))
         except ValueError as error:  # a time or a quantity
             log.warning(
                 "node skipped: its NodeMetric is malformed", extra={"node": name, "error": str(error)}
@@ -104,27 +106,17 @@ def loads(
     return found
 
 
-def load_of(
-    node: Node, pods: Iterable[Pod], status: NodeMetricStatus, names: Sequence[str]
-) -> NodeUtilization:
-    """Usage of one node: the system's and that of all reported pods, known or not. Raises: QuantityError."""
+def load_of(node: Node, pods: Iterable[Pod], metric: MeasuredNode, names: Sequence[str]) -> NodeUtilization:
+    """Usage of one node: the system's and that of all reported pods, known or not."""
     active = tuple(pod for pod in pods if facts.is_active(pod))
     prod = tuple(pod for pod in active if priority.default(pod) is PriorityClass.PROD)
+    prod = active if len(prod) == len(active) else prod
     prod_keys = {pod.key for pod in prod}
-    system = status.node_metric.system_usage.resources if status.node_metric is not None else {}
-    usage = {name: quantity.of(system.get(name)).nanos for name in names}
-    prod_usage = dict.fromkeys(names, 0)
-    pod_usage: dict[str, Nanos] = {}
-    for entry in status.pods_metric:
-        key = f"{entry.namespace}/{entry.name}"
-        own = {name: quantity.of(raw).nanos for name, raw in entry.pod_usage.resources.items()}
-        pod_usage[key] = own
-        for name in names:
-            usage[name] += own.get(name, 0)
-            if key in prod_keys:
-                prod_usage[name] += own.get(name, 0)
+    system, own = metric.system or {}, metric.pods
+    usage = {name: system.get(name, 0) + own.total(name) for name in names}
+    prod_usage = {name: own.total(name, prod_keys) for name in names}
     usage[PODS], prod_usage[PODS] = len(active) * NANO, len(prod) * NANO
-    return NodeUtilization(node, active, prod, capacity_of(node), usage, prod_usage, pod_usage)
+    return NodeUtilization(node, active, prod, capacity_of(node), usage, prod_usage, own)
 
 
 def capacity_of(node: Node) -> dict[str, int]:

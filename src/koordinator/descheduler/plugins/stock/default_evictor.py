@@ -140,6 +140,8 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
         self._matches = pod_filter.matches_labels(args.label_selector)
         self._takes_part = compile_selector(label_selector.of_text(args.node_selector))
         self._min_age_s = checks.seconds(args.min_pod_age, "minPodAge") if args.min_pod_age else 0.0
+        if self._min_age_s > 0:
+            handle.caches.need_times()
         self._rooms: Rooms | None = None
         self._covered: dict[str, list[Callable[[Pod], bool]]] = {}
         factory = handle.caches.factory

@@ -239,17 +239,12 @@ def duplicates(
     pod_filter.check_namespaces(args.namespaces, "namespaces")
     selected = common.selection(args, may_evict)
     groups: list[defaultdict[OwnerKey, list[Pod]]] = []
+    owners = _Owners(args.exclude_owner_kinds)
     for node in nodes:
         group: defaultdict[OwnerKey, list[Pod]] = defaultdict(list)
         for pod in pods_of.get(node.metadata.name, ()):
-            kinds = {owner.kind for owner in pod.metadata.owner_references}
-            if (
-                kinds
-                and kinds.isdisjoint(args.exclude_owner_kinds)
-                and facts.is_active(pod)
-                and selected(pod)
-            ):
-                group[_owner_key(pod)].append(pod)
+            if (key := owners.key(pod)) and facts.is_active(pod) and selected(pod):
+                group[key].append(pod)
         groups.append(group)
     total: defaultdict[OwnerKey, list[Pod]] = defaultdict(list)
     for group in groups:
@@ -275,7 +270,10 @@ class _Places:
     def count(self, pods: Iterable[Pod]) -> int:
         """Return how many nodes some shape of the pods may be on; a shape with only one adds none."""
         found: set[str] = set()
-        for own in {self._of(pod) for pod in pods}:
+        alike = {
+            (id(pod.spec.tolerations), id(pod.spec.node_selector), id(pod.spec.affinity)): pod for pod in pods
+        }
+        for own in {self._of(pod) for pod in alike.values()}:
             if len(own) > 1:
                 found |= own
         return len(found)
@@ -292,16 +290,29 @@ class _Places:
         return self._known[key]
 
 
-def _owner_key(pod: Pod) -> OwnerKey:
-    """Sorted namespace/kind/name/image entries: equal for pods that stand in for each other."""
-    images = [container.image for container in pod.spec.containers]
-    return tuple(
-        sorted(
-            f"{pod.metadata.namespace}/{owner.kind}/{owner.name}/{image}"
-            for owner in pod.metadata.owner_references
-            for image in images
+class _Owners:
+    """The keys of pods, worked out once for those that share their owners and containers, as cached ones do."""
+
+    def __init__(self, excluded: Iterable[str]) -> None:
+        self._excluded = frozenset(excluded)
+        self._known: dict[tuple[int, int, str], tuple[Pod, OwnerKey]] = {}
+
+    def key(self, pod: Pod) -> OwnerKey:
+        """Return sorted namespace/kind/name/image entries, equal for pods that stand in for each other; none for one
+        without an owner, or with one that is excluded."""
+        shape = (id(pod.metadata.owner_references), id(pod.spec.containers), pod.metadata.namespace)
+        if (found := self._known.get(shape)) is None:
+            found = self._known[shape] = pod, self._of(pod)  # the pod, so that what has these ids stays
+        return found[1]
+
+    def _of(self, pod: Pod) -> OwnerKey:
+        owners, namespace = pod.metadata.owner_references, pod.metadata.namespace
+        if not self._excluded.isdisjoint(owner.kind for owner in owners):
+            return ()
+        images = [container.image for container in pod.spec.containers]
+        return tuple(
+            sorted(f"{namespace}/{owner.kind}/{owner.name}/{image}" for owner in owners for image in images)
         )
-    )
 
 
 class Balanced(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from koordinator.api.core import Pod
 from koordinator.descheduler.actions import Actions, EvictAction
 from koordinator.descheduler.node_fit import NodeFree, Rooms, fits_as_upstream
 from koordinator.descheduler.observation import Observation
-from koordinator.descheduler.plugin import BalancePlugin, DeschedulePlugin, Handle, Plugin
+from koordinator.descheduler.plugin import BalancePlugin, DeschedulePlugin, Handle, LiveHandle, Plugin
 from koordinator.descheduler.plugins.stock import common, placement, pod_state, spread, utilization
 from koordinator.descheduler.plugins.stock.placement import Fits
 
@@ -56,6 +56,11 @@ class PodLifeTime(StockPlugin, DeschedulePlugin):
     name = "PodLifeTime"
     args = pod_state.PodLifeTimeArgs
     check = staticmethod(pod_state.check_pod_life_time)
+
+    def __init__(self, args: pod_state.PodLifeTimeArgs, handle: LiveHandle) -> None:
+        super().__init__(args, handle)
+        if any(one.min_time_since_last_transition_seconds is not None for one in args.conditions):
+            handle.caches.need_times()
 
     def deschedule(self, seen: Observation) -> Actions[int]:
         """Evict oldest first, across nodes."""

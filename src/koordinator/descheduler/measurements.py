@@ -1,0 +1,118 @@
+"""What is kept of a NodeMetric: the usage of a node's pods as arrays, read once when the report comes. Pure."""
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from koordinator.api import quantity
+from koordinator.api.meta import Object, Resource
+from koordinator.api.node_metric import NodeMetric, PodMetricInfo
+from koordinator.api.quantity import NANO
+
+Nanos = dict[str, int]
+"""Amounts by resource, in billionths."""
+ABSENT = -(1 << 63)
+"""In place of an amount that was not reported."""
+
+
+class Column(msgspec.Struct, frozen=True, gc=False):
+    """One resource of all pods of a node; an amount times `scale` is in billionths, or `ABSENT`."""
+
+    scale: int
+    amounts: Sequence[int]
+
+    @classmethod
+    def of(cls, nanos: Sequence[int]) -> "Column":
+        """Return the column of these amounts, eight bytes each where they fit: bytes do as whole units."""
+        is_whole = all(one == ABSENT or one % NANO == 0 for one in nanos)
+        scale = NANO if is_whole else 1
+        amounts = [one if one == ABSENT else one // scale for one in nanos]
+        try:
+            return cls(scale, array("q", amounts))
+        except OverflowError:
+            return cls(scale, tuple(amounts))
+
+    def nanos(self, row: int) -> int | None:
+        """Return the amount of a pod, None when it was not reported."""
+        amount = self.amounts[row]
+        return None if amount == ABSENT else amount * self.scale
+
+    def total(self, rows: Iterable[int] | None) -> int:
+        """Return the sum over rows, None: all, in billionths."""
+        amounts = self.amounts if rows is None else [self.amounts[row] for row in rows]
+        return sum(one for one in amounts if one != ABSENT) * self.scale
+
+
+class PodAmounts(Mapping[str, Nanos]):
+    """What each pod uses, by namespace/name, as reported."""
+
+    __slots__ = ("_columns", "_rows")
+
+    def __init__(self, entries: Sequence[PodMetricInfo]) -> None:
+        """Raises: QuantityError."""
+        pods = {f"{one.namespace}/{one.name}": one.pod_usage.resources for one in entries}
+        names = dict.fromkeys(name for one in pods.values() for name in one)
+        self._rows = {key: row for row, key in enumerate(pods)}
+        self._columns = {
+            name: Column.of(
+                [quantity.of(one[name]).nanos if name in one else ABSENT for one in pods.values()]
+            )
+            for name in names
+        }
+
+    def __getitem__(self, key: str) -> Nanos:
+        row = self._rows[key]
+        found = ((name, column.nanos(row)) for name, column in self._columns.items())
+        return {name: nanos for name, nanos in found if nanos is not None}
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def total(self, name: str, keys: Iterable[str] | None = None) -> int:
+        """Return what all pods use of a resource in billionths, or those of `keys` that are known."""
+        column = self._columns.get(name)
+        if column is None:
+            return 0
+        return column.total(
+            None if keys is None else [row for key in keys if (row := self._rows.get(key)) is not None]
+        )
+
+
+NOTHING = PodAmounts(())
+
+
+class MeasuredNode(Object, frozen=True, kw_only=True):
+    """A NodeMetric as decisions read it. `system` is what the node uses besides its pods, None before the first report;
+    `problem` says why a report cannot be read."""
+
+    resource: ClassVar[Resource] = NodeMetric.resource
+
+    update_time: str | None = None
+    system: Nanos | None = None
+    pods: PodAmounts = NOTHING
+    problem: str = ""
+
+
+def measured(metric: NodeMetric) -> MeasuredNode:
+    """Return what is kept of a report."""
+    status = metric.status
+    node = status.node_metric
+    try:
+        return MeasuredNode(
+            metadata=metric.metadata,
+            update_time=status.update_time,
+            system=None
+            if node is None
+            else {name: quantity.of(raw).nanos for name, raw in node.system_usage.resources.items()},
+            pods=PodAmounts(status.pods_metric),
+        )
+    except ValueError as error:
+        return MeasuredNode(metadata=metric.metadata, update_time=status.update_time, problem=str(error))
