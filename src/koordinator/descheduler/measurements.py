@@ -1,4 +1,4 @@
-"""What is kept of a NodeMetric: the usage of a node's pods as arrays, read once when the report comes. Pure."""
+"""Keep the usage of a node's pods as arrays, read once when the NodeMetric comes. Pure."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ class Column(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodAmounts(Mapping[str, Nanos]):
-    """What each pod uses, by namespace/name, as reported."""
+    """The usage of each pod by namespace/name, as reported."""
 
     __slots__ = ("_columns", "_rows")
 
