@@ -217,6 +217,22 @@ def test_pods_that_are_not_activated_at_once_back_off_first() -> None:
     assert (queue.counts()["active"], queue.counts()["backoff"]) == (0, 1)
 
 
+@pytest.mark.parametrize("is_in_flight", [True, False])
+def test_pods_that_are_not_activated_at_once_wait_even_when_nobody_else_does(is_in_flight: bool) -> None:
+    queue = queue_of()
+    add(queue, "web")
+    entry = queue.pop(0.0)
+    assert entry is not None
+    if is_in_flight:
+        queue.activate(["web"], 0.0, at_once=False)
+    queue.retry(entry, NO, ["Waker"], 0.0)
+    if not is_in_flight:
+        queue.activate(["web"], 0.0, at_once=False)
+
+    assert queue.pop(0.5) is None
+    assert queue.pop(3.0) is not None
+
+
 def test_events_are_forgotten_when_nobody_in_flight_can_have_missed_them() -> None:
     queue = queue_of()
     for name in ("slow", "quick", "late"):

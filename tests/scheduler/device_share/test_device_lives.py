@@ -59,6 +59,14 @@ class DeviceLife(Life):
     """Users who want cards, and daemons that report other ones every now and then."""
 
     extra: Json = EXTRA
+    gpus, nics = GPUS, NICS
+
+    def device(self, name: str, unhealthy: tuple[int, ...] = ()) -> Json:
+        return device(name, self.gpus, nics=self.nics, unhealthy=unhealthy)
+
+    async def set_machine(self, name: str) -> None:
+        await self.api.create(Node, node(name, extra=self.extra))
+        await self.set_device(self.device(name))
 
     def _new_scheduler(self) -> Scheduler:
         return Scheduler(
@@ -96,9 +104,9 @@ class DeviceLife(Life):
         if rng.random() < 0.2:
             await self.api.delete(Device, name)
             await asyncio.sleep(rng.uniform(0.0, 1.0))
-        body = device(name, GPUS, nics=NICS, unhealthy=(rng.randrange(GPUS),) if rng.random() < 0.5 else ())
+        body = self.device(name, (rng.randrange(self.gpus),) if rng.random() < 0.5 else ())
         if rng.random() < 0.3:
-            del body["spec"]["devices"][rng.randrange(GPUS + NICS)]
+            del body["spec"]["devices"][rng.randrange(self.gpus + self.nics)]
         if rng.random() < 0.2:
             body["spec"]["devices"][0]["minor"] = 5
         await self.set_device(body)
@@ -137,6 +145,10 @@ class DeviceLife(Life):
         await self.api.create(Node, node(name, extra=self.extra))
 
     # What must hold
+
+    def waits_for_others(self, pod: Pod) -> bool:
+        """Whether a pod may wait although a node would take it."""
+        return False
 
     async def check_step(self) -> None:
         await self._check_assumed(self.scheduler)
@@ -184,7 +196,7 @@ class DeviceLife(Life):
             assert _books(self.scheduler) == _books(fresh)
             [profile] = fresh.profiles.values()
             for pod in (await self.api.list(Pod)).items:
-                if not pod.spec.node_name:
+                if not pod.spec.node_name and not self.waits_for_others(pod):
                     info = PodInfo.of(pod, fresh.table.registry)
                     rows = Evaluation(profile, fresh.table, info).feasible
                     names = [fresh.table.name_of(row) for row in rows.tolist()]
@@ -269,9 +281,7 @@ async def live(kind: type[DeviceLife], seed: int, restart_at: int | None = None)
     for manifest in crd.manifests():
         await life.api.create(CustomResourceDefinition, manifest)
     for number in range(NODES):
-        name = f"node-{number}"
-        await life.api.create(Node, node(name, extra=life.extra))
-        await life.set_device(device(name, GPUS, nics=NICS))
+        await life.set_machine(f"node-{number}")
     task = asyncio.create_task(life.schedule(), name="schedulers")
     try:
         loop = asyncio.get_running_loop()

@@ -48,6 +48,8 @@ class QueuedPod(msgspec.Struct, eq=False):
     backoff_until_s: float | None = None
     about: tuple[PodInfo, Hashable] | None = None
     """Another pod with its class, when it is that one's refusal that keeps this one waiting."""
+    waits_out: bool = False
+    """Not tried before its backoff is over: what it waits for would not have changed."""
 
     @property
     def hint(self) -> tuple[PodInfo, Hashable]:
@@ -117,7 +119,7 @@ class SchedulingQueue:
         self._next_overdue_check_s = 0.0
         self._in_flight: dict[str, int] = {}
         self._updated_in_flight: dict[str, tuple[PodInfo, Hashable]] = {}
-        self._activated_in_flight: set[str] = set()
+        self._activated_in_flight: dict[str, bool] = {}  # uid → whether at once
         self._events: list[QueueingEvent] = []
         self._events_dropped = 0
         self._cause = ""
@@ -286,7 +288,7 @@ class SchedulingQueue:
     def done(self, uid: str) -> None:
         """Note that the pod left the queue for good (it is bound, or gone)."""
         self._updated_in_flight.pop(uid, None)
-        self._activated_in_flight.discard(uid)
+        self._activated_in_flight.pop(uid, None)
         if self._in_flight.pop(uid, None) is not None:
             self._trim_events()
 
@@ -308,11 +310,11 @@ class SchedulingQueue:
         updated = self._updated_in_flight.get(uid)
         missed = self._events[max(0, since - self._events_dropped) :] if status.is_rejected else []
         is_due = since < self._events_dropped
-        is_activated = uid in self._activated_in_flight
+        activated = self._activated_in_flight.get(uid)
         self.done(uid)
         entry.rejected_by = frozenset(rejected_by)
         entry.pending_by = frozenset(pending_by)
-        entry.about = about
+        entry.about, entry.waits_out = about, activated is False
         # No event can lift a refusal that no plugin made (no nodes at all): it counts as an error.
         is_refusal = status.is_rejected and bool(entry.rejected_by or entry.pending_by)
         if is_refusal:
@@ -327,16 +329,13 @@ class SchedulingQueue:
             entry.pod, entry.class_key = updated
             is_due = is_due or is_another_question(old, entry.pod)
         wakeup: Wakeup | None = None
-        if is_activated or is_due or not is_refusal:
-            wakeup = Wakeup((uid,), is_immediate=is_activated)
+        if activated is not None or is_due or not is_refusal:
+            wakeup = Wakeup((uid,), is_immediate=activated or False)
         for event in missed if is_refusal else ():
             wakeup = self._wakeup(entry, event) or wakeup
             if wakeup is not None and (wakeup.is_immediate or not entry.pending_by):
                 break
-        if wakeup is not None:
-            self._leave(entry, now_s, wakeup)
-        else:
-            self._sleep(entry)
+        self._sleep(entry) if wakeup is None else self._leave(entry, now_s, wakeup)
 
     # Events
 
@@ -361,11 +360,11 @@ class SchedulingQueue:
 
     def activate(self, uids: Iterable[str], now_s: float, *, at_once: bool = True) -> None:
         """Make waiting pods active (a plugin asks for it), those in flight when they come back; not `at_once`: those
-        that sleep, after their backoff."""
+        that sleep or are in flight, after their backoff."""
         self._cause = "ForceActivate"
         for uid in uids:
             if uid in self._in_flight:
-                self._activated_in_flight.add(uid)
+                self._activated_in_flight[uid] = at_once or self._activated_in_flight.get(uid, False)
             entry = self._entries.get(uid)
             if entry is None or uid in self._active:
                 continue
@@ -375,6 +374,7 @@ class SchedulingQueue:
                 self._full_backoff.discard(uid)
                 self._enter(entry, now_s)
             elif is_asleep:
+                entry.waits_out = True
                 self._leave(entry, now_s, None)
 
     def flush(self, now_s: float) -> None:
@@ -478,7 +478,7 @@ class SchedulingQueue:
             self._activate(entry)
             return
         entry.sort_key = self._policy.sort_key(entry.pod, entry.queued_s)
-        is_full = entry.error_count > 0 or self._policy.waits_out(entry.pod)
+        is_full = entry.error_count > 0 or entry.waits_out or self._policy.waits_out(entry.pod)
         heap = self._full_backoff if is_full else self._backoff
         heap.push((entry.backoff_until_s, *entry.sort_key), entry.pod.uid, entry)
         self.incoming["backoff", self._cause] += 1
