@@ -16,7 +16,6 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
-from koordinator.cluster.supervise import Guard
 from koordinator.host import grpc_sockets, protobuf_messages
 from koordinator.host.cri_messages import LinuxContainerResources, PodSandboxMetadata
 from koordinator.host.errors import ContentError
@@ -42,7 +41,6 @@ log = logging.getLogger(__name__)
 
 FILE = "koordlet.json"
 CHECK_S, RETRY_S = 0.5, 10.0
-_STOP_S = 1.0
 _DOCKER_TYPE, _DOCKER = "io.kubernetes.docker.type", "docker"
 POD_STAGES = (HookStage.PRE_RUN_POD_SANDBOX, HookStage.POST_STOP_POD_SANDBOX)
 CONTAINER_STAGES = (
@@ -67,7 +65,6 @@ class HookServer:
         self._view = view
         self._fails_calls = plugin_policy == FAIL
         self._problem = ""
-        self._guard = Guard("hook server")
 
     async def run(self) -> NoReturn:
         """Serve, and tell the proxy about it."""
@@ -75,7 +72,7 @@ class HookServer:
             try:
                 await self._serve()
             except ImportError:
-                self._told("grpcio is not installed (pip install '.[node]')")
+                self._told("hpack is not installed (pip install '.[node]')")
                 await asyncio.sleep(RETRY_S)
             except (SocketError, OSError) as error:
                 self._told(str(error))
@@ -90,41 +87,42 @@ class HookServer:
         path = grpc_sockets.path_of(self._config.address)
         if not os.path.isdir(os.path.dirname(path)):
             raise SocketError(path, "its folder does not exist (mount it, or set --runtime-hooks-addr)")
-        server = grpc_sockets.server(path, self._handlers())
-        await server.start()
+        grpc_server = importlib.import_module("koordinator.host.grpc_server")  # needs hpack
+        server = grpc_server.UnaryServer(self._handlers(grpc_server), grpc_sockets.MESSAGE_BYTES_MAX)
+        await server.start(path)
         stages = served_stages(self._hooks.registry.stages(), self._config.disabled_stages)
         try:
             register(self._config, stages)
             self._problem = ""
             log.info("hook server started", extra={"path": path, "stages": stages})
-            # gRPC's own loop ends with a call whose method is no text (grpcio 1.85), and takes the socket along.
             while os.path.exists(path):  # noqa: ASYNC110 - nobody tells us of its end
                 await asyncio.sleep(CHECK_S)
-            log.warning("hook server ended by itself and is started again", extra={"path": path})
+            log.warning("socket of the hook server removed; it is made again", extra={"path": path})
         finally:
             self._hooks.delivered(DeliveryMode.PROXY, False)
-            await self._guard.call_async(server.stop, _STOP_S)
+            server.close()
 
-    def _handlers(self) -> Any:
-        grpc = importlib.import_module("grpc")
-
-        def handler(stage: HookStage, kind: type[M], answered: Callable[[HookStage, M], Message]) -> Any:
-            async def answer(raw: bytes, context: Any) -> bytes:
+    def _handlers(self, grpc_server: Any) -> Any:
+        def handler(
+            stage: HookStage, kind: type[M], answered: Callable[[HookStage, M], Message]
+        ) -> Callable[[bytes], bytes]:
+            def answer(raw: bytes) -> bytes:
                 try:
-                    request = protobuf_messages.decode(kind, raw)
-                    return protobuf_messages.encode(answered(stage, request))
+                    return protobuf_messages.encode(answered(stage, protobuf_messages.decode(kind, raw)))
                 except ContentError as error:
-                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+                    raise grpc_server.CallError(grpc_server.INVALID_ARGUMENT, str(error)) from error
                 except KoordinatorError as error:
-                    await context.abort(grpc.StatusCode.INTERNAL, str(error))
-                raise AssertionError("abort raises")
+                    raise grpc_server.CallError(grpc_server.INTERNAL, str(error)) from error
 
-            return grpc.unary_unary_rpc_method_handler(answer)
+            return answer
 
-        methods = {f"{stage}Hook": handler(stage, PodSandboxHookRequest, self.of_pod) for stage in POD_STAGES}
+        prefix = f"/{HOOK_SERVICE}/"
+        found = {
+            f"{prefix}{stage}Hook": handler(stage, PodSandboxHookRequest, self.of_pod) for stage in POD_STAGES
+        }
         for stage in CONTAINER_STAGES:
-            methods[f"{stage}Hook"] = handler(stage, ContainerResourceHookRequest, self.of_container)
-        return grpc.method_handlers_generic_handler(HOOK_SERVICE, methods)
+            found[f"{prefix}{stage}Hook"] = handler(stage, ContainerResourceHookRequest, self.of_container)
+        return found
 
     def of_pod(self, stage: HookStage, request: PodSandboxHookRequest) -> PodSandboxHookResponse:
         """Answer for a sandbox. Raises: KoordinatorError when a hook failed and calls are to fail then."""

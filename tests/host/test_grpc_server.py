@@ -1,0 +1,55 @@
+"""Our small gRPC server, called by gRPC's own client."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordinator.host import grpc_server, grpc_sockets
+from koordinator.host.grpc_server import CallError, UnaryServer
+
+grpc = pytest.importorskip("grpc")
+
+
+def refuse(raw: bytes) -> bytes:
+    raise CallError(grpc_server.INVALID_ARGUMENT, "100 % wrong: naïve")
+
+
+@pytest.fixture
+async def channel(tmp_path: Path) -> AsyncIterator[Any]:
+    handlers = {"/s/Echo": lambda raw: raw, "/s/Twice": lambda raw: raw * 2, "/s/Refuse": refuse}
+    server = UnaryServer(handlers, message_bytes_max=300_000)
+    await server.start(str(tmp_path / "s.sock"))
+    async with grpc_sockets.channel(str(tmp_path / "s.sock")) as made:
+        yield made
+    server.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 20_000, 150_000])
+async def test_messages_of_any_size_come_back(channel: Any, size: int) -> None:
+    for _ in range(3):
+        assert await channel.unary_unary("/s/Twice")(b"x" * size, timeout=10) == b"x" * size * 2
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "words"),
+    [
+        ("/s/Refuse", "INVALID_ARGUMENT", "100 % wrong: naïve"),
+        ("/s/None", "UNIMPLEMENTED", "no method '/s/None'"),
+    ],
+)
+async def test_a_failure_is_told_with_code_and_reason(
+    channel: Any, method: str, code: str, words: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await channel.unary_unary(method)(b"x", timeout=10)
+
+    assert (raised.value.code().name, raised.value.details()) == (code, words)
+
+
+async def test_a_message_above_the_limit_ends_its_connection_and_no_other_call(channel: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError):
+        await channel.unary_unary("/s/Echo")(b"x" * 400_000, timeout=10)
+
+    assert await channel.unary_unary("/s/Echo")(b"x", timeout=10, wait_for_ready=True) == b"x"
