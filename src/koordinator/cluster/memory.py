@@ -243,11 +243,11 @@ class MemoryCluster:
         label_selector: str = "",
         field_selector: str = "",
     ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
-        # Without bookmarks: a watch in one process has no connection to lose, and idle ones would wake each minute.
         options = ListOptions(
             label_selector=label_selector,
             field_selector=field_selector,
             resource_version=resource_version,
+            allow_bookmarks=True,
         )
         subscription = self._backend.watch(view.resource, namespace, options)
         try:
