@@ -16,6 +16,7 @@ from koordinator import clock as clocks
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
+from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler import config, facts, plan_input
@@ -44,7 +45,7 @@ ARGS = {
 
 class Course(msgspec.Struct, kw_only=True):
     """The sums of one course: minutes in which nodes were hot, evictions, pods back on a node that they had left,
-    and workloads that lost more pods in a cycle than they may."""
+    and workloads that lost more pods in a cycle than they or their disruption budgets allow."""
 
     hot_minutes: int = 0
     evictions: int = 0
@@ -70,6 +71,7 @@ class CoursesWorld:
         self._drift = np.ones(count)
         self._left: list[set[int]] = [set() for _ in range(count)]
         self._pods = [_pod(number, number % workloads, int(self._at[number])) for number in range(count)]
+        self._budgets = [_budget(number) for number in range(0, workloads, 2)]
         self._number = {pod.metadata.uid: number for number, pod in enumerate(self._pods)}
         self._jobs: list[tuple[float, PodMigrationJob]] = []
         self._patience = planned.Patience()
@@ -113,7 +115,7 @@ class CoursesWorld:
             except StopIteration:
                 break
             owner = _owner(wanted.pod)
-            answer = gone[owner] < object_limiter.limit(REPLICAS, None)
+            answer = gone[owner] < _allowed(wanted.pod)
             if answer:
                 gone[owner] += 1
                 evicted.append(wanted.pod)
@@ -138,7 +140,7 @@ class CoursesWorld:
         sources = self._patience.sources(found, hot)
         rules = PlanRules(
             refusal=lambda _: "",
-            budgets=[],
+            budgets=self._budgets,
             workload_of=lambda _, owner: Workload(REPLICAS),
             migration=config.read("MigrationController", {}),
             limits=CycleLimits(),
@@ -158,17 +160,19 @@ class CoursesWorld:
 
     def _carry_out(self, moves: Sequence[tuple[int, int]]) -> None:
         lost: Counter[str] = Counter()
+        allowed: dict[str, int] = {}
         for number, target in moves:
             source = int(self._at[number])
             self._left[number].add(source)
             self.course.evictions += 1
             self.course.returns += target in self._left[number]
             lost[_owner(self._pods[number])] += 1
+            allowed[_owner(self._pods[number])] = _allowed(self._pods[number])
             self._at[number] = target
             spec = msgspec.structs.replace(self._pods[number].spec, node_name=f"node-{target}")
             self._pods[number] = msgspec.structs.replace(self._pods[number], spec=spec)
             self._jobs.append((self.now_s, _job(self._pods[number], source, self.now_s)))
-        self.course.violations += sum(count > object_limiter.limit(REPLICAS, None) for count in lost.values())
+        self.course.violations += sum(count > allowed[owner] for owner, count in lost.items())
 
 
 def course(nodes: int, seed: int, *, by_plan: bool) -> Course:
@@ -190,6 +194,19 @@ def _owner(pod: Pod) -> str:
     return "" if owner is None else owner.uid
 
 
+def _allowed(pod: Pod) -> int:
+    """Return how many pods of its workload may go in a cycle: every second workload has a budget of one."""
+    most = object_limiter.limit(REPLICAS, None)
+    return min(most, 1) if int(_owner(pod).removeprefix("rs-")) % 2 == 0 else most
+
+
+def _budget(workload: int) -> PodDisruptionBudget:
+    labels = {"matchLabels": {"app": f"app-{workload}"}}
+    metadata = {"namespace": f"team-{workload}", "name": f"app-{workload}"}
+    body = {"metadata": metadata, "spec": {"selector": labels}, "status": {"disruptionsAllowed": 1}}
+    return from_builtins(body, PodDisruptionBudget)
+
+
 def _node(number: int) -> Node:
     amounts = {"cpu": f"{CORES_MILLI}m", "memory": "128Gi", "pods": "110"}
     return from_builtins({"metadata": {"name": f"node-{number}"}, "status": {"allocatable": amounts}}, Node)
@@ -199,7 +216,8 @@ def _pod(number: int, workload: int, node: int) -> Pod:
     owner = {"kind": "ReplicaSet", "name": f"app-{workload}", "uid": f"rs-{workload}", "controller": True}
     body = {
         "metadata": {
-            "namespace": "x",
+            "namespace": f"team-{workload}",
+            "labels": {"app": f"app-{workload}"},
             "name": f"pod-{number}",
             "uid": f"uid-{number}",
             "ownerReferences": [owner],
@@ -216,7 +234,11 @@ def _pod(number: int, workload: int, node: int) -> Pod:
 
 def _metric(now_s: float, used: Sequence[tuple[Pod, int]]) -> MeasuredNode:
     pods = [
-        {"namespace": "x", "name": pod.metadata.name, "podUsage": {"resources": {"cpu": f"{milli}m"}}}
+        {
+            "namespace": pod.metadata.namespace,
+            "name": pod.metadata.name,
+            "podUsage": {"resources": {"cpu": f"{milli}m"}},
+        }
         for pod, milli in used
     ]
     status = {"updateTime": clocks.rfc3339(now_s), "nodeMetric": {"systemUsage": {}}, "podsMetric": pods}
@@ -224,7 +246,7 @@ def _metric(now_s: float, used: Sequence[tuple[Pod, int]]) -> MeasuredNode:
 
 
 def _job(pod: Pod, source: int, now_s: float) -> PodMigrationJob:
-    ref = {"namespace": "x", "name": pod.metadata.name}
+    ref = {"namespace": pod.metadata.namespace, "name": pod.metadata.name}
     metadata = {
         "name": f"job-{pod.metadata.name}",
         "creationTimestamp": clocks.rfc3339(now_s),

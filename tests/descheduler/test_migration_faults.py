@@ -1,5 +1,5 @@
-"""Migrations among faults, from a seed: restarts at any step, an API that fails, pods and nodes that vanish, a scheduler
-that places nothing, a clock that jumps. No pod goes without a place, limits hold, and all jobs end."""
+"""Migrations among faults, from a seed: restarts at any step, an API that fails, pods and nodes that vanish, a
+scheduler that places nothing, a clock that jumps. No pod goes without a place, limits hold, and all jobs end."""
 
 import asyncio
 import random
