@@ -43,11 +43,11 @@ REPORTS = json.dumps({"enable": True, "metricReportIntervalSeconds": 5, "metricA
 class Process:
     """A descheduler of its own."""
 
-    def __init__(self, folder: Path, kubeconfig: Path) -> None:
+    def __init__(self, folder: Path, kubeconfig: Path, rules: str = CONFIG) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         config = folder / "descheduler.yaml"
-        config.write_text(CONFIG.replace("PORT", str(self.port)))
+        config.write_text(rules.replace("PORT", str(self.port)))
         command = [sys.executable, "-m", "koordinator.cli.descheduler", "--config", str(config)]
         command += ["--kubeconfig", str(kubeconfig), "--secure-port", "0"]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -191,17 +191,22 @@ def usage_milli(cluster: Cluster, node: str) -> dict[str, int]:
     return {"": milli(status.get("nodeMetric", {}).get("systemUsage", {}))} | pods
 
 
-def test_a_plan_is_looked_at_checked_and_carried_out_by_hand(
-    cluster: Cluster, descheduler: Process, tmp_path: Path
-) -> None:
-    pods = deploy(cluster, "planned", 5)
-    first = cluster.get("nodes")["items"][0]["metadata"]["name"]
+def one_pod_too_many(cluster: Cluster, first: str, pods: list[str]) -> float:
+    """Percent of CPU below which the node is when one of its pods goes, as soon as all are measured."""
     metrics = ("get", "nodemetrics", "-o", "jsonpath={.items[*].status.updateTime}")
     until(lambda: len(cluster.kubectl(*metrics).split()) == 3, 120, cluster.process)
     # A report averages over five seconds: at first over some in which the pods were not there.
     until(lambda: min(usage_milli(cluster, first).get(pod, 0) for pod in pods) > 120, 60, cluster.process)
     used = usage_milli(cluster, first)
-    hot_percent = (sum(used.values()) - used[pods[0]] / 2) / 80  # one pod less is enough
+    return (sum(used.values()) - used[pods[0]] / 2) / 80
+
+
+def test_a_plan_is_looked_at_checked_and_carried_out_by_hand(
+    cluster: Cluster, descheduler: Process, tmp_path: Path
+) -> None:
+    pods = deploy(cluster, "planned", 5)
+    first = cluster.get("nodes")["items"][0]["metadata"]["name"]
+    hot_percent = one_pod_too_many(cluster, first, pods)
     rules, file = tmp_path / "rules.yaml", tmp_path / "plan.yaml"
     rules.write_text(
         CONFIG.replace("PORT", "0")
@@ -225,6 +230,48 @@ def test_a_plan_is_looked_at_checked_and_carried_out_by_hand(
     assert sorted(where) == sorted([first] * 4 + [step["target"]])
     assert again.returncode == 1 and "it is gone" in again.stderr, again.stdout + again.stderr
     cluster.kubectl("-n", "planned", "delete", "deployment", "web")
+
+
+def scheduler_url(cluster: Cluster) -> str:
+    """Where the scheduler of the cluster answers, as its kubeconfig says; empty where it does not."""
+    [own] = yaml.safe_load(cluster.kubeconfig.read_text())["clusters"]
+    told = {one["name"]: one["extension"] for one in own["cluster"].get("extensions") or ()}
+    return str(told.get("koordinator", {}).get("schedulerURL", ""))
+
+
+def test_a_plan_that_the_scheduler_accepts_cools_a_node(cluster: Cluster, tmp_path: Path) -> None:
+    if not (url := scheduler_url(cluster)):
+        pytest.skip("the address of the scheduler is not published")
+    pods = deploy(cluster, "together", 5)
+    first = cluster.get("nodes")["items"][0]["metadata"]["name"]
+    hot_percent = one_pod_too_many(cluster, first, pods)
+    # An election of its own: jobs of the other descheduler are not its.
+    rules = (
+        CONFIG.replace("[hot]", "[together]")
+        .replace("cpu: 12", f"cpu: {hot_percent:.3f}")
+        .replace("args:\n      low", f"args:\n      plan: {{schedulerURL: {url}}}\n      low")
+    ) + "leaderElection: {leaderElect: false, resourceName: planner}\n"
+    planner = Process(tmp_path, cluster.kubeconfig_of("koord-descheduler"), rules)
+    fewest = 5
+
+    def has_moved() -> bool:
+        nonlocal fewest
+        fewest = min(fewest, ready(cluster, "together"))
+        where = [pod["spec"].get("nodeName") for pod in cluster.get("-n", "together", "pods")["items"]]
+        return any(node not in (None, first) for node in where)
+
+    try:
+        until(has_moved, 90, planner.process)
+        told = cluster.get("podmigrationjobs")["items"]
+    finally:
+        said = planner.stop()
+
+    [made] = [one for one in told if one["spec"]["podRef"]["namespace"] == "together"]
+    reason = made["metadata"]["annotations"]["koordinator.sh/evict-reason"]
+    assert f"node {first} is overutilized; it is planned to run on" in reason
+    assert made["metadata"]["annotations"]["koordinator.sh/job-source-node"] == first
+    assert fewest >= 4, said
+    cluster.kubectl("-n", "together", "delete", "deployment", "web")
 
 
 def test_a_hot_node_is_cooled_and_the_service_never_falls_below_its_budget(
