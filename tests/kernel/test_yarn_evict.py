@@ -138,4 +138,4 @@ async def test_a_killed_agent_takes_no_protection_away(node: YarnNode, agent: Co
     await node.round()
 
     assert node.alive() == {SERVICE, "batch", 1}
-    assert "no answer" in node.state.trouble
+    assert "no answer" in node.state.problem

@@ -81,7 +81,7 @@ async def test_without_its_agent_a_container_is_known_as_long_as_its_group_is_th
     await state.sync()
 
     assert names(node) == [yarn_id(2), yarn_id(3), yarn_id(4)]
-    assert "no answer" in state.trouble
+    assert "no answer" in state.problem
     assert (
         node.view.foreign[yarn_id(2)]
         .record.pod.spec.containers[0]
@@ -115,7 +115,7 @@ async def test_an_agent_that_ended_takes_its_containers_along(node: ActingNode) 
         assert names(node) == [yarn_id(2)]
     for _ in range(RESCAN_ROUNDS):
         await state.sync()
-    assert (names(node), state.trouble) == ([], "")
+    assert (names(node), state.problem) == ([], "")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ async def test_a_damaged_answer_is_told_and_changes_nothing_else(
     copilot.answer = answer
     state = CopilotsState(node.shared)
     await state.sync()
-    assert (names(node), bool(state.trouble)) == ([], True)
+    assert (names(node), bool(state.problem)) == ([], True)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ async def test_a_container_that_makes_no_sense_is_left_out_and_told(
     state = CopilotsState(node.shared)
     await state.sync()
     assert names(node) == [yarn_id(1)]
-    assert state.trouble
+    assert state.problem
 
 
 async def test_a_socket_that_anybody_may_use_is_not_asked(node: ActingNode, copilot: CopilotDouble) -> None:

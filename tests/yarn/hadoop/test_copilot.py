@@ -193,7 +193,7 @@ async def test_containers_of_a_real_job_go_tasks_first_and_its_master_last(
         before = await listed(agent)
         manager.daemon.pause()
         assert await node.known() == before
-        assert node.state.trouble == ""
+        assert node.state.problem == ""
         manager.daemon.resume()
 
         # It is killed and comes back: containers go on, and it knows them again.
@@ -208,7 +208,7 @@ async def test_containers_of_a_real_job_go_tasks_first_and_its_master_last(
         agent.process.kill()
         agent.process.wait()
         assert await node.known() == before  # by the groups, which are left
-        assert "no answer" in node.state.trouble
+        assert "no answer" in node.state.problem
 
     socket.unlink(missing_ok=True)
     async with copilot(socket, path, manager.web) as agent:

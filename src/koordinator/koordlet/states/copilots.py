@@ -39,10 +39,13 @@ class CopilotsState:
 
     name = "copilots"
     is_required = False
+    trouble = ""
+    """None: what other runtimes' agents do is no reason for this one not to be ready."""
 
     def __init__(self, shared: Shared) -> None:
         self.synced = asyncio.Event()
-        self.trouble = ""
+        self.problem = ""
+        """What was wrong in the last round."""
         self._shared = shared
         self._guard = Guard("containers of other runtimes")
         self._sockets: list[str] = []
@@ -77,10 +80,10 @@ class CopilotsState:
             found |= self._records(listed, owner, problems)
         self._take(found, "; ".join(problems))
 
-    def _take(self, found: dict[str, ForeignContainer], trouble: str) -> None:
-        if trouble and trouble != self.trouble:
-            log.warning("containers of other runtimes not read", extra={"problem": trouble})
-        self.trouble = trouble
+    def _take(self, found: dict[str, ForeignContainer], problem: str) -> None:
+        if problem and problem != self.problem:
+            log.warning("containers of other runtimes not read", extra={"problem": problem})
+        self.problem = problem
         if found != self._shared.view.foreign:
             self._shared.view.foreign = found
         self.synced.set()
