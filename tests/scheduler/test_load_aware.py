@@ -177,6 +177,32 @@ def test_a_burst_of_pods_is_not_sent_to_the_node_that_was_cold_a_minute_ago() ->
     play(story)
 
 
+def test_the_first_report_counts_at_once_and_the_last_one_as_long_as_it_is_there() -> None:
+    """Nobody is asked about load before anything is reported; pods of one kind share what was found then."""
+
+    async def story(world: World) -> None:
+        async def place(number: int) -> str:
+            world.api.put("Pod", pod(f"web-{number}", requests={}, priority=9500))
+            await world.settle()
+            return str(world.api.placements()[f"web-{number}"])
+
+        world.nodes(2, cpu="16", memory="64Gi")
+        await world.settle()
+        unreported = [await place(number) for number in range(4)]
+        world.api.put("NodeMetric", metric(world, "node-1", "100m"))
+        await world.settle()
+        reported = [await place(number) for number in range(4, 10)]
+        world.api.remove("NodeMetric", "node-1")
+        await world.settle()
+        forgotten = [await place(number) for number in range(10, 14)]
+
+        assert set(unreported) == {"node-0", "node-1"}
+        assert set(reported) == {"node-1"}  # an idle node is better than one of which nothing is known
+        assert "node-0" in forgotten
+
+    play(story)
+
+
 def metric(world: World, name: str, cpu: str) -> dict[str, object]:
     usage_of_node = {"nodeUsage": {"resources": {"cpu": cpu, "memory": "1Gi"}}}
     return {

@@ -66,3 +66,22 @@ def test_one_scheduler_serves_two_names() -> None:
         assert set(world.api.placements().values()) == {"node-0"}
 
     play(story, default_plugins.shipped_config("koord-scheduler", "default-scheduler"))
+
+
+def test_a_taint_that_nobody_had_before_keeps_out_pods_that_tolerate_as_little_as_others_did() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="16")
+        world.api.put("Pod", pod("before", cpu="8", nodeSelector={"kubernetes.io/hostname": "node-1"}))
+        await world.settle()
+        taint = {"key": "broken", "value": "", "effect": "NoSchedule"}
+        world.api.put("Node", node("node-0", cpu="16", taints=[taint]))
+        await world.settle()
+        world.api.put("Pod", pod("after", cpu="1"))
+        await world.settle()
+        world.api.put("Pod", pod("tolerant", cpu="1", tolerations=[{"operator": "Exists"}]))
+        await world.settle()
+
+        places = world.api.placements()
+        assert places == {"before": "node-1", "after": "node-1", "tolerant": "node-0"}
+
+    play(story)

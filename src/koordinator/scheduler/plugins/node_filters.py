@@ -29,7 +29,7 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.table import pod_info
-from koordinator.scheduler.table.columns import RowChange, Rows, at
+from koordinator.scheduler.table.columns import Recent, RowChange, Rows, at
 from koordinator.scheduler.table.label_columns import NAME_FIELD, LabelColumns, TaintColumns
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import HOST_PORTS, NODE_NAME, HostPort, PodInfo
@@ -79,7 +79,7 @@ class NodeUnschedulable(FilterPlugin[bool]):
         if state:
             return passes(rows)
         is_unschedulable = at(self.handle.table.is_unschedulable, rows)
-        return is_unschedulable.astype(np.uint16) if is_unschedulable.any() else passes(rows)
+        return is_unschedulable.astype(np.uint16) if np.count_nonzero(is_unschedulable) else passes(rows)
 
 
 class TaintReason(Reason):
@@ -87,8 +87,12 @@ class TaintReason(Reason):
     UNTOLERATED = 1, unresolvable("node(s) had untolerated taint(s)")
 
 
+TOLERATIONS_MAX = 256
+"""Lists of tolerations whose meaning is remembered: pods that differ in all else mostly tolerate the same."""
+
+
 class TaintState(msgspec.Struct):
-    """A pod's tolerations and what they mean for each known set of taints (grows with the sets)."""
+    """Tolerations and what they mean for each known set of taints (grows with the sets), for all pods with them."""
 
     tolerations: Tolerations
     codes: npt.NDArray[np.uint16]
@@ -108,10 +112,13 @@ class TaintToleration(FilterPlugin[TaintState], PreScorePlugin[TaintState], Scor
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
         self._taints = handle.table.shared(TaintColumns)
+        self._states: Recent[TaintState] = Recent(TOLERATIONS_MAX)
 
     def prepare(self, pod: PodInfo) -> TaintState:
-        empty = np.zeros(0, np.uint16), np.zeros(0, np.int64)
-        return TaintState(tuple(pod.pod.spec.tolerations), *empty)
+        bears = tuple(pod.pod.spec.tolerations)
+        return self._states.get(
+            bears, lambda: TaintState(bears, np.zeros(0, np.uint16), np.zeros(0, np.int64))
+        )
 
     def filter(self, state: TaintState, rows: Rows) -> ReasonCodes:
         self._judge_new_sets(state)

@@ -195,8 +195,8 @@ class LoadAwareScheduling(
         return self.filter_ahead(state, rows, 0)
 
     def filter_ahead(self, state: LoadState, rows: Rows, ahead: int | I64) -> ReasonCodes:
-        if state.is_daemon or rows.size == 0:
-            return passes(rows)
+        if state.is_daemon or rows.size == 0 or not self._metrics:
+            return passes(rows)  # where nothing is reported, nothing is limited
         room = at((self._prod_room if state.is_prod else self._room).values, rows)
         over = room < state.amounts * (ahead + 1)
         codes: ReasonCodes | None = None
@@ -247,6 +247,8 @@ class LoadAwareScheduling(
         return self.score_ahead(state, rows, 0)
 
     def score_ahead(self, state: LoadState, rows: Rows, ahead: int | I64) -> Scores:
+        if not self._metrics:
+            return np.zeros(rows.size, np.int64)  # nothing is known to be left on any node
         by_prod = state.is_prod and self.policy.args.score_according_prod_usage
         left = at((self._prod_left if by_prod else self._left).values, rows)
         divisor = at(self._capacity.values, rows)
@@ -254,7 +256,7 @@ class LoadAwareScheduling(
         weights, dominant = self.policy.weights, self.policy.args.dominant_resource_weight
         scores = load.usage_score(free, divisor, weights, dominant)
         is_expired = at(self._is_expired.values, rows)
-        if is_expired.any():
+        if np.count_nonzero(is_expired):
             scores[is_expired] = 0
         return scores
 
