@@ -195,7 +195,7 @@ def test_what_may_not_be_read_is_a_notice_and_not_a_crash() -> None:
 
     report = examine(msgspec.structs.replace(found, listings=forbidden))
 
-    assert list(report.not_done) == ["leases", "migrations", "tidal-pools"]
+    assert list(report.not_done) == ["leases", "migrations", "tidal-pools", "yarn-operator"]
     (notice,) = report.findings
     assert notice.severity is FindingSeverity.NOTICE
     assert "eve" in notice.problem

@@ -87,7 +87,14 @@ async def test_forbidden_kinds_become_notices_that_name_the_checks_left_out() ->
 
     report = examine(await look(Healthy(nodes=refused)))
 
-    assert list(report.not_done) == ["batch", "leftovers", "reports", "tidal-pools", "topology"]
+    assert list(report.not_done) == [
+        "batch",
+        "leftovers",
+        "reports",
+        "tidal-pools",
+        "topology",
+        "yarn-operator",
+    ]
     (notice,) = report.findings
     assert notice.severity is FindingSeverity.NOTICE
     assert notice.remedy == ("kubectl auth can-i list nodes -A",)

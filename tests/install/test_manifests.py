@@ -154,7 +154,7 @@ def test_services_and_budgets_select_pods_that_exist_and_ports_that_are_open() -
         for body in workloads(bodies).values()
     }
     services = [body for body in bodies if body["kind"] == "Service"]
-    assert len(services) == 6
+    assert len(services) == 7
     for body in services:
         open_ports = {
             port for each in apps[body["spec"]["selector"]["koord-app"]]["ports"] for port in each.values()

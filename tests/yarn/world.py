@@ -63,9 +63,12 @@ class World:
                 task.result()
 
     async def add_node(self, name: str = "n1", cpu: int = 20, memory: str = "40Gi") -> None:
+        """A node whose services use one core."""
         has = {"cpu": str(cpu), "memory": memory, "pods": "110"}
         body = {"metadata": {"name": name}, "status": {"capacity": has, "allocatable": dict(has)}}
         await self.api.create(Node, body)
+        await asyncio.sleep(1)  # the manager makes the NodeMetric
+        await self.report(name)
 
     async def report(self, name: str = "n1", cpu: str = "1", memory: str = "1Gi") -> None:
         """What services and the system of a node use now: the rest, without the margin, is the batch pool."""
@@ -102,6 +105,10 @@ class World:
 
     async def delete_pod(self, name: str) -> None:
         await self.api.delete(Pod, name, "default", grace_period_s=0)
+
+    async def batch_milli(self) -> int:
+        """What batch pods request of batch-cpu."""
+        return sum(node_sync.batch_requested(pod).cpu_milli for pod in (await self.api.list(Pod)).items)
 
     async def view(self, name: str = "n1") -> View:
         node = await self.api.get(Node, name)

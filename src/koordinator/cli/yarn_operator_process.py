@@ -5,23 +5,25 @@ import getpass
 import logging
 import os
 import random
+import secrets
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import aiohttp
 from aiohttp import web
 
 from koordinator import profiling
-from koordinator.api import duration
+from koordinator.api import duration, user_files
 from koordinator.cli import component, logs, running
+from koordinator.cli.flag_settings import FlagError
 from koordinator.cli.yarn_operator_flags import Flags
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import Rate
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElector
-from koordinator.yarn import hadoop_config, http
+from koordinator.yarn import hadoop_config, http, tokens
 from koordinator.yarn.amounts import Rounding
 from koordinator.yarn.cluster_loop import SyncRules
 from koordinator.yarn.connection import Login
@@ -31,6 +33,8 @@ from koordinator.yarn.node_sync import Policy
 from koordinator.yarn.operator import OperatorConfig, YarnOperator
 from koordinator.yarn.resource_managers import MODES, Observe, ResourceManagers
 from koordinator.yarn.rest import RestClient
+from koordinator.yarn.sasl import Mechanism, TokenMechanism
+from koordinator.yarn.tokens import TokenFileError
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +77,25 @@ def config_of(flags: Flags) -> OperatorConfig:
     )
 
 
+def mechanisms_of(token_file: str) -> Callable[[str, str], Mechanism | None]:
+    """Return how the caller is proven to a server: by the token in the file that is for it, else not at all.
+
+    Raises: FlagError when there is a file that cannot be read.
+    """
+    if not token_file:
+        return lambda server, protocol: None
+    try:
+        found = tokens.parse(user_files.read(token_file))
+    except (OSError, user_files.FileError, TokenFileError) as error:
+        raise FlagError("HADOOP_TOKEN_FILE_LOCATION", f"{token_file}: {error}") from error
+
+    def mechanism(server: str, protocol: str) -> Mechanism | None:
+        token = tokens.token_for(found, server)
+        return None if token is None else TokenMechanism(token, secrets.token_urlsafe(30))
+
+    return mechanism
+
+
 async def _main(flags: Flags, client: ClientConfig) -> None:
     # Jitter and names must differ between instances.
     rng = random.Random()
@@ -81,6 +104,7 @@ async def _main(flags: Flags, client: ClientConfig) -> None:
         burst=flags.rest_config_burst if flags.rest_config_burst > 0 else 30,
     )
     user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    login = Login(user, mechanisms_of(os.environ.get("HADOOP_TOKEN_FILE_LOCATION", "")))
     async with (
         KubeCluster(
             client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT, rate=rate
@@ -92,7 +116,7 @@ async def _main(flags: Flags, client: ClientConfig) -> None:
 
         def connected(wanted: YarnCluster, observe: Observe) -> ResourceManagers:
             rest = RestClient(session, user, wanted.web_scheme)
-            return ResourceManagers(wanted, Login(user), rest, MODES[flags.update_mode], observe)
+            return ResourceManagers(wanted, login, rest, MODES[flags.update_mode], observe)
 
         operator = YarnOperator(cluster, config_of(flags), connected, rng)
         for each in (cluster, lease_cluster):

@@ -25,6 +25,7 @@ class ComponentName(enum.StrEnum):
     MANAGER = "koord-manager"
     SCHEDULER = "koord-scheduler"
     DESCHEDULER = "koord-descheduler"
+    YARN_OPERATOR = "koord-yarn-operator"
     KOORDLET = "koordlet"
 
 
@@ -105,7 +106,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     def is_in_process(self, component: ComponentName) -> bool:
         """Return whether the component is a task of `koordinator up`: it works without a workload, and without a lease.
         Pods of a workload that is there nevertheless run nothing, as nodes are hollow."""
-        return self.is_local and component is not ComponentName.DESCHEDULER
+        return self.is_local and component not in (ComponentName.DESCHEDULER, ComponentName.YARN_OPERATOR)
 
     @property
     def manager_flags(self) -> Mapping[str, str]:

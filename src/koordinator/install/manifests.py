@@ -13,7 +13,7 @@ Files = dict[str, str]
 """Path, relative to the folder → content."""
 
 HEADER = "# Made by `make manifests` from src/koordinator/install; change it there.\n"
-OPTIONAL = ("descheduler", "device-daemon", "yarn-copilot", "monitoring")
+OPTIONAL = ("descheduler", "yarn-operator", "device-daemon", "yarn-copilot", "monitoring")
 """Parts that are off by default; in the repository each is a kustomization to be applied by itself."""
 
 _FILES = {

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from koordinator.api import crd, defaults
-from koordinator.install import configs, rbac, workloads
+from koordinator.install import configs, rbac, workloads, yarn
 from koordinator.install.dashboards import DASHBOARDS
-from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, YARN_COPILOT
+from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, YARN_COPILOT, YARN_OPERATOR
 from koordinator.install.values import Values
 from koordinator.install.workloads import APP_LABEL
 
@@ -19,6 +19,7 @@ METRIC_PATHS = {
     MANAGER: ("/all-metrics",),
     SCHEDULER: ("/metrics", "/metrics/resources"),
     DESCHEDULER: ("/metrics",),
+    YARN_OPERATOR: ("/metrics",),
     KOORDLET: ("/metrics",),
     YARN_COPILOT: ("/metrics",),
 }
@@ -31,6 +32,7 @@ def monitoring(values: Values) -> Iterator[Json]:
         MANAGER: values.manager.enabled,
         SCHEDULER: values.scheduler.enabled,
         DESCHEDULER: values.descheduler.enabled,
+        YARN_OPERATOR: values.yarn_operator.enabled,
         KOORDLET: values.koordlet.enabled,
         YARN_COPILOT: values.yarn_copilot.enabled,
     }
@@ -102,6 +104,7 @@ def parts(values: Values) -> list[ObjectGroup]:
         ("manager", _manager(values)),
         ("scheduler", _scheduler(values)),
         ("descheduler", _descheduler(values)),
+        ("yarn-operator", _yarn_operator(values)),
         ("koordlet", _koordlet(values)),
         ("device-daemon", workloads.device_daemon(values) if values.device_daemon.enabled else iter(())),
         ("yarn-copilot", _yarn_copilot(values)),
@@ -162,6 +165,12 @@ def _descheduler(values: Values) -> Iterator[Json]:
         yield from rbac.objects(rbac.DESCHEDULER, values.installation.namespace)
         yield configs.descheduler_config(values)
         yield from workloads.descheduler(values)
+
+
+def _yarn_operator(values: Values) -> Iterator[Json]:
+    if values.yarn_operator.enabled:
+        yield from rbac.objects(rbac.YARN_OPERATOR, values.installation.namespace)
+        yield from yarn.operator(values)
 
 
 def _koordlet(values: Values) -> Iterator[Json]:

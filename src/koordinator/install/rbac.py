@@ -14,8 +14,8 @@ Json = dict[str, Any]
 
 API = "rbac.authorization.k8s.io"
 MANAGER, SCHEDULER, KOORDLET = "koord-manager", "koord-scheduler", "koordlet"
-YARN_COPILOT = "koord-yarn-copilot"
 DESCHEDULER = "koord-descheduler"
+YARN_COPILOT, YARN_OPERATOR = "koord-yarn-copilot", "koord-yarn-operator"
 
 
 class PermissionRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,6 +280,13 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
         _EVENTS,
         *_reviews("its secure port"),
         *_lease("koord-descheduler"),
+    ),
+    YARN_OPERATOR: (
+        _rule("", "nodes", "list watch", "the batch pool of nodes"),
+        _rule("", "pods", "list watch", "NodeManagers, and what batch pods request"),
+        _rule("", "nodes", "patch", "records what YARN uses: annotation thirdPartyAllocations"),
+        _EVENTS,
+        *_lease("koordinator-yarn-operator"),
     ),
     KOORDLET: (
         _rule("", "nodes", "list watch", "its own Node"),

@@ -205,6 +205,39 @@ class DeschedulerValues(Placement, frozen=True):
     tolerations: list[dict[str, Any]] = []
 
 
+class YarnOperatorValues(Placement, frozen=True):
+    """koord-yarn-operator: shares the batch capacity of nodes with Hadoop YARN."""
+
+    enabled: Annotated[
+        bool, Meta(description="Off unless asked for: it needs the Hadoop files in `configMap`.")
+    ] = False
+    log: Log = Log()
+    replicas: Replicas = 2
+    metrics: PortSetting = PortSetting(port=8080)
+    health_probe: PortSetting = PortSetting(port=8000)
+    config_map: Annotated[
+        DNSName,
+        Meta(
+            description="ConfigMap with yarn-site.xml and the like, CLUSTER.yarn-site.xml for more clusters; "
+            "it is not made by the installation."
+        ),
+    ] = "yarn-config"
+    user: Annotated[str, Meta(description="Who it is for YARN: must be in yarn.admin.acl.")] = "yarn"
+    yarn_share: Annotated[
+        int,
+        Meta(
+            ge=1, le=100, description="The most of each node's batch pool that YARN is offered, in percent."
+        ),
+    ] = 100
+    lend_once: Annotated[bool, Meta(description="Offer nothing to both: needs a yarnShare below 100.")] = (
+        False
+    )
+    resources: ResourcesValues = ResourcesValues(
+        requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"}
+    )
+    tolerations: list[dict[str, Any]] = []
+
+
 class Koordlet(Placement, frozen=True):
     """koordlet: the agent on every Linux node."""
 
@@ -331,6 +364,7 @@ class Values(Section, frozen=True):
     manager: ManagerValues = ManagerValues()
     scheduler: SchedulerValues = SchedulerValues()
     descheduler: DeschedulerValues = DeschedulerValues()
+    yarn_operator: YarnOperatorValues = YarnOperatorValues()
     koordlet: Koordlet = Koordlet()
     device_daemon: DeviceDaemonValues = DeviceDaemonValues()
     yarn_copilot: YarnCopilotValues = YarnCopilotValues()
@@ -441,6 +475,7 @@ EVERYTHING = read(
             "everything",
             {
                 "descheduler": {"enabled": True},
+                "yarnOperator": {"enabled": True},
                 "deviceDaemon": {"enabled": True},
                 "yarnCopilot": {"enabled": True},
                 "metrics": {"serviceMonitor": {"enabled": True}, "dashboards": {"enabled": True}},

@@ -31,7 +31,7 @@ def manager(values: Values) -> Iterator[Json]:
         MANAGER,
         [{"name": "https", "port": 443, "targetPort": own.webhook.port, "protocol": "TCP"}],
     )
-    yield _metrics_service(MANAGER, namespace, own.metrics.port)
+    yield metrics_service(MANAGER, namespace, own.metrics.port)
     args = [
         "--enable-leader-election",
         f"--leader-election-namespace={namespace}",
@@ -48,7 +48,7 @@ def manager(values: Values) -> Iterator[Json]:
     ]
     container = {
         "name": "manager",
-        **_image(values, own),
+        **image_of(values, own),
         "command": ["koord-manager"],
         "args": args,
         "env": [
@@ -61,13 +61,13 @@ def manager(values: Values) -> Iterator[Json]:
             {"name": "metrics", "containerPort": own.metrics.port, "protocol": "TCP"},
             {"name": "health", "containerPort": own.health_probe.port, "protocol": "TCP"},
         ],
-        "readinessProbe": _probe("/readyz", "health", periodSeconds=5),
-        "livenessProbe": _probe("/healthz", "health", initialDelaySeconds=15, failureThreshold=6),
-        "resources": _resources(own.resources),
-        "securityContext": _unprivileged(),
+        "readinessProbe": probe("/readyz", "health", periodSeconds=5),
+        "livenessProbe": probe("/healthz", "health", initialDelaySeconds=15, failureThreshold=6),
+        "resources": resources_of(own.resources),
+        "securityContext": unprivileged(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
-    yield _deployment(
+    yield deployment(
         values,
         MANAGER,
         own.replicas,
@@ -83,7 +83,7 @@ def manager(values: Values) -> Iterator[Json]:
 def scheduler(values: Values) -> Iterator[Json]:
     """Service, Deployment and budget of koord-scheduler; the ConfigMap is in `configs`."""
     own, namespace = values.scheduler, values.installation.namespace
-    yield _metrics_service(SCHEDULER, namespace, own.port)
+    yield metrics_service(SCHEDULER, namespace, own.port)
     args = [
         f"--port={own.port}",
         f"--secure-port={own.secure_port}",
@@ -95,17 +95,17 @@ def scheduler(values: Values) -> Iterator[Json]:
     ]
     container = {
         "name": "scheduler",
-        **_image(values, own),
+        **image_of(values, own),
         "command": ["koord-scheduler"],
         "args": args,
         "ports": [
             {"name": "metrics", "containerPort": own.port, "protocol": "TCP"},
             {"name": "https", "containerPort": own.secure_port, "protocol": "TCP"},
         ],
-        "readinessProbe": _probe("/readyz", "metrics"),
-        "livenessProbe": _probe("/livez", "metrics", initialDelaySeconds=15, failureThreshold=8),
-        "resources": _resources(own.resources),
-        "securityContext": _unprivileged(),
+        "readinessProbe": probe("/readyz", "metrics"),
+        "livenessProbe": probe("/livez", "metrics", initialDelaySeconds=15, failureThreshold=8),
+        "resources": resources_of(own.resources),
+        "securityContext": unprivileged(),
         "volumeMounts": [
             {"name": "config", "mountPath": "/config", "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
@@ -113,7 +113,7 @@ def scheduler(values: Values) -> Iterator[Json]:
     }
     items = [{"key": "koord-scheduler-config", "path": "koord-scheduler.config"}]
     config = {"name": "config", "configMap": {"name": "koord-scheduler-config", "items": items}}
-    yield _deployment(
+    yield deployment(
         values,
         SCHEDULER,
         own.replicas,
@@ -128,7 +128,7 @@ def scheduler(values: Values) -> Iterator[Json]:
 def descheduler(values: Values) -> Iterator[Json]:
     """Service and Deployment of koord-descheduler; the ConfigMap is in `configs`."""
     own, namespace = values.descheduler, values.installation.namespace
-    yield _metrics_service(DESCHEDULER, namespace, own.port)
+    yield metrics_service(DESCHEDULER, namespace, own.port)
     args = [
         f"--secure-port={own.secure_port}",
         "--authentication-skip-lookup=true",
@@ -139,17 +139,17 @@ def descheduler(values: Values) -> Iterator[Json]:
     ]
     container = {
         "name": "descheduler",
-        **_image(values, own),
+        **image_of(values, own),
         "command": ["koord-descheduler"],
         "args": args,
         "ports": [
             {"name": "metrics", "containerPort": own.port, "protocol": "TCP"},
             {"name": "https", "containerPort": own.secure_port, "protocol": "TCP"},
         ],
-        "readinessProbe": _probe("/readyz", "metrics", periodSeconds=10),
-        "livenessProbe": _probe("/livez", "metrics", initialDelaySeconds=15, failureThreshold=8),
-        "resources": _resources(own.resources),
-        "securityContext": _unprivileged(),
+        "readinessProbe": probe("/readyz", "metrics", periodSeconds=10),
+        "livenessProbe": probe("/livez", "metrics", initialDelaySeconds=15, failureThreshold=8),
+        "resources": resources_of(own.resources),
+        "securityContext": unprivileged(),
         "volumeMounts": [
             {"name": "config", "mountPath": "/config", "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
@@ -157,7 +157,7 @@ def descheduler(values: Values) -> Iterator[Json]:
     }
     items = [{"key": "koord-descheduler-config", "path": "koord-descheduler.config"}]
     config = {"name": "config", "configMap": {"name": "koord-descheduler-config", "items": items}}
-    yield _deployment(
+    yield deployment(
         values,
         DESCHEDULER,
         own.replicas,
@@ -170,7 +170,7 @@ def descheduler(values: Values) -> Iterator[Json]:
 def koordlet(values: Values) -> Iterator[Json]:
     """Service and DaemonSet of the node agent."""
     own, namespace = values.koordlet, values.installation.namespace
-    yield _metrics_service(KOORDLET, namespace, own.port, headless=True)
+    yield metrics_service(KOORDLET, namespace, own.port, headless=True)
     args = [
         f"-addr=:{own.port}",
         "-cgroup-root-dir=/host-cgroup/",
@@ -191,13 +191,13 @@ def koordlet(values: Values) -> Iterator[Json]:
     volumes += [{"name": "prediction-checkpoints", "emptyDir": {"sizeLimit": "64Mi"}}, _memory("tmp", "1Mi")]
     container = {
         "name": KOORDLET,
-        **_image(values, own),
+        **image_of(values, own),
         "command": ["koordlet"],
         "args": args,
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": _field("spec.nodeName")}}],
         "ports": [{"name": "metrics", "containerPort": own.port, "protocol": "TCP"}],
-        "readinessProbe": _probe("/readyz", "metrics", periodSeconds=10),
-        "livenessProbe": _probe(
+        "readinessProbe": probe("/readyz", "metrics", periodSeconds=10),
+        "livenessProbe": probe(
             "/healthz",
             "metrics",
             initialDelaySeconds=15,
@@ -205,7 +205,7 @@ def koordlet(values: Values) -> Iterator[Json]:
             timeoutSeconds=5,
             failureThreshold=6,
         ),
-        "resources": _resources(own.resources),
+        "resources": resources_of(own.resources),
         # Groups, resctrl, kernel settings and performance counters of the host.
         "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
         "volumeMounts": mounts,
@@ -242,7 +242,7 @@ def device_daemon(values: Values) -> Iterator[Json]:
     mounts, volumes = _host_paths(_DEVICE_DAEMON_PATHS)
     container = {
         "name": DEVICE_DAEMON,
-        **_image(values, own),
+        **image_of(values, own),
         "command": ["koord-device-daemon"],
         "args": [
             "-host-root=/hostfs",
@@ -250,7 +250,7 @@ def device_daemon(values: Values) -> Iterator[Json]:
             f"-prints-output-file={DEVICE_INFOS}/ic-device",
             *own.extra_args,
         ],
-        "resources": _resources(own.resources),
+        "resources": resources_of(own.resources),
         # The tools talk to device files of the host.
         "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
         "volumeMounts": mounts,
@@ -267,11 +267,11 @@ def device_daemon(values: Values) -> Iterator[Json]:
 def yarn_copilot(values: Values) -> Iterator[Json]:
     """Service and DaemonSet of YARN's agent."""
     own, namespace = values.yarn_copilot, values.installation.namespace
-    yield _metrics_service(YARN_COPILOT, namespace, own.port, headless=True)
+    yield metrics_service(YARN_COPILOT, namespace, own.port, headless=True)
     mounts, volumes = _host_paths(_YARN_COPILOT_PATHS)
     container = {
         "name": YARN_COPILOT,
-        **_image(values, own),
+        **image_of(values, own),
         "command": ["koord-yarn-copilot"],
         "args": [
             "--cgroup-root-dir=/host-cgroup/",
@@ -280,8 +280,8 @@ def yarn_copilot(values: Values) -> Iterator[Json]:
             *own.extra_args,
         ],
         "ports": [{"name": "metrics", "containerPort": own.port, "protocol": "TCP"}],
-        "livenessProbe": _probe("/healthz", "metrics", initialDelaySeconds=15, periodSeconds=20),
-        "resources": _resources(own.resources),
+        "livenessProbe": probe("/healthz", "metrics", initialDelaySeconds=15, periodSeconds=20),
+        "resources": resources_of(own.resources),
         # Signals to processes outside of the container: the default AppArmor profile forbids them.
         "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
         "volumeMounts": mounts,
@@ -357,7 +357,7 @@ def _host_paths(paths: tuple[_HostPath, ...]) -> tuple[list[Json], list[Json]]:
     return mounts, volumes
 
 
-def _deployment(
+def deployment(
     values: Values,
     name: str,
     replicas: int,
@@ -366,6 +366,7 @@ def _deployment(
     *,
     pod: Json,
 ) -> Json:
+    """Return a Deployment whose new pods are ready before old ones go."""
     labels = {APP_LABEL: name}
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
     spread = [{"weight": 100, "podAffinityTerm": term}]
@@ -422,7 +423,8 @@ def _common(values: Values, own: Placement, spec: Json) -> Json:
     return spec
 
 
-def _image(values: Values, own: Placement) -> Json:
+def image_of(values: Values, own: Placement) -> Json:
+    """Return the image of a container, and when it is pulled."""
     registry = f"{values.image.registry}/" if values.image.registry else ""
     return {
         "image": f"{registry}{own.image.repository}:{own.image.tag or values.image.tag}",
@@ -430,7 +432,8 @@ def _image(values: Values, own: Placement) -> Json:
     }
 
 
-def _resources(resources: ResourcesValues) -> Json:
+def resources_of(resources: ResourcesValues) -> Json:
+    """Return the resources of a container."""
     found: Mapping[str, Mapping[str, Any]] = {"requests": resources.requests, "limits": resources.limits}
     return {name: dict(amounts) for name, amounts in found.items() if amounts}
 
@@ -439,7 +442,8 @@ def _network(of_host: bool) -> Json:
     return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if of_host else {}
 
 
-def _unprivileged() -> Json:
+def unprivileged() -> Json:
+    """Return the security context of a container that needs no rights."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -447,7 +451,8 @@ def _unprivileged() -> Json:
     }
 
 
-def _probe(path: str, port: str, **settings: int) -> Json:
+def probe(path: str, port: str, **settings: int) -> Json:
+    """Return a probe by HTTP."""
     return {"httpGet": {"path": path, "port": port}, **settings}
 
 
@@ -473,7 +478,8 @@ def _service(name: str, namespace: str, app: str, ports: list[Json], *, headless
     }
 
 
-def _metrics_service(app: str, namespace: str, port: int, *, headless: bool = False) -> Json:
+def metrics_service(app: str, namespace: str, port: int, *, headless: bool = False) -> Json:
+    """Return the Service by which metrics of a component are collected."""
     ports = [{"name": "metrics", "port": port, "targetPort": "metrics", "protocol": "TCP"}]
     return _service(f"{app}-metrics", namespace, app, ports, headless=headless)
 

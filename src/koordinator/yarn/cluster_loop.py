@@ -14,7 +14,7 @@ import msgspec
 
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster.backoff import Backoff
-from koordinator.yarn import handover, node_sync
+from koordinator.yarn import amounts, handover, node_sync
 from koordinator.yarn.amounts import YarnResource
 from koordinator.yarn.connection import CallRefused, Unreachable
 from koordinator.yarn.hadoop_config import YarnCluster
@@ -215,6 +215,11 @@ class ClusterLoop:
         )
         row.held, row.used = belief.held, belief.used
         row.total = report.total if report is not None and report.state in _TOLD_STATES else None
+        if row.total is not None:
+            before = row.granted if is_recovering else None
+            row.granted = row.total if before is None else amounts.larger_yarn(before, row.total)
+        elif row.held is None:
+            row.granted = None
         if row.sent is not None and (row.total == row.sent or now_s - row.sent_s > RESEND_S):
             row.sent = None
         rival = self._table.rival_of(row)
@@ -227,7 +232,7 @@ class ClusterLoop:
         self._voice.node_problem(row, made.outcome.name, made.reason)
         standing = Standing(
             total=row.total,
-            sent=row.sent,
+            granted=amounts.larger_yarn(row.granted or YarnResource(), row.sent or YarnResource()),
             is_leaving=not node_sync.may_raise_total(report),
             pool=row.known.pool,
             taken=row.known.taken,

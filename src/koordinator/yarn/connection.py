@@ -51,14 +51,10 @@ class CallRefused(KoordinatorError):
         return f"{self.server}: {self.exception.rpartition('.')[2]}: {first_line}"
 
     @property
-    def is_standby(self) -> bool:
-        """Return whether another ResourceManager must be asked."""
-        return self.exception == rpc.STANDBY_EXCEPTION
-
-    @property
     def is_denied(self) -> bool:
         """Return whether the caller lacks the right to call this, or is not who it says."""
-        return self.exception in ACCESS_EXCEPTIONS
+        # The admin service hands what its own check raises on inside an exception of YARN's.
+        return self.exception in ACCESS_EXCEPTIONS or self.message.startswith(ACCESS_EXCEPTIONS)
 
     @property
     def is_unknown_node(self) -> bool:

@@ -16,11 +16,11 @@ SETTLED_S = 3.0
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The state of both schedulers. `total` is the ResourceManager's own figure (None: it does not know the node),
-    `sent` what it was told since; `kube_total` what the node says that pods may have, `recorded` our entry on it, which
-    stands for `recorded_for_s` seconds."""
+    `granted` what it may believe to have, seen or not; `kube_total` what the node says that pods may have, `recorded`
+    our entry on it, which stands for `recorded_for_s` seconds."""
 
     total: YarnResource | None
-    sent: YarnResource | None = None
+    granted: YarnResource = YarnResource()
     is_leaving: bool = False
     pool: BatchAmount = BatchAmount()
     taken: BatchAmount = BatchAmount()
@@ -62,8 +62,7 @@ def _reserved(wanted: YarnResource, used: BatchAmount | None, at: Standing) -> B
     """Return what Kubernetes must do without: what YARN uses, is about to be offered, or may still believe to have."""
     if used is None:
         return None
-    granted = amounts.larger_yarn(at.total or YarnResource(), at.sent or YarnResource())
-    return amounts.larger(used, amounts.to_batch(amounts.larger_yarn(wanted, granted)))
+    return amounts.larger(used, amounts.to_batch(amounts.larger_yarn(wanted, at.granted)))
 
 
 def _raised_in_order(wanted: YarnResource, at: Standing) -> YarnResource:

@@ -278,9 +278,10 @@ class YarnOperator:
             loop.say_farewell(row.belonged[1])
         has_polled = row.belonged is None or (loop is not None and loop.polled_s is not None)
         belief = node_sync.believe(report, row.held, has_polled, now_s, self.config.rules.hold_s)
-        row.held, row.used, row.total, row.sent = belief.held, belief.used, None, None
+        row.held, row.used = belief.held, belief.used
+        row.total = row.sent = row.granted = None
         made = node_sync.plan(row.known, belief, self.config.rules.policy)
-        self._node_problem(row, made.outcome.name, made.reason)
+        self._node_problem(row, row.known.outcome.name, row.known.reason)
         rules = self.config.rules
         row.record = handover.hand_over(made, Standing(total=None), rules.policy, rules.thresholds).record
         if row.record is not None and row.recorded is not None and row.record != row.recorded:

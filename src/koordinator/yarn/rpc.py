@@ -228,7 +228,6 @@ def _node_update(update: NodeUpdate) -> bytes:
     return bytes_field(1, node) + bytes_field(2, option)
 
 
-STANDBY_EXCEPTION = "org.apache.hadoop.ipc.StandbyException"
 HA_STATES = ("INITIALIZING", "ACTIVE", "STANDBY", "OBSERVER")
 
 _LENGTH_BYTES = 4
@@ -255,11 +254,6 @@ class Response(msgspec.Struct, frozen=True):
     exception: str = ""
     message: str = ""
     detail: int | None = None
-
-    @property
-    def is_standby(self) -> bool:
-        """Return whether another ResourceManager must be looked for."""
-        return self.exception == STANDBY_EXCEPTION
 
 
 class Amount(msgspec.Struct, frozen=True):
@@ -318,11 +312,6 @@ def parse(whole: bytes, client_id: bytes) -> Response:
 def service_state(result: bytes) -> str | None:
     """Return the state of a GetServiceStatusResponseProto; None when it says none that we know. Raises: WireError."""
     return _name(HA_STATES, number(dict(fields(result)), 1))
-
-
-def cluster_nodes(result: bytes) -> list[NodeReport]:
-    """Return the nodes of a GetClusterNodesResponseProto. Raises: WireError."""
-    return ReportReader().read(result)
 
 
 class ReportReader:

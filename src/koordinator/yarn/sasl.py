@@ -181,7 +181,7 @@ class TokenMechanism:
     """DIGEST-MD5 with a delegation token. `client_nonce`: text that nobody can guess, new for each connection."""
 
     method = "TOKEN"
-    user = None
+    user: str | None = None
 
     def __init__(self, token: Token, client_nonce: str) -> None:
         self._token = token

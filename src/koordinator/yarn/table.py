@@ -23,8 +23,8 @@ NodeManagerKey = tuple[str, NodeId]
 
 class NodeRow(msgspec.Struct):
     """One node. `recorded` is our entry on it, which stands since `recorded_s`; `belonged` is the NodeManager that it
-    had last, `held` that one's last figure; `sent` the total that was told at `sent_s` and is not reported yet. Seconds
-    are those of the event loop."""
+    had last, `held` that one's last figure, `granted` the total with which it may come back; `sent` the total that was
+    told at `sent_s` and is not reported yet. Seconds are those of the event loop."""
 
     name: str
     node: Node | None = None
@@ -39,6 +39,7 @@ class NodeRow(msgspec.Struct):
     held: HeldFigure | None = None
     used: YarnResource | None = None
     total: YarnResource | None = None
+    granted: YarnResource | None = None
     sent: YarnResource | None = None
     sent_s: float = 0.0
     record: BatchAmount | None = None
@@ -66,7 +67,8 @@ class NodeTable:
         """Go by what nodes say now: whoever led before has recorded it. All nodes are to be looked at."""
         for row in self.rows.values():
             row.belonged = row.sent = row.record = None
-            row.held = None if row.recorded is None else HeldFigure(amounts.from_batch(row.recorded), now_s)
+            row.granted = None if row.recorded is None else amounts.from_batch(row.recorded)
+            row.held = None if row.granted is None else HeldFigure(row.granted, now_s)
             row.recorded_s = now_s
             self.mark(row.name)
 
@@ -85,7 +87,8 @@ class NodeTable:
             row.recorded, row.recorded_s = recorded, now_s
         if before is None and recorded is not None and row.held is None:
             # An earlier process has recorded it: believed until the ResourceManager says better.
-            row.held = HeldFigure(amounts.from_batch(recorded), now_s)
+            row.granted = amounts.from_batch(recorded)
+            row.held = HeldFigure(row.granted, now_s)
         self._settle(row)
 
     def node_gone(self, node: Node) -> None:

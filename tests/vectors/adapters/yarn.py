@@ -240,12 +240,12 @@ def _response(case: Case, client_id: bytes) -> Any:
             "status": found.status.value,
             "exception": found.exception,
             "detail": found.detail,
-            "standby": found.is_standby,
+            "standby": found.exception == "org.apache.hadoop.ipc.StandbyException",
         }
     if case["kind"] == "getServiceStatus":
         return {"ok": True, "state": rpc.service_state(found.result)}
     if case["kind"] == "getClusterNodes":
-        return {"ok": True, "nodes": [_rpc_node(node) for node in rpc.cluster_nodes(found.result)]}
+        return {"ok": True, "nodes": [_rpc_node(node) for node in rpc.ReportReader().read(found.result)]}
     return {"ok": True}
 
 

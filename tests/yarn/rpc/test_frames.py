@@ -44,7 +44,7 @@ def test_a_node_report_comes_back(state: str, host: str, port: int, memory: int)
 
     answer = rpc.parse(frame(header(0), rpc.bytes_field(1, report)), CLIENT)
 
-    [read] = rpc.cluster_nodes(answer.result)
+    [read] = rpc.ReportReader().read(answer.result)
     found = read.known()
     assert found is not None
     assert (found.node, found.state, found.used) == (NodeId(host, port), state, YarnResource(3, memory))
@@ -54,7 +54,7 @@ def test_a_node_report_comes_back(state: str, host: str, port: int, memory: int)
 def test_any_bytes_are_a_response_or_a_wire_error(data: bytes) -> None:
     for made in (data, len(data).to_bytes(4, "big") + data):
         with contextlib.suppress(rpc.WireError):
-            rpc.cluster_nodes(rpc.parse(made, CLIENT).result)
+            rpc.ReportReader().read(rpc.parse(made, CLIENT).result)
 
 
 @pytest.mark.parametrize("cut", [1, 4, 9])

@@ -33,6 +33,7 @@ from koordinator.doctor.checks import (
     topology,
     webhooks,
     yarn,
+    yarn_operator,
 )
 from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.snapshot import NOT_SERVED, ClusterSnapshot, RawDefinition
@@ -124,6 +125,12 @@ CHECKS: tuple[Check, ...] = (
         "does a descheduler carry out migration jobs, and do these succeed?",
         migrations.check,
         (PodMigrationJob, Lease),
+    ),
+    Check(
+        "yarn-operator",
+        "is batch capacity shared with YARN where NodeManagers run?",
+        yarn_operator.check,
+        (Pod, Node, Lease),
     ),
     Check(
         "tidal-pools",

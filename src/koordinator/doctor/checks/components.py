@@ -32,6 +32,9 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     descheduler = installation.get(ComponentName.DESCHEDULER)
     if descheduler is not None:
         yield from _replicas(descheduler, "pods stay on hot nodes")
+    operator = installation.get(ComponentName.YARN_OPERATOR)
+    if operator is not None:
+        yield from _replicas(operator, "YARN keeps the totals that it has, whatever services need")
     yield from _versions(installation)
 
 
@@ -151,12 +154,14 @@ LEASES = {
     ComponentName.MANAGER: "koordinator-manager",
     ComponentName.SCHEDULER: "koord-scheduler",
     ComponentName.DESCHEDULER: "koord-descheduler",
+    ComponentName.YARN_OPERATOR: "koordinator-yarn-operator",
 }
 """The lease of each component that elects a leader."""
 _FLAGS = {
     ComponentName.MANAGER: "enable-leader-election",
     ComponentName.SCHEDULER: "leader-elect",
     ComponentName.DESCHEDULER: "leader-elect",
+    ComponentName.YARN_OPERATOR: "enable-leader-election",
 }
 LEASE_S = 15.0
 """How long a lease holds when it does not say so itself."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koordinator.install.dashboards import descheduler, manager, node_agent
+from koordinator.install.dashboards import descheduler, manager, node_agent, yarn_operator
 
 DASHBOARDS: Mapping[str, dict[str, Any]] = {
     "colocation": node_agent.COLOCATION,
@@ -11,6 +11,7 @@ DASHBOARDS: Mapping[str, dict[str, Any]] = {
     "scheduler": manager.SCHEDULER,
     "manager": manager.DASHBOARD,
     "descheduler": descheduler.DASHBOARD,
+    "yarn-operator": yarn_operator.DASHBOARD,
 }
 
 __all__ = ["DASHBOARDS"]

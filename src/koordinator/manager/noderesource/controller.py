@@ -337,6 +337,9 @@ class NodeResourceController:
         is_due = self._is_due(self._written_s, row, now_s)
         with_status = is_due or targets.needs_status(row.have, target, strategy.diff_threshold)
         with_status = with_status or targets.lends_other_gpus(node, target)
+        with_status = with_status or targets.shares_less(
+            node, row.have, row.taken, target, strategy.diff_threshold
+        )
         zone_threshold = self._zone_threshold(row, target, now_s)
         if with_status or zone_threshold is not None or targets.needs_metadata(node, target):
             is_urgent = with_status and row.withdrawal is not Withdrawal.NONE

@@ -118,6 +118,31 @@ def needs_status(have: Mapping[str, int], target: NodeTarget, threshold: float) 
     return any(differs(have.get(name), want, threshold) for name, want in target.amounts.items())
 
 
+def shares_less(
+    node: Node, have: Mapping[str, int], taken: Mapping[str, int], target: NodeTarget, threshold: float
+) -> bool:
+    """Return whether a pool that is shared with others (`taken` is not empty) must be written at once: pods have less
+    of it, or what all share has shrunk, or has grown by more than the threshold.
+
+    Each side goes by what the node says, so what one still believes to have after the other took it is lent twice.
+    """
+    if not taken or target.origin is None:
+        return False
+    if any((have.get(name) or 0) > (target.amounts.get(name) or 0) for name in BATCH):
+        return True
+    try:
+        told = node_annotations.ORIGIN_EXTENDED_ALLOCATABLE.read(node.metadata.annotations)
+    except ProtocolError:
+        return True
+    if told is None:
+        return True
+    before = {name: quantity.value(told.resources.get(name, 0)) for name in BATCH}
+    return any(
+        now < before[name] or batch.differs(before[name], now, threshold)
+        for name, now in target.origin.items()
+    )
+
+
 def lends_other_gpus(node: Node, target: NodeTarget) -> bool:
     """Return whether cards lend other amounts than the node says: their sums are to be written with them."""
     key, wanted = labels.NODE_BATCH_GPUS, target.annotations

@@ -1,0 +1,294 @@
+"""The operator beside the real koord-manager and a ResourceManager in this process, on virtual time."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from koordinator.clock import LoopClock
+from koordinator.simulate import virtual_time
+from koordinator.yarn import amounts
+from koordinator.yarn.amounts import BatchAmount, YarnResource
+from koordinator.yarn.cluster_loop import SyncRules
+from koordinator.yarn.node_sync import NodeId, Policy
+from tests.yarn.model_rm import ModelRM
+from tests.yarn.world import SITE, World, kubernetes
+
+POOL = 11
+"""vcores of a node that services leave, of 20: without the margin of 40 % and one core in use."""
+SPLIT = SyncRules(policy=Policy(yarn_percent=50, lends_once=True))
+Scenario = Callable[[World, ModelRM, NodeId], Awaitable[None]]
+
+
+def run(folder: Path, scenario: Scenario, rules: SyncRules | None = None, site: str = SITE) -> None:
+    """One node with a NodeManager, and an operator, beside a scenario."""
+    (folder / "yarn-site.xml").write_text(site)
+
+    async def main(clock: LoopClock) -> None:
+        rm = ModelRM()
+        node = rm.register("nm-1")
+        async with kubernetes(clock, folder, lambda cluster, observe: rm, rules) as world:
+            await world.add_node("n1")
+            await world.node_manager("nm-1:8041", "n1")
+            async with world.operating():
+                await asyncio.sleep(20)
+                await scenario(world, rm, node)
+
+    virtual_time.run_virtual(main)
+
+
+def total(rm: ModelRM, node: NodeId) -> int:
+    found = rm.reports[node].total
+    assert found is not None
+    return found.vcores
+
+
+async def recorded(world: World) -> int:
+    found = (await world.view()).recorded
+    assert found is not None
+    return found.cpu_milli // 1_000
+
+
+def test_each_side_gets_what_the_other_leaves(tmp_path: Path) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        assert total(rm, node) == POOL
+        rm.allocate(node, 4)
+        await world.batch_pod("batch", 5_500)
+        await asyncio.sleep(5)
+
+        assert total(rm, node) == 5  # 5.5 cores are left, YARN's are whole
+        view = await world.view()
+        assert view.recorded == BatchAmount(4_000, 4 * 64 * amounts.MEBIBYTE)
+        assert view.kube_total.cpu_milli == view.origin.cpu_milli - 4_000
+
+        await world.delete_pod("batch")
+        rm.allocate(node, -4)
+        await asyncio.sleep(5)
+        assert total(rm, node) == POOL
+        assert await recorded(world) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_a_little_that_yarn_takes_is_taken_off_pods_at_once(tmp_path: Path) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        rm.allocate(node, 1)  # less than the tenth by which amounts of nodes have to differ
+        await asyncio.sleep(3)
+
+        assert (await world.view()).kube_total.cpu_milli == (POOL - 1) * 1_000
+
+    run(tmp_path, scenario)
+
+
+def test_a_lost_node_manager_counts_as_it_did_until_the_hold_ends(tmp_path: Path) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        rm.allocate(node, 4)
+        await asyncio.sleep(5)
+
+        del rm.reports[node]
+        await asyncio.sleep(550)
+        assert await recorded(world) == 4
+        await asyncio.sleep(100)
+        assert await recorded(world) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_a_node_manager_whose_pod_goes_is_offered_nothing_and_its_containers_count(tmp_path: Path) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        rm.allocate(node, 4)
+        await asyncio.sleep(5)
+
+        await world.delete_pod("nm-n1")
+        await asyncio.sleep(5)
+        assert total(rm, node) == 0
+        assert await recorded(world) == 4
+        rm.allocate(node, -4)
+        await asyncio.sleep(5)
+        assert await recorded(world) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_a_node_manager_that_leaves_is_offered_no_more_than_it_has(tmp_path: Path) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        await world.batch_pod("batch", 6_000)
+        await asyncio.sleep(5)
+        assert total(rm, node) == POOL - 6
+
+        rm.change(node, state="DECOMMISSIONING")
+        await asyncio.sleep(5)
+        await world.delete_pod("batch")
+        await asyncio.sleep(70)
+        assert total(rm, node) == POOL - 6
+
+    run(tmp_path, scenario)
+
+
+def test_a_new_leader_that_knows_no_containers_yet_frees_nothing(tmp_path: Path) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        rm.allocate(node, 4)
+        await asyncio.sleep(5)
+
+        rm.fail_over()
+        await asyncio.sleep(10)
+        assert await recorded(world) == 4
+        assert total(rm, node) == POOL  # told again: it had begun with what NodeManagers register
+        rm.allocate(node, 4)
+        await asyncio.sleep(20)
+        assert await recorded(world) == 4
+
+    run(tmp_path, scenario)
+
+
+def test_an_operator_that_starts_anew_gives_nothing_back_before_it_knows(tmp_path: Path) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        rm.allocate(node, 4)
+        await asyncio.sleep(5)
+
+        rm.is_away = True
+        async with world.operating():
+            await asyncio.sleep(60)
+            assert await recorded(world) == 4
+
+    run(tmp_path, scenario)
+
+
+def test_a_refused_operator_records_what_yarn_takes_and_tells_people(tmp_path: Path) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        rm.is_denied = True
+        await world.batch_pod("batch", 5_000)
+        rm.allocate(node, 6)
+        await asyncio.sleep(20)
+
+        assert total(rm, node) == POOL
+        assert await recorded(world) == 6
+        assert "doesn't have permission" in (await world.events())["YarnAccessDenied"]
+
+        rm.is_denied = False
+        await asyncio.sleep(40)
+        assert total(rm, node) == POOL - 5
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("node_id", [None, "nm", "nm:port"])
+def test_a_node_manager_that_cannot_be_named_is_told_once_and_nothing_else_stops(
+    tmp_path: Path, node_id: str | None
+) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        await world.add_node("n2")
+        await world.node_manager(node_id, "n2")
+        await world.batch_pod("batch", 5_000)
+        await asyncio.sleep(10)
+
+        assert amounts.NODE_ID_ANNOTATION in (await world.events())["YarnNodeIdInvalid"]
+        assert total(rm, node) == POOL - 5
+
+    run(tmp_path, scenario)
+
+
+def test_two_pods_that_announce_one_node_manager_do_not_both_speak_for_it(tmp_path: Path) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        await world.add_node("n2", cpu=100)
+        await world.node_manager("nm-1:8041", "n2")
+        await asyncio.sleep(10)
+        rm.updates.clear()
+        await asyncio.sleep(120)
+
+        assert len(rm.updates) == 0, "they take turns"
+        assert "announces the same" in (await world.events())["YarnNodeIdInvalid"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_configuration_that_breaks_leaves_the_cluster_as_it_was_and_a_new_cluster_is_served(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        (tmp_path / "yarn-site.xml").write_text("<configuration>")
+        (tmp_path / "second.yarn-site.xml").write_text(SITE)
+        await world.add_node("n2")
+        other = rm.register("nm-2")
+        await world.node_manager("nm-2:8041", "n2", annotations=_of_second("nm-2:8041"))
+        await world.batch_pod("batch", 5_000)
+        await asyncio.sleep(20)
+
+        assert total(rm, node) == POOL - 5
+        assert total(rm, other) == POOL
+        assert "not XML" in (await world.events())["YarnConfigurationInvalid"]
+
+    run(tmp_path, scenario)
+
+
+def _of_second(node_id: str) -> dict[str, str]:
+    return {amounts.NODE_ID_ANNOTATION: node_id, amounts.CLUSTER_ID_ANNOTATION: "second"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_ever_offered_to_both(tmp_path: Path, seed: int) -> None:
+    """Half of the pool is YARN's, and everything that may go wrong does, while somebody looks each second."""
+
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        rng = random.Random(seed)
+        pods: list[str] = []
+
+        async def start_pod() -> None:
+            free = (await world.view()).kube_total.cpu_milli - await world.batch_milli()
+            if free >= 1_000:
+                pods.append(f"batch-{rng.random()}")
+                await world.batch_pod(pods[-1], rng.randrange(1_000, free + 1))
+
+        async def end_pod() -> None:
+            if pods:
+                await world.delete_pod(pods.pop())
+
+        async def services() -> None:
+            await world.report(cpu=str(rng.randrange(1, 9)))
+
+        async def containers() -> None:
+            if node in rm.reports:
+                rm.allocate(node, rng.randrange(-4, 8))
+
+        async def away() -> None:
+            rm.is_away = not rm.is_away
+
+        async def fail_over() -> None:
+            before = rm.reports.get(node)
+            rm.fail_over()
+            if before is not None and rng.random() < 0.5:  # it registers late, with what it had
+                del rm.reports[node]
+                asyncio.get_running_loop().call_later(7, lambda: rm.reports.update({node: before}))
+
+        kinds = [start_pod, start_pod, end_pod, services, containers, containers, away, fail_over]
+        for _ in range(120):
+            await rng.choice(kinds)()
+            for _ in range(rng.randrange(1, 12)):
+                await asyncio.sleep(1)
+                view = await world.view()
+                offered = total(rm, node) * 1_000 if node in rm.reports else 0
+                is_shrunk = view.kube_total.cpu_milli == 0 or offered <= 1_000
+                assert is_shrunk or view.kube_total.cpu_milli + offered <= view.origin.cpu_milli, (
+                    view,
+                    offered,
+                )
+
+    run(tmp_path, scenario, SPLIT)
+
+
+def test_what_is_split_comes_back_to_yarn_when_pods_leave(tmp_path: Path) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        assert total(rm, node) == POOL // 2
+        assert (await world.view()).kube_total.cpu_milli == POOL * 1_000 - POOL // 2 * 1_000
+
+        await world.report(cpu="8")
+        await asyncio.sleep(10)
+        assert total(rm, node) == 2
+        await world.report(cpu="1")
+        await asyncio.sleep(15)
+        assert total(rm, node) == POOL // 2
+        assert rm.reports[node].used == YarnResource()
+
+    run(tmp_path, scenario, SPLIT)
