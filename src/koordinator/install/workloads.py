@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api import copilot
+from koordinator.api.labels import RUNTIME_PROXY_SKIP_HOOK_SERVER
 from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, YARN_COPILOT
 from koordinator.install.values import Placement, ResourcesValues, Values
 
@@ -410,7 +411,11 @@ def _daemon_set(values: Values, name: str, own: Placement, max_unavailable: obje
         "spec": {
             "selector": {"matchLabels": labels},
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": max_unavailable}},
-            "template": {"metadata": {"labels": dict(labels)}, "spec": _common(values, own, spec)},
+            # With policy Fail the runtime proxy would wait for koordlet before it lets koordlet start.
+            "template": {
+                "metadata": {"labels": {**labels, RUNTIME_PROXY_SKIP_HOOK_SERVER: "true"}},
+                "spec": _common(values, own, spec),
+            },
         },
     }
 

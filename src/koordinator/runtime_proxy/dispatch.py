@@ -5,7 +5,9 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-SKIP_LABEL = "runtimeproxy.koordinator.sh/skip-hookserver"
+from koordinator.api.labels import RUNTIME_PROXY_SKIP_HOOK_SERVER
+
+SKIP_LABEL = RUNTIME_PROXY_SKIP_HOOK_SERVER
 SKIP_VALUE = "true"
 BACKEND = "backend"
 """The step that is the container runtime itself."""
