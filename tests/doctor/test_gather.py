@@ -91,6 +91,7 @@ async def test_forbidden_kinds_become_notices_that_name_the_checks_left_out() ->
         "batch",
         "leftovers",
         "reports",
+        "runtimes",
         "tidal-pools",
         "topology",
         "yarn-operator",

@@ -29,6 +29,7 @@ from koordinator.doctor.checks import (
     quotas,
     reports,
     reservations,
+    runtimes,
     tidal,
     topology,
     webhooks,
@@ -90,6 +91,7 @@ CHECKS: tuple[Check, ...] = (
         features.check,
         _CONFIGURATIONS,
     ),
+    Check("runtimes", "do containers start with their limits?", runtimes.check, (Node,)),
     Check("reports", "do all nodes send plausible reports?", reports.check, (Node, NodeMetric)),
     Check(
         "batch",

@@ -1,0 +1,60 @@
+"""Checks of the ways on which hooks reach containers."""
+
+import msgspec
+import pytest
+
+from koordinator.api.apps import DaemonSet
+from koordinator.api.core import Node
+from koordinator.doctor.checks.all import examine
+from koordinator.doctor.finding import FindingSeverity
+from tests.doctor import builders
+from tests.doctor.builders import findings, healthy, only, snapshot
+
+
+def with_runtime(version: str) -> Node:
+    node = builders.node()
+    info = msgspec.structs.replace(node.status.node_info, container_runtime_version=version)
+    return msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, node_info=info))
+
+
+@pytest.mark.parametrize(
+    ("version", "is_told"),
+    [
+        ("containerd://1.6.20", True),
+        ("containerd://1.7.2", False),
+        ("containerd://2.2.9+unknown", False),
+        ("containerd://v1.5.0-rc.2", True),
+        ("cri-o://1.25.1", True),
+        ("cri-o://1.30.0", False),
+        ("docker://24.0.7", True),
+        ("sandbox://0.1", False),
+        ("", False),
+    ],
+)
+def test_a_runtime_without_nri_is_worth_knowing(version: str, is_told: bool) -> None:
+    objects = healthy()
+    objects[Node] = [with_runtime(version)]
+
+    found = examine(snapshot(objects), ["runtimes"]).findings
+
+    assert [each.severity for each in found] == [FindingSeverity.NOTICE] * is_told
+    assert all(version in each.problem for each in found)
+
+
+@pytest.mark.parametrize(
+    ("gates", "is_told"), [("RDMADeviceInject=true", True), ("GPUEnvInject=true", False)]
+)
+def test_hooks_that_only_nri_carries_need_it(gates: str, is_told: bool) -> None:
+    objects = healthy()
+    koordlet = builders.koordlet()
+    args = [f"--feature-gates={gates}", "--enable-nri-runtime-hook=false"]
+    koordlet.spec.template["spec"]["containers"][0]["args"] = args
+    objects[DaemonSet] = [koordlet]
+    objects[Node] = [with_runtime("docker://24.0.7")]
+
+    found = snapshot(objects)
+
+    if is_told:
+        assert only("runtimes", found).severity is FindingSeverity.ERROR
+    else:
+        assert findings("runtimes", found) == [], "the proxy is in use"
