@@ -16,7 +16,7 @@ BASE    ?= main
 # Tests start some hundred processes: compiled once, each begins half a second of CPU earlier.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-node up quick test test-slow test-kernel test-clients test-real test-runtime test-abuse test-yarn test-mutation coverage lint docs manifests bench clean
+.PHONY: help demo demo-node up quick test test-slow test-kernel test-clients test-real test-runtime test-abuse test-yarn test-mutation coverage lint docs manifests images bench clean
 
 help: ## show this text
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -110,6 +110,9 @@ docs: $(DOCS) ## the docs as a site with search, in build/docs; fails on a broke
 
 manifests: $(STAMP) ## write what is generated in deploy/
 	$(BIN)/python -m koordinator.install deploy
+
+images: $(STAMP) ## koordlet's image without a registry (root, debootstrap), in build/images: for `ctr images import`, `docker load`
+	$(BIN)/python -m tools.images build/images/koordlet.tar
 
 bench: $(STAMP) ## every benchmark, one after the other
 	$(BIN)/python -m benchmarks

@@ -163,8 +163,12 @@ class RuntimeNode:
         content = files if files is not None else {"probe": (self.programs / binaries.PROBE).read_bytes()}
         archive = self.folder / "image.tar"
         image.write_archive(archive, name, content, [f"/{entry}"])
-        self.ctr("images", "import", "--local", "--snapshotter=native", str(archive))
+        self.import_archive(archive)
         archive.unlink()
+
+    def import_archive(self, archive: Path) -> None:
+        """An image in a file."""
+        self.ctr("images", "import", "--local", "--snapshotter=native", str(archive))
 
     def ctr(self, *arguments: str) -> str:
         """containerd's own command."""

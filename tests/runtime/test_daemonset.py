@@ -1,13 +1,14 @@
 """koordlet as a container of this containerd, with exactly the privileges, arguments and mounts of its DaemonSet.
 
-Only the image is not ours: the machine's own Python and this checkout are mounted read-only in its place.
+Once with the image that `make images` has made, once without one: then the machine's own Python and this checkout are
+mounted read-only in its place.
 """
 
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -28,6 +29,7 @@ from tests.runtime.surroundings import NODE
 ROOT = Path(__file__).parents[2]
 DAEMON_SET = ROOT / "deploy/koordlet/daemonset.yaml"
 SHAPE = PodShape("koordlet", kube_qos="burstable", resources=LinuxContainerResources(cpu_shares=51))
+ARCHIVE = ROOT / "build/images/koordlet.tar"
 LOG = "pods/koordlet/main.log"
 
 
@@ -63,21 +65,42 @@ def python_mounts() -> list[cri.Mount]:
     return [cri.Mount(path, path, readonly=True) for path in sorted(needed) if os.path.exists(path)]
 
 
-@pytest.fixture
-def daemon(runtime_node: RuntimeNode) -> Iterator[RuntimeNode]:
+class Program(NamedTuple):
+    """What stands for koordlet in a container."""
+
+    image: str
+    command: tuple[str, ...]
+    environment: tuple[KeyValue, ...] = ()
+    mounts: tuple[cri.Mount, ...] = ()
+
+
+def program_of(node: RuntimeNode, kind: str, container: dict[str, Any]) -> Program:
+    if kind == "checkout":
+        path = KeyValue("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
+        command = (sys.executable, "-m", "koordinator.cli.koordlet")
+        return Program(IMAGE, command, (path,), tuple(python_mounts()))
+    if not ARCHIVE.exists():
+        pytest.skip(f"no {ARCHIVE.relative_to(ROOT)}: `make images` makes it")
+    node.import_archive(ARCHIVE)
+    return Program(container["image"], tuple(container["command"]))
+
+
+@pytest.fixture(params=["checkout", "image"])
+def daemon(runtime_node: RuntimeNode, request: pytest.FixtureRequest) -> Iterator[RuntimeNode]:
     """The node with koordlet's pod, once it has joined."""
     node, spec = runtime_node, pod_spec()
     container = spec["containers"][0]
-    agent = RunningAgent(node)
+    program = program_of(node, request.param, container)
+    agent, said = RunningAgent(node), len(node.log(LOG))
     host = cri.NamespaceOption(pid=cri.NODE if spec["hostPID"] else cri.CONTAINER)
     security = container["securityContext"]
     config = cri.MountingContainerConfig(
         metadata=ContainerMetadata("koordlet"),
-        image=ImageSpec(IMAGE),
-        command=(sys.executable, "-m", "koordinator.cli.koordlet"),
+        image=ImageSpec(program.image),
+        command=program.command,
         args=(*container["args"], *agent.surroundings()),
-        envs=(KeyValue("NODE_NAME", NODE), KeyValue("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")),
-        mounts=(*mounts(node, spec), *python_mounts()),
+        envs=(KeyValue("NODE_NAME", NODE), *program.environment),
+        mounts=(*mounts(node, spec), *program.mounts),
         log_path="main.log",
         linux=cri.LinuxContainerConfig(
             SHAPE.resources,
@@ -89,7 +112,7 @@ def daemon(runtime_node: RuntimeNode) -> Iterator[RuntimeNode]:
         own = node.cri.create_container(sandbox, config, of_pod)
         listed(node, lambda pods: [*pods, manifest(SHAPE, own)])
         node.cri.start_container(own)
-        node.until(lambda: JOINED in node.log(LOG), LOG)
+        node.until(lambda: JOINED in node.log(LOG)[said:], LOG)
         yield node
     finally:
         node.cri.remove_sandbox(sandbox)
