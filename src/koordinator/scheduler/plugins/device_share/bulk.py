@@ -303,6 +303,8 @@ def distinct(found: Situations) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.in
     """Return the position of one row of each situation, and for each row (rows,) which of them is its own."""
     number = np.zeros(found.shape[1], np.intp)
     first = number[:1]
+    if number.size == 1:
+        return first, number
     for fact in found:
         _, which = np.unique(fact, return_inverse=True)
         _, first, number = np.unique(
