@@ -64,7 +64,7 @@ class Daemon:
     async def start(self) -> None:
         assert not self.is_running, self.name
         with self.log.open("ab") as out:
-            # A group of its own: containers are its children and end with it.
+            # A group of its own; containers are in sessions of theirs, see `_end_containers`.
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, stdout=out, stderr=out, stdin=asyncio.subprocess.DEVNULL, process_group=0
             )
@@ -242,6 +242,16 @@ async def hadoop(
         finally:
             for daemon in (*bed.daemons, zookeeper):
                 await daemon.kill()
+            _end_containers(folder)
+
+
+def _end_containers(folder: Path) -> None:
+    """Kill what NodeManagers have started below `folder`: it outlives them, as a work-preserving restart wants."""
+    mark = f"{folder}/".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def _common(folder: Path) -> dict[str, str]:
