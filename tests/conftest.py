@@ -1,7 +1,27 @@
 """What holds for all tests."""
 
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 # A busy machine is no fault of the code: `timeout` in pyproject.toml ends what hangs.
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")
+
+# The address of a Unix socket is a path of at most 107 bytes, of which `tmp_path` may take about half.
+_FOLDER_BYTES_MAX = 16
+if len(os.fsencode(tempfile.gettempdir())) > _FOLDER_BYTES_MAX:
+    for _folder in ("/tmp", "/var/tmp", "/run", "/dev/shm"):
+        if os.access(_folder, os.W_OK | os.X_OK):
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _folder)
+            break
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the test's own, with a name that leaves room for those of sockets."""
+    name = request.node.originalname if isinstance(request.node, pytest.Function) else request.node.name
+    return tmp_path_factory.mktemp(name.removeprefix("test_")[:10])

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from koordinator.api import user_files
+from koordinator.cli import up
 from koordinator.cli.main import main
 from koordinator.simulate import dump
 
@@ -38,7 +39,7 @@ COMMANDS = {
     "simulate table": ["simulate", "scheduling", "--nodes", "FILE.csv", "--pods", "GOOD"],
     "install --values": ["install", "--dry-run", "-f", "FILE"],
     "up --scheduler-config": ["up", "--scheduler-config", "FILE"],
-    "up --token-file": ["up", "--host", "0.0.0.0", "--token-file", "FILE"],
+    "up --token-file": ["up", "--token-file", "FILE"],
     "demo --trace": ["demo", "--trace", "FILE"],
     "install --kubeconfig": ["install", "--apply", "--kubeconfig", "FILE"],
 }
@@ -47,6 +48,16 @@ LARGE_BYTES = 300 << 20
 PEAK_BYTES_MAX = 80 << 20
 FINE = {("install --values", "nothing"), ("simulate --pods", "nothing")}
 GOOD = b'{"kind": "List", "items": [{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n"}}]}'
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that `up` takes fails its test, and keeps no cluster running for ever."""
+
+    def run(*_: object) -> None:
+        raise AssertionError("the cluster was started")
+
+    monkeypatch.setattr(up, "_run", run)
 
 
 def invoke(command: str, content: bytes, folder: Path, size: int = 0) -> Result:
@@ -77,9 +88,9 @@ def test_a_damaged_file_ends_a_command_with_one_line(command: str, damage: str, 
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     lines = [line for line in done.output.splitlines() if line.strip()]
     assert "Traceback" not in done.output
-    # As a table of tokens, commas are all that it takes; what is empty has no place to name.
-    is_named = str(tmp_path) in lines[-1] or "refusing to listen" in lines[-1]
-    assert is_named or damage == "nothing", done.output
+    assert str(tmp_path) in lines[-1] or damage == "nothing", (
+        done.output
+    )  # what is empty has no place to name
     assert len(lines[-1]) < 1_000
 
 
@@ -98,6 +109,6 @@ def test_a_file_of_300_mb_is_refused_in_one_line_and_never_held(
     assert done.exit_code in (1, 2, 3), (done.output, done.exception)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     lines = [line for line in done.output.splitlines() if line.strip()]
-    assert str(tmp_path) in lines[-1] or "refusing to listen" in lines[-1], done.output
+    assert str(tmp_path) in lines[-1], done.output
     assert len(lines[-1]) < 1_000
     assert peak_bytes < PEAK_BYTES_MAX

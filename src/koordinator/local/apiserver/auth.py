@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 LOCAL_ADMIN = User("system:admin", ("system:masters", "system:authenticated"))
 _HEALTH_NAMES = frozenset({"healthz", "livez", "readyz"})
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # source: RFC 6750, section 2.1
 
 
 class StaticToken(msgspec.Struct, frozen=True):
@@ -63,6 +64,9 @@ def read_token_file(path: Path) -> list[StaticToken]:
                     continue
                 if len(row) < 3 or not row[0].strip() or not row[1].strip():
                     raise TokenFileError(f"{path}: line {number}: expected token,user,uid[,groups]")
+                if not _BEARER_TOKEN.fullmatch(row[0].strip()):
+                    what = "only letters, digits and -._~+/, then = if any, can be sent as a token"
+                    raise TokenFileError(f"{path}: line {number}: {what}")
                 groups = tuple(group.strip() for group in row[3].split(",")) if len(row) > 3 else ()
                 tokens.append(StaticToken(row[0].strip(), row[1].strip(), row[2].strip(), groups))
         except csv.Error as error:
