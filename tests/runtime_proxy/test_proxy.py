@@ -234,6 +234,8 @@ async def test_a_new_proxy_learns_from_the_runtime_what_the_old_one_knew(node: N
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     await node.start_proxy()
+    await node.kubelet.channel.close()  # it may write to the lost connection once more: UNAVAILABLE
+    node.kubelet = Caller(node.socket)
 
     update = UpdateContainerResourcesRequest("c1", LinuxContainerResources(cpu_shares=2))
     await node.kubelet.call("UpdateContainerResources", update)
