@@ -1,6 +1,7 @@
 """What holds where nobody says anything: the figures that users know from the documentation."""
 
 import importlib
+import math
 import pkgutil
 from collections.abc import Iterator
 from typing import Any
@@ -133,6 +134,7 @@ DEFAULTS: dict[type[msgspec.Struct], dict[str, Any]] = {
         "start_s_min": 0.5,
         "start_s_max": 3.0,
         "stop_s_max": 2.0,
+        "first_report_s": math.inf,
     },
     MidPolicy: {"cpu_cap_percent": 100, "memory_cap_percent": 100},
     ReclaimPolicy: {"cpu_percent": 60, "memory_percent": 65},

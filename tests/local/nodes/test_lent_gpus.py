@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from koordinator import clock as clocks
 from koordinator.api import quantity
 from koordinator.api.core import Pod
@@ -115,7 +117,8 @@ def test_the_prediction_of_a_node_is_its_agents(tmp_path: Path) -> None:
     shape = NodeShape(name="n1", gpus=2)
     fleet = HollowFleet([shape], agents_of(600.0))
     lent = LentGPUs(fleet)
-    agent = AgentNode(tmp_path, CLUSTER, gpus=cards(), gates="BatchGPU=true", predict=fleet.policy.predict)
+    predict = msgspec.structs.replace(fleet.policy.predict, checkpoints=str(tmp_path / "checkpoints"))
+    agent = AgentNode(tmp_path, CLUSTER, gpus=cards(), gates="BatchGPU=true", predict=predict)
     trainer = GPUTrainer(agent.shared)
     bodies = [
         ("web", given(50, 40), {}, 2 * DAY_S, 0.4),
