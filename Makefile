@@ -13,6 +13,9 @@ MUTANTS ?= 100
 SEED    ?= 0
 BASE    ?= main
 
+# uvloop swallows the timeout of a test that runs a loop of its own: then its worker ends instead.
+HANGS  := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
+
 # Tests start some hundred processes: compiled once, each begins half a second of CPU earlier.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -53,7 +56,7 @@ quick: $(STAMP) ## lint and the tests that matter for what changed since main, u
 
 test: $(STAMP) ## lint and all tests that need no root (JOBS=3 files at a time)
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -p tests.quick.seconds -m "not kernel and not real and not runtime and not abuse and not clients and not yarn" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -p tests.quick.seconds -m "not kernel and not real and not runtime and not abuse and not clients and not yarn" -n $(JOBS) --dist loadfile --no-loadscope-reorder $(HANGS)
 
 test-slow: $(STAMP) ## the random searches again, the longest of them ten times as long
 	KOORDINATOR_TEST_SEARCH=10 $(BIN)/python -m pytest -m "hypothesis and not kernel and not real and not runtime and not abuse and not yarn" -n $(JOBS) --timeout 1200
