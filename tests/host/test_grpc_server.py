@@ -17,13 +17,18 @@ def refuse(raw: bytes) -> bytes:
 
 
 @pytest.fixture
-async def channel(tmp_path: Path) -> AsyncIterator[Any]:
+async def path(tmp_path: Path) -> AsyncIterator[str]:
     handlers = {"/s/Echo": lambda raw: raw, "/s/Twice": lambda raw: raw * 2, "/s/Refuse": refuse}
     server = UnaryServer(handlers, message_bytes_max=300_000)
     await server.start(str(tmp_path / "s.sock"))
-    async with grpc_sockets.channel(str(tmp_path / "s.sock")) as made:
-        yield made
+    yield str(tmp_path / "s.sock")
     server.close()
+
+
+@pytest.fixture
+async def channel(path: str) -> AsyncIterator[Any]:
+    async with grpc_sockets.channel(path) as made:
+        yield made
 
 
 @pytest.mark.parametrize("size", [0, 1, 20_000, 150_000])
@@ -48,8 +53,11 @@ async def test_a_failure_is_told_with_code_and_reason(
     assert (raised.value.code().name, raised.value.details()) == (code, words)
 
 
-async def test_a_message_above_the_limit_ends_its_connection_and_no_other_call(channel: Any) -> None:
-    with pytest.raises(grpc.aio.AioRpcError):
-        await channel.unary_unary("/s/Echo")(b"x" * 400_000, timeout=10)
+async def test_a_message_above_the_limit_ends_its_connection_and_no_other(channel: Any, path: str) -> None:
+    async with grpc_sockets.channel(path) as other:
+        assert await other.unary_unary("/s/Echo")(b"before", timeout=10) == b"before"
 
-    assert await channel.unary_unary("/s/Echo")(b"x", timeout=10, wait_for_ready=True) == b"x"
+        with pytest.raises(grpc.aio.AioRpcError):
+            await channel.unary_unary("/s/Echo")(b"x" * 400_000, timeout=10)
+
+        assert await other.unary_unary("/s/Echo")(b"after", timeout=10) == b"after"
