@@ -102,6 +102,7 @@ NETWORK_QOS = "koordinator.sh/networkQOS"
 OOM_SCORE_ADJ = "koordinator.sh/oom-score-adj"
 OOM_SCORE_ADJ_SPEC = "koordinator.sh/oom-score-adj-spec"
 RESCTRL = "node.koordinator.sh/resctrl"
+LATENCY_OBJECTIVE = "koordinator.sh/latency-objective"
 EXTENDED_RESOURCE_SPEC = "node.koordinator.sh/extended-resource-spec"
 
 # --- Pod annotations: vendors' device plugins (6.12) ---

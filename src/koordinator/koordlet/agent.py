@@ -37,6 +37,7 @@ from koordinator.koordlet.collect.all import CollectorRunner
 from koordinator.koordlet.config import AgentConfig
 from koordinator.koordlet.gpu_shares import BATCH_GPU
 from koordinator.koordlet.hooks.all import RuntimeHooks
+from koordinator.koordlet.interference.all import InterferenceParts
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Following, Kubelet, Reporter, Shared, Strategy
 from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
@@ -395,6 +396,8 @@ class Agent:
                 if shared.config.qos.restore_on_exit:
                     await self._restore()
                 await self._kubelet.close()
+                if self._parts is not None:
+                    await self._parts.interference.close()
         except TimeoutError:
             log.warning("not all files restored in time", extra={"seconds": END_S})
         shared.audit.flush()
@@ -422,7 +425,8 @@ class Parts:
         trainers = [trainer, gpu_trainer] if gpu_trainer is not None else [trainer]
         self.collecting = CollectorRunner(collect.collectors(shared), used_interval_s)
         self.reporters: list[Reporter] = [*trainers, *report.reporters(shared, trainer, gpu_trainer)]
-        self.strategies = qos.strategies(shared)
+        self.interference = InterferenceParts(shared)
+        self.strategies = [*qos.strategies(shared), *self.interference.strategies]
         self.hooks = RuntimeHooks(shared)
 
 

@@ -2,6 +2,7 @@
 
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.koordlet.hooks import all as hooks
+from koordinator.koordlet.interference import all as interference
 from koordinator.koordlet.qos import evictions
 
 
@@ -10,4 +11,5 @@ def of(flag: str = "") -> FeatureGates:
     own = {hook.name: hook.new_gate for hook in hooks.HOOKS if hook.new_gate is not None}
     for strategy in evictions.STRATEGIES:
         own.update(strategy.new_gates)
+    own.update(interference.NEW_GATES)
     return FeatureGates.of(Component.KOORDLET, flag, own)

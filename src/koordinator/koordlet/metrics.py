@@ -100,6 +100,7 @@ class AgentMetrics:
         self._add_collect()
         self._add_report()
         self._add_protect()
+        self._add_interference()
 
     def expire(self) -> None:
         """Drop what nobody touched; once a minute."""
@@ -241,6 +242,11 @@ class AgentMetrics:
             "runtime_hook_delivery", "1: the hook reaches containers in this mode now.", ("hook", "mode")
         )
         self.internal.add(self.resource_update, self.hook_invoked, self.hook_reconciled)
+
+    def _add_interference(self) -> None:
+        self.sense_available = self._gauge(
+            "interference_sense_available", "1: this node can tell; 0: it cannot.", ("sense",)
+        )
 
     def _gauge(
         self,

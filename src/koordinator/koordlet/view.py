@@ -20,6 +20,7 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.host.storage import LocalStorage
 from koordinator.host.sysfs import HostCPUTopology
 from koordinator.koordlet.node_pods import ForeignContainer, PodRecord
+from koordinator.koordlet.suffering import Interference
 
 
 class Topic(enum.Enum):
@@ -61,6 +62,8 @@ class NodeView:
         """`namespace/claim` -> name of the bound volume."""
         self.has_cold_pages = False
         """The kernel's cold page scanning was started by this agent."""
+        self.interference: Interference | None = None
+        """How services suffer, each second (gate Interference); whoever acts on it looks at `at_s` first."""
         self._listeners: dict[Topic, list[tuple[Guard, Callable[[], Any]]]] = {topic: [] for topic in Topic}
 
     def capacity(self, name: str) -> int:

@@ -1,5 +1,7 @@
-"""Annotations by which pods configure the node agent: bursting, QoS, network, cache, out-of-memory score, eviction."""
+"""Annotations by which pods configure the node agent: bursting, QoS, network, cache, out-of-memory score, eviction,
+latency."""
 
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -134,7 +136,89 @@ class SoftEviction(Payload, frozen=True, kw_only=True):
     reason: str = ""
 
 
+LATENCY_UNITS_S: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+"""Units of durations that an objective's source may tell, in seconds."""
+PORT_MAX = 65_535
+WINDOW_S_MAX = 300.0
+_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_SCHEMES = ("http", "https")
+_OWN_LABELS = frozenset(("le", "quantile"))
+
+
+class PrometheusSource(Payload, frozen=True, kw_only=True):
+    """The histogram or summary of its latency that a pod tells in Prometheus' text format, on its own address."""
+
+    port: int = 0
+    path: str = "/metrics"
+    scheme: str = "http"
+    metric: str = ""
+    """Name of the family, without `_bucket`."""
+    labels: dict[str, str] = {}
+    """Only series with these labels count; all are added up."""
+    unit: str = "s"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.port <= PORT_MAX:
+            raise ValueError(f"port {self.port} is not within 1 to {PORT_MAX}")
+        if not self.path.startswith("/") or not self.path.isprintable() or " " in self.path:
+            raise ValueError(f"path {self.path!r} is no path such as /metrics")
+        if self.scheme not in _SCHEMES:
+            raise ValueError(f"scheme {self.scheme!r} is neither http nor https")
+        if not _METRIC_NAME.fullmatch(self.metric):
+            raise ValueError(f"metric {self.metric!r} is no name of a metric")
+        if own := sorted(_OWN_LABELS & self.labels.keys()):
+            raise ValueError(f"labels cannot choose by {own[0]}")
+        _check_unit(self.unit)
+
+
+class AccessLogSource(Payload, frozen=True, kw_only=True):
+    """The file, or the socket that takes datagrams, to which a pod writes a line per request, in an emptyDir volume."""
+
+    volume: str = ""
+    path: str = ""
+    """Relative to the volume."""
+    socket: bool = False
+    """The agent makes a socket there, and reads a line from each datagram (nginx: `access_log syslog:server=unix:`)."""
+    field: str = ""
+    """Member of a JSON line that says how long the request took; without, that is the line's last word."""
+    unit: str = "s"
+
+    def __post_init__(self) -> None:
+        if not self.volume or "/" in self.volume or self.volume in (".", ".."):
+            raise ValueError(f"volume {self.volume!r} is no name of a volume")
+        if not self.path or any(part in ("", ".", "..") for part in self.path.split("/")):
+            raise ValueError(f"path {self.path!r} is no path within the volume")
+        _check_unit(self.unit)
+
+
+class LatencyObjective(Payload, frozen=True, kw_only=True):
+    """The promise of a service about its latency, and the place where it tells it."""
+
+    percentile: float = 99.0
+    target_milliseconds: float
+    window_seconds: float = 5.0
+    """Requests of the last so many seconds count."""
+    prometheus: PrometheusSource | None = None
+    access_log: AccessLogSource | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.percentile < 100:
+            raise ValueError(f"percentile {self.percentile:g} is not between 0 and 100")
+        if self.target_milliseconds <= 0:
+            raise ValueError(f"targetMilliseconds {self.target_milliseconds:g} is not above 0")
+        if not 1 <= self.window_seconds <= WINDOW_S_MAX:
+            raise ValueError(f"windowSeconds {self.window_seconds:g} is not within 1 to {WINDOW_S_MAX:g}")
+        if (self.prometheus is None) == (self.access_log is None):
+            raise ValueError("say either prometheus or accessLog")
+
+
+def _check_unit(unit: str) -> None:
+    if unit not in LATENCY_UNITS_S:
+        raise ValueError(f"unit {unit!r} is none of {', '.join(LATENCY_UNITS_S)}")
+
+
 CPU_BURST = Annotation(labels.CPU_BURST, PodCPUBurst)
+LATENCY_OBJECTIVE = Annotation(labels.LATENCY_OBJECTIVE, LatencyObjective)
 CPU_QOS = Annotation(labels.CPU_QOS, PodCPUQOS)
 MEMORY_QOS = Annotation(labels.MEMORY_QOS, PodMemoryQOS)
 BLKIO_QOS = Annotation(labels.BLKIO_QOS, PodBlkIOQOS, empty=Empty.NOTHING_SET)

@@ -360,6 +360,7 @@ _POD_ANNOTATIONS: Mapping[str, Read] = {
     **_by_key(device.DEVICE_ALLOCATE_HINT, device.DEVICE_JOINT_ALLOCATE, device.GPU_PARTITION_SPEC),
     **_by_key(koordlet.EXTENDED_RESOURCE_SPEC, koordlet.CPU_BURST, koordlet.CPU_QOS),
     **_by_key(koordlet.MEMORY_QOS, koordlet.BLKIO_QOS, koordlet.RESCTRL, koordlet.SOFT_EVICTION),
+    **_by_key(koordlet.LATENCY_OBJECTIVE),
     **_by_key(placement.RESOURCE_SPEC, placement.NUMA_TOPOLOGY_SPEC, placement.NETWORK_TOPOLOGY_SPEC),
     **_by_key(RESERVATION_AFFINITY, EXACT_MATCH_RESERVATION),
     labels.NETWORK_QOS: koordlet.network_limits,

@@ -1,0 +1,127 @@
+"""A service's latency of the last moments against its objective: percentiles of windows, rate, slack. Pure."""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+REQUESTS_MIN = 5.0
+"""So few requests within a window say nothing about a percentile."""
+SAMPLES_MAX = 20_000
+"""Single durations that a window keeps; of more, the oldest go."""
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """The latency of one service."""
+
+    now_s: float
+    """The percentile of the objective over its window, in seconds."""
+    target_s: float
+    rate: float
+    """Requests per second over the window."""
+    at_s: float
+    """When the newest requests were told."""
+
+    @property
+    def slack(self) -> float:
+        """Return (target - now) / target."""
+        return slack(self.now_s, self.target_s)
+
+
+def slack(now_s: float, target_s: float) -> float:
+    """Return how much of the target is left: 1 with instant answers, 0 at the target, negative beyond it.
+
+    Units: seconds, the target above 0. Source: Heracles (Lo et al., ISCA 2015), section 4.2.
+    """
+    return (target_s - now_s) / target_s
+
+
+def percentile_of_buckets(increase: Mapping[float, float], share: float) -> float | None:
+    """Return the percentile of requests counted in cumulative buckets by upper end, interpolated within its bucket;
+    None without requests.
+
+    Beyond the last finite end that end is the answer, as it is at least that: histograms cannot tell more. Within a
+    bucket requests are taken to be spread evenly, from 0 in the first. Source: Prometheus, `histogram_quantile`.
+    """
+    below_end, below_count = 0.0, 0.0
+    ends = sorted(increase)
+    total = increase[ends[-1]] if ends else 0.0
+    if total <= 0:
+        return None
+    rank = share * total
+    for end in ends:
+        count = max(increase[end], below_count)  # a series may have begun anew in between
+        if count >= rank and count > below_count:
+            if math.isinf(end):
+                return below_end
+            return below_end + (end - below_end) * (rank - below_count) / (count - below_count)
+        below_end, below_count = (below_end if math.isinf(end) else end), count
+    return below_end
+
+
+def percentile_of_samples(samples: Iterable[float], share: float) -> float | None:
+    """Return the smallest sample that at least this share of all do not exceed; None without samples."""
+    ordered = sorted(samples)
+    if not ordered:
+        return None
+    return ordered[min(max(math.ceil(share * len(ordered)) - 1, 0), len(ordered) - 1)]
+
+
+class BucketWindow:
+    """The increase of cumulative buckets over the last `window_s` seconds."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._parts: deque[tuple[float, float, Mapping[float, float]]] = deque()
+        """When it was told, since when it was counted, increase by upper end."""
+
+    def add(self, at_s: float, since_s: float, increase: Mapping[float, float]) -> None:
+        """Add what came between two readings."""
+        self._parts.append((at_s, since_s, increase))
+
+    def latency(self, share: float, target_s: float, now_s: float) -> Latency | None:
+        """Return the percentile of the window that ends now; None with too few requests."""
+        _forget(self._parts, now_s - self._window_s)
+        total: dict[float, float] = {}
+        for _, _, increase in self._parts:
+            for end, count in increase.items():
+                total[end] = total.get(end, 0.0) + count
+        requests = max(total.values(), default=0.0)
+        found = percentile_of_buckets(total, share) if requests >= REQUESTS_MIN else None
+        if found is None:
+            return None
+        seconds = max(self._parts[-1][0] - self._parts[0][1], 1e-3)
+        return Latency(now_s=found, target_s=target_s, rate=requests / seconds, at_s=self._parts[-1][0])
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._parts.clear()
+
+
+class SampleWindow:
+    """The durations of single requests over the last `window_s` seconds."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._samples: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
+
+    def add(self, at_s: float, durations_s: Iterable[float]) -> None:
+        """Add requests that were told now."""
+        self._samples.extend((at_s, each) for each in durations_s)
+
+    def latency(self, share: float, target_s: float, now_s: float) -> Latency | None:
+        """Return the percentile of the window that ends now; None with too few requests."""
+        while self._samples and self._samples[0][0] <= now_s - self._window_s:
+            self._samples.popleft()
+        count = len(self._samples)
+        found = percentile_of_samples((each for _, each in self._samples), share)
+        if found is None or count < REQUESTS_MIN:
+            return None
+        newest_s = self._samples[-1][0]
+        return Latency(now_s=found, target_s=target_s, rate=count / self._window_s, at_s=newest_s)
+
+
+def _forget(parts: deque[tuple[float, float, Mapping[float, float]]], before_s: float) -> None:
+    while parts and parts[0][0] <= before_s:
+        parts.popleft()

@@ -1,0 +1,228 @@
+"""Hear what services tell of their latency, each second: bounded in size, time and number, apart from all other work.
+
+A target that is away is asked less and less often (`AWAY_S_MAX`); that is said once, on its pod. Certificates are not
+checked, as the kubelet does not check those of probes: nothing is sent but the request. Redirects are not followed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import ssl
+from collections.abc import Mapping
+
+import aiohttp
+
+from koordinator.api.annotations.koordlet import (
+    LATENCY_OBJECTIVE,
+    LATENCY_UNITS_S,
+    LatencyObjective,
+    PrometheusSource,
+)
+from koordinator.api.errors import ProtocolError
+from koordinator.koordlet.interference import exposition
+from koordinator.koordlet.interference.exposition import BucketReader, FamilyError, QuantileReader
+from koordinator.koordlet.interference.latency import BucketWindow, Latency
+from koordinator.koordlet.node_pods import PodRecord
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.suffering import INTERFERENCE
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+TIMEOUT_S = 0.5
+BODY_BYTES_MAX = 8 * 1024 * 1024
+AT_ONCE = 8
+"""Targets that are asked at the same time."""
+TARGETS_MAX = 256
+AWAY_S_MAX = 30.0
+STALE_S = 3.0
+"""What is older says nothing about now."""
+NOT_HEARD = "LatencyNotHeard"
+"""Reason of the event on a pod whose latency cannot be read."""
+_HEADERS = {"Accept": "text/plain; version=0.0.4", "Accept-Encoding": "identity"}
+
+
+class SourceError(Exception):
+    """A target that did not answer, or nothing of use; the message says why."""
+
+
+class Target:
+    """One pod's objective, and what was heard of it."""
+
+    def __init__(self, record: PodRecord, objective: LatencyObjective, source: PrometheusSource) -> None:
+        self.record = record
+        self.objective = objective
+        self.source = source
+        self.target_s = objective.target_milliseconds / 1000
+        self.share = objective.percentile / 100
+        self.due_s = 0.0
+        self.away_s = 0.0
+        self.problem = ""
+        wanted = exposition.family(source.metric, source.labels)
+        self._unit_s = LATENCY_UNITS_S[source.unit]
+        self._buckets = BucketReader(wanted)
+        self._quantile = QuantileReader(wanted, self.share)
+        self._window = BucketWindow(objective.window_seconds)
+        self._told: Latency | None = None
+        self._read_s: float | None = None
+
+    @property
+    def url(self) -> str:
+        """Return where it tells."""
+        address = self.record.pod.status.pod_ip
+        host = f"[{address}]" if ":" in address else address
+        return f"{self.source.scheme}://{host}:{self.source.port}{self.source.path}"
+
+    def hear(self, body: bytes, now_s: float) -> None:
+        """Take what the target tells. Raises: SourceError."""
+        try:
+            self._hear(body, now_s)
+        except FamilyError as error:
+            raise SourceError(str(error)) from error
+
+    def _hear(self, body: bytes, now_s: float) -> None:
+        since_s, self._read_s = self._read_s, now_s
+        increase = self._buckets.read(body)
+        if self._buckets.is_there:
+            self._check_bounds()
+            if increase is not None and since_s is not None:
+                scaled = {end * self._unit_s: count for end, count in increase.items()}
+                self._window.add(now_s, since_s, scaled)
+            self._told = None
+            return
+        found = self._quantile.read(body)
+        if not self._quantile.is_there:
+            raise SourceError(f"no series of metric {self.source.metric} with the wanted labels")
+        if found is not None and since_s is not None:
+            value, came = found
+            rate = came / max(now_s - since_s, 1e-3)
+            self._told = Latency(now_s=value * self._unit_s, target_s=self.target_s, rate=rate, at_s=now_s)
+
+    def _check_bounds(self) -> None:
+        largest = self._buckets.largest_end * self._unit_s
+        if largest <= self.target_s:
+            raise SourceError(f"the largest bucket ends at {largest:g} s, not above the target")
+
+    def latency(self, now_s: float) -> Latency | None:
+        """Return what is known of now."""
+        found = self._told or self._window.latency(self.share, self.target_s, now_s)
+        return found if found is not None and now_s - found.at_s <= STALE_S else None
+
+
+class LatencyScrapes:
+    """A strategy that asks all targets each second."""
+
+    name = "LatencyObjectives"
+    gates: tuple[str, ...] = (INTERFERENCE,)
+    interval_s = INTERVAL_S
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._rng = random.Random(shared.rng.getrandbits(64))
+        self._listed: Mapping[str, PodRecord] | None = None
+        self._rejected: dict[str, str] = {}
+        """UID → annotation that cannot be read."""
+        self._targets: dict[str, Target] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        """Return all targets, by UID of the pod."""
+        return self._targets
+
+    async def run(self) -> None:
+        """Ask all targets that are due, each within its time."""
+        if self._shared.view.pods is not self._listed:
+            self._listed = self._shared.view.pods
+            self._follow(self._listed)
+        now_s = asyncio.get_running_loop().time()
+        due = [each for each in self._targets.values() if each.due_s <= now_s]
+        if not due:
+            return
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=AT_ONCE, ssl=_unchecked())
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S), headers=_HEADERS
+            )
+        await asyncio.gather(*(self._ask(self._session, each) for each in due))
+
+    def disable(self) -> None:
+        """Put nothing back: it only reads."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    def _follow(self, pods: Mapping[str, PodRecord]) -> None:
+        found: dict[str, Target] = {}
+        for uid, record in pods.items():
+            if not record.is_active or LATENCY_OBJECTIVE.key not in record.pod.metadata.annotations:
+                continue
+            objective = self._objective(record)
+            source = objective.prometheus if objective is not None else None
+            if objective is None or source is None or not record.pod.status.pod_ip:
+                continue
+            known = self._targets.get(uid)
+            if known is not None and known.objective == objective:
+                known.record = record
+                found[uid] = known
+            elif len(found) < TARGETS_MAX:
+                found[uid] = Target(record, objective, source)
+        self._targets = found
+
+    def _objective(self, record: PodRecord) -> LatencyObjective | None:
+        annotations = record.pod.metadata.annotations
+        try:
+            return LATENCY_OBJECTIVE.read(annotations, f"pod {record.key}")
+        except ProtocolError as error:
+            text = annotations[LATENCY_OBJECTIVE.key]
+            if self._rejected.get(record.uid) != text:
+                self._rejected[record.uid] = text
+                log.warning("latency objective rejected", extra={"pod": record.key, "problem": str(error)})
+            return None
+
+    async def _ask(self, session: aiohttp.ClientSession, target: Target) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            body = await _body(session, target.url)
+            target.hear(body, loop.time())
+        except (SourceError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            self._failed(target, str(error) or type(error).__name__, loop.time())
+            return
+        if target.problem:
+            log.info("latency heard again", extra={"pod": target.record.key})
+        target.problem, target.away_s, target.due_s = "", 0.0, 0.0
+
+    def _failed(self, target: Target, problem: str, now_s: float) -> None:
+        target.away_s = min(max(2 * target.away_s, INTERVAL_S), AWAY_S_MAX)
+        target.due_s = now_s + target.away_s * self._rng.uniform(0.5, 1.0)
+        if not target.problem:
+            message = f"{target.url}: {problem}"
+            log.warning("latency not heard", extra={"pod": target.record.key, "problem": message})
+            self._shared.events.warning(target.record.pod, NOT_HEARD, message)
+        target.problem = problem
+
+
+async def _body(session: aiohttp.ClientSession, url: str) -> bytes:
+    """Raises: SourceError and what aiohttp raises."""
+    async with session.get(url, allow_redirects=False) as answer:
+        if answer.status != 200:
+            raise SourceError(f"HTTP {answer.status}")
+        parts, size = [], 0
+        async for part in answer.content.iter_any():
+            parts.append(part)
+            size += len(part)
+            if size > BODY_BYTES_MAX:
+                raise SourceError(f"more than {BODY_BYTES_MAX} bytes")
+        return b"".join(parts)
+
+
+def _unchecked() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with contextlib.suppress(ssl.SSLError):
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

@@ -1,0 +1,180 @@
+"""Measure how long services wait, second by second: pressure (PSI) of their groups, run-queue delay of their threads.
+
+Pressure is the increase of the total, not the kernel's mean of ten seconds, which would be late. Where the groups tell
+no pressure (cgroup v1 without a patch for it), the delay of each thread is there (`/proc/TID/schedstat`). What a
+service's own limit costs it (throttling) is taken off: batch is not to blame for that.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+
+from koordinator.host import cgroup_values
+from koordinator.host.cgroup_knobs import Knob
+from koordinator.host.cgroups import Cgroups
+from koordinator.host.errors import ContentError
+from koordinator.host.host import Host
+from koordinator.koordlet.node_pods import PodRecord
+from koordinator.koordlet.suffering import Sense
+
+log = logging.getLogger(__name__)
+
+PRESSURE_KNOBS = {
+    Sense.CPU_PRESSURE: Knob.CPU_PRESSURE,
+    Sense.MEMORY_PRESSURE: Knob.MEMORY_PRESSURE,
+    Sense.IO_PRESSURE: Knob.IO_PRESSURE,
+}
+THREADS_MAX = 32
+"""Threads of one service that are looked at; of more, some all over its groups."""
+THREAD_ROUNDS = 5
+"""After so many rounds the threads of a service are listed anew."""
+RUNNABLE_SHARE_MIN = 0.02
+"""A service that wants less of a CPU waits for hardly anything."""
+_US_PER_S, _NS_PER_S = 1e6, 1e9
+
+
+class Waits:
+    """Readings of one service, kept from round to round."""
+
+    def __init__(self, cgroups: Cgroups, record: PodRecord, senses: Iterable[Sense]) -> None:
+        self.record = record
+        self._cgroups = cgroups
+        self._pressure_paths = [
+            (sense, cgroups.path(knob, record.group))
+            for sense, knob in PRESSURE_KNOBS.items()
+            if sense in senses
+        ]
+        groups = [record.group, *(each.group for each in record.containers)]
+        self._stat_paths = (
+            [cgroups.path(Knob.CPU_STAT, group) for group in groups] if _is_limited(record) else []
+        )
+        self._has_run_queue = Sense.RUN_QUEUE in senses
+        self._threads: list[str] = []
+        self._rounds_left = 0
+        self._at_s: float | None = None
+        self._stalled_us: dict[Sense, int] = {}
+        self._throttled_ns: int | None = None
+        self._times: dict[str, tuple[int, int]] = {}
+        """Thread's file → ns on a CPU, ns waiting for one."""
+
+    def shares(self, proc: str, now_s: float) -> dict[Sense, float]:
+        """Return the share of time that was lost since the last round, by sense, less what its own limit cost.
+
+        Empty in the first round, and for senses whose files are gone.
+        """
+        elapsed_s = 0.0 if self._at_s is None else now_s - self._at_s
+        self._at_s = now_s
+        throttled_ns = self._throttled(elapsed_s)
+        found = self._pressures(elapsed_s, throttled_ns)
+        if self._has_run_queue:
+            share = self._run_queue(proc, elapsed_s, throttled_ns)
+            if share is not None:
+                found[Sense.RUN_QUEUE] = share
+        return found
+
+    def _throttled(self, elapsed_s: float) -> float:
+        """Return for how many ns its CPUs were taken away by limits, over all of them."""
+        total = 0
+        for data in self._cgroups.files.hot_many(self._stat_paths):
+            if data is not None:
+                try:
+                    total += cgroup_values.throttling(self._cgroups.version, data.decode()).throttled_ns
+                except ContentError:
+                    continue
+        before, self._throttled_ns = self._throttled_ns, total
+        return max(total - before, 0) if before is not None and elapsed_s > 0 else 0.0
+
+    def _pressures(self, elapsed_s: float, throttled_ns: float) -> dict[Sense, float]:
+        found: dict[Sense, float] = {}
+        contents = self._cgroups.files.hot_many(path for _, path in self._pressure_paths)
+        for (sense, _), data in zip(self._pressure_paths, contents, strict=True):
+            total = _total_us(data) if data is not None else None
+            before = self._stalled_us.get(sense)
+            if total is None:
+                self._stalled_us.pop(sense, None)
+                continue
+            self._stalled_us[sense] = total
+            if before is not None and total >= before and elapsed_s > 0:
+                own_us = throttled_ns / 1000 if sense is Sense.CPU_PRESSURE else 0.0
+                found[sense] = min(max(total - before - own_us, 0.0) / _US_PER_S / elapsed_s, 1.0)
+        return found
+
+    def _run_queue(self, proc: str, elapsed_s: float, throttled_ns: float) -> float | None:
+        if self._rounds_left <= 0:
+            self._list_threads(proc)
+        self._rounds_left -= 1
+        ran = waited = 0
+        times: dict[str, tuple[int, int]] = {}
+        for path, data in zip(self._threads, self._cgroups.files.hot_many(self._threads), strict=True):
+            words = data.split() if data is not None else ()
+            if len(words) < 2:
+                continue
+            now = times[path] = int(words[0]), int(words[1])
+            before = self._times.get(path)
+            if before is not None:
+                ran += max(now[0] - before[0], 0)
+                waited += max(now[1] - before[1], 0)
+        is_first = not self._times
+        self._times = times
+        if is_first or elapsed_s <= 0:
+            return None
+        waited_ns = max(waited - throttled_ns, 0.0)
+        wanted_ns = ran + waited_ns
+        return waited_ns / wanted_ns if wanted_ns > RUNNABLE_SHARE_MIN * elapsed_s * _NS_PER_S else 0.0
+
+    def _list_threads(self, proc: str) -> None:
+        self._rounds_left = THREAD_ROUNDS
+        found: list[str] = []
+        paths = [self._cgroups.path(Knob.TASKS, each.group) for each in self.record.containers]
+        for data in self._cgroups.files.hot_many(paths):
+            found += (f"{proc}/{tid.decode()}/schedstat" for tid in (data or b"").split() if tid.isdigit())
+        every = max(-(-len(found) // THREADS_MAX), 1)
+        self._threads = found[::every]
+
+
+class StallReader:
+    """All services in one pass. `available` says, by sense, what this kernel tells; empty: unknown yet."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._services: dict[str, Waits] = {}
+        self.available: dict[Sense, str] = {}
+        """Sense → why it is missing; empty text when it is there."""
+
+    def read(self, services: Mapping[str, PodRecord], kubepods: str) -> dict[str, dict[Sense, float]]:
+        """Return the share of time lost since the last round, 0 to 1, by UID and sense."""
+        self._probe(kubepods)
+        senses = [sense for sense, missing in self.available.items() if not missing]
+        cgroups, proc = self._host.cgroups, self._host.roots.proc
+        kept: dict[str, Waits] = {}
+        for uid, record in services.items():
+            known = self._services.get(uid)
+            is_same = known is not None and known.record.containers == record.containers
+            kept[uid] = known if known is not None and is_same else Waits(cgroups, record, senses)
+        self._services = kept
+        now_s = asyncio.get_running_loop().time()
+        return {uid: waits.shares(proc, now_s) for uid, waits in kept.items()}
+
+    def _probe(self, kubepods: str) -> None:
+        """Ask in the group of all pods until it is there."""
+        if self.available:
+            return
+        cgroups, files = self._host.cgroups, self._host.files
+        if not cgroups.exists(kubepods):
+            return
+        for sense, knob in PRESSURE_KNOBS.items():
+            path = cgroups.path(knob, kubepods)
+            self.available[sense] = "" if files.exists(path) else f"no file {path}"
+        schedstat = f"{self._host.roots.proc}/self/schedstat"
+        self.available[Sense.RUN_QUEUE] = "" if files.exists(schedstat) else f"no file {schedstat}"
+
+
+def _total_us(data: bytes) -> int | None:
+    """Return the total of the line `some`, which comes first."""
+    _, found, rest = data.partition(b"total=")
+    digits = rest.split(b"\n", 1)[0]
+    return int(digits) if found and digits.isdigit() else None
+
+
+def _is_limited(record: PodRecord) -> bool:
+    return any("cpu" in each.resources.limits for each in record.pod.spec.containers)

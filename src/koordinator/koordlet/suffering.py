@@ -1,0 +1,104 @@
+"""Say how services suffer, and who makes them: what senses find each second, and whoever acts reads
+(`view.interference`).
+
+`interference` computes it; docs/interference.md says how.
+"""
+
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+INTERFERENCE = "Interference"
+"""Feature gate of all senses, and of naming culprits."""
+
+
+class Sense(enum.StrEnum):
+    """A way to notice that a service suffers."""
+
+    LATENCY = "latency"
+    """What the service itself says (annotation `latency-objective`)."""
+    CPI = "cpi"
+    """Cycles per instruction against the profile of its workload."""
+    MEMORY_BANDWIDTH = "memory-bandwidth"
+    """What its cache misses move, against the profile of its workload."""
+    RUN_QUEUE = "run-queue"
+    """Share of its runnable time in which its threads wait for a CPU."""
+    CPU_PRESSURE = "cpu-pressure"
+    MEMORY_PRESSURE = "memory-pressure"
+    IO_PRESSURE = "io-pressure"
+
+
+class Contended(enum.StrEnum):
+    """A resource that a culprit may take from a service."""
+
+    CPU = "cpu"
+    MEMORY = "memory"
+    """Pages: it grows, others are reclaimed."""
+    CACHE = "cache"
+    """The last-level cache and the bandwidth of memory."""
+    DISK = "disk"
+    NETWORK = "network"
+
+
+class Suffering(msgspec.Struct, frozen=True, kw_only=True):
+    """One service pod in one second. Times are those of the event loop, which no step of the clock moves."""
+
+    uid: str
+    senses: Mapping[Sense, float] = {}
+    """By sense, without those that say nothing now: 0 is calm, from 1 on the service suffers."""
+    slack: float | None = None
+    """(target - now) / target of its latency objective: 1 is instant, 0 at the target, negative beyond it; None without
+    an objective, without requests, and while its target is not heard."""
+    since_s: float | None = None
+    """When it began to suffer, without a calm second since; None while calm."""
+    at_s: float = 0.0
+    """When this was made."""
+    age_s: float = 0.0
+    """How old the oldest of its inputs is."""
+
+    @property
+    def level(self) -> float:
+        """Return what the worst of its senses says; 0 without any."""
+        return max(self.senses.values(), default=0.0)
+
+    @property
+    def is_suffering(self) -> bool:
+        """Return whether any sense says so."""
+        return self.level >= SUFFERS
+
+
+SUFFERS = 1.0
+"""The level from which a service suffers."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The culprit who makes a service suffer, by which resource, how sure that is, and why."""
+
+    victim: str
+    """UID of the service's pod."""
+    culprit: str
+    """UID of the pod, or of a container of another runtime."""
+    resource: Contended
+    sense: Sense
+    """The sense that told most of the suffering."""
+    confidence: float
+    """Correlation of the culprit's use with the suffering, -1 to 1 (`interference.culprit`)."""
+    runner_up: float
+    """The same of the next likely candidate."""
+    share: float
+    """The culprit's share of what all candidates used of the resource while the service suffered."""
+    since_s: float
+    """When the service began to suffer."""
+    at_s: float
+    """When the culprit was named."""
+
+
+class Interference(msgspec.Struct, frozen=True, kw_only=True):
+    """The services and verdicts of this second."""
+
+    at_s: float
+    services: Mapping[str, Suffering] = {}
+    """Each running service pod, by UID."""
+    verdicts: Mapping[str, Verdict] = {}
+    """The newest verdict about each service that still suffers, by the service's UID."""

@@ -1,0 +1,122 @@
+"""Percentiles of a service's own buckets: within the bucket of the exact one, whatever restarts in between."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.koordlet.interference import exposition, latency
+from koordinator.koordlet.interference.exposition import BucketReader, FamilyError, QuantileReader
+from koordinator.koordlet.interference.latency import BucketWindow, SampleWindow
+
+BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, math.inf)
+DURATIONS = st.lists(st.floats(0.0001, 0.99), min_size=1, max_size=200)
+SHARES = st.floats(0.01, 0.999)
+
+
+def cumulative(durations: list[float]) -> dict[float, float]:
+    return {end: float(sum(each <= end for each in durations)) for end in BOUNDS}
+
+
+def text(durations: list[float], labels: str = "") -> str:
+    lines = ["# TYPE t histogram"]
+    for end, count in cumulative(durations).items():
+        upper = "+Inf" if math.isinf(end) else f"{end:g}"
+        lines.append(f't_bucket{{{labels}le="{upper}"}} {count:g}')
+    return "\n".join([*lines, f"t_sum{{{labels}}} 1", f"t_count{{{labels}}} {len(durations)}", ""])
+
+
+@given(durations=DURATIONS, share=SHARES)
+def test_a_percentile_of_buckets_lies_in_the_bucket_of_the_exact_one(
+    durations: list[float], share: float
+) -> None:
+    found = latency.percentile_of_buckets(cumulative(durations), share)
+    exact = latency.percentile_of_samples(durations, share)
+
+    assert found is not None
+    assert exact is not None
+    upper = min(end for end in BOUNDS if exact <= end)
+    lower = max((end for end in BOUNDS if end < upper), default=0.0)
+    assert lower <= found <= upper
+
+
+@given(now=st.floats(0, 10), later=st.floats(0, 10), target=st.floats(0.001, 10))
+def test_slack_falls_with_latency(now: float, later: float, target: float) -> None:
+    slower, faster = max(now, later), min(now, later)
+
+    assert latency.slack(slower, target) <= latency.slack(faster, target) <= 1
+    assert latency.slack(target, target) == 0
+
+
+@given(first=DURATIONS, second=DURATIONS, third=DURATIONS)
+def test_counters_that_begin_anew_lose_no_request_of_theirs(
+    first: list[float], second: list[float], third: list[float]
+) -> None:
+    reader = BucketReader(exposition.family("t", {}))
+
+    assert reader.read(text(first).encode()) is None
+    assert reader.read(text(first + second).encode()) == pytest.approx(cumulative(second))
+    found = reader.read(text([]).encode())
+    assert found is not None
+    assert max(found.values()) == 0
+    assert reader.read(text(third).encode()) == pytest.approx(cumulative(third))
+
+
+def test_only_series_with_the_wanted_labels_count_and_all_of_them() -> None:
+    reader = BucketReader(exposition.family("t", {"path": 'a"b'}))
+    body = text([0.002], 'path="a\\"b",code="200",') + text([0.02], 'path="a\\"b",code="500",') + text([0.3])
+    reader.read(b"t_bucket_other 1\n" + text([], 'path="a\\"b",code="200",').encode())
+
+    found = reader.read(body.encode())
+
+    assert found == cumulative([0.002, 0.02])
+
+
+def test_times_and_exemplars_after_a_number_do_not_matter() -> None:
+    lines = b't_bucket{le="1.0"} 5 1700000000 # {trace="} x"} 0.3\nt_bucket{le="+Inf"} 7\n'
+    reader = BucketReader(exposition.family("t", {}))
+    reader.read(b't_bucket{le="1.0"} 0\nt_bucket{le="+Inf"} 0\n')
+
+    assert reader.read(lines) == {1.0: 5.0, math.inf: 7.0}
+
+
+def test_a_summary_tells_its_quantile_while_requests_come() -> None:
+    reader = QuantileReader(exposition.family("t", {}), 0.99)
+    body = 't{quantile="0.5"} 0.1\nt{quantile="0.99"} 0.4\nt_sum 3\nt_count %d\n'
+
+    assert reader.read((body % 10).encode()) is None
+    assert reader.read((body % 14).encode()) == (0.4, 4)
+    assert reader.read((body % 14).encode()) is None  # nobody asked: an old quantile says nothing
+
+
+def test_a_summary_without_the_quantile_says_which_it_has() -> None:
+    reader = QuantileReader(exposition.family("t", {}), 0.99)
+
+    with pytest.raises(FamilyError, match=r"no quantile 0\.99, only 0\.5"):
+        reader.read(b't{quantile="0.5"} 0.1\nt_count 4\n')
+
+
+def test_a_window_forgets_what_is_older_and_knows_its_rate() -> None:
+    window = BucketWindow(5)
+    window.add(1.0, 0.0, cumulative([0.9] * 10))
+    window.add(6.5, 5.5, cumulative([0.002] * 10))
+
+    found = window.latency(0.99, 0.1, 6.5)
+
+    assert found is not None
+    assert found.now_s <= 0.005
+    assert found.rate == pytest.approx(10)
+    assert found.slack >= 0.95
+    assert window.latency(0.99, 0.1, 20) is None  # nothing was asked meanwhile
+
+
+def test_a_window_of_single_requests_gives_exact_percentiles() -> None:
+    window = SampleWindow(5)
+    window.add(0.5, [9.0] * 10)
+    window.add(6.0, [n / 100 for n in range(1, 101)])
+
+    found = window.latency(0.9, 1.0, 6.0)
+
+    assert found is not None
+    assert found.now_s == 0.9
