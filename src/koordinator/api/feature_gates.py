@@ -73,6 +73,7 @@ _MANAGER_ONLY = _table(
     DisableExtendedResourceSpec=(OFF, A, "do not write extended-resource-spec"),
     DisableDeviceResourceSpec=(OFF, A, "do not rewrite GPU requests"),
     BindingAdmissionWebhook=(OFF, A, "restrict who may bind pods"),
+    WorkloadProfiles=(OFF, A, "merge what node agents learn of workloads, and give it back"),
     TidalPool=(OFF, A, "lend whole nodes to batch work by TidalPools"),
     DisablePVCReservation=(OFF, B, "no volume claims in reservation templates (descheduler)"),
 )

@@ -178,6 +178,30 @@ main.add_command(tidalpool, "tp")
 
 
 @main.command(context_settings=options.HELP)
+@click.argument("name")
+@click.option("-n", "--namespace", default="", show_default=False, help="Default: the kubeconfig's.")
+@options.kubeconfig
+@click.option(
+    "--koordlet-url",
+    default="",
+    show_default=False,
+    help="Ask the agent of the pod's node, too, such as http://NODE:9316; default: only what it reported.",
+)
+@options.output("text", "json", "yaml")
+def slow(**asked: Any) -> None:
+    """Explain whether a service suffers from its neighbours, by which sense, and which pod was named for it.
+
+    \b
+    Try:
+      koordinator explain slow web-0 -n shop
+      koordinator explain slow web-0 -n shop --koordlet-url http://node-7:9316
+
+    Ends with 0, 1 when there is no answer, 2 when the command line is wrong.
+    """
+    running.work_of("koordinator.cli.explain_slow", "explain", asked)
+
+
+@main.command(context_settings=options.HELP)
 @click.argument("node", default="")
 @click.option(
     "--config-namespace",

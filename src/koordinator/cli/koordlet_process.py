@@ -20,6 +20,7 @@ from koordinator.koordlet.audit import AuditQuery
 from koordinator.koordlet.hook_server import HookServer
 from koordinator.koordlet.nri.plugin import NRIPlugin
 from koordinator.koordlet.states.kubelet import KubeletIdentity, NodeKubelet
+from koordinator.koordlet.suffering import INTERFERENCE
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +141,10 @@ async def served(agent: Agent, settings: KoordletSettings) -> AsyncIterator[None
             size_max=limits.events_max,
             readers_max=limits.readers_max,
         )
-    app = http.application(shared.metrics.internal, shared.metrics.external, events, agent.troubles)
+    interference = agent.interference if shared.gates.is_on(INTERFERENCE) else None
+    app = http.application(
+        shared.metrics.internal, shared.metrics.external, events, agent.troubles, interference
+    )
     async with contextlib.AsyncExitStack() as stack:
         host, port = flag_settings.host_and_port("addr", options.address)
         await stack.enter_async_context(component.served(app, host or None, port))

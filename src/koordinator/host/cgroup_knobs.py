@@ -95,6 +95,7 @@ class Knob(enum.StrEnum):
     BLKIO_MODEL = "blkio.cost.model"
     IO_MAX = "io.max"
     IO_WEIGHT = "io.weight"
+    IO_BYTES = "blkio.throttle.io_service_bytes_recursive"
     NET_CLASS = "net_cls.classid"
     CPU_STAT = "cpu.stat"
     CPU_USAGE = "cpuacct.usage"
@@ -235,6 +236,9 @@ _FILES = {
     ),
     Knob.IO_MAX: _File("blkio", None, "io.max", KnobFormat.TEXT, presence=Presence.OWN_FILE),
     Knob.IO_WEIGHT: _File("blkio", None, "io.weight", KnobFormat.TEXT, presence=Presence.OWN_FILE),
+    Knob.IO_BYTES: _File(
+        "blkio", "blkio.throttle.io_service_bytes_recursive", "io.stat", presence=Presence.OWN_FILE
+    ),
     Knob.NET_CLASS: _File(
         "net_cls",
         "net_cls.classid",

@@ -351,6 +351,10 @@ class Agent:
         assert self._parts is not None
         return self._parts.hooks
 
+    def interference(self, pod: str) -> dict[str, Any]:
+        """Return how services suffer and who was named, of one pod (`namespace/name`) when that is not empty."""
+        return self._parts.interference.teller.answer(pod) if self._parts is not None else {}
+
     async def run(self) -> None:
         """Watch, measure, protect, report, until cancelled; then put back what was changed, if that is asked for."""
         shared = self.shared

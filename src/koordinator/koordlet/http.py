@@ -1,6 +1,10 @@
-"""Serve over HTTP: metrics, the audit log, health. Source: behaviour/koordlet-observe 2.5, 13."""
+"""Serve over HTTP: metrics, the audit log, health, how services suffer.
+
+Source: behaviour/koordlet-observe 2.5, 13.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -13,13 +17,20 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Troubles = Callable[[], Mapping[str, str]]
 """What is not as it should be, by name."""
 
+Interference = Callable[[str], Mapping[str, Any]]
+"""How services suffer and who was named; of one pod when its `namespace/name` is given."""
+
 _TOKEN_HEADER = "Next-Page-Token"
 
 
 def application(
-    internal: MetricsRegistry, external: MetricsRegistry, events: AuditQuery | None, troubles: Troubles
+    internal: MetricsRegistry,
+    external: MetricsRegistry,
+    events: AuditQuery | None,
+    troubles: Troubles,
+    interference: Interference | None = None,
 ) -> web.Application:
-    """`events` is None while the audit log is not served.
+    """`events` is None while the audit log is not served, `interference` while its gate is off.
 
     `/healthz` is well as long as the process answers: an API server or kubelet that is away is no reason to restart an
     agent that protects the node by what it knew last. `/readyz` tells about those.
@@ -30,6 +41,8 @@ def application(
     app.router.add_get("/external-metrics", _metrics(external))
     app.router.add_get("/healthz", _healthy)
     app.router.add_get("/readyz", _ready(troubles))
+    if interference is not None:
+        app.router.add_get("/interference", _interference(interference))
     if events is not None:
         app.router.add_get("/events", audit_events(events))
     return app
@@ -56,6 +69,14 @@ def _metrics(*registries: MetricsRegistry) -> Handler:
     async def handle(_: web.Request) -> web.Response:
         text = "".join(registry.text() for registry in registries)
         return web.Response(body=text.encode(), headers={"Content-Type": prometheus.CONTENT_TYPE})
+
+    return handle
+
+
+def _interference(found: Interference) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        answer = found(request.query.get("pod", ""))
+        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     return handle
 

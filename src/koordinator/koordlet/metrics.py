@@ -247,6 +247,15 @@ class AgentMetrics:
         self.sense_available = self._gauge(
             "interference_sense_available", "1: this node can tell; 0: it cannot.", ("sense",)
         )
+        self.interference_level = self._gauge(
+            "interference_level", "How a service suffers, 1 from its mark on.", (*POD, "sense"), external=True
+        )
+        self.latency_slack = self._gauge(
+            "latency_slack", "Share of a latency objective that is left.", POD, external=True
+        )
+        self.interference_verdicts = self._counter(
+            "interference_verdicts", "Culprits named, by what they take.", ("resource",)
+        )
 
     def _gauge(
         self,

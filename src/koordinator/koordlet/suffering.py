@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from koordinator.api.workload_profile import ContainerProfile
+
 INTERFERENCE = "Interference"
 """Feature gate of all senses, and of naming culprits."""
 
@@ -72,6 +74,17 @@ SUFFERS = 1.0
 """The level from which a service suffers."""
 
 
+class Learnt(msgspec.Struct, frozen=True, kw_only=True):
+    """The profile that this node has learnt of one container of a service."""
+
+    workload: str
+    """`namespace/kind/name`."""
+    name: str
+    """The container's."""
+    cpu_model: str
+    profile: ContainerProfile
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The culprit who makes a service suffer, by which resource, how sure that is, and why."""
 
@@ -83,11 +96,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     sense: Sense
     """The sense that told most of the suffering."""
     confidence: float
-    """Correlation of the culprit's use with the suffering, -1 to 1 (`interference.culprit`)."""
+    """Correlation of the culprit's use with the suffering times its share, 0 to 1 (`interference.culprit`)."""
     runner_up: float
     """The same of the next likely candidate."""
     share: float
-    """The culprit's share of what all candidates used of the resource while the service suffered."""
+    """The culprit's share of the evidence against all candidates."""
     since_s: float
     """When the service began to suffer."""
     at_s: float

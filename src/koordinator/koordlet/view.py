@@ -20,7 +20,7 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.host.storage import LocalStorage
 from koordinator.host.sysfs import HostCPUTopology
 from koordinator.koordlet.node_pods import ForeignContainer, PodRecord
-from koordinator.koordlet.suffering import Interference
+from koordinator.koordlet.suffering import Interference, Learnt
 
 
 class Topic(enum.Enum):
@@ -64,6 +64,8 @@ class NodeView:
         """The kernel's cold page scanning was started by this agent."""
         self.interference: Interference | None = None
         """How services suffer, each second (gate Interference); whoever acts on it looks at `at_s` first."""
+        self.learnt: Mapping[str, Learnt] = {}
+        """Profiles of containers of services, by container id; empty where the CPU does not count."""
         self._listeners: dict[Topic, list[tuple[Guard, Callable[[], Any]]]] = {topic: [] for topic in Topic}
 
     def capacity(self, name: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from koordinator.api import labels, pod_resize
+from koordinator.api import labels, pod_resize, workload_profile
 from koordinator.api.core import Container, Node, Pod, PodSpec, PodStatus, ResourceRequirements
 from koordinator.api.meta import Object, ObjectMeta
 from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
@@ -91,7 +91,11 @@ def node(whole: Node) -> Node:
 def node_metric(whole: NodeMetric) -> NodeMetric:
     """Return the collect policy, and the report as the node resource controller reads it."""
     return ReadMetric(
-        metadata=whole.metadata, spec=whole.spec, status=_NO_STATUS, reading=reading_of(whole.status)
+        metadata=whole.metadata,
+        spec=whole.spec,
+        status=_NO_STATUS,
+        reading=reading_of(whole.status),
+        profiles=workload_profile.of_pods(whole.status.pods_metric),
     )
 
 

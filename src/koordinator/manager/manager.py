@@ -28,6 +28,7 @@ from koordinator.manager.noderesource.controller import NodeResourceController
 from koordinator.manager.options import ManagerOptions, is_chosen
 from koordinator.manager.parts import ManagerContext, ManagerController
 from koordinator.manager.per_node.node_objects import NodeMetricController, NodeSLOController
+from koordinator.manager.per_node.workload_profiles import WorkloadProfileController
 from koordinator.manager.profiles.profile_controller import ColocationProfileController
 from koordinator.manager.quota.profile_controller import QuotaProfileController
 from koordinator.manager.tidal.controller import TidalPoolController
@@ -162,8 +163,13 @@ BY_NAME: Mapping[str, Callable[[ManagerContext], ManagerController]] = {
     "quotaprofile": QuotaProfileController,
     "colocationprofile": ColocationProfileController,
     "tidalpool": TidalPoolController,
+    "workloadprofile": WorkloadProfileController,
 }
-_GATES = {"colocationprofile": "ColocationProfileController", "tidalpool": "TidalPool"}
+_GATES = {
+    "colocationprofile": "ColocationProfileController",
+    "tidalpool": "TidalPool",
+    "workloadprofile": "WorkloadProfiles",
+}
 """Controllers that a feature gate must switch on, too."""
 
 

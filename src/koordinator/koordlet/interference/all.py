@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 
 from koordinator.api.feature_gates import FeatureGate, FeatureStage
+from koordinator.koordlet.interference.counters import CounterSampler
 from koordinator.koordlet.interference.scrape import LatencyScrapes
+from koordinator.koordlet.interference.tell import Teller
 from koordinator.koordlet.interference.watch import InterferenceWatch
 from koordinator.koordlet.parts import Shared, Strategy
 from koordinator.koordlet.suffering import INTERFERENCE
@@ -21,12 +23,14 @@ class InterferenceParts:
 
     def __init__(self, shared: Shared) -> None:
         self.scrapes = LatencyScrapes(shared)
-        self.watch = InterferenceWatch(shared, self.scrapes)
+        self.teller = Teller(shared)
+        self.counters = CounterSampler(shared)
+        self.watch = InterferenceWatch(shared, self.scrapes, self.counters, self.teller)
 
     @property
     def strategies(self) -> list[Strategy]:
         """Return the loops."""
-        return [self.scrapes, self.watch]
+        return [self.scrapes, self.counters, self.watch]
 
     async def close(self) -> None:
         """Close connections."""

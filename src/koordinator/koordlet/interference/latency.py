@@ -2,14 +2,12 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 REQUESTS_MIN = 5.0
 """So few requests within a window say nothing about a percentile."""
-SAMPLES_MAX = 20_000
-"""Single durations that a window keeps; of more, the oldest go."""
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,14 +58,6 @@ def percentile_of_buckets(increase: Mapping[float, float], share: float) -> floa
     return below_end
 
 
-def percentile_of_samples(samples: Iterable[float], share: float) -> float | None:
-    """Return the smallest sample that at least this share of all do not exceed; None without samples."""
-    ordered = sorted(samples)
-    if not ordered:
-        return None
-    return ordered[min(max(math.ceil(share * len(ordered)) - 1, 0), len(ordered) - 1)]
-
-
 class BucketWindow:
     """The increase of cumulative buckets over the last `window_s` seconds."""
 
@@ -93,33 +83,6 @@ class BucketWindow:
             return None
         seconds = max(self._parts[-1][0] - self._parts[0][1], 1e-3)
         return Latency(now_s=found, target_s=target_s, rate=requests / seconds, at_s=self._parts[-1][0])
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._parts.clear()
-
-
-class SampleWindow:
-    """The durations of single requests over the last `window_s` seconds."""
-
-    def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
-        self._samples: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
-
-    def add(self, at_s: float, durations_s: Iterable[float]) -> None:
-        """Add requests that were told now."""
-        self._samples.extend((at_s, each) for each in durations_s)
-
-    def latency(self, share: float, target_s: float, now_s: float) -> Latency | None:
-        """Return the percentile of the window that ends now; None with too few requests."""
-        while self._samples and self._samples[0][0] <= now_s - self._window_s:
-            self._samples.popleft()
-        count = len(self._samples)
-        found = percentile_of_samples((each for _, each in self._samples), share)
-        if found is None or count < REQUESTS_MIN:
-            return None
-        newest_s = self._samples[-1][0]
-        return Latency(now_s=found, target_s=target_s, rate=count / self._window_s, at_s=newest_s)
 
 
 def _forget(parts: deque[tuple[float, float, Mapping[float, float]]], before_s: float) -> None:

@@ -104,6 +104,11 @@ class Target:
         if largest <= self.target_s:
             raise SourceError(f"the largest bucket ends at {largest:g} s, not above the target")
 
+    @property
+    def is_heard(self) -> bool:
+        """Return whether it has answered, and still does."""
+        return self._read_s is not None and not self.problem
+
     def latency(self, now_s: float) -> Latency | None:
         """Return what is known of now."""
         found = self._told or self._window.latency(self.share, self.target_s, now_s)

@@ -1,26 +1,33 @@
-"""Look after all services each second: what their senses say, published as `view.interference`.
+"""Look after all services each second: what their senses say, and who is to blame, published as `view.interference`.
 
 Senses that this node lacks are said once in the log, and in the metric `koordlet_interference_sense_available`.
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
 
 from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout
-from koordinator.koordlet.interference import senses
+from koordinator.koordlet.interference import culprit, senses, tell
+from koordinator.koordlet.interference.counters import CounterSampler
+from koordinator.koordlet.interference.history import History
 from koordinator.koordlet.interference.latency import Latency
 from koordinator.koordlet.interference.scrape import LatencyScrapes
 from koordinator.koordlet.interference.stalls import StallReader
-from koordinator.koordlet.node_pods import PodRecord
+from koordinator.koordlet.interference.tell import Teller
+from koordinator.koordlet.interference.use import CandidateUse
+from koordinator.koordlet.node_pods import ForeignContainer, PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.suffering import INTERFERENCE, Interference, Sense, Suffering
+from koordinator.koordlet.suffering import INTERFERENCE, Interference, Sense, Suffering, Verdict
 from koordinator.koordlet.view import Topic
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
+AGAIN_S = 10.0
+"""How often a verdict is looked at again while its victim suffers on."""
 
 
 class InterferenceWatch:
@@ -31,44 +38,108 @@ class InterferenceWatch:
     interval_s = INTERVAL_S
     after = Topic.USAGE
 
-    def __init__(self, shared: Shared, scrapes: LatencyScrapes) -> None:
+    def __init__(
+        self, shared: Shared, scrapes: LatencyScrapes, counters: CounterSampler, teller: Teller
+    ) -> None:
         self._shared = shared
         self._scrapes = scrapes
+        self._counters = counters
+        self._teller = teller
         self._stalls = StallReader(shared.host)
+        self._uses = CandidateUse(shared)
+        self._history = History()
         self._listed: Mapping[str, PodRecord] | None = None
+        self._foreign: Mapping[str, ForeignContainer] | None = None
         self._services: dict[str, PodRecord] = {}
+        self._candidates: dict[str, PodRecord] = {}
         self._said: set[Sense] = set()
 
     def run(self) -> None:
         """Do one round."""
-        view = self._shared.view
-        if view.pods is not self._listed:
-            self._listed = view.pods
-            self._services = {
-                uid: pod for uid, pod in view.pods.items() if pod.is_active and senses.is_service(pod)
-            }
+        self._follow()
+        view, metrics = self._shared.view, self._shared.metrics
         now_s = asyncio.get_running_loop().time()
-        kubepods = cgroup_layout.class_dir(view.driver, KubeQoS.GUARANTEED)
-        lost = self._stalls.read(self._services, kubepods)
+        lost = self._stalls.read(self._services, cgroup_layout.class_dir(view.driver, KubeQoS.GUARANTEED))
         self._say_available()
-        before = view.interference.services if view.interference is not None else {}
+        before = view.interference or Interference(at_s=now_s)
         found: dict[str, Suffering] = {}
         for uid in self._services:
             latency = self._latency(uid, now_s)
-            felt = senses.levels(lost[uid], latency, {})
-            found[uid] = senses.suffering(uid, felt, latency, before.get(uid), now_s)
-        view.interference = Interference(at_s=now_s, services=found)
+            felt = senses.levels(lost[uid], latency, self._counters.felt(uid, now_s))
+            found[uid] = senses.suffering(uid, felt, latency, before.services.get(uid), now_s)
+        self._history.add(
+            {uid: each.level if each.senses else math.nan for uid, each in found.items()},
+            list(self._candidates),
+            self._uses.read(self._candidates, self._counters.moved, now_s),
+        )
+        verdicts = self._verdicts(found, before.verdicts, now_s)
+        view.interference = Interference(at_s=now_s, services=found, verdicts=verdicts)
+        tell.show(metrics, found, self._services)
 
     def disable(self) -> None:
         """Publish nothing any more."""
         self._shared.view.interference = None
 
+    def _follow(self) -> None:
+        """Take over new lists of pods: who is to be protected, and who may be to blame."""
+        view = self._shared.view
+        if self._listed is view.pods and self._foreign is view.foreign:
+            return
+        self._listed, self._foreign = view.pods, view.foreign
+        active = {uid: pod for uid, pod in view.pods.items() if pod.is_active}
+        self._services = {uid: pod for uid, pod in active.items() if senses.is_service(pod)}
+        self._candidates = {uid: pod for uid, pod in active.items() if uid not in self._services}
+        self._candidates |= {uid: each.record for uid, each in view.foreign.items()}
+
     def _latency(self, uid: str, now_s: float) -> Latency | None:
         target = self._scrapes.targets.get(uid)
         return target.latency(now_s) if target is not None else None
 
+    def _verdicts(
+        self, found: Mapping[str, Suffering], before: Mapping[str, Verdict], now_s: float
+    ) -> dict[str, Verdict]:
+        verdicts: dict[str, Verdict] = {}
+        for uid, each in found.items():
+            if each.since_s is None:
+                continue
+            known = before.get(uid)
+            is_known = (
+                known is not None and known.culprit in self._candidates and known.since_s == each.since_s
+            )
+            if known is not None and is_known and now_s - known.at_s < AGAIN_S:
+                verdicts[uid] = known
+                continue
+            named = self._name(each, each.since_s, now_s)
+            if named is not None:
+                verdicts[uid] = named
+                if known is None or not is_known or known.culprit != named.culprit:
+                    victim, accused = self._services[uid], self._candidates[named.culprit]
+                    self._teller.tell(named, victim, accused, each.level)
+            elif known is not None and is_known:
+                verdicts[uid] = known
+        return verdicts
+
+    def _name(self, each: Suffering, since_s: float, now_s: float) -> Verdict | None:
+        found = culprit.name(*self._history.of(each.uid))
+        if found is None:
+            return None
+        return Verdict(
+            victim=each.uid,
+            culprit=self._history.candidates[found.candidate],
+            resource=found.resource,
+            sense=tell.worst(each),
+            confidence=found.confidence,
+            runner_up=found.runner_up,
+            share=found.share,
+            since_s=since_s,
+            at_s=now_s,
+        )
+
     def _say_available(self) -> None:
-        for sense, missing in self._stalls.available.items():
+        is_heard = any(target.is_heard for target in self._scrapes.targets.values())
+        if self._scrapes.targets:
+            self._shared.metrics.sense_available.set(float(is_heard), Sense.LATENCY)
+        for sense, missing in (self._stalls.available | self._counters.available).items():
             self._shared.metrics.sense_available.set(float(not missing), sense)
             if sense in self._said:
                 continue

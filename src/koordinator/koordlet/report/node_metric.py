@@ -30,10 +30,13 @@ from koordinator.api.node_metric import (
 from koordinator.api.quantity import Family
 from koordinator.api.scalars import ScalarError
 from koordinator.api.slo import HostApplicationSpec
+from koordinator.api.workload_profile import EXTENSION, PodInterference
 from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT
 from koordinator.koordlet.predict.reclaimable import Prediction, ReclaimableAmount
 from koordinator.koordlet.series import NO_PROPERTIES, Aggregation, SeriesStore
+from koordinator.koordlet.suffering import Interference, Learnt
 
 REPORT_INTERVAL_S_MIN = 30
 AGGREGATE_DURATION_S_MIN = 60
@@ -186,6 +189,51 @@ def pod_info(pod: Pod, usage: ResourceMap) -> PodMetricInfo:
         priority=priority.default(pod),
         qos=qos.default(pod),
     )
+
+
+def with_interference(
+    status: NodeMetricStatus, found: Mapping[tuple[str, str], PodInterference]
+) -> NodeMetricStatus:
+    """Return a report that also tells how services suffer, by namespace and name of their pods."""
+    if not found:
+        return status
+    pods = [
+        msgspec.structs.replace(
+            each,
+            extensions={**each.extensions, EXTENSION: msgspec.to_builtins(found[each.namespace, each.name])},
+        )
+        if (each.namespace, each.name) in found
+        else each
+        for each in status.pods_metric
+    ]
+    return msgspec.structs.replace(status, pods_metric=pods)
+
+
+def interference_of(
+    now: Interference, pods: Mapping[str, PodRecord], learnt: Mapping[str, Learnt]
+) -> dict[tuple[str, str], PodInterference]:
+    """Return how services suffer and what they taught, by namespace and name."""
+    found = {}
+    for uid, each in now.services.items():
+        record = pods.get(uid)
+        if record is None:
+            continue
+        known = [learnt[container.id] for container in record.containers if container.id in learnt]
+        verdict = now.verdicts.get(uid)
+        culprit = pods.get(verdict.culprit) if verdict is not None else None
+        meta = record.pod.metadata
+        found[meta.namespace, meta.name] = PodInterference(
+            level=round(each.level, 3),
+            slack=None if each.slack is None else round(each.slack, 3),
+            suffering_seconds=None if each.since_s is None else round(now.at_s - each.since_s, 1),
+            culprit=culprit.key if culprit is not None else "",
+            resource=verdict.resource if verdict is not None else "",
+            confidence=round(verdict.confidence, 3) if verdict is not None else 0.0,
+            workload=known[0].workload if known else "",
+            cpu_model=known[0].cpu_model if known else "",
+            containers={one.name: one.profile for one in known},
+        )
+    return found
 
 
 def aggregated_usage(

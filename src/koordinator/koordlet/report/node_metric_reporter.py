@@ -104,9 +104,13 @@ class NodeMetricReporter:
             has_cold_pages=view.has_cold_pages,
         )
         policy = self._policy_in_force()
-        status = self._with_prediction(
-            node_metric.status_of(self._shared.store, known, policy, int(now_s * 1000), clock.rfc3339(now_s)),
-            pods,
+        status = self._with_interference(
+            self._with_prediction(
+                node_metric.status_of(
+                    self._shared.store, known, policy, int(now_s * 1000), clock.rfc3339(now_s)
+                ),
+                pods,
+            )
         )
         if self._gpu_trainer is None:
             return status
@@ -114,6 +118,14 @@ class NodeMetricReporter:
         return node_metric.with_gpu_predictions(
             status, [(gpu, found[gpu.minor]) for gpu in known.gpus if gpu.minor in found]
         )
+
+    def _with_interference(self, status: NodeMetricStatus) -> NodeMetricStatus:
+        """Return a report with how services suffer, where that is looked at."""
+        view = self._shared.view
+        if view.interference is None:
+            return status
+        found = node_metric.interference_of(view.interference, view.pods, view.learnt)
+        return node_metric.with_interference(status, found)
 
     def _with_prediction(self, status: NodeMetricStatus, pods: Sequence[Pod]) -> NodeMetricStatus:
         """Return a report with what prod pods leave, if that can be told."""

@@ -17,9 +17,10 @@ from koordinator.api.annotations.node import CPU_BASIC_INFO, CPUBasicInfo
 from koordinator.api.core import Node
 from koordinator.api.device import Device, DeviceInfo
 from koordinator.api.errors import ProtocolError
-from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
+from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResource
 from koordinator.api.quantity import QuantityError
+from koordinator.api.workload_profile import ProfiledMetric
 from koordinator.manager.config.colocation_config import NodeStrategy
 from koordinator.manager.noderesource import account, batch, target
 from koordinator.manager.noderesource.account import (
@@ -256,7 +257,7 @@ def reading_of(status: NodeMetricStatus) -> ReportReading:
     return ReportReading(updated_s, report if not problem else EMPTY_REPORT, problem)
 
 
-class ReadMetric(NodeMetric, frozen=True, kw_only=True):
+class ReadMetric(ProfiledMetric, frozen=True, kw_only=True):
     """A NodeMetric of which the report has been read already; it never travels on the wire."""
 
     reading: ReportReading = NO_READING

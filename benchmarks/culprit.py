@@ -1,0 +1,343 @@
+"""How surely and how soon the agent names the pod that makes a service slow: one antagonist among five innocents.
+
+Real groups and processes, the whole agent with the gate Interference and nothing that protects. The service burns 4.5
+ms of CPU per request on each CPU, at 36 % of the machine, and tells its histogram; its objective is three times its
+99th percentile when nothing else runs.
+Six batch pods have harmless habits; in each run one of them (by the seed) becomes
+an antagonist for some seconds. `--surges` runs in which the service itself gets more requests, where nobody is to
+blame, follow. `--senses run-queue` leaves the service without an objective.
+
+Told are verdicts: right, wrong or none, and seconds from the first suffering to the verdict. Needs root.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import random
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from benchmarks._culprit_agent import CulpritSpec, Told
+from koordinator.host import cgroups
+from koordinator.host.cgroup_knobs import V1, V2, Knob
+from koordinator.host.cgroups import V1_SUBSYSTEMS, Cgroups
+from koordinator.host.files import Files, HostRoots
+from koordinator.koordlet.interference import latency
+
+GROUP = f"koordinator-bench-{os.getpid()}"
+PODS, LS, BE = f"{GROUP}/kubepods", f"{GROUP}/kubepods/burstable", f"{GROUP}/kubepods/besteffort"
+SERVICE = "web"
+BATCH = tuple(f"batch-{number}" for number in range(6))
+PILOT_S = 6.0
+TARGET_RATIO = 3.0
+START_S_MAX = 60.0
+CALM_ROUNDS = 6
+"""So many calm seconds before each run."""
+CALM_S_MAX = 40.0
+WRONG, RIGHT, NONE, CALM = "wrong", "right", "none", "did not suffer"
+
+
+class CulpritRun(msgspec.Struct, frozen=True):
+    """One run."""
+
+    kind: str
+    outcome: str
+    reaction_s: float | None = None
+    resource: str = ""
+    level: float = 0.0
+    started_s: float | None = None
+    """From the antagonist's start to the first suffering."""
+
+
+def main() -> None:
+    options = _options()
+    if os.geteuid() != 0:
+        print("skipped: needs root, since real groups are made")
+        return
+    runs = measure(options)
+    print(
+        f"{os.cpu_count()} CPUs, Linux {os.uname().release}, cgroup v{_found().version}, senses {options.senses}, "
+        f"seed {options.seed}, antagonists {options.kinds}, {options.seconds:g} s each"
+    )
+    for kind in sorted({each.kind for each in runs}):
+        _print(kind, [each for each in runs if each.kind == kind])
+    _print("all antagonists", [each for each in runs if each.kind != "surge"])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.culprit", description=__doc__)
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--surges", type=int, default=6)
+    parser.add_argument("--kinds", default="cpu,memory,disk")
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long an antagonist goes on")
+    parser.add_argument("--senses", default="latency", help="latency, or run-queue: no objective")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--verbose", action="store_true")
+    return parser.parse_args()
+
+
+def _print(name: str, runs: list[CulpritRun]) -> None:
+    if not runs:
+        return
+    count = {each: sum(run.outcome == each for run in runs) for each in (RIGHT, WRONG, NONE, CALM)}
+    soon = [run.reaction_s for run in runs if run.reaction_s is not None]
+    text = f"p50 {statistics.median(soon):.1f}  max {max(soon):.1f} s" if soon else "-"
+    counts = ", ".join(f"{number} {each}" for each, number in count.items())
+    resources = sorted({run.resource for run in runs if run.resource})
+    print(
+        f"  {name:16} {len(runs):3} runs: {counts}; verdict after {text}; {' '.join(resources)}", flush=True
+    )
+
+
+def measure(options: argparse.Namespace) -> list[CulpritRun]:
+    """All runs with one agent."""
+    rng = random.Random(options.seed)
+    found = _found()
+    with (
+        tempfile.TemporaryDirectory(dir=".") as directory,
+        _groups(found),
+        _workers(found, directory) as workers,
+    ):
+        port = int(workers[SERVICE].line())
+        target_ms = TARGET_RATIO * _pilot(port)
+        pods = [_service(port, target_ms, options.senses), *(_pod(name, "BE") for name in BATCH)]
+        print(f"objective: p99 of {target_ms:.0f} ms", flush=True)
+        with _agent(CulpritSpec(GROUP, pods)) as agent:
+            kinds = options.kinds.split(",")
+            plan = [(kinds[index % len(kinds)], rng.choice(BATCH)) for index in range(options.runs)]
+            plan += [("surge", SERVICE)] * options.surges
+            runs = []
+            for kind, name in plan:
+                runs.append(_run(agent, workers, kind, name, rng, options))
+                if options.verbose:
+                    print(f"  {kind} by {name}: {runs[-1]}", flush=True)
+            return runs
+
+
+def _run(
+    agent: "Lines",
+    workers: dict[str, "Lines"],
+    kind: str,
+    name: str,
+    rng: random.Random,
+    options: argparse.Namespace,
+) -> CulpritRun:
+    _calm(agent)
+    time.sleep(rng.random())
+    list(agent.told_until(time.monotonic()))
+    began_s = time.monotonic()
+    workers[name].say(kind)
+    seconds = list(agent.told_until(began_s + options.seconds))
+    workers[name].say("calm")
+    seconds += agent.told_until(time.monotonic() + 1.0)  # what was measured in the last second
+    level = max((each.level for each in seconds), default=0.0)
+    suffered = next((each.since_s for each in seconds if each.since_s is not None), None)
+    if suffered is None:
+        return CulpritRun(kind, CALM, level=level)
+    verdicts = [each for each in seconds if each.culprit]
+    started_s = suffered - began_s
+    if not verdicts:
+        return CulpritRun(kind, RIGHT if kind == "surge" else NONE, level=level, started_s=started_s)
+    outcome = RIGHT if all(each.culprit == name for each in verdicts) else WRONG
+    first = verdicts[0]
+    return CulpritRun(kind, outcome, first.named_s - suffered, first.resource, level, started_s)
+
+
+def _calm(agent: "Lines") -> None:
+    until_s, calm = time.monotonic() + CALM_S_MAX, 0
+    while calm < CALM_ROUNDS and time.monotonic() < until_s:
+        for each in agent.told_until(time.monotonic() + 1.0):
+            calm = calm + 1 if each.since_s is None and each.senses else 0
+
+
+def _pilot(port: int) -> float:
+    """The 99th percentile without antagonist, in ms."""
+    time.sleep(1.0)
+    before = _scrape(port)
+    time.sleep(PILOT_S)
+    after = _scrape(port)
+    increase = {end: count - before[end] for end, count in after.items()}
+    return (latency.percentile_of_buckets(increase, 0.99) or 0.0) * 1000
+
+
+def _scrape(port: int) -> dict[float, float]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    lines = [line for line in text.splitlines() if "_bucket" in line]
+    return {float(line.split('"')[1].replace("+Inf", "inf")): float(line.split()[1]) for line in lines}
+
+
+class Lines:
+    """A process that is told and tells by lines."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.process = process
+        self._in, self._out, self._rest = process.stdin, process.stdout.fileno(), b""
+
+    def say(self, word: str) -> None:
+        self._in.write(word.encode() + b"\n")
+        self._in.flush()
+
+    def line(self) -> str:
+        """Its next line. Raises: SystemExit when it does not come."""
+        found = self._lines_until(time.monotonic() + START_S_MAX, 1)
+        if not found:
+            raise SystemExit("a process did not start")
+        return found[0].decode()
+
+    def told_until(self, until_s: float) -> list[Told]:
+        """What the agent tells until a time."""
+        return [msgspec.json.decode(line, type=Told) for line in self._lines_until(until_s)]
+
+    def _lines_until(self, until_s: float, wanted: int = 0) -> list[bytes]:
+        lines: list[bytes] = []
+        while not wanted or len(lines) < wanted:
+            left_s = until_s - time.monotonic()
+            if self.process.poll() is not None:
+                raise SystemExit(f"a process ended: {self.process.returncode}")
+            if select.select([self._out], [], [], max(left_s, 0.0))[0]:
+                *whole, self._rest = (self._rest + os.read(self._out, 65_536)).split(b"\n")
+                lines += whole
+            elif left_s <= 0:
+                break
+        return lines
+
+
+@contextlib.contextmanager
+def _agent(spec: CulpritSpec) -> Iterator[Lines]:
+    with _process([sys.executable, "-m", "benchmarks._culprit_agent"]) as agent:
+        agent.say(msgspec.json.encode(spec).decode())
+        until_s = time.monotonic() + START_S_MAX
+        while not agent.told_until(time.monotonic() + 1.0):
+            if time.monotonic() > until_s:
+                raise SystemExit("the agent told nothing")
+        yield agent
+
+
+@contextlib.contextmanager
+def _workers(found: Cgroups, directory: str) -> Iterator[dict[str, Lines]]:
+    with contextlib.ExitStack() as stack:
+        workers = {}
+        for number, name in enumerate((SERVICE, *BATCH)):
+            group = _container(name)
+            subsystems = V1_SUBSYSTEMS if found.version == V1 else ("cpu",)
+            files = {f"{found.directory(group, each)}/cgroup.procs": None for each in subsystems}
+            role = "serve" if name == SERVICE else "batch"
+            script = os.path.join(os.path.dirname(__file__), "_culprit_work.py")
+            words = [sys.executable, "-S", "-E", script, role, str(number), os.path.abspath(directory)]
+            own = [file for file in files if os.path.exists(file)]
+            workers[name] = stack.enter_context(_process([*words, *own]))
+        yield workers
+
+
+@contextlib.contextmanager
+def _process(words: list[str]) -> Iterator[Lines]:
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        yield Lines(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextlib.contextmanager
+def _groups(found: Cgroups) -> Iterator[None]:
+    names = [GROUP, PODS, LS, BE]
+    for name in (SERVICE, *BATCH):
+        group = _container(name)
+        names += [group.rpartition("/")[0], group]
+    try:
+        for group in names:
+            _make(found, group)
+        found.write(Knob.CPU_SHARES, GROUP, "16384")  # what else runs here must not be the culprit
+        yield
+    finally:
+        for group in reversed(names):
+            for _ in range(100):
+                for pid in found.procs(group) or ():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, 9)
+                if found.remove(group) is None:
+                    break
+                time.sleep(0.02)
+
+
+def _container(name: str) -> str:
+    return f"{LS if name == SERVICE else BE}/pod{name}/{name}-c0"
+
+
+def _make(found: Cgroups, name: str) -> None:
+    problem = found.create(name)
+    if problem is not None:
+        raise SystemExit(f"groups cannot be made here: {problem}")
+    parent = name.rpartition("/")[0]
+    if found.version == V2:
+        for controller in ("cpu", "cpuset", "memory", "io"):
+            found.files.write(f"{found.directory(parent)}/cgroup.subtree_control", f"+{controller}")
+    elif found.files.exists(found.directory(name, "cpuset")):
+        for file in ("cpuset.cpus", "cpuset.mems"):
+            text = found.files.read(f"{found.directory(parent, 'cpuset')}/{file}") or ""
+            found.files.write(f"{found.directory(name, 'cpuset')}/{file}", text.strip())
+
+
+def _found() -> Cgroups:
+    return Cgroups(Files(0), cgroups.detect(Files(0), HostRoots.below("")))
+
+
+def _service(port: int, target_ms: float, senses: str) -> dict[str, Any]:
+    objective = {
+        "targetMilliseconds": target_ms,
+        "prometheus": {"port": port, "metric": "request_seconds"},
+    }
+    pod = _pod(SERVICE, "LS")
+    if senses == "latency":
+        pod["metadata"]["annotations"] = {"koordinator.sh/latency-objective": json.dumps(objective)}
+    return pod
+
+
+def _pod(name: str, qos: str) -> dict[str, Any]:
+    status = {
+        "name": "c0",
+        "containerID": f"containerd://{name}-c0",
+        "ready": True,
+        "state": {"running": {"startedAt": "2024-01-01T00:00:00Z"}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": name,
+            "labels": {"koordinator.sh/qosClass": qos},
+        },
+        "spec": {
+            "nodeName": "bench",
+            "priority": 9500 if qos == "LS" else 5500,
+            "containers": [{"name": "c0"}],
+        },
+        "status": {
+            "phase": "Running",
+            "qosClass": "Burstable" if qos == "LS" else "BestEffort",
+            "podIP": "127.0.0.1",
+            "containerStatuses": [status],
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()

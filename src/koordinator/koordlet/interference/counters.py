@@ -1,0 +1,210 @@
+"""Count cycles, instructions and cache misses of containers, learn what is usual for their workloads, and notice when
+it is not.
+
+The cluster's profile of a workload on this CPU model (NodeSLO) goes before what this node has learnt. Where the CPU
+does not count, that is said once, and nothing is guessed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from koordinator.api import slo, workload_profile
+from koordinator.api.slo import NodeSLOSpec
+from koordinator.api.workload_profile import ContainerProfile, Moments, WorkloadProfiles
+from koordinator.host import perf_events
+from koordinator.host.errors import ContentError
+from koordinator.host.perf_events import CYCLES_AND_INSTRUCTIONS, EventKind, EventPair
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.interference import profile, senses
+from koordinator.koordlet.interference.profile import Violations
+from koordinator.koordlet.node_pods import NodeContainer, PodRecord
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.suffering import INTERFERENCE, Learnt, Sense
+
+log = logging.getLogger(__name__)
+
+CACHE_REFERENCES_AND_MISSES = EventPair(EventKind(0, 2), EventKind(0, 3))
+LINE_BYTES = 64
+"""What a miss of the last-level cache moves."""
+INTERVAL_S, WINDOW_S = 10.0, 5.0
+SAMPLE_S_MAX = 2 * (INTERVAL_S + WINDOW_S)
+"""What is older says nothing about now."""
+DESCRIPTORS_MAX = 4_096
+_PER_CPU = 4
+"""Descriptors for each container and CPU."""
+
+
+class _Watched(NamedTuple):
+    record: PodRecord
+    container: NodeContainer
+
+
+class _Known(msgspec.Struct):
+    """One container of a workload."""
+
+    workload: str
+    name: str
+    cpi: Moments = Moments()
+    moved: Moments = Moments()
+    learnt_s: float = 0.0
+    cpi_violations: Violations = msgspec.field(default_factory=Violations)
+    moved_violations: Violations = msgspec.field(default_factory=Violations)
+
+
+class CounterSampler:
+    """A strategy that counts for some seconds, now and then; readers ask it for what was found last."""
+
+    name = "InterferenceCounters"
+    gates: tuple[str, ...] = (INTERFERENCE,)
+    interval_s = INTERVAL_S
+
+    def __init__(
+        self,
+        shared: Shared,
+        pair: EventPair = CYCLES_AND_INSTRUCTIONS,
+        cache: EventPair = CACHE_REFERENCES_AND_MISSES,
+    ) -> None:
+        self._shared = shared
+        self._pairs = {Sense.CPI: pair, Sense.MEMORY_BANDWIDTH: cache}
+        self._known: dict[str, _Known] = {}
+        """By container id."""
+        self._cpu_model = ""
+        self._read: tuple[NodeSLOSpec | None, WorkloadProfiles | None] = (None, None)
+        self._felt: dict[str, dict[Sense, float]] = {}
+        self._at_s = float("-inf")
+        self.available: dict[Sense, str] = {}
+        """Sense → why it is missing; empty text when it is there."""
+        self.moved: dict[str, float] = {}
+        """Bytes per second from memory, by UID."""
+
+    async def run(self) -> None:
+        """Do one round."""
+        self._probe()
+        pairs = {sense: pair for sense, pair in self._pairs.items() if not self.available[sense]}
+        if not pairs:
+            return
+        shared = self._shared
+        host = shared.host
+        try:
+            cpus = sorted(host.machine.online_cpus())
+        except ContentError:
+            return
+        watched = _running(shared.view.pods)[: DESCRIPTORS_MAX // (_PER_CPU * max(len(cpus), 1))]
+        groups = [each.container.group for each in watched]
+        watches = {
+            sense: perf_events.watch(host.cgroups, host.syscalls, groups, cpus, pair)
+            for sense, pair in pairs.items()
+        }
+        began_s = asyncio.get_running_loop().time()
+        try:
+            await asyncio.sleep(WINDOW_S)
+            counts = {sense: watch.read() for sense, watch in watches.items()}
+        finally:
+            for watch in watches.values():
+                watch.close()
+        self._take(watched, counts, began_s)
+
+    def disable(self) -> None:
+        """Put nothing back: it only reads."""
+
+    def felt(self, uid: str, now_s: float) -> Mapping[Sense, float]:
+        """Return the suffering of a service by its profile; empty while nothing is known."""
+        return self._felt.get(uid, {}) if now_s - self._at_s <= SAMPLE_S_MAX else {}
+
+    def _probe(self) -> None:
+        if self.available:
+            return
+        self._cpu_model = self._shared.host.machine.cpu_model().model
+        for sense, pair in self._pairs.items():
+            found = perf_events.support(self._shared.host.syscalls, pair)
+            self.available[sense] = "" if found.is_supported else found.reason
+
+    def _take(
+        self,
+        watched: list[_Watched],
+        counts: Mapping[Sense, Mapping[str, perf_events.Counts]],
+        began_s: float,
+    ) -> None:
+        now_s = asyncio.get_running_loop().time()
+        seconds = max(now_s - began_s, 1e-3)
+        cores = self._shared.readings.containers(kinds.CONTAINER_CPU)
+        felt: dict[str, dict[Sense, float]] = {}
+        moved: dict[str, float] = {}
+        kept: dict[str, _Known] = {}
+        for record, container in watched:
+            group, used = container.group, cores.get(container.id, 0.0)
+            cpi = counts.get(Sense.CPI, {}).get(group)
+            misses = counts.get(Sense.MEMORY_BANDWIDTH, {}).get(group)
+            bytes_per_s = misses.follower * LINE_BYTES / seconds if misses is not None else None
+            if bytes_per_s is not None:
+                moved[record.uid] = moved.get(record.uid, 0.0) + bytes_per_s
+            if not senses.is_service(record):
+                continue
+            known = self._known.get(container.id) or _Known(profile.workload_of(record.pod), container.name)
+            kept[container.id] = known
+            if used < profile.CORES_MIN:
+                continue
+            per_core = bytes_per_s / used if bytes_per_s is not None else None
+            own = self._learn(known, cpi.ratio if cpi is not None else None, per_core, used, now_s)
+            of_pod = felt.setdefault(record.uid, {})
+            for sense, value in own.items():
+                of_pod[sense] = max(of_pod.get(sense, 0.0), value)
+        self._known, self._felt, self.moved, self._at_s = kept, felt, moved, now_s
+        self._shared.view.learnt = {
+            container: Learnt(
+                workload=known.workload,
+                name=known.name,
+                cpu_model=self._cpu_model,
+                profile=ContainerProfile(
+                    cpi=known.cpi if known.cpi.weight else None,
+                    memory_bandwidth=known.moved if known.moved.weight else None,
+                ),
+            )
+            for container, known in kept.items()
+        }
+
+    def _learn(
+        self, known: _Known, cpi: float | None, per_core: float | None, used: float, now_s: float
+    ) -> dict[Sense, float]:
+        shared_profile = self._of_cluster(known)
+        elapsed_s = now_s - known.learnt_s if known.learnt_s else 0.0
+        known.learnt_s = now_s
+        found: dict[Sense, float] = {}
+        if cpi is not None:
+            level = profile.level((shared_profile and shared_profile.cpi) or known.cpi, cpi)
+            if level is not None:
+                found[Sense.CPI] = known.cpi_violations.felt(level, used, now_s)
+            known.cpi = profile.learnt(known.cpi, cpi, elapsed_s)
+        if per_core is not None:
+            of_cluster = shared_profile.memory_bandwidth if shared_profile is not None else None
+            level = profile.level(of_cluster or known.moved, per_core)
+            if level is not None:
+                found[Sense.MEMORY_BANDWIDTH] = known.moved_violations.felt(level, used, now_s)
+            known.moved = profile.learnt(known.moved, per_core, elapsed_s)
+        return found
+
+    def _of_cluster(self, known: _Known) -> ContainerProfile | None:
+        spec = self._shared.view.slo
+        if spec is not self._read[0]:
+            found = workload_profile.of_node_slo(slo.plain_extensions(spec.extensions)) if spec else None
+            self._read = (spec, found)
+        profiles = self._read[1]
+        if profiles is None or profiles.cpu_model != self._cpu_model:
+            return None
+        return profiles.workloads.get(known.workload, {}).get(known.name)
+
+
+def _running(pods: Mapping[str, PodRecord]) -> list[_Watched]:
+    """Return the running containers, those of services first."""
+    found = [
+        _Watched(record, container)
+        for record in pods.values()
+        if record.is_active
+        for container in record.containers
+        if container.is_running
+    ]
+    return sorted(found, key=lambda each: not senses.is_service(each.record))

@@ -1,0 +1,155 @@
+"""Name the pod that makes a service suffer. While that is not sure, nobody is named. Pure, over arrays.
+
+The culprit's use rises with the suffering, falls with it, and nobody else's does: the use of each candidate and
+resource is correlated with the victim's suffering over the seconds since that began and the calm ones before, both
+weighing the same. How much more those use that correlate is the evidence, and the correlation times the share of the
+evidence is how sure it is.
+
+CPI2 sums use that is normalised to 1 against the suffering's distance from its mark, over ten minutes of one sample
+each. With one sample per second and an answer within three, chance is kept out by the correlation's use of calm
+seconds, by the share, and by the distance to the next candidate. Source: Zhang et al., CPI2, EuroSys 2013, section 4.2.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from koordinator.koordlet.suffering import SUFFERS, Contended
+
+F64 = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+RESOURCES = tuple(Contended)
+"""Columns of use, in this order."""
+UNITS: Mapping[Contended, float] = {
+    Contended.CPU: 0.1,
+    Contended.MEMORY: 32 * 2**20,
+    Contended.CACHE: 50e6,
+    Contended.DISK: 2**20,
+    Contended.NETWORK: 2**20,
+}
+"""How much more a candidate must use to matter: cores, bytes, bytes per second moved from memory, disk and network."""
+CALM_S_MIN, CALM_S_MAX = 4, 30
+"""Calm seconds that must be known, and that are looked at."""
+SUFFERING_S_MIN, SUFFERING_S_MAX = 2, 30
+CORRELATION_MIN = 0.6
+CONFIDENCE_MIN = 0.45
+MARGIN_MIN = 0.2
+"""How far the next candidate must be behind."""
+
+
+class Accusation(msgspec.Struct, frozen=True):
+    """The candidate and the resource, by index, and how sure that is."""
+
+    candidate: int
+    resource: Contended
+    confidence: float
+    """Correlation times share, 0 to 1."""
+    correlation: float
+    share: float
+    """Its share of the evidence: of the orders of magnitude by which candidates use more than in calm."""
+    runner_up: float
+    """Confidence of the next likely candidate."""
+
+
+def name(level: F64, use: F64, units: Mapping[Contended, float] = UNITS) -> Accusation | None:
+    """Return who makes the victim suffer; None while unsure.
+
+    Shapes: level (seconds,), the victim's suffering with the newest last, 1 at its mark, NaN where unknown; use
+    (seconds, candidates, resources) in the order of `RESOURCES`, NaN where unknown. Multiplying use and `units` by the
+    same number changes nothing.
+    """
+    assert use.shape[0] == level.shape[0], (use.shape, level.shape)
+    assert use.shape[2] == len(RESOURCES), use.shape
+    weight = weights(level)
+    if weight is None or not use.shape[1]:
+        return None
+    seconds = weight > 0
+    weight, level = weight[seconds], level[seconds]
+    use = np.nan_to_num(use[seconds])
+    suffers = level >= SUFFERS
+    rise = 2 * (_mean(use[suffers], weight[suffers]) - _mean(use[~suffers], weight[~suffers]))
+    correlation = correlations(level / (level + SUFFERS), use, weight)
+    return _surest(rise / np.array([units[each] for each in RESOURCES]), correlation)
+
+
+def weights(level: F64) -> F64 | None:
+    """Return what each second weighs, shape (seconds,): the newest seconds of suffering together as much as the newest
+    calm ones before them; None when there are too few of either.
+
+    Shapes: level (seconds,).
+    """
+    known = ~np.isnan(level)
+    suffers = known & (np.nan_to_num(level) >= SUFFERS)
+    calm = known & ~suffers
+    bad, good = np.flatnonzero(suffers)[-SUFFERING_S_MAX:], np.flatnonzero(calm)[-CALM_S_MAX:]
+    if len(bad) < SUFFERING_S_MIN or len(good) < CALM_S_MIN:
+        return None
+    found = np.zeros(len(level))
+    found[bad], found[good] = 0.5 / len(bad), 0.5 / len(good)
+    return found
+
+
+def correlations(level: F64, use: F64, weight: F64) -> F64:
+    """Return the weighted correlation of each candidate's use of each resource with the level, -1 to 1; 0 where
+    nothing varies.
+
+    Shapes: level (seconds,), use (seconds, candidates, resources), weight (seconds,) with the sum 1; result
+    (candidates, resources).
+    """
+    level = level - weight @ level
+    use = use - _mean(use, weight)
+    together = np.einsum("s,s,scr->cr", weight, level, use)
+    spread = np.sqrt(np.einsum("s,scr,scr->cr", weight, use, use) * (weight @ (level * level)))
+    found: F64 = np.divide(
+        together, spread, out=np.zeros_like(together), where=spread > 1e-12 * np.abs(together)
+    )
+    return found
+
+
+def _mean(use: F64, weight: F64) -> F64:
+    return np.asarray(np.einsum("s,scr->cr", weight, use))
+
+
+def _surest(rise: F64, correlation: F64) -> Accusation | None:
+    """Shapes: both (candidates, resources); rise in units."""
+    matters = (rise >= 1) & (correlation >= CORRELATION_MIN)
+    # By orders of magnitude, since units of different resources can hardly be compared.
+    evidence = np.where(matters, np.log1p(np.maximum(rise, 0.0)), 0.0)
+    resource = evidence.argmax(axis=1)
+    rows = np.arange(len(resource))
+    of_candidate = evidence[rows, resource]
+    total = of_candidate.sum()
+    if total <= 0:
+        return None
+    share = of_candidate / total
+    confidence = correlation[rows, resource] * share
+    candidate = int(confidence.argmax())
+    best, others = float(confidence[candidate]), np.delete(confidence, candidate)
+    runner_up = float(others.max()) if others.size else 0.0
+    if best < CONFIDENCE_MIN or best - runner_up < MARGIN_MIN:
+        return None
+    return Accusation(
+        candidate=candidate,
+        resource=RESOURCES[int(resource[candidate])],
+        confidence=best,
+        correlation=float(correlation[candidate, resource[candidate]]),
+        share=float(share[candidate]),
+        runner_up=runner_up,
+    )
+
+
+def history_of(candidates: Sequence[str], former: Sequence[str], use: F64) -> F64:
+    """Return a history of use (seconds, candidates, resources) for another list of candidates; those that are new used
+    nothing before.
+
+    Shapes: use (seconds, former candidates, resources).
+    """
+    found = np.zeros((use.shape[0], len(candidates), use.shape[2]))
+    place = {uid: index for index, uid in enumerate(former)}
+    for index, uid in enumerate(candidates):
+        if uid in place:
+            found[:, index] = use[:, place[uid]]
+    return found

@@ -1,0 +1,133 @@
+"""Tell who makes a service suffer: events on both pods, a line in the audit log, metrics, and the answer to
+`GET /interference`."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koordinator import clock
+from koordinator.api.core import Pod
+from koordinator.koordlet.metrics import AgentMetrics
+from koordinator.koordlet.node_pods import PodRecord
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.suffering import Interference, Sense, Suffering, Verdict
+
+SLOWED = "SlowedByNeighbour"
+"""Reason of the event on the service, and in the audit log."""
+SLOWS = "SlowsNeighbour"
+"""Reason of the event on the culprit."""
+AGAIN_S = 60.0
+"""The same verdict is not told again within that time: a service may be calm for a second now and then."""
+VERDICTS_MAX = 64
+"""Verdicts that are kept for who asks later."""
+
+
+class Accused(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A verdict in words and names, as `GET /interference` answers."""
+
+    at: str
+    victim: str
+    """`namespace/name`."""
+    culprit: str
+    resource: str
+    sense: str
+    confidence: float
+    runner_up: float
+    share: float
+    after_seconds: float
+    """From the first suffering to the verdict."""
+    message: str
+
+
+def sentence(verdict: Verdict, victim: str, culprit: str, level: float) -> str:
+    """Return the verdict in words."""
+    return (
+        f"{victim} suffers ({verdict.sense} at {level:.1f} of what it bears) from {culprit}, "
+        f"which takes {verdict.resource}: {verdict.share:.0%} of what speaks against anybody, "
+        f"confidence {verdict.confidence:.2f}, next {verdict.runner_up:.2f}"
+    )
+
+
+class Teller:
+    """Tells each verdict once."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._verdicts: deque[Accused] = deque(maxlen=VERDICTS_MAX)
+        self._told_s: dict[tuple[str, str], float] = {}
+
+    def tell(self, verdict: Verdict, victim: PodRecord, culprit: PodRecord, level: float) -> None:
+        """Tell everybody of a new verdict."""
+        shared, pair = self._shared, (verdict.victim, verdict.culprit)
+        self._told_s = {each: at_s for each, at_s in self._told_s.items() if verdict.at_s - at_s < AGAIN_S}
+        if pair in self._told_s:
+            return
+        self._told_s[pair] = verdict.at_s
+        message = sentence(verdict, victim.key, culprit.key, level)
+        shared.events.warning(victim.pod, SLOWED, message)
+        shared.events.warning(culprit.pod, SLOWS, message)
+        meta = victim.pod.metadata
+        shared.audit.pod(1, meta.namespace, meta.name, SLOWED, message)
+        shared.metrics.interference_verdicts.inc(verdict.resource)
+        self._verdicts.appendleft(
+            Accused(
+                at=clock.rfc3339_micro(shared.clock.now()),
+                victim=victim.key,
+                culprit=culprit.key,
+                resource=verdict.resource,
+                sense=verdict.sense,
+                confidence=round(verdict.confidence, 3),
+                runner_up=round(verdict.runner_up, 3),
+                share=round(verdict.share, 3),
+                after_seconds=round(verdict.at_s - verdict.since_s, 3),
+                message=message,
+            )
+        )
+
+    def answer(self, pod: str = "") -> dict[str, Any]:
+        """Return how services are now, and the newest verdicts; of one pod (`namespace/name`) when it is named."""
+        view = self._shared.view
+        now = view.interference
+        services = now.services if now is not None else {}
+        found = {
+            view.pods[uid].key: _shown(each, now)
+            for uid, each in services.items()
+            if uid in view.pods and pod in ("", view.pods[uid].key)
+        }
+        verdicts = [each for each in self._verdicts if pod in ("", each.victim, each.culprit)]
+        return {"services": found, "verdicts": msgspec.to_builtins(verdicts)}
+
+
+def _shown(each: Suffering, now: Interference | None) -> dict[str, Any]:
+    suffers_s = now.at_s - each.since_s if now is not None and each.since_s is not None else None
+    return {
+        "suffers": each.is_suffering,
+        "level": round(each.level, 3),
+        "senses": {sense.value: round(level, 3) for sense, level in each.senses.items()},
+        "slack": None if each.slack is None else round(each.slack, 3),
+        "sufferingSeconds": None if suffers_s is None else round(suffers_s, 1),
+    }
+
+
+def show(metrics: AgentMetrics, services: Mapping[str, Suffering], pods: Mapping[str, PodRecord]) -> None:
+    """Set the gauges of all services."""
+    level, slack = metrics.interference_level, metrics.latency_slack
+    level.reset()
+    slack.reset()
+    for uid, each in services.items():
+        labels = _labels(pods[uid].pod)
+        for sense, felt in each.senses.items():
+            level.set(felt, *labels, sense)
+        if each.slack is not None:
+            slack.set(each.slack, *labels)
+
+
+def worst(each: Suffering) -> Sense:
+    """Return the sense that tells most."""
+    return max(each.senses, key=lambda sense: each.senses[sense])
+
+
+def _labels(pod: Pod) -> tuple[str, str, str]:
+    return pod.metadata.uid, pod.metadata.name, pod.metadata.namespace

@@ -1,0 +1,149 @@
+"""The agent looks after services: what it publishes, whom it names and tells, and what it says it cannot see."""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from koordinator.host.cgroup_knobs import V1, V2
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.interference.all import InterferenceParts
+from koordinator.koordlet.suffering import Contended, Sense
+from tests.cluster import virtual_loop
+from tests.host import host_tree
+from tests.koordlet.qos.acting_node import ActingNode, make_pod
+
+SERVICE = "kubepods/burstable/podweb"
+BATCH = ("a", "b", "c")
+
+
+def on_virtual_time(scenario: Coroutine[Any, Any, None]) -> None:
+    virtual_loop.run(scenario)
+
+
+class WatchedNode(ActingNode):
+    """A service `web` and three batch pods, one second after the other."""
+
+    def __init__(self, root: Path, version: int = V2) -> None:
+        super().__init__(root, gates="Interference=true", version=version)
+        host_tree.group(root, version, SERVICE)
+        self.set_pods([make_pod("web", qos="LS", priority=9500), *(make_pod(name) for name in BATCH)])
+        self.parts = InterferenceParts(self.shared)
+        self.stalled_us = 0
+        self.write_stalls()
+
+    def write_stalls(self) -> None:
+        if self.version == V1:
+            return  # as upstream's kernels: no pressure of groups
+        base = self.root / "sys/fs/cgroup"
+        for group in ("kubepods", SERVICE):
+            for name in ("cpu", "memory", "io"):
+                total = self.stalled_us if name == "cpu" else 0
+                line = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n"
+                (base / group / f"{name}.pressure").write_text(line + line.replace("some", "full"))
+
+    async def second(self, *, waits: float, cores: dict[str, float]) -> None:
+        """The service waits for this share of the second; batch pods use so much."""
+        await asyncio.sleep(1)
+        self.stalled_us += int(waits * 1e6)
+        self.write_stalls()
+        self.measure_pods(kinds.POD_CPU, cores)
+        self.parts.watch.run()
+
+
+def test_who_makes_a_service_wait_is_named_within_three_seconds_and_told_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = WatchedNode(tmp_path)
+        for _ in range(10):
+            await node.second(waits=0.02, cores={"a": 0.5, "b": 0.1, "c": 0.0})
+        assert node.view.interference is not None
+        assert not node.view.interference.services["web"].is_suffering
+        began_s = asyncio.get_running_loop().time()
+
+        for _ in range(5):
+            await node.second(waits=0.6, cores={"a": 0.4, "b": 0.1, "c": 3.0})
+
+        now = node.view.interference
+        verdict = now.verdicts["web"]
+        assert (verdict.culprit, verdict.resource, verdict.sense) == ("c", Contended.CPU, Sense.CPU_PRESSURE)
+        assert verdict.at_s - began_s <= 3
+        assert now.services["web"].since_s == began_s + 1
+        assert node.events.reasons() == [("web", "SlowedByNeighbour"), ("c", "SlowsNeighbour")]
+        answer = node.parts.teller.answer("n/c")
+        assert [each["culprit"] for each in answer["verdicts"]] == ["n/c"]
+        lines = [line.decode() for line in node.audit.newest_first()]
+        assert len(lines) == 1
+        assert "n/web suffers (cpu-pressure at 2.4 of what it bears) from n/c, which takes cpu" in lines[0]
+
+        await node.second(waits=0.0, cores={"c": 3.0})
+        assert node.view.interference.verdicts == {}
+
+    on_virtual_time(scenario())
+
+
+def test_waiting_by_its_own_limit_is_no_suffering(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = WatchedNode(tmp_path)
+        limited = make_pod("web", qos="LS", priority=9500)
+        limited.spec.containers[0].resources.limits["cpu"] = "1"
+        node.set_pods([limited])
+        stat = node.root / "sys/fs/cgroup" / SERVICE / "cpu.stat"
+        throttled_us = 0
+
+        for _ in range(3):
+            throttled_us += 800_000
+            stat.write_text(f"usage_usec 0\nnr_periods 1\nnr_throttled 1\nthrottled_usec {throttled_us}\n")
+            await node.second(waits=0.8, cores={})
+
+        assert node.view.interference is not None
+        assert node.view.interference.services["web"].senses[Sense.CPU_PRESSURE] == 0
+
+    on_virtual_time(scenario())
+
+
+def test_what_the_kernel_lacks_is_said_and_not_guessed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = WatchedNode(tmp_path, V1)
+        await node.second(waits=0.9, cores={})
+        await node.second(waits=0.9, cores={})
+
+        assert node.view.interference is not None
+        assert node.view.interference.services["web"].senses == {}
+        text = node.shared.metrics.internal.text()
+        assert 'koordlet_interference_sense_available{node="node",sense="cpu-pressure"} 0' in text
+
+    on_virtual_time(scenario())
+
+
+def test_threads_that_wait_for_a_cpu_are_a_sense_of_their_own(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = WatchedNode(tmp_path, V1)
+        group = f"{SERVICE}/web-main"
+        host_tree.group(node.root, V1, group)
+        host_tree.write(
+            node.root, {"proc/self/schedstat": "0 0 0", f"sys/fs/cgroup/cpu/{group}/tasks": "71\n72\n"}
+        )
+        ran = waited = 0
+
+        for _ in range(3):
+            ran, waited = ran + 200_000_000, waited + 300_000_000
+            host_tree.write(node.root, {f"proc/{tid}/schedstat": f"{ran} {waited} 5" for tid in (71, 72)})
+            await node.second(waits=0.0, cores={})
+
+        assert node.view.interference is not None
+        felt = node.view.interference.services["web"].senses[Sense.RUN_QUEUE]
+        assert felt == 0.6 / 0.5
+
+    on_virtual_time(scenario())
+
+
+def test_switched_off_nothing_is_published(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = WatchedNode(tmp_path)
+        await node.second(waits=0.0, cores={})
+
+        node.parts.watch.disable()
+
+        assert node.view.interference is None
+
+    on_virtual_time(scenario())
