@@ -141,7 +141,7 @@ DEFAULTS: dict[type[msgspec.Struct], dict[str, Any]] = {
     ValueBounds: {"high": 9223372036854775807},
     NodeUsage: {"cpu_ratio": 1.0},
     EnhancedValidatorOptions: {"reconcile_interval_s": 300.0},
-    ManagerOptions: {"resync_s": 36000.0},
+    ManagerOptions: {"resync_s": 36000.0, "lent_ledger_hours": 24, "lent_ledger_mebibytes": 256},
     ProfileControllerOptions: {
         "reconcile_interval_s": 30.0,
         "force_update_pod_s": 300.0,

@@ -12,6 +12,9 @@ WORKLOADS = ("deployment", "replicaset", "statefulset", "daemonset", "job")
 SCHEDULER_URL = "http://127.0.0.1:10251"
 """Where a scheduler answers on its own machine."""
 
+MANAGER_URL = "http://127.0.0.1:8080"
+"""Where a manager answers on its own machine."""
+
 
 class KindSlashName(click.Group):
     """Takes `pod/web-0`, too, as kubectl writes it."""
@@ -209,6 +212,25 @@ def slow(**asked: Any) -> None:
     default="koordinator-system",
     help="Namespace of the ConfigMap slo-controller-config.",
 )
+@click.option(
+    "--at",
+    default="",
+    show_default=False,
+    help="A minute of the last day (03:15, local time, or RFC 3339): asks the manager, which remembers.",
+)
+@click.option(
+    "--pool",
+    default="",
+    show_default=False,
+    help="Sums over the nodes with these labels, as for kubectl get -l.",
+)
+@click.option(
+    "--manager-url",
+    default="",
+    show_default=False,
+    help="The leading manager's HTTP address, for --at; default: the one that `koordinator up` wrote into the "
+    f"kubeconfig, or {MANAGER_URL}.",
+)
 @options.kubeconfig
 @options.output("text", "json", "yaml")
 def lent(**asked: Any) -> None:
@@ -218,6 +240,8 @@ def lent(**asked: Any) -> None:
     Try:
       koordinator explain lent
       koordinator explain lent node-7
+      koordinator explain lent node-7 --at 03:15
+      koordinator explain lent --pool pool=db --at 2026-11-24T03:15:00Z
 
     Ends with 0, 1 when there is no answer, 2 when the command line is wrong.
     """

@@ -1,47 +1,93 @@
-"""Carry out `koordinator explain lent`: read the cluster, decide as the manager does, and tell where the amounts come
-from."""
+"""Carry out `koordinator explain lent`: read the cluster and decide as the manager does, or ask the manager about a
+minute that it remembers, and tell where the amounts come from."""
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
+import msgspec
 
 from koordinator import clock
-from koordinator.api import duration, readable, resources, slo_config
+from koordinator.api import label_selector, slo_config
 from koordinator.api.core import ConfigMap, Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
-from koordinator.api.quantity import Quantity
+from koordinator.cli import explain_lent_text as text
+from koordinator.cli import explain_sources as sources
 from koordinator.cli import logs
-from koordinator.cli.tables import console, print_document, table_of
+from koordinator.cli.explain import MANAGER_URL
+from koordinator.cli.tables import print_document
 from koordinator.cluster import connect, errors
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import Cluster
+from koordinator.manager.noderesource import ledger_answers
 from koordinator.manager.noderesource.account import NANO_PER_MILLI
 from koordinator.manager.noderesource.batch import MILLI
 from koordinator.manager.noderesource.listed import LentNode, NodeObjects, lent_nodes
 
 Json = dict[str, Any]
-PODS_SHOWN = 10
+HINT = "; of an installation: kubectl -n koordinator-system port-forward deploy/koord-manager 8080"
 
 
-def explain(node: str, namespace: str, kubeconfig: str, output: str) -> None:
-    """Read and tell; the parameters are the command's options. Raises: ClickException when there is no answer."""
+def explain(
+    node: str, namespace: str, at: str, pool: str, manager_url: str, kubeconfig: str, output: str
+) -> None:
+    """Read and tell; the parameters are the command's options. Raises: ClickException when there is no answer,
+    UsageError for a command line that asks for two things."""
     logs.keep_quiet()
-    found, now_s = asyncio.run(_ask(node, namespace, kubeconfig))
-    if output != "text":
-        print_document({"nodes": [answer_of(each, now_s) for each in found]}, output)
+    if node and pool:
+        raise click.UsageError("give a NODE or --pool, not both")
+    if at or manager_url:
+        answer = asyncio.run(_ask_manager(node, at, pool, manager_url, kubeconfig))
+        if output != "text":
+            print_document(answer, output)
+        elif node:
+            text.print_minute(answer)
+        else:
+            text.print_sums(answer)
         return
-    if node:
-        _print_node(found[0], now_s)
+    found, now_s = asyncio.run(_ask(node, namespace, pool, kubeconfig))
+    if output != "text":
+        print_document(_document(found, now_s), output)
+    elif node:
+        text.print_node(answer_of(found[0], now_s), lines(found[0], now_s))
     else:
-        _print_nodes(found)
+        text.print_nodes([(answer_of(each, now_s), each.row.withdrawal.value) for each in found])
+        text.print_ledgers(_totals(found))
 
 
-async def _ask(node: str, namespace: str, kubeconfig: str) -> tuple[list[LentNode], float]:
+def _document(found: Sequence[LentNode], now_s: float) -> Json:
+    return {"nodes": [answer_of(each, now_s) for each in found], "lent": _totals(found)}
+
+
+def _totals(found: Sequence[LentNode]) -> list[Json]:
+    return [ledger_answers.ledger_body(each) for each in ledger_answers.total(node.ledgers for node in found)]
+
+
+# A minute that the manager remembers
+
+
+async def _ask_manager(node: str, at: str, pool: str, url: str, kubeconfig: str) -> Json:
+    client = connect.load(kubeconfig_file=kubeconfig)
+    where = await sources.where_of(client, url, "managerURL", MANAGER_URL)
+    params = {"at": text.time_of(at, clock.SystemClock().now())} if at else {}
+    if pool:
+        params["pool"] = pool
+    path = f"lent/{node}" if node else "lent"
+    status, body = await sources.fetch(where, path, params, "manager", HINT)
+    if status != 200:
+        raise click.ClickException(sources.error_text(body))
+    answer: Json = msgspec.json.decode(body)
+    return answer
+
+
+# This moment
+
+
+async def _ask(node: str, namespace: str, pool: str, kubeconfig: str) -> tuple[list[LentNode], float]:
     client = connect.load(kubeconfig_file=kubeconfig)
     try:
         async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
@@ -52,9 +98,20 @@ async def _ask(node: str, namespace: str, kubeconfig: str) -> tuple[list[LentNod
     except errors.ApiError as error:
         raise click.ClickException(str(error)) from error
     try:
-        return lent_nodes(objects, now_s), now_s
+        return lent_nodes(_of_pool(objects, pool), now_s), now_s
     except ProtocolError as error:
         raise click.ClickException(f"{error}: the manager goes on with what it had before") from error
+
+
+def _of_pool(objects: NodeObjects, pool: str) -> NodeObjects:
+    if not pool:
+        return objects
+    try:
+        matches = label_selector.compile_selector(label_selector.of_text(pool))
+    except ProtocolError as error:
+        raise click.UsageError(f"--pool: {error}") from error
+    nodes = [node for node in objects.nodes if matches(node.metadata.labels)]
+    return msgspec.structs.replace(objects, nodes=nodes)
 
 
 async def _objects(cluster: Cluster, node: str, namespace: str) -> NodeObjects:
@@ -89,35 +146,16 @@ def answer_of(node: LentNode, now_s: float) -> Json:
         "node": row.name,
         "reported": clock.rfc3339(row.reported_s) if row.reported_s is not None else "",
         "ageSeconds": round(now_s - row.reported_s, 1) if row.reported_s is not None else None,
-        "lent": [
-            {
-                "kind": ledger.kind,
-                "cpuMilli": ledger.cpu_milli,
-                "memoryBytes": ledger.memory_bytes,
-                "terms": [
-                    {
-                        "name": term.name,
-                        "cpuMilli": term.cpu_milli,
-                        "memoryBytes": term.memory_bytes,
-                        "why": term.why,
-                    }
-                    for term in ledger.terms
-                ],
-            }
-            for ledger in node.ledgers
-        ],
+        "lent": [ledger_answers.ledger_body(ledger) for ledger in node.ledgers],
         "onNode": dict(row.have),
-        "services": [
-            {"pod": key, "cpuMilli": cpu, "memoryBytes": memory, "requestCpuMilli": request}
-            for key, cpu, memory, request in _services(node)
-        ],
+        "services": list(_services(node)),
         "notes": list(node.notes),
     }
 
 
-def _services(node: LentNode) -> list[tuple[str, int, int, int]]:
-    """Return the pods that lending yields to, by use: key, milli-cores and bytes used, milli-cores requested. A pod
-    that is not reported yet counts with its request; one that is gone, as it was reported."""
+def _services(node: LentNode) -> list[Mapping[str, Any]]:
+    """Return the pods that lending yields to, by use. A pod that is not reported yet counts with its request; one that
+    is gone, as it was reported."""
     row, usages = node.row, node.row.reading.report.pods
     found = []
     for key, pod in row.pods.items():
@@ -127,38 +165,10 @@ def _services(node: LentNode) -> list[tuple[str, int, int, int]]:
     for key, (cpu, memory, counts) in usages.items():
         if counts and key not in row.pods:
             found.append((key, cpu // NANO_PER_MILLI, memory // MILLI, 0))
-    return sorted(found, key=lambda each: (-each[1], each[0]))
-
-
-def _print_node(node: LentNode, now_s: float) -> None:
-    for line in lines(node, now_s):
-        click.echo(line)
-    for ledger in node.ledgers:
-        table = table_of(
-            f"{ledger.kind.capitalize()} resources", {"": False, "CPU": True, "memory": True, "why": False}
-        )
-        for term in ledger.terms:
-            table.add_row(
-                term.name,
-                _signed(term.cpu_milli, cpu_text),
-                _signed(term.memory_bytes, memory_text),
-                term.why,
-            )
-        table.add_section()
-        have = _have(node, ledger.kind)
-        table.add_row(
-            "lent", cpu_text(ledger.cpu_milli), memory_text(ledger.memory_bytes), have, style="bold"
-        )
-        console().print(table)
-    services = _services(node)
-    if services and node.ledgers:
-        columns = {"pod": False, "CPU used": True, "requested": True, "memory used": True}
-        table = table_of("Services on the node", columns)
-        for key, cpu, memory, request in services[:PODS_SHOWN]:
-            table.add_row(key, cpu_text(cpu), cpu_text(request), memory_text(memory))
-        if len(services) > PODS_SHOWN:
-            table.add_row(f"and {len(services) - PODS_SHOWN} more", "", "", "")
-        console().print(table)
+    return [
+        {"pod": key, "cpuMilli": cpu, "memoryBytes": memory, "requestCpuMilli": request}
+        for key, cpu, memory, request in sorted(found, key=lambda each: (-each[1], each[0]))
+    ]
 
 
 def lines(node: LentNode, now_s: float) -> Iterator[str]:
@@ -167,58 +177,8 @@ def lines(node: LentNode, now_s: float) -> Iterator[str]:
     if row.reported_s is None:
         yield f"Node {row.name}: no report of its agent"
     else:
-        yield f"Node {row.name}: report of {duration.text_of(max(round(now_s - row.reported_s), 0))} ago"
+        yield f"Node {row.name}: report of {text.ago(now_s - row.reported_s)} ago"
     for note in node.notes:
         yield f"  {note}"
     if not node.ledgers and not node.notes:
         yield f"  nothing is lent: {row.withdrawal.value}"
-
-
-def _have(node: LentNode, kind: str) -> str:
-    """Say what stands on the node, which changes only when the difference is worth a write."""
-    names = resources.BATCH_RESOURCES if kind == "batch" else resources.MID_RESOURCES
-    if not all(name in node.row.have for name in names):
-        return "not on the node yet"
-    cpu, memory = (node.row.have[name] for name in names)
-    return f"on the node: {cpu_text(cpu)} cores, {memory_text(memory)}"
-
-
-def _print_nodes(found: Sequence[LentNode]) -> None:
-    columns = {
-        "node": False,
-        "batch CPU": True,
-        "batch memory": True,
-        "mid CPU": True,
-        "mid memory": True,
-        "": False,
-    }
-    table = table_of("Lent", columns)
-    totals = [0, 0, 0, 0]
-    for node in found:
-        amounts = [part for ledger in node.ledgers for part in (ledger.cpu_milli, ledger.memory_bytes)]
-        amounts = amounts or [0, 0, 0, 0]
-        totals = [total + amount for total, amount in zip(totals, amounts, strict=True)]
-        why = "; ".join(node.notes) or ("" if node.ledgers else node.row.withdrawal.value)
-        table.add_row(node.row.name, *_cells(amounts), why)
-    table.add_section()
-    table.add_row(f"{len(found)} nodes", *_cells(totals), "", style="bold")
-    console().print(table)
-
-
-def _cells(amounts: Sequence[int]) -> list[str]:
-    return [text(amount) for amount, text in zip(amounts, (cpu_text, memory_text) * 2, strict=True)]
-
-
-def cpu_text(milli: int) -> str:
-    """Return cores for people."""
-    return readable.cell(resources.CPU, Quantity.of_milli(milli))
-
-
-def memory_text(number: int) -> str:
-    """Return bytes for people."""
-    return readable.cell(resources.MEMORY, number)
-
-
-def _signed(number: int, text: Callable[[int], str]) -> str:
-    """Return an amount with its sign; nothing for none."""
-    return f"{'+' if number > 0 else ''}{text(number)}" if number else ""

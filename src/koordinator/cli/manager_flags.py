@@ -66,6 +66,16 @@ SETTINGS: Mapping[str, Setting] = {
         "node_resource_plugins",
         f"Resources that the controller noderesource manages. {_LIST} Disabled resources stay on nodes unchanged.",
     ),
+    "lent-ledger-hours": flag_settings.number(
+        "lent_ledger_hours",
+        "For so many hours the leader remembers, minute by minute, where what nodes lent came from "
+        "(koordinator explain lent --at); 0: not at all (not in the reference).",
+    ),
+    "lent-ledger-mebibytes": flag_settings.number(
+        "lent_ledger_mebibytes",
+        "Memory for that, at most: some 32 bytes per node and minute; the oldest hours go first "
+        "(not in the reference).",
+    ),
     # pods that wait already
     "colocation-profile-reconcile-by-default": flag_settings.switch(
         "profile_controller.reconcile_by_default",

@@ -108,7 +108,7 @@ async def served(
     profiling.add_routes(profiles)
     async with contextlib.AsyncExitStack() as stack:
         for address, app in (
-            (settings.metrics, http.metrics_application(manager.shared.metrics)),
+            (settings.metrics, http.metrics_application(manager.shared.metrics, manager.lent)),
             (settings.health, http.health_application(alive, ready)),
             (settings.profiling, profiles),
         ):

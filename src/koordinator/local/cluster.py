@@ -73,6 +73,7 @@ from koordinator.local.processes.node_api import NodeStreams
 from koordinator.local.processes.server import KubeletOptions, ProcessKubelet
 from koordinator.local.schema.catalog import Catalog
 from koordinator.local.store import SETTLE_S
+from koordinator.manager import http as manager_http
 from koordinator.manager.manager import Manager
 from koordinator.manager.metrics import LEASE
 from koordinator.manager.webhooks import configuration
@@ -193,6 +194,10 @@ class LocalCluster:
                 prove=self._prove,
             )
         self.descheduler_url = ""
+        self.manager: Manager | None = None
+        if options.manager:
+            self.manager = Manager(self._client("koord-manager"), gates=options.manager_gates)
+        self.manager_url = ""
         self.ready = asyncio.Event()
 
     def write_kubeconfig(self, path: Path) -> None:
@@ -201,6 +206,8 @@ class LocalCluster:
         gates = self._options.manager_gates or FeatureGates.of(Component.MANAGER)
         flag = ",".join(f"{name}={str(state).lower()}" for name, state in sorted(gates.states.items()))
         extensions = {"schedulerURL": self.scheduler_url, "managerFeatureGates": flag}
+        if self.manager_url:
+            extensions["managerURL"] = self.manager_url
         if self.descheduler_url:
             extensions["deschedulerURL"] = self.descheduler_url
         self.server.write_kubeconfig(path, extensions)
@@ -229,10 +236,15 @@ class LocalCluster:
                     self.descheduler_url = await stack.enter_async_context(
                         served(queries, tls=self._options.tls)
                     )
+                if self.manager is not None:
+                    metrics = manager_http.metrics_application(
+                        self.manager.shared.metrics, self.manager.lent, (guard,)
+                    )
+                    self.manager_url = await stack.enter_async_context(served(metrics, tls=self._options.tls))
                 certificates = stack.enter_context(TemporaryDirectory(prefix="koordinator-certs-"))
                 group = await stack.enter_async_context(asyncio.TaskGroup())
-                if self._options.manager:
-                    await self._start_manager(group, Path(certificates))
+                if self.manager is not None:
+                    await self._start_manager(self.manager, group, Path(certificates))
                 self._start_components(group)
                 self._start(group, self._settling(), "past kept as text")
                 await self.server.start()
@@ -280,9 +292,8 @@ class LocalCluster:
     def _start(group: asyncio.TaskGroup, work: Coroutine[Any, Any, Any], name: str) -> None:
         group.create_task(work, name=name)
 
-    async def _start_manager(self, group: asyncio.TaskGroup, certificates: Path) -> None:
+    async def _start_manager(self, manager: Manager, group: asyncio.TaskGroup, certificates: Path) -> None:
         """Start the manager with its webhooks, and wait until they answer: nothing is to be created without them."""
-        manager = Manager(self._client("koord-manager"), gates=self._options.manager_gates)
         settings = WebhookSettings(port=0, cert_dir=certificates)
         webhooks = Webhooks(
             manager.shared, manager.admission, settings, synced=manager.synced, host=WEBHOOK_HOST

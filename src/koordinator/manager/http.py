@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from koordinator import health, prometheus
 from koordinator.manager.metrics import ManagerMetrics
+from koordinator.manager.noderesource.ledger_answers import LedgerQuestionError, LentAnswers
 from koordinator.prometheus import MetricsRegistry
 
 Check = Callable[[], Awaitable[str]]
@@ -17,14 +20,35 @@ CHECK_S_MAX = 5.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def metrics_application(metrics: ManagerMetrics) -> web.Application:
-    """`/metrics` tells of the process, its client and its queues; the others as their names say."""
-    app = web.Application()
+def metrics_application(
+    metrics: ManagerMetrics, answers: LentAnswers | None = None, middlewares: tuple[Any, ...] = ()
+) -> web.Application:
+    """`/metrics` tells of the process, its client and its queues; the others as their names say. `middlewares` guard
+    a port that not everybody may use."""
+    app = web.Application(middlewares=middlewares)
+    if answers is not None:
+        add_ledger(app, answers)
     app.router.add_get("/metrics", _metrics(metrics.runtime))
     app.router.add_get("/internal-metrics", _metrics(metrics.internal))
     app.router.add_get("/external-metrics", _metrics(metrics.external))
     app.router.add_get("/all-metrics", _metrics(metrics.runtime, metrics.internal, metrics.external))
     return app
+
+
+def add_ledger(app: web.Application, answers: LentAnswers) -> None:
+    """Serve `/apis/v1/explain/lent` (`?pool=SELECTOR`) and `/apis/v1/explain/lent/NODE`, of now or `?at=TIME`."""
+
+    async def handle(request: web.Request) -> web.Response:
+        query = request.query
+        node = request.match_info.get("node", "")
+        try:
+            found = await answers.answer(node, query.get("at", ""), query.get("pool", ""))
+        except LedgerQuestionError as error:
+            return web.json_response({"message": str(error)}, status=error.status)
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+
+    app.router.add_get("/apis/v1/explain/lent", handle)
+    app.router.add_get("/apis/v1/explain/lent/{node}", handle)
 
 
 def health_application(alive: Mapping[str, Check], ready: Mapping[str, Check]) -> web.Application:

@@ -25,6 +25,7 @@ from koordinator.manager.config import addons
 from koordinator.manager.config.slo_configs import SLOConfigs
 from koordinator.manager.metrics import EXPIRE_PERIOD_S, ManagerMetrics
 from koordinator.manager.noderesource.controller import NodeResourceController
+from koordinator.manager.noderesource.ledger_answers import LentAnswers
 from koordinator.manager.options import ManagerOptions, is_chosen
 from koordinator.manager.parts import ManagerContext, ManagerController
 from koordinator.manager.per_node.node_objects import NodeMetricController, NodeSLOController
@@ -84,6 +85,12 @@ class Manager:
     def handlers(self) -> Mapping[str, Handler]:
         """Return the admission handlers by URL path."""
         return self.admission.handlers
+
+    @property
+    def lent(self) -> LentAnswers | None:
+        """Return who answers where what nodes lend came from; None without the controller that decides it."""
+        controller = self.controllers.get("noderesource")
+        return controller.answers if isinstance(controller, NodeResourceController) else None
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:

@@ -134,6 +134,10 @@ class ManagerMetrics:
         self.binding_decisions = self._counter(
             "koord_manager_webhook_binding_admission_decisions_total", "Bindings, by decision.", ("decision",)
         )
+        self.ledger_bytes = Gauge(
+            "koordinator_manager_lent_ledger_bytes", "Memory of the ledger of what nodes lent, about."
+        )
+        self.internal.add(self.ledger_bytes)
         self.tidal = TidalMetrics(self.internal)
         self.is_leader = Gauge(
             "koordinator_manager_is_leader", "Whether this instance leads (1) or stands by (0)."

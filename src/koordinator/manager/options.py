@@ -79,6 +79,9 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     controllers: tuple[str, ...] = CONTROLLERS
     node_resource_plugins: tuple[str, ...] = NODE_RESOURCE_PLUGINS
     node_strategy_name_need_check: bool = False
+    lent_ledger_hours: int = 24
+    """For so long the leader remembers where what nodes lent came from; 0: not at all."""
+    lent_ledger_mebibytes: int = 256
     profile_controller: ProfileControllerOptions = ProfileControllerOptions()
     enhanced_validator: EnhancedValidatorOptions = EnhancedValidatorOptions()
     quota_update: QuotaUpdateOptions = QuotaUpdateOptions()

@@ -27,6 +27,8 @@ from koordinator.manager.noderesource import decide, plugins
 from koordinator.manager.noderesource import target as targets
 from koordinator.manager.noderesource.decide import Withdrawal
 from koordinator.manager.noderesource.fleet import NodeFleet
+from koordinator.manager.noderesource.ledger_answers import LentAnswers
+from koordinator.manager.noderesource.ledger_history import MEBI, MINUTE_S, LedgerHistory
 from koordinator.manager.noderesource.rows import CLOCK_SKEW_S, NodeRow, zones_need_write
 from koordinator.manager.noderesource.target import NodeTarget, Note
 from koordinator.manager.noderesource.writer import NodePatch, NodeWriter
@@ -213,6 +215,9 @@ class NodeResourceController:
         self._started_s = shared.clock.now()
         self._written_s: dict[str, float] = {}
         self._zones_written_s: dict[str, float] = {}
+        self.history = LedgerHistory(
+            hours=shared.options.lent_ledger_hours, bytes_max=shared.options.lent_ledger_mebibytes * MEBI
+        )
         self.fleet = NodeFleet(
             shared.factory,
             shared.clock,
@@ -220,6 +225,7 @@ class NodeResourceController:
             changed=self._queue.add,
             gone=self._on_gone,
         )
+        self.answers = LentAnswers(self.history, self.fleet.rows, shared.clock.now)
         self.writer = NodeWriter(
             shared.cluster,
             shared.metrics.noderesource_reconciles,
@@ -247,6 +253,7 @@ class NodeResourceController:
         self._written_s.pop(name, None)
         self._zones_written_s.pop(name, None)
         self._events_recorder.forget(name)
+        self.history.forget(name)
         self.writer.plan(name, None)
 
     # Working
@@ -259,6 +266,9 @@ class NodeResourceController:
             group.create_task(supervise(self._step, self._backoff, self.guard), name="noderesource")
             group.create_task(supervise(self._sweep, self._backoff, self.guard), name="noderesource sweep")
             group.create_task(self.writer.run(), name="noderesource writers")
+            if self.history.is_on:
+                keeping = supervise(self._keep_minute, self._backoff, self.guard)
+                group.create_task(keeping, name="noderesource ledger")
 
     async def _step(self) -> float:
         names = [await self._queue.get()]
@@ -286,10 +296,20 @@ class NodeResourceController:
                 self._queue.add(row.name)
         return SWEEP_S
 
+    async def _keep_minute(self) -> float:
+        """File away where what stands on the nodes comes from, at each full minute."""
+        minute = round(self._clock.now()) // MINUTE_S
+        for _ in self.history.keep(self.fleet.rows, minute):
+            await asyncio.sleep(0)
+        self._metrics.ledger_bytes.set(self.history.byte_count)
+        return MINUTE_S - self._clock.now() % MINUTE_S
+
     def look_at(self, names: Iterable[str]) -> None:
         """Decide about these nodes and have written what must be."""
         now_s = self._clock.now()
-        for row, target in self.decide(names, now_s):
+        decided = list(self.decide(names, now_s))
+        self.history.take([row for row, _ in decided], [target for _, target in decided])
+        for row, target in decided:
             self._settle(row, target, now_s)
 
     def decide(self, names: Iterable[str], now_s: float) -> Iterator[tuple[NodeRow, NodeTarget]]:
@@ -380,6 +400,7 @@ class NodeResourceController:
     def _on_written(self, name: str, node: Node | None, with_status: bool) -> None:
         if with_status:
             self._written_s[name] = self._clock.now()
+            self.history.written(name, self._clock.now())
         if node is not None:
             self.fleet.node_written(node)
         self._queue.forget(name)

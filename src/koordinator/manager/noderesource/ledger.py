@@ -1,22 +1,51 @@
-"""Name the terms of a node's Batch and Mid resources, which sum to what is lent.
+"""Name the terms of a node's Batch and Mid resources, which sum to what is lent and, with what waits to be written, to
+what stands on the Node.
 
-The amounts are those of the decision itself (`decide.batch_terms`, `decide.mid_terms`); here they get names. CPU counts
-milli-cores, memory bytes.
+The amounts are those of the decision itself (`decide.batch_terms`, `decide.mid_terms`), many nodes at a time; here
+they get names and become numbers that can be kept (`ledger_history`). CPU counts milli-cores, memory bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from koordinator.api import resources
-from koordinator.manager.config.colocation_config import CalculatePolicy, MidPolicy, ReclaimPolicy
+from koordinator.manager.config.colocation_config import (
+    CalculatePolicy,
+    MidPolicy,
+    NodeStrategy,
+    ReclaimPolicy,
+)
 from koordinator.manager.noderesource import decide
 from koordinator.manager.noderesource.account import NANO_PER_MILLI
-from koordinator.manager.noderesource.batch import I64, MILLI
+from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI
 from koordinator.manager.noderesource.decide import NodeInputs, Withdrawal
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.noderesource.target import NodeTarget
+
+BATCH, MID = "batch", "mid"
+KINDS: Mapping[str, tuple[str, ...]] = {BATCH: resources.BATCH_RESOURCES, MID: resources.MID_RESOURCES}
+_BATCH_TERMS = (
+    "capacity",
+    "margin",
+    "reserved",
+    "system",
+    "services",
+    "cap",
+    "nothing left",
+    "normalization",
+    "third parties",
+    "rounding",
+)
+_MID_TERMS = ("predicted", "unallocated", "static", "cap", "nothing left", "rounding")
+TERMS: Mapping[str, tuple[str, ...]] = {BATCH: _BATCH_TERMS, MID: _MID_TERMS}
+_ALWAYS = ("capacity", "margin", "services", "predicted")
+"""Terms that are told also where they are 0."""
+
+TERM_COLUMNS: tuple[tuple[str, str], ...] = tuple((kind, term) for kind in KINDS for term in TERMS[kind])
+"""Each has two columns of a table, CPU and memory."""
+_FIRST = {BATCH: 0, MID: len(_BATCH_TERMS)}
 
 
 class LedgerTerm(msgspec.Struct, frozen=True, rename="camel"):
@@ -29,12 +58,25 @@ class LedgerTerm(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LentLedger(msgspec.Struct, frozen=True, rename="camel"):
-    """The terms of one kind of lent resources (`batch`, `mid`); they sum to `cpu_milli` and `memory_bytes`."""
+    """The terms of one kind of lent resources (`batch`, `mid`): they sum to `cpu_milli` and `memory_bytes`, the
+    decision, and with `unwritten` to `on_node`, where None stands for a resource that the Node does not have."""
 
     kind: str
     terms: tuple[LedgerTerm, ...]
     cpu_milli: int
     memory_bytes: int
+    on_node: tuple[int | None, int | None]
+    unwritten: LedgerTerm
+
+
+class LedgerBasis(msgspec.Struct, frozen=True):
+    """The facts that say how a ledger's amounts came about: they choose the words."""
+
+    strategy: NodeStrategy | None
+    withdrawal: Withdrawal
+    normalization: float
+    on_node: tuple[int | None, ...]
+    """CPU and memory of each of `KINDS`, in whole units."""
 
 
 _SERVICES = {
@@ -45,84 +87,145 @@ _SERVICES = {
 
 
 def ledgers(row: NodeRow, target: NodeTarget) -> tuple[LentLedger, ...]:
-    """Return what the node lends by kind, as `target` has it; nothing for a node that may lend nothing."""
-    if row.withdrawal is not Withdrawal.NONE:
-        return ()
-    assert row.facts is not None and row.strategy is not None
-    known = NodeInputs(row.facts, row.reading.report, row.demand())
-    return (
-        _of_kind("batch", _batch_terms(known, row.strategy.reclaim), target, resources.BATCH_RESOURCES, row),
-        _of_kind("mid", _mid_terms(known, row.strategy.mid), target, resources.MID_RESOURCES, row),
+    """Return what the node lends by kind, as `target` has it; nothing for a node that may lend nothing and has
+    nothing."""
+    basis = LedgerBasis(row.strategy, row.withdrawal, target.normalization, on_node(row))
+    return ledgers_of(terms_table([row], [target])[0], basis)
+
+
+def on_node(row: NodeRow) -> tuple[int | None, ...]:
+    """Return what stands on the Node, as `LedgerBasis` has it."""
+    return tuple(row.have.get(name) for names in KINDS.values() for name in names)
+
+
+def terms_table(rows: Sequence[NodeRow], targets: Sequence[NodeTarget]) -> I64:
+    """Return the signed terms of nodes as decided, shape (rows, `TERM_COLUMNS`, 2): milli-cores and bytes.
+
+    All are 0 for nodes that lend nothing, and for a kind that no plugin decides about. The last terms are what is
+    left to the amounts of `targets`, so every sum is exact.
+    """
+    table = np.zeros((len(rows), len(TERM_COLUMNS), 2), np.int64)
+    lenders = [at for at, row in enumerate(rows) if row.withdrawal is Withdrawal.NONE]
+    if not lenders:
+        return table
+    known = [_inputs(rows[at]) for at in lenders]
+    strategies = [strategy for at in lenders if (strategy := rows[at].strategy) is not None]
+    table[lenders, : _FIRST[MID]] = _batch_table(known, [each.reclaim for each in strategies])
+    table[lenders, _FIRST[MID] :] = _mid_table(known, [each.mid for each in strategies])
+    for kind, names in KINDS.items():
+        decided, origin, is_decided = _amounts(targets, names, has_origin=kind == BATCH)
+        first, last = _FIRST[kind], _FIRST[kind] + len(TERMS[kind])
+        part = table[:, first:last]
+        if kind == BATCH:
+            at = TERMS[BATCH].index("normalization")
+            part[:, at, CPU] = origin[:, CPU] - part[:, :, CPU].sum(axis=1)
+            part[:, at + 1] = decided - origin
+        part[:, -1, MEMORY] = decided[:, MEMORY] - part[:, :, MEMORY].sum(axis=1)
+        part[~is_decided] = 0
+    return table
+
+
+def _inputs(row: NodeRow) -> NodeInputs:
+    assert row.facts is not None
+    return NodeInputs(row.facts, row.reading.report, row.demand())
+
+
+def _amounts(
+    targets: Sequence[NodeTarget], names: Sequence[str], *, has_origin: bool
+) -> tuple[I64, I64, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """Return what is decided, what it was before third parties took theirs, and whether anything is decided."""
+    decided = np.array([[each.amounts.get(name) or 0 for name in names] for each in targets], np.int64)
+    origins = [each.origin if has_origin else None for each in targets]
+    origin = np.array(
+        [
+            [each[name] for name in names] if each is not None else lent
+            for each, lent in zip(origins, decided.tolist(), strict=True)
+        ],
+        np.int64,
     )
+    return decided, origin, np.array([names[0] in each.amounts for each in targets], np.bool_)
 
 
-def _of_kind(
-    kind: str, terms: Sequence[LedgerTerm], target: NodeTarget, names: Sequence[str], row: NodeRow
-) -> LentLedger:
-    """Add what happens to the calculated amounts until they stand on the node: so the sum is exact by construction of
-    the last terms, whose amounts the node's own figures tell."""
-    cpu, memory = (target.amounts.get(name) or 0 for name in names)
-    every = list(terms)
-    if kind == "batch" and target.origin is not None:
-        origin = [target.origin[name] for name in names]
-        if target.normalization > 1:
-            calculated = sum(term.cpu_milli for term in every)
-            why = f"batch-cpu × {target.normalization:g}, the node's CPU normalization"
-            every.append(LedgerTerm("normalization", origin[0] - calculated, 0, why))
-        if row.taken:
-            why = "what YARN holds of it"
-            every.append(LedgerTerm("third parties", cpu - origin[0], memory - origin[1], why))
-    rounding = memory - sum(term.memory_bytes for term in every)
-    if rounding:
-        every.append(LedgerTerm("rounding", 0, rounding, "to whole bytes"))
-    return LentLedger(kind, tuple(every), cpu, memory)
-
-
-def _batch_terms(known: NodeInputs, policy: ReclaimPolicy) -> list[LedgerTerm]:
-    found = decide.batch_terms([known], [policy])
-    capacity, reserved = _pair(known.node.capacity), _pair(known.node.reserved)
-    system_nanos, system_memory = known.report.system_usage
-    system = _pair((system_nanos // NANO_PER_MILLI, system_memory))
-    by_request = np.array([[False, policy.memory_policy is CalculatePolicy.REQUEST]])
-    beyond = np.where(by_request, 0, np.maximum(system - reserved, 0))
+def _batch_table(known: Sequence[NodeInputs], policies: Sequence[ReclaimPolicy]) -> I64:
+    """Return the terms of `_BATCH_TERMS` up to the formula's end, memory in bytes rounded toward minus infinity."""
+    found = decide.batch_terms(known, policies)
+    capacity = np.array([each.node.capacity for each in known], np.int64)
+    reserved = np.array([each.node.reserved for each in known], np.int64)
+    usages = [each.report.system_usage for each in known]
+    system = np.array([(nanos // NANO_PER_MILLI, memory) for nanos, memory in usages], np.int64)
+    by_request = [(False, policy.memory_policy is CalculatePolicy.REQUEST) for policy in policies]
+    beyond = np.where(np.array(by_request), 0, np.maximum(system - reserved, 0))
     services = found.yielded - reserved - beyond
+    nothing = np.zeros_like(capacity)
+    terms = [capacity, -found.margin, -reserved, -beyond, -services, -found.above_cap, found.below_zero]
+    return _whole([*terms, nothing, nothing, nothing])
+
+
+def _mid_table(known: Sequence[NodeInputs], policies: Sequence[MidPolicy]) -> I64:
+    found = decide.mid_terms(known, policies)
+    terms = [found.reclaimed, found.unallocated, found.static, -found.above_cap, found.below_zero]
+    return _whole([*terms, np.zeros_like(found.lent)])
+
+
+def _whole(terms: Sequence[I64]) -> I64:
+    table = np.stack(terms, axis=1)
+    table[:, :, MEMORY] //= MILLI
+    return table
+
+
+def ledgers_of(table: I64, basis: LedgerBasis) -> tuple[LentLedger, ...]:
+    """Return the ledgers of one node from its terms, shape (`TERM_COLUMNS`, 2)."""
+    found = []
+    for number, kind in enumerate(KINDS):
+        have = basis.on_node[2 * number], basis.on_node[2 * number + 1]
+        if basis.withdrawal is not Withdrawal.NONE and have == (None, None):
+            continue
+        found.append(_ledger(kind, table, basis, have))
+    return tuple(found)
+
+
+def _ledger(kind: str, table: I64, basis: LedgerBasis, have: tuple[int | None, int | None]) -> LentLedger:
+    terms = tuple(_named(kind, table, basis)) if basis.withdrawal is Withdrawal.NONE else ()
+    cpu, memory = sum(term.cpu_milli for term in terms), sum(term.memory_bytes for term in terms)
+    why = "not written yet: the difference must be worth a write (resourceDiffThreshold), or waits its turn"
+    unwritten = LedgerTerm("unwritten", (have[0] or 0) - cpu, (have[1] or 0) - memory, why)
+    return LentLedger(kind, terms, cpu, memory, have, unwritten)
+
+
+def _named(kind: str, table: I64, basis: LedgerBasis) -> Iterator[LedgerTerm]:
+    assert basis.strategy is not None
+    words = _words(basis.strategy, basis.normalization)[kind]
+    for at, name in enumerate(TERMS[kind], start=_FIRST[kind]):
+        cpu, memory = table[at].tolist()
+        if name in _ALWAYS or cpu or memory:
+            yield LedgerTerm(name, cpu, memory, words[name])
+
+
+def _words(strategy: NodeStrategy, normalization: float) -> Mapping[str, Mapping[str, str]]:
+    policy, mid = strategy.reclaim, strategy.mid
     percents = f"{100 - policy.cpu_percent} % of the CPU and {100 - policy.memory_percent} % of the memory"
     cpu_policy = CalculatePolicy.USAGE if policy.cpu_policy is CalculatePolicy.REQUEST else policy.cpu_policy
-    words = f"CPU: {_SERVICES[cpu_policy]}; memory: {_SERVICES[policy.memory_policy]}"
-    terms = [
-        _term("capacity", capacity, "what the node has"),
-        _term("margin", -found.margin, f"never lent: {percents}"),
-        _term("reserved", -reserved, "for kubelet and system, or by annotation"),
-        _term("system", -beyond, "what the system and host applications use beyond that"),
-        _term("services", -services, f"pods of priority mid and above ({words})"),
-        _term("cap", -found.above_cap, "batchCPUThresholdPercent, batchMemoryThresholdPercent"),
-        _term("nothing left", found.below_zero, "no less than nothing is lent"),
-    ]
-    return [term for term in terms if term.name in _ALWAYS or term.cpu_milli or term.memory_bytes]
-
-
-_ALWAYS = ("capacity", "margin", "services", "predicted")
-
-
-def _mid_terms(known: NodeInputs, policy: MidPolicy) -> list[LedgerTerm]:
-    found = decide.mid_terms([known], [policy])
-    terms = [
-        _term("predicted", found.reclaimed, "of prod pods' requests will stay unused, and is unused now"),
-        _term(
-            "unallocated", found.unallocated, f"{policy.unallocated_percent} % of what no service requests"
-        ),
-        _term("static", found.static, "midReclaimMode static: a share of capacity"),
-        _term("cap", -found.above_cap, "midCPUThresholdPercent, midMemoryThresholdPercent"),
-        _term("nothing left", found.below_zero, "no less than nothing is lent"),
-    ]
-    return [term for term in terms if term.name in _ALWAYS or term.cpu_milli or term.memory_bytes]
-
-
-def _pair(amount: tuple[int, int]) -> I64:
-    return np.array([amount], np.int64)
-
-
-def _term(name: str, amount: I64, why: str) -> LedgerTerm:
-    """`amount` has shape (1, 2), thousandths; memory rounds toward minus infinity, which a last term makes good."""
-    cpu, memory = amount[0].tolist()
-    return LedgerTerm(name, cpu, memory // MILLI, why)
+    counted = f"CPU: {_SERVICES[cpu_policy]}; memory: {_SERVICES[policy.memory_policy]}"
+    batch = {
+        "capacity": "what the node has",
+        "margin": f"never lent: {percents}",
+        "reserved": "for kubelet and system, or by annotation",
+        "system": "what the system and host applications use beyond that",
+        "services": f"pods of priority mid and above ({counted})",
+        "cap": "batchCPUThresholdPercent, batchMemoryThresholdPercent",
+        "nothing left": "no less than nothing is lent",
+        "normalization": f"batch-cpu × {normalization:g}, the node's CPU normalization",
+        "third parties": "what YARN holds of it",
+        "rounding": "to whole bytes",
+    }
+    return {
+        BATCH: batch,
+        MID: {
+            "predicted": "of prod pods' requests will stay unused, and is unused now",
+            "unallocated": f"{mid.unallocated_percent} % of what no service requests",
+            "static": "midReclaimMode static: a share of capacity",
+            "cap": "midCPUThresholdPercent, midMemoryThresholdPercent",
+            "nothing left": batch["nothing left"],
+            "rounding": batch["rounding"],
+        },
+    }
