@@ -133,6 +133,7 @@ class NodeMetricStatus(ViewPart, frozen=True, kw_only=True):
     prod_peak_metric: Annotated[
         PeakMetric | None, "Predicted peak of prod pods and the system, margins included."
     ] = None
+    extensions: Annotated[dict[str, Any], "What add-ons report of the node."] = {}
 
 
 class NodeMetric(Object, frozen=True, kw_only=True):

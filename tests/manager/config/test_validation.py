@@ -81,6 +81,16 @@ def test_the_config_map_that_is_shipped_is_accepted() -> None:
             "nodeStrategies[0].nodeSelector is missing",
             id="an entry of eviction strategies without selector",
         ),
+        pytest.param(
+            {"interference_config": {"clusterStrategy": {"slackLowPercent": 40}}},
+            "clusterStrategy.slackLowPercent must be below slackHighPercent, but 40 is not below 15",
+            id="a slack band of the closed loop upside down",
+        ),
+        pytest.param(
+            {"interference_config": {"nodeStrategies": [{**entry("a", x="1"), "resources": ["gpu"]}]}},
+            "nodeStrategies[0].resources[0]: Expected `str` matching regex",
+            id="a resource that the closed loop does not know",
+        ),
     ],
 )
 def test_a_bad_value_is_named_with_its_key_member_and_rule(data: dict[str, Any], said: str) -> None:
@@ -115,6 +125,16 @@ def test_settings_of_eviction_strategies_of_packages_pass_and_text_that_is_no_js
     ).allowed
     refused = validate({"eviction_config": "{"})
     assert refused.reason is ValidationReason.PARSE and "eviction-config" in refused.message
+
+
+def test_an_entry_of_the_closed_loop_need_not_name_what_its_values_relate_to() -> None:
+    above_the_default = {**entry("a", x="1"), "slackLowPercent": 40, "slackHighPercent": 60}
+    alone = {**entry("b", x="2"), "cpuThresholdMinPercent": 96}
+    cluster = {"cpuThresholdMaxPercent": 100}
+
+    assert validate(
+        {"interference_config": {"clusterStrategy": cluster, "nodeStrategies": [above_the_default, alone]}}
+    ).allowed
 
 
 def test_only_changed_keys_are_checked() -> None:

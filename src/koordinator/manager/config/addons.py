@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from koordinator.api import slo
+from koordinator.api import interference, slo
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.codec import Annotation, Payload
 from koordinator.api.core import Node
@@ -64,9 +64,9 @@ NONE = Addons()
 
 
 def installed() -> Addons:
-    """Return our own add-on and those of all installed packages."""
+    """Return our own add-ons and those of all installed packages."""
     found = read_entries(metadata.entry_points(group=ENTRY_POINTS))
-    return msgspec.structs.replace(found, node_slo=(EVICTION, *found.node_slo))
+    return msgspec.structs.replace(found, node_slo=(EVICTION, INTERFERENCE, *found.node_slo))
 
 
 def read_entries(entries: Iterable[metadata.EntryPoint]) -> Addons:
@@ -198,3 +198,5 @@ def laid_over(base: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, An
 
 EVICTION = LayeredAddon(slo.EVICTION, "eviction-config")
 """Settings of the eviction strategies of the node agent that the reference does not have, by feature gate."""
+INTERFERENCE = LayeredAddon(interference.INTERFERENCE, "interference-config")
+"""Settings of the loop by which batch follows what services feel, which the reference does not have."""

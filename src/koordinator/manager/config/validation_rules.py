@@ -18,6 +18,7 @@ import msgspec
 from koordinator.api import quantity, slo
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.decode import from_builtins
+from koordinator.api.interference import InterferenceSettings, relation_problems
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import NANO, RawQuantity
@@ -252,9 +253,26 @@ def eviction(layer: Mapping[str, Any] | LayeredEntry) -> list[str]:
             if (raw := strategy.get(name)) is not None:
                 from_builtins(raw, view)
         except msgspec.ValidationError as error:
-            reason, _, field = str(error).rpartition(" - at ")
-            problems.append(f"{name}{field.strip('`').removeprefix('$')}: {reason or error}")
+            problems.append(_decode_problem(name, error))
     return problems
+
+
+def interference(layer: Mapping[str, Any] | LayeredEntry) -> list[str]:
+    """Return what the node agent could not use of settings of its closed loop; how values relate is known of the
+    cluster's only, since an entry need not name all."""
+    try:
+        if isinstance(layer, Mapping):
+            return relation_problems(from_builtins(layer, InterferenceSettings))
+        from_builtins(layer.strategy, InterferenceSettings)
+    except msgspec.ValidationError as error:
+        return [_decode_problem("", error)]
+    return []
+
+
+def _decode_problem(name: str, error: msgspec.ValidationError) -> str:
+    reason, _, field = str(error).rpartition(" - at ")
+    where = f"{name}{field.strip('`').removeprefix('$')}".lstrip(".")
+    return f"{where}: {reason or error}" if where else str(error)
 
 
 def _prefixed(path: str, problems: Iterator[str]) -> Iterator[str]:
