@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator import clock
-from koordinator.api import labels
+from koordinator.api import interference, labels
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
@@ -123,6 +124,56 @@ def test_a_node_that_changes_the_side_of_its_tidal_pool_is_neither_source_nor_ta
     assert report.found is not None
     assert [load.name for load in report.found.loads] == ["hot", "cold"]
     assert {eviction.pod.spec.node_name for eviction in report.evicted} == {"hot"}
+
+
+def told(seen: Observation, **by_node: dict[str, Any]) -> Observation:
+    """The same with what nodes tell of services that suffer."""
+    at, until = clock.rfc3339(NOW_S), clock.rfc3339(NOW_S + 600)
+    metrics = dict(seen.metrics)
+    for name, own in by_node.items():
+        pairs = [
+            {"victim": "default/Deployment/web", "culprit": each, "until": until} for each in own["culprits"]
+        ]
+        body = {"percent": own.get("percent", 80), "at": at, "pairs": pairs}
+        found = from_builtins(body, interference.NodeInterference)
+        metrics[name] = msgspec.structs.replace(metrics[name], interference=found)
+    return Observation(seen.now_s, seen.nodes, seen.pods_of, metrics)
+
+
+@settings(max_examples=40, deadline=None)
+@given(usages)
+def test_who_makes_services_suffer_leaves_first_and_nothing_else_changes(usage: Usage) -> None:
+    seen = observe(usage)
+    for own in seen.pods_of.values():
+        for one in own[1:2]:
+            one.metadata.owner_references[0] = msgspec.structs.replace(
+                one.metadata.owner_references[0], kind="Job", name="train"
+            )
+    before = first_pool(seen, ARGS)
+    hints = told(
+        seen, **{name: {"culprits": ["default/Job/train"]} for name in usage if sum(usage[name]) > HIGH_MILLI}
+    )
+    after = first_pool(hints, ARGS)
+
+    assert before.found is not None and after.found is not None
+    assert before.found.classes.tolist() == after.found.classes.tolist()
+    for name in usage:
+        moved = [one.pod.metadata.name for one in after.evicted if one.pod.spec.node_name == name]
+        assert f"{name}-1" not in moved[1:], "the culprit is the first who goes"
+
+
+def test_a_node_whose_services_suffer_is_no_target() -> None:
+    seen = told(observe({"hot": [4000, 3000], "held-back": [100]}), **{"held-back": {"culprits": []}})
+    assert first_pool(seen, ARGS).outcome is BalanceOutcome.NO_TARGET
+
+    faded = told(observe({"hot": [4000, 3000], "calm": [100]}), calm={"culprits": [], "percent": 30})
+    assert first_pool(faded, ARGS).outcome is BalanceOutcome.BALANCED
+
+
+def test_a_hint_that_cannot_be_read_is_none() -> None:
+    body = {"status": {"nodeMetric": {}, "extensions": {"interference": {"percent": 500}}}}
+    found = measured(from_builtins(body, NodeMetric))
+    assert found.interference is None and not found.problem
 
 
 def test_a_malformed_metric_leaves_out_its_node_only() -> None:

@@ -1,17 +1,22 @@
-"""Settings of the loop by which batch follows what services feel, on the wire.
+"""Interference of batch with services, on the wire: settings of the closed loop, and what a node tells of itself.
 
-Settings are NodeSLO's `extensions.interference`, from the key `interference-config` of `slo-controller-config`. They
-are ours; the reference has none. Pure.
+Settings are NodeSLO's `extensions.interference`, from the key `interference-config` of `slo-controller-config`. What a
+node tells is NodeMetric's `status.extensions.interference`: how much its services suffer, and who should not meet
+again for a while. Both are ours; the reference has neither. Pure.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import msgspec
 
+from koordinator import clock
+from koordinator.api import decode
+from koordinator.api.core import Pod
 from koordinator.api.meta import ViewPart
 
 INTERFERENCE = "interference"
-"""Key of `extensions`."""
+"""Key of both `extensions`."""
 
 _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 _Share = Annotated[int, msgspec.Meta(ge=1, le=100)]
@@ -47,10 +52,6 @@ class InterferenceSettings(ViewPart, frozen=True, kw_only=True):
     signal_half_life_seconds: _Seconds = 600
     """What scheduler and descheduler are told of a node that suffered halves in so long; 0: they are told nothing."""
 
-    def acts_on(self, resource: str) -> bool:
-        """Return whether batch may be shrunk on a resource."""
-        return self.resources is None or resource in self.resources
-
 
 def relation_problems(settings: InterferenceSettings) -> list[str]:
     """Return what is wrong with values that are each within their range."""
@@ -68,3 +69,85 @@ def relation_problems(settings: InterferenceSettings) -> list[str]:
         for low_name, low, high_name, high in pairs
         if low >= high
     ]
+
+
+_TEMPLATE_HASH = "pod-template-hash"
+
+
+def workload_of(pod: Pod) -> str:
+    """Return a pod's workload as `namespace/kind/name`: its controller, a ReplicaSet's Deployment, else itself."""
+    meta = pod.metadata
+    owner = next((each for each in meta.owner_references if each.controller), None)
+    if owner is None:
+        return f"{meta.namespace}/Pod/{meta.name}"
+    template = meta.labels.get(_TEMPLATE_HASH, "")
+    if owner.kind == "ReplicaSet" and template and owner.name.endswith(f"-{template}"):
+        return f"{meta.namespace}/Deployment/{owner.name.removesuffix(f'-{template}')}"
+    return f"{meta.namespace}/{owner.kind}/{owner.name}"
+
+
+class WorkloadPair(ViewPart, frozen=True, kw_only=True):
+    """A workload that suffered from another one; both as `namespace/kind/name`. `until` is RFC 3339."""
+
+    victim: str
+    culprit: str
+    resource: str = ""
+    until: str
+
+
+class NodeInterference(ViewPart, frozen=True, kw_only=True):
+    """Report of how much services of a node suffered at `at` (RFC 3339), 0 to 100, halving every `half_life_seconds`;
+    and which pairs should not meet again."""
+
+    percent: _Percent
+    at: str
+    half_life_seconds: Annotated[int, msgspec.Meta(gt=0)] = 600
+    resource: str = ""
+    pairs: list[WorkloadPair] = []
+
+
+REFUSED_PERCENT = 50
+"""From this level on a node gets no batch; below it, batch prefers others, the more the higher it is."""
+LEVEL_PERCENT_MIN = 5
+"""Below this level a node counts as calm."""
+
+
+class Fading(msgspec.Struct, frozen=True):
+    """A level that was `percent` at `at_s` and halves every `half_life_s`."""
+
+    percent: int
+    at_s: float
+    half_life_s: float
+
+    def level(self, now_s: float) -> int:
+        """Return the level now in whole percent; 0 from `LEVEL_PERCENT_MIN` down."""
+        left = self.percent * 0.5 ** (max(now_s - self.at_s, 0.0) / self.half_life_s)
+        return int(left) if left >= LEVEL_PERCENT_MIN else 0
+
+
+CALM = Fading(0, 0.0, 1.0)
+
+
+def of_report(extensions: Mapping[str, Any]) -> NodeInterference | None:
+    """Return what a NodeMetric's extensions tell; None for nothing. Raises: msgspec.ValidationError, ValueError."""
+    raw = extensions.get(INTERFERENCE)
+    if raw is None:
+        return None
+    found = decode.from_builtins(raw, NodeInterference)
+    for text in (found.at, *(pair.until for pair in found.pairs)):
+        clock.parse_rfc3339(text)
+    return found
+
+
+def pairs_of(found: NodeInterference | None, now_s: float) -> dict[tuple[str, str], float]:
+    """Return (victim, culprit) of the pairs that still count, and until when."""
+    pairs = found.pairs if found is not None else ()
+    told = {(pair.victim, pair.culprit): clock.parse_rfc3339(pair.until) for pair in pairs}
+    return {pair: until_s for pair, until_s in told.items() if until_s > now_s}
+
+
+def fading_of(found: NodeInterference | None) -> Fading:
+    """Return the level that a report tells, as numbers."""
+    if found is None:
+        return CALM
+    return Fading(found.percent, clock.parse_rfc3339(found.at), float(found.half_life_seconds))

@@ -1,15 +1,19 @@
 """Keep the usage of a node's pods as arrays, read once when the NodeMetric comes. Pure."""
 
+import logging
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
 
-from koordinator.api import quantity
+from koordinator.api import interference, quantity
+from koordinator.api.interference import NodeInterference
 from koordinator.api.meta import Object, Resource
 from koordinator.api.node_metric import NodeMetric, PodMetricInfo
 from koordinator.api.quantity import NANO
+
+log = logging.getLogger(__name__)
 
 Nanos = dict[str, int]
 """Amounts by resource, in billionths."""
@@ -99,6 +103,8 @@ class MeasuredNode(Object, frozen=True, kw_only=True):
     system: Nanos | None = None
     pods: PodAmounts = NOTHING
     problem: str = ""
+    interference: NodeInterference | None = None
+    """What the node tells of services that suffer from batch."""
 
 
 def measured(metric: NodeMetric) -> MeasuredNode:
@@ -113,6 +119,17 @@ def measured(metric: NodeMetric) -> MeasuredNode:
             if node is None
             else {name: quantity.of(raw).nanos for name, raw in node.system_usage.resources.items()},
             pods=PodAmounts(status.pods_metric),
+            interference=_interference(metric),
         )
     except ValueError as error:
         return MeasuredNode(metadata=metric.metadata, update_time=status.update_time, problem=str(error))
+
+
+def _interference(metric: NodeMetric) -> NodeInterference | None:
+    """Return what cannot be read as nothing: a hint is no reason to look away from a node."""
+    try:
+        return interference.of_report(metric.status.extensions)
+    except (msgspec.ValidationError, ValueError) as error:
+        facts = {"node": metric.metadata.name, "error": str(error)}
+        log.warning("NodeMetric extension invalid", extra=facts)
+        return None

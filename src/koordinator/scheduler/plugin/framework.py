@@ -148,6 +148,10 @@ class Plugin(abc.ABC, Generic[S]):
         """Changes when `normalize_at` may answer differently although no raw score did."""
         return None
 
+    def looks_further(self) -> bool:
+        """Return whether pods elsewhere may matter to the plugin's answer about a node."""
+        return type(self).epoch is not Plugin.epoch or type(self).live_key is not Plugin.live_key
+
     def foresees(self, state: S) -> bool:
         """Return whether `filter_ahead` and `score_ahead` tell what Filter and Score will answer once more pods of
         the class are on a row, where the pod itself is all that changes there.

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.core import Pod
+from koordinator.api.interference import workload_of
 from koordinator.api.quantity import NANO
 from koordinator.descheduler import facts, node_fit
 from koordinator.descheduler.actions import EvictAction, Evictions
@@ -203,7 +204,10 @@ class Balance:
             whole = {name: usage.rounded_up(name, nanos) for name, nanos in own.items()}
             return pod_score(whole, whole_excess, self._options.weights)
 
-        return sorted(pods, key=lambda pod: facts.usage_key(pod, score(pod)))
+        ranked = sorted(pods, key=lambda pod: facts.usage_key(pod, score(pod)))
+        if load.culprits:  # who makes services suffer leaves first
+            ranked.sort(key=lambda pod: workload_of(pod) not in load.culprits)
+        return ranked
 
     def _hottest_first(self, rows: list[int], counted: Columns, exact: Sequence[Nanos]) -> list[int]:
         """By score over all resources of the node's usage, ties by name."""

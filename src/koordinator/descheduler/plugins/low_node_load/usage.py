@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator import clock
-from koordinator.api import labels, priority, resources
+from koordinator.api import interference, labels, priority, resources
 from koordinator.api.annotations.node import RAW_ALLOCATABLE
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError
@@ -43,6 +43,10 @@ class NodeUtilization(msgspec.Struct, frozen=True):
     usage: Nanos
     prod_usage: Nanos
     pod_usage: PodAmounts
+    suffers_percent: int = 0
+    """How much its services suffer from batch now."""
+    culprits: frozenset[str] = frozenset()
+    """Workloads that made them suffer."""
 
     @property
     def name(self) -> str:
@@ -98,12 +102,22 @@ def loads(
         metric = metrics.get(name)
         try:
             if metric is not None and is_fresh(metric, now_s, expiration_s):
-                found.append(load_of(node, pods_of.get(name, ()), metric, names))
+                load = load_of(node, pods_of.get(name, ()), metric, names)
+                found.append(load if metric.interference is None else _with_interference(load, metric, now_s))
         except ValueError as error:  # a time or a quantity
             log.warning(
                 "node skipped: its NodeMetric is malformed", extra={"node": name, "error": str(error)}
             )
     return found
+
+
+def _with_interference(load: NodeUtilization, metric: MeasuredNode, now_s: float) -> NodeUtilization:
+    told = metric.interference
+    return msgspec.structs.replace(
+        load,
+        suffers_percent=interference.fading_of(told).level(now_s),
+        culprits=frozenset(culprit for _, culprit in interference.pairs_of(told, now_s)),
+    )
 
 
 def load_of(node: Node, pods: Iterable[Pod], metric: MeasuredNode, names: Sequence[str]) -> NodeUtilization:
@@ -263,9 +277,14 @@ def classify(loads: Sequence[NodeUtilization], filled: Filled) -> Classified:
     used = columns((load.usage for load in loads), filled.names)
     prod_used = columns((load.prod_usage for load in loads), filled.names)
     found = limits(filled, capacity, used, prod_used)
-    schedulable = np.array([not load.node.spec.unschedulable for load in loads], np.bool_)
+    schedulable = np.array([_may_get_pods(load) for load in loads], np.bool_)
     classes = classes_of(used, prod_used, found, schedulable)
     return Classified(filled, loads, capacity, used, prod_used, found, classes)
+
+
+def _may_get_pods(load: NodeUtilization) -> bool:
+    """Return whether a node comes into question as a target: one whose services suffer is not idle, it is held back."""
+    return not load.node.spec.unschedulable and load.suffers_percent < interference.REFUSED_PERCENT
 
 
 def classes_of(used: Columns, prod_used: Columns, limits: Limits, schedulable: Mask) -> npt.NDArray[np.int8]:

@@ -25,7 +25,6 @@ from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
 )
 from koordinator.scheduler.plugins.node_resources_fit import FitState, NodeResourcesFit
 from koordinator.scheduler.plugins.preemption.executor import PREEMPTION, has_condition
-from koordinator.scheduler.plugins.preemption.search import looks_further
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -65,7 +64,7 @@ class TrialMemberClass(msgspec.Struct, eq=False):
         active = asked.active_filters()
         filters = active or ()
         fit = next(((each, state) for each, state in filters if isinstance(each, NodeResourcesFit)), None)
-        is_wide = any(looks_further(plugin) for plugin, _ in filters)
+        is_wide = any(plugin.looks_further() for plugin, _ in filters)
         is_open = is_there & ~asked.unresolvable_rows()
         # Nobody has looked at the nodes for a pod that was refused as a whole: any may take it.
         is_free = asked.feasible_rows() & is_there if active is not None else is_open

@@ -7,7 +7,7 @@ estimate to the right view of the existing usage and compare.
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -34,10 +34,11 @@ from koordinator.scheduler.plugin.framework import (
     passes,
 )
 from koordinator.scheduler.plugin.status import Status, unschedulable
-from koordinator.scheduler.plugins.load_aware import judgement, load
+from koordinator.scheduler.plugins.load_aware import judgement, load, pods, suffering
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy, vector
 from koordinator.scheduler.plugins.load_aware.judgement import NodeLoadRules, NodeLoadRulesTable
 from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad, estimate, kind_key
+from koordinator.scheduler.plugins.load_aware.suffering import NodeSuffering, Sharer
 from koordinator.scheduler.table.columns import ColumnSpec, Recent, RowChange, Rows, at
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -63,6 +64,7 @@ class LoadState(msgspec.Struct, frozen=True):
     amounts: I64
     is_prod: bool
     is_daemon: bool
+    sharer: Sharer
 
 
 class LoadAwareScheduling(
@@ -116,6 +118,7 @@ class LoadAwareScheduling(
         self._prod_is_judged = columns["prodIsJudged"]
         self._expires_s = columns["expires"]
         self._is_expired = columns["isExpired"]
+        self._suffering = NodeSuffering(suffering.columns_of(columns), handle.table)
         handle.watch(
             Watch(
                 NodeMetric,
@@ -140,22 +143,30 @@ class LoadAwareScheduling(
             ColumnSpec("capacity", np.float64, width, fill=1.0),
             *(ColumnSpec(name, np.bool_, fill=False) for name in flags),
             ColumnSpec("expires", np.float64, fill=np.inf),
+            *suffering.COLUMNS,
         )
 
     # A pod
 
     def class_key(self, pod: PodInfo) -> Hashable:
         estimated, is_prod = self._facts(pod)
-        return estimated, is_prod, _is_daemon(pod)
+        return estimated, is_prod, pods.is_daemon(pod)
+
+    def live_key(self, pod: PodInfo) -> Hashable:
+        return self._suffering.key(pod)
+
+    def looks_further(self) -> bool:
+        return False  # whom a pod should not meet is counted row by row
 
     def prepare(self, pod: PodInfo) -> LoadState:
         estimated, is_prod = self._facts(pod)
-        return LoadState(np.array(estimated, np.int64)[:, np.newaxis], is_prod, _is_daemon(pod))
+        amounts = np.array(estimated, np.int64)[:, np.newaxis]
+        return LoadState(amounts, is_prod, pods.is_daemon(pod), self._suffering.sharer(pod))
 
     def _facts(self, pod: PodInfo) -> Facts:
         """Return the pod's estimate and whether it is prod; remembered until it is assigned or gone."""
         known = self._recent.get(pod.uid)
-        if known is not None and (known[0] is pod or _is_estimated_alike(known[0], pod)):
+        if known is not None and (known[0] is pod or pods.is_estimated_alike(known[0], pod)):
             return known[1]
         if self.policy.args.allow_customize_estimation:
             found = self._new_facts(pod)
@@ -213,11 +224,14 @@ class LoadAwareScheduling(
                 codes = np.zeros(rows.size, np.uint16) if codes is None else codes
                 passes_expired = self.policy.args.enable_schedule_when_node_metrics_expired
                 codes[is_expired & is_judged] = 0 if passes_expired else _EXPIRED_CODE
+        codes = self._suffering.refuse(state.sharer, rows, codes)
         return passes(rows) if codes is None else codes
 
     def refusal(self, state: LoadState, code: int) -> Status:
         if code == _EXPIRED_CODE:
             return EXPIRED
+        if (found := self._suffering.refusal(code)) is not None:
+            return found
         index, is_aggregated = divmod(code - _FIRST_OVER_CODE, 2)
         how = "aggregated usage" if is_aggregated else "usage"
         return unschedulable(f"node(s) {self.policy.names[index]} {how} exceed threshold")
@@ -225,18 +239,19 @@ class LoadAwareScheduling(
     def facts(self, state: LoadState, row: int) -> tuple[str, ...]:
         if state.is_daemon:
             return ("pods of DaemonSets are not judged",)
-        found = self._judged(state, row)
+        found, suffers = self._judged(state, row), self._suffering.facts(state.sharer, row)
         if found is None:
-            return ("its usage is not known",)
+            return ("its usage is not known", *suffers)
         old = ("the report is expired",) if self._is_expired.values[row] else ()
-        return (*old, *judgement.facts(found))
+        return (*old, *judgement.facts(found), *suffers)
 
     def reliefs(self, state: LoadState, rows: Rows) -> list[Relief]:
         name_of = self.handle.table.name_of
         if self.policy.args.filter_expired_node_metrics:
             rows = rows[~self._is_expired.values[rows]]  # these wait for a report
         nodes = ((row, name_of(row), self._judged(state, row)) for row in rows.tolist())
-        return judgement.reliefs((row, name, found) for row, name, found in nodes if found is not None)
+        by_usage = judgement.reliefs((row, name, found) for row, name, found in nodes if found is not None)
+        return [*by_usage, *self._suffering.reliefs(state.sharer, rows)]
 
     def _judged(self, state: LoadState, row: int) -> judgement.JudgedNode | None:
         estimated = tuple(state.amounts[:, 0].tolist())
@@ -258,12 +273,13 @@ class LoadAwareScheduling(
         is_expired = at(self._is_expired.values, rows)
         if np.count_nonzero(is_expired):
             scores[is_expired] = 0
-        return scores
+        return self._suffering.lower(state.sharer, rows, scores)
 
     # Time
 
     def refresh(self, now_s: float) -> None:
-        """Reports grow old without any event."""
+        """Reports grow old, and what they tell of suffering fades, without any event."""
+        self._suffering_changed(self._suffering.refresh(now_s))
         if now_s < self._next_expiry_s:
             return
         expires_s = self._expires_s.values
@@ -293,13 +309,20 @@ class LoadAwareScheduling(
         self._metrics.pop(name, None)
         self._updated_s.pop(name, None)
         row = self.handle.table.row_of(name)
+        self._suffering_changed(self._suffering.gone(row, name, self.handle.clock.now()))
         if row is not None:
             self._load_at(row).set_report(None, include_system=False)
             self._write_usage(row)
             self.handle.happened(QueueingEvent(ClusterEvent.NODE_METRIC_DELETED, row, metric, None))
 
+    def _suffering_changed(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            self.handle.table.changes.add(row, RowChange.USAGE)
+            self.handle.happened(QueueingEvent(ClusterEvent.NODE_METRIC_UPDATED, row))
+
     def _apply_metric(self, row: int, metric: NodeMetric) -> None:
         name = metric.metadata.name
+        self._suffering_changed(self._suffering.told(row, metric, self.handle.clock.now()))
         try:
             report = load.read_report(metric, self.policy.names, self._updated_s.get(name, NEVER_S))
         except (KoordinatorError, ValueError) as error:
@@ -331,6 +354,7 @@ class LoadAwareScheduling(
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         """Add the pod to its row; do not log what an evaluation foresees, as the table logs the pod itself."""
+        self._suffering.moved(row, pod, 1)
         if pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
             self.handle.table.changes.add(row, RowChange.USAGE)  # less than was foreseen: it uses nothing
             return
@@ -346,7 +370,7 @@ class LoadAwareScheduling(
         if pod_labels.is_reserve_pod(new.pod.metadata.annotations):
             return
         known = self._load_at(row).pod(new.uid)
-        if known is not None and _is_same_to_us(old, new):
+        if known is not None and pods.is_same_to_us(old, new):
             return
         assigned_s = known.since_s if known is not None else self.handle.clock.now()
         estimated, is_prod = self._last_facts(new)
@@ -355,6 +379,7 @@ class LoadAwareScheduling(
             self._write_usage(row)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        self._suffering.moved(row, pod, -1)
         if self._load_at(row).remove_pod(pod.uid):
             self._write_usage(row)
 
@@ -448,31 +473,3 @@ class LoadAwareScheduling(
         """Return the rules of a row; those of a node without capacity where only pods are known."""
         found = self._rules.get(row)
         return self._nobody if found is None else found
-
-
-def _is_daemon(pod: PodInfo) -> bool:
-    return any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references)
-
-
-def _is_estimated_alike(old: PodInfo, new: PodInfo) -> bool:
-    """Return whether two states of a pod agree in containers and class (being bound changes neither)."""
-    a, b = old.pod, new.pod
-    return (
-        old.request_amounts is new.request_amounts  # so are containers: `PodInfo.updated`
-        and old.priority == new.priority
-        and a.status.qos_class == b.status.qos_class
-        and a.metadata.labels == b.metadata.labels
-        and a.metadata.annotations == b.metadata.annotations
-    )
-
-
-def _is_same_to_us(old: PodInfo, new: PodInfo) -> bool:
-    """Return whether nothing changed that estimates, deadlines or the class depend on."""
-    a, b = old.pod, new.pod
-    return (
-        old.request_amounts is new.request_amounts
-        and a.spec == b.spec
-        and a.status.conditions == b.status.conditions
-        and a.metadata.labels == b.metadata.labels
-        and a.metadata.annotations == b.metadata.annotations
-    )

@@ -366,14 +366,9 @@ def _is_known(plugin: FilterPlugin[Any], state: Any, rows: Rows, codes: ReasonCo
     return is_known | (codes == 0) if plugin.fewer_pods_help else is_known
 
 
-def looks_further(plugin: Plugin[Any]) -> bool:
-    """Return whether pods elsewhere may matter to the plugin's answer about a node."""
-    return type(plugin).epoch is not Plugin.epoch or type(plugin).live_key is not Plugin.live_key
-
-
 def _ignores_pods(plugin: Plugin[Any]) -> bool:
     """Return whether a trial with other pods on the nodes gets the same answers from the plugin."""
-    if looks_further(plugin):
+    if plugin.looks_further():
         return False
     is_kept_out = isinstance(plugin, RowKeeper) and not plugin.in_trials
     return is_kept_out or not plugin.reads & RowChange.PODS
