@@ -65,6 +65,9 @@ class NodeWorld:
         self._forker: subprocess.Popen[str] | None = None
         self.pods: dict[str, BenchPod] = {}
         self.wanted = pods
+        self.objectives = 0
+        """So many services name their latency, at `metrics_port` of this machine."""
+        self.metrics_port = 0
 
     @property
     def cgroups(self) -> Cgroups:
@@ -110,7 +113,13 @@ class NodeWorld:
                 found.write(Knob.CPU_QUOTA, below, "20000")
             containers.append(BenchContainer(str(own), below))
             self._start(found, below)
-        pod = BenchPod(uid, kube, group, tuple(containers), _manifest(number, uid, kube, containers))
+        manifest = _manifest(number, uid, kube, containers)
+        if kube is not KubeQoS.BEST_EFFORT and self.objectives:
+            self.objectives -= 1
+            manifest["metadata"]["annotations"]["koordinator.sh/latency-objective"] = _objective(
+                self.metrics_port
+            )
+        pod = BenchPod(uid, kube, group, tuple(containers), manifest)
         self.pods[uid] = pod
         return pod
 
@@ -154,6 +163,12 @@ class NodeWorld:
                 return
             time.sleep(0.02)
         print(f"left behind: {name}", file=sys.stderr)
+
+
+def _objective(port: int) -> str:
+    labels = '{"handler":"/api/v1/items"}'
+    source = f'{{"port":{port},"metric":"http_request_duration_seconds","labels":{labels}}}'
+    return f'{{"targetMilliseconds":200,"prometheus":{source}}}'
 
 
 def _manifest(number: int, uid: str, kube: KubeQoS, containers: list[BenchContainer]) -> dict[str, Any]:
@@ -203,6 +218,7 @@ def _manifest(number: int, uid: str, kube: KubeQoS, containers: list[BenchContai
         },
         "status": {
             "phase": "Running",
+            "podIP": "127.0.0.1",
             "qosClass": kube.value,
             "startTime": started,
             "conditions": [

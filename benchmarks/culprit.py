@@ -17,6 +17,7 @@ import json
 import os
 import random
 import select
+import signal
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from koordinator.koordlet.interference import latency
 
 GROUP = f"koordinator-bench-{os.getpid()}"
 PODS, LS, BE = f"{GROUP}/kubepods", f"{GROUP}/kubepods/burstable", f"{GROUP}/kubepods/besteffort"
+AGENT = f"{GROUP}/agent"
 SERVICE = "web"
 BATCH = tuple(f"batch-{number}" for number in range(6))
 PILOT_S = 6.0
@@ -64,6 +66,7 @@ def main() -> None:
     if os.geteuid() != 0:
         print("skipped: needs root, since real groups are made")
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # groups are removed
     runs = measure(options)
     print(
         f"{os.cpu_count()} CPUs, Linux {os.uname().release}, cgroup v{_found().version}, senses {options.senses}, "
@@ -104,7 +107,7 @@ def measure(options: argparse.Namespace) -> list[CulpritRun]:
     rng = random.Random(options.seed)
     found = _found()
     with (
-        tempfile.TemporaryDirectory(dir=".") as directory,
+        tempfile.TemporaryDirectory(dir=_on_disk()) as directory,
         _groups(found),
         _workers(found, directory) as workers,
     ):
@@ -112,7 +115,7 @@ def measure(options: argparse.Namespace) -> list[CulpritRun]:
         target_ms = TARGET_RATIO * _pilot(port)
         pods = [_service(port, target_ms, options.senses), *(_pod(name, "BE") for name in BATCH)]
         print(f"objective: p99 of {target_ms:.0f} ms", flush=True)
-        with _agent(CulpritSpec(GROUP, pods)) as agent:
+        with _agent(found, CulpritSpec(GROUP, pods)) as agent:
             kinds = options.kinds.split(",")
             plan = [(kinds[index % len(kinds)], rng.choice(BATCH)) for index in range(options.runs)]
             plan += [("surge", SERVICE)] * options.surges
@@ -218,8 +221,9 @@ class Lines:
 
 
 @contextlib.contextmanager
-def _agent(spec: CulpritSpec) -> Iterator[Lines]:
+def _agent(found: Cgroups, spec: CulpritSpec) -> Iterator[Lines]:
     with _process([sys.executable, "-m", "benchmarks._culprit_agent"]) as agent:
+        found.write(Knob.PROCS, AGENT, str(agent.process.pid))
         agent.say(msgspec.json.encode(spec).decode())
         until_s = time.monotonic() + START_S_MAX
         while not agent.told_until(time.monotonic() + 1.0):
@@ -256,14 +260,15 @@ def _process(words: list[str]) -> Iterator[Lines]:
 
 @contextlib.contextmanager
 def _groups(found: Cgroups) -> Iterator[None]:
-    names = [GROUP, PODS, LS, BE]
+    names = [GROUP, AGENT, PODS, LS, BE]
     for name in (SERVICE, *BATCH):
         group = _container(name)
         names += [group.rpartition("/")[0], group]
     try:
         for group in names:
             _make(found, group)
-        found.write(Knob.CPU_SHARES, GROUP, "16384")  # what else runs here must not be the culprit
+        found.write(Knob.CPU_SHARES, GROUP, "262144")  # what else runs here must not be the culprit
+        found.write(Knob.CPU_SHARES, AGENT, "4096")  # as a daemon of the node has it, beside two CPUs of pods
         yield
     finally:
         for group in reversed(names):
@@ -292,6 +297,12 @@ def _make(found: Cgroups, name: str) -> None:
         for file in ("cpuset.cpus", "cpuset.mems"):
             text = found.files.read(f"{found.directory(parent, 'cpuset')}/{file}") or ""
             found.files.write(f"{found.directory(name, 'cpuset')}/{file}", text.strip())
+
+
+def _on_disk() -> str:
+    """A directory that git ignores, on the disk of the source: what is temporary may be in memory."""
+    os.makedirs("build", exist_ok=True)
+    return "build"
 
 
 def _found() -> Cgroups:

@@ -103,9 +103,11 @@ def main() -> None:
     if os.geteuid() != 0:
         print("skipped: needs root, since real groups are made")
         return
-    world = NodeWorld(options.pods, options.containers, options.busy)
-    with world.built():
-        asyncio.run(_measure(world, options))
+    with _targets(options.objectives) as port:
+        world = NodeWorld(options.pods, options.containers, options.busy)
+        world.objectives, world.metrics_port = options.objectives, port
+        with world.built():
+            asyncio.run(_measure(world, options))
 
 
 def _options() -> argparse.Namespace:
@@ -120,9 +122,29 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--roles", default="baseline,collectors,agent", help="what to measure, at the same time"
     )
+    parser.add_argument(
+        "--objectives", type=int, default=0, help="services with a latency objective, each asked each second"
+    )
     parser.add_argument("--samples", default="", help="write memory and open files over time here, as CSV")
     parser.add_argument("--profile", default="", help="leave a profile of the last role here (it costs CPU)")
     return parser.parse_args()
+
+
+@contextlib.contextmanager
+def _targets(objectives: int) -> Iterator[int]:
+    """A process that tells a body of a usual size to whoever asks; its port, 0 without objectives."""
+    if not objectives:
+        yield 0
+        return
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks._metrics_target"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
 
 
 async def _measure(world: NodeWorld, options: argparse.Namespace) -> None:
@@ -265,7 +287,8 @@ _POLICIES: dict[str, Any] = {
 def _print(world: NodeWorld, processes: list[Process], now_s: float, options: argparse.Namespace) -> None:
     print(
         f"{len(world.pods)} pods, {len(world.pods) * options.containers} containers, cgroup v{world.cgroups.version}, "
-        f"{options.busy:.0%} of them busy, {options.churn:g} pods replaced per minute, {options.minutes:g} min"
+        f"{options.busy:.0%} of them busy, {options.objectives} latency objectives, "
+        f"{options.churn:g} pods replaced per minute, {options.minutes:g} min"
     )
     for each in processes:
         files, rss = _ends(each.open_files), _ends(each.rss_mib)

@@ -7,7 +7,15 @@ import msgspec
 
 from koordinator.api import slo_config
 
-CONTROLLERS = ("nodemetric", "noderesource", "nodeslo", "quotaprofile", "colocationprofile", "tidalpool")
+CONTROLLERS = (
+    "nodemetric",
+    "noderesource",
+    "nodeslo",
+    "quotaprofile",
+    "colocationprofile",
+    "tidalpool",
+    "workloadprofile",
+)
 NODE_RESOURCE_PLUGINS = (
     "CPUNormalization",
     "ResourceAmplification",

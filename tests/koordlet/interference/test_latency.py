@@ -19,6 +19,10 @@ def cumulative(durations: list[float]) -> dict[float, float]:
     return {end: float(sum(each <= end for each in durations)) for end in BOUNDS}
 
 
+def changed(durations: list[float]) -> dict[float, float]:
+    return {end: count for end, count in cumulative(durations).items() if count}
+
+
 def text(durations: list[float], labels: str = "") -> str:
     lines = ["# TYPE t histogram"]
     for end, count in cumulative(durations).items():
@@ -55,11 +59,11 @@ def test_counters_that_begin_anew_lose_no_request_of_theirs(
     reader = BucketReader(exposition.family("t", {}))
 
     assert reader.read(text(first).encode()) is None
-    assert reader.read(text(first + second).encode()) == pytest.approx(cumulative(second))
+    assert reader.read(text(first + second).encode()) == pytest.approx(changed(second))
     found = reader.read(text([]).encode())
     assert found is not None
     assert max(found.values()) == 0
-    assert reader.read(text(third).encode()) == pytest.approx(cumulative(third))
+    assert reader.read(text(third).encode()) == pytest.approx(changed(third))
 
 
 def test_only_series_with_the_wanted_labels_count_and_all_of_them() -> None:
@@ -69,7 +73,8 @@ def test_only_series_with_the_wanted_labels_count_and_all_of_them() -> None:
 
     found = reader.read(body.encode())
 
-    assert found == cumulative([0.002, 0.02])
+    assert found is not None
+    assert {end: count for end, count in found.items() if count} == changed([0.002, 0.02])
 
 
 def test_times_and_exemplars_after_a_number_do_not_matter() -> None:

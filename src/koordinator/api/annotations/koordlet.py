@@ -171,6 +171,26 @@ class PrometheusSource(Payload, frozen=True, kw_only=True):
         _check_unit(self.unit)
 
 
+class AccessLogSource(Payload, frozen=True, kw_only=True):
+    """The file, or the socket that takes datagrams, to which a pod writes a line per request, in an emptyDir volume."""
+
+    volume: str = ""
+    path: str = ""
+    """Relative to the volume."""
+    socket: bool = False
+    """The agent makes a socket there, and reads a line from each datagram (nginx: `access_log syslog:server=unix:`)."""
+    field: str = ""
+    """Member of a JSON line that says how long the request took; without, that is the line's last word."""
+    unit: str = "s"
+
+    def __post_init__(self) -> None:
+        if not self.volume or "/" in self.volume or self.volume in (".", ".."):
+            raise ValueError(f"volume {self.volume!r} is no name of a volume")
+        if not self.path or any(part in ("", ".", "..") for part in self.path.split("/")):
+            raise ValueError(f"path {self.path!r} is no path within the volume")
+        _check_unit(self.unit)
+
+
 class LatencyObjective(Payload, frozen=True, kw_only=True):
     """The promise of a service about its latency, and the place where it tells it."""
 
@@ -179,6 +199,7 @@ class LatencyObjective(Payload, frozen=True, kw_only=True):
     window_seconds: float = 5.0
     """Requests of the last so many seconds count."""
     prometheus: PrometheusSource | None = None
+    access_log: AccessLogSource | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.percentile < 100:
@@ -187,8 +208,8 @@ class LatencyObjective(Payload, frozen=True, kw_only=True):
             raise ValueError(f"targetMilliseconds {self.target_milliseconds:g} is not above 0")
         if not 1 <= self.window_seconds <= WINDOW_S_MAX:
             raise ValueError(f"windowSeconds {self.window_seconds:g} is not within 1 to {WINDOW_S_MAX:g}")
-        if self.prometheus is None:
-            raise ValueError("prometheus is missing")
+        if (self.prometheus is None) == (self.access_log is None):
+            raise ValueError("say either prometheus or accessLog")
 
 
 def _check_unit(unit: str) -> None:

@@ -34,6 +34,8 @@ UNITS: Mapping[Contended, float] = {
 CALM_S_MIN, CALM_S_MAX = 4, 30
 """Calm seconds that must be known, and that are looked at."""
 SUFFERING_S_MIN, SUFFERING_S_MAX = 2, 30
+PAUSE_S = 3
+"""So many calm seconds in a row end an episode of suffering; the ones before are another's fault, perhaps."""
 CORRELATION_MIN = 0.6
 CONFIDENCE_MIN = 0.45
 MARGIN_MIN = 0.2
@@ -76,15 +78,18 @@ def name(level: F64, use: F64, units: Mapping[Contended, float] = UNITS) -> Accu
 
 
 def weights(level: F64) -> F64 | None:
-    """Return what each second weighs, shape (seconds,): the newest seconds of suffering together as much as the newest
-    calm ones before them; None when there are too few of either.
+    """Return what each second weighs, shape (seconds,): the seconds of suffering of this episode together as much as
+    the newest calm ones; None when there are too few of either.
 
     Shapes: level (seconds,).
     """
     known = ~np.isnan(level)
     suffers = known & (np.nan_to_num(level) >= SUFFERS)
     calm = known & ~suffers
-    bad, good = np.flatnonzero(suffers)[-SUFFERING_S_MAX:], np.flatnonzero(calm)[-CALM_S_MAX:]
+    good = np.flatnonzero(calm)[-CALM_S_MAX:]
+    pauses = np.flatnonzero(np.convolve(calm, np.ones(PAUSE_S), "valid") == PAUSE_S)
+    begin = pauses[-1] if len(pauses) else 0
+    bad = begin + np.flatnonzero(suffers[begin:])[-SUFFERING_S_MAX:]
     if len(bad) < SUFFERING_S_MIN or len(good) < CALM_S_MIN:
         return None
     found = np.zeros(len(level))

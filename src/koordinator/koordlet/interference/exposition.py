@@ -9,11 +9,9 @@ import re
 
 import msgspec
 
-LINES_MAX = 10_000
-"""Series of one family that are read; more are refused, since labels choose too little."""
+LINES_MAX = 20_000
+"""Series of one family that are looked at; a target with more is refused."""
 _LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
-_OTHER = -1
-"""Series whose labels are not those wanted."""
 
 
 class FamilyError(ValueError):
@@ -37,17 +35,15 @@ def _escaped(value: str) -> bytes:
 
 
 class BucketReader:
-    """Counts per bucket since the last reading, over all series of the family; each series may begin anew.
-
-    `bounds` are the upper ends that were seen, ascending; the last is infinite.
-    """
+    """Counts per bucket since the last reading, over all series of the family; each series may begin anew."""
 
     def __init__(self, wanted: Family) -> None:
         self._wanted = wanted
-        self._prefix = wanted.name + b"_bucket{"
-        self._bound_of: dict[bytes, float] = {}
+        self._name = wanted.name + b"_bucket{"
+        self._end_of: dict[bytes, float] = {}
         """Series as text up to the number → its upper end; NaN: not wanted."""
-        self._last: dict[bytes, float] = {}
+        self._last: dict[bytes, bytes] = {}
+        """Series → its number, as text: most have not changed."""
         self._is_first = True
         self.is_there = False
         """The last body had the family."""
@@ -55,47 +51,58 @@ class BucketReader:
     @property
     def largest_end(self) -> float:
         """Return the largest finite upper end; infinite without any."""
-        finite = [end for end in self._bound_of.values() if math.isfinite(end)]
+        finite = [end for end in self._end_of.values() if math.isfinite(end)]
         return max(finite, default=math.inf)
 
     def read(self, body: bytes) -> dict[float, float] | None:
-        """Return the increase of each cumulative bucket by its upper end; None for a body without the family, and for
-        the first one, which has nothing to compare with.
+        """Return the increase of cumulative buckets by upper end, without those that have none; None for a body without
+        the family, and for the first one, which has nothing to compare with.
 
         A counter that went back began again at 0. Raises: FamilyError.
         """
-        found = self._lines(body)
-        self.is_there = bool(found)
-        if not found:
-            return None
-        last, bounds = self._last, self._bound_of
+        ends, last = self._end_of, self._last
         increase: dict[float, float] = {}
-        for series, number in found:
-            bound = bounds[series]
-            before = last.get(series, 0.0)
-            last[series] = number
-            increase[bound] = increase.get(bound, 0.0) + (number - before if number >= before else number)
-        if len(last) > LINES_MAX:  # series that went; those that are left are read anew
-            last.clear()
-            self._is_first = True
+        is_there = False
+        for line in self._block(body).split(b"\n"):
+            series, _, text = line.rpartition(b" ")
+            end = ends.get(series)
+            if end is None:
+                if not line.startswith(self._name):
+                    continue
+                series, text = _cut(line)  # it is new, or a time or an exemplar follows the number
+                end = ends.get(series)
+                if end is None:
+                    end = ends[series] = self._end(series)
+            if math.isnan(end):
+                continue
+            is_there = True
+            before = last.get(series)
+            if before == text:
+                continue
+            last[series] = text
+            count, was = number(text), 0.0 if before is None else float(before)
+            increase[end] = increase.get(end, 0.0) + (count - was if count >= was else count)
+        self.is_there = is_there
+        if not is_there:
             return None
         is_first, self._is_first = self._is_first, False
+        if len(ends) > LINES_MAX:
+            ends.clear()  # most may have gone long ago: begin anew
+            last.clear()
+            self._is_first = True
+            raise FamilyError(f"more than {LINES_MAX} series; choose by labels")
         return None if is_first else increase
 
-    def _lines(self, body: bytes) -> list[tuple[bytes, float]]:
-        bounds, found = self._bound_of, []
-        for series, rest in lines_of(body, self._prefix):
-            bound = bounds.get(series)
-            if bound is None:
-                bound = bounds[series] = self._bound(series)
-            if not math.isnan(bound):
-                found.append((series, number(rest)))
-        if len(bounds) > 2 * LINES_MAX:
-            bounds.clear()
-            return []
-        return found
+    def _block(self, body: bytes) -> bytes:
+        """Return the part of the body that has the family."""
+        is_first = body.startswith(self._name)
+        start = 0 if is_first else body.find(b"\n" + self._name) + 1
+        if not start and not is_first:
+            return b""
+        end = body.find(b"\n", max(body.rfind(b"\n" + self._name) + 1, start))
+        return body[start:] if end < 0 else body[start:end]
 
-    def _bound(self, series: bytes) -> float:
+    def _end(self, series: bytes) -> float:
         pairs = dict(_LABEL.findall(series))
         upper = pairs.pop(b"le", None)
         if upper is None or not self._wanted.labels <= pairs.items():
@@ -151,37 +158,26 @@ class QuantileReader:
 
 
 def lines_of(body: bytes, prefix: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the lines that begin with a prefix, as series (name and labels) and what follows it.
+    """Return the lines that begin with a prefix, as series (name and labels) and their number."""
+    whole = b"\n" + body
+    found, start = [], whole.find(b"\n" + prefix)
+    while start >= 0:
+        end = whole.find(b"\n", start + 1)
+        found.append(_cut(whole[start + 1 :] if end < 0 else whole[start + 1 : end]))
+        start = whole.find(b"\n" + prefix, start + 1)
+    return found
 
-    Raises: FamilyError when there are too many.
-    """
-    found: list[tuple[bytes, bytes]] = []
-    start = 0 if body.startswith(prefix) else body.find(b"\n" + prefix) + 1
-    if not start and not body.startswith(prefix):
-        return found
-    while True:
-        end = body.find(b"\n", start)
-        line = body[start:] if end < 0 else body[start:end]
-        if line.startswith(prefix):
-            cut = line.find(b"} ") + 1 or line.find(b" ")
-            if cut > 0:
-                found.append((line[:cut], line[cut:]))
-        else:  # the rest of the family usually follows at once; else look for it
-            start = body.find(b"\n" + prefix, start) + 1
-            if not start:
-                return found
-            continue
-        if len(found) > LINES_MAX:
-            raise FamilyError(f"more than {LINES_MAX} series; choose by labels")
-        if end < 0:
-            return found
-        start = end + 1
+
+def _cut(line: bytes) -> tuple[bytes, bytes]:
+    """Return the name with labels, and the number; a time or an exemplar may follow it."""
+    cut = line.find(b"} ") + 1 or line.find(b" ")
+    words = line[cut:].split(None, 1) if cut > 0 else []
+    return (line[:cut], words[0]) if words else (line, b"")
 
 
 def number(text: bytes) -> float:
-    """Return the first word as a number; a time or an exemplar may follow. Raises: FamilyError."""
-    word = text.split(None, 1)[0] if text.strip() else b""
+    """Return a number. Raises: FamilyError."""
     try:
-        return float(word)
+        return float(text)
     except ValueError as error:
-        raise FamilyError(f"{word[:40]!r} is no number") from error
+        raise FamilyError(f"{text[:40]!r} is no number") from error

@@ -2,12 +2,14 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 REQUESTS_MIN = 5.0
 """So few requests within a window say nothing about a percentile."""
+SAMPLES_MAX = 20_000
+"""Single durations that a window keeps; of more, the oldest go."""
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +60,14 @@ def percentile_of_buckets(increase: Mapping[float, float], share: float) -> floa
     return below_end
 
 
+def percentile_of_samples(samples: Iterable[float], share: float) -> float | None:
+    """Return the smallest sample that at least this share of all do not exceed; None without samples."""
+    ordered = sorted(samples)
+    if not ordered:
+        return None
+    return ordered[min(max(math.ceil(share * len(ordered)) - 1, 0), len(ordered) - 1)]
+
+
 class BucketWindow:
     """The increase of cumulative buckets over the last `window_s` seconds."""
 
@@ -73,16 +83,56 @@ class BucketWindow:
     def latency(self, share: float, target_s: float, now_s: float) -> Latency | None:
         """Return the percentile of the window that ends now; None with too few requests."""
         _forget(self._parts, now_s - self._window_s)
+        return self._of(list(self._parts), share, target_s)
+
+    def newest(self, share: float, target_s: float) -> Latency | None:
+        """Return the percentile of what came between the last two readings; None with too few requests."""
+        return self._of(list(self._parts)[-1:], share, target_s)
+
+    @staticmethod
+    def _of(
+        parts: Sequence[tuple[float, float, Mapping[float, float]]], share: float, target_s: float
+    ) -> Latency | None:
         total: dict[float, float] = {}
-        for _, _, increase in self._parts:
+        for _, _, increase in parts:
             for end, count in increase.items():
                 total[end] = total.get(end, 0.0) + count
         requests = max(total.values(), default=0.0)
         found = percentile_of_buckets(total, share) if requests >= REQUESTS_MIN else None
         if found is None:
             return None
-        seconds = max(self._parts[-1][0] - self._parts[0][1], 1e-3)
-        return Latency(now_s=found, target_s=target_s, rate=requests / seconds, at_s=self._parts[-1][0])
+        seconds = max(parts[-1][0] - parts[0][1], 1e-3)
+        return Latency(now_s=found, target_s=target_s, rate=requests / seconds, at_s=parts[-1][0])
+
+
+class SampleWindow:
+    """The durations of single requests over the last `window_s` seconds."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._samples: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
+
+    def add(self, at_s: float, durations_s: Iterable[float]) -> None:
+        """Add requests that were told now."""
+        self._samples.extend((at_s, each) for each in durations_s)
+
+    def latency(self, share: float, target_s: float, now_s: float) -> Latency | None:
+        """Return the percentile of the window that ends now; None with too few requests."""
+        while self._samples and self._samples[0][0] <= now_s - self._window_s:
+            self._samples.popleft()
+        return self._of([each for _, each in self._samples], share, target_s, self._window_s)
+
+    def newest(self, share: float, target_s: float) -> Latency | None:
+        """Return the percentile of what was told last; None with too few requests."""
+        told = [each for at_s, each in self._samples if at_s == self._samples[-1][0]]
+        return self._of(told, share, target_s, 1.0)
+
+    def _of(self, samples: list[float], share: float, target_s: float, seconds: float) -> Latency | None:
+        found = percentile_of_samples(samples, share)
+        if found is None or len(samples) < REQUESTS_MIN:
+            return None
+        at_s = self._samples[-1][0]
+        return Latency(now_s=found, target_s=target_s, rate=len(samples) / seconds, at_s=at_s)
 
 
 def _forget(parts: deque[tuple[float, float, Mapping[float, float]]], before_s: float) -> None:

@@ -16,13 +16,15 @@ import aiohttp
 from koordinator.api.annotations.koordlet import (
     LATENCY_OBJECTIVE,
     LATENCY_UNITS_S,
+    AccessLogSource,
     LatencyObjective,
     PrometheusSource,
 )
 from koordinator.api.errors import ProtocolError
-from koordinator.koordlet.interference import exposition
+from koordinator.koordlet.interference import access_log, exposition
+from koordinator.koordlet.interference.access_log import LogFile, LogSocket
 from koordinator.koordlet.interference.exposition import BucketReader, FamilyError, QuantileReader
-from koordinator.koordlet.interference.latency import BucketWindow, Latency
+from koordinator.koordlet.interference.latency import BucketWindow, Latency, SampleWindow
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.suffering import INTERFERENCE
@@ -38,6 +40,8 @@ TARGETS_MAX = 256
 AWAY_S_MAX = 30.0
 STALE_S = 3.0
 """What is older says nothing about now."""
+NEWEST_S = 1.5
+"""The same for what is to belong to this second: rounds of asking and of looking are not in step."""
 NOT_HEARD = "LatencyNotHeard"
 """Reason of the event on a pod whose latency cannot be read."""
 _HEADERS = {"Accept": "text/plain; version=0.0.4", "Accept-Encoding": "identity"}
@@ -50,42 +54,86 @@ class SourceError(Exception):
 class Target:
     """One pod's objective, and what was heard of it."""
 
-    def __init__(self, record: PodRecord, objective: LatencyObjective, source: PrometheusSource) -> None:
+    def __init__(self, record: PodRecord, objective: LatencyObjective) -> None:
         self.record = record
         self.objective = objective
-        self.source = source
         self.target_s = objective.target_milliseconds / 1000
         self.share = objective.percentile / 100
         self.due_s = 0.0
         self.away_s = 0.0
         self.problem = ""
+        self.heard_s: float | None = None
+        """When it told something last."""
+
+    @property
+    def place(self) -> str:
+        """Return where it tells."""
+        raise NotImplementedError
+
+    async def ask(self, session: aiohttp.ClientSession) -> None:
+        """Take what it tells. Raises: SourceError, and what reading raises."""
+        raise NotImplementedError
+
+    def measured(self, now_s: float) -> Latency | None:
+        """Return the newest that was heard, however old."""
+        raise NotImplementedError
+
+    def newest(self) -> Latency | None:
+        """Return the percentile of what came since the reading before; None with too few requests."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close what it is read by."""
+
+    @property
+    def is_heard(self) -> bool:
+        """Return whether it has answered, and still does."""
+        return self.heard_s is not None and not self.problem
+
+    def latency(self, now_s: float) -> Latency | None:
+        """Return what is known of now."""
+        found = self.measured(now_s)
+        return found if found is not None and now_s - found.at_s <= STALE_S else None
+
+    def this_second(self, now_s: float) -> Latency | None:
+        """Return the latency without what came before the last reading: jumps show at once, and end at once."""
+        found = self.newest()
+        return found if found is not None and now_s - found.at_s <= NEWEST_S else None
+
+
+class PrometheusTarget(Target):
+    """A histogram or summary over HTTP."""
+
+    def __init__(self, record: PodRecord, objective: LatencyObjective, source: PrometheusSource) -> None:
+        super().__init__(record, objective)
+        self._source = source
         wanted = exposition.family(source.metric, source.labels)
         self._unit_s = LATENCY_UNITS_S[source.unit]
         self._buckets = BucketReader(wanted)
         self._quantile = QuantileReader(wanted, self.share)
         self._window = BucketWindow(objective.window_seconds)
         self._told: Latency | None = None
-        self._read_s: float | None = None
 
     @property
-    def url(self) -> str:
-        """Return where it tells."""
+    def place(self) -> str:
         address = self.record.pod.status.pod_ip
         host = f"[{address}]" if ":" in address else address
-        return f"{self.source.scheme}://{host}:{self.source.port}{self.source.path}"
+        return f"{self._source.scheme}://{host}:{self._source.port}{self._source.path}"
 
-    def hear(self, body: bytes, now_s: float) -> None:
-        """Take what the target tells. Raises: SourceError."""
+    async def ask(self, session: aiohttp.ClientSession) -> None:
+        if not self.record.pod.status.pod_ip:
+            raise SourceError("the pod has no address yet")
+        body = await _body(session, self.place)
         try:
-            self._hear(body, now_s)
+            self._hear(body, asyncio.get_running_loop().time())
         except FamilyError as error:
             raise SourceError(str(error)) from error
 
     def _hear(self, body: bytes, now_s: float) -> None:
-        since_s, self._read_s = self._read_s, now_s
+        since_s, self.heard_s = self.heard_s, now_s
         increase = self._buckets.read(body)
         if self._buckets.is_there:
-            self._check_bounds()
+            self._check_ends()
             if increase is not None and since_s is not None:
                 scaled = {end * self._unit_s: count for end, count in increase.items()}
                 self._window.add(now_s, since_s, scaled)
@@ -93,26 +141,57 @@ class Target:
             return
         found = self._quantile.read(body)
         if not self._quantile.is_there:
-            raise SourceError(f"no series of metric {self.source.metric} with the wanted labels")
+            raise SourceError(f"no series of metric {self._source.metric} with the wanted labels")
         if found is not None and since_s is not None:
             value, came = found
             rate = came / max(now_s - since_s, 1e-3)
             self._told = Latency(now_s=value * self._unit_s, target_s=self.target_s, rate=rate, at_s=now_s)
 
-    def _check_bounds(self) -> None:
+    def _check_ends(self) -> None:
         largest = self._buckets.largest_end * self._unit_s
         if largest <= self.target_s:
             raise SourceError(f"the largest bucket ends at {largest:g} s, not above the target")
 
-    @property
-    def is_heard(self) -> bool:
-        """Return whether it has answered, and still does."""
-        return self._read_s is not None and not self.problem
+    def measured(self, now_s: float) -> Latency | None:
+        return self._told or self._window.latency(self.share, self.target_s, now_s)
 
-    def latency(self, now_s: float) -> Latency | None:
-        """Return what is known of now."""
-        found = self._told or self._window.latency(self.share, self.target_s, now_s)
-        return found if found is not None and now_s - found.at_s <= STALE_S else None
+    def newest(self) -> Latency | None:
+        return self._told or self._window.newest(self.share, self.target_s)
+
+
+class LogTarget(Target):
+    """An access log in a volume of the pod."""
+
+    def __init__(
+        self, record: PodRecord, objective: LatencyObjective, source: AccessLogSource, kubelet: str
+    ) -> None:
+        super().__init__(record, objective)
+        self._source = source
+        self._directory = access_log.directory_of(kubelet, record.uid, source)
+        self._window = SampleWindow(objective.window_seconds)
+        self._reader: LogFile | LogSocket | None = None
+
+    @property
+    def place(self) -> str:
+        return f"volume {self._source.volume}, {self._source.path}"
+
+    async def ask(self, session: aiohttp.ClientSession) -> None:
+        if self._reader is None:
+            self._reader = access_log.opened(self._directory, self._source)
+        now_s = asyncio.get_running_loop().time()
+        self._window.add(now_s, self._reader.read())
+        self.heard_s = now_s
+
+    def measured(self, now_s: float) -> Latency | None:
+        return self._window.latency(self.share, self.target_s, now_s)
+
+    def newest(self) -> Latency | None:
+        return self._window.newest(self.share, self.target_s)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
 
 class LatencyScrapes:
@@ -156,7 +235,9 @@ class LatencyScrapes:
         """Put nothing back: it only reads."""
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections and files."""
+        for target in self._targets.values():
+            target.close()
         if self._session is not None:
             await self._session.close()
 
@@ -166,16 +247,24 @@ class LatencyScrapes:
             if not record.is_active or LATENCY_OBJECTIVE.key not in record.pod.metadata.annotations:
                 continue
             objective = self._objective(record)
-            source = objective.prometheus if objective is not None else None
-            if objective is None or source is None or not record.pod.status.pod_ip:
+            if objective is None:
                 continue
             known = self._targets.get(uid)
             if known is not None and known.objective == objective:
                 known.record = record
                 found[uid] = known
             elif len(found) < TARGETS_MAX:
-                found[uid] = Target(record, objective, source)
+                found[uid] = self._target(record, objective)
+        for uid, target in self._targets.items():
+            if found.get(uid) is not target:
+                target.close()
         self._targets = found
+
+    def _target(self, record: PodRecord, objective: LatencyObjective) -> Target:
+        if objective.prometheus is not None:
+            return PrometheusTarget(record, objective, objective.prometheus)
+        assert objective.access_log is not None
+        return LogTarget(record, objective, objective.access_log, self._shared.host.roots.kubelet)
 
     def _objective(self, record: PodRecord) -> LatencyObjective | None:
         annotations = record.pod.metadata.annotations
@@ -191,8 +280,7 @@ class LatencyScrapes:
     async def _ask(self, session: aiohttp.ClientSession, target: Target) -> None:
         loop = asyncio.get_running_loop()
         try:
-            body = await _body(session, target.url)
-            target.hear(body, loop.time())
+            await target.ask(session)
         except (SourceError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self._failed(target, str(error) or type(error).__name__, loop.time())
             return
@@ -204,7 +292,7 @@ class LatencyScrapes:
         target.away_s = min(max(2 * target.away_s, INTERVAL_S), AWAY_S_MAX)
         target.due_s = now_s + target.away_s * self._rng.uniform(0.5, 1.0)
         if not target.problem:
-            message = f"{target.url}: {problem}"
+            message = f"{target.place}: {problem}"
             log.warning("latency not heard", extra={"pod": target.record.key, "problem": message})
             self._shared.events.warning(target.record.pod, NOT_HEARD, message)
         target.problem = problem

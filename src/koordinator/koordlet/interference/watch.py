@@ -13,7 +13,6 @@ from koordinator.host import cgroup_layout
 from koordinator.koordlet.interference import culprit, senses, tell
 from koordinator.koordlet.interference.counters import CounterSampler
 from koordinator.koordlet.interference.history import History
-from koordinator.koordlet.interference.latency import Latency
 from koordinator.koordlet.interference.scrape import LatencyScrapes
 from koordinator.koordlet.interference.stalls import StallReader
 from koordinator.koordlet.interference.tell import Teller
@@ -63,15 +62,16 @@ class InterferenceWatch:
         self._say_available()
         before = view.interference or Interference(at_s=now_s)
         found: dict[str, Suffering] = {}
+        levels: dict[str, float] = {}
         for uid in self._services:
-            latency = self._latency(uid, now_s)
+            target = self._scrapes.targets.get(uid)
+            latency = target.latency(now_s) if target is not None else None
             felt = senses.levels(lost[uid], latency, self._counters.felt(uid, now_s))
             found[uid] = senses.suffering(uid, felt, latency, before.services.get(uid), now_s)
-        self._history.add(
-            {uid: each.level if each.senses else math.nan for uid, each in found.items()},
-            list(self._candidates),
-            self._uses.read(self._candidates, self._counters.moved, now_s),
-        )
+            newest = target.this_second(now_s) if target is not None else None
+            levels[uid] = max(senses.levels(lost[uid], newest, {}).values(), default=math.nan)
+        use = self._uses.read(self._candidates, self._counters.moved, now_s)
+        self._history.add(levels, list(self._candidates), use)
         verdicts = self._verdicts(found, before.verdicts, now_s)
         view.interference = Interference(at_s=now_s, services=found, verdicts=verdicts)
         tell.show(metrics, found, self._services)
@@ -90,10 +90,6 @@ class InterferenceWatch:
         self._services = {uid: pod for uid, pod in active.items() if senses.is_service(pod)}
         self._candidates = {uid: pod for uid, pod in active.items() if uid not in self._services}
         self._candidates |= {uid: each.record for uid, each in view.foreign.items()}
-
-    def _latency(self, uid: str, now_s: float) -> Latency | None:
-        target = self._scrapes.targets.get(uid)
-        return target.latency(now_s) if target is not None else None
 
     def _verdicts(
         self, found: Mapping[str, Suffering], before: Mapping[str, Verdict], now_s: float
