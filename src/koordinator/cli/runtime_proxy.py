@@ -20,10 +20,11 @@ _SKIP_LABEL, _SKIP_VALUE = "runtimeproxy.koordinator.sh/skip-hookserver", "true"
 @flag_kinds.text("remote-runtime-service-endpoint", _CONTAINERD, "Socket of the container runtime.")
 @click.option(
     "--backend-runtime-mode",
-    type=click.Choice(("Containerd",)),
+    type=click.Choice(("Containerd", "Docker")),
     default="Containerd",
     show_default=True,
-    help="The protocol of the runtime: Containerd is CRI, which CRI-O and cri-dockerd speak as well.",
+    help="The protocol of the runtime: Containerd is CRI, which CRI-O and cri-dockerd speak as well; Docker is "
+    "Docker's own, for a kubelet with dockershim or cri-dockerd behind this proxy.",
 )
 @flag_kinds.text("runtime-hook-server-key", _SKIP_LABEL, "Label of pods that never reach hook servers.")
 @flag_kinds.text("runtime-hook-server-val", _SKIP_VALUE, "Value of that label.")
@@ -46,8 +47,10 @@ def main(**values: Any) -> None:
     )
     with running.one_line_errors():
         from koordinator.host.syscalls import LinuxSyscalls
+        from koordinator.runtime_proxy.docker_proxy import DockerProxy
         from koordinator.runtime_proxy.proxy import ProxyConfig, RuntimeProxy
 
+        proxy = DockerProxy if values["backend_runtime_mode"] == "Docker" else RuntimeProxy
         config = ProxyConfig(
             endpoint=values["koord_runtimeproxy_endpoint"],
             backend=values["remote_runtime_service_endpoint"],
@@ -56,7 +59,7 @@ def main(**values: Any) -> None:
         )
 
         async def work() -> None:
-            await RuntimeProxy(config, LinuxSyscalls()).run()
+            await proxy(config, LinuxSyscalls()).run()
 
         running.run(work())
 

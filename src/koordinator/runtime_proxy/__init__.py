@@ -1,1 +1,1 @@
-"""Decide between kubelet and the container runtime; the gRPC and HTTP loops are not there yet."""
+"""Stand between kubelet and container runtime: CRI over gRPC, or Docker over HTTP, with hooks around some calls."""

@@ -5,7 +5,6 @@ when this was written, and streams, too. Source: behaviour/koordlet-act 23.
 """
 
 import asyncio
-import contextlib
 import logging
 
 import msgspec
@@ -26,8 +25,8 @@ from koordinator.host.syscalls import Syscalls
 from koordinator.runtime_proxy import dispatch
 from koordinator.runtime_proxy.backend import Backend
 from koordinator.runtime_proxy.checkpoints import Checkpoints, ContainerInfo, SandboxInfo
-from koordinator.runtime_proxy.dispatch import Checkpoint
 from koordinator.runtime_proxy.hook_client import HookClient
+from koordinator.runtime_proxy.hooked import HookedCalls
 from koordinator.runtime_proxy.interception import (
     CreateContainer,
     Interception,
@@ -36,7 +35,7 @@ from koordinator.runtime_proxy.interception import (
     RunSandbox,
     UpdateContainer,
 )
-from koordinator.runtime_proxy.relay import Exchange, Refused, Relay
+from koordinator.runtime_proxy.relay import Exchange, Relay
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +58,7 @@ class RuntimeProxy:
         self._config = config
         self._checkpoints = Checkpoints()
         self.hooks = HookClient(config.hook_directory, syscalls)
+        self._calls = HookedCalls(self.hooks, self._checkpoints, config.skip)
         self._backend = Backend(grpc_sockets.path_of(config.backend), self._checkpoints)
         self._relays: set[Relay] = set()
         self.is_serving = asyncio.Event()
@@ -99,23 +99,7 @@ class RuntimeProxy:
             call = None
         if call is None:
             return Unread(raw)
-        path = dispatch.route(method, self.hooks.by_stage, call.labels, self._config.skip)
-        return HookedExchange(await self._before(path, call), path, self._checkpoints, self.hooks)
-
-    async def _before(self, path: dispatch.Route, call: Interception) -> Interception:
-        if not path.before:
-            return call
-        outcome = await self.hooks.call(path.before, call.hook_request())
-        problem = outcome.problem
-        if not problem:
-            try:
-                return call.with_answer(outcome.answer)
-            except ContentError as error:
-                problem = f"hook {path.before}: its answer is damaged: {error}"
-                log.warning("hook failed", extra={"problem": problem})
-        if dispatch.calls(path, outcome.policy, hook_fails=True).is_error:
-            raise Refused(problem)
-        return call
+        return await self._calls.begun(method, call)
 
     async def _intercepted(self, method: str, raw: bytes) -> Interception | None:
         """Return what a call is about; None when that cannot be found out. Raises: ContentError."""
@@ -165,34 +149,6 @@ class Unread(msgspec.Struct, frozen=True):
 
     async def after(self) -> None:
         """Nobody is told."""
-
-
-class HookedExchange:
-    """A call whose hooks have run."""
-
-    def __init__(
-        self, call: Interception, path: dispatch.Route, checkpoints: Checkpoints, hooks: HookClient
-    ) -> None:
-        self.request = call.request()
-        self._call, self._path = call, path
-        self._checkpoints = checkpoints
-        self._hooks = hooks
-        self._has_succeeded = False
-
-    def answered(self, response: bytes | None) -> None:
-        """Remember what was made, forget what was stopped, whether or not that went well."""
-        self._has_succeeded = response is not None
-        if self._path.checkpoint is Checkpoint.DELETE:
-            self._call.delete(self._checkpoints)
-        elif response is not None:
-            with contextlib.suppress(ContentError):  # kubelet will see for itself
-                self._call.store(response, self._checkpoints)
-
-    async def after(self) -> None:
-        """Tell the hook that comes after the call, if that succeeded; its answer counts for nothing."""
-        after = self._path.after
-        if self._has_succeeded and after and after in self._hooks.by_stage:
-            await self._hooks.call(after, self._call.hook_request())
 
 
 def concerned(path: bytes) -> str:
