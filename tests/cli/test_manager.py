@@ -133,7 +133,7 @@ def test_an_address_may_be_switched_off() -> None:
         ),
         (
             "--noderesource-plugins=-Batch",
-            "--noderesource-plugins: unknown: -Batch; known: BatchGPUResource, BatchResource",
+            "--noderesource-plugins: unknown: -Batch; known: BatchDuration, BatchGPUResource",
         ),
         ("--leader-elect-resource-lock=configmaps", "--leader-elect-resource-lock: 'configmaps'"),
         ("--leader-election-namespace=", "--leader-election-namespace: is empty"),

@@ -169,12 +169,21 @@ def test_an_amplification_below_one_is_told_per_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("percent", "gates", "is_told"),
-    [(50, "", True), (50, "Accelerators=true,BatchGPU=true", False), (0, "", False)],
-    ids=["the agent does not know", "the agent predicts", "the pool lends none"],
+    ("setting", "gates", "is_told"),
+    [
+        pytest.param('"gpuReclaimPercent": 50', "", True, id="cards, the agent does not know"),
+        pytest.param(
+            '"gpuReclaimPercent": 50', "Accelerators=true,BatchGPU=true", False, id="cards, it predicts"
+        ),
+        pytest.param('"gpuReclaimPercent": 0', "", False, id="the pool lends no cards"),
+        pytest.param('"lendAheadMinutes": 60', "", True, id="hours, the agent does not know"),
+        pytest.param('"lendAheadMinutes": 60', "PeaksByHour=true", False, id="hours, it predicts"),
+    ],
 )
-def test_lent_gpus_need_agents_that_predict_them(percent: int, gates: str, is_told: bool) -> None:
-    objects = with_config(colocation_config=f'{{"enable": true, "gpuReclaimPercent": {percent}}}')
+def test_what_is_lent_by_prediction_needs_agents_that_predict_it(
+    setting: str, gates: str, is_told: bool
+) -> None:
+    objects = with_config(colocation_config=f'{{"enable": true, {setting}}}')
     [node, *others] = objects[Node]
     allocatable = {**node.status.allocatable, "koordinator.sh/gpu-core": "800"}
     status = msgspec.structs.replace(node.status, allocatable=allocatable)

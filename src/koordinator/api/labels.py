@@ -119,6 +119,8 @@ RESERVATION_NAME = "scheduling.koordinator.sh/reservation-name"
 RESERVATION_NODE = "scheduling.koordinator.sh/reservation-node"
 IS_PRE_ALLOCATION = "scheduling.koordinator.sh/is-pre-allocation"
 
+EXPECTED_DURATION = "koordinator.sh/expected-duration"  # ours
+
 # --- Node labels (6.3) ---
 NODE_CPU_BIND_POLICY = "node.koordinator.sh/cpu-bind-policy"
 NODE_NUMA_ALLOCATE_STRATEGY = "node.koordinator.sh/numa-allocate-strategy"
@@ -130,6 +132,7 @@ NODE_MID_STATIC_MEMORY_RESERVED_RATIO = "node.koordinator.sh/mid-static-memory-r
 NODE_CPU_NORMALIZATION_ENABLED = "node.koordinator.sh/cpu-normalization-enabled"
 NODE_ENABLE_NUMA_RESERVATION = "node.koordinator.sh/enable-numa-reservation"  # on topologies too
 NODE_BATCH_GPUS = "node.koordinator.sh/batch-gpus"  # ours
+NODE_BATCH_DURATIONS = "node.koordinator.sh/batch-durations"  # ours
 GPU_MODEL = "node.koordinator.sh/gpu-model"  # these four on Devices too
 GPU_VENDOR = "node.koordinator.sh/gpu-vendor"
 GPU_DRIVER_VERSION = "node.koordinator.sh/gpu-driver-version"

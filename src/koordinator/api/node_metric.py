@@ -133,6 +133,10 @@ class NodeMetricStatus(ViewPart, frozen=True, kw_only=True):
     prod_peak_metric: Annotated[
         PeakMetric | None, "Predicted peak of prod pods and the system, margins included."
     ] = None
+    yielded_by_hour: Annotated[
+        list[ResourceMap],
+        "Predicted peak of what all but batch and free pods use, margins included, by hour of the day in UTC.",
+    ] = []
     extensions: Annotated[dict[str, Any], "What add-ons report of the node."] = {}
 
 

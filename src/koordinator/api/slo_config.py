@@ -58,6 +58,8 @@ class ColocationStrategy(Payload, frozen=True, kw_only=True):
     batch_memory_threshold_percent: int | None = None
     gpu_reclaim_percent: int | None = None
     """Ours: the share of what is predicted free of GPUs that batch pods may have; none of it when absent."""
+    lend_ahead_minutes: int | None = None
+    """Ours: Batch yields to what services are predicted to use within so many minutes, too; not when absent or 0."""
     extensions: dict[str, Any] = {}
 
 
@@ -96,6 +98,7 @@ _NOT_NEGATIVE_FIELDS = (
     "mid_static_memory_reserved_percent",
     "batch_cpu_threshold_percent",
     "batch_memory_threshold_percent",
+    "lend_ahead_minutes",
 )
 _PERCENT_FIELDS = (
     "mid_cpu_threshold_percent",

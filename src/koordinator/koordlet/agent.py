@@ -41,6 +41,8 @@ from koordinator.koordlet.interference.all import InterferenceParts
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Following, Kubelet, Reporter, Shared, Strategy
 from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
+from koordinator.koordlet.predict.hour_trainer import GATE as PEAKS_BY_HOUR
+from koordinator.koordlet.predict.hour_trainer import HourTrainer
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.qos import all as qos
 from koordinator.koordlet.report import all as report
@@ -426,9 +428,13 @@ class Parts:
         trainer = Trainer(shared)
         lends_gpus = shared.gates.is_on(BATCH_GPU) and shared.gpus is not None
         gpu_trainer = GPUTrainer(shared) if lends_gpus else None
-        trainers = [trainer, gpu_trainer] if gpu_trainer is not None else [trainer]
+        hour_trainer = HourTrainer(shared) if shared.gates.is_on(PEAKS_BY_HOUR) else None
+        trainers = [each for each in (trainer, gpu_trainer, hour_trainer) if each is not None]
         self.collecting = CollectorRunner(collect.collectors(shared), used_interval_s)
-        self.reporters: list[Reporter] = [*trainers, *report.reporters(shared, trainer, gpu_trainer)]
+        self.reporters: list[Reporter] = [
+            *trainers,
+            *report.reporters(shared, trainer, gpu_trainer, hour_trainer),
+        ]
         self.interference = InterferenceParts(shared)
         self.strategies = [*qos.strategies(shared), *self.interference.strategies]
         self.hooks = RuntimeHooks(shared)

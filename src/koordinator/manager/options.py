@@ -24,6 +24,7 @@ NODE_RESOURCE_PLUGINS = (
     "GPUDeviceResource",
     "RDMADeviceResource",
     "BatchGPUResource",
+    "BatchDuration",
 )
 """In the order in which they calculate and prepare."""
 

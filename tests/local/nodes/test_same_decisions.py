@@ -29,6 +29,8 @@ from koordinator.koordlet import node_pods
 from koordinator.koordlet.config import PredictConfig
 from koordinator.koordlet.hooks import batch_resource, contexts
 from koordinator.koordlet.hooks.batch_resource import BatchRule
+from koordinator.koordlet.predict import hours
+from koordinator.koordlet.predict.hour_trainer import HourTrainer
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.qos import cpu_burst, cpu_evict, cpu_suppress, eviction, memory_evict
 from koordinator.koordlet.qos.cpu_burst import ContainerQuota, PoolPod
@@ -355,7 +357,10 @@ def test_batch_limits_of_a_pod_are_the_agents(seed: int, uses_quota: bool) -> No
             assert ground.fleet.shape_of[slot].group.memory_bytes == wanted.memory_bytes
 
 
-def test_prediction_and_report_of_a_row_are_the_agents(tmp_path: Path) -> None:
+def test_prediction_and_report_of_a_row_are_the_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hours, "HOUR_SAMPLES_MIN", 3)
     lent = [_lent_like_agents(seed, tmp_path / str(seed)) for seed in SEEDS[:6]]
     assert any(lent)
 
@@ -364,7 +369,7 @@ def _lent_like_agents(seed: int, root: Path) -> int:
     """Agents are fed with what the fleet gave out, sample by sample, and asked by their own reporters."""
     # Pods of the ground are 0 to 10 minutes old: half of them have learnt enough by the end.
     predict = PredictConfig(cold_start_s=600.0, checkpoints="")
-    ground = Ground(seed, FleetPolicy(predict=predict, sample_s=30.0, **CALM))
+    ground = Ground(seed, FleetPolicy(predict=predict, sample_s=30.0, reports_hours=True, **CALM))
     fleet, cluster = ground.fleet, MemoryCluster(registry.in_memory(FixedClock(NOW_S)))
     durations = ["2m", "5m", "30m"]
     spec = from_builtins(
@@ -375,8 +380,9 @@ def _lent_like_agents(seed: int, root: Path) -> int:
         agent = AgentNode(root / str(row), cluster, predict=predict)
         agent.view.node = node_of(shape)
         agent.view.metric_spec = spec
-        trainer = Trainer(agent.shared)
-        agents.append((agent, trainer, NodeMetricReporter(agent.shared, trainer)))
+        trainer, by_hour = Trainer(agent.shared), HourTrainer(agent.shared)
+        reporter = NodeMetricReporter(agent.shared, trainer, hour_trainer=by_hour)
+        agents.append((agent, (trainer, by_hour), reporter))
     for step in range(14):
         now_s = NOW_S + 30 * step
         if step == 5:
@@ -386,7 +392,7 @@ def _lent_like_agents(seed: int, root: Path) -> int:
                 slot, _ = ground.pods[row].popitem()
                 fleet.remove(slot)
         fleet.step(now_s, 30.0)
-        for row, (agent, trainer, _) in enumerate(agents):
+        for row, (agent, trainers, _) in enumerate(agents):
             agent.fixed.now_s = now_s
             agent.pods(*ground.on(row))
             cores, memory = ground.cores(row), ground.memory(row)
@@ -397,11 +403,13 @@ def _lent_like_agents(seed: int, root: Path) -> int:
             for pod in ground.on(row):
                 agent.pod_uses(pod.metadata.uid, cores[pod.metadata.uid], memory[pod.metadata.uid])
             if step % 2 == 0:
-                trainer.run()
+                for each in trainers:
+                    each.run()
     policy, _ = node_metric.readable_windows(node_metric.collect_policy(spec))
     found = msgspec.convert(reports.statuses(fleet, np.arange(NODES), policy, now_s), list[NodeMetricStatus])
     for (_, _, reporter), status in zip(agents, found, strict=True):
         assert status == reporter.status()
+        assert len(status.yielded_by_hour) == 24
     amounts = [each.prod_reclaimable_metric for each in found]
     return sum(
         quantity.milli(each.resource.resources["cpu"]) for each in amounts if each and each.resource.resources

@@ -65,12 +65,21 @@ class ThirdPartyAllocations(Payload, frozen=True, kw_only=True):
     allocations: list[ThirdPartyAllocation] = []
 
 
+class BatchDurations(Payload, frozen=True, kw_only=True):
+    """What a node will lend for at least so many hours, as predicted; all lists are of one length, hours ascending."""
+
+    hours: list[int] = []
+    cpu_milli: list[int] = []
+    memory_bytes: list[int] = []
+
+
 NODE_RESERVATION = Annotation(labels.NODE_RESERVATION, NodeReservation, empty=Empty.ABSENT)
 SYSTEM_QOS_RESOURCE = Annotation(labels.NODE_SYSTEM_QOS_RESOURCE, SystemQOSResource)
 AMPLIFICATION_RATIO = Annotation(labels.NODE_RESOURCE_AMPLIFICATION_RATIO, dict[str, float])
 RAW_ALLOCATABLE = Annotation[ResourceList](labels.NODE_RAW_ALLOCATABLE, ResourceList)
 USAGE_THRESHOLDS = Annotation(labels.USAGE_THRESHOLDS, UsageThresholds)
 ORIGIN_EXTENDED_ALLOCATABLE = Annotation(labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE, OriginExtendedAllocatable)
+BATCH_DURATIONS = Annotation(labels.NODE_BATCH_DURATIONS, BatchDurations)
 THIRD_PARTY_ALLOCATIONS = Annotation(labels.NODE_THIRD_PARTY_ALLOCATIONS, ThirdPartyAllocations)
 
 

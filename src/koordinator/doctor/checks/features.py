@@ -13,6 +13,7 @@ from koordinator.doctor.finding import Finding, some_of
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.koordlet.gpu_shares import BATCH_GPU
+from koordinator.koordlet.predict.hour_trainer import GATE as PEAKS_BY_HOUR
 from koordinator.manager.config import amplification, colocation_config, cpu_normalization
 from koordinator.manager.webhooks import table
 
@@ -23,7 +24,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     yield from _normalization(snapshot)
     yield from _profiles(snapshot)
     yield from _quotas(snapshot)
-    yield from _lent_gpus(snapshot)
+    yield from _predictions(snapshot)
 
 
 def _gate_step(snapshot: ClusterSnapshot, gate: str) -> tuple[str, ...]:
@@ -121,24 +122,35 @@ def _quotas(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         )
 
 
-def _lent_gpus(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+def _predictions(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """Settings that lend by predictions which the node agents do not make."""
     gates, config = snapshot.installation.agent_gates(), snapshot.colocation
-    if config is None or gates is None or gates.is_on(BATCH_GPU):
+    if config is None or gates is None:
         return
-    lenders = []
+    cards, hours = [], []
     for node in snapshot.nodes:
-        if resources.GPU_CORE not in node.status.allocatable:
-            continue
         strategy = colocation_config.resource_strategy(config, colocation_config.node_strategy(config, node))
-        if strategy.enabled and strategy.gpu_percent > 0:
-            lenders.append(node.metadata.name)
-    if lenders:
+        if not strategy.enabled:
+            continue
+        if resources.GPU_CORE in node.status.allocatable and strategy.gpu_percent > 0:
+            cards.append(node.metadata.name)
+        if strategy.ahead_s > 0:
+            hours.append(node.metadata.name)
+    if cards and not gates.is_on(BATCH_GPU):
         yield Finding.warning(
-            ("Node", lenders),
+            ("Node", cards),
             f"gpuReclaimPercent lends its GPUs, but feature gate {BATCH_GPU} of the node agent is off",
             why="nobody predicts what services leave of cards, so nothing of them is lent",
-            do=(
-                f"kubectl -n {snapshot.namespace} edit daemonset koordlet    "
-                f"# --feature-gates=Accelerators=true,{BATCH_GPU}=true",
-            ),
+            do=_agent_gates(snapshot, f"Accelerators=true,{BATCH_GPU}=true"),
         )
+    if hours and not gates.is_on(PEAKS_BY_HOUR):
+        yield Finding.warning(
+            ("Node", hours),
+            f"lendAheadMinutes looks ahead, but feature gate {PEAKS_BY_HOUR} of the node agent is off",
+            why="nobody predicts at which hours services need the node, so Batch follows what they use now",
+            do=_agent_gates(snapshot, f"{PEAKS_BY_HOUR}=true"),
+        )
+
+
+def _agent_gates(snapshot: ClusterSnapshot, gates: str) -> tuple[str, ...]:
+    return (f"kubectl -n {snapshot.namespace} edit daemonset koordlet    # --feature-gates={gates}",)

@@ -2,6 +2,7 @@
 
 from koordinator.koordlet.parts import Reporter, Shared
 from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
+from koordinator.koordlet.predict.hour_trainer import HourTrainer
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.report import device_reporter, pod_resources
 from koordinator.koordlet.report.device_reporter import DeviceReporter
@@ -10,13 +11,18 @@ from koordinator.koordlet.report.pod_resources import PodResourcesProxy
 from koordinator.koordlet.report.topology_reporter import TopologyReporter
 
 
-def reporters(shared: Shared, trainer: Trainer, gpu_trainer: GPUTrainer | None = None) -> list[Reporter]:
+def reporters(
+    shared: Shared,
+    trainer: Trainer,
+    gpu_trainer: GPUTrainer | None = None,
+    hour_trainer: HourTrainer | None = None,
+) -> list[Reporter]:
     """Reporters that the configuration asks for. Trainers are run by the agent, like them."""
     found: list[Reporter] = []
     if shared.config.kubelet.topology_interval_s > 0:
         found.append(TopologyReporter(shared))
     if shared.config.kubelet.report_node_metric:
-        found.append(NodeMetricReporter(shared, trainer, gpu_trainer))
+        found.append(NodeMetricReporter(shared, trainer, gpu_trainer, hour_trainer))
     if shared.gates.is_on(device_reporter.GATE) or shared.gates.is_on(device_reporter.RDMA_GATE):
         found.append(DeviceReporter(shared))
     if shared.gates.is_on(pod_resources.GATE) and shared.config.kubelet.pod_resources_proxy:

@@ -140,6 +140,12 @@ def with_prediction(status: NodeMetricStatus, prediction: Prediction) -> NodeMet
     )
 
 
+def with_hours(status: NodeMetricStatus, peaks: Iterable[ReclaimableAmount]) -> NodeMetricStatus:
+    """Return the same report with what batch yields to at the peak of each hour of the day in UTC."""
+    amounts = [_amount_map(peak.cpu_milli, peak.memory_bytes) for peak in peaks]
+    return msgspec.structs.replace(status, yielded_by_hour=amounts)
+
+
 def with_gpu_predictions(
     status: NodeMetricStatus, gpus: Iterable[tuple[KnownGPU, Prediction]]
 ) -> NodeMetricStatus:

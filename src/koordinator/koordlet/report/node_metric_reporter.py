@@ -24,6 +24,7 @@ from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.metrics import NodeGauge
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
+from koordinator.koordlet.predict.hour_trainer import HourTrainer
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric import CollectPolicy, KnownGPU, ReportSubjects
@@ -58,11 +59,18 @@ class NodeMetricReporter:
     name = "nodemetric"
     informers = ()
 
-    def __init__(self, shared: Shared, trainer: Trainer, gpu_trainer: GPUTrainer | None = None) -> None:
-        """`gpu_trainer` is None where nothing of GPUs is lent."""
+    def __init__(
+        self,
+        shared: Shared,
+        trainer: Trainer,
+        gpu_trainer: GPUTrainer | None = None,
+        hour_trainer: HourTrainer | None = None,
+    ) -> None:
+        """`gpu_trainer` is None where nothing of GPUs is lent, `hour_trainer` where hours are not told apart."""
         self._shared = shared
         self._trainer = trainer
         self._gpu_trainer = gpu_trainer
+        self._hour_trainer = hour_trainer
         self._outage = Outage(f"report of NodeMetric {shared.config.node_name}")
         self._prediction_outage = Outage("prediction of what prod pods leave")
         self._has_begun = False
@@ -112,6 +120,8 @@ class NodeMetricReporter:
                 pods,
             )
         )
+        if self._hour_trainer is not None:
+            status = node_metric.with_hours(status, self._hour_trainer.peaks())
         if self._gpu_trainer is None:
             return status
         found = self._gpu_trainer.predictions()

@@ -25,6 +25,7 @@ from koordinator.koordlet import series
 from koordinator.koordlet.config import PredictConfig, QoSConfig
 from koordinator.koordlet.hooks import batch_resource
 from koordinator.koordlet.hooks.batch_resource import BatchRule
+from koordinator.koordlet.predict.hour_trainer import LENT_TO
 from koordinator.koordlet.qos.cpu_burst import BurstNodeState
 from koordinator.koordlet.qos.memory_evict import BE_MEMORY
 from koordinator.koordlet.series import Aggregation
@@ -107,6 +108,8 @@ class FleetPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Feature gates that are on. Agents have none on unless asked; hollow nodes have one, as full nodes need somebody
     to go."""
     predict: PredictConfig = PredictConfig()
+    reports_hours: bool = False
+    """The gate PeaksByHour is on."""
     qos: QoSConfig = QoSConfig()
     # System processes: a base and something for every core in use; measured shares differ per distribution.
     system_base_milli: float = 100.0
@@ -173,7 +176,7 @@ class HollowFleet:
             policy.strategy, self.capacity.astype(np.int64), self.reserved.astype(np.int64)
         )
         self.samples = Samples(policy.history_s, policy.pod_history_s)
-        self.peaks = Peaks(nodes, policy.predict)
+        self.peaks = Peaks(nodes, policy.predict, learns_hours=policy.reports_hours)
         self.peaks.grow(SLOTS_AT_FIRST)
         self._limited: dict[int, BurstablePod] = {}
         self._rng = random.Random(0)
@@ -186,6 +189,7 @@ class HollowFleet:
         self.is_best_effort: Mask = np.zeros(slots, dtype=np.bool_)
         self.is_batch: Mask = np.zeros(slots, dtype=np.bool_)
         self.is_prod: Mask = np.zeros(slots, dtype=np.bool_)
+        self.is_lent_to: Mask = np.zeros(slots, dtype=np.bool_)
         self.has_class: Mask = np.zeros(slots, dtype=np.bool_)
         self.is_terminating: Mask = np.zeros(slots, dtype=np.bool_)
         self.is_finished: Mask = np.zeros(slots, dtype=np.bool_)
@@ -233,6 +237,7 @@ class HollowFleet:
         self.is_best_effort[slot], self.is_batch[slot] = shape.is_best_effort, shape.is_batch
         self.is_prod[slot], self.is_finite[slot] = shape.is_prod, wanted.is_finite
         self.has_class[slot] = shape.priority is prediction.CLASSES[0]
+        self.is_lent_to[slot] = shape.priority in LENT_TO
         self.is_terminating[slot] = self.is_finished[slot] = False
         self.created_s[slot] = shape.created_s
         self.is_service[slot] = wanted.service_time_ms is not None
@@ -460,6 +465,7 @@ class HollowFleet:
             cores=cores[~np.isnan(cores)],
             memory_bytes=self.memory[measured],
             is_class=tuple(mask[measured] for mask in has_class),
+            is_lent_to=self.is_lent_to[measured],
         )
         node_cores, node_bytes = series.aggregated(
             np.stack([point.usage[:2] for point in points]), Aggregation.P90
@@ -486,7 +492,6 @@ _FLOAT_COLUMNS = (
     "consumed",
 )  # fmt: skip
 _COLUMNS = frozenset(_FLOAT_COLUMNS) | {
-    "node", "running", "is_best_effort", "is_batch", "is_prod", "has_class", "is_terminating", "is_finished",
-    "is_finite", "is_service", "follows_trace",
-    "seed",
+    "node", "running", "is_best_effort", "is_batch", "is_prod", "is_lent_to", "has_class", "is_terminating",
+    "is_finished", "is_finite", "is_service", "follows_trace", "seed",
 }  # fmt: skip

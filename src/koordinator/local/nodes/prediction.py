@@ -10,6 +10,7 @@ import numpy as np
 from koordinator.api.priority import PriorityClass
 from koordinator.koordlet.config import PredictConfig
 from koordinator.koordlet.predict import reclaimable
+from koordinator.koordlet.predict.hours import HourlyPeaks
 from koordinator.koordlet.predict.models import ModelRows
 from koordinator.koordlet.predict.reclaimable import Predictions, ProdPods
 from koordinator.koordlet.predict.trainer import CPU_PEAK_SHARE, MEMORY_PEAK_SHARE
@@ -29,12 +30,14 @@ class SlotUsage(msgspec.Struct, frozen=True):
     memory_bytes: F64
     is_class: tuple[Mask, ...]
     """Who is of each of `CLASSES`."""
+    is_lent_to: Mask
+    """Who yields to the others: batch and free pods."""
 
 
 class Peaks:
     """Models of all nodes and pods."""
 
-    def __init__(self, nodes: int, config: PredictConfig) -> None:
+    def __init__(self, nodes: int, config: PredictConfig, *, learns_hours: bool = False) -> None:
         self._nodes = nodes
         self._config = config
         self._of_nodes = ModelRows(config)  # row: model * nodes + node
@@ -42,6 +45,7 @@ class Peaks:
         self._of_pods = ModelRows(config)  # row: slot
         self._knows_node = np.zeros((1 + len(CLASSES), nodes), np.bool_)
         self._knows_pod = np.zeros(0, np.bool_)
+        self.hours = HourlyPeaks(nodes, config) if learns_hours else None
 
     def grow(self, slots: int) -> None:
         """Have a row for so many slots."""
@@ -68,6 +72,8 @@ class Peaks:
         `has_pods` says where pods of each of `CLASSES` are, `runs` where any pod runs: what is there and not measured
         teaches nothing, a class whose last pods are gone fades.
         """
+        if self.hours is not None:
+            self._learn_hours(self.hours, pods, node_cores, node_bytes, now_s)
         self._of_pods.learn(pods.slots, pods.cores, pods.memory_bytes, now_s)
         self._knows_pod[pods.slots] = True
         nodes = self._nodes
@@ -88,6 +94,16 @@ class Peaks:
         models = np.flatnonzero(learns)  # of all nodes, one class after the other, as their rows are
         self._of_nodes.learn(models, all_cores[models], all_bytes[models], now_s)
         self._knows_node.reshape(-1)[models] = True
+
+    def _learn_hours(
+        self, hours: HourlyPeaks, pods: SlotUsage, node_cores: F64, node_bytes: F64, now_s: float
+    ) -> None:
+        lent, lent_bytes = (
+            per_node(pods.node[pods.is_lent_to], each[pods.is_lent_to], self._nodes)
+            for each in (pods.cores, pods.memory_bytes)
+        )
+        cores, memory = np.maximum(node_cores - lent, 0.0), np.maximum(node_bytes - lent_bytes, 0.0)
+        hours.learn(cores, memory, np.ones(self._nodes, np.bool_), now_s)
 
     def knows(self, rows: Index) -> Mask:
         """Return whether anything can be predicted of each of these nodes, (n,)."""

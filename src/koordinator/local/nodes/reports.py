@@ -18,7 +18,7 @@ from koordinator.api.node_metric import (
     ReclaimableMetric,
     ResourceMap,
 )
-from koordinator.koordlet.predict.reclaimable import Predictions, ProdPods
+from koordinator.koordlet.predict.reclaimable import Predictions, ProdPods, ReclaimableAmount
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric import CollectPolicy
 from koordinator.koordlet.series import Aggregation
@@ -41,6 +41,9 @@ def statuses(
     average = windows[policy.aggregate_duration_s].usages[Aggregation.AVG]
     measured, entries = _pods(fleet, rows, policy, now_ms)
     cards = [_cards(fleet, row) for row in rows.tolist()]
+    hours = fleet.peaks.hours
+    by_hour = hours.peaks(rows).tolist() if hours is not None else []
+    knows_hours = hours.knows(rows).tolist() if hours is not None else [False] * rows.size
     known, predictions = fleet.peaks.knows(rows).tolist(), predict(fleet, rows, measured, now_s)
     found = []
     for i in range(rows.size):
@@ -55,6 +58,8 @@ def statuses(
         )
         if known[i]:
             status = node_metric.with_prediction(status, predictions.of(i))
+        if knows_hours[i]:
+            status = node_metric.with_hours(status, [ReclaimableAmount(*each) for each in by_hour[i]])
         if lent is not None and (free := lent.predictions(int(rows[i]), now_s)):
             status = node_metric.with_gpu_predictions(status, free)
         wire: dict[str, Any] = msgspec.to_builtins(status)

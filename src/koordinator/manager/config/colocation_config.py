@@ -222,6 +222,8 @@ class NodeStrategy(msgspec.Struct, frozen=True):
     mid: MidPolicy
     gpu_percent: int = 0
     """Share of what is predicted free of GPUs that is lent."""
+    ahead_s: float = 0.0
+    """How far ahead Batch yields to what services are predicted to use; 0: not at all."""
 
 
 def resource_strategy(config: ColocationConfig, strategy: ColocationStrategy) -> NodeStrategy:
@@ -246,6 +248,7 @@ def resource_strategy(config: ColocationConfig, strategy: ColocationStrategy) ->
         ),
         mid=mid_policy(full),
         gpu_percent=full.gpu_reclaim_percent or 0,
+        ahead_s=60.0 * (full.lend_ahead_minutes or 0),
     )
 
 

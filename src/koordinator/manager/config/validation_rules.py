@@ -91,6 +91,7 @@ _COLOCATION = {
     "batch_cpu_threshold_percent": NOT_NEGATIVE,
     "batch_memory_threshold_percent": NOT_NEGATIVE,
     "gpu_reclaim_percent": PERCENT,
+    "lend_ahead_minutes": ValueBounds(0, 24 * 60),
 }
 _THRESHOLD = {
     "cpu_suppress_threshold_percent": PERCENT,

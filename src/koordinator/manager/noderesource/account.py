@@ -83,6 +83,8 @@ class MetricFigures(msgspec.Struct, frozen=True, gc=False):
     reclaimable: Amount = ZERO  # a missing prediction counts as 0; may be negative
     has_node: bool = False  # anything was reported of the node
     reclaimable_gpus: CardAmounts = NO_CARDS
+    yielded_by_hour: tuple[Amount, ...] = ()
+    """What batch yields to at the peak of each hour of the day in UTC; empty when that is not predicted."""
 
 
 EMPTY_REPORT = MetricFigures({})
@@ -187,6 +189,7 @@ def report_of(status: NodeMetricStatus) -> MetricFigures:
         reclaimable=ZERO if predicted is None else _reclaimable(predicted.resource.resources),
         has_node=info is not None,
         reclaimable_gpus=NO_CARDS if predicted is None else cards_of(predicted.resource.devices),
+        yielded_by_hour=tuple(bounded(amount_of(each.resources)) for each in status.yielded_by_hour),
     )
 
 
@@ -273,13 +276,14 @@ class HighPriorityDemand(msgspec.Struct, frozen=True, gc=False):
     used: Measured = ZERO
     maximum: Measured = ZERO  # per pod the larger of request and usage
     service_request: Amount = ZERO  # of pods that are not mid either
+    idle_cpu: int = 0  # billionths of a core that LSE pods do not use, which is not lent
 
 
 def node_demand(pods: Pods, report: MetricFigures) -> HighPriorityDemand:
     """Sums of a node. Other than in the reference, a pod that is not reported yet counts in `maximum`, too."""
     usages = report.pods
     request_cpu = request_memory = used_cpu = used_memory = max_cpu = max_memory = 0
-    service_cpu = service_memory = 0
+    service_cpu = service_memory = idle_cpu = 0
     for key, pod in pods.items():
         if not pod.is_high_priority:
             continue
@@ -297,7 +301,11 @@ def node_demand(pods: Pods, report: MetricFigures) -> HighPriorityDemand:
             max_cpu += cpu
             max_memory += memory
             continue
-        used_cpu += cpu if pod.is_exclusive else usage[0]
+        if pod.is_exclusive:
+            used_cpu += cpu
+            idle_cpu += max(cpu - usage[0], 0)
+        else:
+            used_cpu += usage[0]
         used_memory += usage[1]
         max_cpu += cpu if cpu > usage[0] else usage[0]
         max_memory += memory if memory > usage[1] else usage[1]
@@ -312,6 +320,7 @@ def node_demand(pods: Pods, report: MetricFigures) -> HighPriorityDemand:
         bounded((used_cpu, used_memory)),
         bounded((max_cpu, max_memory)),
         bounded((service_cpu, service_memory)),
+        idle_cpu,
     )
 
 

@@ -167,6 +167,8 @@ class NodeInputs(msgspec.Struct, frozen=True):
     node: AccountedNode
     report: MetricFigures
     demand: HighPriorityDemand
+    ahead: Amount = ZERO
+    """What batch will have to yield to soon, reservations and the system included."""
 
 
 class ZoneInputs(msgspec.Struct, frozen=True):
@@ -176,6 +178,8 @@ class ZoneInputs(msgspec.Struct, frozen=True):
     report: MetricFigures
     capacities: Sequence[Amount]
     demands: Sequence[ZoneDemand]
+    ahead: Amount = ZERO
+    """As in `NodeInputs`, of the whole node."""
 
 
 def withdrawal(
@@ -232,7 +236,27 @@ def _taken(known: NodeInputs, by_pods: Measured) -> Amount:
     system_cpu, system_memory = known.report.system_usage
     reserved_cpu, reserved_memory = known.node.reserved
     cpu = max(system_cpu, reserved_cpu * NANO_PER_MILLI) + by_pods[0]
-    return rounded_down((cpu, max(system_memory, reserved_memory) + by_pods[1]))
+    now_cpu, now_memory = rounded_down((cpu, max(system_memory, reserved_memory) + by_pods[1]))
+    return max(now_cpu, known.ahead[0]), max(now_memory, known.ahead[1])
+
+
+def held_at_peak(known: NodeInputs, peak: Amount) -> Amount:
+    """Return what cannot be lent besides the margin when all but batch uses `peak`.
+
+    A peak is of what is used: CPUs of LSE pods that idle are not lent either, nor what is reserved beyond the system's
+    use.
+    """
+    system = rounded_down(known.report.system_usage)
+    cpu, memory = (max(noted - used, 0) for noted, used in zip(known.node.reserved, system, strict=True))
+    return peak[0] + cpu + known.demand.idle_cpu // NANO_PER_MILLI, peak[1] + memory
+
+
+def at_peak(known: NodeInputs, peak: Amount) -> NodeInputs:
+    """Return the node when all but batch uses `peak`: measured use counts no more, requests do."""
+    ahead = held_at_peak(known, peak)
+    demand = msgspec.structs.replace(known.demand, used=ZERO)
+    report = msgspec.structs.replace(known.report, system_usage=ZERO)
+    return msgspec.structs.replace(known, report=report, demand=demand, ahead=ahead)
 
 
 def zone_batch_amounts(nodes: Sequence[ZoneInputs], policies: Sequence[ReclaimPolicy]) -> list[list[Amount]]:
@@ -251,8 +275,9 @@ def zone_batch_amounts(nodes: Sequence[ZoneInputs], policies: Sequence[ReclaimPo
         taken_memory = max(memory, -(-system_memory // count))
         for capacity, demand in zip(known.capacities, known.demands, strict=True):
             request, used, most = demand[:2], demand[2:4], demand[4:]
-            taken = (taken_cpu + used[0], taken_memory + used[1])
-            taken_at_most = (taken_cpu + most[0], taken_memory + most[1])
+            ahead_cpu, ahead_memory = (-(-part // count) for part in known.ahead)
+            taken = (max(taken_cpu + used[0], ahead_cpu), max(taken_memory + used[1], ahead_memory))
+            taken_at_most = (max(taken_cpu + most[0], ahead_cpu), max(taken_memory + most[1], ahead_memory))
             rows.append((*capacity, cpu, memory, *request, *taken, *taken_at_most))
             row_policies.append(policy)
     amounts = iter(batch.batch_allocatable(_batch_inputs(rows), batch.columns(row_policies)).tolist())

@@ -18,7 +18,7 @@ from koordinator.manager.config.colocation_config import (
     ReclaimPolicy,
 )
 from koordinator.manager.noderesource import decide
-from koordinator.manager.noderesource.account import NANO_PER_MILLI
+from koordinator.manager.noderesource.account import NANO_PER_MILLI, ZERO
 from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI
 from koordinator.manager.noderesource.decide import NodeInputs, Withdrawal
 from koordinator.manager.noderesource.rows import NodeRow
@@ -32,6 +32,7 @@ _BATCH_TERMS = (
     "reserved",
     "system",
     "services",
+    "ahead",
     "cap",
     "nothing left",
     "normalization",
@@ -127,7 +128,7 @@ def terms_table(rows: Sequence[NodeRow], targets: Sequence[NodeTarget]) -> I64:
 
 def _inputs(row: NodeRow) -> NodeInputs:
     assert row.facts is not None
-    return NodeInputs(row.facts, row.reading.report, row.demand())
+    return NodeInputs(row.facts, row.reading.report, row.demand(), row.yielded_ahead())
 
 
 def _amounts(
@@ -149,15 +150,27 @@ def _amounts(
 def _batch_table(known: Sequence[NodeInputs], policies: Sequence[ReclaimPolicy]) -> I64:
     """Return the terms of `_BATCH_TERMS` up to the formula's end, memory in bytes rounded toward minus infinity."""
     found = decide.batch_terms(known, policies)
+    now = [msgspec.structs.replace(each, ahead=ZERO) for each in known]
+    by_now = decide.batch_terms(now, policies).yielded
     capacity = np.array([each.node.capacity for each in known], np.int64)
     reserved = np.array([each.node.reserved for each in known], np.int64)
     usages = [each.report.system_usage for each in known]
     system = np.array([(nanos // NANO_PER_MILLI, memory) for nanos, memory in usages], np.int64)
     by_request = [(False, policy.memory_policy is CalculatePolicy.REQUEST) for policy in policies]
     beyond = np.where(np.array(by_request), 0, np.maximum(system - reserved, 0))
-    services = found.yielded - reserved - beyond
+    services = by_now - reserved - beyond
+    ahead = by_now - found.yielded
     nothing = np.zeros_like(capacity)
-    terms = [capacity, -found.margin, -reserved, -beyond, -services, -found.above_cap, found.below_zero]
+    terms = [
+        capacity,
+        -found.margin,
+        -reserved,
+        -beyond,
+        -services,
+        ahead,
+        -found.above_cap,
+        found.below_zero,
+    ]
     return _whole([*terms, nothing, nothing, nothing])
 
 
@@ -212,6 +225,7 @@ def _words(strategy: NodeStrategy, normalization: float) -> Mapping[str, Mapping
         "reserved": "for kubelet and system, or by annotation",
         "system": "what the system and host applications use beyond that",
         "services": f"pods of priority mid and above ({counted})",
+        "ahead": "what services are predicted to use soon (lendAheadMinutes)",
         "cap": "batchCPUThresholdPercent, batchMemoryThresholdPercent",
         "nothing left": "no less than nothing is lent",
         "normalization": f"batch-cpu × {normalization:g}, the node's CPU normalization",

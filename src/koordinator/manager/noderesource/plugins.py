@@ -18,7 +18,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import CPUNormalizationConfig, ResourceAmplificationConfig
 from koordinator.manager.config import amplification, cpu_normalization
 from koordinator.manager.config.node_entries import first_match
-from koordinator.manager.noderesource import account, decide, lent_gpus
+from koordinator.manager.noderesource import account, decide, hours, lent_gpus
 from koordinator.manager.noderesource.batch import MILLI
 from koordinator.manager.noderesource.decide import NodeInputs, Withdrawal, ZoneInputs
 from koordinator.manager.noderesource.rows import DeviceTarget, NodeRow, withdrawn_zones
@@ -196,7 +196,7 @@ def _lend(lenders: _Lenders) -> None:
     inputs, policies = [], []
     for row, _ in lenders:
         assert row.facts is not None and row.strategy is not None
-        inputs.append(NodeInputs(row.facts, row.reading.report, row.demand()))
+        inputs.append(NodeInputs(row.facts, row.reading.report, row.demand(), row.yielded_ahead()))
         policies.append(row.strategy.reclaim)
     found = decide.batch_amounts(inputs, policies).tolist()
     for (row, target), (cpu_milli, memory) in zip(lenders, found, strict=True):
@@ -209,7 +209,8 @@ def _lend_zones(lenders: _Lenders) -> None:
     inputs, policies = [], []
     for row, _ in lenders:
         assert row.facts is not None and row.strategy is not None
-        inputs.append(ZoneInputs(row.facts, row.reading.report, row.zone_capacities, row.zone_demands()))
+        facts, report = row.facts, row.reading.report
+        inputs.append(ZoneInputs(facts, report, row.zone_capacities, row.zone_demands(), row.yielded_ahead()))
         policies.append(row.strategy.reclaim)
     for (row, target), amounts in zip(lenders, decide.zone_batch_amounts(inputs, policies), strict=True):
         assert row.topology is not None
@@ -234,6 +235,35 @@ def _withdraw(row: NodeRow, target: NodeTarget) -> None:
         target.origin = dict.fromkeys(BATCH, 0)
     if row.topology is not None:
         target.zones.update(withdrawn_zones(row.topology.zones))
+
+
+class BatchDuration:
+    """How long Batch resources will last, where the agent predicts hours and the strategy looks ahead."""
+
+    name = "BatchDuration"
+
+    def calculate(self, rows: Sequence[NodeRow], targets: Sequence[NodeTarget]) -> int:
+        """See `Plugin`."""
+        inputs, policies, times, lenders = [], [], [], []
+        for row, target in zip(rows, targets, strict=True):
+            target.annotations[labels.NODE_BATCH_DURATIONS] = None
+            if row.looks_ahead:
+                assert row.facts is not None and row.strategy is not None and row.reported_s is not None
+                inputs.append(NodeInputs(row.facts, row.reading.report, row.demand()))
+                policies.append(row.strategy.reclaim)
+                times.append(row.reported_s)
+                lenders.append((row, target))
+        if lenders:
+            found = hours.lasting(inputs, policies, times).tolist()
+            for known, (row, target), lasting in zip(inputs, lenders, found, strict=True):
+                every = [
+                    lend(_calculated(cpu, memory), target.normalization, row.taken).left
+                    for cpu, memory in lasting
+                ]
+                left = [(each[resources.BATCH_CPU] or 0, each[resources.BATCH_MEMORY] or 0) for each in every]
+                text = hours.annotation_text(known.node.capacity, left)
+                target.annotations[labels.NODE_BATCH_DURATIONS] = text
+        return 0
 
 
 class MidResource:
@@ -305,6 +335,7 @@ def chosen(entries: tuple[str, ...], configs: Configs) -> list[NodeResourcePlugi
         ResourceAmplification.name: lambda: ResourceAmplification(configs.amplification),
         MidResource.name: MidResource,
         BatchResource.name: BatchResource,
+        BatchDuration.name: BatchDuration,
         GPUDeviceResource.name: GPUDeviceResource,
         RDMADeviceResource.name: RDMADeviceResource,
         BatchGPUResource.name: BatchGPUResource,

@@ -22,7 +22,7 @@ from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResour
 from koordinator.api.quantity import QuantityError
 from koordinator.api.workload_profile import ProfiledMetric
 from koordinator.manager.config.colocation_config import NodeStrategy
-from koordinator.manager.noderesource import account, batch, target
+from koordinator.manager.noderesource import account, batch, decide, hours, target
 from koordinator.manager.noderesource.account import (
     EMPTY_REPORT,
     AccountedNode,
@@ -34,7 +34,7 @@ from koordinator.manager.noderesource.account import (
     bounded,
 )
 from koordinator.manager.noderesource.batch import MILLI
-from koordinator.manager.noderesource.decide import Withdrawal
+from koordinator.manager.noderesource.decide import NodeInputs, Withdrawal
 from koordinator.manager.noderesource.lent_gpus import NO_CARDS, CardAmounts, cards_of
 from koordinator.manager.noderesource.target import Note
 
@@ -225,6 +225,7 @@ _ANNOTATIONS = (
     labels.NODE_RESOURCE_AMPLIFICATION_RATIO,
     labels.NODE_RAW_ALLOCATABLE,
     labels.NODE_BATCH_GPUS,
+    labels.NODE_BATCH_DURATIONS,
 )
 _NODE_UNREADABLE = "NodeUnreadable"
 _THIRD_PARTY_IGNORED = "ThirdPartyAllocationsIgnored"
@@ -311,6 +312,21 @@ class NodeRow(msgspec.Struct):
         if self.demand_known is None:
             self.demand_known = account.node_demand(self.pods, self.reading.report)
         return self.demand_known
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Return whether Batch yields to predictions of hours to come: both asked for and known."""
+        is_asked = self.strategy is not None and self.strategy.ahead_s > 0
+        return is_asked and self.withdrawal is Withdrawal.NONE and bool(self.reading.report.yielded_by_hour)
+
+    def yielded_ahead(self) -> Amount:
+        """Return what batch will have to yield to as far ahead as the node's strategy looks."""
+        if not self.looks_ahead or self.strategy is None or self.reported_s is None:
+            return account.ZERO
+        assert self.facts is not None
+        report = self.reading.report
+        peak = hours.yielded(report.yielded_by_hour, self.reported_s, self.strategy.ahead_s)
+        return decide.held_at_peak(NodeInputs(self.facts, report, self.demand()), peak)
 
     def zone_demands(self) -> list[ZoneDemand]:
         """Return the same for each zone of `zone_capacities`."""

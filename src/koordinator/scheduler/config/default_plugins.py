@@ -71,13 +71,14 @@ SHIPPED_PLUGINS = Plugins(
     post_filter=_on(
         "Reservation", "Coscheduling", "ElasticQuota", "DynamicResources", "DefaultPreemption", only=True
     ),
-    pre_score=_on("Reservation", "Coscheduling"),
+    pre_score=_on("Reservation", "Coscheduling", "BatchDuration"),
     score=_weighted(
         ("LoadAwareScheduling", 1),
         ("NodeNUMAResource", 1),
         ("DeviceShare", 1),
         ("Reservation", 5000),
         ("Coscheduling", 1),
+        ("BatchDuration", 2),
     ),
     reserve=_on(
         "LoadAwareScheduling",

@@ -4,6 +4,7 @@ from typing import Any
 
 from koordinator.scheduler.engine.registry import PluginRegistry, installed
 from koordinator.scheduler.plugin.framework import Plugin
+from koordinator.scheduler.plugins.batch_duration import BatchDuration
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.default_binder import DefaultBinder, DefaultPreBind
 from koordinator.scheduler.plugins.device_share.plugin import DeviceShare
@@ -43,6 +44,7 @@ from koordinator.scheduler.plugins.volumes.restrictions import VolumeRestriction
 PLUGINS: dict[str, type[Plugin[Any]]] = {
     plugin.name: plugin
     for plugin in (
+        BatchDuration,
         Coscheduling,
         DefaultBinder,
         DefaultPreBind,

@@ -1,0 +1,114 @@
+"""Learning at which hours of the day services need this node, and telling it (feature gate PeaksByHour).
+
+Each minute the models learn what batch yielded to in the last one: all that was used but by batch and free pods. One
+file keeps them.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from koordinator.api import priority
+from koordinator.api.feature_gates import FeatureGate, FeatureStage
+from koordinator.api.priority import PriorityClass
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.errors import ModelError
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.predict.hours import HourlyCheckpoint, HourlyPeaks
+from koordinator.koordlet.predict.kept_models import FUTURE_S_MAX
+from koordinator.koordlet.predict.models import NO_USAGE, CheckpointFiles, TrainingUsage
+from koordinator.koordlet.predict.reclaimable import ReclaimableAmount
+from koordinator.koordlet.series import NO_PROPERTIES, Aggregation
+
+log = logging.getLogger(__name__)
+
+GATE = "PeaksByHour"
+NEW_GATE = FeatureGate(
+    False,
+    FeatureStage.ALPHA,
+    "predict at which hours of the day services need the node, and report it (not in the reference)",
+)
+LENT_TO = (PriorityClass.BATCH, PriorityClass.FREE)
+"""The pods that yield."""
+_FOLDER = "hours"
+"""Of its own: all files beside those of pods' models are removed."""
+FILE = "hours.json"
+_ROW = np.zeros(1, np.int64)
+
+
+class HourTrainer:
+    """The models of this node."""
+
+    name = "predict hours"
+    informers = ()
+
+    def __init__(self, shared: Shared) -> None:
+        self._config = shared.config.predict
+        self.interval_s = self._config.training_interval_s
+        self._shared = shared
+        self._peaks = HourlyPeaks(1, self._config)
+        checkpoints = self._config.checkpoints
+        folder = os.path.join(checkpoints, _FOLDER) if checkpoints else ""
+        self._files = CheckpointFiles(folder, is_read_only=shared.executor.is_dry_run)
+        self._is_loaded = False
+        self._saved_s = 0.0
+
+    def run(self) -> None:
+        """One round. Nothing is learnt before the pods are known: what batch uses would seem to be services'."""
+        now_s = self._shared.clock.now()
+        if not self._is_loaded:
+            self._is_loaded = True
+            self._load(now_s)
+            self._saved_s = now_s
+        if not self._shared.view.has_pods:
+            return
+        used = self._used(now_s)
+        if used is None:
+            return
+        self._peaks.learn(np.array([used.cores]), np.array([used.memory_bytes]), np.array([True]), now_s)
+        if abs(now_s - self._saved_s) >= self._config.checkpoint_interval_s:
+            self._saved_s = now_s
+            self._files.write(FILE, msgspec.json.encode(self._peaks.checkpoint(0, now_s)))
+
+    def peaks(self) -> list[ReclaimableAmount]:
+        """Return what batch will yield to at the peak of each hour of the day in UTC; empty while that is not known."""
+        if not self._peaks.knows(_ROW)[0]:
+            return []
+        return [ReclaimableAmount(*amount) for amount in self._peaks.peaks(_ROW)[0].tolist()]
+
+    def _used(self, now_s: float) -> TrainingUsage | None:
+        """Return the 90th percentile over the last interval of what is not lent; None where nothing was measured."""
+        node = self._usage(kinds.NODE_CPU, kinds.NODE_MEMORY, NO_PROPERTIES, now_s)
+        if node is None:
+            return None
+        lent = NO_USAGE
+        for uid, record in self._shared.view.pods.items():
+            if priority.default(record.pod) in LENT_TO:
+                lent += self._usage(kinds.POD_CPU, kinds.POD_MEMORY, {kinds.POD_UID: uid}, now_s) or NO_USAGE
+        return node.above(lent)
+
+    def _usage(
+        self, cpu_kind: str, memory_kind: str, properties: Mapping[str, str], now_s: float
+    ) -> TrainingUsage | None:
+        end_ms = int(now_s * 1000)
+        start_ms = end_ms - int(self.interval_s * 1000)
+        store = self._shared.store
+        cores = store.query(cpu_kind, start_ms, end_ms, properties).aggregate(Aggregation.P90)
+        memory = store.query(memory_kind, start_ms, end_ms, properties).aggregate(Aggregation.P90)
+        return None if cores is None or memory is None else TrainingUsage(cores, memory)
+
+    def _load(self, now_s: float) -> None:
+        content = self._files.read().get(FILE)
+        if content is None:
+            return
+        try:
+            saved = msgspec.json.decode(content, type=HourlyCheckpoint)
+            if saved.updated_s > now_s + FUTURE_S_MAX:
+                raise ModelError(FILE, "the checkpoint comes from the future")
+            self._peaks.load(0, saved)
+        except (msgspec.MsgspecError, ValueError, ModelError) as error:
+            log.warning("checkpoint dropped", extra={"file": FILE, "problem": str(error)})
+            self._files.remove(FILE)
