@@ -1,0 +1,363 @@
+"""Set the share of batch by the slack of services: less at once when they suffer, more slowly while all is well.
+
+One step of all nodes, elementwise, so an agent is a fleet of one. In order of severity: growth is held, batch is shrunk
+on the resource that services suffer from, the named culprit is capped, then evicted with a hint to move; the scheduler
+and the descheduler read a level that decays. Without a fresh sense the ceiling is the fixed threshold.
+
+The ceiling is found by bisection: where services suffered is remembered, and no level in between is tried twice, so
+under constant load it comes to rest instead of probing for ever. Such levels count no longer once services use
+clearly less, and at the latest after a time that doubles whenever that was in vain. Slack that holds growth and slack
+that shrinks differ (a band), so small errors of measurement move nothing.
+
+Sources: Lo et al., *Heracles: Improving Resource Efficiency at Scale* (ISCA 2015), section 4 (slack decides about
+growth, no slack stops batch); Zhang et al., *CPI²* (EuroSys 2013), section 5 (cap the named antagonist before it is
+moved).
+"""
+
+import enum
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
+
+_Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+_Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+FULL_PERCENT = 100.0
+FORGET_S_MAX = 86_400.0
+"""The longest that a level counts as harmful without a new reason."""
+ELAPSED_S_MAX = 5.0
+"""An agent that stood still does not make up for it: growth is by what was watched."""
+
+
+class Resource(enum.IntEnum):
+    """Resources that services and batch compete for: columns of ceilings."""
+
+    CPU = 0
+    CACHE = 1  # and memory bandwidth
+    MEMORY = 2
+    DISK = 3
+    NETWORK = 4
+
+
+class Source(enum.IntEnum):
+    """The senses by which the ceiling of a node is decided."""
+
+    FIXED = 0  # nothing fresh is known: the fixed threshold
+    PRESSURE = 1
+    LATENCY = 2
+
+
+class Stage(enum.IntEnum):
+    """The severity of what the controller does on a node."""
+
+    GROW = 0
+    HOLD = 1
+    SHRINK = 2
+    CAP = 3
+    EVICT = 4
+
+
+class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Settings of the controller. Slack is (target − latency) ÷ target: 1 is idle, below 0 the objective is missed.
+
+    Raises: ValueError (ValidationError when decoded) where bounds contradict each other.
+    """
+
+    slack_low_ratio: _Ratio = 0.10
+    """Below it, batch shrinks."""
+    slack_high_ratio: _Ratio = 0.15
+    """Above it, batch grows; in between nothing moves."""
+    threshold_min_percent: _Percent = 10.0
+    """CPU of services and batch together, in percent of the node: what the ceiling never falls below …"""
+    threshold_max_percent: _Percent = 95.0
+    """… nor rises above."""
+    fixed_percent: _Percent = 65.0
+    """The ceiling while no sense is fresh: `cpuSuppressThresholdPercent`."""
+    resource_min_percent: _Percent = 10.0
+    """The least that batch keeps of other resources than CPU."""
+    shrink_ratio: _Ratio = 0.5
+    """What a look at suffering services leaves of batch; an objective that is missed leaves the least."""
+    growth_percent_per_second: _Percent = 2.0
+    hold_seconds: _Seconds = 30.0
+    """No growth for so long after services suffered."""
+    settle_seconds: _Seconds = 10.0
+    """A level counts as harmless when services had slack at it for so long: longer than any sense is late."""
+    resolution_percent: _Percent = 2.0
+    """How exactly the harmless level is looked for."""
+    stale_seconds: _Seconds = 10.0
+    load_change_percent: _Percent = 5.0
+    """When services use so much less of the node, harmful levels are looked for anew …"""
+    forget_seconds: _Seconds = 1_800.0
+    """… or after so long, twice as long each time that it is for nothing."""
+    cap_after_seconds: _Seconds = 3.0
+    """A named culprit is capped when services suffered for so long …"""
+    evict_after_seconds: _Seconds = 30.0
+    """… and evicted after so long, if shrinking and capping did not help."""
+    evict_rest_seconds: _Seconds = 60.0
+    evictions_max: Annotated[int, msgspec.Meta(ge=0)] = 2
+    """Evictions after which nobody else goes until services were well: who was named was not it."""
+    signal_rise_seconds: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    """The level that schedulers see rises to 63 % in so many seconds of suffering …"""
+    signal_half_life_seconds: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    """… and halves in so many without."""
+
+    def __post_init__(self) -> None:
+        if self.slack_low_ratio > self.slack_high_ratio:
+            raise ValueError("slackLowRatio is above slackHighRatio: batch would grow and shrink at once")
+        if self.threshold_min_percent > self.threshold_max_percent:
+            raise ValueError("thresholdMinPercent is above thresholdMaxPercent")
+
+
+class Senses(msgspec.Struct, frozen=True, kw_only=True):
+    """The measurements of each node, all (nodes,)."""
+
+    slack: F64
+    """Of the service that is worst off, 1 or less; NaN where none has an objective."""
+    slack_age_s: F64
+    pressure_slack: F64
+    """1 − stall (PSI) or CPI above its limit, of services without a latency; NaN where neither is known."""
+    pressure_age_s: F64
+    resource: Index
+    """The resource that services suffer from (`Resource`), CPU where that is not known."""
+    has_culprit: Mask
+    """Whether a batch pod is named as the cause, for sure enough to act on it."""
+    others_percent: F64
+    """CPU of services and system, in percent of the node."""
+    batch_percent: F64
+    """CPU of batch, in percent of the node."""
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of a controller; (nodes, resources) in percent or seconds, or (nodes,)."""
+
+    ceiling: F64
+    good: F64
+    """The highest level at which services had slack, as far as known …"""
+    bad: F64
+    """… and the lowest at which they suffered; infinite where unknown."""
+    still_s: F64
+    """Since when the ceiling has not moved."""
+    was_shrunk: Mask
+    others_at_bad: F64
+    bad_age_s: F64
+    forget_s: F64
+    calm_s: F64
+    """Since services suffered last."""
+    suffering_s: F64
+    culprit_percent: F64
+    since_eviction_s: F64
+    evictions: Index
+    signal: F64
+
+
+class Actions(msgspec.Struct, frozen=True, kw_only=True):
+    """The actions on each node now."""
+
+    ceiling_percent: F64
+    """(nodes, resources). CPU: services and batch together use at most this; others: batch has at most this of them."""
+    stage: Index
+    source: Index
+    slack: F64
+    """What was decided by; NaN without a fresh sense."""
+    culprit_percent: F64
+    """The culprit may use at most this share of what it used; 100 leaves it alone."""
+    evict: Mask
+    """The culprit goes, with a hint that another node may suit it."""
+    signal: F64
+    """How much services suffered lately, 0–1: for schedulers and deschedulers."""
+
+
+def initial(nodes: int, config: ControlConfig) -> State:
+    """Return the state at the start: the fixed threshold, nothing known to be good or bad."""
+    least, most = _bounds(config)
+    fixed = np.clip(_fixed(config), least, most)
+    return State(
+        ceiling=np.tile(fixed, (nodes, 1)),
+        good=np.tile(least, (nodes, 1)),
+        bad=np.full((nodes, len(Resource)), np.inf),
+        still_s=np.zeros((nodes, len(Resource))),
+        was_shrunk=np.zeros((nodes, len(Resource)), np.bool_),
+        others_at_bad=np.zeros(nodes),
+        bad_age_s=np.zeros(nodes),
+        forget_s=np.full(nodes, config.forget_seconds),
+        calm_s=np.full(nodes, config.hold_seconds),
+        suffering_s=np.zeros(nodes),
+        culprit_percent=np.full(nodes, FULL_PERCENT),
+        since_eviction_s=np.full(nodes, config.evict_rest_seconds),
+        evictions=np.zeros(nodes, np.int64),
+        signal=np.zeros(nodes),
+    )
+
+
+def felt(senses: Senses, config: ControlConfig) -> tuple[F64, Index]:
+    """Return the least slack of fresh senses, NaN without any, and the source that it is from; (nodes,) both."""
+    slack = np.where(senses.slack_age_s <= config.stale_seconds, senses.slack, np.nan)
+    pressure = np.where(senses.pressure_age_s <= config.stale_seconds, senses.pressure_slack, np.nan)
+    least = np.fmin(slack, pressure)
+    source = np.where(np.isnan(slack) | (pressure < slack), Source.PRESSURE, Source.LATENCY)
+    return least, np.where(np.isnan(least), Source.FIXED, source).astype(np.int64)
+
+
+def step(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) -> tuple[State, Actions]:
+    """Return the next state of all nodes and what to do on each, `elapsed_s` seconds after the last step."""
+    watched_s = min(elapsed_s, ELAPSED_S_MAX)
+    slack, source = felt(senses, config)
+    known = source != Source.FIXED
+    suffers, has_room = known & (slack < config.slack_low_ratio), known & (slack > config.slack_high_ratio)
+    calm_s = np.where(suffers, 0.0, state.calm_s + watched_s)
+    suffering_s = np.where(suffers, state.suffering_s + watched_s, 0.0)
+    may_grow = has_room & (calm_s >= config.hold_seconds)
+
+    state = _forget(state, senses, elapsed_s, config)
+    shrinks = suffers[:, None] & (senses.resource[:, None] == np.arange(len(Resource)))
+    used = np.minimum(state.ceiling, _used(senses))
+    state = _mark(state, senses, shrinks, used, config)
+    shrunk = _shrunk(used, senses, slack, config)
+    grown = _grown(state, watched_s, config)
+    ceiling = np.where(shrinks, np.minimum(shrunk, state.ceiling), state.ceiling)
+    ceiling = np.where(may_grow[:, None], grown, ceiling)
+    ceiling = np.where(known[:, None], ceiling, _towards_fixed(state.ceiling, watched_s, config))
+    still_s = np.where(ceiling == state.ceiling, state.still_s + watched_s, 0.0)
+    is_proven = known[:, None] & ~suffers[:, None] & (still_s >= config.settle_seconds)
+
+    culprit_percent = _culprit_percent(state, senses, suffering_s, may_grow | ~known, watched_s, config)
+    least, _ = _bounds(config)
+    is_least = np.take_along_axis(ceiling <= least, senses.resource[:, None], axis=1)[:, 0]
+    evict = (
+        senses.has_culprit
+        & (suffering_s >= config.evict_after_seconds)
+        & is_least
+        & (state.since_eviction_s + watched_s >= config.evict_rest_seconds)
+        & (state.evictions < config.evictions_max)
+    )
+    is_well = calm_s >= config.hold_seconds
+    after = State(
+        ceiling=ceiling,
+        good=np.where(is_proven, np.maximum(state.good, ceiling), state.good),
+        bad=state.bad,
+        still_s=still_s,
+        was_shrunk=shrinks,
+        others_at_bad=state.others_at_bad,
+        bad_age_s=state.bad_age_s,
+        forget_s=state.forget_s,
+        calm_s=calm_s,
+        suffering_s=suffering_s,
+        culprit_percent=culprit_percent,
+        since_eviction_s=np.where(evict, 0.0, state.since_eviction_s + watched_s),
+        evictions=np.where(is_well, 0, state.evictions + evict),
+        signal=_signal(state.signal, suffers, elapsed_s, config),
+    )
+    stage = np.where(may_grow, Stage.GROW, Stage.HOLD)
+    stage = np.where(suffers, Stage.SHRINK, stage)
+    stage = np.where(suffers & (culprit_percent < FULL_PERCENT), Stage.CAP, stage)
+    stage = np.where(evict, Stage.EVICT, stage).astype(np.int64)
+    return after, Actions(
+        ceiling_percent=ceiling,
+        stage=stage,
+        source=source,
+        slack=slack,
+        culprit_percent=culprit_percent,
+        evict=evict,
+        signal=after.signal,
+    )
+
+
+def _bounds(config: ControlConfig) -> tuple[F64, F64]:
+    """Least and highest ceiling of each resource, (resources,)."""
+    least = np.full(len(Resource), config.resource_min_percent)
+    most = np.full(len(Resource), FULL_PERCENT)
+    least[Resource.CPU], most[Resource.CPU] = config.threshold_min_percent, config.threshold_max_percent
+    return least, most
+
+
+def _fixed(config: ControlConfig) -> F64:
+    fixed = np.full(len(Resource), FULL_PERCENT)
+    fixed[Resource.CPU] = config.fixed_percent
+    return fixed
+
+
+def _used(senses: Senses) -> F64:
+    """Return what is used, (nodes, resources): a higher ceiling did nothing. Known of CPU only."""
+    used = np.full((senses.slack.size, len(Resource)), np.inf)
+    used[:, Resource.CPU] = senses.others_percent + senses.batch_percent
+    return used
+
+
+def _forget(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) -> State:
+    """Let go of harmful levels that say nothing any more."""
+    is_marked = np.isfinite(state.bad).any(axis=1)
+    bad_age_s = np.where(is_marked, state.bad_age_s + elapsed_s, 0.0)
+    is_lighter = is_marked & (senses.others_percent <= state.others_at_bad - config.load_change_percent)
+    is_old = is_marked & ~is_lighter & (bad_age_s >= state.forget_s)
+    forget_s = np.where(is_old, np.minimum(2 * state.forget_s, FORGET_S_MAX), state.forget_s)
+    return msgspec.structs.replace(
+        state,
+        bad=np.where((is_lighter | is_old)[:, None], np.inf, state.bad),
+        bad_age_s=bad_age_s,
+        forget_s=np.where(is_lighter, config.forget_seconds, forget_s),
+    )
+
+
+def _mark(state: State, senses: Senses, shrinks: Mask, used: F64, config: ControlConfig) -> State:
+    """Remember where services began to suffer; a level that was harmless before is so no longer."""
+    begins = shrinks & ~state.was_shrunk
+    least, most = _bounds(config)
+    bad = np.where(begins, np.minimum(state.bad, np.clip(used, least, most)), state.bad)
+    begins_any = begins.any(axis=1)
+    return msgspec.structs.replace(
+        state,
+        bad=bad,
+        good=np.where(begins & (state.good >= bad), least, state.good),
+        others_at_bad=np.where(begins_any, senses.others_percent, state.others_at_bad),
+        bad_age_s=np.where(begins_any, 0.0, state.bad_age_s),
+    )
+
+
+def _shrunk(used: F64, senses: Senses, slack: F64, config: ControlConfig) -> F64:
+    """Ceilings that leave batch `shrink_ratio` of what it has, or the least where an objective is missed."""
+    least, _ = _bounds(config)
+    others = np.zeros_like(used)
+    others[:, Resource.CPU] = senses.others_percent
+    batch = np.maximum(used - others, 0.0) * config.shrink_ratio
+    is_little = (batch < config.resolution_percent) | (slack < 0)[:, None]
+    return np.where(is_little, least, np.maximum(others + batch, least))
+
+
+def _grown(state: State, elapsed_s: float, config: ControlConfig) -> F64:
+    """Ceilings one step further: to the top, or half-way between what is known as good and as bad."""
+    _, most = _bounds(config)
+    half_way = np.where(
+        state.bad - state.good > config.resolution_percent, (state.good + state.bad) / 2, state.good
+    )
+    goal = np.where(np.isinf(state.bad), most, half_way)
+    step_percent = config.growth_percent_per_second * elapsed_s
+    return np.maximum(state.ceiling, np.minimum(state.ceiling + step_percent, goal))
+
+
+def _towards_fixed(ceiling: F64, elapsed_s: float, config: ControlConfig) -> F64:
+    """Ceilings without a sense: down to the fixed threshold at once, up to it slowly."""
+    least, most = _bounds(config)
+    fixed = np.clip(_fixed(config), least, most)
+    return np.minimum(ceiling + config.growth_percent_per_second * elapsed_s, fixed)
+
+
+def _culprit_percent(
+    state: State, senses: Senses, suffering_s: F64, recovers: Mask, elapsed_s: float, config: ControlConfig
+) -> F64:
+    is_capped = senses.has_culprit & (suffering_s >= config.cap_after_seconds) & (suffering_s > 0)
+    capped = np.maximum(state.culprit_percent * config.shrink_ratio, config.resource_min_percent)
+    grown = np.minimum(state.culprit_percent + config.growth_percent_per_second * elapsed_s, FULL_PERCENT)
+    return np.where(is_capped, capped, np.where(recovers, grown, state.culprit_percent))
+
+
+def _signal(signal: F64, suffers: Mask, elapsed_s: float, config: ControlConfig) -> F64:
+    risen = 1 - (1 - signal) * np.exp(-elapsed_s / config.signal_rise_seconds)
+    fallen: F64 = signal * 0.5 ** (elapsed_s / config.signal_half_life_seconds)
+    return np.where(suffers, risen, fallen)

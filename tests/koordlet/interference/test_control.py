@@ -1,0 +1,296 @@
+"""The controller between services' slack and batch: bounded, monotone, comes to rest, safe without senses."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from koordinator.koordlet.interference import control
+from koordinator.koordlet.interference.control import (
+    Actions,
+    ControlConfig,
+    Resource,
+    Senses,
+    Source,
+    Stage,
+    State,
+)
+
+CONFIG = ControlConfig()
+CPU = Resource.CPU
+
+
+def sense(slack: float = np.nan, **known: Any) -> Senses:
+    """What one node's services feel; half of the node is services, a quarter batch."""
+    values: dict[str, Any] = {
+        "slack": slack, "slack_age_s": 0.0, "pressure_slack": np.nan, "pressure_age_s": 0.0, "resource": CPU,
+        "has_culprit": False, "others_percent": 50.0, "batch_percent": 25.0,
+    } | known  # fmt: skip
+    return Senses(**{name: np.array([value]) for name, value in values.items()})
+
+
+def after(
+    seconds: int, state: State, senses: Senses, config: ControlConfig = CONFIG
+) -> tuple[State, Actions]:
+    """Step once per second."""
+    for _ in range(seconds):
+        state, actions = control.step(state, senses, 1.0, config)
+    return state, actions
+
+
+def ceiling(actions: Actions, resource: Resource = CPU) -> float:
+    return float(actions.ceiling_percent[0, resource])
+
+
+def node() -> State:
+    return control.initial(1, CONFIG)
+
+
+def test_batch_grows_to_the_most_while_services_have_slack() -> None:
+    _, actions = after(60, node(), sense(0.5))
+
+    assert ceiling(actions) == CONFIG.threshold_max_percent
+    assert actions.stage[0] == Stage.GROW
+
+
+def test_batch_holds_while_slack_is_within_the_band() -> None:
+    _, actions = after(60, node(), sense(0.12))
+
+    assert ceiling(actions) == CONFIG.fixed_percent
+    assert actions.stage[0] == Stage.HOLD
+
+
+def test_batch_loses_half_of_what_it_has_at_the_first_look_at_little_slack() -> None:
+    _, actions = control.step(node(), sense(0.05, others_percent=40.0, batch_percent=20.0), 1.0, CONFIG)
+
+    assert ceiling(actions) == 50.0
+    assert actions.stage[0] == Stage.SHRINK
+
+
+def test_batch_has_the_least_at_the_first_look_at_a_missed_objective() -> None:
+    _, actions = control.step(node(), sense(-0.05), 1.0, CONFIG)
+
+    assert ceiling(actions) == CONFIG.threshold_min_percent
+
+
+def test_only_the_resource_that_services_suffer_from_is_taken_from_batch() -> None:
+    _, actions = control.step(node(), sense(-0.05, resource=Resource.DISK), 1.0, CONFIG)
+
+    assert ceiling(actions, Resource.DISK) == CONFIG.resource_min_percent
+    assert ceiling(actions) == CONFIG.fixed_percent
+
+
+def test_nothing_grows_until_services_were_well_for_a_while() -> None:
+    state, low = control.step(node(), sense(0.05), 1.0, CONFIG)
+
+    _, soon = after(int(CONFIG.hold_seconds) - 1, state, sense(0.5))
+    _, later = after(int(CONFIG.hold_seconds) + 5, state, sense(0.5))
+
+    assert ceiling(soon) == ceiling(low) < ceiling(later)
+
+
+def test_a_named_culprit_is_capped_and_evicted_when_that_does_not_help() -> None:
+    state, suffering = node(), sense(-0.2, has_culprit=True)
+
+    state, soon = after(5, state, suffering)
+    state, later = after(25, state, suffering)
+
+    assert soon.stage[0] == Stage.CAP and soon.culprit_percent[0] < 100
+    assert later.evict[0] and later.stage[0] == Stage.EVICT
+
+
+def test_nobody_is_evicted_unless_somebody_is_named() -> None:
+    state, evictions = node(), 0
+    for _ in range(600):
+        state, actions = control.step(state, sense(-0.2), 1.0, CONFIG)
+        evictions += int(actions.evict[0])
+
+    assert evictions == 0
+    assert ceiling(actions) == CONFIG.threshold_min_percent
+
+
+def test_evictions_that_do_not_help_end() -> None:
+    state, evictions = node(), 0
+    for _ in range(3_600):
+        state, actions = control.step(state, sense(-0.2, has_culprit=True), 1.0, CONFIG)
+        evictions += int(actions.evict[0])
+
+    assert evictions == CONFIG.evictions_max
+
+
+def test_schedulers_see_suffering_and_that_it_is_long_ago() -> None:
+    state, suffering = after(60, node(), sense(-0.2))
+    _, forgiven = after(3_600, state, sense(0.5))
+
+    assert suffering.signal[0] > 0.8
+    assert forgiven.signal[0] < 0.05
+
+
+def test_pressure_counts_where_no_latency_is_known() -> None:
+    _, actions = control.step(node(), sense(pressure_slack=-0.1), 1.0, CONFIG)
+
+    assert ceiling(actions) == CONFIG.threshold_min_percent
+    assert actions.source[0] == Source.PRESSURE
+
+
+def test_the_service_that_is_worst_off_counts_whatever_it_is_known_by() -> None:
+    _, actions = control.step(node(), sense(0.5, pressure_slack=-0.1), 1.0, CONFIG)
+
+    assert (actions.source[0], ceiling(actions)) == (Source.PRESSURE, CONFIG.threshold_min_percent)
+
+
+def test_without_a_fresh_sense_the_fixed_threshold_holds_at_once() -> None:
+    state, wide = after(60, node(), sense(0.5))
+
+    _, blind = control.step(state, sense(0.5, slack_age_s=CONFIG.stale_seconds + 1), 1.0, CONFIG)
+
+    assert ceiling(wide) > ceiling(blind) == CONFIG.fixed_percent
+    assert blind.source[0] == Source.FIXED
+
+
+def test_what_was_harmful_is_tried_again_when_services_use_less() -> None:
+    state, _ = after(60, node(), sense(0.5))
+    state, _ = after(3, state, sense(0.05, others_percent=70.0))
+
+    _, heavy = after(300, state, sense(0.5, others_percent=70.0))
+    _, light = after(300, state, sense(0.5, others_percent=20.0))
+
+    assert ceiling(heavy) < ceiling(light) == CONFIG.threshold_max_percent
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slackLowRatio": 0.3, "slackHighRatio": 0.2},
+        {"thresholdMinPercent": 80, "thresholdMaxPercent": 70},
+        {"thresholdMaxPercent": 101},
+    ],
+)
+def test_bounds_that_contradict_each_other_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(wrong, ControlConfig)
+
+
+# Laws
+
+slacks = st.one_of(st.floats(-3, 1), st.sampled_from([0.0, 0.10, 0.15, 1.0, np.nan]))
+percents = st.floats(0, 100)
+
+
+@st.composite
+def any_senses(draw: st.DrawFn, nodes: int) -> Senses:
+    def column(values: st.SearchStrategy[Any]) -> np.ndarray[Any, Any]:
+        return np.array(draw(st.lists(values, min_size=nodes, max_size=nodes)))
+
+    return Senses(
+        slack=column(slacks),
+        slack_age_s=column(st.floats(0, 30)),
+        pressure_slack=column(slacks),
+        pressure_age_s=column(st.floats(0, 30)),
+        resource=column(st.sampled_from(list(map(int, Resource)))),
+        has_culprit=column(st.booleans()),
+        others_percent=column(percents),
+        batch_percent=column(percents),
+    )
+
+
+courses = st.lists(st.tuples(any_senses(3), st.floats(0, 60)), min_size=1, max_size=20)
+
+
+@given(courses)
+@settings(deadline=None, max_examples=60)
+def test_ceilings_stay_within_their_bounds_whatever_is_sensed(course: list[tuple[Senses, float]]) -> None:
+    state = control.initial(3, CONFIG)
+    for senses, elapsed_s in course:
+        state, actions = control.step(state, senses, elapsed_s, CONFIG)
+
+        cpu = actions.ceiling_percent[:, CPU]
+        assert (cpu >= CONFIG.threshold_min_percent).all() and (cpu <= CONFIG.threshold_max_percent).all()
+        assert (actions.ceiling_percent >= CONFIG.resource_min_percent).all()
+        assert (actions.ceiling_percent <= 100).all()
+        assert (actions.culprit_percent <= 100).all() and (actions.culprit_percent > 0).all()
+        assert (actions.signal >= 0).all() and (actions.signal <= 1).all()
+        assert not (actions.evict & ~senses.has_culprit).any()
+
+
+@given(courses)
+@settings(deadline=None, max_examples=40)
+def test_a_node_in_a_fleet_is_decided_like_a_node_alone(course: list[tuple[Senses, float]]) -> None:
+    fleet, alone = control.initial(3, CONFIG), [control.initial(1, CONFIG) for _ in range(3)]
+    for senses, elapsed_s in course:
+        fleet, together = control.step(fleet, senses, elapsed_s, CONFIG)
+        for row in range(3):
+            one = Senses(**{name: getattr(senses, name)[[row]] for name in Senses.__struct_fields__})
+            alone[row], single = control.step(alone[row], one, elapsed_s, CONFIG)
+            for name in Actions.__struct_fields__:
+                assert np.array_equal(
+                    getattr(single, name), getattr(together, name)[[row]], equal_nan=True
+                ), name
+
+
+@given(courses, st.floats(-1, 1), st.floats(0, 1))
+@settings(deadline=None, max_examples=60)
+def test_more_slack_never_leaves_batch_less(
+    course: list[tuple[Senses, float]], slack: float, more: float
+) -> None:
+    state = control.initial(3, CONFIG)
+    for senses, elapsed_s in course:
+        state, _ = control.step(state, senses, elapsed_s, CONFIG)
+    little, much = (
+        msgspec.structs.replace(
+            senses, slack=np.full(3, s), slack_age_s=np.zeros(3), pressure_slack=np.full(3, np.nan)
+        )
+        for s in (slack, min(slack + more, 1.0))
+    )
+
+    _, held = control.step(state, little, 1.0, CONFIG)
+    _, freed = control.step(state, much, 1.0, CONFIG)
+
+    assert (held.ceiling_percent <= freed.ceiling_percent).all()
+
+
+@given(
+    services=st.floats(0, 90),
+    demand=st.floats(0, 100),
+    alone=st.floats(0.05, 0.95),
+    cost=st.floats(0, 3),
+    knee=st.floats(0, 60),
+    late_s=st.integers(0, 8),
+)
+@settings(deadline=None, max_examples=25)
+def test_under_constant_load_it_comes_to_rest(
+    services: float, demand: float, alone: float, cost: float, knee: float, late_s: int
+) -> None:
+    """A plant whose slack falls from `alone` by `cost` per 100 % of batch beyond `knee`, seen `late_s` seconds late."""
+    state, seen, levels, suffered = node(), [alone] * (late_s + 1), [], []
+    batch = 0.0
+    for _ in range(1_200):
+        senses = sense(seen[-1 - late_s], others_percent=services, batch_percent=batch)
+        state, actions = control.step(state, senses, 1.0, CONFIG)
+        batch = min(max(ceiling(actions) - services, 0.0), demand)
+        seen.append(alone - cost * max(batch - knee, 0.0) / 100)
+        levels.append(batch)
+        suffered.append(seen[-1] < CONFIG.slack_low_ratio)
+
+    assert len(set(levels[-400:])) == 1, "no cycle"
+    least = min(max(CONFIG.threshold_min_percent - services, 0.0), demand)
+    assert (not any(suffered[-400:])) or batch == least, (
+        "it rests where services are well, or batch has the least"
+    )
+
+
+def test_in_a_day_of_constant_load_what_harmed_is_tried_a_handful_of_times() -> None:
+    state, batch, episodes, suffered = node(), 0.0, 0, False
+    for _ in range(0, 86_400, 5):
+        slack = 0.4 if batch <= 20 else 0.0  # a cliff
+        state, actions = control.step(
+            state, sense(slack, batch_percent=batch, others_percent=50.0), 5.0, CONFIG
+        )
+        batch = max(ceiling(actions) - 50, 0.0)
+        episodes += (slack < CONFIG.slack_low_ratio) and not suffered
+        suffered = slack < CONFIG.slack_low_ratio
+
+    assert episodes < 40
