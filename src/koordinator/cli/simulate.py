@@ -1,4 +1,4 @@
-"""`koordinator simulate`: place a list of pods on a list of nodes, or plan which pods should move off hot ones."""
+"""`koordinator simulate`: what co-location would bring, where a list of pods would go, which should move."""
 
 from typing import Any
 
@@ -86,6 +86,72 @@ def scheduling(**asked: Any) -> None:
       koordinator simulate scheduling --nodes nodes.csv.gz --pods pods.csv.gz --gpu share --arrivals 1.3
     """
     running.work_of("koordinator.cli.simulate_run", "scheduling", asked)
+
+
+@main.command(context_settings=options.HELP)
+@options.dump("`koordinator dump`, or `kubectl get nodes,pods,nodemetrics -A -o json`", "Answer for")
+@options.kubeconfig
+@click.option(
+    "--history",
+    "history_file",
+    type=options.EXISTING_FILE,
+    metavar="FILE",
+    help="CPU use over time: lines of name,v0,v1,… for each node, in percent of it; may be gzipped.",
+)
+@click.option(
+    "--trace",
+    type=options.EXISTING_FILE,
+    metavar="FILE",
+    help="CPU use of other machines, such lines: each node follows one of them, drawn by --seed.",
+)
+@click.option(
+    "--step",
+    type=click.FloatRange(60, 3600),
+    default=300.0,
+    help="Seconds that one value of a file stands for.",
+)
+@click.option(
+    "--hours",
+    type=click.FloatRange(0.1, 24 * 366),
+    help="How long to look, from the beginning; a shorter history starts over.  [default: all of it; a day without]",
+    show_default=False,
+)
+@click.option(
+    "--strategy",
+    "strategies",
+    multiple=True,
+    metavar="NAME|FILE",
+    help="What to try, repeatable, side by side: installed, conservative, aggressive, current (the cluster's own "
+    "configuration), or a file (docs/what-if.md).  [default: installed, and current where it is known]",
+    show_default=False,
+)
+@click.option(
+    "--batch-demand",
+    default="max",
+    metavar="max|RATIO",
+    help="Batch work that arrives: always more than fits, or a share of all CPUs.",
+)
+@click.option(
+    "--price-per-core-hour", "price", type=click.FloatRange(0), help="What a core-hour is worth to you."
+)
+@click.option(
+    "--seed", default=0, help="Decides what is drawn: batch tasks, and who follows which line of a trace."
+)
+@options.output("text", "json")
+@click.option("--output-file", type=options.FILE, help="The file to write; else standard output.")
+def colocation(**asked: Any) -> None:
+    """Show what co-location would bring to a cluster: cores lent and used, and what services feel of it.
+
+    The cluster's past is run again, step by step, with batch beside it: what the manager would have lent, the scheduler
+    placed and the node agents held back, by the functions of these components.
+
+    \b
+    Try:
+      koordinator simulate colocation                                    the cluster as it is now
+      koordinator simulate colocation --dump cluster.json.gz --history cpu.csv.gz
+      koordinator simulate colocation --strategy conservative --strategy aggressive --price-per-core-hour 0.03
+    """
+    running.work_of("koordinator.cli.simulate_colocation", "colocation", asked)
 
 
 @main.command(context_settings=options.HELP)

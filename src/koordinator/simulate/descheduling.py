@@ -20,7 +20,6 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
 from koordinator.clock import FixedClock
-from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.descheduler import plan as plans
@@ -46,8 +45,6 @@ VIEWS: tuple[type[Object], ...] = (
     NodeMetric, PodDisruptionBudget, PodMigrationJob, Reservation,
 )  # fmt: skip
 """What the descheduler's part of a plan looks at, besides nodes and pods."""
-PAGE = 500
-"""Objects of one answer, some MiB of pods."""
 
 
 class PlanError(KoordinatorError, ValueError):
@@ -216,19 +213,7 @@ async def _situation(
 
 async def fetch(cluster: Cluster, scheduler: SchedulerConfig) -> Dump:
     """Return what a plan looks at of a running cluster; kinds that it does not serve are left out. Raises: ApiError."""
-    dump = Dump()
-    for view in dict.fromkeys((*dumps.views_of(scheduler), *VIEWS)):
-        token: str | None = ""
-        while token is not None:
-            params = {"limit": str(PAGE), **({"continue": token} if token else {})}
-            try:
-                body = await cluster.request("GET", view.resource.path(), params=params)
-            except errors.NotFound:
-                break
-            if body.get("items"):
-                dump.add("the cluster", body)
-            token = (body.get("metadata") or {}).get("continue") or None
-    return dump
+    return await dumps.fetch(cluster, dict.fromkeys((*dumps.views_of(scheduler), *VIEWS)))
 
 
 async def _cluster(dump: Dump, found: DumpSnapshot) -> MemoryCluster:

@@ -36,6 +36,7 @@ from koordinator.simulate.batch_platform import BatchPlatform
 from koordinator.simulate.recorder import RecordedSeries, Recorder
 from koordinator.simulate.scenario import (
     HEADROOM_RATIO,
+    LOAD_AWARE_ARGS,
     PENDING_PODS_MAX,
     REPORT_POLICY,
     SAMPLE_S,
@@ -285,15 +286,6 @@ def _answering(handler: review.Handler) -> review.Answering:
 
 
 LOAD_AWARE = "LoadAwareScheduling"
-# The shipped thresholds are 0 (filter off). 55 % for CPU is ten points below where the node agent suppresses
-# batch: what is placed now shall still run when services wake up.
-LOAD_AWARE_ARGS: dict[str, Any] = {
-    "filterExpiredNodeMetrics": True,
-    "nodeMetricExpirationSeconds": 600,
-    "resourceWeights": {"cpu": 1, "memory": 1},
-    "usageThresholds": {"cpu": 55, "memory": 75},
-    "estimatedScalingFactors": {"cpu": 85, "memory": 70},
-}
 
 
 def scheduler_config(*, load_aware: bool) -> SchedulerConfig:

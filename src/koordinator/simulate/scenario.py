@@ -1,6 +1,7 @@
 """Define what the demo simulates: the cluster, its load and the batch stream, in figures with their reasons."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -59,6 +60,16 @@ PENDING_PODS_MAX = 2
 # of a failed node need a place. Ordinary batch pods must stay out of it (a quota); best-effort pods need not,
 # they give way at once.
 HEADROOM_RATIO = 0.10
+
+# The shipped thresholds are 0 (filter off). 55 % for CPU is ten points below where the node agent suppresses
+# batch: what is placed now shall still run when services wake up.
+LOAD_AWARE_ARGS: dict[str, Any] = {
+    "filterExpiredNodeMetrics": True,
+    "nodeMetricExpirationSeconds": 600,
+    "resourceWeights": {"cpu": 1, "memory": 1},
+    "usageThresholds": {"cpu": 55, "memory": 75},
+    "estimatedScalingFactors": {"cpu": 85, "memory": 70},
+}
 
 
 def hollow_config() -> HollowConfig:

@@ -11,6 +11,8 @@ import functools
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from koordinator.api import copilot, pod_labels, pod_resize, pod_resources, priority, qos, quantity, resources
 from koordinator.api.annotations import koordlet as koordlet_annotations
@@ -24,6 +26,8 @@ from koordinator.koordlet.node_pods import PodRecord
 Used = Mapping[str, float]
 """Pod UID → latest sample (cores or bytes); pods without sample are missing."""
 Amounts = Mapping[str, int]
+Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 _Order = Callable[[Pod, Pod], int]
 
 EVENT_SUCCESS, EVENT_FAIL = "evictPodSuccess", "evictPodFail"
@@ -179,6 +183,23 @@ def largest_first(feature: str, pods: Iterable[Pod], used: Used) -> list[Pod]:
         return (one.metadata.name < other.metadata.name) - (one.metadata.name > other.metadata.name)
 
     return best_effort(feature, pods, order)
+
+
+def largest_of_nodes(node: Integers, used: Integers, release: Integers) -> Mask:
+    """Return which pods go, (pods,), so that each node gets `release` (nodes,) back: of pods of one priority those that
+    use most, as `largest_first` has them, until it is enough.
+
+    `node` is a row, `used` what each pod gives back, (pods,).
+    """
+    goes = np.zeros(node.size, np.bool_)
+    candidates = np.flatnonzero((release[node] > 0) & (used > 0))
+    order = candidates[np.lexsort((-used[candidates], node[candidates]))]
+    rows, amounts = node[order], used[order]
+    before = np.cumsum(amounts) - amounts
+    first = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]]) if rows.size else rows
+    before -= np.repeat(before[first], np.diff(np.r_[first, rows.size]))
+    goes[order] = before < release[rows]
+    return goes
 
 
 def younger_first(pods: Iterable[Pod]) -> list[Pod]:

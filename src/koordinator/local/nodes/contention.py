@@ -57,10 +57,16 @@ def curve(measured: Interference, mode: str) -> Curve:
     adjacent violators).
     Raises: ValueError, where a load has fewer runs.
     """
+    return _fitted(measured, mode, 0.0)
+
+
+def _fitted(measured: Interference, mode: str, errors: float) -> Curve:
+    """Fit as `curve` says, each point moved by so many standard errors."""
     loads = sorted(measured.p99_ms[mode])
-    points = [
-        _log_ratio(measured.p99_ms["alone"].get(load, ()), measured.p99_ms[mode][load]) for load in loads
-    ]
+    points = []
+    for load in loads:
+        mean, precision = _log_ratio(measured.p99_ms["alone"].get(load, ()), measured.p99_ms[mode][load])
+        points.append((mean + errors / math.sqrt(precision), precision))
     return Curve(tuple(load / 100 for load in loads), tuple(max(math.exp(y), 1.0) for y in _rising(points)))
 
 
@@ -111,6 +117,19 @@ class Protection(enum.StrEnum):
 # there is no curve: sharing by weight and the queue that follows from it account for what was measured.
 _MODES = {Protection.SHARES: "default", Protection.SUPPRESS: "default", Protection.IDLE: "managed"}
 CURVES = {protection: curve(shipped(), mode) for protection, mode in _MODES.items()}
+BOUND_ERRORS = 1.645
+"""Standard errors on either side of the mean between which it lies in 90 of 100 cases."""
+
+
+def bounds(protection: Protection) -> tuple[Curve, Curve] | None:
+    """Return the lowest and highest curves that the shipped measurement allows, of 90 % of cases; None without a
+    curve."""
+    mode = _MODES.get(protection)
+    if mode is None:
+        return None
+    return _fitted(shipped(), mode, -BOUND_ERRORS), _fitted(shipped(), mode, BOUND_ERRORS)
+
+
 # With the quota, batch had 13 % of what services left over at 60 % load and slowed them as much as with all
 # of it: a protected tier disturbs by being there.
 PRESENCE_RATIO = 0.13
@@ -201,6 +220,26 @@ def share_cpu(
     return granted
 
 
+def reachable(
+    granted: F64,
+    weight: F64,
+    limit: F64,
+    node: Index,
+    rivals_granted: F64,
+    rivals_weight: F64,
+    available: F64,
+) -> F64:
+    """CPU that each service could get if it asked for everything, (services,).
+
+    That is what it has and what the rivals leave idle, or its share by weight if that is more. `rivals_…` are sums over
+    all who do not give way (itself included) and `available` is what pods may have, (nodes,).
+    """
+    idle = np.maximum(available - rivals_granted, 0.0)
+    per_weight = available / np.maximum(rivals_weight, 1.0)
+    found: F64 = np.minimum(np.maximum(granted + idle[node], weight * per_weight[node]), limit)
+    return found
+
+
 class Latency(msgspec.Struct, frozen=True):
     """Response times of each service pod, (pods,), in units of its mean service time."""
 
@@ -237,8 +276,11 @@ def slowdown(load: F64, occupied: F64, protection: Protection) -> F64:
     `load` is what services use (ratio of the node, 0–1), `occupied` what the tier has of the rest (0–1).
     """
     curve = CURVES.get(protection)
-    if curve is None:
-        return np.ones_like(load)
+    return np.ones_like(load) if curve is None else slowdown_by(curve, load, occupied)
+
+
+def slowdown_by(curve: Curve, load: F64, occupied: F64) -> F64:
+    """Return the growth that a curve says, as `slowdown` does: (nodes,)."""
     xs, ys = np.array(curve.load), np.log(curve.slowdown)
     steepness = (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
     growth = np.interp(load, xs, ys) + np.maximum(load - xs[-1], 0) * steepness

@@ -58,17 +58,17 @@ def _reachable_alone(fleet: HollowFleet, services: Index, others: Index) -> F64:
 
 
 def _reachable(fleet: HollowFleet, services: Index, rivals: Index, granted: F64, available: F64) -> F64:
-    """CPU that each service could get if it asked for everything.
-
-    That is what it has and what the rivals leave idle, or its share by weight if that is more.
-    """
-    nodes = fleet.capacity.size
-    node, rival_node = fleet.node[services], fleet.node[rivals]
-    idle = np.maximum(available - per_node(rival_node, granted[rivals], nodes), 0.0)
-    weights = np.maximum(per_node(rival_node, fleet.weight[rivals], nodes), 1.0)
-    by_weight = fleet.weight[services] / weights[node] * available[node]
-    reachable: F64 = np.minimum(np.maximum(granted[services] + idle[node], by_weight), fleet.limit[services])
-    return reachable
+    """CPU that each service could get if it asked for everything, beside these rivals."""
+    rival_node = fleet.node[rivals]
+    return contention.reachable(
+        granted[services],
+        fleet.weight[services],
+        fleet.limit[services],
+        fleet.node[services],
+        per_node(rival_node, granted[rivals], available.size),
+        per_node(rival_node, fleet.weight[rivals], available.size),
+        available,
+    )
 
 
 def _slowdown(fleet: HollowFleet, best_effort: Index) -> F64:

@@ -24,6 +24,7 @@ from koordinator.clock import parse_rfc3339
 from koordinator.scheduler.plugin.framework import Scores
 from koordinator.scheduler.plugin.percent import floor_percent, rounded_down_mean, weighted_mean
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, UsageAggregation
+from koordinator.scheduler.table.label_columns import Mask
 from koordinator.scheduler.table.nodes import F64
 
 Vector = tuple[int, ...]
@@ -359,6 +360,15 @@ def _limit(capacity: int, threshold: int) -> int:
     above = capacity * (threshold + 1) // 100 + 1
     amounts = range(above + 1)
     return bisect.bisect_right(amounts, threshold, key=lambda used: percent_of(used, capacity)) - 1
+
+
+def is_over(room: I64, estimate: I64, ahead: int | I64 = 0) -> Mask:
+    """Return where a pod, the last of `ahead` + 1 alike, would exceed a threshold; elementwise.
+
+    `room` is the limit less what is used already, `estimate` what the pod is expected to use, by resource.
+    """
+    over: Mask = room < estimate * (ahead + 1)
+    return over
 
 
 def percent_of(used: int, capacity: int) -> int:

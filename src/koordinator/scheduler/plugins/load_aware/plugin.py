@@ -209,7 +209,7 @@ class LoadAwareScheduling(
         if state.is_daemon or rows.size == 0 or not self._metrics:
             return passes(rows)  # where nothing is reported, nothing is limited
         room = at((self._prod_room if state.is_prod else self._room).values, rows)
-        over = room < state.amounts * (ahead + 1)
+        over = load.is_over(room, state.amounts, ahead)
         codes: ReasonCodes | None = None
         if np.count_nonzero(over):
             first = over.argmax(axis=0)

@@ -1,0 +1,115 @@
+"""`koordinator simulate colocation` on dumps, as a user runs it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from koordinator.cli import main as cli
+from tests.simulate.whatif.world import WhatIfWorld, day_csv, shop
+
+Json = dict[str, Any]
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(cli.main, ["simulate", "colocation", *map(str, words)])
+
+
+def answered(*words: object) -> Json:
+    result = run(*words, "--hours", 4, "-o", "json")
+    assert result.exit_code == 0, result.output
+    found: Json = json.loads(result.stdout)
+    return found
+
+
+def test_a_day_of_an_idle_cluster_is_filled_by_batch(tmp_path: Path) -> None:
+    dump, day = shop().dump(tmp_path / "dump.json"), day_csv(tmp_path / "day.csv", 4)
+
+    found = answered("--dump", dump, "--history", day, "--price-per-core-hour", "0.02")
+
+    [installed] = found["strategies"]
+    figures = installed["figures"]
+    assert found["hours"] == 4 and found["servicePods"] == 12 and found["workloads"] == 2
+    # 64 cores: 40 % are never lent, 20 % less 0.2 for the system are services' use, half a core per node is reserved.
+    assert figures["lentCores"] == round(0.6 * 64 - (0.2 * 64 - 4 * 0.2) - 4 * 0.5, 1)
+    assert figures["cpuUseBefore"] < 0.25 < 0.45 < figures["cpuUse"] < 0.65
+    assert figures["worth"] == round(figures["batchCoreHours"] * 0.02, 2) > 0
+    assert figures["p99GrowthLow"] <= figures["p99Growth"] <= figures["p99GrowthHigh"]
+    assert len(installed["series"]["hour"]) == 48
+
+
+def test_strategies_stand_side_by_side_and_lend_as_they_say(tmp_path: Path) -> None:
+    dump, day = shop().dump(tmp_path / "dump.json"), day_csv(tmp_path / "day.csv", 4)
+    own = tmp_path / "half.yaml"
+    own.write_text("colocation-config: {enable: true, cpuReclaimThresholdPercent: 50}\n")
+
+    names = ("conservative", "installed", "aggressive", str(own))
+    found = answered("--dump", dump, "--history", day, *(w for n in names for w in ("--strategy", n)))
+
+    lent = {each["strategy"]: each["figures"]["lentCores"] for each in found["strategies"]}
+    assert list(lent) == ["conservative", "installed", "aggressive", "half"]
+    assert lent["conservative"] < lent["half"] < lent["installed"] < lent["aggressive"]
+
+
+def test_without_history_it_says_that_this_is_a_moment(tmp_path: Path) -> None:
+    result = run("--dump", shop().dump(tmp_path / "dump.json"), "--hours", 1)
+
+    assert result.exit_code == 0, result.output
+    assert "a single moment" in result.stdout
+    assert "Cores lent, mean" in result.stdout
+
+
+def test_equal_seeds_give_equal_answers(tmp_path: Path) -> None:
+    dump = shop().dump(tmp_path / "dump.json")
+
+    assert answered("--dump", dump, "--seed", 3) == answered("--dump", dump, "--seed", 3)
+
+
+def test_the_clusters_own_configuration_is_tried_beside_the_installed_one(tmp_path: Path) -> None:
+    world = shop()
+    config = {"colocation-config": '{"enable": true, "cpuReclaimThresholdPercent": 30}'}
+    meta = {"name": "slo-controller-config", "namespace": "koordinator-system"}
+    world.items.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": config})
+
+    found = answered("--dump", world.dump(tmp_path / "dump.json"))
+
+    installed, current = (each["figures"]["lentCores"] for each in found["strategies"])
+    assert current < installed
+
+
+def test_tainted_and_cordoned_nodes_get_no_batch(tmp_path: Path) -> None:
+    world = WhatIfWorld()
+    world.node("free")
+    world.node("cordoned", unschedulable=True)
+    world.node("control", taints=[{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}])
+
+    [only] = answered("--dump", world.dump(tmp_path / "dump.json"))["strategies"]
+
+    assert {each["node"] for each in only["nodes"] if each["batchCoreHours"] > 0} == {"free"}
+
+
+def test_a_node_without_a_line_is_named(tmp_path: Path) -> None:
+    dump, day = shop().dump(tmp_path / "dump.json"), day_csv(tmp_path / "day.csv", 3)
+
+    result = run("--dump", dump, "--history", day)
+
+    assert result.exit_code == 1
+    assert "no line for 1 of 4 nodes (n3)" in result.stderr and "--trace" in result.stderr
+
+
+def test_a_wrong_strategy_is_refused_by_key_and_reason(tmp_path: Path) -> None:
+    dump = shop().dump(tmp_path / "dump.json")
+    own = tmp_path / "mine.yaml"
+    for text, reason in (
+        ("colocation-config: {cpuReclaimThresholdPercent: -1}", "cpuReclaimThresholdPercent"),
+        ("load-aware: {usageThresholds: {cpu: 101}}", "load-aware"),
+        ("protection: steel", "'steel' is none of none, shares"),
+        ("feature-gates: [CPUEvict]", "CPUEvict is not played"),
+        ("cpu: 1", "'cpu' is none of"),
+    ):
+        own.write_text(text)
+        result = run("--dump", dump, "--strategy", own)
+        assert result.exit_code == 1 and "mine" in result.stderr and reason in result.stderr, result.stderr
+    result = run("--dump", dump, "--strategy", "no-such")
+    assert "neither a file nor one of installed, conservative, aggressive" in result.stderr
