@@ -42,8 +42,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "simulate": (
         "koordinator.cli.simulate",
         "main",
-        "Replay lists of nodes and pods with the real scheduler, or plan moves off hot nodes.",
+        "Show what co-location would bring, where pods would go, which should move off hot nodes.",
     ),
+    "dump": ("koordinator.cli.dump", "dump", "Write a cluster into a file, to ask questions without it."),
     "migrate": ("koordinator.cli.migrate", "migrate", "Carry out a plan of moves off hot nodes."),
     "virtual-node": (
         "koordinator.cli.virtual_node",

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from koordinator.cli import options, running
+from koordinator.cli.prometheus_options import prometheus
 from koordinator.simulate.replay_options import PODS_PER_NODE, Gpu, GpuScore, Order
 
 
@@ -96,8 +97,17 @@ def scheduling(**asked: Any) -> None:
     "history_file",
     type=options.EXISTING_FILE,
     metavar="FILE",
-    help="CPU use over time: lines of name,v0,v1,… for each node, in percent of it; may be gzipped.",
+    help="CPU use over time: lines of name,v0,v1,… for each node in percent of it, or for each pod "
+    "(namespace/name) in cores; may be gzipped.",
 )
+@click.option(
+    "--memory-history",
+    "memory_file",
+    type=options.EXISTING_FILE,
+    metavar="FILE",
+    help="With a --history of pods: their memory in bytes, likewise; fewer values stand for longer times.",
+)
+@prometheus
 @click.option(
     "--trace",
     type=options.EXISTING_FILE,
@@ -137,7 +147,7 @@ def scheduling(**asked: Any) -> None:
 @click.option(
     "--seed", default=0, help="Decides what is drawn: batch tasks, and who follows which line of a trace."
 )
-@options.output("text", "json")
+@options.output("text", "json", "html")
 @click.option("--output-file", type=options.FILE, help="The file to write; else standard output.")
 def colocation(**asked: Any) -> None:
     """Show what co-location would bring to a cluster: cores lent and used, and what services feel of it.
@@ -148,6 +158,7 @@ def colocation(**asked: Any) -> None:
     \b
     Try:
       koordinator simulate colocation                                    the cluster as it is now
+      koordinator simulate colocation --prometheus http://localhost:9090 -o html --output-file what-if.html
       koordinator simulate colocation --dump cluster.json.gz --history cpu.csv.gz
       koordinator simulate colocation --strategy conservative --strategy aggressive --price-per-core-hour 0.03
     """

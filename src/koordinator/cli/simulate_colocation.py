@@ -13,6 +13,7 @@ from koordinator.api import slo_config
 from koordinator.api.core import ConfigMap, Node, Pod
 from koordinator.api.node_metric import NodeMetric
 from koordinator.cli import logs
+from koordinator.cli.prometheus_asked import PrometheusAsked, used_before
 from koordinator.cli.tables import console, table_of
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
@@ -20,10 +21,11 @@ from koordinator.local.nodes.usage import TraceError, read_trace
 from koordinator.simulate import dump as dumps
 from koordinator.simulate.dump import Dump
 from koordinator.simulate.whatif import cluster as clusters
-from koordinator.simulate.whatif import demand, history, strategy, summary
+from koordinator.simulate.whatif import demand, history, series, strategy, summary
 from koordinator.simulate.whatif.cluster import WhatIfCluster
 from koordinator.simulate.whatif.demand import BatchQueue, Wanted
 from koordinator.simulate.whatif.history import UsageHistory
+from koordinator.simulate.whatif.pod_history import PodHistory
 from koordinator.simulate.whatif.run import WhatIfRun
 from koordinator.simulate.whatif.strategy import WhatIfStrategy
 from koordinator.simulate.whatif.summary import StrategyResult, WhatIfAnswer
@@ -37,6 +39,12 @@ def colocation(
     dump_files: tuple[str, ...],
     kubeconfig: str,
     history_file: Path | None,
+    memory_file: Path | None,
+    prometheus_url: str,
+    days: float,
+    prometheus_selector: str,
+    prometheus_token_file: Path | None,
+    prometheus_ca_file: Path | None,
     trace: Path | None,
     step: float,
     hours: float | None,
@@ -50,10 +58,16 @@ def colocation(
     """Run every strategy and tell; the parameters are the command's options. Raises: KoordinatorError, OSError."""
     logs.keep_quiet()
     notes = Console(stderr=True, highlight=False)
+    asked = PrometheusAsked(
+        prometheus_url, days, prometheus_selector, prometheus_token_file, prometheus_ca_file
+    )
+    given = HistoryFiles(history_file, memory_file, trace)
+    given.check(asked)
     dump = dumps.read(dump_files) if dump_files else asyncio.run(_fetched(kubeconfig))
     cluster = clusters.of_objects(dump.views(Node), dump.each(Pod), dump.each(NodeMetric))
     chosen = _strategies(strategies, dump)
-    met = _history(cluster, history_file, trace, step, seed)
+    del dump  # a cluster's text takes as much memory as all columns
+    met = _history(cluster, given, asked, step, seed, notes)
     wanted = _wanted(batch_demand, cluster)
     steps = met.steps if hours is None else max(round(hours * 3600 / met.step_s), 1)
     results = [_run(cluster, met, steps, each, wanted, price, seed, notes) for each in chosen]
@@ -79,17 +93,43 @@ def _strategies(names: tuple[str, ...], dump: Dump) -> list[WhatIfStrategy]:
     ]
 
 
+class HistoryFiles(msgspec.Struct, frozen=True):
+    """The files that say what was used."""
+
+    cpu: Path | None
+    memory: Path | None
+    trace: Path | None
+
+    def check(self, asked: PrometheusAsked) -> None:
+        """Refuse two answers to one question. Raises: UsageError."""
+        if sum(map(bool, (self.cpu, self.trace, asked.url))) > 1:
+            raise click.UsageError("--history, --trace and --prometheus all say what was used: give one")
+        if self.memory is not None and self.cpu is None:
+            raise click.UsageError("--memory-history goes with a --history of pods")
+
+
 def _history(
-    cluster: WhatIfCluster, file: Path | None, trace: Path | None, step_s: float, seed: int
+    cluster: WhatIfCluster,
+    given: HistoryFiles,
+    asked: PrometheusAsked,
+    step_s: float,
+    seed: int,
+    notes: Console,
 ) -> UsageHistory:
-    if file is not None and trace is not None:
-        raise click.UsageError("--history and --trace both say what was used: give one")
+    if asked.url:
+        used = used_before(asked, step_s, notes)
+        return PodHistory(cluster, used.cpu, used.memory, step_s, used.warnings)
+    if given.cpu is not None and series.is_of_pods(given.cpu):
+        memory = None if given.memory is None else series.read(given.memory)
+        return PodHistory(cluster, series.read(given.cpu), memory, step_s)
+    if given.memory is not None:
+        raise click.UsageError("--memory-history goes with a --history of pods: this one is about nodes")
     system_milli = history.system_milli(cluster)
     try:
-        if file is not None:
-            return history.of_nodes(cluster, read_trace(file), step_s, system_milli)
-        if trace is not None:
-            return history.of_trace(cluster, read_trace(trace), step_s, system_milli, seed)
+        if given.cpu is not None:
+            return history.of_nodes(cluster, read_trace(given.cpu), step_s, system_milli)
+        if given.trace is not None:
+            return history.of_trace(cluster, read_trace(given.trace), step_s, system_milli, seed)
     except TraceError as error:
         raise click.ClickException(str(error)) from error
     return history.MomentHistory(cluster)
@@ -134,7 +174,12 @@ def _write(found: WhatIfAnswer, output: str, output_file: Path | None) -> None:
     if output == "text":
         print_answer(console(), found)
         return
-    text = msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
+    if output == "json":
+        text = msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
+    else:
+        from koordinator.simulate.report import whatif_page  # plotly, which only pages need
+
+        text = whatif_page.render(found)
     if output_file is not None:
         output_file.write_text(text, encoding="utf-8")
     else:
@@ -155,4 +200,27 @@ def print_answer(out: Console, found: WhatIfAnswer) -> None:
     )
     for row in summary.rows(found):
         table.add_row(row.name, *row.texts)
+    out.print(table)
+    _print_workloads(out, found)
+    out.print("What to do first:", style="bold")
+    for number, step in enumerate(found.first_steps, start=1):
+        out.print(f" {number}. {step}")
+
+
+def _print_workloads(out: Console, found: WhatIfAnswer) -> None:
+    """Print who would feel it most under the advised strategy."""
+    best = next(each for each in found.strategies if each.strategy == found.advised)
+    shown = [each for each in best.workloads[:WORKLOADS_SHOWN] if each.p99_growth > 0]
+    if not shown:
+        return
+    columns = {"workload": False, "replicas": True, "p99": True, "between": True, "worst": True}
+    table = table_of(f"Who feels it most with {best.strategy} (growth of p99; 90 % sure)", columns)
+    for each in shown:
+        table.add_row(
+            each.workload,
+            f"{each.replicas:,}",
+            f"{100 * each.p99_growth:+.1f} %",
+            f"{100 * each.p99_growth_low:+.1f} to {100 * each.p99_growth_high:+.1f} %",
+            f"{100 * each.worst:+.0f} %",
+        )
     out.print(table)

@@ -22,9 +22,9 @@ def page(title: str, body: str, *, style: str = "") -> str:
     )
 
 
-def body(package: str, **parts: str) -> str:
-    """Return the `page.html` of a package with its `$name`s replaced. Raises: KeyError when a part is missing."""
-    return _template(package, "page.html").substitute(parts)
+def body(package: str, template: str = "page.html", /, **parts: str) -> str:
+    """Return a template of a package with its `$name`s replaced. Raises: KeyError when a part is missing."""
+    return _template(package, template).substitute(parts)
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

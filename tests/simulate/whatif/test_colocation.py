@@ -113,3 +113,20 @@ def test_a_wrong_strategy_is_refused_by_key_and_reason(tmp_path: Path) -> None:
         assert result.exit_code == 1 and "mine" in result.stderr and reason in result.stderr, result.stderr
     result = run("--dump", dump, "--strategy", "no-such")
     assert "neither a file nor one of installed, conservative, aggressive" in result.stderr
+
+
+def test_the_page_says_it_in_words_and_needs_no_network(tmp_path: Path) -> None:
+    world = shop()
+    world.node("big", cores=64, pool="large")
+    page = tmp_path / "what-if.html"
+
+    result = run(
+        "--dump", world.dump(tmp_path / "dump.json"), "--hours", 1, "--price-per-core-hour", "0.05",
+        "-o", "html", "--output-file", page,
+    )  # fmt: skip
+
+    assert result.exit_code == 0, result.output
+    text = page.read_text()
+    assert "these machines would use" in text and "worth" in text and "pool=large" in text
+    assert "Enable lending (<code>installed</code>)" in text
+    assert 'src="http' not in text and "@import" not in text

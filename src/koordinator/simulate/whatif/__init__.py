@@ -1,1 +1,1 @@
-"""What co-location would bring to a cluster: its history run again over arrays, by the live components' decisions."""
+"""Run the past of a cluster again with batch beside it: over arrays, by the live components' decisions."""

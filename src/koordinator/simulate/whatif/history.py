@@ -1,4 +1,4 @@
-"""What services used over time: the load that a what-if run meets, one step after the other."""
+"""The use of services over time: the load that a what-if run meets, one step after the other."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -28,6 +28,8 @@ class UsageHistory(Protocol):
     steps: int
     source: str
     """Where it comes from, in words, for the report."""
+    notes: tuple[str, ...]
+    """What is to be known of it."""
 
     def at(self, step: int) -> StepUse:
         """Return the use during a step, (pods,)."""
@@ -40,7 +42,8 @@ class MomentHistory:
     def __init__(self, cluster: WhatIfCluster) -> None:
         self.step_s = TRACE_STEP_S
         self.steps = int(MOMENT_HOURS * 3600 / TRACE_STEP_S)
-        self.source = "a single moment, held for a day: no peak and no night is in it"
+        self.source = "a single moment, held: no peak and no night is in it"
+        self.notes: tuple[str, ...] = ()
         usage = cluster.services.usage
         self._use = StepUse(usage[:, 0].copy(), usage[:, 1].copy())
 
@@ -60,6 +63,7 @@ class NodeHistory:
     ) -> None:
         assert ratio.shape[0] == len(cluster.nodes.objects), ratio.shape
         self.step_s, self.steps, self.source = step_s, ratio.shape[1], source
+        self.notes: tuple[str, ...] = ("memory counts as it is now: the history has none",)
         services, nodes = cluster.services, len(cluster.nodes.objects)
         self._node = services.node
         self._ratio = ratio
@@ -82,7 +86,8 @@ def system_milli(cluster: WhatIfCluster) -> F64:
 
 
 def of_nodes(cluster: WhatIfCluster, trace: Trace, step_s: float, system_milli: F64) -> NodeHistory:
-    """Return the history in a file with a line for each node. Raises: WhatIfError when a node is missing."""
+    """Return the history in a file with a line for each node; `system_milli` is (nodes,). Raises:
+    WhatIfError when a node is missing."""
     rows = {name: row for row, name in enumerate(trace.names)}
     missing = [name for name in cluster.nodes.names if name not in rows]
     if missing:
@@ -98,7 +103,7 @@ def of_nodes(cluster: WhatIfCluster, trace: Trace, step_s: float, system_milli: 
 def of_trace(
     cluster: WhatIfCluster, trace: Trace, step_s: float, system_milli: F64, seed: int
 ) -> NodeHistory:
-    """Return a history in which each node follows a machine drawn from the trace."""
+    """Return a history in which each node follows a machine drawn from the trace; `system_milli` is (nodes,)."""
     drawn = trace.sample(len(cluster.nodes.objects), np.random.default_rng(seed))
     source = _span(f"CPU use of {len(trace.names):,} other machines", trace.ratio.shape[1] * step_s)
     return NodeHistory(cluster, drawn.ratio, step_s, system_milli, source)

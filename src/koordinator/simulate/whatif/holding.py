@@ -1,4 +1,4 @@
-"""What the node agents hold back: CPU suppression and eviction thresholds of all nodes, pool by pool."""
+"""The part of the node agents: CPU suppression and eviction thresholds of all nodes, pool by pool."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def pools(cluster: WhatIfCluster, strategy: WhatIfStrategy) -> Pools:
 
 
 class SuppressedTiers:
-    """How much the best-effort pods of each node may have."""
+    """Says how much the best-effort pods of each node may have."""
 
     def __init__(self, cluster: WhatIfCluster, of_pools: Pools) -> None:
         nodes = cluster.nodes

@@ -1,4 +1,4 @@
-"""What the manager would lend of each node, step by step, from what the node agents would report."""
+"""The part of the manager: lend of each node, step by step, by what its agent would report."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ _SHUNNED = ("NoSchedule", "NoExecute")
 
 
 class UseReport(msgspec.Struct, frozen=True, eq=False):
-    """What the node agents last reported: means over a step, milli-cores and bytes. `pods` (services, 2); `used` and
+    """The last reports of the node agents: means over a step, milli-cores and bytes. `pods` (services, 2); `used` and
     `system` (nodes, 2)."""
 
     pods: F64

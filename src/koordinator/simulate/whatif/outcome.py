@@ -1,4 +1,4 @@
-"""What a what-if run adds up: over time for the pictures, by node and workload for the tables."""
+"""The sums of a what-if run: over time for the pictures, by node and workload for the tables."""
 
 import msgspec
 import numpy as np
@@ -172,6 +172,11 @@ class Adder:
             evictions,
             _ratio(self._nodes_p99[0], self._nodes_p99[1]),
         )
+
+    @property
+    def nodes_p99(self) -> F64:
+        """Return the sums of p99 of each node's requests, with batch and without, (2, nodes)."""
+        return self._nodes_p99
 
     def growth(self) -> tuple[float, float, float]:
         """Return p99 of all requests over p99 without batch, and its interval."""

@@ -12,7 +12,7 @@ from koordinator.scheduler.plugins.load_aware import load
 
 
 class NodeRoom(msgspec.Struct, eq=False):
-    """What nodes still take. `free` (2, nodes): batch-cpu and batch-memory that nobody requested; `pods` (nodes,).
+    """The room that nodes still have. `free` (2, nodes): batch-cpu and batch-memory that are left; `pods` (nodes,).
 
     `below_limit` (names, nodes) is what use may grow by within the thresholds; `left` (names, nodes) and `capacity` are
     what the score goes by. Placing changes all but the capacity.

@@ -164,7 +164,7 @@ class WhatIfRun:
     # Reclaim and place
 
     def _take_report(self, report: UseReport) -> None:
-        """What is lent, and how much each node may take, follow from a new report."""
+        """Let what is lent, and how much each node may take, follow from a new report."""
         self._lent = self._lending.amounts(report)
         room, names = self._room, self._load_policy.names
         used = np.zeros((len(names), self._count), np.int64)

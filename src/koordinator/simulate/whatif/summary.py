@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from koordinator.simulate.whatif import advice
+from koordinator.simulate.whatif.advice import PoolLine
 from koordinator.simulate.whatif.cluster import WhatIfCluster
 from koordinator.simulate.whatif.demand import BatchQueue
 from koordinator.simulate.whatif.history import UsageHistory
@@ -76,6 +78,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     series: OutcomeSeries
     nodes: list[NodeLine]
     workloads: list[WorkloadLine]
+    pools: list[PoolLine]
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -93,6 +96,9 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     price_per_core_hour: float | None
     notes: list[str]
     strategies: list[StrategyResult]
+    advised: str
+    """The strategy to begin with: the most batch work of those that cost services little."""
+    first_steps: list[str]
 
 
 HOURS_PER_MONTH = 730.0
@@ -110,6 +116,7 @@ def result_of(
         series=added.series,
         nodes=_nodes(cluster, added),
         workloads=_workloads(cluster, workloads),
+        pools=advice.pools(cluster, added),
     )
 
 
@@ -194,6 +201,7 @@ def answer(
     results: Sequence[StrategyResult],
 ) -> WhatIfAnswer:
     """Return the answer about all strategies."""
+    best = advised(results)
     return WhatIfAnswer(
         nodes=len(cluster.nodes.objects),
         cores=round(float(cluster.nodes.cpu_milli.sum()) / 1000, 1),
@@ -205,9 +213,74 @@ def answer(
         history=history.source,
         demand=demand,
         price_per_core_hour=price,
-        notes=[*cluster.notes],
+        notes=[*_reported(cluster), *cluster.notes, *history.notes],
         strategies=list(results),
+        advised=best.strategy,
+        first_steps=_first_steps(cluster, best),
     )
+
+
+def advised(results: Sequence[StrategyResult]) -> StrategyResult:
+    """Return the strategy with the most batch work among those whose p99 grows by 5 % at most; else the gentlest."""
+    gentle = [each for each in results if each.figures.p99_growth <= advice.P99_COST_MAX]
+    if gentle:
+        return max(gentle, key=lambda each: each.figures.batch_core_hours)
+    return min(results, key=lambda each: each.figures.p99_growth)
+
+
+def _first_steps(cluster: WhatIfCluster, best: StrategyResult) -> list[str]:
+    """Return what to do, in order, each a sentence."""
+    steps, figures = [], best.figures
+    if cluster.reports < len(cluster.nodes.objects):
+        steps.append(
+            "Install with `koordinator install`: it lends nothing before `colocation-config` is enabled, and "
+            "shows what nodes really use."
+        )
+    if best.pools:
+        first = best.pools[0]
+        steps.append(
+            f"Enable lending (`{best.strategy}`) on {first.pool} first: its {first.nodes:,} nodes bring "
+            f"{_percent(first.share)} of the gain, and p99 of its services grows by {_percent(first.p99_growth)}."
+        )
+    else:
+        steps.append(
+            f"Enable lending (`{best.strategy}`) on a few nodes first: label them as a pool of their own."
+        )
+    worst = [each for each in best.workloads[:3] if each.p99_growth > advice.P99_COST_MAX]
+    if worst:
+        names = ", ".join(each.workload for each in worst)
+        steps.append(
+            f"Watch {names}: p99 grows most there (up to {_percent(worst[0].p99_growth)}). Keep them on nodes that "
+            "lend nothing, or give them CPUs of their own (QoS LSR)."
+        )
+    if figures.hot_time > max(2 * figures.hot_time_before, 0.05):
+        steps.append(
+            f"Expect nodes above {HOT_PERCENT:.0f} % CPU for {_percent(figures.hot_time)} of the time instead of "
+            f"{_percent(figures.hot_time_before)}: batch gives way there; `LowNodeLoad` "
+            "(load-aware descheduling) cools those whose services suffer."
+        )
+    if figures.evictions:
+        steps.append(
+            f"Expect {figures.evictions:,} evictions of batch for memory, {figures.lost_core_hours:,.0f} core-hours of "
+            "work thrown away: lower memoryReclaimThresholdPercent if that is too much."
+        )
+    return steps
+
+
+def _reported(cluster: WhatIfCluster) -> list[str]:
+    """Return what the answer lacks for want of reports."""
+    nodes, found = len(cluster.nodes.objects), []
+    if cluster.reports < nodes:
+        found.append(
+            f"{nodes - cluster.reports:,} of {nodes:,} nodes have no NodeMetric: what is not known of their pods' "
+            "use is what they request, and lends nothing (install the node agent, or give a history)"
+        )
+    if cluster.batch.pods:
+        found.append(
+            f"{cluster.batch.pods:,} batch pods run already, and {cluster.batch.waiting_pods:,} wait: they are part of "
+            "the batch work here, not of what services use"
+        )
+    return found
 
 
 class FigureRow(msgspec.Struct, frozen=True):

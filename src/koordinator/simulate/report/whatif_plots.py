@@ -1,0 +1,159 @@
+"""The pictures of the page about co-location."""
+
+import plotly.graph_objects as go
+
+from koordinator.report import page
+from koordinator.simulate.report.plots import AFTER, ALONE, BATCH, BEFORE, FREE, LENT, SERVICES
+from koordinator.simulate.whatif.summary import StrategyResult, WhatIfAnswer
+
+_POINTS_MAX = 1_000
+"""Points of a line: a week of five minutes is more than a screen shows."""
+_WORKLOADS_SHOWN = 15
+_HALF = 300
+"""Height of figures that stand in pairs."""
+
+
+def _thinned(values: list[float], count: int = _POINTS_MAX) -> list[float]:
+    """Return means of neighbours, so that at most `count` values are left."""
+    every = -(-len(values) // count) if values else 1
+    return [round(sum(part := values[at : at + every]) / len(part), 4) for at in range(0, len(values), every)]
+
+
+def use_over_time(found: WhatIfAnswer, result: StrategyResult) -> go.Figure:
+    """Return who uses the CPUs, stacked."""
+    series = result.series
+    days = _days(series.hour)
+    own = [a + b for a, b in zip(_thinned(series.services), _thinned(series.system), strict=True)]
+    batch, lent = _thinned(series.batch), _thinned(series.lent)
+    idle = [max(a - b, 0.0) for a, b in zip(lent, batch, strict=True)]
+    free = [max(found.cores - sum(parts), 0.0) for parts in zip(own, batch, idle, strict=True)]
+    figure = page.figure("cores", "day")
+    figure.update_layout(hovermode="x unified")
+    for values, name, colour in (
+        (own, "services and system", SERVICES),
+        (batch, "batch", BATCH),
+        (idle, "lent, not used", LENT),
+        (free, "kept free", FREE),
+    ):
+        figure.add_scatter(
+            x=days, y=values, name=name, stackgroup="cores", mode="lines",
+            line={"width": 0.5, "color": colour}, fillcolor=colour,
+        )  # fmt: skip
+    figure.update_yaxes(range=[0, found.cores])
+    return figure
+
+
+def cpu(found: WhatIfAnswer, result: StrategyResult) -> go.Figure:
+    """CPU use in percent, without and with batch."""
+    series = result.series
+    before = [100 * (a + b) / found.cores for a, b in zip(series.services, series.system, strict=True)]
+    after = [a + 100 * b / found.cores for a, b in zip(before, series.batch, strict=True)]
+    return _before_after("% of all CPUs", series.hour, before, after)
+
+
+def memory(found: WhatIfAnswer, result: StrategyResult) -> go.Figure:
+    """Memory use in percent, without and with batch."""
+    series = result.series
+    before, after = (
+        [100 * each / found.memory_gib for each in values] for values in (series.memory_before, series.memory)
+    )
+    return _before_after("% of all memory", series.hour, before, after)
+
+
+def hot(result: StrategyResult) -> go.Figure:
+    """Count hot nodes, without and with batch."""
+    series = result.series
+    before, after = ([float(each) for each in v] for v in (series.hot_nodes_before, series.hot_nodes))
+    figure = _before_after("hot nodes", series.hour, before, after)
+    figure.update_yaxes(autorange=True, rangemode="tozero")
+    return figure
+
+
+def latency(found: WhatIfAnswer) -> go.Figure:
+    """Growth of p99 over time, one line a strategy."""
+    figure = page.figure("p99 over p99 without batch", "day")
+    figure.update_layout(hovermode="x unified")
+    for result, colour in zip(found.strategies, _COLOURS * len(found.strategies), strict=False):
+        series = result.series
+        growth = [
+            with_batch / alone if alone else 1.0
+            for with_batch, alone in zip(series.p99_ms, series.p99_alone_ms, strict=True)
+        ]
+        figure.add_scatter(
+            x=_days(series.hour), y=_thinned(growth), name=result.strategy, mode="lines",
+            line={"color": colour, "width": 2},
+        )  # fmt: skip
+    figure.update_layout(showlegend=True)
+    return figure
+
+
+_COLOURS = (AFTER, SERVICES, LENT, BATCH, ALONE)
+
+
+def strategies(found: WhatIfAnswer) -> go.Figure:
+    """Return what strategies bring against what they cost, with intervals."""
+    figure = page.figure("growth of p99, %", "batch core-hours a day")
+    for result, colour in zip(found.strategies, _COLOURS * len(found.strategies), strict=False):
+        figures = result.figures
+        growth = 100 * figures.p99_growth
+        error = {
+            "type": "data", "symmetric": False, "thickness": 2, "width": 8,
+            "array": [100 * figures.p99_growth_high - growth],
+            "arrayminus": [growth - 100 * figures.p99_growth_low],
+        }  # fmt: skip
+        figure.add_scatter(
+            x=[figures.batch_core_hours_per_day], y=[growth], name=result.strategy, mode="markers+text",
+            text=[result.strategy], textposition="top right", error_y=error,
+            marker={"size": 14, "color": colour},
+        )  # fmt: skip
+    most = max((each.figures.batch_core_hours_per_day for each in found.strategies), default=0.0)
+    figure.update_xaxes(range=[0, most * 1.25 or 1])
+    figure.update_yaxes(rangemode="tozero")
+    figure.update_layout(showlegend=False, height=_HALF + 40)
+    return figure
+
+
+def workloads(result: StrategyResult) -> go.Figure:
+    """Growth of p99 of the workloads that feel it most, with intervals."""
+    shown = result.workloads[:_WORKLOADS_SHOWN][::-1]
+    figure = page.figure("", "growth of p99, %")
+    growth = [100 * each.p99_growth for each in shown]
+    error = {
+        "type": "data", "symmetric": False,
+        "array": [100 * each.p99_growth_high - g for each, g in zip(shown, growth, strict=True)],
+        "arrayminus": [g - 100 * each.p99_growth_low for each, g in zip(shown, growth, strict=True)],
+    }  # fmt: skip
+    figure.add_scatter(
+        x=growth, y=[each.workload for each in shown], mode="markers", error_x=error,
+        marker={"size": 9, "color": AFTER},
+    )  # fmt: skip
+    figure.update_yaxes(type="category", dtick=1, automargin=True)
+    figure.update_xaxes(rangemode="tozero")
+    figure.update_layout(showlegend=False, height=120 + 24 * len(shown))
+    return figure
+
+
+def gain(found: WhatIfAnswer, result: StrategyResult) -> go.Figure:
+    """Cores of batch on each node, the best first."""
+    cores = [each.batch_core_hours / max(found.hours, 1e-9) for each in result.nodes]
+    figure = page.figure("cores of batch, mean", "nodes")
+    figure.add_scatter(
+        x=list(range(1, len(cores) + 1)), y=cores, mode="lines", fill="tozeroy", line={"color": BATCH}
+    )
+    figure.update_layout(showlegend=False, height=_HALF)
+    return figure
+
+
+def _before_after(y: str, hours: list[float], before: list[float], after: list[float]) -> go.Figure:
+    figure = page.figure(y, "day")
+    figure.update_layout(hovermode="x unified", height=_HALF)
+    for values, name, colour in ((before, "without", BEFORE), (after, "with", AFTER)):
+        figure.add_scatter(
+            x=_days(hours), y=_thinned(values), name=name, mode="lines", line={"color": colour, "width": 2}
+        )
+    figure.update_yaxes(range=[0, 100])
+    return figure
+
+
+def _days(hours: list[float]) -> list[float]:
+    return [round(hour / 24, 4) for hour in _thinned(hours)]
