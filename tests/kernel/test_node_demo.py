@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from koordinator.host.cgroups import Cgroups
-from koordinator.node_demo import manifests, own_groups, show
-from koordinator.node_demo.plan import DemoMode, DemoScenario, Hog
+from koordinator.node_demo import manifests, own_groups, plan, real_servers, show
+from koordinator.node_demo.plan import DemoMode, DemoScenario, Hog, ServiceKind
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -16,25 +16,39 @@ async def test_a_short_demonstration_measures_all_modes_and_leaves_nothing_behin
     real: Cgroups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    prepared = show.prepare(
-        [DemoScenario(2, Hog.CPU)], repeats=1, seconds=1.0, disk_dir=tmp_path, by_hand=True
-    )
+    planned = plan.runs([DemoScenario(2, Hog.CPU)], repeats=1)
+    prepared = show.prepare(planned, seconds=1.0, disk_dir=tmp_path, by_hand=True)
 
     shown = await show.show(prepared, lambda number, run: None)
 
-    alone, unmanaged, managed = shown.measured
-    assert [each.run.mode for each in shown.measured] == [
-        DemoMode.ALONE,
-        DemoMode.UNMANAGED,
-        DemoMode.MANAGED,
-    ]
+    alone, awake, unmanaged, managed = shown.measured
+    assert [each.run.mode for each in shown.measured] == list(plan.MODES)
     assert all(each.latency.requests > 0 for each in shown.measured)
     assert alone.use.batch_ratio == 0.0
+    assert awake.use.batch_ratio == 0.0
     assert unmanaged.use.batch_ratio > 0.0
     assert managed.use.work_per_s > 0
     assert managed.use.service_ratio > 0.0
     assert list(managed.evidence.values()) == ["1"]
     assert not real.exists(own_groups.name())
+
+
+@pytest.mark.parametrize("kind", [ServiceKind.MEMORY, ServiceKind.REDIS, ServiceKind.NGINX])
+async def test_every_service_answers_beside_a_hog_of_another_resource(
+    kind: ServiceKind, real: Cgroups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what_to_do := real_servers.missing(kind):
+        pytest.skip(what_to_do)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    scenarios = [DemoScenario(2, Hog.NETWORK, kind), DemoScenario(2, Hog.DISK, kind)]
+    planned = plan.runs(scenarios, repeats=1, modes=(DemoMode.UNMANAGED,))
+    prepared = show.prepare(planned, seconds=1.0, disk_dir=tmp_path, by_hand=True)
+
+    shown = await show.show(prepared, lambda number, run: None)
+
+    assert all(each.latency.requests > 0 for each in shown.measured)
+    assert all(each.use.work_per_s > 0 for each in shown.measured)
+    assert shown.request_cpu_ms[kind] > 0
 
 
 @pytest.mark.timeout(300)  # batch resources appear half a minute after the agent's start
@@ -43,7 +57,8 @@ async def test_on_a_cluster_the_node_agent_makes_best_effort_pods_yield(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(manifests, "BATCH_REQUEST_MILLI", 0)  # batch is placed on a busy machine, too
-    prepared = show.prepare([DemoScenario(2, Hog.CPU)], repeats=1, seconds=1.0, disk_dir=tmp_path)
+    planned = plan.runs([DemoScenario(2, Hog.CPU)], repeats=1, modes=(DemoMode.MANAGED,))
+    prepared = show.prepare(planned, seconds=1.0, disk_dir=tmp_path)
 
     shown = await show.show(prepared, lambda number, run: None)
 

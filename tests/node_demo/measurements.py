@@ -5,7 +5,7 @@ import numpy as np
 
 from koordinator.node_demo.measure import ClientLatency, Measured, Records
 from koordinator.node_demo.observe import Use
-from koordinator.node_demo.plan import DemoMode, DemoRun, DemoScenario, Hog
+from koordinator.node_demo.plan import DemoMode, DemoRun, DemoScenario, Hog, ServiceKind
 
 WINDOW_S = 5.0
 _LATENCY = ClientLatency(
@@ -43,12 +43,13 @@ def measured(
     mode: DemoMode = DemoMode.ALONE,
     load_percent: int = 40,
     hog: Hog = Hog.CPU,
+    service: ServiceKind = ServiceKind.CPU,
     repeat: int = 0,
     p99_ms: float = 3.0,
     **use: float,
 ) -> Measured:
     return Measured(
-        run=DemoRun(DemoScenario(load_percent, hog), mode, repeat),
+        run=DemoRun(DemoScenario(load_percent, hog, service), mode, repeat),
         window_s=WINDOW_S,
         latency=msgspec.structs.replace(_LATENCY, p99_ms=p99_ms),
         use=msgspec.structs.replace(_USE, **use),

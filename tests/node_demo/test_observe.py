@@ -14,7 +14,9 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def moment(at_s: float = 0.0, **counters: float) -> Moment:
-    zero = dict.fromkeys(("busy_s", "idle_s", "steal_s", "service_s", "batch_s", "agent_s", "own_s"), 0.0)
+    zero = dict.fromkeys(
+        ("busy_s", "idle_s", "steal_s", "service_s", "batch_s", "agent_s", "own_s", "awake_s"), 0.0
+    )
     return Moment(at_s=at_s, work_units=int(counters.pop("work_units", 0)), **{**zero, **counters})
 
 
@@ -55,6 +57,15 @@ def test_shares_are_of_the_time_that_the_machine_had() -> None:
     assert use.other_ratio == pytest.approx(17 / 18 - 0.85)
     assert use.steal_ratio == pytest.approx(0.1)
     assert use.work_per_s == 5.0
+
+
+def test_what_only_keeps_cpus_awake_counts_as_idle() -> None:
+    use = observe.use(
+        moment(), moment(10.0, busy_s=20.0, service_s=8.0, awake_s=12.0), cpus=2, generator_s=0.0
+    )
+
+    assert use.total_ratio == pytest.approx(0.4)
+    assert use.other_ratio == pytest.approx(0.0)
 
 
 def test_a_hog_that_has_not_started_has_done_nothing(tmp_path: Path) -> None:

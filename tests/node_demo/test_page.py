@@ -1,9 +1,25 @@
 """The report of the demonstration."""
 
+import msgspec
+
 from koordinator.node_demo import page, results
-from koordinator.node_demo.plan import DemoMode
+from koordinator.node_demo.measure import Measured
+from koordinator.node_demo.plan import DemoMode, ServiceKind
 from koordinator.node_demo.show import ShownResults
 from tests.node_demo.measurements import measured
+
+
+def shown_results(runs: list[Measured]) -> ShownResults:
+    return ShownResults(
+        runs,
+        cpus=2,
+        request_cpu_ms={ServiceKind.CPU: 1.1},
+        kernel="6.18",
+        machine="Test",
+        cgroup_version=1,
+        began_s=0.0,
+        written=[],
+    )
 
 
 def test_the_page_says_what_was_promised_what_came_out_and_whether_the_machine_was_quiet() -> None:
@@ -12,16 +28,7 @@ def test_the_page_says_what_was_promised_what_came_out_and_whether_the_machine_w
         measured(DemoMode.UNMANAGED, p99_ms=30.0),
         measured(DemoMode.MANAGED, other_ratio=0.2),
     ]
-    shown = ShownResults(
-        runs,
-        cpus=2,
-        request_cpu_ms=1.1,
-        kernel="6.18",
-        machine="Test",
-        cgroup_version=1,
-        began_s=0.0,
-        written=[],
-    )
+    shown = shown_results(runs)
 
     text = page.render(shown, results.summarise(runs))
 
@@ -31,3 +38,18 @@ def test_the_page_says_what_was_promised_what_came_out_and_whether_the_machine_w
     assert "not quiet" in text
     assert "besteffort/cpu.idle" in text
     assert "$" + "{" not in text.split("<script>")[0]
+
+
+def test_a_matrix_has_one_line_for_each_service_load_and_hog_with_runs_of_earlier_parts() -> None:
+    earlier = [
+        msgspec.structs.replace(measured(mode, service=ServiceKind.REDIS, p99_ms=p99), records=None)
+        for mode, p99 in ((DemoMode.ALONE, 2.0), (DemoMode.AWAKE, 2.0), (DemoMode.UNMANAGED, 9.0))
+    ]
+    runs = [measured(), measured(DemoMode.UNMANAGED, p99_ms=30.0), *earlier]
+
+    text = page.render(shown_results(runs), results.summarise(runs), is_matrix=True)
+
+    assert "<td>Redis</td><td>40 %</td><td>cpu</td><td>2.00</td><td>2.00</td><td>4.50, 43%</td>" in text
+    assert (
+        "<td>CPU-bound service</td><td>40 %</td><td>cpu</td><td>3.00</td><td></td><td>10.00, 43%</td>" in text
+    )

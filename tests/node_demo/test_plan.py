@@ -3,7 +3,7 @@
 import pytest
 
 from koordinator.node_demo import plan
-from koordinator.node_demo.plan import MODES, DemoMode, DemoScenario, Hog
+from koordinator.node_demo.plan import BASELINES, MODES, DemoMode, DemoScenario, Hog, ServiceKind
 
 SCENARIOS = [
     DemoScenario(40, Hog.CPU),
@@ -11,6 +11,7 @@ SCENARIOS = [
     DemoScenario(40, Hog.MEMORY),
     DemoScenario(60, Hog.CPU),
 ]
+DEFAULT_REPEATS = 2
 
 
 def test_the_rate_makes_the_service_use_its_share_of_all_cpus() -> None:
@@ -28,8 +29,22 @@ def test_every_scenario_is_measured_unmanaged_and_managed_in_every_repetition() 
 def test_being_alone_is_measured_once_for_scenarios_with_the_same_requests() -> None:
     runs = plan.runs(SCENARIOS, repeats=1)
 
-    alone = [run.scenario for run in runs if run.mode is DemoMode.ALONE]
-    assert alone == [DemoScenario(40, Hog.CPU), DemoScenario(40, Hog.DISK), DemoScenario(60, Hog.CPU)]
+    for mode in BASELINES:
+        alone = [run.scenario for run in runs if run.mode is mode]
+        assert alone == [DemoScenario(40, Hog.CPU), DemoScenario(40, Hog.DISK), DemoScenario(60, Hog.CPU)]
+
+
+def test_a_service_is_measured_at_one_load_before_the_next_is_started() -> None:
+    both = [DemoScenario(40, hog, kind) for kind in (ServiceKind.NGINX, ServiceKind.REDIS) for hog in Hog]
+
+    kinds = [run.scenario.service for run in plan.runs(both, repeats=2)]
+
+    assert kinds == sorted(kinds)
+
+
+def test_redis_answers_in_one_thread() -> None:
+    assert plan.usable_cpus(ServiceKind.REDIS, 8) == 1
+    assert plan.usable_cpus(ServiceKind.NGINX, 8) == 8
 
 
 def test_repetitions_are_interleaved_so_that_drift_meets_all_modes() -> None:
@@ -49,4 +64,4 @@ def test_only_requests_beside_a_disk_hog_read_from_the_disk() -> None:
 
 
 def test_the_whole_demonstration_takes_about_six_minutes() -> None:
-    assert plan.expected_s(plan.runs(SCENARIOS, repeats=3), seconds=5) < 6.1 * 60
+    assert plan.expected_s(plan.runs(SCENARIOS, repeats=DEFAULT_REPEATS), seconds=5) < 6.1 * 60

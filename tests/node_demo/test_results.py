@@ -35,6 +35,25 @@ def test_a_memory_hog_is_compared_with_the_same_service_alone_as_a_cpu_hog() -> 
     assert rows[-1].p99_to_alone == 1.5
 
 
+def test_p99_is_compared_with_cpus_kept_awake_where_that_was_measured() -> None:
+    runs = [
+        measured(p99_ms=4.0),
+        measured(DemoMode.AWAKE, p99_ms=2.0),
+        measured(DemoMode.MANAGED, p99_ms=3.0),
+    ]
+
+    row = results.summarise(runs)[-1]
+
+    assert (row.p99_to_alone, row.p99_to_awake) == (0.75, 1.5)
+
+
+def test_without_a_baseline_nothing_is_compared_or_promised() -> None:
+    [row] = results.summarise([measured(DemoMode.MANAGED, p99_ms=900.0)])
+
+    assert (row.p99_to_alone, row.p99_to_awake, row.batch_of_left) == (None, None, None)
+    assert [each.text for each in texts.verdicts([row])] == ["40 % load, cpu hog: CPUs used at least 90%"]
+
+
 def test_what_is_left_is_what_neither_the_service_alone_nor_others_use() -> None:
     run = measured(DemoMode.MANAGED, batch_ratio=0.5, service_ratio=0.2, client_ratio=0.05, other_ratio=0.05)
 

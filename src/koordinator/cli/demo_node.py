@@ -1,8 +1,8 @@
 """`koordinator demo-node`: what the node agent does for a service on this machine, measured."""
 
 import asyncio
-import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +12,22 @@ from koordinator.cli import logs, options
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
-    from koordinator.node_demo.plan import DemoScenario
+    from koordinator.node_demo.plan import DemoRun, DemoScenario
     from koordinator.node_demo.results import ResultRow
     from koordinator.node_demo.show import Prepared, ShownResults
 
 SECONDS_MIN, SECONDS_MAX = 1.0, 600.0
 REPEATS_MAX = 100
 _LOADS = (40, 60)
-_HOGS = ("cpu", "memory", "disk")
-_MODES = ("alone", "unmanaged", "default", "managed")
+_HOGS = ("cpu", "memory", "disk", "network")
+_USUAL_HOGS = ("cpu", "memory", "disk")
+_SERVICES = ("cpu", "memory", "redis", "nginx")
+_MODES = ("alone", "awake", "unmanaged", "default", "managed")
+_USUAL_MODES = ("alone", "awake", "unmanaged", "managed")
+_SECONDS, _REPEATS = 5.0, 2
+_MATRIX_SECONDS, _MATRIX_REPEATS = 4.0, 1
 
 
 @click.command(context_settings=options.HELP)
@@ -31,35 +37,61 @@ _MODES = ("alone", "unmanaged", "default", "managed")
     type=click.IntRange(1, 95),
     multiple=True,
     default=_LOADS,
-    help="CPU use of the service alone, in percent of all CPUs. May be given several times.",
+    help="CPU use of the service alone, in percent of all CPUs (of one for Redis). May be given several times.",
 )
 @click.option(
     "--hogs",
     type=click.Choice(_HOGS),
     multiple=True,
-    default=_HOGS,
+    show_default="cpu, memory, disk; in a matrix all",
     help="Resource that batch competes for. May be given several times. CPU hogs run at every load, the others "
-    "at the lowest.",
+    "at the lowest, unless it is a matrix.",
+)
+@click.option(
+    "--services",
+    type=click.Choice(_SERVICES),
+    multiple=True,
+    show_default="cpu; in a matrix all that are installed",
+    help="What serves the requests: a program that computes, one that reads much memory, Redis, nginx. May be given "
+    "several times.",
+)
+@click.option(
+    "--matrix",
+    is_flag=True,
+    help="All services beside all hogs at every load, as one table.",
 )
 @click.option(
     "--modes",
     type=click.Choice(_MODES),
     multiple=True,
-    default=("alone", "unmanaged", "managed"),
-    help="Runs to compare: the service alone, beside ordinary pods, beside best-effort pods under the policies of a "
-    "plain installation, or under those of this demonstration. May be given several times.",
+    default=_USUAL_MODES,
+    help="Runs to compare: the service alone, alone on CPUs that are kept from idling, beside ordinary pods, beside "
+    "best-effort pods under the policies of a plain installation, or under those of this demonstration. May be given "
+    "several times.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(SECONDS_MIN, SECONDS_MAX),
-    default=5.0,
+    show_default=f"{_SECONDS:g}; in a matrix {_MATRIX_SECONDS:g}",
     help="Length of a measurement; p99.9 needs longer ones.",
 )
 @click.option(
     "--repeats",
     type=click.IntRange(1, REPEATS_MAX),
-    default=3,
+    show_default=f"{_REPEATS}; in a matrix {_MATRIX_REPEATS}",
     help="Repetitions of each measurement; the table shows medians.",
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Stop in time: what would take longer than this is not begun.",
+)
+@click.option(
+    "--resume",
+    type=options.FILE,
+    metavar="FILE",
+    help="Go on with the figures in this file (as --json writes them): what is there is not measured again. It is "
+    "made where it does not exist, and written anew.",
 )
 @options.figures("report-node.html")
 @click.option(
@@ -85,9 +117,13 @@ _MODES = ("alone", "unmanaged", "default", "managed")
 def demo_node(
     loads: tuple[int, ...],
     hogs: tuple[str, ...],
+    services: tuple[str, ...],
+    matrix: bool,
     modes: tuple[str, ...],
-    seconds: float,
-    repeats: int,
+    seconds: float | None,
+    repeats: int | None,
+    minutes: float | None,
+    resume: Path | None,
     report: Path,
     json_path: Path | None,
     interference_path: Path | None,
@@ -107,48 +143,65 @@ def demo_node(
       koordinator demo-node                                     about six minutes
       koordinator demo-node --load 40 --hogs cpu --repeats 1    a little more than one
       koordinator demo-node --seconds 60 --repeats 5            for p99.9
+      koordinator demo-node --services redis --hogs network     a real server beside traffic
+      koordinator demo-node --matrix --minutes 4 --resume matrix.json    everything, in parts
     """
     from rich.console import Console
 
-    from koordinator.node_demo import observe, page, plan, results, show, texts
+    from koordinator.node_demo import kept, observe, page, plan, results, show
 
-    for path in (report, json_path, interference_path):
+    for path in (report, json_path, interference_path, resume):
         if path is not None and not path.absolute().parent.is_dir():
             raise click.BadParameter(f"{path}: the folder {path.parent} does not exist")
     logs.set_up(logging.ERROR)
     notes = Console(stderr=True)
-    chosen = [mode for mode in plan.DemoMode if mode in modes]
-    prepared = show.prepare(_scenarios(loads, hogs), repeats, seconds, disk_dir, by_hand, chosen)
+    seconds = seconds or (_MATRIX_SECONDS if matrix else _SECONDS)
+    planned = plan.runs(
+        _scenarios(loads, hogs, services, matrix, notes),
+        repeats or (_MATRIX_REPEATS if matrix else _REPEATS),
+        [mode for mode in plan.DemoMode if mode in modes],
+    )
+    earlier = kept.read(resume) if resume is not None else None
+    prepared = show.prepare(kept.left(planned, earlier, seconds), seconds, disk_dir, by_hand, minutes)
     if not busy:
         observe.check_quiet()
     shown = _show(prepared, notes, quiet)
+    shown, circumstances = kept.join(earlier, shown, show.circumstances(shown))
     rows = results.summarise(shown.measured)
-    _report(Console(), rows, shown)
-    report.write_text(page.render(shown, rows), encoding="utf-8")
-    if json_path is not None:
-        import msgspec
-
-        document = {
-            "circumstances": show.circumstances(shown),
-            "rows": rows,
-            "verdicts": texts.verdicts(rows),
-            "runs": results.plain(shown.measured),
-        }
-        json_path.write_text(json.dumps(msgspec.to_builtins(document), indent=1) + "\n", encoding="utf-8")
+    _report(Console(), rows, shown, matrix)
+    report.write_text(page.render(shown, rows, matrix), encoding="utf-8")
+    for path in (json_path, resume):
+        if path is not None:
+            kept.write(path, circumstances, rows, shown.measured)
     if interference_path is not None:
         import msgspec
 
-        curve = results.interference(shown.measured, show.circumstances(shown))
+        curve = results.interference(shown.measured, circumstances)
         interference_path.write_bytes(msgspec.json.format(msgspec.json.encode(curve)) + b"\n")
     if not quiet:
         notes.print(f"The report is in {report}: open it in a browser.", highlight=False)
 
 
-def _scenarios(loads: tuple[int, ...], hogs: tuple[str, ...]) -> "list[DemoScenario]":
-    from koordinator.node_demo.plan import DemoScenario, Hog
+def _scenarios(
+    loads: tuple[int, ...], hogs: tuple[str, ...], services: tuple[str, ...], matrix: bool, notes: "Console"
+) -> "list[DemoScenario]":
+    """Return what was asked for; of a matrix without services that are not there, which is said."""
+    from koordinator.node_demo import real_servers
+    from koordinator.node_demo.plan import DemoScenario, Hog, ServiceKind
 
+    kinds = [ServiceKind(each) for each in services] or [ServiceKind.CPU]
+    if matrix and not services:
+        kinds = list(ServiceKind)
+        for what_to_do in filter(None, map(real_servers.missing, kinds)):
+            notes.print(f"Left out: {what_to_do}", highlight=False)
+        kinds = [kind for kind in kinds if not real_servers.missing(kind)]
+    chosen = hogs or (_HOGS if matrix else _USUAL_HOGS)
     wanted = {
-        DemoScenario(load, Hog(hog)) for load in loads for hog in hogs if hog == Hog.CPU or load == min(loads)
+        DemoScenario(load, Hog(hog), kind)
+        for load in loads
+        for hog in chosen
+        for kind in kinds
+        if matrix or hog == Hog.CPU or load == min(loads)
     }
     return sorted(wanted)
 
@@ -160,34 +213,52 @@ def _show(prepared: "Prepared", notes: "Console", quiet: bool) -> "ShownResults"
 
     if quiet:
         return asyncio.run(show.show(prepared, lambda number, run: None))
-    minutes = plan.expected_s(prepared.planned, prepared.seconds) / 60
-    notes.print(f"{len(prepared.planned)} measurements, about {minutes:.1f} minutes.", highlight=False)
+    seconds = plan.expected_s(prepared.planned, prepared.seconds)
+    bound = f", of which {prepared.at_most_s / 60:g} now" if prepared.at_most_s is not None else ""
+    count = len(prepared.planned)
+    notes.print(f"{count} measurements, about {seconds / 60:.1f} minutes{bound}.", highlight=False)
+
+    def line(number: int, run: "DemoRun") -> str:
+        return f"{run.scenario}: {texts.MODES[run.mode]}"
+
     if not notes.is_terminal:  # a bar that cannot move would only fill the log
-        return asyncio.run(show.show(prepared, lambda number, run: None))
-    columns = (TextColumn("{task.description:40}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=notes) as progress:
-        task = progress.add_task("preparing", total=len(prepared.planned))
         return asyncio.run(
             show.show(
                 prepared,
-                lambda number, run: progress.update(
-                    task, completed=number, description=f"{run.scenario}: {texts.MODES[run.mode]}"
-                ),
+                lambda number, run: notes.print(f"{number + 1}/{count} {line(number, run)}", highlight=False),
+            )
+        )
+    columns = (TextColumn("{task.description:40}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=notes) as progress:
+        task = progress.add_task("preparing", total=count)
+        return asyncio.run(
+            show.show(
+                prepared,
+                lambda number, run: progress.update(task, completed=number, description=line(number, run)),
             )
         )
 
 
-def _report(console: "Console", rows: "list[ResultRow]", shown: "ShownResults") -> None:
-    from rich.table import Table
-
+def _report(console: "Console", rows: "list[ResultRow]", shown: "ShownResults", matrix: bool) -> None:
     from koordinator.node_demo import results, texts
 
+    if matrix:
+        _print_matrix(console, rows)
+    else:
+        _print_scenarios(console, rows)
+    for line in texts.held(shown.measured, shown.written):
+        console.print(line, highlight=False, soft_wrap=True)
+    for sentence in results.disturbances(shown.measured):
+        console.print(f"[yellow]not quiet[/yellow] {sentence}", highlight=False)
+    columns = texts.MATRIX if matrix else texts.COLUMNS
+    console.print(f"{columns} {texts.METHOD}", style="dim", highlight=False)
+
+
+def _print_scenarios(console: "Console", rows: "list[ResultRow]") -> None:
+    from koordinator.node_demo import texts
+
     for scenario in sorted({row.scenario for row in rows}):
-        table = Table(
-            title=str(scenario), title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0)
-        )
-        for name in texts.HEADER:
-            table.add_column(name, justify="left" if len(table.columns) == 0 else "right", no_wrap=True)
+        table = _table(texts.HEADER, 1, title=str(scenario))
         for row in rows:
             if row.scenario == scenario:
                 table.add_row(*texts.cells(row))
@@ -195,8 +266,22 @@ def _report(console: "Console", rows: "list[ResultRow]", shown: "ShownResults") 
     for verdict in texts.verdicts(rows):
         mark = "[green]kept  [/green]" if verdict.is_kept else "[red]missed[/red]"
         console.print(f"{mark} {verdict.text}: {verdict.found}", highlight=False)
-    for line in texts.held(shown.measured, shown.written):
-        console.print(line, highlight=False, soft_wrap=True)
-    for sentence in results.disturbances(shown.measured):
-        console.print(f"[yellow]not quiet[/yellow] {sentence}", highlight=False)
-    console.print(f"{texts.COLUMNS} {texts.METHOD}", style="dim", highlight=False)
+
+
+def _print_matrix(console: "Console", rows: "list[ResultRow]") -> None:
+    from koordinator.node_demo import matrix
+
+    table = _table(matrix.header(rows), 3)
+    for line in matrix.lines(rows):
+        table.add_row(*matrix.cells(line, matrix.modes(rows)))
+    console.print(table)
+
+
+def _table(names: "Sequence[str]", words: int, title: str | None = None) -> "Table":
+    """Return an empty table whose first columns are words and the others figures."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, name in enumerate(names):
+        table.add_column(name, justify="left" if number < words else "right", no_wrap=True)
+    return table

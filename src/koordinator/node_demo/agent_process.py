@@ -44,7 +44,7 @@ class AgentProcess:
             *(sys.executable, "-m", _MODULE),
             *("--kubeconfig", str(self._kubeconfig)),
             *("--feature-gates", _GATES),
-            *("--addr", f"127.0.0.1:{commands.free_port()}"),
+            *("--addr", f"127.0.0.1:{commands.free_ports(1)[0]}"),
             *("--audit-log-dir", str(self._audit)),
             *("--kubelet-cgroup-root", self._group),
             *("--run-root-dir", str(self._folder)),

@@ -15,7 +15,7 @@ from koordinator.node_demo import programs
 from koordinator.node_demo.plan import DemoError
 
 NAMES = ("service", "loadgen", "hog")
-_SHARED = "common.h"
+_SHARED = ("common.h", "histogram.h", "protocols.h")
 _FLAGS = ("-O2", "-pthread")
 _COMPILE_S_MAX = 60
 
@@ -31,7 +31,7 @@ class Programs(msgspec.Struct, frozen=True):
 def build(cache: Path) -> Programs:
     """Return the compiled programs below `cache`; compiles what is not there yet. Raises: DemoError without a compiler,
     or when it fails; the message says what to do."""
-    sources = {name: _source(name) for name in (_SHARED, *(f"{name}.c" for name in NAMES))}
+    sources = {name: _source(name) for name in (*_SHARED, *(f"{name}.c" for name in NAMES))}
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise DemoError(

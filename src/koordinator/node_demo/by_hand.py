@@ -12,8 +12,19 @@ from koordinator.local.processes.groups import GroupError, PodGroups
 from koordinator.node_demo import own_groups
 from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.disk import WholeDisk
-from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, DemoError, DemoMode, Hog
+from koordinator.node_demo.plan import (
+    BATCH_PODS,
+    SERVICE_REQUEST_MILLI,
+    DemoError,
+    DemoMode,
+    DemoScenario,
+    Hog,
+    ServiceKind,
+)
 from koordinator.node_demo.stage import StageSetting, Written
+
+_WAITING = ("sh", "-c", 'read _; exec "$@"', "sh")
+"""Starts a program once its input has ended, by when it is in its group: workers that it forks are, too."""
 
 
 class ByHand:
@@ -25,10 +36,11 @@ class ByHand:
         self._disk = disk
         self._groups = PodGroups(cgroups, parent=own_groups.name())
         self._service = self._groups.pod_group(KubeQoS.BURSTABLE, "service")
+        self._serves: ServiceKind | None = None
         self._running: dict[str, asyncio.subprocess.Process] = {}
 
     async def open(self) -> None:
-        """Make the groups and start the service. Raises: DemoError."""
+        """Make the groups. Raises: DemoError."""
         await own_groups.remove_left_overs(self._cgroups)
         try:
             self._groups.make_tree()
@@ -38,18 +50,19 @@ class ByHand:
         burstable = self._groups.class_group(KubeQoS.BURSTABLE)
         self._set(burstable, Knob.CPU_SHARES, shares_of_milli(2 * SERVICE_REQUEST_MILLI))
         self._set(self._groups.class_group(KubeQoS.BEST_EFFORT), Knob.CPU_SHARES, SHARES_MIN)
-        await self._start(self._service, SERVICE_REQUEST_MILLI, self._commands.service())
 
-    async def enter(self, mode: DemoMode, hog: Hog) -> StageSetting:
+    async def enter(self, mode: DemoMode, scenario: DemoScenario) -> StageSetting:
         """Batch as ordinary pods with equal shares, or best-effort with the knobs that protect services."""
+        hog = scenario.hog
         for group in [each for each in self._running if each != self._service]:
             await self._end(group)
+        await self._serve(scenario.service)
         is_managed = mode is DemoMode.MANAGED
         evidence: dict[str, str] = {}
         if is_managed:
             evidence |= self._set(self._groups.class_group(KubeQoS.BEST_EFFORT), Knob.CPU_IDLE, 1)
         groups = []
-        for number in range(BATCH_PODS if mode is not DemoMode.ALONE else 0):
+        for number in range(BATCH_PODS if mode.has_batch else 0):
             kube_qos = KubeQoS.BEST_EFFORT if is_managed else KubeQoS.BURSTABLE
             group = self._groups.pod_group(kube_qos, f"batch-{number}")
             share_milli = 0 if is_managed else SERVICE_REQUEST_MILLI // BATCH_PODS
@@ -58,7 +71,6 @@ class ByHand:
                 evidence |= self._limit_disk(group)
             groups.append(group)
         return StageSetting(
-            port=self._commands.port,
             service_group=self._service,
             batch_groups=groups,
             counters=[self._commands.counters(hog, number) for number in range(len(groups))],
@@ -89,13 +101,27 @@ class ByHand:
             raise DemoError(f"{knob} of {group} cannot be set to {value}: {problem}")
         return {self._cgroups.path(knob, group): (self._cgroups.read(knob, group) or "").strip()}
 
+    async def _serve(self, kind: ServiceKind) -> None:
+        if kind is self._serves:
+            return
+        if self._serves is not None:
+            await self._end(self._service)
+        self._commands.before_start(kind)
+        await self._start(self._service, SERVICE_REQUEST_MILLI, self._commands.service(kind))
+        self._serves = kind
+        await self._commands.ready(kind)
+
     async def _start(self, group: str, request_milli: int, command: list[str]) -> None:
         try:
             self._groups.make(group, can_hold_groups=False)
             self._set(group, Knob.CPU_SHARES, shares_of_milli(request_milli))
-            process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+            process = await asyncio.create_subprocess_exec(
+                *_WAITING, *command, stdin=asyncio.subprocess.PIPE, start_new_session=True
+            )
             self._running[group] = process
             self._groups.enter(process.pid, group)
+            assert process.stdin is not None
+            process.stdin.close()
         except (GroupError, OSError) as error:
             raise DemoError(f"{command[0]} cannot run in group {group}: {error}") from error
 

@@ -28,7 +28,14 @@ from koordinator.node_demo.agent_process import AgentProcess
 from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.disk import WholeDisk
 from koordinator.node_demo.manifests import NAMESPACE
-from koordinator.node_demo.plan import BATCH_PODS, DemoError, DemoMode, Hog
+from koordinator.node_demo.plan import (
+    BATCH_PODS,
+    DemoError,
+    DemoMode,
+    DemoScenario,
+    Hog,
+    ServiceKind,
+)
 from koordinator.node_demo.stage import StageSetting, Written
 
 NODE = "this-machine"
@@ -59,6 +66,7 @@ class OnACluster:
         self._api = MemoryCluster(self._cluster.registry)
         self._kubeconfig = kubeconfig
         self._agent = AgentProcess(self._folder, kubeconfig, NODE, own_groups.name())
+        self._serves: ServiceKind | None = None
         self._batch: list[str] = []
 
     def _new_cluster(self) -> LocalCluster:
@@ -82,7 +90,7 @@ class OnACluster:
         return LocalCluster(clock, options)
 
     async def open(self) -> None:
-        """Start the cluster, configure co-location, apply the service. Raises: DemoError."""
+        """Start the cluster, configure co-location. Raises: DemoError."""
         await own_groups.remove_left_overs(self._cgroups)
         self._running = asyncio.create_task(self._cluster.run(), name="cluster")
         ready = asyncio.create_task(self._cluster.ready.wait(), name="ready")
@@ -95,17 +103,18 @@ class OnACluster:
         await self._api.patch(ConfigMap, SLO_CONFIG_NAME, config, SYSTEM_NAMESPACE)
         await self._until("this machine to become a node", self._has_node)
         await self._api.patch(Node, NODE, {"metadata": {"annotations": manifests.node_annotations()}})
-        await self._apply(manifests.service(self._commands.service()))
         await (
             self._agent.start()
         )  # once it has reported, batch resources stay for a quarter of an hour without it
         await self._until("batch resources on the node", self._lends)
 
-    async def enter(self, mode: DemoMode, hog: Hog) -> StageSetting:
+    async def enter(self, mode: DemoMode, scenario: DemoScenario) -> StageSetting:
         """Raises: DemoError when the pods of a mode do not run, or the agent does not protect the service."""
+        hog = scenario.hog
         for name in self._batch:
             await self._delete(name)
         self._batch = []
+        await self._serve(scenario.service)
         if mode.has_agent:
             config = {"data": manifests.configuration(self._disk, mode)}
             await self._api.patch(ConfigMap, SLO_CONFIG_NAME, config, SYSTEM_NAMESPACE)
@@ -114,7 +123,7 @@ class OnACluster:
         else:
             await self._agent.stop()
         groups, counters = [], []
-        for number in range(BATCH_PODS if mode is not DemoMode.ALONE else 0):
+        for number in range(BATCH_PODS if mode.has_batch else 0):
             command = self._commands.hog(hog, number)
             memory_mib = self._commands.hog_memory_mib(hog)
             body = manifests.batch(mode, number, command, self._commands.cpus, memory_mib)
@@ -129,7 +138,6 @@ class OnACluster:
                 await self._until("the node agent to limit the disk", lambda: self._is_limited(groups))
         pid = self._agent.pid
         return StageSetting(
-            port=self._commands.port,
             service_group=await self._group(manifests.SERVICE),
             batch_groups=groups,
             counters=counters,
@@ -151,6 +159,18 @@ class OnACluster:
         return self._agent.written()
 
     # Pods
+
+    async def _serve(self, kind: ServiceKind) -> None:
+        """Have a service of this kind answer, in place of another."""
+        if kind is self._serves:
+            return
+        if self._serves is not None:
+            await self._delete(manifests.SERVICE)
+            self._serves = None
+        self._commands.before_start(kind)
+        await self._apply(manifests.service(self._commands.service(kind)))
+        self._serves = kind
+        await self._commands.ready(kind)
 
     async def _apply(self, body: dict[str, object]) -> str:
         """Create a pod and wait until it runs; its group."""

@@ -3,6 +3,7 @@ exact."""
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -11,13 +12,21 @@ from numpy.typing import NDArray
 
 from koordinator.host.cgroup_knobs import V1
 from koordinator.host.cgroups import Cgroups
+from koordinator.host.files import FileProblem
 from koordinator.node_demo import observe, plan
 from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.observe import Moment, Use
-from koordinator.node_demo.plan import SETTLE_S, WARM_UP_S, DemoError, DemoMode, DemoRun, Hog
+from koordinator.node_demo.plan import (
+    SETTLE_S,
+    DemoError,
+    DemoMode,
+    DemoRun,
+    DemoScenario,
+    Hog,
+    ServiceKind,
+)
 from koordinator.node_demo.stage import DemoStage, StageSetting
 
-_START_S_MAX, _START_PAUSE_S = 60.0, 0.1
 _STRAGGLERS_S = 30.0  # start and end of the load generator, generously
 
 
@@ -88,22 +97,25 @@ def summarise(records: Records, window_s: float) -> ClientLatency:
     )
 
 
-class Measured(msgspec.Struct, frozen=True):
+class Measured(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The result of one run."""
 
     run: DemoRun
     window_s: float
     latency: ClientLatency
     use: Use
-    records: Records
     evidence: dict[str, str]
+    records: Records | None = None
+    """None of a run that an earlier demonstration measured."""
 
 
 class DemoLoad(msgspec.Struct, frozen=True):
     """Requests of one run."""
 
+    service: ServiceKind
     rate_per_s: float
     disk_every: int
+    warm_up_s: float
     seconds: float
 
 
@@ -115,36 +127,69 @@ class Meter:
         self._cgroups = cgroups
         self._commands = commands
 
-    async def pilot(self) -> float:
+    async def pilot(self, service: ServiceKind) -> float:
         """CPU seconds of one request, all that the service spends on it included. Raises: DemoError."""
-        cpus = self._commands.cpus
-        rate = plan.rate_per_s(plan.PILOT_LOAD_PERCENT, cpus, plan.REQUEST_CPU_MS / 1_000)
-        setting = await self._stage.enter(DemoMode.ALONE, Hog.CPU)
-        await _answers(setting.port)
-        _, use = await self._send(setting, DemoLoad(rate, 0, plan.PILOT_S))
-        return use.service_ratio * cpus / rate
+        cpus = plan.usable_cpus(service, self._commands.cpus)
+        rate = plan.rate_per_s(plan.PILOT_LOAD_PERCENT, cpus, self._commands.guess_s(service))
+        scenario = DemoScenario(plan.PILOT_LOAD_PERCENT, Hog.CPU, service)
+        setting = await self._stage.enter(DemoMode.ALONE, scenario)
+        _, use = await self._send(
+            setting, DemoLoad(service, rate, 0, plan.warm_up_s(DemoMode.ALONE), plan.PILOT_S), []
+        )
+        if use.service_ratio <= 0:
+            raise DemoError(
+                f"{plan.SERVICES[service]} used no CPU time though it was asked {rate:.0f} times a second"
+            )
+        return use.service_ratio * self._commands.cpus / rate
 
     async def run(self, run: DemoRun, seconds: float, request_cpu_s: float) -> Measured:
         """One measurement. Raises: DemoError."""
         scenario = run.scenario
-        rate = plan.rate_per_s(scenario.load_percent, self._commands.cpus, request_cpu_s)
-        setting = await self._stage.enter(run.mode, scenario.hog)
-        await asyncio.sleep(SETTLE_S)
-        records, use = await self._send(setting, DemoLoad(rate, scenario.disk_every, seconds))
-        return Measured(run, seconds, summarise(records, seconds), use, records, setting.evidence)
+        cpus = plan.usable_cpus(scenario.service, self._commands.cpus)
+        rate = plan.rate_per_s(scenario.load_percent, cpus, request_cpu_s)
+        setting = await self._stage.enter(run.mode, scenario)
+        warm_up_s = plan.warm_up_s(run.mode)
+        load = DemoLoad(scenario.service, rate, scenario.disk_every, warm_up_s, seconds)
+        async with self._awake(run.mode is DemoMode.AWAKE) as awake:
+            await asyncio.sleep(SETTLE_S)
+            records, use = await self._send(setting, load, awake)
+        return Measured(run, seconds, summarise(records, seconds), use, setting.evidence, records)
 
-    async def _send(self, setting: StageSetting, load: DemoLoad) -> tuple[Records, Use]:
+    @contextlib.asynccontextmanager
+    async def _awake(self, is_wanted: bool) -> AsyncIterator[list[int]]:
+        """Keep all CPUs from idling, by a process in the root group: below any other its class would not count
+        beside pods. Gives its id."""
+        if not is_wanted:
+            yield []
+            return
+        process = await asyncio.create_subprocess_exec(*self._commands.keep_awake())
+        try:
+            problem = self._to_root(process.pid)
+            if problem is not None:
+                raise DemoError(f"what keeps CPUs awake cannot run in the root group: {problem}")
+            yield [process.pid]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _send(self, setting: StageSetting, load: DemoLoad, awake: list[int]) -> tuple[Records, Use]:
         out = self._commands.work_dir / "latencies"
-        command = self._commands.loadgen(load.rate_per_s, WARM_UP_S, load.seconds, load.disk_every, out)
+        command = self._commands.loadgen(
+            load.service, load.rate_per_s, load.warm_up_s, load.seconds, load.disk_every, out
+        )
         process = await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
-        self._leave_groups(process.pid)
+        if (
+            self._cgroups.version == V1
+        ):  # real-time classes need run time of their own, which only the root group has
+            self._to_root(process.pid)
         try:
-            await asyncio.sleep(WARM_UP_S)
-            before = self._look(setting)
+            await asyncio.sleep(load.warm_up_s)
+            before = self._look(setting, awake)
             await asyncio.sleep(load.seconds)
-            after = self._look(setting)
+            after = self._look(setting, awake)
             text, problem = await asyncio.wait_for(process.communicate(), _STRAGGLERS_S)
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -152,29 +197,22 @@ class Meter:
         if process.returncode != 0:
             raise DemoError(f"{Path(command[0]).name} failed: {problem.decode(errors='replace').strip()}")
         output = msgspec.json.decode(text, type=_LoadOutput)
-        generator_s = output.cpu_seconds * load.seconds / (load.seconds + WARM_UP_S)
+        generator_s = output.cpu_seconds * load.seconds / (load.seconds + load.warm_up_s)
         return read(out), observe.use(before, after, self._commands.cpus, generator_s)
 
-    def _look(self, setting: StageSetting) -> Moment:
+    def _look(self, setting: StageSetting, awake: list[int]) -> Moment:
         return observe.look(
-            self._cgroups, setting.service_group, setting.batch_groups, setting.counters, setting.agents
+            self._cgroups,
+            setting.service_group,
+            setting.batch_groups,
+            setting.counters,
+            setting.agents,
+            awake,
         )
 
-    def _leave_groups(self, pid: int) -> None:
-        """Real-time classes need run time of their own, which on v1 only the root group has."""
-        if self._cgroups.version == V1:
-            self._cgroups.files.write(f"{self._cgroups.directory('', 'cpu')}/cgroup.procs", str(pid))
-
-
-async def _answers(port: int) -> None:
-    """Wait until the service listens: it makes its file on the disk first. Raises: DemoError."""
-    for _ in range(int(_START_S_MAX / _START_PAUSE_S)):
-        with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.close()
-            return
-        await asyncio.sleep(_START_PAUSE_S)
-    raise DemoError(f"the service does not listen on port {port} after {_START_S_MAX:.0f} s")
+    def _to_root(self, pid: int) -> FileProblem | None:
+        """Move a process to the root group; why not, or None."""
+        return self._cgroups.files.write(f"{self._cgroups.directory('', 'cpu')}/cgroup.procs", str(pid))
 
 
 class _LoadOutput(msgspec.Struct, rename="camel"):

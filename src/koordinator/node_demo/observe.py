@@ -28,12 +28,14 @@ class Moment(msgspec.Struct, frozen=True):
     batch_s: float
     agent_s: float
     own_s: float
+    awake_s: float
     work_units: int
 
 
 class Use(msgspec.Struct, frozen=True, rename="camel"):
     """CPU time of a run, as shares of what all CPUs of the machine had (without what the hypervisor took away).
 
+    What only keeps CPUs awake counts as idle.
     `client_ratio` is of what stands for other machines: the load generator, the control plane and this measuring.
     """
 
@@ -60,8 +62,15 @@ def cpu_times(text: str) -> tuple[float, float, float]:
     return (sum(ticks) - idle - ticks[_STEAL]) / per_s, idle / per_s, ticks[_STEAL] / per_s
 
 
-def look(cgroups: Cgroups, service: str, batch: list[str], counters: list[Path], agents: list[int]) -> Moment:
-    """Counters now. `agents` are the processes of the node agent."""
+def look(
+    cgroups: Cgroups,
+    service: str,
+    batch: list[str],
+    counters: list[Path],
+    agents: list[int],
+    awake: list[int],
+) -> Moment:
+    """Counters now. `agents` are the processes of the node agent, `awake` those that keep CPUs from idling."""
     busy_s, idle_s, steal_s = cpu_times(Path("/proc/stat").read_text(encoding="utf-8"))
     return Moment(
         at_s=asyncio.get_running_loop().time(),
@@ -72,6 +81,7 @@ def look(cgroups: Cgroups, service: str, batch: list[str], counters: list[Path],
         batch_s=sum(_group_s(cgroups, group) for group in batch),
         agent_s=sum(_process_s(pid) for pid in agents),
         own_s=time.process_time(),
+        awake_s=sum(_process_s(pid) for pid in awake),
         work_units=sum(work_units(path) for path in counters),
     )
 
@@ -81,7 +91,7 @@ def use(before: Moment, after: Moment, cpus: int, generator_s: float) -> Use:
     had_s = max((after.busy_s - before.busy_s) + (after.idle_s - before.idle_s), 1e-9)
     wall_s = after.at_s - before.at_s
     stolen_s = after.steal_s - before.steal_s
-    busy = (after.busy_s - before.busy_s) / had_s
+    busy = (after.busy_s - before.busy_s - (after.awake_s - before.awake_s)) / had_s
     service = (after.service_s - before.service_s) / had_s
     batch = (after.batch_s - before.batch_s) / had_s
     agent = (after.agent_s - before.agent_s) / had_s

@@ -5,9 +5,9 @@ import html
 import numpy as np
 import plotly.graph_objects as go
 
-from koordinator.node_demo import results, texts
-from koordinator.node_demo.measure import Measured
-from koordinator.node_demo.plan import DemoMode, DemoScenario, alone_like
+from koordinator.node_demo import matrix_page, results, texts
+from koordinator.node_demo.measure import Measured, Records
+from koordinator.node_demo.plan import BASELINES, SERVICES, DemoMode, DemoScenario, alone_like
 from koordinator.node_demo.results import ResultRow
 from koordinator.node_demo.show import ShownResults
 from koordinator.report.page import body, div, page, table
@@ -16,6 +16,7 @@ from koordinator.report.page import figure as new_figure
 # Okabe and Ito's palette: distinguishable with any colour vision, and in print.
 _COLOURS = {
     DemoMode.ALONE: "#7F7F7F",
+    DemoMode.AWAKE: "#56B4E9",
     DemoMode.UNMANAGED: "#D55E00",
     DemoMode.DEFAULT: "#009E73",
     DemoMode.MANAGED: "#0072B2",
@@ -33,27 +34,32 @@ _STYLE = """
 """
 
 
-def render(shown: ShownResults, rows: list[ResultRow]) -> str:
-    """Return the whole page as HTML text, plotting library included."""
+def render(shown: ShownResults, rows: list[ResultRow], is_matrix: bool = False) -> str:
+    """Return the whole page as HTML text, plotting library included; as a matrix it has one table of everything."""
     found = results.disturbances(shown.measured)
+    verdicts = [] if is_matrix else texts.verdicts(rows)
+    scenarios = [] if is_matrix else sorted({row.scenario for row in rows})
     text = body(
         __package__,
         facts=html.escape(_facts(shown)),
         warnings="".join(
             f'<p class="warning">The machine was not quiet. {html.escape(t)}</p>' for t in found
         ),
-        verdicts="\n".join(_verdict(each) for each in texts.verdicts(rows)),
-        scenarios="\n".join(_scenario(each, shown, rows) for each in sorted({row.scenario for row in rows})),
+        verdicts="\n".join(_verdict(each) for each in verdicts),
+        scenarios=matrix_page.render(rows, _COLOURS)
+        if is_matrix
+        else "\n".join(_scenario(each, shown, rows) for each in scenarios),
         evidence=_evidence(shown),
         method=html.escape(texts.METHOD),
     )
-    return page("A service and batch on one machine", text, style=_STYLE)
+    return page("A service and batch on one machine", text, style=_STYLE + matrix_page.STYLE)
 
 
 def _facts(shown: ShownResults) -> str:
     window_s = shown.measured[0].window_s
+    costs = ", ".join(f"{cost:.2f} ms ({SERVICES[kind]})" for kind, cost in shown.request_cpu_ms.items())
     return (
-        f"{shown.cpus} CPUs, Linux {shown.kernel}; one request costs {shown.request_cpu_ms:.2f} ms of CPU time; "
+        f"{shown.cpus} CPUs, Linux {shown.kernel}; one request costs {costs} of CPU time; "
         f"{len(shown.measured)} measurements of {window_s:g} s."
     )
 
@@ -81,9 +87,14 @@ def _evidence(shown: ShownResults) -> str:
     )
 
 
-def _runs(scenario: DemoScenario, mode: DemoMode, measured: list[Measured]) -> list[Measured]:
-    wanted = alone_like(scenario) if mode is DemoMode.ALONE else scenario
-    return [each for each in measured if each.run.mode is mode and each.run.scenario == wanted]
+def _runs(scenario: DemoScenario, mode: DemoMode, measured: list[Measured]) -> list[tuple[Records, float]]:
+    """Return the requests of all runs that have any, and how long each run was."""
+    wanted = alone_like(scenario) if mode in BASELINES else scenario
+    return [
+        (each.records, each.window_s)
+        for each in measured
+        if each.run.mode is mode and each.run.scenario == wanted and each.records is not None
+    ]
 
 
 def _tails(scenario: DemoScenario, measured: list[Measured]) -> go.Figure:
@@ -93,7 +104,7 @@ def _tails(scenario: DemoScenario, measured: list[Measured]) -> go.Figure:
         runs = _runs(scenario, mode, measured)
         if not runs:
             continue
-        waited = np.sort(np.abs(np.concatenate([each.records.latency_ns for each in runs]))) / _NS_PER_MS
+        waited = np.sort(np.abs(np.concatenate([each.latency_ns for each, _ in runs]))) / _NS_PER_MS
         nines = np.linspace(0, min(_TAIL, np.log10(waited.size)), _POINTS)
         ranks = np.minimum(np.ceil((1 - 10.0**-nines) * waited.size).astype(np.int64), waited.size - 1)
         figure.add_scatter(
@@ -112,15 +123,15 @@ def _over_time(scenario: DemoScenario, measured: list[Measured]) -> go.Figure:
     )
     for mode in DemoMode:
         times, values, offset_s = [], [], 0.0
-        for each in _runs(scenario, mode, measured):
-            bins = (each.records.due_ns / _NS_PER_S / _BIN_S).astype(np.int64)
-            waited = np.abs(each.records.latency_ns) / _NS_PER_MS
+        for records, window_s in _runs(scenario, mode, measured):
+            bins = (records.due_ns / _NS_PER_S / _BIN_S).astype(np.int64)
+            waited = np.abs(records.latency_ns) / _NS_PER_MS
             for number in range(int(bins.max()) + 1):
                 inside = waited[bins == number]
                 if inside.size:
                     times.append(offset_s + number * _BIN_S)
                     values.append(float(np.percentile(inside, 99)))
-            offset_s += each.window_s
+            offset_s += window_s
         if values:
             figure.add_scatter(
                 x=times, y=values, name=texts.MODES[mode], mode="lines", line={"color": _COLOURS[mode]}

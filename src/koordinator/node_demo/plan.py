@@ -8,7 +8,7 @@ import msgspec
 from koordinator.api.errors import KoordinatorError
 
 REQUEST_CPU_MS = 1.05
-"""CPU time that the work of one request is calibrated to; network and disk come on top."""
+"""CPU time that the work of one request of our own services is calibrated to; network and disk come on top."""
 SERVICE_REQUEST_MILLI = 1_000
 BATCH_PODS = 2
 """Batch pods of a scenario; unmanaged they request together what the service requests."""
@@ -22,7 +22,6 @@ DISK_BLOCK_KIB = 16
 SETTLE_S = 1.5
 """After the pods of a mode run, before anything is measured: the agent's loops have seen them."""
 WARM_UP_S = 1.0
-"""Requests at the start of each run that do not count."""
 _AROUND_A_RUN_S = 2.0  # pods come and go
 _START_S = 45.0  # the agent reports half a minute after its start, which is when batch resources appear
 
@@ -31,6 +30,9 @@ class DemoMode(enum.StrEnum):
     """The company of the service, and who looks after it."""
 
     ALONE = "alone"
+    AWAKE = "awake"
+    """Alone, but no CPU ever idles: threads of the idle class keep virtual CPUs from being parked, which costs the
+    first request after a pause what batch work saves it."""
     UNMANAGED = "unmanaged"
     DEFAULT = "default"
     """Managed by the policies of an installation in which nobody changed anything."""
@@ -41,9 +43,27 @@ class DemoMode(enum.StrEnum):
         """Return whether batch runs as best-effort pods that the node agent looks after."""
         return self in (DemoMode.DEFAULT, DemoMode.MANAGED)
 
+    @property
+    def has_batch(self) -> bool:
+        """Return whether batch runs beside the service."""
+        return self not in BASELINES
 
-MODES = (DemoMode.ALONE, DemoMode.UNMANAGED, DemoMode.MANAGED)
+
+BASELINES = (DemoMode.ALONE, DemoMode.AWAKE)
+"""The service by itself: what the other modes are compared with."""
+MODES = (DemoMode.ALONE, DemoMode.AWAKE, DemoMode.UNMANAGED, DemoMode.MANAGED)
 """What is compared unless somebody asks for other modes."""
+
+
+class ServiceKind(enum.StrEnum):
+    """The program that serves the requests; each suffers from other neighbours."""
+
+    CPU = "cpu"
+    """Our own, computing in the first caches."""
+    MEMORY = "memory"
+    """Our own, reading from a working set in and beyond the last-level cache."""
+    REDIS = "redis"
+    NGINX = "nginx"
 
 
 class Hog(enum.StrEnum):
@@ -52,21 +72,33 @@ class Hog(enum.StrEnum):
     CPU = "cpu"
     MEMORY = "memory"
     DISK = "disk"
+    NETWORK = "network"
 
 
 class DemoScenario(msgspec.Struct, frozen=True, order=True):
-    """One load of the service beside one kind of batch work; `load_percent` is of all CPUs of the machine."""
+    """One load of a service beside one kind of batch work; `load_percent` is of the CPUs that the service can use: all
+    of the machine, or one for Redis."""
 
     load_percent: int
     hog: Hog
+    service: ServiceKind = ServiceKind.CPU
 
     def __str__(self) -> str:
-        return f"{self.load_percent} % load, {self.hog} hog"
+        who = "" if self.service is ServiceKind.CPU else f"{SERVICES[self.service]}, "
+        return f"{who}{self.load_percent} % load, {self.hog} hog"
 
     @property
     def disk_every(self) -> int:
         """One request in so many reads from the disk, 0 for none."""
         return DISK_EVERY if self.hog is Hog.DISK else 0
+
+
+SERVICES = {
+    ServiceKind.CPU: "CPU-bound service",
+    ServiceKind.MEMORY: "memory-bound service",
+    ServiceKind.REDIS: "Redis",
+    ServiceKind.NGINX: "nginx",
+}
 
 
 class DemoRun(msgspec.Struct, frozen=True):
@@ -77,34 +109,52 @@ class DemoRun(msgspec.Struct, frozen=True):
     repeat: int
 
 
+def usable_cpus(service: ServiceKind, cpus: int) -> int:
+    """CPUs that a service can use: Redis answers in one thread."""
+    return 1 if service is ServiceKind.REDIS else cpus
+
+
 def rate_per_s(load_percent: float, cpus: int, request_cpu_s: float) -> float:
-    """Requests per second that make the service use this share of the machine's CPUs."""
+    """Requests per second that make the service use this share of `cpus` CPUs."""
     return load_percent / 100 * cpus / request_cpu_s
 
 
 def runs(scenarios: list[DemoScenario], repeats: int, modes: Sequence[DemoMode] = MODES) -> list[DemoRun]:
-    """Return all measurements, interleaved: whatever changes on the machine meanwhile meets all modes alike.
+    """Return all measurements: service by service, load by load, and there interleaved: whatever changes on the machine
+    meanwhile meets all modes alike.
 
     Being alone is measured once for all scenarios whose requests are the same (`alone_like`).
     """
-    planned = []
-    for repeat in range(repeats):
-        for mode in modes:
-            for scenario in scenarios:
-                run = DemoRun(alone_like(scenario) if mode is DemoMode.ALONE else scenario, mode, repeat)
-                if run not in planned:
-                    planned.append(run)
-    return planned
+    planned: dict[DemoRun, None] = {}
+    for service, load in sorted({(each.service, each.load_percent) for each in scenarios}):
+        of_load = [each for each in scenarios if (each.service, each.load_percent) == (service, load)]
+        for repeat in range(repeats):
+            for mode in modes:
+                for scenario in of_load:
+                    is_baseline = mode in BASELINES
+                    planned[DemoRun(alone_like(scenario) if is_baseline else scenario, mode, repeat)] = None
+    return list(planned)
 
 
 def alone_like(scenario: DemoScenario) -> DemoScenario:
-    """Return the scenario that stands for being alone: a CPU or a memory hog that is not there are the same."""
-    return scenario if scenario.hog is Hog.DISK else DemoScenario(scenario.load_percent, Hog.CPU)
+    """Return the scenario that stands for being alone: hogs that are not there are all the same, unless requests
+    differ."""
+    return scenario if scenario.hog is Hog.DISK else msgspec.structs.replace(scenario, hog=Hog.CPU)
 
 
-def expected_s(planned: list[DemoRun], seconds: float) -> float:
-    """About how long it takes."""
-    return _START_S + len(planned) * (SETTLE_S + WARM_UP_S + seconds + _AROUND_A_RUN_S)
+def warm_up_s(mode: DemoMode) -> float:
+    """Requests at the start of a run that do not count, in seconds."""
+    return WARM_UP_S
+
+
+def expected_s(planned: Sequence[DemoRun], seconds: float) -> float:
+    """About how long it takes, start included."""
+    return _START_S + sum(expected_run_s(run, seconds) for run in planned)
+
+
+def expected_run_s(run: DemoRun, seconds: float) -> float:
+    """About how long one measurement takes, with the pods that come and go."""
+    return SETTLE_S + warm_up_s(run.mode) + seconds + _AROUND_A_RUN_S
 
 
 class DemoError(KoordinatorError):

@@ -7,9 +7,22 @@ import msgspec
 
 from koordinator.local.nodes.contention import Interference
 from koordinator.node_demo.measure import Measured
-from koordinator.node_demo.plan import DISK_BLOCK_KIB, DemoMode, DemoScenario, Hog, alone_like
+from koordinator.node_demo.plan import (
+    BASELINES,
+    DISK_BLOCK_KIB,
+    DemoMode,
+    DemoScenario,
+    Hog,
+    ServiceKind,
+    alone_like,
+)
 
-_UNITS = {Hog.CPU: ("units", 1.0), Hog.MEMORY: ("GiB", 1 / 1024), Hog.DISK: ("MiB", DISK_BLOCK_KIB / 1024)}
+_UNITS = {
+    Hog.CPU: ("units", 1.0),
+    Hog.MEMORY: ("GiB", 1 / 1024),
+    Hog.DISK: ("MiB", DISK_BLOCK_KIB / 1024),
+    Hog.NETWORK: ("MiB", 1.0),
+}
 
 # When the machine does other things meanwhile, figures of single runs mean little.
 OTHER_RATIO_MAX = 0.05
@@ -18,7 +31,8 @@ SENT_LATE_MS_MAX = 0.5
 
 
 class ResultRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Medians of one scenario and mode. Ratios of CPU are of all CPUs of the machine."""
+    """Medians of one scenario and mode. Ratios of CPU are of all CPUs of the machine; None is what there is no
+    baseline for."""
 
     scenario: DemoScenario
     mode: DemoMode
@@ -28,19 +42,20 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     p999_ms: float
     p99_min_ms: float
     p99_max_ms: float
-    p99_to_alone: float
+    p99_to_alone: float | None
+    p99_to_awake: float | None
     answered_ratio: float
     total_ratio: float
     service_ratio: float
     batch_ratio: float
-    batch_of_left: float
+    batch_of_left: float | None
     agent_ratio: float
     work_per_s: float
 
     @property
     def work(self) -> str:
         """Return what batch did per second; a unit of CPU work is that of one request."""
-        if self.mode is DemoMode.ALONE:
+        if not self.mode.has_batch:
             return ""
         unit, factor = _UNITS[self.scenario.hog]
         return f"{self.work_per_s * factor:,.0f} {unit}"
@@ -48,14 +63,14 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def summarise(measured: Sequence[Measured]) -> list[ResultRow]:
     """Return one row per scenario and mode, in the order of scenarios, then modes."""
-    scenarios = sorted({each.run.scenario for each in measured if each.run.mode is not DemoMode.ALONE})
+    scenarios = sorted({each.run.scenario for each in measured if each.run.mode.has_batch})
     rows = []
     for scenario in scenarios or sorted({each.run.scenario for each in measured}):
-        alone = _of(measured, alone_like(scenario), DemoMode.ALONE)
+        baselines = {mode: _of(measured, alone_like(scenario), mode) for mode in BASELINES}
         for mode in DemoMode:
-            runs = alone if mode is DemoMode.ALONE else _of(measured, scenario, mode)
+            runs = baselines[mode] if mode in BASELINES else _of(measured, scenario, mode)
             if runs:
-                rows.append(_row(scenario, mode, runs, alone))
+                rows.append(_row(scenario, mode, runs, baselines))
     return rows
 
 
@@ -95,10 +110,13 @@ def _of(measured: Sequence[Measured], scenario: DemoScenario, mode: DemoMode) ->
     return [each for each in measured if each.run.scenario == scenario and each.run.mode is mode]
 
 
-def _row(scenario: DemoScenario, mode: DemoMode, runs: list[Measured], alone: list[Measured]) -> ResultRow:
+def _row(
+    scenario: DemoScenario, mode: DemoMode, runs: list[Measured], baselines: dict[DemoMode, list[Measured]]
+) -> ResultRow:
     p99s = [each.latency.p99_ms for each in runs]
-    alone_p99 = median(each.latency.p99_ms for each in alone) if alone else median(p99s)
-    alone_service = median(each.use.service_ratio for each in alone) if alone else 0.0
+    to = {of: median(p99s) / _p99_ms(alone) if alone else None for of, alone in baselines.items()}
+    alone = baselines[DemoMode.ALONE] or baselines[DemoMode.AWAKE]
+    service = median(each.use.service_ratio for each in alone) if alone else None
     return ResultRow(
         scenario=scenario,
         mode=mode,
@@ -108,15 +126,20 @@ def _row(scenario: DemoScenario, mode: DemoMode, runs: list[Measured], alone: li
         p999_ms=median(each.latency.p999_ms for each in runs),
         p99_min_ms=min(p99s),
         p99_max_ms=max(p99s),
-        p99_to_alone=median(p99s) / alone_p99,
+        p99_to_alone=to[DemoMode.ALONE],
+        p99_to_awake=to[DemoMode.AWAKE],
         answered_ratio=median(_answered_ratio(each) for each in runs),
         total_ratio=median(each.use.total_ratio for each in runs),
         service_ratio=median(each.use.service_ratio for each in runs),
         batch_ratio=median(each.use.batch_ratio for each in runs),
-        batch_of_left=median(batch_of_left(each, alone_service) for each in runs),
+        batch_of_left=None if service is None else median(batch_of_left(each, service) for each in runs),
         agent_ratio=median(each.use.agent_ratio for each in runs),
         work_per_s=median(each.use.work_per_s for each in runs),
     )
+
+
+def _p99_ms(runs: list[Measured]) -> float:
+    return median(each.latency.p99_ms for each in runs)
 
 
 def batch_of_left(measured: Measured, alone_service_ratio: float) -> float:
@@ -144,26 +167,20 @@ class Circumstances(msgspec.Struct, frozen=True, rename="camel"):
     cgroup_version: int
     seconds: float
     disturbances: list[str]
+    request_cpu_ms: dict[ServiceKind, float] = {}
 
 
-def plain(measured: Sequence[Measured]) -> list[dict[str, object]]:
+def plain(measured: Sequence[Measured]) -> list[Measured]:
     """Return each run in figures, without its single requests."""
-    return [
-        {
-            "run": each.run,
-            "latency": each.latency,
-            "use": each.use,
-            "evidence": each.evidence,
-        }
-        for each in measured
-    ]
+    return [msgspec.structs.replace(each, records=None) for each in measured]
 
 
 def interference(measured: Sequence[Measured], circumstances: Circumstances) -> Interference:
-    """Return p99 in milliseconds of each run beside CPU hogs, by mode and load, as the simulator's model reads it."""
+    """Return p99 in milliseconds of each run of the CPU-bound service beside CPU hogs, by mode and load, as the
+    simulator's model reads it."""
     p99_ms: dict[str, dict[int, list[float]]] = {}
     for each in measured:
-        if each.run.scenario.hog is Hog.CPU:
+        if each.run.scenario.hog is Hog.CPU and each.run.scenario.service is ServiceKind.CPU:
             runs = p99_ms.setdefault(each.run.mode.value, {}).setdefault(each.run.scenario.load_percent, [])
             runs.append(round(each.latency.p99_ms, 3))
     by_load = {mode: dict(sorted(loads.items())) for mode, loads in sorted(p99_ms.items())}

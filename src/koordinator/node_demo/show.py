@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,14 +11,14 @@ from koordinator.clock import SystemClock, rfc3339
 from koordinator.host import cgroups
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Files, HostRoots
-from koordinator.node_demo import build, commands, disk, plan, results
+from koordinator.node_demo import build, commands, disk, plan, real_servers, results
 from koordinator.node_demo.build import Programs
 from koordinator.node_demo.by_hand import ByHand
 from koordinator.node_demo.colocated import OnACluster
 from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.disk import WholeDisk
 from koordinator.node_demo.measure import Measured, Meter
-from koordinator.node_demo.plan import MODES, DemoError, DemoMode, DemoRun, DemoScenario, Hog
+from koordinator.node_demo.plan import DemoError, DemoMode, DemoRun, Hog, ServiceKind
 from koordinator.node_demo.results import Circumstances
 from koordinator.node_demo.stage import DemoStage, Written
 
@@ -35,6 +35,8 @@ class Prepared(msgspec.Struct, frozen=True):
     seconds: float
     by_hand: bool
     """Without a cluster and an agent."""
+    at_most_s: float | None = None
+    """No measurement is begun that would end later than this after the start."""
 
 
 class ShownResults(msgspec.Struct, frozen=True):
@@ -42,7 +44,8 @@ class ShownResults(msgspec.Struct, frozen=True):
 
     measured: list[Measured]
     cpus: int
-    request_cpu_ms: float
+    request_cpu_ms: dict[ServiceKind, float]
+    """What a request costs the service in all."""
     kernel: str
     machine: str
     """The model of its CPUs."""
@@ -54,73 +57,98 @@ class ShownResults(msgspec.Struct, frozen=True):
 
 
 def prepare(
-    scenarios: list[DemoScenario],
-    repeats: int,
+    planned: list[DemoRun],
     seconds: float,
     disk_dir: Path | None = None,
     by_hand: bool = False,
-    modes: Sequence[DemoMode] = MODES,
+    minutes: float | None = None,
 ) -> Prepared:
     """Raises: DemoError, which says what is missing and how to get it."""
     if os.geteuid() != 0:
         raise DemoError("groups of processes can only be made by root: sudo make demo-node")
+    for kind in ServiceKind:
+        if any(run.scenario.service is kind for run in planned) and (
+            what_to_do := real_servers.missing(kind)
+        ):
+            raise DemoError(what_to_do)
     programs = build.build(build.cache_dir())
     folder = disk_dir if disk_dir is not None else build.cache_dir()
     folder.mkdir(parents=True, exist_ok=True)
     device = disk.disk_of(folder)
-    if device is None and any(each.hog is Hog.DISK for each in scenarios):
+    if device is None and any(run.scenario.hog is Hog.DISK for run in planned):
         raise DemoError(
             f"{folder} is not on a single disk, so batch cannot be kept from it: name a folder that is with "
             "--disk-dir, or leave the disk hog out with --hogs cpu --hogs memory"
         )
-    if by_hand and DemoMode.DEFAULT in modes:
+    if by_hand and any(run.mode is DemoMode.DEFAULT for run in planned):
         raise DemoError(
             "what the node agent does by default cannot be measured without it: leave --by-hand away"
         )
-    return Prepared(programs, folder, device, plan.runs(scenarios, repeats, modes), seconds, by_hand)
+    at_most_s = None if minutes is None else 60 * minutes
+    return Prepared(programs, folder, device, planned, seconds, by_hand, at_most_s)
 
 
 async def show(prepared: Prepared, on_progress: Callable[[int, DemoRun], None]) -> ShownResults:
-    """Measure everything; `on_progress` hears of each run before it starts. Raises: DemoError."""
+    """Measure everything, or what fits into the time; `on_progress` hears of each run before it starts.
+
+    Raises: DemoError.
+    """
     clock = SystemClock()
     began_s = clock.now()
     files = Files(_FILES_KEPT_OPEN)
     groups = Cgroups(files, cgroups.detect(files, HostRoots.below("")))
     with tempfile.TemporaryDirectory(prefix="koordinator-demo-") as scratch:
-        made = DemoCommands(
-            programs=prepared.programs,
-            loops=commands.loops_per_request(prepared.programs),
-            port=commands.free_port(),
-            cpus=commands.cpu_count(),
-            work_dir=Path(scratch),
-            disk_dir=prepared.disk_dir,
-        )
+        made = _commands(prepared, Path(scratch))
         stage: DemoStage
         if prepared.by_hand:
             stage = ByHand(groups, made, prepared.disk)
         else:
             stage = OnACluster(groups, made, prepared.disk)
+        request_cpu_s: dict[ServiceKind, float] = {}
+        measured: list[Measured] = []
         try:
             await stage.open()
             meter = Meter(stage, groups, made)
-            request_cpu_s = await meter.pilot()
-            measured = []
             for number, run in enumerate(prepared.planned):
+                takes_s = plan.expected_run_s(run, prepared.seconds)
+                if prepared.at_most_s is not None and clock.now() - began_s + takes_s > prepared.at_most_s:
+                    break
                 on_progress(number, run)
-                measured.append(await meter.run(run, prepared.seconds, request_cpu_s))
+                service = run.scenario.service
+                if service not in request_cpu_s:
+                    request_cpu_s[service] = await meter.pilot(service)
+                measured.append(await meter.run(run, prepared.seconds, request_cpu_s[service]))
         finally:
             await stage.close()
             files.close()
         written = stage.written()
+    if not measured:
+        raise DemoError("not one measurement fits into the time: give it more --minutes")
     return ShownResults(
         measured=measured,
         cpus=made.cpus,
-        request_cpu_ms=request_cpu_s * 1_000,
+        request_cpu_ms={kind: 1_000 * cost_s for kind, cost_s in request_cpu_s.items()},
         kernel=os.uname().release,
         machine=_cpu_model(),
         cgroup_version=groups.version,
         began_s=began_s,
         written=written,
+    )
+
+
+def _commands(prepared: Prepared, scratch: Path) -> DemoCommands:
+    """Return the programs, calibrated to this machine, with ports. Raises: DemoError."""
+    kinds = {ServiceKind.CPU, *(run.scenario.service for run in prepared.planned)}
+    own = [kind for kind in kinds if kind in (ServiceKind.CPU, ServiceKind.MEMORY)]
+    ports = commands.free_ports(len(kinds) + 1)
+    return DemoCommands(
+        programs=prepared.programs,
+        loops={kind: commands.loops_per_request(prepared.programs, kind) for kind in own},
+        ports=dict(zip(sorted(kinds), ports, strict=False)),
+        metrics_port=ports[-1],
+        cpus=commands.cpu_count(),
+        work_dir=scratch,
+        disk_dir=prepared.disk_dir,
     )
 
 
@@ -134,6 +162,7 @@ def circumstances(shown: ShownResults) -> Circumstances:
         cgroup_version=shown.cgroup_version,
         seconds=shown.measured[0].window_s,
         disturbances=results.disturbances(shown.measured),
+        request_cpu_ms=shown.request_cpu_ms,
     )
 
 

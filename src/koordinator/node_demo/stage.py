@@ -5,13 +5,12 @@ from typing import Protocol
 
 import msgspec
 
-from koordinator.node_demo.plan import DemoMode, Hog
+from koordinator.node_demo.plan import DemoMode, DemoScenario
 
 
 class StageSetting(msgspec.Struct, frozen=True):
     """A stage that is set for a mode."""
 
-    port: int
     service_group: str
     batch_groups: list[str]
     counters: list[Path]
@@ -32,10 +31,10 @@ class DemoStage(Protocol):
     """Keeps the service running and changes what is beside it."""
 
     async def open(self) -> None:
-        """Start the service."""
+        """Start what does not change."""
 
-    async def enter(self, mode: DemoMode, hog: Hog) -> StageSetting:
-        """Have the batch pods of a mode running, and nothing else."""
+    async def enter(self, mode: DemoMode, scenario: DemoScenario) -> StageSetting:
+        """Have the service of a scenario running, ready to answer, and the batch pods of a mode; nothing else."""
 
     async def close(self) -> None:
         """End everything and leave the machine as it was."""

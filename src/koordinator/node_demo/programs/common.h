@@ -68,6 +68,25 @@ static inline uint64_t spin(uint64_t *table, uint64_t seed, long loops) {
     return x;
 }
 
+/* A shared working set: most reads fall into its first part, which a last-level cache can hold, the others anywhere. */
+struct working_set {
+    uint64_t *words;
+    uint64_t count, hot_count; /* of words; powers of two */
+};
+#define COLD_EVERY 4 /* one read in so many goes beyond the hot part */
+
+/* Reads that depend on each other, at pseudo-random places of a working set: what they cost is the time of its misses. */
+static inline uint64_t roam(const struct working_set *set, uint64_t seed, long loops) {
+    uint64_t x = seed | 1;
+    for (long i = 0; i < loops; i++) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x += set->words[x & ((i % COLD_EVERY == 0 ? set->count : set->hot_count) - 1)];
+    }
+    return x;
+}
+
 static inline uint64_t *new_table(void) {
     uint64_t *table = checked(aligned_alloc(64, TABLE_WORDS * sizeof(uint64_t)));
     memset(table, 1, TABLE_WORDS * sizeof(uint64_t));

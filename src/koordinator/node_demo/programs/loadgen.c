@@ -2,7 +2,7 @@
  * latency counts from that moment, not from when it could be sent.
  *
  *   loadgen --port N --rate PER_SECOND --warm-up SECONDS --seconds SECONDS --out FILE [--disk-every N]
- *           [--connections 512] [--class fifo]
+ *           [--connections 512] [--class fifo] [--protocol raw|resp|http, with options as protocols.h says]
  *
  * FILE receives one record per request due after the warm-up, of int64 nanoseconds: when it was due, since the end of
  * the warm-up; latency; how late it was sent though it could be. Requests without an answer at the end have the negated time that they
@@ -11,6 +11,7 @@
  */
 #define _GNU_SOURCE
 #include "common.h"
+#include "protocols.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -22,6 +23,7 @@
 #include <sys/timerfd.h>
 
 #define EVENTS 256
+#define RECEIVED_BYTES (64 << 10) /* at a time */
 #define TIMER UINT32_MAX
 #define STRAGGLERS_NS (NS_PER_S / 2) /* how long answers are waited for after the last request */
 #define FIFO_PRIORITY 10
@@ -30,16 +32,21 @@ struct record {
     int64_t due_ns, latency_ns, late_ns;
 };
 
+static const struct protocol *protocol;
 static long total, warm, sent, answered, disk_every;
 static int64_t start_ns, freed_ns; /* the latter: when a connection came free after all were busy */
 static double period_ns;
 static struct record *records;
 static int *sockets;
 static long *asked;   /* request under way on each connection */
-static uint32_t *idle; /* connections without one, a stack */
-static long idle_count;
+static struct answer *answers;
+/* Connections without a request, a ring: each gets its turn, for a server may give them to workers of its own. */
+static uint32_t *idle;
+static long connections, idle_first, idle_count;
 
 static int64_t due(long request) { return start_ns + (int64_t)(request * period_ns); }
+
+static int from_disk(long request) { return disk_every > 0 && request % disk_every == 0; }
 
 static void be_real_time(const char *class) {
     if (strcmp(class, "other") == 0) return;
@@ -48,31 +55,36 @@ static void be_real_time(const char *class) {
 }
 
 static void send_due(int64_t now) {
+    static char bytes[REQUEST_BYTES];
     while (sent < total && idle_count > 0 && due(sent) <= now) {
-        uint32_t connection = idle[--idle_count];
-        uint64_t request = sent | (disk_every > 0 && sent % disk_every == 0 ? FROM_DISK : 0);
-        if (send(sockets[connection], &request, sizeof request, MSG_NOSIGNAL) != sizeof request)
-            die("send: %s", strerror(errno));
+        uint32_t connection = idle[idle_first];
+        idle_first = (idle_first + 1) % connections;
+        idle_count--;
+        ssize_t count = protocol->ask(bytes, sent, from_disk(sent));
+        if (send(sockets[connection], bytes, count, MSG_NOSIGNAL) != count) die("send: %s", strerror(errno));
         records[sent].late_ns = now - (due(sent) > freed_ns ? due(sent) : freed_ns);
         asked[connection] = sent++;
     }
 }
 
 static void receive(uint32_t connection) {
-    uint64_t answer;
-    ssize_t got = recv(sockets[connection], &answer, sizeof answer, MSG_DONTWAIT);
+    static char bytes[RECEIVED_BYTES];
+    struct answer *answer = &answers[connection];
+    ssize_t got = recv(sockets[connection], bytes, sizeof bytes, MSG_DONTWAIT);
     if (got < 0 && errno == EAGAIN) return;
-    if (got != sizeof answer) die("the service closed the connection");
+    if (got <= 0) die("the service closed the connection");
+    take(answer, bytes, got);
     long request = asked[connection];
-    if ((answer & ~FROM_DISK) != (uint64_t)request) die("answer %lu to request %ld", (unsigned long)answer, request);
+    if (!protocol->is_whole(answer, request, from_disk(request))) return;
+    answer->got = answer->head_got = 0;
     int64_t now = now_ns(CLOCK_MONOTONIC);
     records[request].latency_ns = now - due(request);
     if (idle_count == 0) freed_ns = now;
     answered++;
-    idle[idle_count++] = connection;
+    idle[(idle_first + idle_count++) % connections] = connection;
 }
 
-static void connect_all(int epoll, int port, long connections) {
+static void connect_all(int epoll, int port) {
     struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     for (uint32_t i = 0; i < connections; i++) {
@@ -83,7 +95,7 @@ static void connect_all(int epoll, int port, long connections) {
         setsockopt(sockets[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
         if (epoll_ctl(epoll, EPOLL_CTL_ADD, sockets[i], &event) != 0) die("epoll: %s", strerror(errno));
-        idle[connections - 1 - i] = i;
+        idle[i] = i;
     }
     idle_count = connections;
 }
@@ -129,7 +141,8 @@ static void write_records(const char *path) {
 }
 
 int main(int argc, char **argv) {
-    long connections = number(argc, argv, "--connections", "512");
+    protocol = choose_protocol(argc, argv);
+    connections = number(argc, argv, "--connections", "512");
     double rate = number(argc, argv, "--rate", NULL);
     double warm_s = number(argc, argv, "--warm-up", "0");
     period_ns = NS_PER_S / rate;
@@ -141,8 +154,9 @@ int main(int argc, char **argv) {
     sockets = checked(calloc(connections, sizeof *sockets));
     asked = checked(calloc(connections, sizeof *asked));
     idle = checked(calloc(connections, sizeof *idle));
+    answers = checked(calloc(connections, sizeof *answers));
     int epoll = epoll_create1(EPOLL_CLOEXEC);
-    connect_all(epoll, number(argc, argv, "--port", NULL), connections);
+    connect_all(epoll, number(argc, argv, "--port", NULL));
     int timer = start_timer(epoll);
     const char *class = option(argc, argv, "--class", "fifo");
     if (mlockall(MCL_CURRENT) != 0) die("lock memory: %s", strerror(errno));

@@ -1,29 +1,44 @@
-/* The latency-sensitive service: a TCP server on loopback whose requests cost a fixed amount of CPU work and, where the
+/* The latency-sensitive service: a TCP server on loopback whose requests cost a fixed amount of work and, where the
  * request says so, a read from the disk (a cache miss).
  *
- *   service --calibrate MICROSECONDS          prints how many loops cost that much CPU time here
- *   service --loops N --port N [--threads 4] [--disk-file FILE]
+ *   service --calibrate MICROSECONDS [--hot-mib N --cold-mib N]    prints how many loops cost that much CPU time here
+ *   service --loops N --port N [--threads 4] [--hot-mib N --cold-mib N] [--disk-file FILE]
+ *           [--metrics-port N [--metrics-address 127.0.0.1]]
  *
  * A request is 8 bytes, the answer the same 8 bytes. Threads share one epoll set, so no request waits for a certain
- * thread while another is idle.
+ * thread while another is idle. The work computes in the first- and second-level caches; with --hot-mib it reads from a
+ * working set instead, of which that many MiB are read most. On the metrics port the service tells the latencies of its
+ * requests, from the moment that the kernel received one until it was answered.
  */
 #define _GNU_SOURCE
 #include "common.h"
+#include "histogram.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #define CALIBRATION_ROUNDS 2000
-#define CALIBRATION_LOOPS 100000L
+#define CALIBRATION_NS 100000 /* of a round, about */
+#define CALIBRATION_TRIAL_LOOPS 10000L
 #define DISK_BYTES (64LL << 20)
 #define PAGE 4096
 
 static long loops;
+static struct working_set set; /* without words where the work computes */
 static int epoll, disk = -1;
+
+static uint64_t work(uint64_t *table, uint64_t seed, long count) {
+    return set.words == NULL ? spin(table, seed, count) : roam(&set, seed, count);
+}
+
+static void make_working_set(double hot_mib, double cold_mib) {
+    if (hot_mib == 0) return;
+    uint64_t mib = (1 << 20) / sizeof(uint64_t);
+    for (set.hot_count = 1; set.hot_count < hot_mib * mib; set.hot_count *= 2) {}
+    for (set.count = set.hot_count; set.count < (hot_mib + cold_mib) * mib; set.count *= 2) {}
+    set.words = checked(aligned_alloc(4096, set.count * sizeof(uint64_t)));
+    for (uint64_t i = 0; i < set.count; i++) set.words[i] = i * 2654435761ULL;
+}
 
 static int compare(const void *one, const void *other) {
     int64_t a = *(const int64_t *)one, b = *(const int64_t *)other;
@@ -31,31 +46,33 @@ static int compare(const void *one, const void *other) {
 }
 
 /* Median CPU time of a round in nanoseconds; what disturbs a few rounds does not count. */
-static void *time_rounds(void *median) {
+static void *time_rounds(void *ns_per_loop) {
     uint64_t *table = new_table(), x = 88172645463325252ULL;
-    int64_t taken[CALIBRATION_ROUNDS];
+    int64_t taken[CALIBRATION_ROUNDS], start = now_ns(CLOCK_THREAD_CPUTIME_ID);
+    x = work(table, x, CALIBRATION_TRIAL_LOOPS);
+    long count = 1 + CALIBRATION_TRIAL_LOOPS * CALIBRATION_NS / (now_ns(CLOCK_THREAD_CPUTIME_ID) - start + 1);
     for (int round = 0; round < CALIBRATION_ROUNDS; round++) {
-        int64_t start = now_ns(CLOCK_THREAD_CPUTIME_ID);
-        x = spin(table, x, CALIBRATION_LOOPS);
+        start = now_ns(CLOCK_THREAD_CPUTIME_ID);
+        x = work(table, x, count);
         taken[round] = now_ns(CLOCK_THREAD_CPUTIME_ID) - start;
     }
     qsort(taken, CALIBRATION_ROUNDS, sizeof *taken, compare);
-    *(int64_t *)median = taken[CALIBRATION_ROUNDS / 2];
-    return x == 0 ? NULL : median; /* the result is used, so the compiler keeps the work */
+    *(double *)ns_per_loop = (double)taken[CALIBRATION_ROUNDS / 2] / count;
+    return x == 0 ? NULL : ns_per_loop; /* the result is used, so the compiler keeps the work */
 }
 
 /* With all CPUs busy, as they will be: two of them may share one core. */
 static void calibrate(double microseconds) {
     int cpus = sysconf(_SC_NPROCESSORS_ONLN);
     pthread_t threads[cpus];
-    int64_t medians[cpus], sum = 0;
+    double medians[cpus], sum = 0;
     for (int i = 0; i < cpus; i++)
         if (pthread_create(&threads[i], NULL, time_rounds, &medians[i]) != 0) die("no thread: %s", strerror(errno));
     for (int i = 0; i < cpus; i++) {
         if (pthread_join(threads[i], NULL) != 0) die("no thread to join");
         sum += medians[i];
     }
-    printf("%.0f\n", microseconds * 1000.0 * CALIBRATION_LOOPS * cpus / sum);
+    printf("%.0f\n", microseconds * 1000.0 * cpus / sum);
     exit(0);
 }
 
@@ -64,10 +81,27 @@ static void rearm(int operation, int connection) {
     if (epoll_ctl(epoll, operation, connection, &event) != 0) close(connection);
 }
 
-static void serve(int connection, uint64_t *table, char *page) {
+/* The next request, and when the kernel received it; 0 when the connection has ended. */
+static int64_t receive(int connection, uint64_t *request) {
+    union {
+        char room[CMSG_SPACE(sizeof(struct timespec))];
+        struct cmsghdr aligned;
+    } control;
+    struct iovec part = {request, sizeof *request};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    if (recvmsg(connection, &message, MSG_WAITALL) != sizeof *request) return 0;
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (header == NULL || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_TIMESTAMPNS)
+        return now_ns(CLOCK_REALTIME);
+    struct timespec at;
+    memcpy(&at, CMSG_DATA(header), sizeof at);
+    return at.tv_sec * NS_PER_S + at.tv_nsec;
+}
+
+static void serve(int connection, uint64_t *table, char *page, struct histogram *latencies) {
     uint64_t request;
-    ssize_t got = recv(connection, &request, sizeof request, MSG_WAITALL);
-    if (got != sizeof request) {
+    int64_t received_ns = receive(connection, &request);
+    if (received_ns == 0) {
         close(connection);
         return;
     }
@@ -76,46 +110,56 @@ static void serve(int connection, uint64_t *table, char *page) {
         if (disk < 0) die("a read from the disk is asked for, but there is no --disk-file");
         if (pread(disk, page, PAGE, at) != PAGE) die("disk: %s", strerror(errno));
     }
-    table[0] += spin(table, request, loops);
+    table[0] += work(table, request, loops);
     if (send(connection, &request, sizeof request, MSG_NOSIGNAL) != sizeof request) {
         close(connection);
         return;
     }
+    count_latency(latencies, now_ns(CLOCK_REALTIME) - received_ns);
     rearm(EPOLL_CTL_MOD, connection);
 }
 
-static void *work(void *unused) {
+static void *answer(void *latencies) {
     uint64_t *table = new_table();
     char *page = checked(aligned_alloc(PAGE, PAGE));
     for (;;) {
         struct epoll_event event;
-        if (epoll_wait(epoll, &event, 1, -1) == 1) serve(event.data.fd, table, page);
+        if (epoll_wait(epoll, &event, 1, -1) == 1) serve(event.data.fd, table, page, latencies);
     }
-    return unused;
+    return NULL;
 }
 
-static int listen_on(int port) {
+static int listen_on(const char *at, int port) {
     int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+    if (inet_pton(AF_INET, at, &address.sin_addr) != 1) die("not an IPv4 address: %s", at);
     if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof address) != 0 ||
         listen(listener, SOMAXCONN) != 0)
         die("port %d: %s", port, strerror(errno));
     return listener;
 }
 
+static void start(void *(*run)(void *), void *argument) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run, argument) != 0) die("no thread: %s", strerror(errno));
+}
+
 int main(int argc, char **argv) {
-    if (argc == 3 && strcmp(argv[1], "--calibrate") == 0) calibrate(number(argc, argv, "--calibrate", NULL));
+    make_working_set(number(argc, argv, "--hot-mib", "0"), number(argc, argv, "--cold-mib", "0"));
+    double microseconds = number(argc, argv, "--calibrate", "0");
+    if (microseconds > 0) calibrate(microseconds);
     loops = number(argc, argv, "--loops", NULL);
     const char *file = option(argc, argv, "--disk-file", "");
     if (*file != '\0') disk = open_blocks(file, DISK_BYTES);
-    int listener = listen_on(number(argc, argv, "--port", NULL));
+    int listener = listen_on("127.0.0.1", number(argc, argv, "--port", NULL));
+    int metrics_port = number(argc, argv, "--metrics-port", "0"), threads = number(argc, argv, "--threads", "4");
+    make_histograms(threads);
+    if (metrics_port > 0)
+        start(tell_histogram,
+              (void *)(intptr_t)listen_on(option(argc, argv, "--metrics-address", "127.0.0.1"), metrics_port));
     epoll = epoll_create1(EPOLL_CLOEXEC);
-    for (int i = number(argc, argv, "--threads", "4"); i > 0; i--) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, work, NULL) != 0) die("no thread: %s", strerror(errno));
-    }
+    for (int i = 0; i < threads; i++) start(answer, &histograms[i]);
     for (;;) {
         int one = 1, connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (connection < 0) {
@@ -123,6 +167,7 @@ int main(int argc, char **argv) {
             die("accept: %s", strerror(errno));
         }
         setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        setsockopt(connection, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
         rearm(EPOLL_CTL_ADD, connection);
     }
 }
