@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from koordinator.api.feature_gates import Component, FeatureGates
 from tests.scheduler.device_share.test_plugin import (
     ALLOCATED,
     CORE,
@@ -18,7 +19,7 @@ from tests.scheduler.device_share.test_plugin import (
     minors,
 )
 from tests.scheduler.reservation.test_plugin import AFFINITY, put_reservation, reservation, status_of
-from tests.scheduler.world import World, play
+from tests.scheduler.world import World, node, play
 
 Json = dict[str, Any]
 GENERAL = {HINT: json.dumps({"rdma": {"vfSelector": {"matchLabels": {"type": "general"}}}})}
@@ -189,3 +190,27 @@ def test_the_number_of_cards_that_the_webhook_adds_keeps_no_owner_from_its_card(
         assert minors(world, "web") == [0]
 
     play(story)
+
+
+def test_with_the_gate_a_reservation_of_whole_cards_counts_what_owners_take_of_them_in_other_names() -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", gpus=2)
+        amounts = {CORE: "200", RATIO: "200", "koordinator.sh/gpu-memory": "32Gi", "nvidia.com/gpu": "2"}
+        world.api.put("Node", node("a", cpu="64", memory="256Gi", extra=amounts))
+        room = reservation("room", allocatePolicy="Restricted", allocateOnce=False)
+        asked = {"cpu": "4", "memory": "4Gi", "nvidia.com/gpu": "1"}
+        room["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": asked}
+        put_reservation(world, room)
+        await world.settle()
+        held = status_of(world, "room")["allocatable"]
+        assert (held[CORE], held[RATIO], held["nvidia.com/gpu"]) == ("100", "100", "1")
+        assert held["koordinator.sh/gpu-memory"] == "16Gi"
+
+        world.api.put("Pod", owner("web", 50, must=True))
+        await world.settle()
+        [card] = minors(world, "web")
+        assert [card] == [each["minor"] for each in reserved(world, "room")["gpu"]]
+        await world.settle(5)
+        assert status_of(world, "room")["allocated"][CORE] == "50"
+
+    play(story, gates=FeatureGates.of(Component.SCHEDULER, "ResizePod=true"))

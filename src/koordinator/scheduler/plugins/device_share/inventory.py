@@ -204,6 +204,15 @@ def add(summed: Amounts, amounts: Mapping[str, int]) -> None:
         summed[name] = summed.get(name, 0) + amount
 
 
+def total_of(held: Held) -> Amounts:
+    """Return the sums over all devices that a pod holds."""
+    summed: Amounts = {}
+    for devices in held.values():
+        for device in devices:
+            add(summed, device.amounts)
+    return summed
+
+
 def _entry(info: DeviceInfo) -> DeviceEntry:
     topology = info.topology
     return DeviceEntry(

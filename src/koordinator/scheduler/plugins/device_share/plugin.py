@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from koordinator.api import labels, pod_labels
+from koordinator.api import labels, pod_labels, resource_vector
 from koordinator.api.annotations import device as annotation
 from koordinator.api.annotations.device import DeviceType
 from koordinator.api.core import ConfigMap
 from koordinator.api.device import Device
 from koordinator.api.errors import ProtocolError
-from koordinator.api.reservation import Reservation
+from koordinator.api.reservation import RESIZE_ALLOCATABLE, Reservation, ResizeAllocatable
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.capabilities import (
     ApiAnswer,
@@ -29,6 +29,7 @@ from koordinator.scheduler.plugin.capabilities import (
     ReservationFilterPlugin,
     ReservationPreBindPlugin,
     ReservationScorePlugin,
+    ResizePodPlugin,
     nominated_reservation,
 )
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
@@ -52,9 +53,7 @@ from koordinator.scheduler.plugins.device_share import adaption, bulk, node_devi
 from koordinator.scheduler.plugins.device_share.adaption import DevicePluginAdaption
 from koordinator.scheduler.plugins.device_share.allocate import DeviceDecision
 from koordinator.scheduler.plugins.device_share.exact import ExactDecisions, Room, held_of
-from koordinator.scheduler.plugins.device_share.inventory import (
-    allocations_of,
-)
+from koordinator.scheduler.plugins.device_share.inventory import allocations_of, total_of
 from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache
 from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
@@ -111,6 +110,7 @@ class DeviceShare(
     ReservationFilterPlugin[DeviceState | None],
     ReservationScorePlugin[DeviceState | None],
     ReservationPreBindPlugin[DeviceState | None],
+    ResizePodPlugin[DeviceState | None],
     ApiProvider[DeviceState | None],
 ):
     """Chooses which GPUs, NICs and FPGAs a pod gets, whole or in part. Pods that ask for none have no state."""
@@ -145,6 +145,7 @@ class DeviceShare(
         config = args.gpu_shared_resource_templates_config
         self._templates = TemplateSource(config, self._templates_changed)
         self._adaption = DevicePluginAdaption(handle) if handle.gates.is_on(adaption.GATE) else None
+        self._resizes = handle.gates.is_on("ResizePod")
         self._strategy = args.scoring_strategy
         self._exact = ExactDecisions(self._strategy, self._unsupported, lambda: self._templates.templates)
         self._states = DeviceStates(handle.table, self._strategy, self._unsupported, self._templates)
@@ -336,25 +337,40 @@ class DeviceShare(
         return state is not None
 
     def reserve(self, state: DeviceState | None, pod: PodInfo, row: int) -> Status:
-        if state is None:
+        if state is None or not self.cache.at(row).is_reported:
             return SUCCESS
-        record = self.cache.at(row)
-        if not record.is_reported:
-            return SUCCESS
-        room = self._room(pod, row, self._chosen_numa(pod))
-        room = replace(room, card_points=self._card_points(pod, row, record))
-        if room.is_whole_node:
-            decision = self._choices.get(
-                (state, record.signature, room.numa_nodes, *room.card_points.values()),
-                lambda: self._exact.decide(state, record, room, reserves=True),
-            )
-        else:
-            decision = self._exact.decide(state, record, room, reserves=True)
+        decision = self._chosen(state, pod, row)
         if decision.status.is_success:
             reservation = nominated_reservation(self.handle, pod.uid, self._table.name_of(row))
             uid = reservation.metadata.uid if reservation is not None else ""
             self.cache.reserve(row, pod.uid, held_of(decision), uid)
         return decision.status
+
+    def _chosen(self, state: DeviceState, pod: PodInfo, row: int) -> DeviceDecision:
+        """Return the devices that the pod gets now on a node with a Device."""
+        record = self.cache.at(row)
+        room = self._room(pod, row, self._chosen_numa(pod))
+        room = replace(room, card_points=self._card_points(pod, row, record))
+        if not room.is_whole_node:
+            return self._exact.decide(state, record, room, reserves=True)
+        return self._choices.get(
+            (state, record.signature, room.numa_nodes, *room.card_points.values()),
+            lambda: self._exact.decide(state, record, room, reserves=True),
+        )
+
+    def resize(self, state: DeviceState | None, pod: PodInfo, node_name: str) -> PodInfo | Status:
+        """Let a reserve pod hold what its devices are in every name, so that owners may ask for them in any."""
+        row = self._table.row_of(node_name)
+        if state is None or row is None or not pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
+            return pod
+        if not self.cache.at(row).is_reported:
+            return pod
+        decision = self._chosen(state, pod, row)
+        if not decision.status.is_success:
+            return decision.status
+        column = self._table.registry.column
+        amounts = {column(name): amount for name, amount in total_of(held_of(decision)).items()}
+        return pod.holding({**dict(pod.requests), **amounts})
 
     def _card_points(self, pod: PodInfo, row: int, record: NodeDeviceRecord) -> Mapping[int, int]:
         """Return the points of GPUs by minor, if a plugin of the profile prefers some of them."""
@@ -393,7 +409,15 @@ class DeviceShare(
     async def pre_bind_reservation(
         self, state: DeviceState | None, reservation: Reservation, node_name: str, patch: PodPatch
     ) -> Status:
-        place = self._table.place_of(reservation.metadata.uid)
+        uid = reservation.metadata.uid
+        place, held = self._table.place_of(uid), self.cache.reserved(uid)
+        if self._resizes and held is not None:
+            known = RESIZE_ALLOCATABLE.read(reservation.metadata.annotations, reservation.key)
+            amounts = {name: resource_vector.amount_text(name, each) for name, each in total_of(held).items()}
+            resources = {**(known.resources if known is not None else {}), **amounts}
+            patch.annotations[labels.RESERVATION_RESIZE_ALLOCATABLE] = RESIZE_ALLOCATABLE.encode(
+                ResizeAllocatable(resources=resources)
+            )
         return SUCCESS if place is None else await self.pre_bind(state, place.pod, node_name, patch)
 
     # Templates and Device objects

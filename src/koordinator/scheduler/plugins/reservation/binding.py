@@ -124,7 +124,8 @@ class ReservationWriter:
         """Patch what `decide` makes of the status, of this version and no other; decided again after a conflict.
         Raises: ApiError, and what `decide` raises."""
         cluster, uid = self._handle.cluster, known.metadata.uid
-        latest: Reservation | None = known
+        # With resizing, plugins have just written how much it holds: what is cached may not have that.
+        latest: Reservation | None = None if self._handle.gates.is_on("ResizePod") else known
 
         async def attempt() -> Reservation:
             nonlocal latest
