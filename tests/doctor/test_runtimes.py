@@ -1,10 +1,12 @@
 """Checks of the ways on which hooks reach containers."""
 
+import json
+
 import msgspec
 import pytest
 
 from koordinator.api.apps import DaemonSet
-from koordinator.api.core import Node
+from koordinator.api.core import Node, Pod
 from koordinator.doctor.checks.all import examine
 from koordinator.doctor.finding import FindingSeverity
 from tests.doctor import builders
@@ -58,3 +60,27 @@ def test_hooks_that_only_nri_carries_need_it(gates: str, is_told: bool) -> None:
         assert only("runtimes", found).severity is FindingSeverity.ERROR
     else:
         assert findings("runtimes", found) == [], "the proxy is in use"
+
+
+def with_annotations(pod: Pod, given: dict[str, str]) -> Pod:
+    meta = msgspec.structs.replace(pod.metadata, annotations=given)
+    return msgspec.structs.replace(pod, metadata=meta)
+
+
+@pytest.mark.parametrize(("gates", "is_told"), [("Accelerators=true", True), ("GPUEnvInject=true", False)])
+def test_pods_whose_cards_no_agent_hands_over_are_worth_knowing(gates: str, is_told: bool) -> None:
+    objects = healthy()
+    koordlet = builders.koordlet()
+    koordlet.spec.template["spec"]["containers"][0]["args"] = [f"--feature-gates={gates}"]
+    objects[DaemonSet] = [koordlet]
+    card = {"gpu": [{"minor": 0, "resources": {"koordinator.sh/gpu-core": "50"}}]}
+    given = {"scheduling.koordinator.sh/device-allocated": json.dumps(card)}
+    objects[Pod] = [
+        with_annotations(builders.pod("half"), given),
+        with_annotations(builders.pod("ended", phase="Succeeded"), given),
+        builders.pod("plain"),
+    ]
+
+    found = examine(snapshot(objects), ["runtimes"]).findings
+
+    assert [each.object for each in found] == ["Pod default/half"] * is_told

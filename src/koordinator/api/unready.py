@@ -6,12 +6,10 @@ for something lands, its line goes.
 Recommendations (group `analysis.koordinator.sh`, behaviour/crds 11) are one of them.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
-from koordinator.api import resources
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.core import Pod
 from koordinator.api.meta import Object, Resource, StandardCondition, ViewPart
 from koordinator.api.quantity import ResourceList
 from koordinator.api.schema import ATOMIC, DATE_TIME, REQUIRED, always
@@ -87,42 +85,7 @@ KINDS: Mapping[type[Object], str] = {
 }
 """Kinds without a component, and what that means for an object of theirs."""
 
-DEVICES = frozenset(
-    (
-        resources.GPU,
-        resources.GPU_SHARED,
-        resources.GPU_CORE,
-        resources.GPU_MEMORY,
-        resources.GPU_MEMORY_RATIO,
-        *resources.BATCH_GPU_RESOURCES,
-        resources.RDMA,
-        resources.FPGA,
-    )
-)
-"""Amounts of which the scheduler gives pods devices, while nothing on the node hands these to containers yet."""
-NO_DEVICE = (
-    "the scheduler chooses devices and writes them on the pod; what hands them to its containers is left to device "
-    "plugins that read that annotation, until hooks run within the container runtime"
-)
-
 
 def kind_warning(view: type[Object]) -> str:
     """Return the warning for users who create an object of one of `KINDS`."""
     return f"{view.resource.kind}: this version of Koordinator does not act on it yet: {KINDS[view]}"
-
-
-def devices_of(pod: Pod) -> Collection[str]:
-    """Return which of `DEVICES` a pod requests."""
-    return {
-        name
-        for container in (*pod.spec.containers, *pod.spec.init_containers)
-        for name in (*container.resources.requests, *container.resources.limits)
-        if name in DEVICES
-    }
-
-
-def pod_warnings(pod: Pod) -> Iterator[str]:
-    """Yield the warnings for users who create the pod."""
-    if found := devices_of(pod):
-        names = ", ".join(sorted(found))
-        yield f"{names}: this version of Koordinator does not put devices into containers yet: {NO_DEVICE}"

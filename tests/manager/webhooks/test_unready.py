@@ -11,8 +11,7 @@ from koordinator.install import configs
 from koordinator.install.values import Values
 from koordinator.manager.webhooks import configuration, review, table
 from koordinator.manager.webhooks.all import warn
-from tests.doctor.builders import decoded, findings, healthy, only, pod, snapshot
-from tests.manager.webhooks.test_handlers import Webhooks, pod_body, run
+from tests.doctor.builders import decoded, findings, healthy, snapshot
 
 KINDS = sorted(unready.KINDS, key=lambda view: view.resource.kind)
 
@@ -40,21 +39,6 @@ def test_creating_a_kind_that_nothing_acts_on_is_allowed_with_a_warning(view: ty
     assert entry["name"] not in configs.failure_policies(Values().webhook_configuration.failure_policy)
 
 
-def test_pods_that_ask_for_what_does_not_reach_them_are_allowed_with_a_warning() -> None:
-    async def scenario(webhooks: Webhooks) -> None:
-        share = pod_body("share", {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"})
-        (warning,) = (await webhooks.ask("pod", "pods", share))["warnings"]
-        assert warning.startswith("koordinator.sh/gpu-core, koordinator.sh/gpu-memory-ratio: ")
-
-        changed = await webhooks.ask("pod", "pods", share, operation="UPDATE", oldObject=share)
-        assert "warnings" not in changed
-
-        plain = await webhooks.ask("pod", "pods", pod_body("plain", {"nvidia.com/gpu": "1"}))
-        assert plain["allowed"] and "warnings" not in plain
-
-    run(scenario)
-
-
 def test_doctor_finds_what_nothing_acts_on() -> None:
     objects = healthy()
     objects[Recommendation] = [decoded(Recommendation, {}, name=name) for name in ("a", "b")]
@@ -64,12 +48,3 @@ def test_doctor_finds_what_nothing_acts_on() -> None:
     assert [each.object for each in found] == ["2 Recommendations"]
     assert all("does not act on it yet" in each.problem for each in found)
     assert not findings("unready", snapshot())
-
-
-def test_doctor_finds_pods_that_ask_for_what_does_not_reach_them() -> None:
-    objects = healthy()
-    objects[type(pod())] += [
-        pod("share", requests={"koordinator.sh/gpu-core": "50"}),
-        pod("ended", requests={"koordinator.sh/gpu-core": "50"}, phase="Succeeded"),
-    ]
-    assert only("unready", snapshot(objects)).object == "Pod default/share"

@@ -91,7 +91,7 @@ CHECKS: tuple[Check, ...] = (
         features.check,
         _CONFIGURATIONS,
     ),
-    Check("runtimes", "do containers start with their limits?", runtimes.check, (Node,)),
+    Check("runtimes", "do containers start with their limits?", runtimes.check, (Node, Pod)),
     Check("reports", "do all nodes send plausible reports?", reports.check, (Node, NodeMetric)),
     Check(
         "batch",

@@ -3,10 +3,10 @@ or of kinds that this version does not serve yet?"""
 
 from collections.abc import Iterator
 
-from koordinator.api import pod_labels, unready
+from koordinator.api import unready
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from koordinator.api.apps import DaemonSet, Deployment
-from koordinator.api.core import Node, Pod
+from koordinator.api.core import Node
 from koordinator.api.device import Device
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
@@ -109,11 +109,3 @@ def check_unready(snapshot: ClusterSnapshot) -> Iterator[Finding]:
                 why=meaning,
                 do=_REMEDY,
             )
-    pods = [each for each in snapshot.of(Pod) if not pod_labels.is_terminated(each)]
-    if names := [each.key for each in pods if unready.devices_of(each)]:
-        yield Finding.warning(
-            ("Pod", names),
-            "requests devices, which this version of Koordinator does not put into containers yet",
-            why=unready.NO_DEVICE,
-            do=_REMEDY,
-        )

@@ -1,8 +1,13 @@
-"""Do hooks reach containers before they start: has each node's runtime NRI, and does koordlet join it?"""
+"""Do hooks reach containers before they start: has each node's runtime NRI, does koordlet join it, and does it hand the
+chosen devices over?"""
 
 import re
 from collections.abc import Iterator
 
+from koordinator.api import pod_labels
+from koordinator.api.annotations.device import DEVICE_ALLOCATED, DeviceType
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
 from koordinator.doctor.finding import Finding
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
@@ -12,6 +17,10 @@ NRI_SINCE = {"containerd": (1, 7), "cri-o": (1, 26)}
 _WITHOUT_NRI = ("docker",)
 _ONLY_NRI = ("RDMADeviceInject",)
 """Gates of hooks whose answers the runtime proxy cannot carry."""
+_DEVICE_HOOKS = {
+    DeviceType.GPU: ("GPUs", "GPUEnvInject"),
+    DeviceType.RDMA: ("RDMA cards", "RDMADeviceInject"),
+}
 _RUNTIME = re.compile(r"([a-z-]+)://v?(\d+)\.(\d+)")
 _PROXY_STEP = "put koord-runtime-proxy between kubelet and runtime (docs/runtime-proxy.md)"
 
@@ -21,6 +30,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     koordlet = snapshot.installation.get(ComponentName.KOORDLET)
     if koordlet is None:
         return
+    yield from _devices_left_to_others(snapshot)
     if koordlet.flags.get("enable-nri-runtime-hook") == "false":
         gates = snapshot.installation.agent_gates()
         unreachable = [name for name in _ONLY_NRI if gates is not None and gates.is_on(name)]
@@ -41,6 +51,34 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             why="batch containers run up to a second without their limits, until the reconciler has written them",
             do=("update containerd to 1.7 or CRI-O to 1.26 at least, and switch NRI on", _PROXY_STEP),
         )
+
+
+def _devices_left_to_others(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """Yield pods with devices that no agent hands to their containers."""
+    gates = snapshot.installation.agent_gates()
+    if gates is None:
+        return
+    for device_type, (called, gate) in _DEVICE_HOOKS.items():
+        if gates.is_on(gate):
+            continue
+        pods = [each for each in snapshot.of(Pod) if not pod_labels.is_terminated(each)]
+        if names := [each.key for each in pods if _has(each, device_type)]:
+            yield Finding.notice(
+                ("Pod", names),
+                f"have {called} that the scheduler chose, and agents do not hand them to containers",
+                why="a container gets them only where a device plugin reads scheduling.koordinator.sh/device-allocated",
+                do=(
+                    f"without such a plugin, add {gate}=true to --feature-gates of koordlet (docs/devices.md)",
+                ),
+            )
+
+
+def _has(pod: Pod, device_type: str) -> bool:
+    try:
+        allocated = DEVICE_ALLOCATED.read(pod.metadata.annotations, f"Pod {pod.key}")
+    except ProtocolError:
+        return False
+    return bool(allocated and allocated.get(device_type))
 
 
 def has_no_nri(version: str) -> bool:

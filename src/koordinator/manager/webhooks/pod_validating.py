@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from koordinator.api import labels, quantity, unready
+from koordinator.api import labels, quantity
 from koordinator.api.core import Namespace, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import FeatureGates
@@ -103,8 +103,6 @@ class PodValidatingHandler:
             return denied(f"{pod_mutating.called(request)}: {pod_rules.malformed_amount(pod) or error}")
         before = old.metadata.annotations if old is not None else {}
         warnings = pod_rules.pod_warnings(pod.metadata.annotations, before)
-        if old is None:
-            warnings += tuple(unready.pod_warnings(pod))
         if not (verdict.allowed and warnings):
             return verdict
         return msgspec.structs.replace(verdict, warnings=(*verdict.warnings, *warnings))
