@@ -87,12 +87,12 @@ def descheduler(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
     assert "forbidden" not in said.lower(), said
 
 
-def deploy(cluster: Cluster, namespace: str, replicas: int) -> list[str]:
+def deploy(cluster: Cluster, namespace: str, replicas: int, *, uses: str = "") -> list[str]:
     """A Deployment `web` with a budget of one; all pods ready on the first node. Their names."""
     requests = {"requests": {"cpu": "1200m", "memory": "1Gi"}}
     labels = {"app": "web"}
     template = {
-        "metadata": {"labels": labels},
+        "metadata": {"labels": labels, "annotations": {"simulation.koordinator.sh/behaviour": uses or "{}"}},
         "spec": {
             "schedulerName": "koord-scheduler",
             "containers": [{"name": "main", "image": "web", "resources": requests}],
@@ -296,3 +296,130 @@ def test_a_hot_node_is_cooled_and_the_service_never_falls_below_its_budget(
     assert 'descheduler_pods_evicted{result="success",strategy="LowNodeLoad",namespace="hot"' in (
         descheduler.text("/metrics")
     )
+    cluster.kubectl("-n", "hot", "delete", "deployment", "web")
+
+
+ALONE = """
+apiVersion: descheduler/v1alpha2
+kind: DeschedulerConfiguration
+healthzBindAddress: 127.0.0.1:PORT
+metricsBindAddress: 127.0.0.1:PORT
+deschedulingInterval: 1s
+leaderElection: {leaderElect: false, resourceName: alone}
+"""
+LOOKS_ONLY = """dryRun: true
+profiles:
+- plugins:
+    balance: {enabled: [{name: LowNodeLoad}]}
+  pluginConfig:
+  - name: LowNodeLoad
+    args:
+      lowThresholds: {cpu: 20, memory: 90}
+      highThresholds: {cpu: 30, memory: 95}
+      anomalyCondition: {consecutiveAbnormalities: 1}
+      evictableNamespaces: {include: [looked]}
+"""
+WAITS_AND_RANKS = """profiles:
+- name: patient
+  plugins:
+    balance: {enabled: [{name: LowNodeLoad}]}
+  pluginConfig:
+  - name: LowNodeLoad
+    args:
+      lowThresholds: {cpu: 20, memory: 90}
+      highThresholds: {cpu: 30, memory: 95}
+      anomalyCondition: {consecutiveAbnormalities: 1000, timeout: 1h}
+      evictableNamespaces: {include: [peak]}
+- name: packing
+  plugins:
+    balance: {enabled: [{name: ScaleDownBinPack}]}
+  pluginConfig:
+  - name: ScaleDownBinPack
+    args: {evictableNamespaces: {include: [wide]}}
+"""
+
+
+BUSY = json.dumps({"cpuMilli": 1_000})
+
+
+def seen(process: Process, node: str) -> dict[str, Any]:
+    """How LowNodeLoad saw a node in its last cycle."""
+    pools = json.loads(process.text(f"/apis/v1/explain/nodes/{node}") or "{}").get("pools")
+    return dict(pools[0]) if pools else {}
+
+
+def test_a_dry_run_tells_who_would_go_and_moves_nobody(cluster: Cluster, tmp_path: Path) -> None:
+    pods = deploy(cluster, "looked", 4, uses=BUSY)
+    first = cluster.get("nodes")["items"][0]["metadata"]["name"]
+    jobs = len(cluster.get("podmigrationjobs")["items"])
+    looking = Process(tmp_path, cluster.kubeconfig_of("koord-descheduler"), ALONE + LOOKS_ONLY)
+    url = ("--descheduler-url", looking.url)
+
+    try:
+        until(lambda: '"dry run"' in looking.text("/apis/v1/cycles"), 120, looking.process)
+        told = cluster.koordinator("explain", "eviction", "node", first, *url)
+    finally:
+        looking.stop()
+
+    assert "high" in told.stdout and "dry run" in told.stdout, told.stdout + told.stderr
+    assert any(f"looked/{pod}" in told.stdout for pod in pods), told.stdout
+    assert len(cluster.get("podmigrationjobs")["items"]) == jobs
+    left = cluster.get("-n", "looked", "pods")["items"]
+    assert sorted(pod["metadata"]["name"] for pod in left) == sorted(pods)
+    cluster.kubectl("-n", "looked", "delete", "deployment", "web")
+
+
+def test_a_peak_that_passes_moves_nobody_and_scale_down_frees_whole_nodes(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    deploy(cluster, "peak", 4, uses=BUSY)
+    first = cluster.get("nodes")["items"][0]["metadata"]["name"]
+    running = Process(tmp_path, cluster.kubeconfig_of("koord-descheduler"), ALONE + WAITS_AND_RANKS)
+    try:
+        until(lambda: seen(running, first).get("class") == "high", 120, running.process)
+        assert seen(running, first)["outcome"] == "not-abnormal-yet"
+        cluster.kubectl("-n", "peak", "delete", "deployment", "web")
+        until(lambda: seen(running, first).get("class") != "high", 120, running.process)
+        assert not json.loads(running.text("/apis/v1/cycles"))[-1]["evictions"]
+        namespaces = {one["spec"]["podRef"]["namespace"] for one in cluster.get("podmigrationjobs")["items"]}
+        assert "peak" not in namespaces
+
+        deploy_wide(cluster, 9)
+        until(lambda: len(costs(cluster)) == 9, 60, running.process)
+        assert len({node for node, _ in costs(cluster)}) == 3
+        cluster.kubectl("-n", "wide", "scale", "deployment", "web", "--replicas=3")
+        until(lambda: len(cluster.get("-n", "wide", "pods")["items"]) == 3, 60, running.process)
+    finally:
+        running.stop()
+
+    left = {pod["spec"]["nodeName"] for pod in cluster.get("-n", "wide", "pods")["items"]}
+    assert len(left) == 1, left
+    cluster.kubectl("-n", "wide", "delete", "deployment", "web")
+
+
+def deploy_wide(cluster: Cluster, replicas: int) -> None:
+    """A Deployment whose pods are evenly on all nodes."""
+    cluster.kubectl("create", "namespace", "wide")
+    labels = {"matchLabels": {"app": "web"}}
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+    pod = {
+        "schedulerName": "koord-scheduler",
+        "topologySpreadConstraints": [{**spread, "labelSelector": labels}],
+        "containers": [{"name": "main", "image": "web", "resources": {"requests": {"cpu": "500m"}}}],
+    }
+    template = {"metadata": {"labels": labels["matchLabels"]}, "spec": pod}
+    spec = {"replicas": replicas, "selector": labels, "template": template}
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
+    cluster.kubectl("-n", "wide", "apply", "-f", "-", text=json.dumps(body))
+    until(lambda: ready(cluster, "wide") == replicas, 60, cluster.process)
+
+
+def costs(cluster: Cluster) -> list[tuple[str, str]]:
+    """The nodes of pods that have a deletion cost, and the cost."""
+    found = cluster.get("-n", "wide", "pods")["items"]
+    key = "controller.kubernetes.io/pod-deletion-cost"
+    return [
+        (pod["spec"]["nodeName"], cost)
+        for pod in found
+        if (cost := pod["metadata"].get("annotations", {}).get(key))
+    ]
