@@ -192,7 +192,10 @@ def test_what_came_to_a_node_does_not_go_back_when_that_is_hot_in_turn() -> None
 
             await now_hot()
             assert (await running.cycle()).counts == {}
-            await asyncio.sleep(COOL_DOWN_S)
+            await asyncio.sleep(COOL_DOWN_S)  # the jobs are over
+            await now_hot()
+            assert (await running.cycle()).counts == {}
+            await asyncio.sleep(planned.LEFT_S)
             await now_hot()
             assert (await running.cycle()).counts == {"accepted": 1}
             assert [one.nodes for one in asked] == [("n0",)]

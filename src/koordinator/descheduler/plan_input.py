@@ -40,7 +40,8 @@ PROD = "prod "
 
 
 class PlanRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules for pods: `refusal` says why one stays, the others say how many may go. `jobs` are remembered moves."""
+    """The rules for pods: `refusal` says why one stays, the others say how many may go. `jobs` are remembered moves;
+    `left` are nodes to which pods of a controller (by UID) do not come back either."""
 
     refusal: Callable[[Pod], str]
     budgets: Sequence[PodDisruptionBudget]
@@ -48,6 +49,7 @@ class PlanRules(msgspec.Struct, frozen=True, kw_only=True):
     migration: MigrationControllerArgs
     limits: CycleLimits
     jobs: Sequence[PodMigrationJob]
+    left: Sequence[tuple[str, str]] = ()
 
 
 class PlanInput(msgspec.Struct, frozen=True, eq=False):
@@ -209,7 +211,7 @@ def _with_pods(
         groups=tuple(books.groups(pod) for _, pod in chosen),
         history=tuple(
             (number, index.get(source, -1), index.get(target, -1))
-            for owner, source, target in past.moves
+            for owner, source, target in (*past.moves, *((*each, "") for each in rules.left))
             if (number := books.number(owner)) is not None
         ),
     )

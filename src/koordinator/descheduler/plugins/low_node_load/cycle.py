@@ -14,7 +14,7 @@ from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plugin import BalancePlugin, Handle, LiveHandle
 from koordinator.descheduler.plugins.low_node_load import planned, usage
 from koordinator.descheduler.plugins.low_node_load.evict import Balance, EvictOptions
-from koordinator.descheduler.plugins.low_node_load.planned import Patience, PlanOutcome
+from koordinator.descheduler.plugins.low_node_load.planned import LeftNodes, Patience, PlanOutcome
 from koordinator.descheduler.plugins.low_node_load.usage import Classified, NodeClass, classify
 from koordinator.descheduler.proof import ProofError, Prove
 
@@ -130,7 +130,7 @@ class PoolReport(msgspec.Struct, frozen=True):
 
 
 class LowNodeLoad(BalancePlugin):
-    """The plugin with its memory between cycles: which nodes have been hot, for how long.
+    """The plugin with its memory between cycles: which nodes have been hot, for how long, and who left them.
 
     The filter is asked again right before each eviction.
     """
@@ -141,7 +141,7 @@ class LowNodeLoad(BalancePlugin):
     def __init__(self, args: LowNodeLoadArgs, handle: Handle) -> None:
         self._args = args
         self._handle = handle
-        self._patience = Patience()
+        self._patience, self._left = Patience(), LeftNodes()
         self._planned: tuple[PlanOutcome, list[tuple[NodePool, Classified]]] | None = None
         self._pools = pools(args)
         self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, handle.may_evict)
@@ -171,7 +171,7 @@ class LowNodeLoad(BalancePlugin):
         prove = _prove_by(self._args.plan, handle)
         if prove is None:
             return "plan mode needs plan.schedulerURL: there is no scheduler in this process"
-        rules = planned.rules_of(self._args, handle)
+        rules = planned.rules_of(self._args, handle, self._left.known(seen.now_s))
         pools_found = [each for _, each in found]
         sources = self._patience.sources(pools_found, sources)
         try:
@@ -211,6 +211,7 @@ class LowNodeLoad(BalancePlugin):
                 given_up.add(move.cools)
                 continue
             evicted.append(wanted)
+            self._left.add(move.pod, now_s)
         cooled = {move.cools for move in outcome.moves} - given_up
         for name in sorted(cooled):
             self._node_detectors.mark_normal(name, now_s)

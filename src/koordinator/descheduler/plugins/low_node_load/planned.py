@@ -12,7 +12,7 @@ import numpy as np
 
 from koordinator.api import gang_labels, pod_labels, pod_resources
 from koordinator.api.core import Pod
-from koordinator.descheduler import node_fit, plan, pod_filter
+from koordinator.descheduler import facts, node_fit, plan, pod_filter
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs
 from koordinator.descheduler.node_fit import Rooms
 from koordinator.descheduler.observation import Observation
@@ -33,6 +33,8 @@ SLIGHT = 0.01
 """Part of a limit by which usage comes and goes by itself."""
 SLIGHT_CYCLES = 2
 """Cycles for which a node is left that is hot by no more than that."""
+LEFT_S = 3_600.0
+"""For how long a workload does not come back to a node."""
 IN_A_GANG = "it belongs to a gang, whose other pods would stop with it"
 
 
@@ -56,8 +58,8 @@ Refused = dict[tuple[int, str], str]
 """Why the scheduler places no pod of a workload (number) on a node."""
 
 
-def rules_of(args: LowNodeLoadArgs, handle: LiveHandle) -> PlanRules:
-    """Return the rules of the profile for pods, with limits and budgets as they are now."""
+def rules_of(args: LowNodeLoadArgs, handle: LiveHandle, left: Sequence[tuple[str, str]]) -> PlanRules:
+    """Return the rules of the profile for pods, with limits and budgets as they are now; `left`: see `PlanRules`."""
     caches, migration = handle.caches, handle.migration
     assert caches.budgets is not None, "plans keep disruption budgets"
     return PlanRules(
@@ -67,6 +69,7 @@ def rules_of(args: LowNodeLoadArgs, handle: LiveHandle) -> PlanRules:
         migration=migration.args,
         limits=handle.limits,
         jobs=list(caches.jobs.objects.values()),
+        left=left,
     )
 
 
@@ -101,6 +104,24 @@ class Patience:
         slight = {name: self._cycles.get(name, 0) for name in hot if name not in above}
         self._cycles = {name: count + 1 for name, count in slight.items()}
         return {name for name in hot if slight.get(name, SLIGHT_CYCLES) >= SLIGHT_CYCLES}
+
+
+class LeftNodes:
+    """Remembers which nodes pods were moved away from, longer than there are jobs: what made a node hot comes again,
+    and a workload that goes to and fro with it gains nothing."""
+
+    def __init__(self) -> None:
+        self._at_s: dict[tuple[str, str], float] = {}
+
+    def add(self, pod: Pod, now_s: float) -> None:
+        """Remember that a pod leaves its node."""
+        if (owner := facts.controller_of(pod)) is not None:
+            self._at_s[owner.uid, pod.spec.node_name] = now_s
+
+    def known(self, now_s: float) -> list[tuple[str, str]]:
+        """Return UIDs of controllers and the nodes that they left; a clock that went back forgets what is to come."""
+        self._at_s = {key: at_s for key, at_s in self._at_s.items() if 0 <= now_s - at_s < LEFT_S}
+        return list(self._at_s)
 
 
 def _excess(found: Classified) -> Floats:
