@@ -66,7 +66,7 @@ class ThirdPartyAllocations(Payload, frozen=True, kw_only=True):
 
 
 class BatchDurations(Payload, frozen=True, kw_only=True):
-    """What a node will lend for at least so many hours, as predicted; all lists are of one length, hours ascending."""
+    """The predicted amounts that a node lends for at least so many hours: lists of one length, hours ascending."""
 
     hours: list[int] = []
     cpu_milli: list[int] = []

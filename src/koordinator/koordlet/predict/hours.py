@@ -35,7 +35,7 @@ Mask = NDArray[np.bool_]
 
 
 class HourlyCheckpoint(msgspec.Struct, frozen=True):
-    """What is kept of one node: histograms of CPU and memory of each hour and of the day, and what is known of them."""
+    """The kept state of one node: histograms of CPU and memory of each hour and of the day, and their losses."""
 
     cpu: list[HistogramCheckpoint]
     memory: list[HistogramCheckpoint]

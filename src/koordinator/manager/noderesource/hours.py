@@ -1,5 +1,4 @@
-"""What nodes lend in the hours to come: Batch yields to services before they need the node, and says how long it
-lasts.
+"""Look ahead when lending: Batch yields to services before they need the node, and nodes say how long it lasts.
 
 Node agents report what batch will have to yield to at the peak of each hour of the day (`yieldedByHour`).
 `lendAheadMinutes` of the colocation strategy says how far ahead that counts. Not in the reference.

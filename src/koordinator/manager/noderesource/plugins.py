@@ -238,7 +238,7 @@ def _withdraw(row: NodeRow, target: NodeTarget) -> None:
 
 
 class BatchDuration:
-    """How long Batch resources will last, where the agent predicts hours and the strategy looks ahead."""
+    """Says how long Batch resources will last, where the agent predicts hours and the strategy looks ahead."""
 
     name = "BatchDuration"
 

@@ -38,7 +38,7 @@ def _deadline(pod: PodInfo) -> int | None:
 
 
 class DurationState(msgspec.Struct, frozen=True):
-    """What the pod asks of lent resources in milli-cores and bytes, the table's columns of both, and for how long."""
+    """The pod's request of lent milli-cores and bytes, the table's columns of both, and how long it runs."""
 
     amounts: tuple[int, int]
     columns: tuple[int, int]
