@@ -1,7 +1,9 @@
 """Build an image without a registry of images: Debian by debootstrap, the package by pip, an archive by ourselves.
 
-    python -m tools.images build/images/koordlet.tar    # needs root, debootstrap, and the network the first time
+    python -m tools.images build/images/koordlet.tar          # needs root, debootstrap, and the network the first time
+    python -m tools.images build/images/koordlet.tar arm64    # for another machine: Debian's programs run emulated
 
+For another architecture the kernel must know an emulator (Debian: qemu-user-static, binfmt-support).
 The archive is what `docker load` and `ctr images import` read. Debian and the packages are kept in the user's cache.
 """
 
@@ -24,7 +26,9 @@ DEBIAN_PACKAGES = "python3,ca-certificates,lvm2,util-linux,iproute2"
 EXTRA = "node"
 PACKAGES = "koordinator"
 """Folder of the image with the package and what it needs."""
-_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""Debian's name of an architecture → that of Python's packages."""
+_PLATFORMS = ("manylinux_2_28", "manylinux2014")
 _LEFT_OUT = ("./proc/", "./sys/", "./dev/", "./var/cache/apt/", "./var/lib/apt/lists/", "./usr/share/doc/")
 
 
@@ -34,20 +38,21 @@ def cache_folder() -> Path:
 
 
 def main(words: list[str]) -> int:
-    if len(words) != 1:
+    architecture = words[1] if len(words) > 1 else "amd64"
+    if len(words) not in (1, 2) or architecture not in _MACHINES:
         print(__doc__, file=sys.stderr)
         return 2
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
         print("needs root and debootstrap (Debian: debootstrap)", file=sys.stderr)
         return 1
-    cache, archive = cache_folder(), Path(words[0])
+    cache, archive = cache_folder() / architecture, Path(words[0])
     archive.parent.mkdir(parents=True, exist_ok=True)
     debian, package = cache / SUITE, cache / "package"
-    _provide_debian(debian)
-    _provide_package(package)
+    _provide_debian(debian, architecture)
+    _provide_package(package, _MACHINES[architecture])
     layers = [_layer(debian, cache / "debian-layer.tar"), _layer(package, cache / "package-layer.tar")]
     name = f"koordlet:{_project()['version']}"
-    _write_archive(archive, name, layers)
+    _write_archive(archive, name, layers, architecture)
     print(f"{name}: {archive} ({archive.stat().st_size >> 20} MiB)")
     return 0
 
@@ -57,18 +62,20 @@ def _project() -> dict[str, Any]:
     return found
 
 
-def _provide_debian(folder: Path) -> None:
+def _provide_debian(folder: Path, architecture: str) -> None:
     """Once; a try that failed leaves nothing behind."""
     if folder.exists():
         return
     unfinished = folder.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    words = ["debootstrap", "--variant=minbase", f"--include={DEBIAN_PACKAGES}", SUITE, str(unfinished)]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    options = ["--variant=minbase", f"--arch={architecture}", f"--include={DEBIAN_PACKAGES}"]
+    words = ["debootstrap", *options, SUITE, str(unfinished)]
     subprocess.run(words, check=True, stdout=sys.stderr)
     unfinished.rename(folder)
 
 
-def _provide_package(folder: Path) -> None:
+def _provide_package(folder: Path, machine: str) -> None:
     """The package of this tree and what it needs, with its commands; anew each time, since the tree changes."""
     shutil.rmtree(folder, ignore_errors=True)
     wheels = folder.with_name("wheels")
@@ -76,7 +83,7 @@ def _provide_package(folder: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", f"--wheel-dir={wheels}", str(ROOT)], check=True)
     (wheel,) = wheels.glob("koordinator-*.whl")
-    platforms = [f"--platform={each}" for each in _PLATFORMS]
+    platforms = [f"--platform={each}_{machine}" for each in _PLATFORMS]
     binary = ["--only-binary=:all:", f"--python-version={PYTHON}", "--implementation=cp", *platforms]
     target = folder / PACKAGES
     subprocess.run([*pip, "install", *binary, f"--target={target}", f"{wheel}[{EXTRA}]"], check=True)
@@ -106,11 +113,11 @@ def _layer(folder: Path, tar: Path) -> Path:
     return tar
 
 
-def _write_archive(path: Path, name: str, layers: list[Path]) -> None:
+def _write_archive(path: Path, name: str, layers: list[Path], architecture: str) -> None:
     digests = [_digest(layer) for layer in layers]
     config = json.dumps(
         {
-            "architecture": "amd64",
+            "architecture": architecture,
             "os": "linux",
             "config": {
                 "Entrypoint": ["koordlet"],

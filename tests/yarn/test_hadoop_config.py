@@ -1,8 +1,9 @@
 """What Hadoop's configuration files say of clusters."""
 
+import msgspec
 import pytest
 
-from koordinator.yarn import hadoop_config
+from koordinator.yarn import hadoop_config, kerberos
 from koordinator.yarn.amounts import DEFAULT_CLUSTER
 from koordinator.yarn.hadoop_config import Dialect, HadoopConfigError
 
@@ -60,7 +61,11 @@ def test_a_file_that_is_no_configuration_is_named(text: str) -> None:
 def test_kerberos_is_refused_with_what_to_do() -> None:
     files = {"yarn-site.xml": site(hadoop_security_authentication="Kerberos")}
     cluster = hadoop_config.load(files, {}).clusters[DEFAULT_CLUSTER]
-    assert "simple" in hadoop_config.refusal(cluster)
+    assert "--kerberos-keytab" in hadoop_config.refusal(cluster, has_keytab=False)
+    assert hadoop_config.PRINCIPAL in hadoop_config.refusal(cluster, has_keytab=True)
+    named = msgspec.structs.replace(cluster, principal="rm/_HOST@REALM")
+    assert hadoop_config.refusal(named, has_keytab=True) == ""
+    assert kerberos.expected_principal(named.principal, "Rm1.example.com:8033") == "rm/rm1.example.com"
 
 
 def test_no_active_manager_is_an_error_with_every_state() -> None:

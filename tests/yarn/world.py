@@ -50,7 +50,7 @@ class World:
     @contextlib.asynccontextmanager
     async def operating(self) -> AsyncIterator[YarnOperator]:
         """A running operator, until the end of the block."""
-        config = OperatorConfig(folder=self.folder, rules=self._rules)
+        config = OperatorConfig(folder=self.folder, rules=self._rules, has_keytab=True)
         rng = random.Random(self._rng.getrandbits(32))
         operator = YarnOperator(MemoryCluster(self.api._backend), config, self._connect, rng)
         task = asyncio.create_task(operator.run(), name="operator")

@@ -38,6 +38,8 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     nm_lost_hold: str
     over_commit_timeout: int
     update_mode: str
+    kerberos_principal: str
+    kerberos_keytab: str
     diff_threshold_vcores: int
     diff_threshold_mb: int
     resync_interval: str
@@ -109,6 +111,12 @@ OPTIONS: tuple[Decorate, ...] = (
         show_default=True,
         help="How totals are told; auto: by REST where the admin port does not answer.",
     ),
+    flag_kinds.text(
+        "kerberos-principal", "", "Who calls YARN clusters with Kerberos: NAME@REALM, an admin there."
+    ),
+    flag_kinds.text(
+        "kerberos-keytab", "", "File with the key of --kerberos-principal; $KRB5_CONFIG names the realm's."
+    ),
     flag_kinds.count("diff-threshold-vcores", 0, "Differences of a total not worth a call.", _WHOLE),
     flag_kinds.count("diff-threshold-mb", 0, "The same for memory.", _WHOLE),
     flag_kinds.time("resync-interval", "60s", "How often all totals are compared, changed or not."),
@@ -134,6 +142,8 @@ def of(values: Mapping[str, Any]) -> tuple[Flags, list[str]]:
     """Return the flags, and those that were given although they have no effect. Raises: FlagError."""
     given = flag_settings.given((*WITHOUT_EFFECT, *flag_settings.LOG_SWITCHES), values)
     flags = Flags(**{field: values[field] for field in Flags.__struct_fields__})
+    if bool(flags.kerberos_principal) != bool(flags.kerberos_keytab):
+        raise FlagError("--kerberos-keytab", "goes together with --kerberos-principal")
     if flags.lend_once and flags.yarn_share == 100:
         raise FlagError(
             "--lend-once", "needs --yarn-share below 100: else pods get nothing that YARN could use"

@@ -29,6 +29,7 @@ from koordinator.yarn.cluster_loop import SyncRules
 from koordinator.yarn.connection import Login
 from koordinator.yarn.hadoop_config import YarnCluster
 from koordinator.yarn.handover import Thresholds
+from koordinator.yarn.kerberos import EXTRA, GssapiMechanism, KerberosLogin, is_installed
 from koordinator.yarn.node_sync import Policy
 from koordinator.yarn.operator import OperatorConfig, YarnOperator
 from koordinator.yarn.resource_managers import MODES, Observe, ResourceManagers
@@ -62,6 +63,7 @@ def config_of(flags: Flags) -> OperatorConfig:
         folder=Path(os.environ.get("HADOOP_CONF_DIR", "")),
         environment=dict(os.environ),
         namespace=flags.namespace,
+        has_keytab=bool(flags.kerberos_keytab),
         rules=SyncRules(
             policy=Policy(
                 rounding=Rounding(flags.rounding),
@@ -96,6 +98,24 @@ def mechanisms_of(token_file: str) -> Callable[[str, str], Mechanism | None]:
     return mechanism
 
 
+def login_to(cluster: YarnCluster, login: Login, kerberos: KerberosLogin | None) -> Login:
+    """Return who calls a cluster, with the proof that it wants."""
+    if kerberos is None or not cluster.is_kerberos:
+        return login
+    return Login(login.user, lambda server, protocol: GssapiMechanism(kerberos, server, cluster.principal))
+
+
+def kerberos_of(flags: Flags) -> KerberosLogin | None:
+    """Return the principal and its key, None where none is given. Raises: FlagError when they cannot be used."""
+    if not flags.kerberos_keytab:
+        return None
+    if not is_installed():
+        raise FlagError("--kerberos-keytab", EXTRA)
+    if not os.access(flags.kerberos_keytab, os.R_OK):
+        raise FlagError("--kerberos-keytab", f"{flags.kerberos_keytab} cannot be read")
+    return KerberosLogin(flags.kerberos_principal, flags.kerberos_keytab)
+
+
 async def _main(flags: Flags, client: ClientConfig) -> None:
     # Jitter and names must differ between instances.
     rng = random.Random()
@@ -104,6 +124,7 @@ async def _main(flags: Flags, client: ClientConfig) -> None:
         burst=flags.rest_config_burst if flags.rest_config_burst > 0 else 30,
     )
     user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    kerberos = kerberos_of(flags)
     login = Login(user, mechanisms_of(os.environ.get("HADOOP_TOKEN_FILE_LOCATION", "")))
     async with (
         KubeCluster(
@@ -116,7 +137,9 @@ async def _main(flags: Flags, client: ClientConfig) -> None:
 
         def connected(wanted: YarnCluster, observe: Observe) -> ResourceManagers:
             rest = RestClient(session, user, wanted.web_scheme)
-            return ResourceManagers(wanted, login, rest, MODES[flags.update_mode], observe)
+            return ResourceManagers(
+                wanted, login_to(wanted, login, kerberos), rest, MODES[flags.update_mode], observe
+            )
 
         operator = YarnOperator(cluster, config_of(flags), connected, rng)
         for each in (cluster, lease_cluster):

@@ -223,6 +223,11 @@ class YarnOperatorValues(Placement, frozen=True):
         ),
     ] = "yarn-config"
     user: Annotated[str, Meta(description="Who it is for YARN: must be in yarn.admin.acl.")] = "yarn"
+    kerberos_principal: Annotated[str, Meta(description="NAME@REALM, for YARN clusters with Kerberos.")] = ""
+    kerberos_secret: Annotated[
+        str,
+        Meta(description="Secret with `keytab` and `krb5.conf` for it; the image needs the package gssapi."),
+    ] = ""
     yarn_share: Annotated[
         int,
         Meta(

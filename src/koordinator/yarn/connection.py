@@ -164,7 +164,10 @@ class Connection:
             response = rpc.parse(await read_frame(reader), b"")
             if response.status is not RpcStatus.SUCCESS:
                 raise sasl.SaslError(f"{response.exception}: {response.message}")
-            message = sasl.answer_to(response.result, mechanism)
+            if mechanism.asks_others:
+                message = await asyncio.to_thread(sasl.answer_to, response.result, mechanism)
+            else:
+                message = sasl.answer_to(response.result, mechanism)
             if message is None:
                 return
         raise sasl.SaslError(f"no agreement after {sasl.ROUNDS_MAX} messages")

@@ -27,6 +27,7 @@ WEB_ADDRESS = "yarn.resourcemanager.webapp.address"
 WEB_HTTPS_ADDRESS = "yarn.resourcemanager.webapp.https.address"
 HTTP_POLICY = "yarn.http.policy"
 AUTHENTICATION = "hadoop.security.authentication"
+PRINCIPAL = "yarn.resourcemanager.principal"
 
 DEFAULT_HOST = "0.0.0.0"
 PORTS = {ADDRESS: 8032, ADMIN_ADDRESS: 8033, WEB_ADDRESS: 8088, WEB_HTTPS_ADDRESS: 8090}
@@ -74,6 +75,13 @@ class YarnCluster(msgspec.Struct, frozen=True):
     managers: tuple[ResourceManager, ...]
     authentication: str
     web_scheme: str = "http"
+    principal: str = ""
+    """Of the ResourceManagers, with `_HOST` for the name of each."""
+
+    @property
+    def is_kerberos(self) -> bool:
+        """Return whether callers prove by Kerberos who they are."""
+        return self.authentication.strip().lower() == "kerberos"
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -103,11 +111,13 @@ def start_fails(loaded: Loaded, dialect: Dialect) -> bool:
     return not loaded.clusters if dialect is Dialect.HADOOP else bool(loaded.errors)
 
 
-def refusal(cluster: YarnCluster) -> str:
-    """Return why the cluster cannot be talked to, or empty."""
-    if cluster.authentication.strip().lower() == "kerberos":
-        return "kerberos is not supported: use simple authentication"
-    return ""
+def refusal(cluster: YarnCluster, *, has_keytab: bool) -> str:
+    """Return why the cluster cannot be talked to, or empty. `has_keytab`: there is a key for Kerberos."""
+    if not cluster.is_kerberos:
+        return ""
+    if not has_keytab:
+        return "it wants Kerberos: give --kerberos-principal and --kerberos-keytab"
+    return "" if cluster.principal else f"it wants Kerberos, and {PRINCIPAL} is not set"
 
 
 def active(statuses: Sequence[tuple[str, str]]) -> str:
@@ -221,6 +231,7 @@ def _load_one(
         tuple(managers),
         properties.text(AUTHENTICATION, "simple"),
         "https" if is_https else "http",
+        properties.text(PRINCIPAL),
     )
 
 

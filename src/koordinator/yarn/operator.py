@@ -65,6 +65,8 @@ class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
     rules: SyncRules = SyncRules()
     namespace: str = ""
+    has_keytab: bool = False
+    """It can prove by Kerberos who calls."""
     about: ObjectReference = ObjectReference(
         api_version="apps/v1", kind="Deployment", namespace="koordinator-system", name="koord-yarn-operator"
     )
@@ -214,7 +216,7 @@ class YarnOperator:
         self._stamp = configuration.stamp(folder)
         loaded = hadoop_config.load(configuration.read(folder), self.config.environment)
         for name, cluster in list(loaded.clusters.items()):
-            if why := hadoop_config.refusal(cluster):
+            if why := hadoop_config.refusal(cluster, has_keytab=self.config.has_keytab):
                 loaded.errors[name] = HadoopConfigError(name, hadoop_config.AUTHENTICATION, why)
                 del loaded.clusters[name]
         for name, error in loaded.errors.items():

@@ -52,6 +52,8 @@ class Mechanism(Protocol):
     """As servers list it: TOKEN."""
     user: str | None
     """The name in the context of the connection; None where the proof names the caller."""
+    asks_others: bool
+    """Its steps wait for somebody else, and so belong into a thread."""
 
     def start(self, auth: SaslAuth) -> bytes:
         """Return the first word to the server. Raises: SaslError."""
@@ -182,6 +184,7 @@ class TokenMechanism:
 
     method = "TOKEN"
     user: str | None = None
+    asks_others = False
 
     def __init__(self, token: Token, client_nonce: str) -> None:
         self._token = token

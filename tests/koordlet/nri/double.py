@@ -106,7 +106,7 @@ class Runtime:
 
     async def plugin(self) -> Connection:
         """The next plugin that connects."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.connections.get()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
