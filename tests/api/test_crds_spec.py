@@ -256,6 +256,7 @@ DEFAULTS = {
         "spec.drain": {},
         "spec.drain.gracePeriod": "5m",
         "spec.drain.batchPolicy": "Checkpoint",
+        "spec.drain.onlineBudget": "PDB",
         "spec.drain.maxUnavailable": 1,
         "spec.drain.timeout": "30m",
         "spec.maxNodesPerStep": 1,

@@ -35,12 +35,13 @@ REST = [{"name": "main", "image": "web", "resources": {"requests": {"cpu": "1", 
 
 
 class World:
-    """What a scenario may touch. `elsewhere` is the node of new pods and reservations; empty: they wait."""
+    """What a scenario may touch. `elsewhere` is the node of new pods and reservations; empty: they wait. `reserves`,
+    `readies`: whether reservations are placed, and new pods become ready."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
         self.elsewhere = "n0"
-        self.reserves = True
+        self.reserves = self.readies = True
 
     @contextlib.asynccontextmanager
     async def descheduling(
@@ -122,7 +123,7 @@ class World:
             await self.cluster.delete(Pod, pod.metadata.name, "default", grace_period_s=0)
         elif not pod.spec.node_name:
             await self._place(pod)
-        elif not is_ready(pod):
+        elif not is_ready(pod) and self.readies:
             ready = [{"type": "Ready", "status": "True"}]
             await self._tell(Pod, pod, {"phase": "Running", "conditions": ready})
 

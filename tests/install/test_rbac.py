@@ -73,7 +73,11 @@ INDIRECT: dict[str, Asked] = {
     | _all("get", "", "pods")  # migration.controller: the whole pod, and what a cache does not have yet
     | _all("get", "scheduling.koordinator.sh", "reservations")  # the same
     | _all("patch", "", "pods", "nodes")  # cycle: deletion costs, cordons
-    | _all("get", "apps.kruise.io", "clonesets/scale", "statefulsets/scale"),  # migration.workloads
+    | _all(
+        "get patch", "apps", "deployments/scale", "replicasets/scale"
+    )  # migration.workloads, with the next two
+    | _all("get patch", "", "replicationcontrollers/scale")
+    | _all("get", "apps.kruise.io", "clonesets/scale", "statefulsets/scale"),
     rbac.KOORDLET: _SHARED | _all("get", "", "nodes/proxy"),  # asked by the kubelet, of requests to it
 }
 

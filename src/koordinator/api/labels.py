@@ -224,6 +224,7 @@ DEFAULT_QUOTA_NAME = "koordinator-default-quota"
 EVICT_REASON = "koordinator.sh/evict-reason"
 EVICT_TRIGGER = "koordinator.sh/evict-trigger"
 JOB_CREATED_BY = "koordinator.sh/job-created-by"
+JOB_SURGE = "koordinator.sh/surge"  # ours: the successor of the pod comes before the pod goes
 JOB_SOURCE_NODE = "koordinator.sh/job-source-node"  # ours: where the pod ran, for plans to come
 PASSED_ARBITRATION = "descheduler.koordinator.sh/passed-arbitration"
 

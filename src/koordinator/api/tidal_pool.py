@@ -29,6 +29,7 @@ GRACE_PERIOD, MAX_UNAVAILABLE, DRAIN_TIMEOUT = "5m", 1, "30m"
 LEAD_TIME, COOLDOWN, MAX_NODES_PER_STEP, TIME_ZONE = "30m", "10m", 1, "UTC"
 
 CHECKPOINT, KILL = "Checkpoint", "Kill"
+BY_BUDGET, SURGE = "PDB", "Surge"
 ONLINE_SIDE, BATCH_SIDE = "Online", "Batch"
 
 _SHARE = Rules(members={"pattern": r"^[0-9]{1,9}%$", "minimum": 0})
@@ -82,6 +83,12 @@ class TidalDrain(ViewPart, frozen=True, kw_only=True):
         one_of(CHECKPOINT, KILL),
         default(CHECKPOINT),
         "Checkpoint: batch pods have the grace period; Kill: only their own termination grace period.",
+    ] = ""
+    online_budget: Annotated[
+        str,
+        one_of(BY_BUDGET, SURGE),
+        default(BY_BUDGET),
+        "PDB: online pods are evicted within disruption budgets; Surge: the successor is ready before the pod goes.",
     ] = ""
     max_unavailable: Annotated[
         int,

@@ -251,6 +251,13 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
             "apps", "replicasets deployments statefulsets", "list watch", "how many replicas workloads have"
         ),
         _rule("apps.kruise.io", "clonesets/scale statefulsets/scale", "get", "the same"),
+        _rule(
+            "apps",
+            "deployments/scale replicasets/scale",
+            "get patch",
+            "one replica more, until the successor of a pod is ready (koordinator.sh/surge)",
+        ),
+        _rule("", "replicationcontrollers/scale", "get patch", "the same"),
         _rule("policy", "poddisruptionbudgets", "list watch", "which pods have none (DefaultEvictor)"),
         _rule("slo.koordinator.sh", "nodemetrics", "list watch", "real usage of nodes"),
         _rule(

@@ -132,6 +132,29 @@ def test_a_node_whose_pods_may_not_be_disrupted_stays_online_and_says_why() -> N
     run(story, starts="22:30")
 
 
+def test_with_a_surge_a_node_is_lent_though_no_disruption_is_allowed_and_all_pods_stay_available() -> None:
+    async def story(world: TideWorld) -> None:
+        await world.deploy("web", 4, "4")
+        await world.reaches(lambda: all_run(world, "web", 4))
+        budget = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}}
+        body = {"metadata": {"name": "web"}, "spec": budget}
+        await world.cluster.create(PodDisruptionBudget, body, "default")
+        await asyncio.sleep(5)
+        fewest = 4
+
+        async def is_lent() -> bool:
+            nonlocal fewest
+            fewest = min(fewest, await world.available("web"))
+            return "batch" in (await world.phases()).values()
+
+        async with world.manager():
+            await world.pool(**{**OPEN, "drain": {"onlineBudget": "Surge"}})
+            await world.reaches(is_lent)
+        assert fewest == 4
+
+    run(story, starts="22:30")
+
+
 def test_a_node_with_the_only_pod_of_a_workload_turns_back_as_soon_as_that_is_refused() -> None:
     async def story(world: TideWorld) -> None:
         for name in ("a", "b", "c", "d"):

@@ -31,13 +31,14 @@ from koordinator.descheduler.caches import BY_POD, BY_RESERVATION, Caches, PodsB
 from koordinator.descheduler.config import migration
 from koordinator.descheduler.config.migration import MigrationControllerArgs
 from koordinator.descheduler.metrics import DeschedulerMetrics
-from koordinator.descheduler.migration import arbitration, jobs, reservation_template, state
+from koordinator.descheduler.migration import arbitration, jobs, reservation_template, state, surge
 from koordinator.descheduler.migration.arbitration import Rejected, WaitingJob
 from koordinator.descheduler.migration.evictor import ACTION, JobEvictor
 from koordinator.descheduler.migration.gates import Gates, GateState
 from koordinator.descheduler.migration.jobs import JobCounts, JobStep
 from koordinator.descheduler.migration.object_limiter import ObjectLimiter, Subject
 from koordinator.descheduler.migration.state import Reply
+from koordinator.descheduler.migration.surge import Surge
 from koordinator.descheduler.migration.workloads import Workloads
 
 log = logging.getLogger(__name__)
@@ -82,8 +83,8 @@ class Migration:
         self._stale: dict[str, set[str]] = {}
         """Versions of jobs that our own writes have replaced, while the cache may still have them."""
         self._failures: dict[str, int] = {}
-        self._orphans: dict[str, str] = {}
-        """Reservations of deleted jobs, by job."""
+        self._orphans: dict[str, PodMigrationJob] = {}
+        """Deleted jobs that left something."""
         self._is_running = False
         self._world: GateState | None = None
         self._admitted = JobCounts(())
@@ -271,7 +272,10 @@ class Migration:
         job = self._caches.jobs.get(name)
         if job is None:
             if (orphan := self._orphans.get(name)) is not None:
-                await self._delete_reservation(orphan)
+                if (more := surge.open_surge(orphan)) is not None:
+                    await self._remove_replica(more, None)
+                if (ref := state.reservation_ref(orphan)) is not None:
+                    await self._delete_reservation(ref.name)
                 del self._orphans[name]
             return None
         if job.metadata.resource_version in self._stale.get(name, ()):
@@ -321,7 +325,10 @@ class Migration:
                 pods[one.namespace, one.name] = cached or await self._get(Pod, one.name, one.namespace)
         own = pods.get((job.spec.pod_ref.namespace, job.spec.pod_ref.name))
         is_limited = own is not None and bool(self.limited(own))
-        return state.JobState(lambda namespace, name: pods.get((namespace, name)), reservation, is_limited)
+        workload = self.workloads.surge_of(own) if own is not None and surge.is_asked(job) else None
+        return state.JobState(
+            lambda namespace, name: pods.get((namespace, name)), reservation, is_limited, workload
+        )
 
     async def _get(self, view: type[Any], name: str, namespace: str) -> Any:
         try:
@@ -345,9 +352,31 @@ class Migration:
                     if not error:
                         self.limiter.evicted(self._subject(action.pod), self._cluster.clock.now())
                     return Reply(error)
+                case surge.AddReplica():
+                    more = action.surge.replicas
+                    is_done = await self.workloads.change(action.surge, now=more, replicas=more + 1)
+                    return Reply(
+                        "" if is_done else "its number of replicas has just changed", is_done=is_done
+                    )
+                case surge.RemoveReplica():
+                    return Reply(is_done=await self._remove_replica(action.surge, action.first))
         except errors.ApiError as error:
             return Reply(str(error))
         return Reply()
+
+    async def _remove_replica(self, left: Surge, first: Pod | None) -> bool:
+        """Give the workload its number of replicas again, `first` goes then. Raises: ApiError."""
+        if first is not None:
+            meta = first.metadata
+            patch = {"metadata": {"uid": meta.uid, "annotations": {labels.POD_DELETION_COST: surge.COST_MIN}}}
+            await self._cluster.patch(Pod, meta.name, patch, meta.namespace)
+        try:
+            is_done = await self.workloads.change(left, now=left.replicas + 1, replicas=left.replicas)
+        except errors.NotFound:
+            return False
+        if is_done and first is not None:
+            self.limiter.evicted(self._subject(first), self._cluster.clock.now())
+        return is_done
 
     async def _create_reservation(self, job: PodMigrationJob, pod: Pod) -> ObjectReference:
         """Create the Reservation, or take the one that an earlier try left. Raises: ApiError."""
@@ -412,8 +441,9 @@ class Migration:
         self._passed.discard(job.metadata.uid)
         for known in (self._created, self._unwritten, self._stale, self._failures):
             known.pop(name, None)
-        if self._is_running and (ref := state.reservation_ref(job)) is not None:
-            self._orphans[name] = ref.name
+        has_left = state.reservation_ref(job) is not None or surge.open_surge(job) is not None
+        if self._is_running and has_left:
+            self._orphans[name] = job
             self._controller.queue.add(name)
 
     def _wake_of_pod(self, pod: Pod) -> None:

@@ -98,6 +98,7 @@ POD_BOUND_RESERVATION = "PodBoundReservation"
 RESERVATION_BOUND = "ReservationBound"
 BOUND_POD_READY = "BoundPodReady"
 COMPLETE = "Complete"
+SURGE = "Surge"  # ours
 
 TIMEOUT = "Timeout"
 FAILED_CREATE_RESERVATION = "FailedCreateReservation"
@@ -111,6 +112,9 @@ EVICTING = "Evicting"
 EVICT_COMPLETE = "EvictComplete"
 WAIT_FOR_POD_BIND_RESERVATION = "WaitForPodBindReservation"
 WAIT_FOR_BOUND_POD_READY = "WaitForBoundPodReady"
+ADDING_REPLICA = "AddingReplica"
+WAIT_FOR_SUCCESSOR = "WaitForSuccessor"
+SURGE_COMPLETE = "SurgeComplete"
 
 NORMAL = "Normal"
 WARNING = "Warning"

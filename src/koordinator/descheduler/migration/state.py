@@ -20,8 +20,9 @@ from koordinator.api.reservation import Reservation, ReservationCondition
 from koordinator.api.scalars import ScalarError
 from koordinator.descheduler import facts
 from koordinator.descheduler.config.migration import EVICT_DIRECTLY, EVICTION_POLICIES
-from koordinator.descheduler.migration import jobs
+from koordinator.descheduler.migration import jobs, surge
 from koordinator.descheduler.migration.jobs import Draft, JobStep, quoted, quoted_ref
+from koordinator.descheduler.migration.surge import RemoveReplica, Surge, SurgeAction
 
 
 class CreateReservation(msgspec.Struct, frozen=True):
@@ -50,24 +51,28 @@ class EvictPod(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The result of an action; `error` is empty when it succeeded, `created` names a new Reservation."""
+    """The result of an action; `error` is empty when it succeeded, `created` names a new Reservation, `is_done` says
+    that a number of replicas was changed."""
 
     error: str = ""
     created: ObjectReference | None = None
+    is_done: bool = False
 
 
-Action = CreateReservation | DeleteReservation | SetReservationOrder | EvictPod
+Action = CreateReservation | DeleteReservation | SetReservationOrder | EvictPod | SurgeAction
 Actions = Generator[Action, Reply, JobStep]
 Part = Generator[Action, Reply, JobStep | None]
 """A part of a step; None: go on."""
 
 
 class JobState(msgspec.Struct, frozen=True):
-    """The state that a job sees. `reservation`: the one that the job refers to; `pod_of`: by namespace and name."""
+    """The state that a job sees. `reservation`: the one that the job refers to; `pod_of`: by namespace and name;
+    `surge`: the pod's workload as it is, of jobs for which the successor comes first."""
 
     pod_of: Callable[[str, str], Pod | None]
     reservation: Reservation | None
     is_limited: bool
+    surge: Surge | None = None
 
 
 class MigrationController(msgspec.Struct, frozen=True):
@@ -81,6 +86,20 @@ def reconcile(
     job: PodMigrationJob, world: JobState, controller: MigrationController, now_s: float
 ) -> Actions:
     """One look at the job. Raises: ProtocolError for a ttl that is no duration."""
+    step = yield from _reconcile(job, world, controller, now_s)
+    left = surge.open_surge(step.job)
+    if left is not None and not jobs.is_open(
+        step.job
+    ):  # it ends before the pod went: nobody else takes it back
+        reply = yield RemoveReplica(left, None)
+        if reply.error:
+            return Draft(job, now_s).stop(reply.error)
+    return step
+
+
+def _reconcile(
+    job: PodMigrationJob, world: JobState, controller: MigrationController, now_s: float
+) -> Actions:
     draft = Draft(job, now_s)
     created_by = job.metadata.annotations.get(labels.JOB_CREATED_BY, controller.uid)
     if created_by != controller.uid or job.spec.paused or not jobs.is_open(job):  # 1, 2, 3
@@ -193,8 +212,20 @@ def _with_reservation(draft: Draft, pod: Pod | None, world: JobState) -> Actions
         return end
     if _is_for_pod_itself(reservation):  # 17
         return _await_own_schedule(draft, pod, reservation)
+    if surge.is_asked(draft.job):
+        is_ready = _is_successor_ready(reservation, world)
+        same = pod if pod is not None and pod.metadata.uid == draft.job.spec.pod_ref.uid else None
+        end = yield from surge.steps(draft, same, world.surge, is_ready)
+        if end is not None:
+            return end
     end = yield from _evict(draft, pod, world)  # 18
     return end or _await_successor(draft, reservation, world)
+
+
+def _is_successor_ready(reservation: Reservation, world: JobState) -> bool:
+    owners = reservation.status.current_owners
+    successor = world.pod_of(owners[0].namespace, owners[0].name) if owners else None
+    return successor is not None and facts.is_ready(successor)
 
 
 def _await_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> JobStep | None:
@@ -266,7 +297,7 @@ def _evict(draft: Draft, pod: Pod | None, world: JobState) -> Part:
     if (room := reservation_ref(draft.job)) is not None:
         if world.reservation is None:
             return _missing_reservation(draft, room.name, error=True)
-        if world.reservation.status.phase == jobs.SUCCEEDED:
+        if world.reservation.status.phase == jobs.SUCCEEDED and not surge.has_begun(draft.job):
             return _already_bound(draft)
     reason = eviction_reason(draft.job)
     reply = yield EvictPod(pod, reason)

@@ -19,7 +19,9 @@ from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster
 from koordinator.descheduler import facts
 from koordinator.descheduler.caches import BY_OWNER, Caches
+from koordinator.descheduler.migration import surge
 from koordinator.descheduler.migration.gates import Workload
+from koordinator.descheduler.migration.surge import Surge
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,36 @@ class Workloads:
         if owner.uid not in self._known:
             self._known[owner.uid] = self._find(namespace, owner)
         return self._known[owner.uid]
+
+    def surge_of(self, pod: Pod) -> Surge | None:
+        """Return the workload that decides how many replicas there are of a pod, None where none of them could be added
+        for a time."""
+        owner = facts.controller_of(pod)
+        if owner is None:
+            return None
+        namespace, kind, name = pod.metadata.namespace, owner.kind, owner.name
+        parent = (
+            _controller(_same(self._caches.replica_sets, namespace, owner)) if kind == "ReplicaSet" else None
+        )
+        if parent is not None:
+            kind, name = parent.kind, parent.name
+        known = self._find(namespace, owner)
+        if kind not in surge.KINDS or known is None or known.replicas == 0:
+            return None
+        return Surge(kind, namespace, name, known.replicas)
+
+    async def change(self, wanted: Surge, *, now: int, replicas: int) -> bool:
+        """Give a workload so many replicas if it has `now`; whether it has them then. Raises: ApiError."""
+        root = "/api/v1" if wanted.kind == "ReplicationController" else "/apis/apps/v1"
+        path = f"{root}/namespaces/{wanted.namespace}/{wanted.kind.lower()}s/{wanted.name}/scale"
+        scale = await self._cluster.request("GET", path)
+        found = (scale.get("spec") or {}).get("replicas", 0)
+        if found != now:
+            return bool(found == replicas)
+        version = (scale.get("metadata") or {}).get("resourceVersion")
+        patch = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
+        await self._cluster.request("PATCH", path, patch)
+        return True
 
     async def refresh(self) -> None:
         """Forget what was worked out, and ask for the scales of all workloads of kinds that are not built in."""

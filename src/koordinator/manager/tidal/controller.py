@@ -378,6 +378,8 @@ class TidalPoolController(ControllerLoop):
             # The pool limits by itself how many pods of a workload move: evictions of others do not hold these back.
             labels.DESCHEDULER_EVICT: "true",
         }
+        if kept is not None and kept.policy.surges:
+            annotations[labels.JOB_SURGE] = "true"
         return {
             # Named after the drain and the try: a second one of the same name is refused.
             "metadata": {

@@ -24,6 +24,7 @@ from koordinator.api.tidal_pool import (
     ONLINE_SIDE,
     SCALE_IN_BELOW_PERCENT,
     SCALE_OUT_ABOVE_PERCENT,
+    SURGE,
     TIME_ZONE,
     TidalPool,
     TidalPoolSpec,
@@ -65,6 +66,7 @@ class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True):
     lead_s: float
     grace_s: float
     is_kill: bool
+    surges: bool
     max_unavailable: int
     timeout_s: float
     per_step: PoolShare
@@ -123,6 +125,7 @@ def policy_of(pool: TidalPool) -> PoolPolicy:
         lead_s=reader.seconds("spec.leadTime", spec.lead_time or LEAD_TIME),
         grace_s=reader.seconds("spec.drain.gracePeriod", spec.drain.grace_period or GRACE_PERIOD),
         is_kill=spec.drain.batch_policy == KILL,
+        surges=spec.drain.online_budget == SURGE,
         max_unavailable=spec.drain.max_unavailable or MAX_UNAVAILABLE,
         timeout_s=reader.seconds("spec.drain.timeout", spec.drain.timeout or DRAIN_TIMEOUT),
         per_step=reader.share("spec.maxNodesPerStep", spec.max_nodes_per_step or MAX_NODES_PER_STEP),

@@ -95,7 +95,7 @@ def look(
         pending=survey.pending_pods(objects.pending(), policy, objects.node) if members else [],
         hold_until_s=memory.hold_until_s,
         low_percent=memory.low_percent,
-        hindrance=lambda node: _hindrance(node, objects),
+        hindrance=lambda node: _hindrance(node, objects, surges=policy.surges),
     )
     decision = decide(policy, state, now_s)
     steps = {step.node: step for step in decision.plan.steps}
@@ -150,12 +150,13 @@ def _is_available(node: Node | None) -> bool:
     return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
 
 
-def _hindrance(node: TidalNode, objects: PoolObjects) -> str:
-    """Return why a node's pods cannot leave, empty when nothing speaks against it."""
+def _hindrance(node: TidalNode, objects: PoolObjects, *, surges: bool) -> str:
+    """Return why a node's pods cannot leave, empty when nothing speaks against it. Whose successor is ready first needs
+    no disruption budget."""
     for pod in node.online_pods:
         if not pod.workload:
             return f"pod {pod.key} has no controller, so nobody would make its successor"
-        for budget in objects.budgets(pod.namespace):
+        for budget in () if surges else objects.budgets(pod.namespace):
             if budget.status.disruptions_allowed <= 0 and _protects(budget, pod):
                 return f"PodDisruptionBudget {budget.key} allows no disruption of pod {pod.key}"
     return ""
