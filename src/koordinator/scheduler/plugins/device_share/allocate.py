@@ -115,7 +115,7 @@ def allocate(
             return DeviceDecision(status=each.status)
         wanted[device_type] = each
     joint = joint_types(pod)
-    if joint and not options.is_reserve and _is_well_planned(node, pod):
+    if joint and not options.is_reserve and is_well_planned(node, pod):
         # Whoever labelled the node vouches for its NICs, so that trying them is left to Reserve.
         wanted = {t: each for t, each in wanted.items() if t not in joint[1:]}
         joint = joint[:1]
@@ -158,7 +158,8 @@ def joint_types(pod: PodDevices) -> list[str]:
     ]
 
 
-def _is_well_planned(node: NodeDevices, pod: PodDevices) -> bool:
+def is_well_planned(node: NodeDevices, pod: PodDevices) -> bool:
+    """Return whether a node is said to have a NIC for each GPU, so that only GPUs are tried before Reserve."""
     return node.labels.get(labels.SECONDARY_DEVICE_WELL_PLANNED) == "true" and pod.is_whole_gpus
 
 
