@@ -258,3 +258,24 @@ def test_the_emptier_machine_is_preferred() -> None:
         assert {found(world, name)["spec"]["nodeName"] for name in ("one", "two")} == {"a", "b"}
 
     play(story)
+
+
+def test_a_node_that_vouches_for_nics_which_are_not_there_is_told_as_a_metric() -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", gpus=2, nics=2)  # the Node promises more than the Device has
+        planned = device("a", 2, nics=1)
+        planned["metadata"]["labels"] = {"node.koordinator.sh/secondary-device-well-planned": "true"}
+        world.api.put("Device", planned)
+        world.api.put("Pod", gpu_pod("alone", 100, extra={RDMA: "100"}))
+        await world.settle()
+        assert is_bound(world, "alone")
+
+        joint = {JOINT: json.dumps({"deviceTypes": ["gpu", "rdma"]})}
+        world.api.put("Pod", gpu_pod("joint", 100, annotations=joint, extra={RDMA: "100"}))
+        await world.settle()
+
+        assert not is_bound(world, "joint")
+        told = world.scheduler.metrics.registry.text()
+        assert 'scheduler_secondary_device_not_well_planned{node_name="a"} 1' in told
+
+    play(story)

@@ -21,6 +21,7 @@ from koordinator.api.device import Device
 from koordinator.api.errors import ProtocolError
 from koordinator.api.reservation import RESIZE_ALLOCATABLE, Reservation, ResizeAllocatable
 from koordinator.api.resource_vector import I64
+from koordinator.prometheus import Gauge
 from koordinator.scheduler.plugin.capabilities import (
     ApiAnswer,
     ApiProvider,
@@ -51,7 +52,7 @@ from koordinator.scheduler.plugin.framework import (
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, unresolvable
 from koordinator.scheduler.plugins.device_share import adaption, bulk, node_device_cache, pod_state
 from koordinator.scheduler.plugins.device_share.adaption import DevicePluginAdaption
-from koordinator.scheduler.plugins.device_share.allocate import DeviceDecision
+from koordinator.scheduler.plugins.device_share.allocate import DeviceDecision, is_well_planned, joint_types
 from koordinator.scheduler.plugins.device_share.exact import ExactDecisions, Room, held_of
 from koordinator.scheduler.plugins.device_share.inventory import allocations_of, total_of
 from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache
@@ -146,6 +147,13 @@ class DeviceShare(
         self._templates = TemplateSource(config, self._templates_changed)
         self._adaption = DevicePluginAdaption(handle) if handle.gates.is_on(adaption.GATE) else None
         self._resizes = handle.gates.is_on("ResizePod")
+        self._not_well_planned = handle.metrics.registry.shared(
+            Gauge(
+                "scheduler_secondary_device_not_well_planned",
+                "Whether the last pod with NICs beside whole GPUs found none on a node that vouches for them.",
+                ("node_name",),
+            )
+        )
         self._strategy = args.scoring_strategy
         self._exact = ExactDecisions(self._strategy, self._unsupported, lambda: self._templates.templates)
         self._states = DeviceStates(handle.table, self._strategy, self._unsupported, self._templates)
@@ -340,6 +348,8 @@ class DeviceShare(
         if state is None or not self.cache.at(row).is_reported:
             return SUCCESS
         decision = self._chosen(state, pod, row)
+        if is_well_planned(self.cache.at(row).devices, state.asked) and joint_types(state.asked):
+            self._not_well_planned.set(int(not decision.status.is_success), self._table.name_of(row))
         if decision.status.is_success:
             reservation = nominated_reservation(self.handle, pod.uid, self._table.name_of(row))
             uid = reservation.metadata.uid if reservation is not None else ""
