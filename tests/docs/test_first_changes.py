@@ -21,6 +21,7 @@ from koordinator.koordlet.hooks.hook import Hook
 from koordinator.koordlet.qos import all as qos
 from koordinator.koordlet.qos import evictions
 from koordinator.koordlet.qos.eviction_strategy import EvictionStrategy
+from koordinator.koordlet.qos.shadow import Part, ShadowMode
 from koordinator.scheduler.engine.registry import read_entries
 from koordinator.scheduler.plugin.framework import ENTRY_POINTS, ScorePlugin
 from koordinator.scheduler.plugins.built_in import PLUGINS
@@ -59,8 +60,11 @@ def test_one_file_and_one_line_make_an_eviction_strategy(
 
     async def scenario() -> None:
         node = ActingNode(tmp_path, gates=f"{GATE}=true")
-        (found,) = (each for each in qos.strategies(node.shared) if each.name == GATE)
-        assert isinstance(found, EvictionStrategy) and agent.is_on(found, node.shared.gates)
+        (found,) = (
+            each for each in qos.strategies(node.shared, ShadowMode(node.shared)) if each.name == GATE
+        )
+        assert isinstance(found, Part) and isinstance(found.live, EvictionStrategy)
+        assert agent.is_on(found, node.shared.gates)
         node.set_pods([make_pod(name, priority=5000 + at) for at, name in enumerate("abc")])
         node.view.slo = NodeSLOSpec(extensions={"eviction": {GATE: {"podsMax": 2}}})
         await found.run()

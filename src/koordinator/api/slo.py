@@ -244,6 +244,25 @@ class PSISettings(ViewPart, frozen=True, kw_only=True):
 EVICTION_SETTINGS: Mapping[str, type[ViewPart]] = {PSI: PSISettings}
 """What `extensions.eviction` holds, by feature gate."""
 
+SHADOW = "shadow"
+"""Key of `extensions`: strategies of the node agent that decide and do nothing (docs/shadow-mode.md)."""
+SHADOW_STRATEGIES = (
+    "BatchGPUEvict",
+    "CPUBurst",
+    "CPUEvict",
+    "CPUSuppress",
+    "MemoryEvict",
+    "Prediction",
+    PSI,
+)
+
+
+class ShadowSettings(ViewPart, frozen=True, kw_only=True):
+    """NodeSLO's `extensions.shadow`."""
+
+    strategies: list[str] = []
+    """Names of `SHADOW_STRATEGIES`."""
+
 
 def plain_extensions(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return extensions by key; the reference writes them one level deeper, `{"Object": {...}}`."""

@@ -248,6 +248,23 @@ def lent(**asked: Any) -> None:
     running.work_of("koordinator.cli.explain_lent", "explain", asked)
 
 
+@main.command(context_settings=options.HELP)
+@click.argument("node", default="")
+@options.kubeconfig
+@options.output("text", "json", "yaml")
+def shadow(**asked: Any) -> None:
+    """Explain what strategies in shadow mode would have done, on a node hour by hour or in the cluster.
+
+    \b
+    Try:
+      koordinator explain shadow
+      koordinator explain shadow node-7
+
+    Ends with 0, 1 when there is no answer, 2 when the command line is wrong.
+    """
+    running.work_of("koordinator.cli.explain_shadow", "explain", asked)
+
+
 _several = click.option(
     "--limit",
     default=200,

@@ -143,7 +143,12 @@ async def served(agent: Agent, settings: KoordletSettings) -> AsyncIterator[None
         )
     interference = agent.interference if shared.gates.is_on(INTERFERENCE) else None
     app = http.application(
-        shared.metrics.internal, shared.metrics.external, events, agent.troubles, interference
+        shared.metrics.internal,
+        shared.metrics.external,
+        events,
+        agent.troubles,
+        interference,
+        agent.shadow.body,
     )
     async with contextlib.AsyncExitStack() as stack:
         host, port = flag_settings.host_and_port("addr", options.address)

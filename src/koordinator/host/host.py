@@ -28,6 +28,7 @@ from koordinator.host.files import (
 )
 from koordinator.host.syscalls import CoreSchedCookies, LinuxSyscalls, NoSyscalls, Syscalls
 
+_EFFECTIVE = "cpuset.cpus.effective"
 _MEMBERS = frozenset(("tasks", "cgroup.procs", "cgroup.threads"))
 _FEATURES = frozenset(("features", "sched_features"))
 _KEYED_BY_DISK = ("blkio.throttle.", "blkio.cost.", "io.max", "io.weight", "io.cost.")
@@ -54,10 +55,25 @@ class TreeFiles(Files):
             return FileProblem(path, FileFailure.INVALID, errno.EINVAL)
         if os.path.basename(path) == "tasks":
             self._leave_others(path, text.strip())
-        problem = super().write(path, after + "\n" if after else "")
+        problem = self._put(path, after)
         if problem is None:
+            self._narrow(path, after)
             self.written.append((path, text))
         return problem
+
+    def _put(self, path: str, text: str) -> FileProblem | None:
+        """Make a file say this."""
+        return super().write(path, text + "\n" if text else "")
+
+    def _narrow(self, path: str, cpus: str) -> None:
+        """On v2 another file says which CPUs a group has in the end."""
+        directory = os.path.dirname(path)
+        effective = f"{directory}/{_EFFECTIVE}"
+        above = self.read(f"{os.path.dirname(directory)}/{_EFFECTIVE}")
+        if os.path.basename(path) != "cpuset.cpus" or above is None or not self.exists(effective):
+            return
+        outer = cpuset.parse(above.strip())
+        self._put(effective, cpuset.text_of((cpuset.parse(cpus) & outer) or outer))
 
     def make_directory(self, path: str) -> FileProblem | None:
         """Make a directory as the kernel makes a group of resctrl: it may use everything and has no threads yet."""
@@ -132,7 +148,7 @@ class TreeFiles(Files):
         except CPUSetError:
             return None
         directory, name = os.path.split(path)
-        if os.path.exists(f"{directory}/cpuset.cpus.effective"):
+        if self.exists(f"{directory}/{_EFFECTIVE}"):
             return cpuset.text_of(wanted)  # v2 has no such rule
         parent = self.read(f"{os.path.dirname(directory)}/{name}")
         if parent is not None and not wanted <= cpuset.parse(parent.strip()):

@@ -45,6 +45,7 @@ from koordinator.koordlet.predict.hour_trainer import GATE as PEAKS_BY_HOUR
 from koordinator.koordlet.predict.hour_trainer import HourTrainer
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.qos import all as qos
+from koordinator.koordlet.qos.shadow import ShadowMode
 from koordinator.koordlet.report import all as report
 from koordinator.koordlet.series import Readings, SeriesStore
 from koordinator.koordlet.states.pods import FALLBACK
@@ -337,6 +338,8 @@ class Agent:
             kubelet=self._kubelet,
             gpus=_gpus(config, gates, host),
         )
+        self.shadow = ShadowMode(self.shared)
+        """Which strategies only decide, and what that would have come to."""
         self.states = States(self.shared, self._kubelet)
         self._parts: Parts | None = None
 
@@ -380,7 +383,7 @@ class Agent:
         shared = self.shared
         log.info("node, pods and policies loaded", extra={"node": shared.config.node_name})
         _log_missing(shared)
-        parts = self._parts = Parts(shared)
+        parts = self._parts = Parts(shared, self.shadow)
         group.create_task(parts.collecting.run(), name="collectors")
         start_reporters(parts.reporters, group)
         parts.hooks.start()
@@ -423,7 +426,7 @@ class Agent:
 class Parts:
     """The parts that measure, act and report; made once it is known how the kubelet names groups."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, mode: ShadowMode) -> None:
         used_interval_s = shared.config.collect.used_interval_s
         trainer = Trainer(shared)
         lends_gpus = shared.gates.is_on(BATCH_GPU) and shared.gpus is not None
@@ -433,10 +436,10 @@ class Parts:
         self.collecting = CollectorRunner(collect.collectors(shared), used_interval_s)
         self.reporters: list[Reporter] = [
             *trainers,
-            *report.reporters(shared, trainer, gpu_trainer, hour_trainer),
+            *report.reporters(shared, mode, trainer, gpu_trainer, hour_trainer),
         ]
         self.interference = InterferenceParts(shared)
-        self.strategies = [*qos.strategies(shared), *self.interference.strategies]
+        self.strategies = [*qos.strategies(shared, mode), *self.interference.strategies]
         self.hooks = RuntimeHooks(shared)
 
 

@@ -29,8 +29,10 @@ def application(
     events: AuditQuery | None,
     troubles: Troubles,
     interference: Interference | None = None,
+    bills: Callable[[], Mapping[str, Any]] = dict,
 ) -> web.Application:
-    """`events` is None while the audit log is not served, `interference` while its gate is off.
+    """`events` is None while the audit log is not served, `interference` while its gate is off; `bills` are those of
+    strategies (`/shadow`).
 
     `/healthz` is well as long as the process answers: an API server or kubelet that is away is no reason to restart an
     agent that protects the node by what it knew last. `/readyz` tells about those.
@@ -43,6 +45,7 @@ def application(
     app.router.add_get("/readyz", _ready(troubles))
     if interference is not None:
         app.router.add_get("/interference", _interference(interference))
+    app.router.add_get("/shadow", _bills(bills))
     if events is not None:
         app.router.add_get("/events", audit_events(events))
     return app
@@ -77,6 +80,13 @@ def _interference(found: Interference) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         answer = found(request.query.get("pod", ""))
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+    return handle
+
+
+def _bills(bills: Callable[[], Mapping[str, Any]]) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(body=msgspec.json.encode(bills()), content_type="application/json")
 
     return handle
 

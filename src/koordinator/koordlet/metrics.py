@@ -101,6 +101,7 @@ class AgentMetrics:
         self._add_report()
         self._add_protect()
         self._add_interference()
+        self._add_shadow()
 
     def expire(self) -> None:
         """Drop what nobody touched; once a minute."""
@@ -255,6 +256,22 @@ class AgentMetrics:
         )
         self.interference_verdicts = self._counter(
             "interference_verdicts", "Culprits named, by what they take.", ("resource",)
+        )
+
+    def _add_shadow(self) -> None:
+        self.shadow_mode = self._gauge(
+            "shadow_mode", "1: the strategy decides and does nothing.", ("strategy",)
+        )
+        self.shadow_writes = self._counter(
+            "shadow_writes_total", "Writes that strategies in shadow mode would have made.", ("strategy",)
+        )
+        self.shadow_evictions = self._counter(
+            "shadow_evictions_total", "Pods that strategies in shadow mode would have evicted.", ("strategy",)
+        )
+        self.shadow_core_seconds = self._counter(
+            "shadow_core_seconds_total",
+            "CPU that strategies in shadow mode would have held back from batch, raised or lent.",
+            ("strategy", "kind"),
         )
 
     def _gauge(

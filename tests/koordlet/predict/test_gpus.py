@@ -19,6 +19,7 @@ from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
 from koordinator.koordlet.predict.reclaimable import ProdPod, ProdPods, ReclaimableAmount
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.qos.batch_gpu_evict import BatchGPUEvict
+from koordinator.koordlet.qos.shadow import ShadowMode
 from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
 from koordinator.local import registry
 from tests.koordlet.report.agent_node import DAY_S, GIB, NOW_S, AgentNode, cards, node_object, pod_object
@@ -206,7 +207,9 @@ def test_the_node_metric_tells_what_each_card_leaves_and_what_its_owners_keep(tm
         node.node.pod_uses("web", 0.5, GIB)
         trainer.run()
 
-    status = NodeMetricReporter(node.node.shared, trainer, node.trainer).status()
+    status = NodeMetricReporter(
+        node.node.shared, ShadowMode(node.node.shared), trainer, node.trainer
+    ).status()
 
     assert status.prod_reclaimable_metric is not None and status.prod_peak_metric is not None
     assert status.prod_reclaimable_metric.resource.resources  # CPU and memory are told as before

@@ -6,12 +6,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordinator.api.node_metric import NodeMetric, NodeMetricSpec, NodeMetricStatus
+from koordinator.api.node_metric import (
+    NodeMetric,
+    NodeMetricSpec,
+    NodeMetricStatus,
+    ReclaimableMetric,
+    ResourceMap,
+)
+from koordinator.api.slo import NodeSLOSpec
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.predict.trainer import Trainer
+from koordinator.koordlet.qos.shadow import ShadowMode
 from koordinator.koordlet.report.node_metric_reporter import RETRY_S, UNKNOWN_S, NodeMetricReporter
 from tests.koordlet.report.agent_node import GIB, NAME, NOW_S, AgentNode, api, cards, node_object, pod_object
 from tests.koordlet.report.faulty_cluster import FaultyCluster
@@ -25,7 +33,7 @@ class Reporting:
     def __init__(self, node: AgentNode, cluster: FaultyCluster) -> None:
         self.node, self.cluster = node, cluster
         self.trainer = Trainer(node.shared)
-        self.reporter = NodeMetricReporter(node.shared, self.trainer)
+        self.reporter = NodeMetricReporter(node.shared, ShadowMode(node.shared), self.trainer)
 
     async def report(self) -> NodeMetricStatus:
         await self.reporter.run()
@@ -65,7 +73,7 @@ async def test_the_first_report_comes_one_interval_after_the_start(tmp_path: Pat
 async def test_the_first_report_is_not_late_when_the_object_is_known_late(tmp_path: Path) -> None:
     found = await reporting(tmp_path, reportIntervalSeconds=30)
     spec, found.node.view.metric_spec = found.node.view.metric_spec, None
-    late = NodeMetricReporter(found.node.shared, found.trainer)
+    late = NodeMetricReporter(found.node.shared, ShadowMode(found.node.shared), found.trainer)
     await late.run()
     assert late.interval_s == UNKNOWN_S
 
@@ -271,7 +279,7 @@ async def test_gpus_are_reported_with_what_is_used_of_them(tmp_path: Path) -> No
         found.node.sample(kinds.NODE_GPU_CORE, 55.0, **at)
         found.node.sample(kinds.NODE_GPU_MEMORY, 20 * GIB, **at)
 
-    status = NodeMetricReporter(shared, found.trainer).status()
+    status = NodeMetricReporter(shared, ShadowMode(shared), found.trainer).status()
 
     assert status.node_metric is not None
     (device,) = status.node_metric.node_usage.devices
@@ -281,3 +289,23 @@ async def test_gpus_are_reported_with_what_is_used_of_them(tmp_path: Path) -> No
         "koordinator.sh/gpu-memory": "20Gi",
         "koordinator.sh/gpu-memory-ratio": "25",
     }
+
+
+async def test_bills_of_shadow_mode_go_with_the_report_and_prediction_in_shadow_is_not_offered(
+    tmp_path: Path,
+) -> None:
+    found = await reporting(tmp_path)
+    mode = found.reporter._mode
+    free = ReclaimableMetric(resource=ResourceMap(resources={"cpu": "2", "memory": "4Gi"}))
+    plain = NodeMetricStatus(prod_reclaimable_metric=free)
+    assert found.reporter._in_shadow(plain) == plain
+
+    found.node.view.slo = NodeSLOSpec(extensions={"shadow": {"strategies": ["Prediction"]}})
+    found.node.shared.clock.now_s += 60  # type: ignore[attr-defined]
+    told = found.reporter._in_shadow(plain)
+
+    assert told.prod_reclaimable_metric is None
+    assert told.extensions["shadow"]["strategies"] == ["Prediction"]
+    (hour,) = told.extensions["shadow"]["wouldHave"]["Prediction"]
+    assert hour["lentCoreSeconds"] == 120.0
+    assert mode.body() == told.extensions["shadow"]

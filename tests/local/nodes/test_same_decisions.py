@@ -38,6 +38,7 @@ from koordinator.koordlet.qos.cpu_evict import BESample, CPUState
 from koordinator.koordlet.qos.cpu_suppress import CPUUsage, SuppressPodClass, UsableCPUs
 from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, EvictionVictim
 from koordinator.koordlet.qos.memory_evict import MemoryState
+from koordinator.koordlet.qos.shadow import ShadowMode
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
 from koordinator.local import registry
@@ -381,7 +382,7 @@ def _lent_like_agents(seed: int, root: Path) -> int:
         agent.view.node = node_of(shape)
         agent.view.metric_spec = spec
         trainer, by_hour = Trainer(agent.shared), HourTrainer(agent.shared)
-        reporter = NodeMetricReporter(agent.shared, trainer, hour_trainer=by_hour)
+        reporter = NodeMetricReporter(agent.shared, ShadowMode(agent.shared), trainer, hour_trainer=by_hour)
         agents.append((agent, (trainer, by_hour), reporter))
     for step in range(14):
         now_s = NOW_S + 30 * step

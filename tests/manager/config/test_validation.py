@@ -137,6 +137,25 @@ def test_an_entry_of_the_closed_loop_need_not_name_what_its_values_relate_to() -
     ).allowed
 
 
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        ({"strategies": ["CPUSuppress", "Prediction"]}, ""),
+        ({"strategies": []}, ""),
+        (
+            {"strategies": ["Suppress"]},
+            "'Suppress' has no shadow mode: expected some of BatchGPUEvict, CPUBurst",
+        ),
+        ({"strategies": "CPUBurst"}, "Expected `array`"),
+        ({"strategy": ["CPUBurst"]}, "unknown member 'strategy'"),
+    ],
+)
+def test_a_list_of_strategies_in_shadow_names_strategies_that_have_one(layer: Any, words: str) -> None:
+    for config in ({"clusterStrategy": layer}, {"nodeStrategies": [{**entry("a", x="1"), **layer}]}):
+        verdict = validate({"shadow_config": config})
+        assert verdict.allowed == (not words) and words in verdict.message
+
+
 def test_only_changed_keys_are_checked() -> None:
     broken = {"colocation_config": "{", "cpu_burst_config": {"clusterStrategy": {}}}
 

@@ -84,6 +84,28 @@ DASHBOARD = dashboard(
             ),
         ),
         row(
+            "Shadow mode",
+            graph(
+                "Would have been evicted",
+                "Pods that strategies in shadow mode would have evicted, per hour (docs/shadow-mode.md).",
+                COUNT,
+                Query(
+                    f"sum by (node, strategy) (increase(koordlet_shadow_evictions_total{{{_NODE}}}[1h]))",
+                    "{{node}} {{strategy}}",
+                ),
+                stacked=True,
+            ),
+            graph(
+                "Would have been held back, raised or lent",
+                "Cores, by strategies in shadow mode.",
+                COUNT,
+                Query(
+                    f"sum by (strategy, kind) (rate(koordlet_shadow_core_seconds_total{{{_NODE}}}[5m]))",
+                    "{{strategy}} {{kind}}",
+                ),
+            ),
+        ),
+        row(
             "YARN",
             graph(
                 "YARN containers",

@@ -341,7 +341,9 @@ class _Leaving(msgspec.Struct):
 class Victims:
     """The memory of an evictor. Times are those of a clock that never goes back."""
 
-    def __init__(self) -> None:
+    def __init__(self, leaving_s_max: float = LEAVING_S_MAX) -> None:
+        """`leaving_s_max`: who is still there after so long does not leave."""
+        self._leaving_s_max = leaving_s_max
         self._leaving: dict[str, _Leaving] = {}
         self._refused_s: dict[str, float] = {}
 
@@ -371,7 +373,7 @@ class Victims:
             uid: at_s for uid, at_s in self._refused_s.items() if uid in pods and now_s - at_s < REFUSED_S
         }
         leaving = frozenset(
-            uid for uid, entry in self._leaving.items() if now_s - entry.since_s < LEAVING_S_MAX
+            uid for uid, entry in self._leaving.items() if now_s - entry.since_s < self._leaving_s_max
         )
         return Standing(leaving, frozenset(self._leaving.keys() - leaving) | self._refused_s.keys())
 

@@ -9,7 +9,7 @@ measured then. Source: behaviour/koordlet-act 5.4 and 5.5.
 import asyncio
 import enum
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
@@ -26,6 +26,7 @@ from koordinator.koordlet.qos import eviction
 from koordinator.koordlet.qos.eviction import (
     EVENT_FAIL,
     EVENT_SUCCESS,
+    LEAVING_S_MAX,
     Arbitration,
     EvictionTask,
     EvictionVictim,
@@ -58,11 +59,16 @@ class Fate(enum.Enum):
 
 
 class Evictor:
-    """Evicts pods; `only_evict_by_api` chooses the way."""
+    """Evicts pods; `only_evict_by_api` chooses the way. `on_evicted` hears of each that was evicted."""
 
-    def __init__(self, shared: Shared) -> None:
+    leaving_s_max = LEAVING_S_MAX
+
+    def __init__(
+        self, shared: Shared, on_evicted: Callable[[PodRecord, EvictionVictim], None] = lambda *_: None
+    ) -> None:
         self._shared = shared
-        self._victims = Victims()
+        self._on_evicted = on_evicted
+        self._victims = Victims(self.leaving_s_max)
         self._lock = asyncio.Lock()
         self._backoff = Backoff(AWAY, shared.rng)
         self._away_until_s = float("-inf")
@@ -123,6 +129,7 @@ class Evictor:
             shared.events.warning(self._told_on(record), EVENT_SUCCESS, message)
             shared.metrics.eviction.inc(EVICTED)
             shared.metrics.eviction_detail.inc(meta.namespace, meta.name, EVICTED)
+            self._on_evicted(record, victim)
             self._backoff.reset()
         else:
             log.warning("pod not evicted", extra=facts)

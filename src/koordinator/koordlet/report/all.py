@@ -4,6 +4,7 @@ from koordinator.koordlet.parts import Reporter, Shared
 from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
 from koordinator.koordlet.predict.hour_trainer import HourTrainer
 from koordinator.koordlet.predict.trainer import Trainer
+from koordinator.koordlet.qos.shadow import ShadowMode
 from koordinator.koordlet.report import device_reporter, pod_resources
 from koordinator.koordlet.report.device_reporter import DeviceReporter
 from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
@@ -13,6 +14,7 @@ from koordinator.koordlet.report.topology_reporter import TopologyReporter
 
 def reporters(
     shared: Shared,
+    mode: ShadowMode,
     trainer: Trainer,
     gpu_trainer: GPUTrainer | None = None,
     hour_trainer: HourTrainer | None = None,
@@ -22,7 +24,7 @@ def reporters(
     if shared.config.kubelet.topology_interval_s > 0:
         found.append(TopologyReporter(shared))
     if shared.config.kubelet.report_node_metric:
-        found.append(NodeMetricReporter(shared, trainer, gpu_trainer, hour_trainer))
+        found.append(NodeMetricReporter(shared, mode, trainer, gpu_trainer, hour_trainer))
     if shared.gates.is_on(device_reporter.GATE) or shared.gates.is_on(device_reporter.RDMA_GATE):
         found.append(DeviceReporter(shared))
     if shared.gates.is_on(pod_resources.GATE) and shared.config.kubelet.pod_resources_proxy:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from koordinator import clock
-from koordinator.api import duration, quantity, resources
+from koordinator.api import duration, quantity, resources, slo
 from koordinator.api.core import Pod
 from koordinator.api.node_metric import NodeMetric, NodeMetricSpec, NodeMetricStatus, ResourceMap
 from koordinator.api.priority import PriorityClass
@@ -26,6 +26,8 @@ from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
 from koordinator.koordlet.predict.hour_trainer import HourTrainer
 from koordinator.koordlet.predict.trainer import Trainer
+from koordinator.koordlet.qos.shadow import PREDICTION, ShadowMode
+from koordinator.koordlet.qos.shadow_bill import RoundCost
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric import CollectPolicy, KnownGPU, ReportSubjects
 from koordinator.koordlet.report.outage import Outage
@@ -62,12 +64,15 @@ class NodeMetricReporter:
     def __init__(
         self,
         shared: Shared,
+        mode: ShadowMode,
         trainer: Trainer,
         gpu_trainer: GPUTrainer | None = None,
         hour_trainer: HourTrainer | None = None,
     ) -> None:
         """`gpu_trainer` is None where nothing of GPUs is lent, `hour_trainer` where hours are not told apart."""
         self._shared = shared
+        self._mode = mode
+        self._reported_s: float | None = None
         self._trainer = trainer
         self._gpu_trainer = gpu_trainer
         self._hour_trainer = hour_trainer
@@ -95,9 +100,28 @@ class NodeMetricReporter:
         if not self._has_begun:
             self._has_begun = True
             return
-        status = self.status()
+        status = self._in_shadow(self.status())
         self._show(status)
         await self._write(status)
+
+    def _in_shadow(self, status: NodeMetricStatus) -> NodeMetricStatus:
+        """Bill what is predicted free, leave it out while prediction only decides, and add the bills of the node."""
+        now_s, bill = self._shared.clock.now(), self._mode.bill
+        is_shadow = PREDICTION in self._mode.strategies
+        seconds = now_s - self._reported_s if self._reported_s is not None else 0.0
+        self._reported_s = now_s
+        free = status.prod_reclaimable_metric
+        if free is not None:
+            raw = free.resource.resources.get(resources.CPU, 0)
+            cost = RoundCost(lent_cores=max(quantity.milli(raw) / 1000, 0.0))
+            bill.charge(PREDICTION, now_s, max(seconds, 0.0), cost, is_shadow=is_shadow)
+        if is_shadow:
+            status = msgspec.structs.replace(status, prod_reclaimable_metric=None)
+        if not self._mode.strategies and not bill.strategies(is_shadow=True):
+            return status
+        return msgspec.structs.replace(
+            status, extensions={**status.extensions, slo.SHADOW: self._mode.body()}
+        )
 
     def status(self) -> NodeMetricStatus:
         """Return what would be reported now."""

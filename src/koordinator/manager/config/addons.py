@@ -66,7 +66,7 @@ NONE = Addons()
 def installed() -> Addons:
     """Return our own add-ons and those of all installed packages."""
     found = read_entries(metadata.entry_points(group=ENTRY_POINTS))
-    return msgspec.structs.replace(found, node_slo=(EVICTION, INTERFERENCE, *found.node_slo))
+    return msgspec.structs.replace(found, node_slo=(EVICTION, INTERFERENCE, SHADOW, *found.node_slo))
 
 
 def read_entries(entries: Iterable[metadata.EntryPoint]) -> Addons:
@@ -200,3 +200,5 @@ EVICTION = LayeredAddon(slo.EVICTION, "eviction-config")
 """Settings of the eviction strategies of the node agent that the reference does not have, by feature gate."""
 INTERFERENCE = LayeredAddon(interference.INTERFERENCE, "interference-config")
 """Settings of the loop by which batch follows what services feel, which the reference does not have."""
+SHADOW = LayeredAddon(slo.SHADOW, "shadow-config")
+"""Which strategies of the node agent decide and do nothing."""

@@ -193,8 +193,9 @@ _MORE_SECTIONS = (
     _Section(slo_config.RESOURCE_AMPLIFICATION, rules.amplification, is_exclusive=False),
     _Section(addons.EVICTION, rules.eviction, is_exclusive=False),
     _Section(addons.INTERFERENCE, rules.interference, is_exclusive=False),
+    _Section(addons.SHADOW, rules.shadow, is_exclusive=False),
 )
-"""The reference lets these pass unseen (the last two are ours). Entries may overlap, as in configurations in use."""
+"""The reference lets these pass unseen (the last three are ours). Entries may overlap, as in configurations in use."""
 _BY_KEY = {section.codec.key: section for section in (*_SECTIONS, *_MORE_SECTIONS)}
 
 

@@ -276,6 +276,25 @@ def _decode_problem(name: str, error: msgspec.ValidationError) -> str:
     return f"{where}: {reason or error}" if where else str(error)
 
 
+def shadow(layer: Mapping[str, Any] | LayeredEntry) -> list[str]:
+    """Return what is wrong with a list of strategies that only decide."""
+    strategy = layer if isinstance(layer, Mapping) else layer.strategy
+    problems = [
+        f"unknown member {name!r}: there is only strategies" for name in strategy if name != "strategies"
+    ]
+    try:
+        settings = from_builtins(dict(strategy), slo.ShadowSettings)
+    except msgspec.ValidationError as error:
+        return [*problems, str(error)]
+    known = ", ".join(slo.SHADOW_STRATEGIES)
+    problems += [
+        f"strategies: {name!r} has no shadow mode: expected some of {known}"
+        for name in settings.strategies
+        if name not in slo.SHADOW_STRATEGIES
+    ]
+    return problems
+
+
 def _prefixed(path: str, problems: Iterator[str]) -> Iterator[str]:
     return (f"{path}.{problem}" for problem in problems)
 
