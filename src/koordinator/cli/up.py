@@ -107,6 +107,11 @@ CPU_CORES_MAX = 1_024
     help="The amounts that pods of this machine may not request, such as cpu=500m,memory=1Gi.",
 )
 @click.option(
+    "--process-node-cri-socket",
+    type=click.Path(path_type=Path),
+    help="Socket at which the node of this machine speaks CRI, so that the runtime proxy and crictl can be tried.",
+)
+@click.option(
     "--manager-feature-gates",
     default="",
     show_default=False,
@@ -201,6 +206,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     process_node: bool
     process_node_parent: str
     process_node_reserved: str
+    process_node_cri_socket: Path | None
     manager_feature_gates: str
     without_manager: bool
     scheduler_config: Path | None
@@ -235,6 +241,7 @@ def _cluster_options(asked: UpOptions, clock: SystemClock) -> "ClusterOptions":
             asked.process_node_reserved,
             tuple(each.secret for each in tokens),
             clock,
+            asked.process_node_cri_socket,
         )
     is_secure = asked.tls or bool(tokens)  # kubectl sends tokens over TLS only
     written = asked.scheduler_config
@@ -370,7 +377,12 @@ def check_privileges() -> None:
 
 
 def node_options(
-    folder: Path, parent: str, reserved: str, tokens: tuple[str, ...], clock: Clock
+    folder: Path,
+    parent: str,
+    reserved: str,
+    tokens: tuple[str, ...],
+    clock: Clock,
+    cri_socket: Path | None = None,
 ) -> "KubeletOptions":
     """Return the options of the node. Raises: UsageError (reserved amounts); OSError (certificates)."""
     from koordinator.local.apiserver import tls
@@ -385,7 +397,9 @@ def node_options(
         reserved_milli=amounts["cpu"],
         reserved_bytes=amounts["memory"],
     )
-    return KubeletOptions(node=node, tls=tls.self_signed(folder / "tls", clock), tokens=tokens)
+    return KubeletOptions(
+        node=node, tls=tls.self_signed(folder / "tls", clock), tokens=tokens, cri_socket=cri_socket
+    )
 
 
 def node_name() -> str:

@@ -271,3 +271,104 @@ class ListByID(Message, frozen=True):
     """ListContainers and ListPodSandbox: everything, or what has one id."""
 
     filter: Annotated[IDFilter | None, 1] = None
+
+
+class VersionResponse(Message, frozen=True):
+    """The name and versions of a runtime."""
+
+    version: Annotated[str, 1] = "0.1.0"
+    runtime_name: Annotated[str, 2] = ""
+    runtime_version: Annotated[str, 3] = ""
+    runtime_api_version: Annotated[str, 4] = "v1"
+
+
+class RuntimeCondition(Message, frozen=True):
+    """A condition of a runtime: `RuntimeReady` or `NetworkReady`."""
+
+    type: Annotated[str, 1] = ""
+    status: Annotated[bool, 2] = False
+
+
+class RuntimeStatus(Message, frozen=True):
+    """The conditions of a runtime."""
+
+    conditions: Annotated[tuple[RuntimeCondition, ...], 1] = ()
+
+
+class StatusResponse(Message, frozen=True):
+    """The answer to Status."""
+
+    status: Annotated[RuntimeStatus | None, 1] = None
+
+
+class ExecSyncRequest(Message, frozen=True):
+    """A command in a container, whose end is waited for; `timeout` in seconds, 0 for none."""
+
+    container_id: Annotated[str, 1] = ""
+    cmd: Annotated[tuple[str, ...], 2] = ()
+    timeout: Annotated[int, 3] = 0
+
+
+class ExecSyncResponse(Message, frozen=True):
+    """The output of a command, and how it ended."""
+
+    stdout: Annotated[bytes, 1] = b""
+    stderr: Annotated[bytes, 2] = b""
+    exit_code: Annotated[int, 3] = 0
+
+
+class ContainerAttributes(Message, frozen=True):
+    """The container that statistics are of."""
+
+    id: Annotated[str, 1] = ""
+    metadata: Annotated[ContainerMetadata | None, 2] = None
+    labels: Annotated[Mapping[str, str], 3] = {}
+    annotations: Annotated[Mapping[str, str], 4] = {}
+
+
+class CPUUsage(Message, frozen=True):
+    """CPU time so far in ns, at a time in ns."""
+
+    timestamp: Annotated[int, 1] = 0
+    usage_core_nano_seconds: Annotated[int | None, 2] = None
+
+
+class MemoryUsage(Message, frozen=True):
+    """Memory in bytes, at a time in ns."""
+
+    timestamp: Annotated[int, 1] = 0
+    working_set_bytes: Annotated[int | None, 2] = None
+
+
+class ContainerStats(Message, frozen=True):
+    """The use of one container."""
+
+    attributes: Annotated[ContainerAttributes | None, 1] = None
+    cpu: Annotated[CPUUsage | None, 2] = None
+    memory: Annotated[MemoryUsage | None, 3] = None
+
+
+class ContainerStatsResponse(Message, frozen=True):
+    """The use of one container."""
+
+    stats: Annotated[ContainerStats | None, 1] = None
+
+
+class ListContainerStatsResponse(Message, frozen=True):
+    """The use of all containers."""
+
+    stats: Annotated[tuple[ContainerStats, ...], 1] = ()
+
+
+class Image(Message, frozen=True):
+    """An image; `size` in bytes."""
+
+    id: Annotated[str, 1] = ""
+    repo_tags: Annotated[tuple[str, ...], 2] = ()
+    size: Annotated[int, 4] = 0
+
+
+class ListImagesResponse(Message, frozen=True):
+    """All images."""
+
+    images: Annotated[tuple[Image, ...], 1] = ()

@@ -6,7 +6,7 @@ text) and answer in a fraction of a millisecond. Source: gRPC over HTTP/2; RFC 9
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 from urllib.parse import quote
 
@@ -19,12 +19,12 @@ from koordinator.host.http2 import Frame, FrameReader
 
 log = logging.getLogger(__name__)
 
-OK, INVALID_ARGUMENT, UNIMPLEMENTED, INTERNAL = 0, 3, 12, 13
+OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, UNIMPLEMENTED, INTERNAL = 0, 3, 4, 5, 12, 13
 """Codes of gRPC."""
 STREAMS_MAX = 1_000
 HEADERS_BYTES_MAX = 64 * 1024
-Handler = Callable[[bytes], bytes]
-"""From message to message. Raises: CallError."""
+Handler = Callable[[bytes], bytes | Awaitable[bytes]]
+"""From message to message, at once or later. Raises: CallError."""
 _MAX_STREAMS = 3
 
 
@@ -167,7 +167,8 @@ class UnaryConnection(asyncio.Protocol):
     async def _answer(self, stream: int, call: _Call) -> None:
         code, reason, answer = OK, "", b""
         try:
-            answer = self._handled(call)
+            found = self._handled(call)
+            answer = found if isinstance(found, bytes) else await found
         except CallError as error:
             code, reason = error.code, error.reason
         if code == OK:
@@ -186,7 +187,7 @@ class UnaryConnection(asyncio.Protocol):
         self._send(http2.HEADERS, http2.END_HEADERS | http2.END_STREAM, stream, block)
         self._calls.pop(stream, None)
 
-    def _handled(self, call: _Call) -> bytes:
+    def _handled(self, call: _Call) -> bytes | Awaitable[bytes]:
         handler = self._handlers.get(call.path)
         if handler is None:
             raise CallError(UNIMPLEMENTED, f"no method {call.path[:200]!r}")

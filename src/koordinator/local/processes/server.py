@@ -22,6 +22,7 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import Host
 from koordinator.local.apiserver import pod_streams
 from koordinator.local.apiserver.tls import ServerTls
+from koordinator.local.processes.cri import CriService
 from koordinator.local.processes.node_api import NodeApi, NodeStreams
 from koordinator.local.processes.node_object import PODS_MAX, MachineFacts
 from koordinator.local.processes.process_node import ProcessNode, ProcessNodeConfig
@@ -40,6 +41,8 @@ class KubeletOptions(msgspec.Struct, frozen=True, kw_only=True):
     tokens: tuple[str, ...] = ()
     client_ca: Path | None = None
     port: int = 0
+    cri_socket: Path | None = None
+    """Where the node speaks CRI, None: nowhere."""
 
 
 class ProcessKubelet:
@@ -53,16 +56,23 @@ class ProcessKubelet:
             self.api, config, options.tls, tokens=options.tokens, client_ca=options.client_ca
         )
         self._port = options.port
+        self._cri_socket = options.cri_socket
+        self._cri = CriService(self.node, host, cluster.clock)
 
     def streams(self) -> NodeStreams:
         """Logs of this node's pods and commands in them, for an API server."""
         return NodeStreams(self.api, self.node.name)
 
     async def prepare(self) -> None:
-        """Take the groups and listen. Raises: ForeignPods when pods of somebody else are there; GroupError, OSError."""
+        """Take the groups and listen.
+
+        Raises: ForeignPods when pods of somebody else are there; GroupError, OSError; SocketError, ImportError for CRI.
+        """
         await self.node.prepare()
         await self.server.start(self._port)
         self.node.listens_on(self.server.port)
+        if self._cri_socket is not None:
+            await self._cri.start(self._cri_socket)
 
     async def run(self) -> NoReturn:
         """Carry out pods until cancelled; then all are killed."""
@@ -71,6 +81,7 @@ class ProcessKubelet:
     async def close(self) -> None:
         """Nothing of ours stays behind; whatever came of `prepare` and `run`."""
         await self.server.stop()
+        await self._cri.close()
         await self.node.close()
 
 
