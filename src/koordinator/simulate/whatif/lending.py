@@ -47,7 +47,7 @@ class Lending:
 
     def amounts(self, report: UseReport) -> Index:
         """Return batch-cpu (milli-cores) and batch-memory (bytes) of each node, (2, nodes)."""
-        usage = (report.pods * np.array([NANO_PER_MILLI, MILLI])).astype(np.int64)
+        usage = np.rint(report.pods * np.array([NANO_PER_MILLI, MILLI])).astype(np.int64)
         sums = columns.demand(self._pods, usage, self._requested)
         lent = columns.batch_terms(self._columns(report.system), sums, self._policies).lent
         amounts: Index = np.stack([lent[:, CPU], batch.divide(lent[:, MEMORY], MILLI)])
@@ -55,7 +55,7 @@ class Lending:
         return found
 
     def _columns(self, system: F64) -> NodeColumns:
-        measured = (system * np.array([NANO_PER_MILLI, MILLI])).astype(np.int64)
+        measured = np.rint(system * np.array([NANO_PER_MILLI, MILLI])).astype(np.int64)
         return NodeColumns(self._nodes.capacity, self._nodes.reserved, measured)
 
 

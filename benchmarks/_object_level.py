@@ -1,0 +1,107 @@
+"""The demo's day with real components, watched: what a what-if run over arrays is compared with."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koordinator.api import resources
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.meta import Object
+from koordinator.api.node_metric import NodeMetric
+from koordinator.clock import LoopClock
+from koordinator.cluster import garbage
+from koordinator.cluster.supervise import strictly
+from koordinator.local.nodes.usage import TRACE_STEP_S
+from koordinator.simulate import services
+from koordinator.simulate.run import RunResult, _Day
+from koordinator.simulate.scenario import Scenario
+from koordinator.simulate.virtual_time import run_virtual
+from koordinator.simulate.whatif import cluster as clusters
+from koordinator.simulate.whatif import demand, history, strategy, summary
+from koordinator.simulate.whatif.cluster import WhatIfCluster
+from koordinator.simulate.whatif.demand import BatchQueue
+from koordinator.simulate.whatif.run import WhatIfRun
+from koordinator.simulate.whatif.summary import StrategyResult
+
+
+class SampledCluster(msgspec.Struct, frozen=True):
+    """The objects of a moment."""
+
+    at_s: float
+    nodes: list[Node]
+    pods: list[Pod]
+    metrics: list[NodeMetric]
+
+    def columns(self) -> WhatIfCluster:
+        """Return them as the what-if run sees them, services alone."""
+        return clusters.of_objects(self.nodes, self.pods, self.metrics)
+
+    def on_nodes(self) -> list[tuple[int, int]]:
+        """Return batch-cpu and batch-memory as they stand on the nodes."""
+        return [
+            (resources.whole(n.status.allocatable, resources.BATCH_CPU),
+             resources.whole(n.status.allocatable, resources.BATCH_MEMORY))
+            for n in self.nodes
+        ]  # fmt: skip
+
+
+class ObjectDay(msgspec.Struct, frozen=True):
+    """A day with real components: its result, objects at some moments, and what machines of the trace did."""
+
+    scenario: Scenario
+    result: RunResult
+    samples: list[SampledCluster]
+    ratio: np.ndarray[Any, Any]
+
+
+def object_day(scenario: Scenario, every: int) -> ObjectDay:
+    """Run the day with co-location; keep the objects of every so many samples (five minutes)."""
+    samples: list[SampledCluster] = []
+    days: list[_Day] = []
+
+    async def main(clock: LoopClock) -> RunResult:
+        with strictly():
+            day = _Day(scenario, clock, True)
+            days.append(day)
+            return await day.run(lambda _: _sample(day, samples, every))
+
+    with garbage.collected_rarely():
+        result = run_virtual(main)
+    trace = days[0].fleet.trace
+    assert trace is not None, "the comparison needs a trace"
+    first = int(scenario.warm_up_s // TRACE_STEP_S)
+    return ObjectDay(scenario, result, samples[1:], np.roll(trace.ratio, -first, axis=1))
+
+
+def _sample(day: _Day, samples: list[SampledCluster], every: int) -> None:
+    taken = len(day.recorder.series.hour)
+    if taken % every and samples:
+        return
+    nodes, pods, metrics = (_all(day, view) for view in (Node, Pod, NodeMetric))
+    kept = [pod for pod in pods if pod.metadata.namespace == services.NAMESPACE]
+    samples.append(SampledCluster(day.clock.now(), nodes, kept, metrics))
+
+
+def _all(day: _Day, view: type[Any]) -> list[Any]:
+    assert issubclass(view, Object)
+    found = day.registry.store.table(view.resource.qualified)
+    return [from_builtins(record.obj, view) for record in found.records()]
+
+
+def array_day(day: ObjectDay, seed: int = 1) -> StrategyResult:
+    """Run the same services, nodes and load over arrays, with the demo's demand for batch."""
+    scenario = day.scenario
+    seen = day.samples[0].columns()
+    met = history.NodeHistory(
+        seen, day.ratio, TRACE_STEP_S, np.full(len(seen.nodes.objects), 100.0), "the object-level run's trace"
+    )
+    chosen = strategy.of_settings(
+        "demo", {"colocation-config": {"enable": True}, "feature-gates": ["BEMemoryEvict"]}
+    )
+    cores = float(seen.nodes.cpu_milli.sum()) / 1000
+    queue = BatchQueue(demand.of_ratio(scenario.batch_demand_ratio, cores), seed)
+    run = WhatIfRun(seen, met, chosen, queue, seed)
+    added = run.run(round(scenario.hours * 3600 / TRACE_STEP_S))
+    return summary.result_of(seen, chosen, added, queue, None)
