@@ -131,8 +131,8 @@ def scheduling(**asked: Any) -> None:
     "strategies",
     multiple=True,
     metavar="NAME|FILE",
-    help="What to try, repeatable, side by side: installed, conservative, aggressive, current (the cluster's own "
-    "configuration), or a file (docs/what-if.md).  [default: installed, and current where it is known]",
+    help="What to try, repeatable, side by side: installed, conservative, aggressive, closed-loop, current (the "
+    "cluster's own configuration), or a file (docs/what-if.md).  [default: installed, and current where it is known]",
     show_default=False,
 )
 @click.option(

@@ -112,7 +112,7 @@ def test_a_wrong_strategy_is_refused_by_key_and_reason(tmp_path: Path) -> None:
         result = run("--dump", dump, "--strategy", own)
         assert result.exit_code == 1 and "mine" in result.stderr and reason in result.stderr, result.stderr
     result = run("--dump", dump, "--strategy", "no-such")
-    assert "neither a file nor one of installed, conservative, aggressive" in result.stderr
+    assert "neither a file nor one of installed, conservative, aggressive, closed-loop" in result.stderr
 
 
 def test_the_page_says_it_in_words_and_needs_no_network(tmp_path: Path) -> None:
@@ -130,3 +130,15 @@ def test_the_page_says_it_in_words_and_needs_no_network(tmp_path: Path) -> None:
     assert "these machines would use" in text and "worth" in text and "pool=large" in text
     assert "Enable lending (<code>installed</code>)" in text
     assert 'src="http' not in text and "@import" not in text
+
+
+def test_by_slack_batch_fills_the_node_only_while_services_do_not_feel_it(tmp_path: Path) -> None:
+    dump = shop().dump(tmp_path / "dump.json")
+    names = ("--strategy", "installed", "--strategy", "closed-loop")
+    light = answered("--dump", dump, "--history", day_csv(tmp_path / "light.csv", 4, percent=15), *names)
+    heavy = answered("--dump", dump, "--history", day_csv(tmp_path / "heavy.csv", 4, percent=42), *names)
+
+    fixed, loop = (each["figures"] for each in light["strategies"])
+    assert loop["cpuUse"] > fixed["cpuUse"] + 0.05 and loop["p99Growth"] <= fixed["p99Growth"] + 1e-3
+    fixed, loop = (each["figures"] for each in heavy["strategies"])
+    assert loop["p99Growth"] < fixed["p99Growth"]

@@ -274,7 +274,7 @@ def left_milli(
     services_milli: Amounts,
     system_milli: Amounts,
     reserved_milli: Amounts,
-    threshold_percent: int,
+    threshold_percent: Amounts,
     min_percent: int | None = None,
 ) -> Integers:
     """Return what services leave best-effort pods, (nodes,) or (): `suppress_amount` without its sums over pods."""

@@ -42,14 +42,21 @@ class Suppression:
         self._capacity_milli = capacity_milli
         self._reserved_milli = reserved_milli
 
-    def run(self, services_milli: F64, system_milli: F64, rounds: int) -> None:
+    def run(
+        self,
+        services_milli: F64,
+        system_milli: F64,
+        rounds: int,
+        threshold_percent: Integers | None = None,
+    ) -> None:
         """Carry out so many rounds, in which services and the system of each node use so much, both (nodes,).
 
         Best-effort pods lose CPU at once and gain it slowly; rounds that change nothing any more are left out.
+        `threshold_percent` (nodes,) stands for the strategy's.
         """
         if self.mode not in (SuppressMode.CPUSET, SuppressMode.QUOTA):
             return
-        be_milli = self.be_milli(services_milli, system_milli)
+        be_milli = self.be_milli(services_milli, system_milli, threshold_percent)
         for _ in range(rounds):
             cpus, quota_us = self.cpus, self.quota_us
             if self.mode is SuppressMode.CPUSET:
@@ -60,10 +67,14 @@ class Suppression:
             if np.array_equal(self.cpus, cpus) and np.array_equal(self.quota_us, quota_us):
                 return
 
-    def be_milli(self, services_milli: F64, system_milli: F64) -> Integers:
+    def be_milli(
+        self, services_milli: F64, system_milli: F64, threshold_percent: Integers | None = None
+    ) -> Integers:
         """Return what services leave best-effort pods, (nodes,)."""
         strategy = self._strategy
-        threshold = strategy.cpu_suppress_threshold_percent
+        threshold = (
+            strategy.cpu_suppress_threshold_percent if threshold_percent is None else threshold_percent
+        )
         assert threshold is not None, "defaults are laid under every strategy"
         return cpu_suppress.left_milli(
             self._capacity_milli,

@@ -5,15 +5,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from koordinator.api.slo import ResourceThresholdStrategy
+from koordinator.koordlet.interference import control
 from koordinator.koordlet.qos import memory_evict, threshold_eviction
+from koordinator.koordlet.qos.cpu_suppress import Integers
 from koordinator.koordlet.qos.memory_evict import BE_MEMORY
 from koordinator.koordlet.qos.threshold_eviction import Marks
+from koordinator.local.nodes import contention
+from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.cpu_qos import Suppression
 from koordinator.local.nodes.usage import F64, Index
 from koordinator.manager.config import node_slo_spec
 from koordinator.manager.noderesource.batch import CPU
 from koordinator.simulate.whatif.cluster import WhatIfCluster
-from koordinator.simulate.whatif.strategy import WhatIfStrategy
+from koordinator.simulate.whatif.strategy import SlackObjective, WhatIfStrategy
 
 Pools = Sequence[tuple[Index, ResourceThresholdStrategy]]
 
@@ -28,20 +32,81 @@ def pools(cluster: WhatIfCluster, strategy: WhatIfStrategy) -> Pools:
     return [(np.array(rows, np.int64), each) for each, rows in found.items()]
 
 
+LOOK_S = 5.0
+"""Time between two looks of the controller by slack: it grows by no more than what it watched."""
+
+
+class SlackController:
+    """Sets the ceiling of each node by the slack of its services, as `koordlet.interference.control` decides.
+
+    Batch lengthens p99 of all services of a node by the same factor, so slack against an objective relative to p99
+    without batch is one number per node.
+    """
+
+    def __init__(
+        self, capacity_milli: F64, reserved_milli: F64, objective: SlackObjective, protection: Protection
+    ) -> None:
+        self._capacity, self._reserved = capacity_milli, reserved_milli
+        self._objective, self._protection = objective, protection
+        self._state = control.initial(capacity_milli.size, objective)
+
+    def ceilings(
+        self, services_milli: F64, system_milli: F64, wanted_milli: F64, elapsed_s: float
+    ) -> Integers:
+        """Return the percent of each node that services and batch may use together, (nodes,) as the arguments, after
+        `elapsed_s` seconds in which batch wanted so much."""
+        capacity, nodes = self._capacity, self._capacity.size
+        own = services_milli + system_milli
+        load, rest = own / capacity, np.maximum(capacity - own, 1.0)
+        held = services_milli + np.maximum(system_milli, self._reserved)
+        zeros = np.zeros(nodes)
+        for _ in range(max(round(elapsed_s / LOOK_S), 1)):
+            ceiling = self._state.ceiling[:, control.Resource.CPU]
+            batch = np.clip(capacity * ceiling / 100 - held, 0.0, wanted_milli)
+            growth = contention.slowdown(load, batch / rest, self._protection)
+            senses = control.Senses(
+                slack=1 - growth / self._objective.objective_ratio,
+                slack_age_s=zeros,
+                pressure_slack=np.full(nodes, np.nan),
+                pressure_age_s=zeros,
+                resource=np.zeros(nodes, np.int64),
+                has_culprit=np.zeros(nodes, np.bool_),
+                others_percent=100 * load,
+                batch_percent=100 * batch / capacity,
+            )
+            self._state, _ = control.step(self._state, senses, LOOK_S, self._objective)
+        found: Integers = self._state.ceiling[:, control.Resource.CPU].astype(np.int64)
+        return found
+
+
 class SuppressedTiers:
     """Says how much the best-effort pods of each node may have."""
 
-    def __init__(self, cluster: WhatIfCluster, of_pools: Pools) -> None:
+    def __init__(self, cluster: WhatIfCluster, of_pools: Pools, strategy: WhatIfStrategy) -> None:
         nodes = cluster.nodes
+        self._controller = (
+            None
+            if strategy.control is None
+            else SlackController(
+                nodes.cpu_milli,
+                nodes.reserved[:, CPU].astype(np.float64),
+                strategy.control,
+                strategy.protection,
+            )
+        )
         reserved = nodes.reserved[:, CPU]
         capacity = nodes.capacity[:, CPU]
         self._pools = [(rows, Suppression(each, capacity[rows], reserved[rows])) for rows, each in of_pools]
         self._limit = np.full(capacity.size, np.inf)
 
-    def run(self, services_milli: F64, system_milli: F64, elapsed_s: float) -> F64:
-        """Carry out a round per second; return the limits, (nodes,) as the arguments."""
+    def run(self, services_milli: F64, system_milli: F64, wanted_milli: F64, elapsed_s: float) -> F64:
+        """Carry out a round per second, in which batch wants so much; return the limits, (nodes,) as the arguments."""
+        ceilings = None
+        if self._controller is not None:
+            ceilings = self._controller.ceilings(services_milli, system_milli, wanted_milli, elapsed_s)
         for rows, suppression in self._pools:
-            suppression.run(services_milli[rows], system_milli[rows], max(int(elapsed_s), 1))
+            threshold = None if ceilings is None else ceilings[rows]
+            suppression.run(services_milli[rows], system_milli[rows], max(int(elapsed_s), 1), threshold)
             self._limit[rows] = suppression.limit_milli()
         return self._limit
 

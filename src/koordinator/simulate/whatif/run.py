@@ -58,7 +58,9 @@ class WhatIfRun:
         self._lending = Lending(cluster, strategy)
         self._room = self._read_rules(cluster, strategy)
         self._pools = holding.pools(cluster, strategy)
-        self._suppressed = SuppressedTiers(cluster, self._pools if strategy.protection.has_agent else ())
+        self._suppressed = SuppressedTiers(
+            cluster, self._pools if strategy.protection.has_agent else (), strategy
+        )
         self._asked = np.array([(k.cpu_milli, k.memory_bytes) for k in queue.kinds], np.int64)
         self._estimates = demand.estimates(queue.kinds, self._load_policy)
         self._task_weight = np.array([float(shares_of_milli(k.cpu_milli)) for k in queue.kinds])
@@ -207,7 +209,7 @@ class WhatIfRun:
         tier = tasks.on_nodes(tasks.used_milli, count)
         system = self._system_base + POLICY.system_share_of_use * np.minimum(wanted + tier, self._capacity)
         available = np.maximum(self._capacity - system, 0.0)
-        allowed = self._suppressed.run(np.minimum(wanted, available), system, elapsed_s)
+        allowed = self._suppressed.run(np.minimum(wanted, available), system, tier, elapsed_s)
         granted = contention.share_cpu(
             np.concatenate((wanted, tasks.used_milli)),
             np.concatenate((np.maximum(self._weight_on, 2.0), self._task_weight[tasks.kind])),

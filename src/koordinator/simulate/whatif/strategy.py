@@ -2,16 +2,17 @@
 
 A strategy file is YAML: the keys of the ConfigMap `slo-controller-config` (`colocation-config`,
 `resource-threshold-config`), `load-aware` (the arguments of LoadAwareScheduling), `feature-gates` (evictions of the
-node agent that are on) and `protection`.
+node agent that are on), `protection`, and `closed-loop` (settings of the controller by slack).
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from koordinator.api import slo_config, user_files, yaml_text
+from koordinator.koordlet.interference.control import ControlConfig
 from koordinator.koordlet.qos.memory_evict import BE_MEMORY
 from koordinator.local.nodes.contention import Protection
 from koordinator.manager.config import colocation_config, node_slo_spec
@@ -25,6 +26,12 @@ EVICTIONS = frozenset((BE_MEMORY,))
 """Features of the node agent that a what-if run plays."""
 
 
+class SlackObjective(ControlConfig, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """The settings of the controller by slack, and what services are promised: p99 over p99 without batch."""
+
+    objective_ratio: Annotated[float, msgspec.Meta(gt=1)] = 1.2
+
+
 class WhatIfStrategy(msgspec.Struct, frozen=True):
     """One way to co-locate; `load_aware` is None where batch is placed without a look at load."""
 
@@ -34,6 +41,8 @@ class WhatIfStrategy(msgspec.Struct, frozen=True):
     load_aware: LoadAwareArgs | None
     protection: Protection = Protection.SUPPRESS
     evictions: frozenset[str] = frozenset()
+    control: SlackObjective | None = None
+    """Of the closed loop; None where batch is held below fixed thresholds."""
 
 
 _ENABLED = {"enable": True}
@@ -67,9 +76,33 @@ _BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "feature-gates": [BE_MEMORY],
         "protection": Protection.IDLE.value,
     },
+    "closed-loop": {
+        "colocation-config": {
+            **_ENABLED,
+            "cpuReclaimThresholdPercent": 85,
+            "memoryReclaimThresholdPercent": 75,
+        },
+        "resource-threshold-config": {
+            "clusterStrategy": {
+                "enable": True,
+                "memoryEvictThresholdPercent": 85,
+                "cpuSuppressPolicy": "cfsQuota",
+            }
+        },
+        "load-aware": {**LOAD_AWARE_ARGS, "usageThresholds": {"cpu": 80, "memory": 80}},
+        "feature-gates": [BE_MEMORY],
+        "closed-loop": {},
+    },
 }
 NAMES = tuple(_BUILT_IN)
-_KEYS = ("colocation-config", "resource-threshold-config", "load-aware", "feature-gates", "protection")
+_KEYS = (
+    "colocation-config",
+    "resource-threshold-config",
+    "load-aware",
+    "feature-gates",
+    "protection",
+    "closed-loop",
+)
 
 
 def of_name(name: str) -> WhatIfStrategy:
@@ -117,7 +150,17 @@ def of_settings(name: str, settings: Mapping[str, Any]) -> WhatIfStrategy:
         load_aware=_load_aware(name, settings.get("load-aware", LOAD_AWARE_ARGS)),
         protection=_protection(name, settings.get("protection", Protection.SUPPRESS.value)),
         evictions=_gates(name, settings.get("feature-gates", ())),
+        control=_control(name, settings.get("closed-loop")),
     )
+
+
+def _control(name: str, settings: Any) -> SlackObjective | None:
+    if settings is None or settings is False:
+        return None
+    try:
+        return msgspec.convert({} if settings is True else settings, SlackObjective)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise WhatIfError(f"strategy {name}: closed-loop: {error}") from error
 
 
 def _load_aware(name: str, args: Any) -> LoadAwareArgs | None:
