@@ -214,7 +214,7 @@ def day(scenario: Scenario, mode: str) -> DayCounts:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=50)
+    parser.add_argument("--nodes", type=int, default=30)
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--used", type=float, default=0.38)
