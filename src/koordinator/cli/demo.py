@@ -33,6 +33,14 @@ from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX
     help="The protection of services from batch on a node: the node agent's CPU suppression, cpu.idle, cpu.shares, "
     "or nothing.",
 )
+@click.option(
+    "--lend-ahead",
+    "lend_ahead_minutes",
+    type=click.IntRange(0, 24 * 60),
+    default=0,
+    metavar="MINUTES",
+    help="Let batch yield to what agents predict by hour of the day, so far ahead (lendAheadMinutes).",
+)
 @options.figures("report.html")
 @click.option(
     "--figures", type=options.FILE, metavar="FILE", help="Write the table as JSON, for texts that quote it."

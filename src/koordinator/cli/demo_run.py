@@ -27,6 +27,7 @@ def demo(
     no_colocation: bool,
     no_load_aware: bool,
     protection: str,
+    lend_ahead_minutes: int,
     report: Path,
     json_path: Path | None,
     figures: Path | None,
@@ -43,6 +44,7 @@ def demo(
         colocation=not no_colocation,
         load_aware=not no_load_aware,
         protection=Protection(protection),
+        lend_ahead_minutes=lend_ahead_minutes,
     )
     started_s = time.perf_counter()
     comparison = _compare(scenario, notes, quiet)

@@ -5,6 +5,7 @@ one before), transcoding-like (medium tasks that need nothing of each other), tr
 """
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -62,13 +63,15 @@ KINDS = (
 USE_OF_REQUEST = (0.8, 1.0)
 
 
-def stream(cores: float, hours: float, rng: np.random.Generator) -> list[TraceJob]:
-    """Jobs that arrive within `hours` and together want `cores` on average, in order of arrival.
+def stream(
+    cores: float, hours: float, rng: np.random.Generator, kinds: Sequence[JobKind] = KINDS
+) -> list[TraceJob]:
+    """Jobs of these kinds that arrive within `hours` and together want `cores` on average, in order of arrival.
 
     Jobs are kept small against the cluster, so that a small simulated one sees many jobs, too.
     """
     jobs: list[TraceJob] = []
-    for kind in KINDS:
+    for kind in kinds:
         tasks = _tasks_range(kind, cores)
         mean_tasks = (tasks[0] + tasks[1]) / 2 * (kind.stages[0] + kind.stages[1]) / 2
         mean_use = sum(USE_OF_REQUEST) / 2

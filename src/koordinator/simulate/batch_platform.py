@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import math
 import random
 from collections import deque
 from typing import Any
 
 import msgspec
 
+from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.cluster import errors
 from koordinator.cluster.informer import Informer
@@ -86,8 +88,11 @@ class BatchPlatform:
         pending_max: int,
         quota_milli: float,
         rng: random.Random,
+        says_duration: bool = False,
     ) -> None:
-        """`quota_milli` bounds what all submitted pods request together."""
+        """`quota_milli` bounds what all submitted pods request together; with `says_duration` pods say how long they
+        run."""
+        self._says_duration = says_duration
         self.progress = Progress()
         self._cluster = cluster
         self._jobs = jobs
@@ -159,7 +164,8 @@ class BatchPlatform:
                 self._submitted[attempt.pod_name] = attempt
                 self._quota_left_milli -= attempt.task.cpu_milli
                 queue.pending += 1
-                await self._cluster.create(Pod, _pod(attempt), NAMESPACE)
+                body = _pod(attempt, says_duration=self._says_duration)
+                await self._cluster.create(Pod, body, NAMESPACE)
 
     async def _clean_up(self) -> None:
         over, self._over = self._over, []
@@ -223,9 +229,15 @@ class BatchPlatform:
         return self._queues[attempt.job.job.kind]
 
 
-def _pod(attempt: _Attempt) -> dict[str, Any]:
+def _duration(task: Task) -> str:
+    """Return how long a task takes where it gets all the CPU that it uses, to the hour, as people would guess."""
+    return f"{math.ceil(task.work_core_s / task.used_milli * 1000 / 3_600)}h"
+
+
+def _pod(attempt: _Attempt, *, says_duration: bool) -> dict[str, Any]:
     """An ordinary pod: that it becomes a best-effort one is the colocation profile's business."""
     task, job = attempt.task, attempt.job.job
+    said = {labels.EXPECTED_DURATION: _duration(task)} if says_duration else {}
     amounts = {"cpu": f"{task.cpu_milli}m", "memory": f"{task.memory_bytes // 2**20}Mi"}
     does = Behaviour(
         cpu_milli=task.used_milli, memory_bytes=task.used_bytes, cpu_work_core_seconds=task.work_core_s
@@ -235,7 +247,7 @@ def _pod(attempt: _Attempt) -> dict[str, Any]:
             "name": attempt.pod_name,
             "namespace": NAMESPACE,
             "labels": {"batch.simulation.koordinator.sh/kind": job.kind},
-            "annotations": behaviour.annotations(does),
+            "annotations": behaviour.annotations(does) | said,
         },
         "spec": {
             "schedulerName": "koord-scheduler",

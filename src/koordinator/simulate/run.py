@@ -105,7 +105,9 @@ class _Day:
             self.shapes, policy, services_rng, scenario.services, follows_trace=scenario.trace is not None
         )
         cores = sum(shape.cpu_milli for shape in self.shapes) / 1000
-        self.jobs = batch_jobs.stream(cores * scenario.batch_demand_ratio, scenario.hours, jobs_rng)
+        self.jobs = batch_jobs.stream(
+            cores * scenario.batch_demand_ratio, scenario.hours, jobs_rng, scenario.jobs
+        )
         trace = None
         if scenario.trace is not None:
             trace = read_trace(scenario.trace).sample(len(self.shapes), trace_rng)
@@ -131,6 +133,7 @@ class _Day:
             pending_max=PENDING_PODS_MAX,
             quota_milli=self._batch_quota_milli(),
             rng=random.Random(scenario.seed),
+            says_duration=scenario.lend_ahead_minutes > 0,
         )
         async with asyncio.TaskGroup() as group:
             tasks: list[asyncio.Task[Any]] = []
@@ -186,7 +189,7 @@ class _Day:
                 continue  # the registry has it
             if obj["kind"] == "ConfigMap":
                 obj["data"]["colocation-config"] = msgspec.json.encode(
-                    {"enable": True} | REPORT_POLICY
+                    {"enable": True, "lendAheadMinutes": self.scenario.lend_ahead_minutes} | REPORT_POLICY
                 ).decode()
             group, _, _ = obj["apiVersion"].rpartition("/")
             resource = kinds.by_kind(group, obj["kind"])

@@ -9,6 +9,7 @@ import numpy as np
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.fleet import FleetPolicy, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig
+from koordinator.simulate.batch_jobs import KINDS, JobKind
 from koordinator.simulate.services import ServiceMix
 
 GIB = 2**30
@@ -32,6 +33,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     # The batch stream wants this share of all CPUs on average: more than co-location can lend at noon.
     batch_demand_ratio: float = 0.42
     services: ServiceMix = ServiceMix()
+    jobs: tuple[JobKind, ...] = KINDS
+    lend_ahead_minutes: int = 0
+    """How far ahead Batch yields to what agents predict by hour of the day; 0: not at all, and nothing is predicted."""
+    agents: FleetPolicy = FleetPolicy()
+    """Their other settings; protection and sampling are the demo's."""
 
     @property
     def warm_up_s(self) -> float:
@@ -86,7 +92,12 @@ def hollow_config() -> HollowConfig:
 
 def fleet_policy(scenario: Scenario) -> FleetPolicy:
     """Node agents of the demo."""
-    return FleetPolicy(protection=scenario.protection, sample_s=TICK_S)
+    return msgspec.structs.replace(
+        scenario.agents,
+        protection=scenario.protection,
+        sample_s=TICK_S,
+        reports_hours=scenario.lend_ahead_minutes > 0,
+    )
 
 
 # Sizes of nodes and how common they are: general-purpose machines with 4 GiB per core.

@@ -56,7 +56,7 @@ def test_batch_yields_to_the_morning_before_it_comes() -> None:
 
         await world.configure(colocation_config=config(121))
         await world.report(**morning)
-        assert await batch_cores(world) == 80
+        assert await batch_cores(world) == 93 - (MORNING - NIGHT)
 
     run(scenario)
 
@@ -89,7 +89,9 @@ def test_what_the_system_may_use_and_does_not_is_no_more_lent_at_a_peak() -> Non
         await world.configure(colocation_config=config(60))
         await world.report(yieldedByHour=by_hour(world.cluster.clock.now(), 40, 40, 24))
 
-        assert await batch_cores(world) == 50
+        said = await durations(world)
+        assert said is not None and set(said.values()) == {50}
+        assert await batch_cores(world) == 83  # nothing is expected to rise
 
     run(scenario)
 
@@ -121,7 +123,7 @@ def test_who_looks_further_ahead_yields_to_as_much_or_more(
 def test_the_ledger_names_what_batch_yields_to_ahead_of_time() -> None:
     async def scenario(world: World) -> None:
         await world.configure(colocation_config=config(60))
-        await world.report(yieldedByHour=by_hour(world.cluster.clock.now(), 40, 40, 24))
+        await world.report(yieldedByHour=by_hour(world.cluster.clock.now(), 7, 40, 1))
         row = world.controller.fleet.rows["n1"]
         target = NodeTarget()
         BatchResource().calculate([row], [target])
@@ -129,7 +131,16 @@ def test_the_ledger_names_what_batch_yields_to_ahead_of_time() -> None:
         batch, _ = ledgers(row, target)
 
         terms = {term.name: term.cpu_milli for term in batch.terms}
-        assert terms["ahead"] == -33_000  # 40 cores instead of the 7 of the system
+        assert terms["ahead"] == -33_000
         assert sum(terms.values()) == batch.cpu_milli == 60_000
 
     run(scenario)
+
+
+@given(AMOUNT, DAY, st.floats(0, 10**9), st.floats(0, 3 * 86_400))
+def test_only_what_rises_is_yielded_ahead_of_time(
+    flat: tuple[int, int], day: list[tuple[int, int]], now_s: float, ahead_s: float
+) -> None:
+    assert hours.rise([flat] * 24, now_s, ahead_s) == (0, 0)
+    assert min(hours.rise(day, now_s, ahead_s)) >= 0
+    assert hours.rise(day, now_s, 0.0) == (0, 0)

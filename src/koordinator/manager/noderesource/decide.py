@@ -240,6 +240,11 @@ def _taken(known: NodeInputs, by_pods: Measured) -> Amount:
     return max(now_cpu, known.ahead[0]), max(now_memory, known.ahead[1])
 
 
+def held(known: NodeInputs) -> Amount:
+    """Return what cannot be lent now besides the margin, by what is used."""
+    return _taken(known, known.demand.used)
+
+
 def held_at_peak(known: NodeInputs, peak: Amount) -> Amount:
     """Return what cannot be lent besides the margin when all but batch uses `peak`.
 

@@ -23,6 +23,16 @@ STEP_RATIO = 20
 """Amounts are rounded down to whole twentieths of the node, so that the annotation seldom changes."""
 
 
+def rise(by_hour: Sequence[Amount], now_s: float, ahead_s: float) -> Amount:
+    """Return by how much the peaks of the hours within `ahead_s` exceed that of the hour of `now_s`, never below zero.
+
+    The difference, so that what is wrong with both cancels out: a node without a rhythm, or on its first day, lends
+    what it lends without looking ahead.
+    """
+    now, later = yielded(by_hour, now_s, 0.0), yielded(by_hour, now_s, ahead_s)
+    return later[0] - now[0], later[1] - now[1]
+
+
 def yielded(by_hour: Sequence[Amount], now_s: float, ahead_s: float) -> Amount:
     """Return what batch yields to at the peak of the hours that lie within `ahead_s` of `now_s`; zero if not known."""
     if len(by_hour) != HOURS:  # a report that says something else says nothing

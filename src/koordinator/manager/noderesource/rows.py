@@ -325,8 +325,11 @@ class NodeRow(msgspec.Struct):
             return account.ZERO
         assert self.facts is not None
         report = self.reading.report
-        peak = hours.yielded(report.yielded_by_hour, self.reported_s, self.strategy.ahead_s)
-        return decide.held_at_peak(NodeInputs(self.facts, report, self.demand()), peak)
+        cpu, memory = hours.rise(report.yielded_by_hour, self.reported_s, self.strategy.ahead_s)
+        if not cpu and not memory:
+            return account.ZERO
+        now = decide.held(NodeInputs(self.facts, report, self.demand()))
+        return now[0] + cpu, now[1] + memory
 
     def zone_demands(self) -> list[ZoneDemand]:
         """Return the same for each zone of `zone_capacities`."""
