@@ -34,6 +34,8 @@ class RoleSpec(msgspec.Struct, frozen=True):
     kubeconfig: str = ""
     directory: str = ""
     """For what the agent keeps: audit log, checkpoints."""
+    gates: str = ""
+    """More gates of the agent, such as `,Interference=false`."""
     profile: str = ""
     """Where to leave a profile; empty for none."""
 
@@ -118,7 +120,7 @@ async def agent(spec: RoleSpec) -> None:
     port = spec.pods_url.rsplit(":", 1)[1].split("/", 1)[0]
     flags = {
         "addr": "127.0.0.1:0",
-        "feature-gates": GATES,
+        "feature-gates": f"{GATES}{spec.gates}",
         "kubelet-insecure-tls": "true",
         "kubelet-read-only-port": port,
         "disable-query-kubelet-config": "true",

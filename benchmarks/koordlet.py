@@ -122,6 +122,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--roles", default="baseline,collectors,agent", help="what to measure, at the same time"
     )
+    parser.add_argument("--gates", default="", help="gates of the agent besides all: Interference=false")
     parser.add_argument(
         "--objectives", type=int, default=0, help="services with a latency objective, each asked each second"
     )
@@ -150,7 +151,8 @@ def _targets(objectives: int) -> Iterator[int]:
 async def _measure(world: NodeWorld, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as directory:
         async with _kubelet(world) as url, _api(url, directory) as kubeconfig:
-            spec = RoleSpec("", world.roots, url, kubeconfig=kubeconfig, directory=directory)
+            gates = f",{options.gates}" if options.gates else ""
+            spec = RoleSpec("", world.roots, url, kubeconfig=kubeconfig, directory=directory, gates=gates)
             with _processes(world, spec, options) as processes:
                 await _watch(world, processes, options)
 

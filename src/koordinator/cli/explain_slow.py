@@ -148,12 +148,12 @@ def _report_lines(report: Mapping[str, Any] | None) -> Iterator[str]:
         return
     slack = report.get("slack")
     told = "" if slack is None else f", slack {slack:.0%}"
-    yield f"  Reported {report['at']}: level {report['level']:.2f} (1: suffers){told}."
+    yield f"  Reported {report['at']}: level {report.get('level', 0.0):.2f} (1: suffers){told}."
     seconds = report.get("sufferingSeconds")
     if seconds is not None:
         yield f"  It had suffered for {seconds:.0f} s then."
     if report.get("culprit"):
-        yield f"  Named: {report['culprit']}, by {report['resource']}, confidence {report['confidence']:.2f}."
+        yield f"  Named: {report['culprit']}, by {report['resource']}, confidence {report.get('confidence', 0.0):.2f}."
 
 
 def _now_lines(now: Mapping[str, Any], pod: str) -> Iterator[str]:

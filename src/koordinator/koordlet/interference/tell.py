@@ -67,7 +67,8 @@ class Teller:
         self._told_s[pair] = verdict.at_s
         message = sentence(verdict, victim.key, culprit.key, level)
         shared.events.warning(victim.pod, SLOWED, message)
-        shared.events.warning(culprit.pod, SLOWS, message)
+        if culprit.uid in shared.view.pods:  # a container of another runtime is no object of the API
+            shared.events.warning(culprit.pod, SLOWS, message)
         meta = victim.pod.metadata
         shared.audit.pod(1, meta.namespace, meta.name, SLOWED, message)
         shared.metrics.interference_verdicts.inc(verdict.resource)
