@@ -1,4 +1,4 @@
-"""Short HTTP/1.1 exchanges at little cost: writes to an API server.
+"""Short HTTP/1.1 exchanges at little cost: writes to an API server, scrapes of metrics.
 
 A general HTTP client spends some 100 µs of CPU more on a request, which for a scheduler is more than deciding. Here a
 request is one write of bytes that the caller composed, and an answer is read as a whole; a connection carries one
@@ -6,6 +6,7 @@ request at a time and is kept for the next. Redirects, proxies, compression and 
 """
 
 import asyncio
+import math
 import socket
 import ssl
 from collections import deque
@@ -50,13 +51,21 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 class ConnectionPool:
     """Connections to one server, at most `connections_max`; more exchanges wait for one.
 
-    Idle connections are used for `keep_alive_s`, the one used last first.
+    Idle connections are used for `keep_alive_s`, the one used last first. An answer with a body above `body_bytes_max`
+    is none.
     """
 
     def __init__(
-        self, origin: Origin, *, connections_max: int, connect_timeout_s: float, keep_alive_s: float
+        self,
+        origin: Origin,
+        *,
+        connections_max: int,
+        connect_timeout_s: float,
+        keep_alive_s: float,
+        body_bytes_max: float = math.inf,
     ) -> None:
         self._origin = origin
+        self._body_bytes_max = body_bytes_max
         self._connections_max = connections_max
         self._connect_timeout_s = connect_timeout_s
         self._keep_alive_s = keep_alive_s
@@ -136,7 +145,11 @@ class ConnectionPool:
         name = (origin.server_name or None) if origin.tls is not None else None
         async with asyncio.timeout(self._connect_timeout_s):
             _, connection = await loop.create_connection(
-                lambda: _Connection(loop), origin.host, origin.port, ssl=origin.tls, server_hostname=name
+                lambda: _Connection(loop, self._body_bytes_max),
+                origin.host,
+                origin.port,
+                ssl=origin.tls,
+                server_hostname=name,
             )
         return connection
 
@@ -151,7 +164,9 @@ class ConnectionPool:
 class _Connection(asyncio.Protocol):
     """One connection: a request out, its answer in."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, body_bytes_max: float) -> None:
+        self._body_bytes_max = body_bytes_max
+        self._answer_bytes = 0
         self.is_usable = False
         self.used_s = 0.0
         self._loop = loop
@@ -188,6 +203,10 @@ class _Connection(asyncio.Protocol):
             self._fail(NoAnswer("the server spoke without being asked"))
             return
         self._received += data
+        self._answer_bytes += len(data)
+        if self._answer_bytes > self._body_bytes_max + HEAD_BYTES_MAX:
+            self._fail(NoAnswer(f"the server's answer has more than {self._body_bytes_max} bytes"))
+            return
         try:
             self._read()
         except ValueError as error:
@@ -246,6 +265,7 @@ class _Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._answer = self._timer = self._head = None
+        self._answer_bytes = 0
         self._received.clear()
 
 

@@ -406,7 +406,7 @@ class Agent:
                     await self._restore()
                 await self._kubelet.close()
                 if self._parts is not None:
-                    await self._parts.interference.close()
+                    self._parts.interference.close()
         except TimeoutError:
             log.warning("not all files restored in time", extra={"seconds": END_S})
         shared.audit.flush()

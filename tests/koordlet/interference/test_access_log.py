@@ -54,7 +54,7 @@ async def test_a_file_is_read_from_its_end_on_and_across_rotations(tmp_path: Pat
     assert found is not None
     assert found.now_s == 0.04
     assert found.slack == -1
-    await node.scrapes.close()
+    node.scrapes.close()
 
 
 async def test_datagrams_are_taken_by_a_socket_that_goes_with_the_agent(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_datagrams_are_taken_by_a_socket_that_goes_with_the_agent(tmp_path
 
     assert found is not None
     assert found.now_s == 0.031
-    await node.scrapes.close()
+    node.scrapes.close()
     assert not (node.volume / "log.sock").exists()
 
 
@@ -85,7 +85,7 @@ async def test_links_and_what_is_no_file_are_not_followed(tmp_path: Path) -> Non
     assert await node.hear() is None
 
     assert node.events.reasons() == [("web", "LatencyNotHeard")]
-    await node.scrapes.close()
+    node.scrapes.close()
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ async def test_slack_follows_what_the_target_tells(tmp_path: Path, served: tuple
     found = await node.hear()
     assert 0.02 < found.now_s <= 0.05
     assert found.slack < 0
-    await node.scrapes.close()
+    node.scrapes.close()
 
 
 async def test_a_target_that_is_away_is_asked_less_often_and_said_once(
@@ -102,7 +102,7 @@ async def test_a_target_that_is_away_is_asked_less_often_and_said_once(
     node.scrapes.targets["web"].due_s = 0.0  # its time has come
     await node.hear()
     assert await node.hear() is not None
-    await node.scrapes.close()
+    node.scrapes.close()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ async def test_what_cannot_be_used_is_said(
     assert await node.hear() is None
 
     assert problem in node.events.recorded[0][2]
-    await node.scrapes.close()
+    node.scrapes.close()
 
 
 async def test_a_body_without_end_is_not_read(tmp_path: Path, served: tuple[Target, int]) -> None:
@@ -135,4 +135,4 @@ async def test_a_body_without_end_is_not_read(tmp_path: Path, served: tuple[Targ
     assert await node.hear() is None
 
     assert node.events.reasons() == [("web", "LatencyNotHeard")]
-    await node.scrapes.close()
+    node.scrapes.close()

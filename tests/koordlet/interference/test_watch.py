@@ -93,6 +93,7 @@ def test_waiting_by_its_own_limit_is_no_suffering(tmp_path: Path) -> None:
         for _ in range(3):
             throttled_us += 800_000
             stat.write_text(f"usage_usec 0\nnr_periods 1\nnr_throttled 1\nthrottled_usec {throttled_us}\n")
+            node.measure_pods(kinds.POD_THROTTLED, {"web": 1.0})
             await node.second(waits=0.8, cores={})
 
         assert node.view.interference is not None

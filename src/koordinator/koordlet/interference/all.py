@@ -32,6 +32,6 @@ class InterferenceParts:
         """Return the loops."""
         return [self.scrapes, self.counters, self.watch]
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close connections."""
-        await self.scrapes.close()
+        self.scrapes.close()

@@ -11,8 +11,6 @@ import random
 import ssl
 from collections.abc import Mapping
 
-import aiohttp
-
 from koordinator.api.annotations.koordlet import (
     LATENCY_OBJECTIVE,
     LATENCY_UNITS_S,
@@ -21,6 +19,7 @@ from koordinator.api.annotations.koordlet import (
     PrometheusSource,
 )
 from koordinator.api.errors import ProtocolError
+from koordinator.cluster.exchange import ConnectionPool, Origin
 from koordinator.koordlet.interference import access_log, exposition
 from koordinator.koordlet.interference.access_log import LogFile, LogSocket
 from koordinator.koordlet.interference.exposition import BucketReader, FamilyError, QuantileReader
@@ -44,7 +43,7 @@ NEWEST_S = 1.5
 """The same for what is to belong to this second: rounds of asking and of looking are not in step."""
 NOT_HEARD = "LatencyNotHeard"
 """Reason of the event on a pod whose latency cannot be read."""
-_HEADERS = {"Accept": "text/plain; version=0.0.4", "Accept-Encoding": "identity"}
+KEEP_ALIVE_S = 10.0
 
 
 class SourceError(Exception):
@@ -70,7 +69,7 @@ class Target:
         """Return where it tells."""
         raise NotImplementedError
 
-    async def ask(self, session: aiohttp.ClientSession) -> None:
+    async def ask(self) -> None:
         """Take what it tells. Raises: SourceError, and what reading raises."""
         raise NotImplementedError
 
@@ -113,21 +112,56 @@ class PrometheusTarget(Target):
         self._quantile = QuantileReader(wanted, self.share)
         self._window = BucketWindow(objective.window_seconds)
         self._told: Latency | None = None
+        self._address = ""
+        self._request = b""
+        self._pool: ConnectionPool | None = None
 
     @property
     def place(self) -> str:
-        address = self.record.pod.status.pod_ip
-        host = f"[{address}]" if ":" in address else address
-        return f"{self._source.scheme}://{host}:{self._source.port}{self._source.path}"
+        return f"{self._source.scheme}://{self._host}{self._source.path}"
 
-    async def ask(self, session: aiohttp.ClientSession) -> None:
+    @property
+    def _host(self) -> str:
+        address = self.record.pod.status.pod_ip
+        return f"[{address}]:{self._source.port}" if ":" in address else f"{address}:{self._source.port}"
+
+    async def ask(self) -> None:
         if not self.record.pod.status.pod_ip:
             raise SourceError("the pod has no address yet")
-        body = await _body(session, self.place)
+        answer = await self._connected().exchange(self._request, TIMEOUT_S)
+        if answer.status != 200:
+            raise SourceError(f"HTTP {answer.status}")
         try:
-            self._hear(body, asyncio.get_running_loop().time())
+            self._hear(answer.body, asyncio.get_running_loop().time())
         except FamilyError as error:
             raise SourceError(str(error)) from error
+
+    def _connected(self) -> ConnectionPool:
+        address = self.record.pod.status.pod_ip
+        if self._pool is None or address != self._address:
+            self.close()
+            self._address = address
+            lines = (
+                f"GET {self._source.path} HTTP/1.1",
+                f"Host: {self._host}",
+                "Accept: text/plain; version=0.0.4",
+                "Accept-Encoding: identity",
+            )
+            self._request = "\r\n".join((*lines, "", "")).encode()
+            tls = _unchecked() if self._source.scheme == "https" else None
+            self._pool = ConnectionPool(
+                Origin(host=address, port=self._source.port, tls=tls),
+                connections_max=1,
+                connect_timeout_s=TIMEOUT_S,
+                keep_alive_s=KEEP_ALIVE_S,
+                body_bytes_max=BODY_BYTES_MAX,
+            )
+        return self._pool
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
 
     def _hear(self, body: bytes, now_s: float) -> None:
         since_s, self.heard_s = self.heard_s, now_s
@@ -175,7 +209,7 @@ class LogTarget(Target):
     def place(self) -> str:
         return f"volume {self._source.volume}, {self._source.path}"
 
-    async def ask(self, session: aiohttp.ClientSession) -> None:
+    async def ask(self) -> None:
         if self._reader is None:
             self._reader = access_log.opened(self._directory, self._source)
         now_s = asyncio.get_running_loop().time()
@@ -208,7 +242,7 @@ class LatencyScrapes:
         self._rejected: dict[str, str] = {}
         """UID → annotation that cannot be read."""
         self._targets: dict[str, Target] = {}
-        self._session: aiohttp.ClientSession | None = None
+        self._turns = asyncio.Semaphore(AT_ONCE)
 
     @property
     def targets(self) -> Mapping[str, Target]:
@@ -222,24 +256,16 @@ class LatencyScrapes:
             self._follow(self._listed)
         now_s = asyncio.get_running_loop().time()
         due = [each for each in self._targets.values() if each.due_s <= now_s]
-        if not due:
-            return
-        if self._session is None:
-            connector = aiohttp.TCPConnector(limit=AT_ONCE, ssl=_unchecked())
-            self._session = aiohttp.ClientSession(
-                connector=connector, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S), headers=_HEADERS
-            )
-        await asyncio.gather(*(self._ask(self._session, each) for each in due))
+        if due:
+            await asyncio.gather(*map(self._ask, due))
 
     def disable(self) -> None:
         """Put nothing back: it only reads."""
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close all connections and files."""
         for target in self._targets.values():
             target.close()
-        if self._session is not None:
-            await self._session.close()
 
     def _follow(self, pods: Mapping[str, PodRecord]) -> None:
         found: dict[str, Target] = {}
@@ -277,11 +303,12 @@ class LatencyScrapes:
                 log.warning("latency objective rejected", extra={"pod": record.key, "problem": str(error)})
             return None
 
-    async def _ask(self, session: aiohttp.ClientSession, target: Target) -> None:
+    async def _ask(self, target: Target) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await target.ask(session)
-        except (SourceError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            async with self._turns:
+                await target.ask()
+        except (SourceError, TimeoutError, OSError, ValueError) as error:
             self._failed(target, str(error) or type(error).__name__, loop.time())
             return
         if target.problem:
@@ -296,20 +323,6 @@ class LatencyScrapes:
             log.warning("latency not heard", extra={"pod": target.record.key, "problem": message})
             self._shared.events.warning(target.record.pod, NOT_HEARD, message)
         target.problem = problem
-
-
-async def _body(session: aiohttp.ClientSession, url: str) -> bytes:
-    """Raises: SourceError and what aiohttp raises."""
-    async with session.get(url, allow_redirects=False) as answer:
-        if answer.status != 200:
-            raise SourceError(f"HTTP {answer.status}")
-        parts, size = [], 0
-        async for part in answer.content.iter_any():
-            parts.append(part)
-            size += len(part)
-            if size > BODY_BYTES_MAX:
-                raise SourceError(f"more than {BODY_BYTES_MAX} bytes")
-        return b"".join(parts)
 
 
 def _unchecked() -> ssl.SSLContext:

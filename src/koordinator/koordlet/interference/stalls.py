@@ -7,7 +7,8 @@ service's own limit costs it (throttling) is taken off: batch is not to blame fo
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Container, Iterable, Mapping
 
 from koordinator.host import cgroup_values
 from koordinator.host.cgroup_knobs import Knob
@@ -45,9 +46,8 @@ class Waits:
             if sense in senses
         ]
         groups = [record.group, *(each.group for each in record.containers)]
-        self._stat_paths = (
-            [cgroups.path(Knob.CPU_STAT, group) for group in groups] if _is_limited(record) else []
-        )
+        self._stat_paths = [cgroups.path(Knob.CPU_STAT, group) for group in groups]
+        self._ids = (record.uid, *(each.id for each in record.containers))
         self._has_run_queue = Sense.RUN_QUEUE in senses
         self._threads: list[str] = []
         self._rounds_left = 0
@@ -57,14 +57,15 @@ class Waits:
         self._times: dict[str, tuple[int, int]] = {}
         """Thread's file → ns on a CPU, ns waiting for one."""
 
-    def shares(self, proc: str, now_s: float) -> dict[Sense, float]:
+    def shares(self, proc: str, throttled: Container[str], now_s: float) -> dict[Sense, float]:
         """Return the share of time that was lost since the last round, by sense, less what its own limit cost.
 
-        Empty in the first round, and for senses whose files are gone.
+        `throttled` are UIDs of pods and ids of containers that were, by what collectors read. The result is empty in
+        the first round, and without senses whose files are gone.
         """
         elapsed_s = 0.0 if self._at_s is None else now_s - self._at_s
         self._at_s = now_s
-        throttled_ns = self._throttled(elapsed_s)
+        throttled_ns = self._throttled_ns_since() if any(each in throttled for each in self._ids) else 0.0
         found = self._pressures(elapsed_s, throttled_ns)
         if self._has_run_queue:
             share = self._run_queue(proc, elapsed_s, throttled_ns)
@@ -72,8 +73,11 @@ class Waits:
                 found[Sense.RUN_QUEUE] = share
         return found
 
-    def _throttled(self, elapsed_s: float) -> float:
-        """Return for how many ns its CPUs were taken away by limits, over all of them."""
+    def _throttled_ns_since(self) -> float:
+        """Return for how many ns its CPUs were taken away by limits, over all of them, since that was read last.
+
+        It is without end the first time, since then nobody knows how much of it is old.
+        """
         total = 0
         for data in self._cgroups.files.hot_many(self._stat_paths):
             if data is not None:
@@ -82,7 +86,7 @@ class Waits:
                 except ContentError:
                     continue
         before, self._throttled_ns = self._throttled_ns, total
-        return max(total - before, 0) if before is not None and elapsed_s > 0 else 0.0
+        return math.inf if before is None else max(total - before, 0)
 
     def _pressures(self, elapsed_s: float, throttled_ns: float) -> dict[Sense, float]:
         found: dict[Sense, float] = {}
@@ -141,7 +145,9 @@ class StallReader:
         self.available: dict[Sense, str] = {}
         """Sense → why it is missing; empty text when it is there."""
 
-    def read(self, services: Mapping[str, PodRecord], kubepods: str) -> dict[str, dict[Sense, float]]:
+    def read(
+        self, services: Mapping[str, PodRecord], kubepods: str, throttled: Container[str]
+    ) -> dict[str, dict[Sense, float]]:
         """Return the share of time lost since the last round, 0 to 1, by UID and sense."""
         self._probe(kubepods)
         senses = [sense for sense, missing in self.available.items() if not missing]
@@ -153,7 +159,7 @@ class StallReader:
             kept[uid] = known if known is not None and is_same else Waits(cgroups, record, senses)
         self._services = kept
         now_s = asyncio.get_running_loop().time()
-        return {uid: waits.shares(proc, now_s) for uid, waits in kept.items()}
+        return {uid: waits.shares(proc, throttled, now_s) for uid, waits in kept.items()}
 
     def _probe(self, kubepods: str) -> None:
         """Ask in the group of all pods until it is there."""
@@ -174,7 +180,3 @@ def _total_us(data: bytes) -> int | None:
     _, found, rest = data.partition(b"total=")
     digits = rest.split(b"\n", 1)[0]
     return int(digits) if found and digits.isdigit() else None
-
-
-def _is_limited(record: PodRecord) -> bool:
-    return any("cpu" in each.resources.limits for each in record.pod.spec.containers)

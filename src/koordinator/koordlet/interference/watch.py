@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout
+from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.interference import culprit, senses, tell
 from koordinator.koordlet.interference.counters import CounterSampler
 from koordinator.koordlet.interference.history import History
@@ -58,7 +59,11 @@ class InterferenceWatch:
         self._follow()
         view, metrics = self._shared.view, self._shared.metrics
         now_s = asyncio.get_running_loop().time()
-        lost = self._stalls.read(self._services, cgroup_layout.class_dir(view.driver, KubeQoS.GUARANTEED))
+        readings = self._shared.readings
+        ratios = readings.pods(kinds.POD_THROTTLED) | readings.containers(kinds.CONTAINER_THROTTLED)
+        throttled = {name for name, ratio in ratios.items() if ratio > 0}
+        kubepods = cgroup_layout.class_dir(view.driver, KubeQoS.GUARANTEED)
+        lost = self._stalls.read(self._services, kubepods, throttled)
         self._say_available()
         before = view.interference or Interference(at_s=now_s)
         found: dict[str, Suffering] = {}
