@@ -142,3 +142,12 @@ def test_by_slack_batch_fills_the_node_only_while_services_do_not_feel_it(tmp_pa
     assert loop["cpuUse"] > fixed["cpuUse"] + 0.05 and loop["p99Growth"] <= fixed["p99Growth"] + 1e-3
     fixed, loop = (each["figures"] for each in heavy["strategies"])
     assert loop["p99Growth"] < fixed["p99Growth"]
+
+
+def test_a_controller_that_no_agent_runs_yet_is_shown_but_not_advised(tmp_path: Path) -> None:
+    dump = shop().dump(tmp_path / "dump.json")
+
+    found = answered("--dump", dump, "--strategy", "closed-loop", "--strategy", "conservative")
+
+    assert found["advised"] == "conservative"
+    assert any("closed-loop is a preview" in note for note in found["notes"])

@@ -13,7 +13,7 @@ _NODES_SHOWN = 10
 _STYLE = """
   .verdict { font-size: 1.15rem; border-left: 4px solid #D55E00; padding-left: 1rem; }
   .notes { color: var(--faint); font-size: .95rem; }
-  .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: 1rem; margin: 1.5rem 0; }
+  .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: 1rem; margin: 1.5rem 0; }
   .tile { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; }
   .tile b { display: block; font-size: 1.25rem; white-space: nowrap; font-variant-numeric: tabular-nums; }
   .tile span { color: var(--faint); font-size: .9rem; }

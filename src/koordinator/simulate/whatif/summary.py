@@ -74,6 +74,8 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All that is told of a strategy. Nodes come by what they bring, workloads by what they suffer."""
 
     strategy: str
+    is_preview: bool
+    """Whether it rests on a controller that node agents do not run yet: it is shown, not advised."""
     figures: WhatIfFigures
     series: OutcomeSeries
     nodes: list[NodeLine]
@@ -112,6 +114,7 @@ def result_of(
     workloads = added.workloads()
     return StrategyResult(
         strategy=strategy.name,
+        is_preview=strategy.control is not None,
         figures=_figures(cluster, added, workloads, queue, price),
         series=added.series,
         nodes=_nodes(cluster, added),
@@ -213,7 +216,7 @@ def answer(
         history=history.source,
         demand=demand,
         price_per_core_hour=price,
-        notes=[*_reported(cluster), *cluster.notes, *history.notes],
+        notes=[*_reported(cluster), *cluster.notes, *history.notes, *_previews(results)],
         strategies=list(results),
         advised=best.strategy,
         first_steps=_first_steps(cluster, best),
@@ -221,7 +224,9 @@ def answer(
 
 
 def advised(results: Sequence[StrategyResult]) -> StrategyResult:
-    """Return the strategy with the most batch work among those whose p99 grows by 5 % at most; else the gentlest."""
+    """Return the strategy with the most batch work among those whose p99 grows by 5 % at most; else the gentlest. A
+    preview only where there is nothing else."""
+    results = [each for each in results if not each.is_preview] or results
     gentle = [each for each in results if each.figures.p99_growth <= advice.P99_COST_MAX]
     if gentle:
         return max(gentle, key=lambda each: each.figures.batch_core_hours)
@@ -265,6 +270,16 @@ def _first_steps(cluster: WhatIfCluster, best: StrategyResult) -> list[str]:
             "work thrown away: lower memoryReclaimThresholdPercent if that is too much."
         )
     return steps
+
+
+def _previews(results: Sequence[StrategyResult]) -> list[str]:
+    """Return which strategies cannot be switched on yet."""
+    return [
+        f"{each.strategy} is a preview: node agents do not run its controller yet, and here it knows what services "
+        "feel as the model has it, neither late nor noisy"
+        for each in results
+        if each.is_preview
+    ]
 
 
 def _reported(cluster: WhatIfCluster) -> list[str]:
