@@ -18,7 +18,6 @@ from koordinator.host.cgroup_knobs import V2, Knob
 from koordinator.koordlet import agent
 from koordinator.koordlet.hooks import all as hooks
 from koordinator.koordlet.hooks.hook import Hook
-from koordinator.koordlet.qos import all as qos
 from koordinator.koordlet.qos import evictions
 from koordinator.koordlet.qos.eviction_strategy import EvictionStrategy
 from koordinator.koordlet.qos.shadow import Part, ShadowMode
@@ -27,7 +26,7 @@ from koordinator.scheduler.plugin.framework import ENTRY_POINTS, ScorePlugin
 from koordinator.scheduler.plugins.built_in import PLUGINS
 from tests.cluster import virtual_loop
 from tests.koordlet.hooks.hook_node import HookNode, native, pod
-from tests.koordlet.qos.acting_node import ActingNode, make_pod
+from tests.koordlet.qos.acting_node import ActingNode, acting, make_pod
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "first-changes.md"
@@ -60,9 +59,7 @@ def test_one_file_and_one_line_make_an_eviction_strategy(
 
     async def scenario() -> None:
         node = ActingNode(tmp_path, gates=f"{GATE}=true")
-        (found,) = (
-            each for each in qos.strategies(node.shared, ShadowMode(node.shared)) if each.name == GATE
-        )
+        (found,) = (each for each in acting(node.shared, ShadowMode(node.shared)) if each.name == GATE)
         assert isinstance(found, Part) and isinstance(found.live, EvictionStrategy)
         assert agent.is_on(found, node.shared.gates)
         node.set_pods([make_pod(name, priority=5000 + at) for at, name in enumerate("abc")])

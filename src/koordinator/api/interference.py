@@ -5,15 +5,18 @@ node tells is NodeMetric's `status.extensions.interference`: how much its servic
 again for a while. Both are ours; the reference has neither. Pure.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 
 from koordinator import clock
-from koordinator.api import decode
+from koordinator.api import decode, slo
 from koordinator.api.core import Pod
 from koordinator.api.meta import ViewPart
+
+log = logging.getLogger(__name__)
 
 INTERFERENCE = "interference"
 """Key of both `extensions`."""
@@ -52,6 +55,13 @@ class InterferenceSettings(ViewPart, frozen=True, kw_only=True):
     signal_half_life_seconds: _Seconds = 600
     """What scheduler and descheduler are told of a node that suffered halves in so long; 0: they are told nothing."""
 
+    def acts_on(self, resource: str) -> bool:
+        """Return whether batch may be shrunk on a resource."""
+        return self.resources is None or resource in self.resources
+
+
+DEFAULT_SETTINGS = InterferenceSettings()
+
 
 def relation_problems(settings: InterferenceSettings) -> list[str]:
     """Return what is wrong with values that are each within their range."""
@@ -69,6 +79,23 @@ def relation_problems(settings: InterferenceSettings) -> list[str]:
         for low_name, low, high_name, high in pairs
         if low >= high
     ]
+
+
+def settings_of(extensions: Mapping[str, Any], obj: str) -> InterferenceSettings:
+    """Return the settings that a NodeSLO's extensions hold; those that cannot be used are off, which is logged."""
+    raw = slo.plain_extensions(extensions).get(INTERFERENCE)
+    if raw is None:
+        return DEFAULT_SETTINGS
+    try:
+        settings = decode.from_builtins(raw, InterferenceSettings)
+        problems = relation_problems(settings)
+    except msgspec.ValidationError as error:
+        problems = [str(error)]
+    if problems:
+        facts = {"object": obj, "field": f"spec.extensions.{INTERFERENCE}", "problem": "; ".join(problems)}
+        log.warning("interference settings invalid", extra=facts)
+        return DEFAULT_SETTINGS
+    return settings
 
 
 _TEMPLATE_HASH = "pod-template-hash"

@@ -357,8 +357,9 @@ class Agent:
         return self._parts.hooks
 
     def interference(self, pod: str) -> dict[str, Any]:
-        """Return how services suffer and who was named, of one pod (`namespace/name`) when that is not empty."""
-        return self._parts.interference.teller.answer(pod) if self._parts is not None else {}
+        """Return how services suffer, who was named, of one pod (`namespace/name`) when that is not empty, and what was
+        done about it."""
+        return self._parts.interference.answer(pod) if self._parts is not None else {}
 
     async def run(self) -> None:
         """Watch, measure, protect, report, until cancelled; then put back what was changed, if that is asked for."""
@@ -438,8 +439,10 @@ class Parts:
             *trainers,
             *report.reporters(shared, mode, trainer, gpu_trainer, hour_trainer),
         ]
-        self.interference = InterferenceParts(shared)
-        self.strategies = [*qos.strategies(shared, mode), *self.interference.strategies]
+        evictor = qos.live_evictor(shared, mode)
+        self.interference = InterferenceParts(shared, evictor)
+        # Those who decide what batch is allowed come before those who act on it, in the same round of samples.
+        self.strategies = [*self.interference.strategies, *qos.strategies(shared, mode, evictor)]
         self.hooks = RuntimeHooks(shared)
 
 

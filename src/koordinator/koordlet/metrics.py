@@ -257,6 +257,26 @@ class AgentMetrics:
         self.interference_verdicts = self._counter(
             "interference_verdicts", "Culprits named, by what they take.", ("resource",)
         )
+        self.interference_slack = self._gauge(
+            "interference_slack_ratio", "What is left of the objective of the service worst off.", ("source",)
+        )
+        self.interference_ceiling = self._gauge(
+            "interference_ceiling_percent",
+            "CPU of services and batch together; of other resources what batch may have.",
+            ("resource",),
+        )
+        self.interference_stage = self._gauge(
+            "interference_stage", "1: how far the closed loop has gone now.", ("stage",)
+        )
+        self.interference_culprit = self._gauge(
+            "interference_culprit_percent", "What a capped culprit may use of what it used; 100: nobody is."
+        )
+        self.interference_signal = self._gauge(
+            "interference_signal_ratio", "How much services suffered lately, as schedulers are told."
+        )
+        self.interference_steps = self._counter(
+            "interference_steps_total", "Times that the closed loop came to a stage.", ("stage",)
+        )
 
     def _add_shadow(self) -> None:
         self.shadow_mode = self._gauge(

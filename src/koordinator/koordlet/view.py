@@ -15,10 +15,13 @@ from koordinator.api.node_metric import NodeMetricSpec
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.quantity import QuantityError
 from koordinator.api.slo import HostApplicationSpec, NodeSLOSpec
+from koordinator.api.slo_qos import ResourceQOSStrategy
 from koordinator.cluster.supervise import Guard
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.storage import LocalStorage
 from koordinator.host.sysfs import HostCPUTopology
+from koordinator.koordlet import allowance
+from koordinator.koordlet.allowance import AS_CONFIGURED, BatchAllowance
 from koordinator.koordlet.node_pods import ForeignContainer, PodRecord
 from koordinator.koordlet.suffering import Interference, Learnt
 
@@ -30,6 +33,7 @@ class Topic(enum.Enum):
     NODE_SLO = "NodeSLO spec"
     PODS = "all pods"
     TOPOLOGY = "node topology"
+    ALLOWANCE = "what batch is allowed"
     USAGE = "usage"
     """A round of collectors has ended: what strategies read each second is new. To act at once, be woken by this
     rather than by a timer of your own, which may come just before it."""
@@ -66,6 +70,11 @@ class NodeView:
         """How services suffer, each second (gate Interference); whoever acts on it looks at `at_s` first."""
         self.learnt: Mapping[str, Learnt] = {}
         """Profiles of containers of services, by container id; empty where the CPU does not count."""
+        self.allowance: BatchAllowance = AS_CONFIGURED
+        """What the closed loop leaves best-effort pods (gate InterferenceControl)."""
+        self.extensions: Mapping[str, Any] = {}
+        """What parts of the agent tell of the node in NodeMetric's `status.extensions`."""
+        self._shrunk: tuple[object, BatchAllowance, ResourceQOSStrategy] | None = None
         self._listeners: dict[Topic, list[tuple[Guard, Callable[[], Any]]]] = {topic: [] for topic in Topic}
 
     def capacity(self, name: str) -> int:
@@ -75,6 +84,23 @@ class NodeView:
             return quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
         except QuantityError:
             return 0
+
+    @property
+    def qos_in_force(self) -> ResourceQOSStrategy | None:
+        """Return the NodeSLO's QoS policy with what the closed loop takes of it; the same object while both are."""
+        strategy = self.slo.resource_qos_strategy if self.slo is not None else None
+        if strategy is None or self.allowance is AS_CONFIGURED:
+            return strategy
+        known = self._shrunk
+        if known is None or known[0] is not strategy or known[1] is not self.allowance:
+            found = allowance.shrunk(strategy, self.allowance)
+            is_same = known is not None and known[0] is strategy and known[2] == found
+            known = self._shrunk = (
+                strategy,
+                self.allowance,
+                known[2] if known is not None and is_same else found,
+            )
+        return known[2]
 
     @property
     def host_applications(self) -> list[HostApplicationSpec]:

@@ -30,7 +30,9 @@ from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig, QoSConfig
 from koordinator.koordlet.metrics import AgentMetrics
-from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.parts import Shared, Strategy
+from koordinator.koordlet.qos import all as qos
+from koordinator.koordlet.qos.shadow import ShadowMode
 from koordinator.koordlet.series import Readings, SeriesStore
 from koordinator.koordlet.states.node import with_defaults
 from koordinator.koordlet.view import NodeView
@@ -89,6 +91,11 @@ class RecordedEvents:
 
     def reasons(self) -> list[tuple[str, str]]:
         return [(name, reason) for name, reason, _ in self.recorded]
+
+
+def acting(shared: Shared, mode: ShadowMode) -> list[Strategy]:
+    """All strategies with the evictor that the agent gives them."""
+    return qos.strategies(shared, mode, qos.live_evictor(shared, mode))
 
 
 def threshold(**fields: Any) -> NodeSLOSpec:

@@ -13,14 +13,13 @@ from koordinator.host.cgroup_knobs import V2
 from koordinator.koordlet import agent
 from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.qos import all as qos
 from koordinator.koordlet.qos import evictions
 from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.qos.psi_evict import PSIEvict
 from koordinator.koordlet.qos.shadow import ShadowMode
 from tests.cluster import virtual_loop
 from tests.host import host_tree
-from tests.koordlet.qos.acting_node import ActingNode, make_pod
+from tests.koordlet.qos.acting_node import ActingNode, acting, make_pod
 
 GIB = 2**30
 COOL_S = 15
@@ -200,7 +199,7 @@ def test_the_gate_is_off_by_default_and_known_to_the_command_line(tmp_path: Path
 
     async def scenario() -> None:
         node = PressedNode(tmp_path, a=8)
-        found = {each.name: each for each in qos.strategies(node.shared, ShadowMode(node.shared))}
+        found = {each.name: each for each in acting(node.shared, ShadowMode(node.shared))}
         assert agent.is_on(found["PSIEvict"], node.shared.gates)
         assert not agent.is_on(found["PSIEvict"], gates)
 

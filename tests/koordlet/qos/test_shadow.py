@@ -15,7 +15,6 @@ from koordinator.api import slo
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.parts import Strategy
-from koordinator.koordlet.qos import all as qos
 from koordinator.koordlet.qos import evictions, shadow
 from koordinator.koordlet.qos.cpu_burst_run import CPUBurst
 from koordinator.koordlet.qos.shadow import Part, ShadowMode
@@ -23,7 +22,7 @@ from koordinator.koordlet.qos.shadow_bill import HOURS_MAX, RoundCost, ShadowBil
 from tests.cluster import virtual_loop
 from tests.host import host_tree
 from tests.koordlet.qos import test_cpu_burst_run as bursts
-from tests.koordlet.qos.acting_node import ActingNode, make_pod, threshold
+from tests.koordlet.qos.acting_node import ActingNode, acting, make_pod, threshold
 from tests.koordlet.qos.qos_node import QoSNode
 from tests.koordlet.qos.suppressed import busy_node
 
@@ -41,7 +40,7 @@ class Watched:
         self.in_shadow([name] if is_shadow else [])
         self.parts: list[Strategy] = [
             each
-            for each in qos.strategies(node.shared, self.mode)
+            for each in acting(node.shared, self.mode)
             if isinstance(each, Part) and each._whole.name == name
         ]
         self._whole = self.parts[0]._whole  # type: ignore[attr-defined]
@@ -182,7 +181,7 @@ def test_the_evictions_in_shadow_are_those_that_happen_live(sizes: list[int], us
         live, double = _memory_node(sizes), _memory_node(sizes)
         modes = ShadowMode(live.shared), ShadowMode(double.shared)
         parts = [
-            next(part for part in qos.strategies(node.shared, mode) if part.name == "MemoryEvict")
+            next(part for part in acting(node.shared, mode) if part.name == "MemoryEvict")
             for node, mode in zip((live, double), modes, strict=True)
         ]
         for percent in used:
@@ -248,7 +247,7 @@ def test_names_and_strategies_agree(tmp_path: Path) -> None:
 
     assert set(slo.SHADOW_STRATEGIES) >= named
     node = QoSNode(tmp_path)
-    parts = qos.strategies(node.shared, ShadowMode(node.shared))
+    parts = acting(node.shared, ShadowMode(node.shared))
     assert named - {shadow.PREDICTION} <= {part._whole.name for part in parts if isinstance(part, Part)}
 
 

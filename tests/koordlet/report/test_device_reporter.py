@@ -16,6 +16,7 @@ from koordinator.cluster import errors
 from koordinator.host.gpu import GPUs, XidEvent
 from koordinator.koordlet.config import CollectConfig
 from koordinator.koordlet.predict.trainer import Trainer
+from koordinator.koordlet.qos.shadow import ShadowMode
 from koordinator.koordlet.report import all as reports
 from koordinator.koordlet.report.device_reporter import QUIET_S, DeviceReporter, GPUHealth
 from tests.host import host_tree
@@ -286,7 +287,12 @@ async def test_devices_are_reported_only_where_a_gate_asks_for_them(tmp_path: Pa
     names = []
     for gates in ("", ACCELERATORS, RDMA):
         node = AgentNode(tmp_path, cluster, gates=gates)
-        names.append([each.name for each in reports.reporters(node.shared, Trainer(node.shared))])
+        names.append(
+            [
+                each.name
+                for each in reports.reporters(node.shared, ShadowMode(node.shared), Trainer(node.shared))
+            ]
+        )
 
     assert names[0] == ["nodetopology", "nodemetric"]
     assert names[1] == names[2] == ["nodetopology", "nodemetric", "device"]

@@ -15,7 +15,7 @@ from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import ResourceList
 from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.host import cgroup_knobs
-from koordinator.host.cgroup_knobs import UNLIMITED, Knob
+from koordinator.host.cgroup_knobs import UNLIMITED, V1, Knob
 from koordinator.koordlet.hooks import cpu_normalization_run
 from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse, PodContext
 from koordinator.koordlet.hooks.hook import (
@@ -47,6 +47,8 @@ class BatchRule(msgspec.Struct, frozen=True):
 
     uses_quota: bool = True
     ratio: float = NO_RATIO
+    capped_milli: Mapping[str, int] = {}
+    """CPU of single pods that the closed loop caps, by UID."""
 
 
 def uses_quota(strategy: ResourceThresholdStrategy | None) -> bool:
@@ -61,10 +63,12 @@ def pod_limits(
     extended: Mapping[str, ContainerResources] | None,
     rule: BatchRule,
     container_names: Collection[str] = (),
+    cap_milli: int | None = None,
 ) -> BatchLimits:
     """Limits of a pod's cgroup, from the batch resources of its containers; None or none known: left alone.
 
     `container_names` are all containers of the spec: one without batch resources makes the pod unlimited.
+    `cap_milli` is what the closed loop leaves the pod, whatever its limit.
     """
     if qos_class is not QoSClass.BE or not extended:
         return LEFT_ALONE
@@ -74,21 +78,22 @@ def pod_limits(
     memory_limits = [_amount(each.limits, resources.BATCH_MEMORY) for each in known]
     return BatchLimits(
         shares=cgroup_knobs.shares_of_milli(sum(max(request, 0) for request in requests)),
-        quota_us=_quota_us(_total(cpu_limits), rule),
+        quota_us=_capped_us(_quota_us(_total(cpu_limits), rule), cap_milli),
         memory_bytes=_total(memory_limits),
     )
 
 
 def container_limits(
-    qos_class: QoSClass, extended: ContainerResources | None, rule: BatchRule
+    qos_class: QoSClass, extended: ContainerResources | None, rule: BatchRule, cap_milli: int | None = None
 ) -> BatchLimits:
-    """Limits of a container's cgroup; left alone when nothing is known of its batch resources."""
+    """Limits of a container's cgroup; left alone when nothing is known of its batch resources. `cap_milli` is that of
+    its pod: on v1 no child may have more than its parent."""
     if qos_class is not QoSClass.BE or extended is None:
         return LEFT_ALONE
     memory = _amount(extended.limits, resources.BATCH_MEMORY)
     return BatchLimits(
         shares=cgroup_knobs.shares_of_milli(_amount(extended.requests, resources.BATCH_CPU)),
-        quota_us=_quota_us(_amount(extended.limits, resources.BATCH_CPU), rule),
+        quota_us=_capped_us(_quota_us(_amount(extended.limits, resources.BATCH_CPU), rule), cap_milli),
         memory_bytes=memory if memory > 0 else UNLIMITED,
     )
 
@@ -97,6 +102,14 @@ def _quota_us(limit_milli: int, rule: BatchRule) -> int:
     if not rule.uses_quota:
         return UNLIMITED
     return cpu_burst.scaled_us(cgroup_knobs.quota_of_milli(limit_milli), rule.ratio)
+
+
+def _capped_us(quota_us: int, cap_milli: int | None) -> int:
+    """Return the smaller of a quota and a cap; `cap_milli` is time as measured, which no ratio of CPUs changes."""
+    if cap_milli is None:
+        return quota_us
+    cap_us = cgroup_knobs.quota_of_milli(max(cap_milli, 1))
+    return cap_us if quota_us == UNLIMITED else min(quota_us, cap_us)
 
 
 def _amount(amounts: ResourceList, name: str) -> int:
@@ -117,7 +130,7 @@ class BatchResourceHook(Hook):
 
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
-        topics = (Topic.NODE_SLO, Topic.NODE)
+        topics = (Topic.NODE_SLO, Topic.NODE, Topic.ALLOWANCE)
         self._rule = HookRule(self.name, topics, self._parsed, BatchRule())
 
     def rules(self) -> Sequence[HookRule[Any]]:
@@ -135,21 +148,27 @@ class BatchResourceHook(Hook):
 
     def of_pod(self, pod: PodContext) -> HookResponse:
         """Shares and limits of a pod."""
+        rule = self._rule.value
+        cap_milli = rule.capped_milli.get(pod.uid)
         return _response(
-            pod_limits(qos.of_labels(pod.labels), pod.extended, self._rule.value, pod.container_names)
+            pod_limits(qos.of_labels(pod.labels), pod.extended, rule, pod.container_names, cap_milli)
         )
 
     def of_container(self, container: ContainerContext) -> HookResponse:
         """Shares and limits of a container."""
-        return _response(
-            container_limits(qos.of_labels(container.pod.labels), container.extended, self._rule.value)
-        )
+        pod, rule = container.pod, self._rule.value
+        cap_milli = rule.capped_milli.get(pod.uid)
+        return _response(container_limits(qos.of_labels(pod.labels), container.extended, rule, cap_milli))
 
     def _parsed(self) -> BatchRule | None:
         view = self.shared.view
         strategy = view.slo.resource_used_threshold_with_be if view.slo is not None else None
         old = self._rule.value.ratio
-        return BatchRule(uses_quota(strategy), cpu_normalization_run.ratio_of(view, old))
+        used = uses_quota(strategy)
+        # On v1 the common quota may not be squeezed below a pod's: then that quota is what holds the pod back.
+        may_cap = used or self.shared.host.cgroups.version != V1
+        capped = view.allowance.capped_milli if may_cap else {}
+        return BatchRule(used, cpu_normalization_run.ratio_of(view, old), capped)
 
 
 def _response(limits: BatchLimits) -> HookResponse:

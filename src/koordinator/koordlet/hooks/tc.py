@@ -113,7 +113,7 @@ def rule_of(view: NodeView) -> NetworkRule | None:
     slo = view.slo
     if slo is None:
         return None
-    strategy, system = slo.resource_qos_strategy, slo.system_strategy
+    strategy, system = view.qos_in_force, slo.system_strategy
     bandwidth = system.total_network_bandwidth if system is not None else None
     policies = strategy.policies if strategy is not None else None
     return NetworkRule(

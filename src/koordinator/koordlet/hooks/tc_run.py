@@ -56,7 +56,7 @@ class TCNetworkQoS(Hook):
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
         self._rule: HookRule[NetworkRule | None] = HookRule(
-            self.name, (Topic.NODE_SLO,), lambda: tc.rule_of(shared.view), None
+            self.name, (Topic.NODE_SLO, Topic.ALLOWANCE), lambda: tc.rule_of(shared.view), None
         )
         self._commands = Commands(
             tools.runner or host_runner(shared.host), shared.executor, self.name, REASON

@@ -70,7 +70,7 @@ class TerwayQoS(Hook):
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
         self._rule: HookRule[NetworkRule | None] = HookRule(
-            self.name, (Topic.NODE_SLO,), lambda: tc.rule_of(shared.view), None
+            self.name, (Topic.NODE_SLO, Topic.ALLOWANCE), lambda: tc.rule_of(shared.view), None
         )
         self._texts: dict[str, str] = {}
         """What the files were made to say."""

@@ -1,19 +1,24 @@
 """All parts of this room, put together."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from koordinator.api.feature_gates import FeatureGate, FeatureStage
+from koordinator.koordlet.interference import act
+from koordinator.koordlet.interference.act import InterferenceControl
 from koordinator.koordlet.interference.counters import CounterSampler
 from koordinator.koordlet.interference.scrape import LatencyScrapes
 from koordinator.koordlet.interference.tell import Teller
 from koordinator.koordlet.interference.watch import InterferenceWatch
 from koordinator.koordlet.parts import Shared, Strategy
+from koordinator.koordlet.qos.eviction_strategy import CarriesOut
 from koordinator.koordlet.suffering import INTERFERENCE
 
 NEW_GATES: Mapping[str, FeatureGate] = {
     INTERFERENCE: FeatureGate(
         False, FeatureStage.ALPHA, "notice how services suffer, and name the pods that make them"
-    )
+    ),
+    **act.NEW_GATES,
 }
 """Gates that the reference does not have."""
 
@@ -21,16 +26,21 @@ NEW_GATES: Mapping[str, FeatureGate] = {
 class InterferenceParts:
     """One of each, in the order in which they are started."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, evictor: CarriesOut) -> None:
         self.scrapes = LatencyScrapes(shared)
         self.teller = Teller(shared)
         self.counters = CounterSampler(shared)
         self.watch = InterferenceWatch(shared, self.scrapes, self.counters, self.teller)
+        self.control = InterferenceControl(shared, evictor)
 
     @property
     def strategies(self) -> list[Strategy]:
         """Return the loops."""
-        return [self.scrapes, self.counters, self.watch]
+        return [self.scrapes, self.counters, self.watch, self.control]
+
+    def answer(self, pod: str) -> dict[str, Any]:
+        """Return what is known of a pod (of all when that is empty), and the last steps of the loop."""
+        return self.teller.answer(pod) | self.control.records.report()
 
     def close(self) -> None:
         """Close connections."""

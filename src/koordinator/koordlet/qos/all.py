@@ -15,7 +15,13 @@ from koordinator.koordlet.qos.shadow import Shadowed, ShadowEvictor, ShadowMode
 from koordinator.koordlet.qos.system_config import SystemConfigStrategy
 
 
-def strategies(shared: Shared, mode: ShadowMode) -> list[Strategy]:
+def live_evictor(shared: Shared, mode: ShadowMode) -> Evictor:
+    """Return the evictor of all who evict on the node, so that none counts on what another has just evicted."""
+    names = {gate: strategy.name for strategy in evictions.STRATEGIES for gate in strategy.gates}
+    return Evictor(shared, on_evicted=partial(mode.bill_eviction, names, is_shadow=False))
+
+
+def strategies(shared: Shared, mode: ShadowMode, evictor: Evictor) -> list[Strategy]:
     """One of each, in the order in which they are started; intervals are those of the configuration. Those that `mode`
     knows act, or only decide."""
     suppression = Shadowed(CPUSuppress.name, mode, shared, _suppression, shadow.suppression_cost)
@@ -24,7 +30,7 @@ def strategies(shared: Shared, mode: ShadowMode) -> list[Strategy]:
         *suppression.parts(),
         *burst.parts(),
         MemoryQoS(shared),
-        *_evictions(shared, mode),
+        *_evictions(shared, mode, evictor),
         ResctrlStrategy(shared),
         BlkIO(shared),
         SystemConfigStrategy(shared),
@@ -37,11 +43,9 @@ def _suppression(shared: Shared) -> list[Strategy]:
     return [suppress, CPUSurge(shared, suppress, services)]
 
 
-def _evictions(shared: Shared, mode: ShadowMode) -> list[Strategy]:
-    """Strategies share an evictor, so that none counts on what another has just evicted; those in shadow have one of
-    their own."""
+def _evictions(shared: Shared, mode: ShadowMode, live: Evictor) -> list[Strategy]:
+    """Strategies share the live evictor; those in shadow have one of their own."""
     names = {gate: strategy.name for strategy in evictions.STRATEGIES for gate in strategy.gates}
-    live = Evictor(shared, on_evicted=partial(mode.bill_eviction, names, is_shadow=False))
     double = ShadowEvictor(
         mode.shared_in_shadow(), on_evicted=partial(mode.bill_eviction, names, is_shadow=True)
     )

@@ -307,7 +307,7 @@ class BlkIO:
     async def run(self) -> None:
         """One round."""
         view = self._shared.view
-        strategy = view.slo.resource_qos_strategy if view.slo is not None else None
+        strategy = view.qos_in_force
         if strategy is None or view.storage is None or not view.has_pods:
             return
         now_s = asyncio.get_running_loop().time()

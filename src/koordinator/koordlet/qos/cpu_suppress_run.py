@@ -24,6 +24,7 @@ from koordinator.host.errors import ContentError
 from koordinator.host.host import Host
 from koordinator.host.sysfs import HostCPUTopology
 from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.allowance import AS_CONFIGURED, BatchAllowance
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import best_effort_cpus, cpu_suppress
@@ -168,6 +169,18 @@ def of_node(cpu: HostCPUTopology, topology: NodeResourceTopology, holders: Itera
         floor=cpu_suppress.floor_cpus(cpu.processors, reserved, system),
         is_static=policy is not None and policy.policy == STATIC_POLICY,
     )
+
+
+def threshold_percent(strategy: ResourceThresholdStrategy, allowed: BatchAllowance = AS_CONFIGURED) -> int:
+    """Return the share of the node's CPU that services and batch may use together: what the closed loop allows, where
+    it runs, else what is configured."""
+    if allowed.cpu_threshold_percent is not None:
+        return allowed.cpu_threshold_percent
+    threshold = strategy.cpu_suppress_threshold_percent
+    if threshold is None:
+        threshold = DEFAULT_THRESHOLD_STRATEGY.cpu_suppress_threshold_percent
+    assert threshold is not None
+    return threshold
 
 
 class _Basis(msgspec.Struct, frozen=True):
@@ -333,10 +346,7 @@ class CPUSuppress:
             return None
         allocatable = node.status.allocatable.get(resources.CPU)
         best_effort_milli = readings.latest(kinds.NODE_BE, _BE_CPU_USED)
-        threshold = strategy.cpu_suppress_threshold_percent
-        if threshold is None:
-            threshold = DEFAULT_THRESHOLD_STRATEGY.cpu_suppress_threshold_percent
-        assert threshold is not None
+        threshold = threshold_percent(strategy, view.allowance)
         return cpu_suppress.suppress_amount(
             cpu_suppress.node_cpu(
                 capacity_milli,

@@ -100,7 +100,8 @@ class NodeMetricReporter:
         if not self._has_begun:
             self._has_begun = True
             return
-        status = self._in_shadow(self.status())
+        status = msgspec.structs.replace(self.status(), extensions=dict(self._shared.view.extensions))
+        status = self._in_shadow(status)
         self._show(status)
         await self._write(status)
 
