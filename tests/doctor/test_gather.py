@@ -89,6 +89,7 @@ async def test_forbidden_kinds_become_notices_that_name_the_checks_left_out() ->
 
     assert list(report.not_done) == [
         "batch",
+        "isolation",
         "leftovers",
         "reports",
         "runtimes",

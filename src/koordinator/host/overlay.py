@@ -1,6 +1,6 @@
-"""A host as it would be if what somebody decides were done: reads go to the real files, writes stay in memory.
+"""Show a host as it would be if what somebody decides were done: reads go to the real files, writes stay in memory.
 
-What is written reads back as the kernel would show it (`host.TreeFiles` has the rules), so a strategy that goes by what
+Each write reads back as the kernel would show it (`host.TreeFiles` has the rules), so a strategy that goes by what
 it wrote before decides in every round as if it had been written. Nothing below is ever changed.
 """
 
@@ -19,7 +19,7 @@ def overlay_host(real: Host) -> Host:
 
 
 class OverlayFiles(TreeFiles):
-    """Files over others. What was written counts as long as the file below is the same one."""
+    """Lays files over others. A write counts as long as the file below is the same one."""
 
     def __init__(self, real: Files) -> None:
         super().__init__()

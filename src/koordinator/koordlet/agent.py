@@ -38,6 +38,7 @@ from koordinator.koordlet.config import AgentConfig
 from koordinator.koordlet.gpu_shares import BATCH_GPU
 from koordinator.koordlet.hooks.all import RuntimeHooks
 from koordinator.koordlet.interference.all import InterferenceParts
+from koordinator.koordlet.isolation.probe import clean_left_overs
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Following, Kubelet, Reporter, Shared, Strategy
 from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
@@ -384,6 +385,7 @@ class Agent:
         shared = self.shared
         log.info("node, pods and policies loaded", extra={"node": shared.config.node_name})
         _log_missing(shared)
+        await Guard("isolation probe").call_async(clean_left_overs, shared)
         parts = self._parts = Parts(shared, self.shadow)
         group.create_task(parts.collecting.run(), name="collectors")
         start_reporters(parts.reporters, group)

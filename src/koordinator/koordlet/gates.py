@@ -3,6 +3,7 @@
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.koordlet.hooks import all as hooks
 from koordinator.koordlet.interference import all as interference
+from koordinator.koordlet.isolation import probe as isolation
 from koordinator.koordlet.predict import hour_trainer
 from koordinator.koordlet.qos import evictions
 
@@ -14,4 +15,5 @@ def of(flag: str = "") -> FeatureGates:
         own.update(strategy.new_gates)
     own.update(interference.NEW_GATES)
     own[hour_trainer.GATE] = hour_trainer.NEW_GATE
+    own.update(isolation.NEW_GATES)
     return FeatureGates.of(Component.KOORDLET, flag, own)

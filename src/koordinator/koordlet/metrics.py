@@ -279,6 +279,9 @@ class AgentMetrics:
         )
 
     def _add_shadow(self) -> None:
+        self.isolation_works = self._gauge(
+            "isolation_works", "1: proven; 0: without effect; -1: not known.", ("mechanism",)
+        )
         self.shadow_mode = self._gauge(
             "shadow_mode", "1: the strategy decides and does nothing.", ("strategy",)
         )

@@ -77,7 +77,7 @@ class ShadowEvictor(Evictor):
 
 
 class ShadowMode:
-    """Which strategies only decide, by the NodeSLO in force, and the node's bills."""
+    """Knows which strategies only decide, by the NodeSLO in force, and has the node's bills."""
 
     def __init__(self, shared: Shared) -> None:
         self.bill = ShadowBill()

@@ -45,7 +45,7 @@ class StrategyHour(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class RoundCost(msgspec.Struct, frozen=True):
-    """What one round of a strategy leads to, for as long as it stands."""
+    """The cost of what one round of a strategy leads to, for as long as it stands."""
 
     held_back_cores: float = 0.0
     raised_cores: float = 0.0

@@ -1,6 +1,8 @@
 """All parts that tell the cluster about this node, in the order in which they should have their first rounds."""
 
 from koordinator.koordlet.interference.act import INTERFERENCE_CONTROL
+from koordinator.koordlet.isolation import probe
+from koordinator.koordlet.isolation.probe import IsolationProbe
 from koordinator.koordlet.parts import Reporter, Shared
 from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
 from koordinator.koordlet.predict.hour_trainer import HourTrainer
@@ -33,4 +35,6 @@ def reporters(
         found.append(DeviceReporter(shared))
     if shared.gates.is_on(pod_resources.GATE) and shared.config.kubelet.pod_resources_proxy:
         found.append(PodResourcesProxy(shared))
+    if shared.gates.is_on(probe.GATE):
+        found.append(IsolationProbe(shared))
     return found

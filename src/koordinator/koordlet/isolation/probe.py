@@ -1,0 +1,185 @@
+"""Prove isolation at the start, after changes of kernel or runtime, and now and then; tell who rests on what is broken.
+
+Results go to the Node (annotation, labels by kind, condition `IsolationProven`), metrics and the log. Behind the gate
+`IsolationProbe`. Groups that an agent left behind when it was killed are removed at the next start, whatever the gate.
+"""
+
+import asyncio
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+
+from koordinator.api import isolation
+from koordinator.api.core import Node
+from koordinator.api.feature_gates import FeatureGate, FeatureGates, FeatureStage
+from koordinator.api.isolation import MechanismState, NodeIsolation
+from koordinator.clock import rfc3339
+from koordinator.cluster import errors
+from koordinator.cluster.protocol import PatchType
+from koordinator.host import cgroup_layout
+from koordinator.host.errors import HostError
+from koordinator.koordlet.isolation import measure, verdicts
+from koordinator.koordlet.isolation.measure import IsolationMeasurement
+from koordinator.koordlet.isolation.verdicts import Mechanism, MechanismVerdict, Works
+from koordinator.koordlet.parts import Shared
+
+log = logging.getLogger(__name__)
+
+GATE = "IsolationProbe"
+NEW_GATES: Mapping[str, FeatureGate] = {
+    GATE: FeatureGate(
+        False, FeatureStage.ALPHA, "prove by their effect that quotas, weights, limits and CPU sets work"
+    )
+}
+"""Gates that the reference does not have."""
+LOOK_S = 60.0
+"""How often kernel and runtime are compared with those of the last run."""
+AGAIN_S = 3_600.0
+"""What was broken or could not be told is measured again."""
+WRITE_S_MAX = 20.0
+BROKEN = "IsolationBroken"
+"""Event on the Node."""
+_NUMBERS = {Works.YES: 1.0, Works.NO: 0.0, Works.UNKNOWN: -1.0}
+RESTS_ON: Mapping[str, tuple[str, tuple[Mechanism, ...]]] = {
+    "CPUSuppress": ("BECPUSuppress", (Mechanism.CPU_QUOTA, Mechanism.CPUSET)),
+    "CPUBurst": ("CPUBurst", (Mechanism.CPU_QUOTA,)),
+    "CgroupReconcile": ("CgroupReconcile", (Mechanism.MEMORY_HIGH,)),
+    "BlkIOReconcile": ("BlkIOReconcile", (Mechanism.IO_LIMIT,)),
+    "RdtResctrl": ("RdtResctrl", (Mechanism.RESCTRL,)),
+    "GroupIdentity": ("GroupIdentity", (Mechanism.CPU_IDLE,)),
+    "BatchResource": ("BatchResource", (Mechanism.CPU_WEIGHT, Mechanism.MEMORY_LIMIT)),
+}
+"""Strategy or hook -> its feature gate, and what it rests on."""
+
+
+class IsolationProbe:
+    """A part that measures when it is due and tells what it found."""
+
+    name = "isolation"
+    informers = ()
+
+    def __init__(self, shared: Shared) -> None:
+        self.interval_s = LOOK_S
+        self._shared = shared
+        self._signature: tuple[str, ...] | None = None
+        self._due_s = 0.0
+        self._told: set[str] = set()
+        self._unwritten: NodeIsolation | None = None
+
+    async def run(self) -> None:
+        """Measure if that is due, and write what is not written yet."""
+        shared = self._shared
+        node = shared.view.node
+        if shared.executor.is_dry_run or node is None:
+            return
+        info, now_s = node.status.node_info, shared.clock.now()
+        signature = shared.host.machine.boot_id(), info.kernel_version, info.container_runtime_version
+        if signature != self._signature or now_s >= self._due_s:
+            found = await self._measure()
+            self._signature = signature
+            is_settled = all(each.works is Works.YES for each in found.values())
+            self._due_s = float("inf") if is_settled else now_s + AGAIN_S
+            self._tell(node, found)
+            self._unwritten = summary(found, rfc3339(now_s))
+        if self._unwritten is not None:
+            await self._write(node, self._unwritten)
+
+    async def _measure(self) -> Mapping[Mechanism, MechanismVerdict]:
+        shared = self._shared
+        parent = measure.parent_group(shared.host, shared.view.driver)
+        kubelet = shared.host.roots.kubelet
+        scratch = kubelet if os.access(kubelet, os.W_OK) else tempfile.gettempdir()
+        try:
+            return await IsolationMeasurement(shared.host, parent, scratch).run()
+        except HostError as error:
+            return {each: verdicts.unknown(str(error)) for each in Mechanism}
+
+    def _tell(self, node: Node, found: Mapping[Mechanism, MechanismVerdict]) -> None:
+        for mechanism, verdict in found.items():
+            self._shared.metrics.isolation_works.set(_NUMBERS[verdict.works], mechanism)
+            log.info(
+                "mechanism probed", extra={"mechanism": mechanism, "state": verdict.works, "why": verdict.why}
+            )
+        now = set(resting_on_broken(found, self._shared.gates))
+        for message in sorted(now - self._told):
+            log.warning("isolation broken: %s", message)
+            self._shared.events.warning(node, BROKEN, message)
+        self._told = now
+
+    async def _write(self, node: Node, found: NodeIsolation) -> None:
+        name = self._shared.config.node_name
+        try:
+            async with asyncio.timeout(WRITE_S_MAX):
+                await self._shared.cluster.patch(
+                    Node,
+                    name,
+                    node_patch(found, self._shared.clock.now()),
+                    patch_type=PatchType.STRATEGIC,
+                    subresource="status",
+                )
+        except (errors.ApiError, TimeoutError) as error:
+            log.warning("isolation not written on Node %s: %s", name, error)
+            return
+        self._unwritten = None
+
+
+def resting_on_broken(found: Mapping[Mechanism, MechanismVerdict], gates: FeatureGates) -> Iterator[str]:
+    """Return a sentence for each strategy that is on and rests on what is broken."""
+    for strategy, (gate, mechanisms) in RESTS_ON.items():
+        for mechanism in mechanisms:
+            verdict = found.get(mechanism)
+            if verdict is not None and verdict.works is Works.NO and gates.is_on(gate):
+                yield f"{strategy} has no effect here: it rests on {mechanism}, which does not work ({verdict.why})"
+
+
+def summary(found: Mapping[Mechanism, MechanismVerdict], at: str) -> NodeIsolation:
+    """Return the annotation's content."""
+    return NodeIsolation(
+        probed=at,
+        mechanisms={
+            str(mechanism): MechanismState(state=str(each.works), why=each.why)
+            for mechanism, each in found.items()
+        },
+    )
+
+
+def node_patch(found: NodeIsolation, now_s: float) -> dict[str, object]:
+    """Return what the Node is to say, as a strategic merge patch of its status."""
+    states = {
+        Mechanism(name): MechanismVerdict(Works(each.state), each.why)
+        for name, each in found.mechanisms.items()
+    }
+    broken = sorted(name for name, each in states.items() if each.works is Works.NO)
+    unknown = sorted(name for name, each in states.items() if each.works is Works.UNKNOWN)
+    reason, message = "Proven", "every mechanism has its effect"
+    if broken:
+        reason, message = "Broken", f"without effect: {', '.join(broken)}"
+    elif unknown:
+        reason, message = "PartlyProven", f"not known: {', '.join(unknown)}; all others have their effect"
+    return {
+        "metadata": {
+            "annotations": {isolation.NODE_ISOLATION.key: isolation.NODE_ISOLATION.encode(found)},
+            "labels": {
+                isolation.label_of(kind): str(works) for kind, works in verdicts.provided(states).items()
+            },
+        },
+        "status": {
+            "conditions": [
+                {
+                    "type": isolation.CONDITION,
+                    "status": "False" if broken else "True",
+                    "reason": reason,
+                    "message": message,
+                    "lastHeartbeatTime": rfc3339(now_s),
+                    "lastTransitionTime": rfc3339(now_s),
+                }
+            ]
+        },
+    }
+
+
+async def clean_left_overs(shared: Shared) -> None:
+    """Remove the groups of a run that was killed."""
+    for parent in {"", measure.parent_group(shared.host, shared.view.driver)}:
+        await measure.clean(shared.host, cgroup_layout.join(parent, measure.GROUP))
