@@ -83,11 +83,12 @@ def weights(level: F64) -> F64 | None:
 
     Shapes: level (seconds,).
     """
-    known = ~np.isnan(level)
-    suffers = known & (np.nan_to_num(level) >= SUFFERS)
-    calm = known & ~suffers
+    suffers, calm = level >= SUFFERS, level < SUFFERS  # neither where it is not known
     good = np.flatnonzero(calm)[-CALM_S_MAX:]
-    pauses = np.flatnonzero(np.convolve(calm, np.ones(PAUSE_S), "valid") == PAUSE_S)
+    in_a_row = calm[PAUSE_S - 1 :].copy()
+    for before in range(PAUSE_S - 1):
+        in_a_row &= calm[before : before + len(in_a_row)]
+    pauses = np.flatnonzero(in_a_row)
     begin = pauses[-1] if len(pauses) else 0
     bad = begin + np.flatnonzero(suffers[begin:])[-SUFFERING_S_MAX:]
     if len(bad) < SUFFERING_S_MIN or len(good) < CALM_S_MIN:
