@@ -44,6 +44,9 @@ class BucketReader:
         """Series as text up to the number → its upper end; NaN: not wanted."""
         self._last: dict[bytes, bytes] = {}
         """Series → its number, as text: most have not changed."""
+        self._keys: list[tuple[bytes, bytes]] = []
+        """The wanted series of the last body, and the text before their numbers, in order."""
+        self._line_count = 0
         self._is_first = True
         self.is_there = False
         """The last body had the family."""
@@ -60,38 +63,66 @@ class BucketReader:
 
         A counter that went back began again at 0. Raises: FamilyError.
         """
+        block = self._block(body)
+        wanted = self._as_before(block)
+        if wanted is None:
+            wanted = self._wanted_lines(block)
+        self.is_there = bool(wanted)
+        if not wanted:
+            return None
         ends, last = self._end_of, self._last
         increase: dict[float, float] = {}
-        is_there = False
-        for line in self._block(body).split(b"\n"):
-            series, _, text = line.rpartition(b" ")
-            end = ends.get(series)
-            if end is None:
-                if not line.startswith(self._name):
-                    continue
-                series, text = _cut(line)  # it is new, or a time or an exemplar follows the number
-                end = ends.get(series)
-                if end is None:
-                    end = ends[series] = self._end(series)
-            if math.isnan(end):
-                continue
-            is_there = True
+        for series, text in wanted:
             before = last.get(series)
             if before == text:
                 continue
             last[series] = text
-            count, was = number(text), 0.0 if before is None else float(before)
+            end, count, was = ends[series], number(text), 0.0 if before is None else float(before)
             increase[end] = increase.get(end, 0.0) + (count - was if count >= was else count)
-        self.is_there = is_there
-        if not is_there:
-            return None
         is_first, self._is_first = self._is_first, False
         if len(ends) > LINES_MAX:
             ends.clear()  # most may have gone long ago: begin anew
             last.clear()
+            self._keys = []
             self._is_first = True
             raise FamilyError(f"more than {LINES_MAX} series; choose by labels")
         return None if is_first else increase
+
+    def _as_before(self, block: bytes) -> list[tuple[bytes, bytes]] | None:
+        """Return the wanted series and their numbers if they are those of the last body, in the same order; else None.
+
+        Only their own lines are looked at: with another series the number of lines is another, or one is missing.
+        """
+        if not self._keys or block.count(b"\n") != self._line_count:
+            return None
+        found, end = [], 0
+        for series, key in self._keys:
+            start = block.find(key, end)
+            if start < 0:
+                return None
+            start += len(key)
+            end = block.find(b"\n", start)
+            if end < 0:
+                end = len(block)
+            text = block[start:end]
+            found.append((series, text.split(None, 1)[0] if b" " in text else text))
+        return found
+
+    def _wanted_lines(self, block: bytes) -> list[tuple[bytes, bytes]]:
+        """Return the wanted series and their numbers, and remember which they are."""
+        found = []
+        for line in block.split(b"\n"):
+            if not line.startswith(self._name):
+                continue
+            series, text = _cut(line)
+            end = self._end_of.get(series)
+            if end is None:
+                end = self._end_of[series] = self._end(series)
+            if not math.isnan(end):
+                found.append((series, text))
+        self._keys = [(series, series + b" ") for series, _ in found]
+        self._line_count = block.count(b"\n")
+        return found
 
     def _block(self, body: bytes) -> bytes:
         """Return the part of the body that has the family."""

@@ -27,6 +27,8 @@ PRESSURE_KNOBS = {
 }
 THREADS_MAX = 32
 """Threads of one service that are looked at; of more, some all over its groups."""
+CALM_SHARE = 0.1
+"""Threads of a service that waits less are looked at each second round only."""
 THREAD_ROUNDS = 5
 """After so many rounds the threads of a service are listed anew."""
 RUNNABLE_SHARE_MIN = 0.02
@@ -49,6 +51,11 @@ class Waits:
         self._stat_paths = [cgroups.path(Knob.CPU_STAT, group) for group in groups]
         self._ids = (record.uid, *(each.id for each in record.containers))
         self._has_run_queue = Sense.RUN_QUEUE in senses
+        self._waiting_share: float | None = None
+        self._queue_at_s: float | None = None
+        self._own_ns = 0.0
+        """What limits took since threads were looked at."""
+        self._is_skipped = False
         self._threads: list[str] = []
         self._rounds_left = 0
         self._at_s: float | None = None
@@ -68,7 +75,7 @@ class Waits:
         throttled_ns = self._throttled_ns_since() if any(each in throttled for each in self._ids) else 0.0
         found = self._pressures(elapsed_s, throttled_ns)
         if self._has_run_queue:
-            share = self._run_queue(proc, elapsed_s, throttled_ns)
+            share = self._run_queue(proc, throttled_ns, now_s)
             if share is not None:
                 found[Sense.RUN_QUEUE] = share
         return found
@@ -103,7 +110,14 @@ class Waits:
                 found[sense] = min(max(total - before - own_us, 0.0) / _US_PER_S / elapsed_s, 1.0)
         return found
 
-    def _run_queue(self, proc: str, elapsed_s: float, throttled_ns: float) -> float | None:
+    def _run_queue(self, proc: str, throttled_ns: float, now_s: float) -> float | None:
+        self._own_ns += throttled_ns
+        known = self._waiting_share
+        self._is_skipped = not self._is_skipped and known is not None and known < CALM_SHARE
+        if self._is_skipped:
+            return known
+        elapsed_s = 0.0 if self._queue_at_s is None else now_s - self._queue_at_s
+        self._queue_at_s = now_s
         if self._rounds_left <= 0:
             self._list_threads(proc)
         self._rounds_left -= 1
@@ -120,11 +134,14 @@ class Waits:
                 waited += max(now[1] - before[1], 0)
         is_first = not self._times
         self._times = times
+        own_ns, self._own_ns = self._own_ns, 0.0
         if is_first or elapsed_s <= 0:
             return None
-        waited_ns = max(waited - throttled_ns, 0.0)
+        waited_ns = max(waited - own_ns, 0.0)
         wanted_ns = ran + waited_ns
-        return waited_ns / wanted_ns if wanted_ns > RUNNABLE_SHARE_MIN * elapsed_s * _NS_PER_S else 0.0
+        is_much = wanted_ns > RUNNABLE_SHARE_MIN * elapsed_s * _NS_PER_S
+        self._waiting_share = waited_ns / wanted_ns if is_much else 0.0
+        return self._waiting_share
 
     def _list_threads(self, proc: str) -> None:
         self._rounds_left = THREAD_ROUNDS

@@ -100,8 +100,12 @@ class CandidateUse:
         each.rounds_left -= 1
         if each.rounds_left < 0:
             each.rounds_left = PROCESS_ROUNDS
-            pid = self._first_process(each.record)
-            each.net_path = f"{self._shared.host.roots.proc}/{pid}/net/dev" if pid else ""
+            pid, proc = self._first_process(each.record), self._shared.host.roots.proc
+            # Who shares the network of the node cannot be told from it.
+            is_own = bool(pid) and files.identity(f"{proc}/{pid}/ns/net") != files.identity(
+                f"{proc}/1/ns/net"
+            )
+            each.net_path = f"{proc}/{pid}/net/dev" if is_own else ""
         return math.nan
 
     def _first_process(self, record: PodRecord) -> str:
