@@ -251,7 +251,6 @@ SHADOW_STRATEGIES = (
     "CPUBurst",
     "CPUEvict",
     "CPUSuppress",
-    "InterferenceControl",
     "MemoryEvict",
     "Prediction",
     PSI,

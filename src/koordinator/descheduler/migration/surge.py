@@ -1,4 +1,4 @@
-"""Bring the successor of a pod up before the pod goes: one replica more until it is ready, then one less.
+"""Bring the successor of a pod up before the pod goes: one replica more until it is ready, then one less. Pure.
 
 Jobs ask for it by `koordinator.sh/surge`. The replica more takes the room that is reserved for the successor;
 when there is one less again, the workload's controller deletes the pod that should go, since it costs least to delete.

@@ -40,7 +40,7 @@ _DONE = Message()
 
 
 class Unknown(CallRefused):
-    """The object that a call names is not there."""
+    """What a call names is not there."""
 
 
 class CriService:
