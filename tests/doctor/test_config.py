@@ -198,6 +198,36 @@ def test_what_is_lent_by_prediction_needs_agents_that_predict_it(
     assert [each.object for each in found] == ([f"Node {node.metadata.name}"] if is_told else [])
 
 
+@pytest.mark.parametrize(
+    ("enable", "gates", "told"),
+    [
+        pytest.param(
+            "true", "", ["Interference, InterferenceControl"], id="asked for, the agent has no gate on"
+        ),
+        pytest.param(
+            "true", "InterferenceControl=true", ["off: Interference"], id="it acts and knows nothing"
+        ),
+        pytest.param(
+            "false", "InterferenceControl=true", ["on for no node"], id="the agent waits for settings"
+        ),
+        pytest.param("true", "Interference=true,InterferenceControl=true", [], id="both"),
+        pytest.param("false", "", [], id="neither"),
+    ],
+)
+def test_the_closed_loop_needs_settings_and_gates(enable: str, gates: str, told: list[str]) -> None:
+    objects = with_config(interference_config=f'{{"clusterStrategy": {{"enable": {enable}}}}}')
+    agents = builders.workload("koordlet", args=[f"--feature-gates={gates}"])
+    objects[type(agents)] = [each for each in objects[type(agents)] if "koordlet" not in each.metadata.name]
+    objects[type(agents)].append(agents)
+    objects[DaemonSet] = []
+
+    found = findings("features", snapshot(objects))
+
+    assert len(found) == len(told) and all(
+        text in each.problem for text, each in zip(told, found, strict=True)
+    )
+
+
 def test_normalization_needs_the_cpu_model_of_each_node() -> None:
     objects = with_config(cpu_normalization_config=ON)
 

@@ -13,8 +13,10 @@ from koordinator.doctor.finding import Finding, some_of
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.koordlet.gpu_shares import BATCH_GPU
+from koordinator.koordlet.interference.act import INTERFERENCE_CONTROL
 from koordinator.koordlet.predict.hour_trainer import GATE as PEAKS_BY_HOUR
-from koordinator.manager.config import amplification, colocation_config, cpu_normalization
+from koordinator.koordlet.suffering import INTERFERENCE
+from koordinator.manager.config import addons, amplification, colocation_config, cpu_normalization
 from koordinator.manager.webhooks import table
 
 
@@ -25,6 +27,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     yield from _profiles(snapshot)
     yield from _quotas(snapshot)
     yield from _predictions(snapshot)
+    yield from _closed_loop(snapshot)
 
 
 def _gate_step(snapshot: ClusterSnapshot, gate: str) -> tuple[str, ...]:
@@ -149,6 +152,40 @@ def _predictions(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             f"lendAheadMinutes looks ahead, but feature gate {PEAKS_BY_HOUR} of the node agent is off",
             why="nobody predicts at which hours services need the node, so Batch follows what they use now",
             do=_agent_gates(snapshot, f"{PEAKS_BY_HOUR}=true"),
+        )
+
+
+def _closed_loop(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """The closed loop is asked for in one of two places only, or knows nothing of services."""
+    gates = snapshot.installation.agent_gates()
+    if gates is None:
+        return
+    key = addons.INTERFERENCE.key
+    try:
+        config = addons.INTERFERENCE.parse(snapshot.slo_data)
+    except ProtocolError:
+        return  # told with the other keys that cannot be read
+    asked = [
+        node.metadata.name
+        for node in snapshot.nodes
+        if (addons.INTERFERENCE.of_node(config, node) or {}).get("enable") is True
+    ]
+    missing = [gate for gate in (INTERFERENCE, INTERFERENCE_CONTROL) if not gates.is_on(gate)]
+    if asked and missing:
+        yield Finding.warning(
+            ("Node", asked),
+            f"{key} is on, but feature gates of the node agent are off: {', '.join(missing)}",
+            why="batch follows the fixed threshold, whatever services feel",
+            do=_agent_gates(
+                snapshot, ",".join(f"{gate}=true" for gate in (INTERFERENCE, INTERFERENCE_CONTROL))
+            ),
+        )
+    elif not asked and gates.is_on(INTERFERENCE_CONTROL):
+        yield Finding.warning(
+            "closed loop",
+            f"feature gate {INTERFERENCE_CONTROL} of the node agent is on, but {key} is on for no node",
+            why="batch follows the fixed threshold, whatever services feel",
+            do=(f'set {key} to {{"clusterStrategy": {{"enable": true}}}} in slo-controller-config',),
         )
 
 
