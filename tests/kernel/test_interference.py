@@ -13,6 +13,8 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.interference.all import InterferenceParts
+from koordinator.koordlet.qos.evictor import Evictor
+from koordinator.koordlet.qos.shadow import ShadowMode
 from koordinator.koordlet.suffering import Contended, Suffering
 from tests.kernel.conftest import Spawn
 from tests.kernel.strategy_node import BE, LS, StrategyNode, pod_object
@@ -54,7 +56,7 @@ class SharedNode(StrategyNode):
         self.know(*pods)
         assert self.host.cgroups.write(Knob.CPU_SHARES, BE, "8192") is None
         assert self.host.cgroups.write(Knob.CPU_SHARES, LS, "2048") is None
-        self.parts = InterferenceParts(self.shared)
+        self.parts = InterferenceParts(self.shared, Evictor(self.shared), ShadowMode(self.shared))
         self._used_ns: dict[str, int] = {}
         self._at_s = 0.0
 

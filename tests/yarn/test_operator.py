@@ -278,6 +278,43 @@ def test_nothing_is_ever_offered_to_both(tmp_path: Path, seed: int) -> None:
     run(tmp_path, scenario, SPLIT)
 
 
+def test_ten_minutes_without_resource_manager_lend_nothing_twice(tmp_path: Path) -> None:
+    """Services come and go, pods take what is theirs, while nobody can be told; looked at each second."""
+
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        rm.allocate(node, 4)
+        await asyncio.sleep(5)
+        offered = total(rm, node) * 1_000
+        rm.is_away = True
+        for second in range(600):
+            if second % 60 == 0:
+                await world.report(cpu=str(second // 60 % 4 + 1))
+            free = (await world.view()).kube_total.cpu_milli - await world.batch_milli()
+            if second % 97 == 0 and free >= 1_000:
+                await world.batch_pod(f"batch-{second}", 1_000)
+            await asyncio.sleep(1)
+            view = await world.view()
+            assert view.recorded is not None and view.recorded.cpu_milli >= 4_000
+            assert view.kube_total.cpu_milli in range(max(view.origin.cpu_milli - offered, 0) + 1), view
+
+        await world.report(cpu="3")
+        await asyncio.sleep(650)  # nothing changes for longer than a lost NodeManager is remembered
+        before = rm.reports.pop(node)  # a ResourceManager that has just started knows no NodeManager
+        rm.is_away = False
+        for _ in range(20):
+            await asyncio.sleep(1)
+            view = await world.view()
+            assert view.kube_total.cpu_milli + offered <= view.origin.cpu_milli, view
+        rm.reports[node] = before  # which registers with the total that it had
+        await world.report(cpu="1")
+        await asyncio.sleep(30)
+        view = await world.view()
+        assert view.kube_total.cpu_milli + total(rm, node) * 1_000 <= view.origin.cpu_milli
+        assert total(rm, node) == POOL // 2
+
+    run(tmp_path, scenario, SPLIT)
+
+
 def test_what_is_split_comes_back_to_yarn_when_pods_leave(tmp_path: Path) -> None:
     async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
         assert total(rm, node) == POOL // 2

@@ -251,6 +251,7 @@ SHADOW_STRATEGIES = (
     "CPUBurst",
     "CPUEvict",
     "CPUSuppress",
+    "InterferenceControl",
     "MemoryEvict",
     "Prediction",
     PSI,

@@ -442,7 +442,7 @@ class Parts:
             *report.reporters(shared, mode, trainer, gpu_trainer, hour_trainer),
         ]
         evictor = qos.live_evictor(shared, mode)
-        self.interference = InterferenceParts(shared, evictor)
+        self.interference = InterferenceParts(shared, evictor, mode)
         # Those who decide what batch is allowed come before those who act on it, in the same round of samples.
         self.strategies = [*self.interference.strategies, *qos.strategies(shared, mode, evictor)]
         self.hooks = RuntimeHooks(shared)

@@ -20,7 +20,7 @@ from koordinator.yarn.connection import CallRefused, Unreachable
 from koordinator.yarn.hadoop_config import YarnCluster
 from koordinator.yarn.handover import Handover, Standing, Thresholds
 from koordinator.yarn.metrics import OperatorMetrics
-from koordinator.yarn.node_sync import NodeId, NodeManagerReport, Policy, SyncPlan
+from koordinator.yarn.node_sync import HeldFigure, NodeId, NodeManagerReport, Policy, SyncPlan
 from koordinator.yarn.resource_managers import Poll
 from koordinator.yarn.rpc import NEVER_KILL, NodeUpdate
 from koordinator.yarn.table import NOTHING, NodeRow, NodeTable
@@ -98,6 +98,8 @@ class ClusterLoop:
         self._backoff = backoff
         self._leader = ""
         self._led_since_s = 0.0
+        self._answers_since_s: float | None = None
+        """Since when polls succeed without a break, None: the last one failed."""
         self._poll_due_s = 0.0
         self._resync_due_s = 0.0
         self._tell_not_before_s = 0.0
@@ -116,6 +118,7 @@ class ClusterLoop:
             try:
                 await self._poll(loop.time())
             except (Unreachable, CallRefused) as error:
+                self._answers_since_s = None
                 self._poll_due_s = loop.time() + self._backoff.next_s()
                 self._metrics.led_by(self.cluster, "")
                 self._complain(error)
@@ -147,6 +150,8 @@ class ClusterLoop:
         self._backoff.reset()
         was_recovering = self._is_recovering(self.polled_s or 0.0)
         before, self.reports, self.polled_s = self.reports, poll.reports, loop.time()
+        if self._answers_since_s is None:
+            self._answers_since_s = self.polled_s
         if poll.leader != self._leader or not before:
             self._leader, self._led_since_s = poll.leader, self.polled_s
             self._metrics.led_by(self.cluster, poll.leader)
@@ -211,7 +216,7 @@ class ClusterLoop:
             row.belonged, row.sent = row.manager, None
         is_recovering = self._is_recovering(now_s)
         belief = node_sync.believe(
-            report, row.held, self.polled_s is not None, now_s, rules.hold_s, is_recovering
+            report, self._held(row, now_s), self.polled_s is not None, now_s, rules.hold_s, is_recovering
         )
         row.held, row.used = belief.held, belief.used
         row.total = report.total if report is not None and report.state in _TOLD_STATES else None
@@ -241,6 +246,14 @@ class ClusterLoop:
             recorded_for_s=now_s - row.recorded_s,
         )
         return made, handover.hand_over(made, standing, rules.policy, rules.thresholds)
+
+    def _held(self, row: NodeRow, now_s: float) -> HeldFigure | None:
+        """Return what is remembered of a NodeManager. While no ResourceManager answers it grows no older: whoever comes
+        back does not know at once who is there, and NodeManagers bring along the totals that they had."""
+        since_s = self._answers_since_s if self._answers_since_s is not None else now_s
+        if row.held is None or row.held.at_s >= since_s:
+            return row.held
+        return HeldFigure(row.held.used, since_s)
 
     def _is_open(self, row: NodeRow, made: SyncPlan, told: Handover) -> bool:
         """Return whether time alone, or the next report, may change what is to be done."""

@@ -13,8 +13,10 @@ from koordinator.api.slo import NodeSLOSpec, ResourceThresholdStrategy
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.allowance import AS_CONFIGURED
 from koordinator.koordlet.interference.act import InterferenceControl
+from koordinator.koordlet.interference.all import InterferenceParts
 from koordinator.koordlet.qos.cpu_suppress_run import threshold_percent
 from koordinator.koordlet.qos.evictor import Evictor
+from koordinator.koordlet.qos.shadow import Part, ShadowMode
 from koordinator.koordlet.states.node import with_defaults
 from koordinator.koordlet.suffering import Contended, Interference, Sense, Suffering, Verdict
 from koordinator.simulate import virtual_time
@@ -261,3 +263,34 @@ def test_steps_are_told_once_each_in_the_audit_log_and_over_http(tmp_path: Path)
         assert msgspec.json.encode(node.control.records.report())
 
     on_node(tmp_path, scenario)
+
+
+def test_in_shadow_the_loop_decides_the_same_and_nobody_goes_by_it(tmp_path: Path) -> None:
+    async def life(root: Path, names: list[str]) -> tuple[FeltNode, ShadowMode]:
+        node = FeltNode(root)
+        mode = ShadowMode(node.shared)
+        parts = InterferenceParts(node.shared, Evictor(node.shared), mode)
+        (control,) = (each for each in parts.strategies if each.name == InterferenceControl.name)
+        assert isinstance(control, Part)
+        node.control = control  # type: ignore[assignment]
+        node.ask()
+        extensions = {**node.view.slo.extensions, "shadow": {"strategies": names}}  # type: ignore[union-attr]
+        node.view.slo = msgspec.structs.replace(node.view.slo, extensions=extensions)  # type: ignore[type-var]
+        for slack in (0.5, -0.2, 0.5):
+            node.slack = slack
+            await node.seconds(15)
+        return node, mode
+
+    async def body() -> None:
+        (live, acts), (double, decides) = (
+            await life(tmp_path / "live", []),
+            await life(tmp_path / "double", ["InterferenceControl"]),
+        )
+        assert live.threshold != 65
+        assert double.view.allowance is AS_CONFIGURED and not double.view.extensions
+        assert not double.audit_lines() and not double.events.recorded
+        (did,) = acts.bill.strategies(is_shadow=False)["InterferenceControl"]
+        (would,) = decides.bill.strategies(is_shadow=True)["InterferenceControl"]
+        assert would.held_back_core_seconds == did.held_back_core_seconds > 0
+
+    virtual_time.run_virtual(lambda _: body())

@@ -9,6 +9,7 @@ from koordinator.host.cgroup_knobs import V1, V2
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.interference.all import InterferenceParts
 from koordinator.koordlet.qos.evictor import Evictor
+from koordinator.koordlet.qos.shadow import ShadowMode
 from koordinator.koordlet.suffering import Contended, Sense
 from tests.cluster import virtual_loop
 from tests.host import host_tree
@@ -29,7 +30,7 @@ class WatchedNode(ActingNode):
         super().__init__(root, gates="Interference=true", version=version)
         host_tree.group(root, version, SERVICE)
         self.set_pods([make_pod("web", qos="LS", priority=9500), *(make_pod(name) for name in BATCH)])
-        self.parts = InterferenceParts(self.shared, Evictor(self.shared))
+        self.parts = InterferenceParts(self.shared, Evictor(self.shared), ShadowMode(self.shared))
         self.stalled_us = 0
         self.write_stalls()
 

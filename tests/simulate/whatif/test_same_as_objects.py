@@ -38,10 +38,7 @@ def machines(path: Path, count: int, seed: int) -> Path:
 @cache
 def day(nodes: int, hours: float, every: int) -> ObjectDay:
     trace = machines(Path(mkdtemp()) / "machines.csv.gz", 2 * nodes, seed=nodes)
-    shipped = Scenario(
-        nodes=nodes, hours=hours, seed=3, trace=trace, closed_loop=False, batch_demand_ratio=0.42
-    )
-    return object_level.object_day(shipped, every)
+    return object_level.object_day(Scenario(nodes=nodes, hours=hours, seed=3, trace=trace), every)
 
 
 def check_decisions(found: ObjectDay) -> None:

@@ -1,6 +1,6 @@
-"""Bring the successor of a pod up before the pod goes: one replica more until it is ready, then one less. Pure.
+"""Bring the successor of a pod up before the pod goes: one replica more until it is ready, then one less.
 
-Jobs ask for it by `koordinator.sh/surge`. The replica more takes the room that is reserved for the successor;
+For jobs that ask for it (`koordinator.sh/surge`). The replica more takes the room that is reserved for the successor;
 when there is one less again, the workload's controller deletes the pod that should go, since it costs least to delete.
 What is done is written down before it is done, so that a restart neither adds a replica twice nor forgets one.
 """

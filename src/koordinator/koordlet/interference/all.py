@@ -1,6 +1,7 @@
 """All parts of this room, put together."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from koordinator.api.feature_gates import FeatureGate, FeatureStage
@@ -11,7 +12,9 @@ from koordinator.koordlet.interference.scrape import LatencyScrapes
 from koordinator.koordlet.interference.tell import Teller
 from koordinator.koordlet.interference.watch import InterferenceWatch
 from koordinator.koordlet.parts import Shared, Strategy
+from koordinator.koordlet.qos import shadow
 from koordinator.koordlet.qos.eviction_strategy import CarriesOut
+from koordinator.koordlet.qos.shadow import Shadowed, ShadowEvictor, ShadowMode
 from koordinator.koordlet.suffering import INTERFERENCE
 
 NEW_GATES: Mapping[str, FeatureGate] = {
@@ -26,21 +29,31 @@ NEW_GATES: Mapping[str, FeatureGate] = {
 class InterferenceParts:
     """One of each, in the order in which they are started."""
 
-    def __init__(self, shared: Shared, evictor: CarriesOut) -> None:
+    def __init__(self, shared: Shared, evictor: CarriesOut, mode: ShadowMode) -> None:
         self.scrapes = LatencyScrapes(shared)
         self.teller = Teller(shared)
         self.counters = CounterSampler(shared)
         self.watch = InterferenceWatch(shared, self.scrapes, self.counters, self.teller)
-        self.control = InterferenceControl(shared, evictor)
+        double = ShadowEvictor(
+            mode.shared_in_shadow(), on_evicted=partial(mode.bill_eviction, {}, is_shadow=True)
+        )
+
+        def control(given: Shared) -> list[InterferenceControl]:
+            return [InterferenceControl(given, evictor if given is shared else double)]
+
+        self._control = Shadowed(InterferenceControl.name, mode, shared, control, shadow.closed_loop_cost)
 
     @property
     def strategies(self) -> list[Strategy]:
         """Return the loops."""
-        return [self.scrapes, self.counters, self.watch, self.control]
+        return [self.scrapes, self.counters, self.watch, *self._control.parts()]
 
     def answer(self, pod: str) -> dict[str, Any]:
         """Return what is known of a pod (of all when that is empty), and the last steps of the loop."""
-        return self.teller.answer(pod) | self.control.records.report()
+        (control,) = self._control.in_force
+        return self.teller.answer(pod) | (
+            control.records.report() if isinstance(control, InterferenceControl) else {}
+        )
 
     def close(self) -> None:
         """Close connections."""

@@ -126,6 +126,7 @@ class PrometheusTarget(Target):
         return f"[{address}]:{self._source.port}" if ":" in address else f"{address}:{self._source.port}"
 
     async def ask(self) -> None:
+        """Scrape once. Raises: SourceError when the pod has no address or answers something else."""
         if not self.record.pod.status.pod_ip:
             raise SourceError("the pod has no address yet")
         answer = await self._connected().exchange(self._request, TIMEOUT_S)

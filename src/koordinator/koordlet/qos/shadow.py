@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import decode, slo
+from koordinator.api import decode, resources, slo
 from koordinator.api.meta import Object, ObjectReference
 from koordinator.api.qos import KubeQoS
 from koordinator.api.slo import NodeSLOSpec, ShadowSettings
@@ -34,6 +34,7 @@ from koordinator.koordlet.qos import shadow_bill
 from koordinator.koordlet.qos.eviction import EvictionVictim
 from koordinator.koordlet.qos.evictor import Evictor, Fate
 from koordinator.koordlet.qos.shadow_bill import BilledEviction, RoundCost, ShadowBill
+from koordinator.koordlet.view import NodeView, Topic
 from koordinator.koordlet.writing.executor import Executor
 from koordinator.koordlet.writing.restore_log import RestoreLog
 
@@ -63,6 +64,19 @@ class SilentEvents(EventRecorder):
         related: Object | None = None,
     ) -> None:
         log.debug("event in shadow mode", extra={"reason": reason, "event": message})
+
+
+class ViewInShadow(NodeView):
+    """Shows the real view, and keeps to itself what is set here."""
+
+    def __init__(self, real: NodeView) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def changed(self, topic: Topic) -> None:
+        """Tell nobody: what a strategy in shadow allows is not in force."""
 
 
 class ShadowEvictor(Evictor):
@@ -115,6 +129,7 @@ class ShadowMode:
         return msgspec.structs.replace(
             real,
             host=host,
+            view=ViewInShadow(real.view),
             audit=audit,
             executor=Executor(host.cgroups, real.clock, audit, RestoreLog()),
             rng=random.Random(0),
@@ -160,6 +175,11 @@ class Shadowed:
             FollowingPart(self, number, part) if isinstance(part, Following) else Part(self, number, part)
             for number, part in enumerate(self.live)
         ]
+
+    @property
+    def in_force(self) -> Sequence[Strategy]:
+        """Return those who had the last round."""
+        return self._double[1] if self._double is not None else self.live
 
     def now(self) -> tuple[Shared, Sequence[Strategy]]:
         """Return those whose turn it is, after a change of mode."""
@@ -248,6 +268,18 @@ def suppression_cost(shared: Shared) -> RoundCost:
     top = cgroup_layout.class_dir(shared.view.driver, KubeQoS.BEST_EFFORT)
     used = None if used_milli is None else used_milli / MILLI
     return RoundCost(held_back_cores=shadow_bill.held_back_cores(used, limit_cores(shared.host, top)))
+
+
+def closed_loop_cost(shared: Shared) -> RoundCost:
+    """Return what the threshold that the closed loop allows holds back of what best-effort pods use."""
+    percent = shared.view.allowance.cpu_threshold_percent
+    used_milli = shared.readings.latest(kinds.NODE_BE, _BE_CPU_USED)
+    node = shared.readings.latest(kinds.NODE_CPU)
+    if percent is None or used_milli is None or node is None:
+        return shadow_bill.NO_COST
+    used = used_milli / MILLI
+    allowed = shared.view.capacity(resources.CPU) / MILLI * percent / 100 - max(node - used, 0.0)
+    return RoundCost(held_back_cores=shadow_bill.held_back_cores(used, max(allowed, 0.0)))
 
 
 def limit_cores(host: Host, group: str) -> float | None:

@@ -1,6 +1,6 @@
 """Write what parts of the agent say of the node (`view.extensions`) to its NodeMetric as soon as it changes.
 
-Nothing is sent while nothing changes. What could not be written is tried again, later and later, and the next report
+Nothing is sent while nothing changes. A write that failed is tried again, later and later, and the next report
 of usage carries it anyway.
 """
 

@@ -245,7 +245,6 @@ class Latency(msgspec.Struct, frozen=True):
 
     p50: F64
     p99: F64
-    p999: F64
 
 
 def latency(demand: F64, reachable: F64, slowdown: F64) -> Latency:
@@ -267,9 +266,7 @@ def latency(demand: F64, reachable: F64, slowdown: F64) -> Latency:
     growth = np.minimum(slowdown, SLOWDOWN_MAX)
     p50 = (np.log(2) + wait_p50) * stretch * growth**P50_SHARE_OF_GROWTH
     p99 = (np.log(100) + wait_p99) * stretch * growth
-    # How batch moves p99.9 was not measured: as it does p99.
-    wait_p999 = np.log(np.maximum(waiting / 0.001, 1.0)) / drain
-    return Latency(p50, p99, (np.log(1000) + wait_p999) * stretch * growth)
+    return Latency(p50, p99)
 
 
 def slowdown(load: F64, occupied: F64, protection: Protection) -> F64:

@@ -40,7 +40,7 @@ _DONE = Message()
 
 
 class Unknown(CallRefused):
-    """What a call names is not there."""
+    """The object that a call names is not there."""
 
 
 class CriService:

@@ -151,8 +151,8 @@ def _is_available(node: Node | None) -> bool:
 
 
 def _hindrance(node: TidalNode, objects: PoolObjects, *, surges: bool) -> str:
-    """Return why a node's pods cannot leave, empty when nothing speaks against it. Whose successor is ready first needs
-    no disruption budget."""
+    """Return why a node's pods cannot leave, empty when nothing speaks against it. A pod whose successor is ready
+    first needs no disruption budget."""
     for pod in node.online_pods:
         if not pod.workload:
             return f"pod {pod.key} has no controller, so nobody would make its successor"
