@@ -144,7 +144,7 @@ def test_by_slack_batch_fills_the_node_only_while_services_do_not_feel_it(tmp_pa
     assert loop["p99Growth"] < fixed["p99Growth"]
 
 
-def test_a_controller_that_no_agent_runs_yet_is_shown_but_not_advised(tmp_path: Path) -> None:
+def test_a_preview_is_shown_but_not_advised(tmp_path: Path) -> None:
     dump = shop().dump(tmp_path / "dump.json")
 
     found = answered("--dump", dump, "--strategy", "closed-loop", "--strategy", "conservative")

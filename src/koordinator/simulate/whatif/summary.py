@@ -75,7 +75,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     strategy: str
     is_preview: bool
-    """Whether it rests on a controller that node agents do not run yet: it is shown, not advised."""
+    """Whether it is shown and not advised: its controller is alpha, and has perfect senses here."""
     figures: WhatIfFigures
     series: OutcomeSeries
     nodes: list[NodeLine]
@@ -273,10 +273,10 @@ def _first_steps(cluster: WhatIfCluster, best: StrategyResult) -> list[str]:
 
 
 def _previews(results: Sequence[StrategyResult]) -> list[str]:
-    """Return which strategies cannot be switched on yet."""
+    """Return which strategies are better here than they can be."""
     return [
-        f"{each.strategy} is a preview: node agents do not run its controller yet, and here it knows what services "
-        "feel as the model has it, neither late nor noisy"
+        f"{each.strategy} is a preview: its controller is alpha (gate InterferenceControl of the node agent), and here "
+        "it knows what services feel as the model has it, neither late nor noisy"
         for each in results
         if each.is_preview
     ]
