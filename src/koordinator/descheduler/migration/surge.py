@@ -2,7 +2,7 @@
 
 For jobs that ask for it (`koordinator.sh/surge`). The replica more takes the room that is reserved for the successor;
 when there is one less again, the workload's controller deletes the pod that should go, since it costs least to delete.
-What is done is written down before it is done, so that a restart neither adds a replica twice nor forgets one.
+Each step is written down before it is done, so that a restart neither adds a replica twice nor forgets one.
 """
 
 import re
