@@ -84,6 +84,18 @@ DASHBOARD = dashboard(
             ),
         ),
         row(
+            "Isolation",
+            graph(
+                "Mechanisms without effect",
+                "Nodes on which the isolation probe found a mechanism broken (docs/isolation-probe.md).",
+                COUNT,
+                Query(
+                    f"count by (mechanism) (koordlet_isolation_works{{{_NODE}}} == 0)",
+                    "{{mechanism}}",
+                ),
+            ),
+        ),
+        row(
             "Shadow mode",
             graph(
                 "Would have been evicted",

@@ -39,6 +39,7 @@ MEMORY_SMALL, MEMORY_LIMIT, MEMORY_WANTED = 20 * MEBI, 32 * MEBI, 64 * MEBI
 HIGH, CACHED = 12 * MEBI, 24 * MEBI
 IO_BYTES, IO_BYTES_PER_S = MEBI, MEBI
 _CONTROLLERS = ("cpu", "cpuset", "memory", "io")
+_HANDED_OUT = "cgroup.subtree_control"
 _DEPTH_MAX = 3
 _REMOVE_TRIES, _REMOVE_PAUSE_S = 10, 0.05
 Measured = Callable[[], Awaitable[MechanismVerdict]]
@@ -75,6 +76,8 @@ class IsolationMeasurement:
         self._top = cgroup_layout.join(parent, GROUP)
         self._scratch = f"{scratch}/{GROUP}.{os.getpid()}"
         self._pause_s = pause_s
+        self._handed_out: list[str] = []
+        """Controllers that the group above did not hand out before (v2)."""
         self._is_stuck = False
         """Groups could not be removed, so each try would only take its time."""
 
@@ -89,6 +92,9 @@ class IsolationMeasurement:
                 await asyncio.sleep(self._pause_s)
         finally:
             await asyncio.shield(clean(self._host, self._top))
+            for controller in self._handed_out:
+                above = self._cgroups.directory(os.path.dirname(self._top))
+                self._host.files.write(f"{above}/{_HANDED_OUT}", f"-{controller}")
             with contextlib.suppress(OSError):
                 os.unlink(self._scratch)
         return found
@@ -255,9 +261,12 @@ class IsolationMeasurement:
             raise HostError(f"the probe's group cannot be made: {problem}")
         parent = os.path.dirname(group)
         if self._cgroups.version == V2:
+            path = f"{self._cgroups.directory(parent)}/{_HANDED_OUT}"
+            before = (self._host.files.read(path) or "").split()
             for controller in _CONTROLLERS:
-                path = f"{self._cgroups.directory(parent)}/cgroup.subtree_control"
-                self._host.files.write(path, f"+{controller}")
+                is_new = controller not in before and self._host.files.write(path, f"+{controller}") is None
+                if is_new and group == self._top:
+                    self._handed_out.append(controller)
         else:
             for name in ("cpuset.mems", "cpuset.cpus"):
                 text = self._host.files.read(f"{self._cgroups.directory(parent, 'cpuset')}/{name}")
