@@ -136,6 +136,17 @@ DASHBOARD = dashboard(
         row(
             "Interference",
             graph(
+                "Batch follows services",
+                "CPU that services and batch may use together, and what is left for the service worst off (gate "
+                "InterferenceControl): the ten nodes that are held back most.",
+                RATIO,
+                Query(
+                    f'bottomk(10, koordlet_interference_ceiling_percent{{resource="cpu",{_NODE}}}) / 100',
+                    "{{node}} CPU allowed",
+                ),
+                Query(f"bottomk(10, koordlet_interference_slack_ratio{{{_NODE}}})", "{{node}} slack"),
+            ),
+            graph(
                 "Cycles per instruction",
                 "The ten containers with the highest CPI (gate CPICollector). A rise at equal load means "
                 "that neighbours take their caches.",
