@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from koordinator.host.cgroups import Cgroups
-from koordinator.node_demo import manifests, own_groups, plan, real_servers, show
+from koordinator.node_demo import own_groups, plan, real_servers, show
 from koordinator.node_demo.plan import DemoMode, DemoScenario, Hog, ServiceKind
 
+BY_HAND = (DemoMode.ALONE, DemoMode.AWAKE, DemoMode.UNMANAGED, DemoMode.MANAGED)
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
@@ -16,13 +17,13 @@ async def test_a_short_demonstration_measures_all_modes_and_leaves_nothing_behin
     real: Cgroups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    planned = plan.runs([DemoScenario(2, Hog.CPU)], repeats=1)
+    planned = plan.runs([DemoScenario(2, Hog.CPU)], repeats=1, modes=BY_HAND)
     prepared = show.prepare(planned, seconds=1.0, disk_dir=tmp_path, by_hand=True)
 
     shown = await show.show(prepared, lambda number, run: None)
 
     alone, awake, unmanaged, managed = shown.measured
-    assert [each.run.mode for each in shown.measured] == list(plan.MODES)
+    assert [each.run.mode for each in shown.measured] == list(BY_HAND)
     assert all(each.latency.requests > 0 for each in shown.measured)
     assert alone.use.batch_ratio == 0.0
     assert awake.use.batch_ratio == 0.0
@@ -56,9 +57,8 @@ async def test_on_a_cluster_the_node_agent_makes_best_effort_pods_yield(
     real: Cgroups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(manifests, "BATCH_REQUEST_MILLI", 0)  # batch is placed on a busy machine, too
     planned = plan.runs([DemoScenario(2, Hog.CPU)], repeats=1, modes=(DemoMode.MANAGED,))
-    prepared = show.prepare(planned, seconds=1.0, disk_dir=tmp_path)
+    prepared = show.prepare(planned, seconds=1.0, disk_dir=tmp_path, busy=True)
 
     shown = await show.show(prepared, lambda number, run: None)
 

@@ -1,6 +1,7 @@
 """The kernel tests once more in a small virtual machine: cgroup v2, 4 CPUs, 2 NUMA nodes.
 
     python -m tests.kernel.vm [pytest arguments]
+    python -m tests.kernel.vm demo-node [arguments of koordinator demo-node]
 
 Boots a Debian kernel on this machine's own file system by virtme-ng, under software emulation (hardware virtualisation
 is not needed). What is missing is installed by apt and pip; where that cannot be done, the reason is told and nothing
@@ -29,6 +30,19 @@ TEST_TIMEOUT_S = 300
 """Of one test: emulation is some ten times slower than the machine."""
 DEFAULT = ["tests/kernel", "--ignore=tests/kernel/test_node_demo.py"]
 """The demonstration measures a machine, and an emulated one is none."""
+DEMO_NODE = "demo-node"
+DEMO_DEFAULT = [
+    "--load",
+    "40",
+    "--hogs",
+    "cpu",
+    "--repeats",
+    "1",
+    "--busy",
+    "--report",
+    "/tmp/report-node.html",
+]
+"""Shows that it runs on cgroup v2: its CPU times are true, its latencies are those of the emulator."""
 _STATUS = "exit status of the tests:"
 _MACHINE = ("--cpus", "4", "--memory", "2G", "--numa", "1G,cpus=0-1", "--numa", "1G,cpus=2-3")
 _EMULATED = ("--disable-kvm", "--disable-microvm", "--force-9p")
@@ -67,13 +81,11 @@ def prepared() -> Path:
 
 
 def run(image: Path, arguments: list[str]) -> int:
-    """Boot, run pytest in it, and tell its exit status."""
+    """Boot, run pytest or the demonstration in it, and tell its exit status."""
     version = image.name.removeprefix("vmlinuz-")
-    options = ["-m", "kernel", "-p", "no:cacheprovider", "-v", "-rs", "--timeout", str(TEST_TIMEOUT_S)]
-    tests = shlex.join([sys.executable, "-m", "pytest", *options, *arguments])
     command = (
         f"cd {shlex.quote(str(PROJECT))}; export PYTHONPATH=src:. HOME=/tmp "
-        f"PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1; {tests}; echo {shlex.quote(_STATUS)} $?"
+        f"PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1; {_inside(arguments)}; echo {shlex.quote(_STATUS)} $?"
     )
     print(f"booting Linux {version} with cgroup v2 under emulation; this takes a minute or two", flush=True)
     started_s = time.monotonic()
@@ -111,6 +123,15 @@ def run(image: Path, arguments: list[str]) -> int:
         print(f"the machine ended before the tests did; it may take {TIMEOUT_S} s")
         return 1
     return int(status)
+
+
+def _inside(arguments: list[str]) -> str:
+    if arguments[:1] == [DEMO_NODE]:
+        return shlex.join(
+            [sys.executable, "-m", "koordinator.cli.main", DEMO_NODE, *(arguments[1:] or DEMO_DEFAULT)]
+        )
+    options = ["-m", "kernel", "-p", "no:cacheprovider", "-v", "-rs", "--timeout", str(TEST_TIMEOUT_S)]
+    return shlex.join([sys.executable, "-m", "pytest", *options, *arguments])
 
 
 def _image() -> Path:

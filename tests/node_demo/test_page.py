@@ -49,7 +49,5 @@ def test_a_matrix_has_one_line_for_each_service_load_and_hog_with_runs_of_earlie
 
     text = page.render(shown_results(runs), results.summarise(runs), is_matrix=True)
 
-    assert "<td>Redis</td><td>40 %</td><td>cpu</td><td>2.00</td><td>2.00</td><td>4.50, 43%</td>" in text
-    assert (
-        "<td>CPU-bound service</td><td>40 %</td><td>cpu</td><td>3.00</td><td></td><td>10.00, 43%</td>" in text
-    )
+    assert "<td>Redis, 40 %, cpu</td><td>2.00 ms</td><td>2.00 ms</td><td>4.50 ×, 43%</td>" in text
+    assert "<td>CPU-bound, 40 %, cpu</td><td>3.00 ms</td><td></td><td>10.00 ×, 43%</td>" in text

@@ -11,7 +11,7 @@ SCENARIOS = [
     DemoScenario(40, Hog.MEMORY),
     DemoScenario(60, Hog.CPU),
 ]
-DEFAULT_REPEATS = 2
+DEFAULT_SECONDS, DEFAULT_REPEATS = 4, 2
 
 
 def test_the_rate_makes_the_service_use_its_share_of_all_cpus() -> None:
@@ -63,5 +63,7 @@ def test_only_requests_beside_a_disk_hog_read_from_the_disk() -> None:
     assert [each.disk_every > 0 for each in SCENARIOS] == [False, True, False, False]
 
 
-def test_the_whole_demonstration_takes_about_six_minutes() -> None:
-    assert plan.expected_s(plan.runs(SCENARIOS, repeats=DEFAULT_REPEATS), seconds=5) < 6.1 * 60
+def test_the_whole_demonstration_takes_under_seven_minutes() -> None:
+    planned = plan.runs(SCENARIOS, repeats=DEFAULT_REPEATS)
+
+    assert plan.expected_s(planned, seconds=DEFAULT_SECONDS) < 7 * 60

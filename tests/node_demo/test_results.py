@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordinator.node_demo import results, texts
+from koordinator.node_demo import plan, results, texts
 from koordinator.node_demo.plan import DemoMode, DemoScenario, Hog
 from koordinator.node_demo.stage import Written
 from tests.node_demo.measurements import measured
@@ -102,6 +102,27 @@ def test_promises_are_kept_or_missed(
     )
 
     found = texts.verdicts(results.summarise([alone, managed]))
+
+    assert [each.is_kept for each in found] == kept
+
+
+@pytest.mark.parametrize(
+    ("load_percent", "hog", "p99_ms", "total", "kept"),
+    [
+        pytest.param(40, Hog.CPU, 3.5, 0.91, [True, True], id="calm: all kept"),
+        pytest.param(40, Hog.CPU, 3.7, 0.89, [False, False], id="calm: all missed"),
+        pytest.param(60, Hog.MEMORY, 4.4, 0.95, [True, True], id="rush: p99 may be higher"),
+        pytest.param(60, Hog.DISK, 4.6, 0.50, [False], id="a disk hog needs no CPU"),
+    ],
+)
+def test_in_the_closed_loop_p99_is_held_to_cpus_kept_awake(
+    load_percent: int, hog: Hog, p99_ms: float, total: float, kept: list[bool]
+) -> None:
+    baseline = plan.alone_like(DemoScenario(load_percent, hog)).hog
+    awake = measured(DemoMode.AWAKE, load_percent=load_percent, hog=baseline)
+    closed = measured(DemoMode.CLOSED_LOOP, load_percent, hog, p99_ms=p99_ms, total_ratio=total)
+
+    found = texts.verdicts(results.summarise([awake, closed]))
 
     assert [each.is_kept for each in found] == kept
 

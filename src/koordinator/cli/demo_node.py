@@ -24,10 +24,10 @@ _LOADS = (40, 60)
 _HOGS = ("cpu", "memory", "disk", "network")
 _USUAL_HOGS = ("cpu", "memory", "disk")
 _SERVICES = ("cpu", "memory", "redis", "nginx")
-_MODES = ("alone", "awake", "unmanaged", "default", "managed")
-_USUAL_MODES = ("alone", "awake", "unmanaged", "managed")
-_SECONDS, _REPEATS = 5.0, 2
-_MATRIX_SECONDS, _MATRIX_REPEATS = 4.0, 1
+_MODES = ("alone", "awake", "unmanaged", "default", "managed", "closed-loop")
+_MODES_BY_HAND = ("alone", "awake", "unmanaged", "managed")
+_USUAL_MODES = (*_MODES_BY_HAND, "closed-loop")
+_SECONDS, _REPEATS, _MATRIX_REPEATS = 4.0, 2, 1
 
 
 @click.command(context_settings=options.HELP)
@@ -64,15 +64,15 @@ _MATRIX_SECONDS, _MATRIX_REPEATS = 4.0, 1
     "--modes",
     type=click.Choice(_MODES),
     multiple=True,
-    default=_USUAL_MODES,
+    show_default="all but default; by hand without closed-loop",
     help="Runs to compare: the service alone, alone on CPUs that are kept from idling, beside ordinary pods, beside "
-    "best-effort pods under the policies of a plain installation, or under those of this demonstration. May be given "
-    "several times.",
+    "best-effort pods under the policies of a plain installation, or under those of this demonstration, without or "
+    "with the closed loop. May be given several times.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(SECONDS_MIN, SECONDS_MAX),
-    show_default=f"{_SECONDS:g}; in a matrix {_MATRIX_SECONDS:g}",
+    default=_SECONDS,
     help="Length of a measurement; p99.9 needs longer ones.",
 )
 @click.option(
@@ -112,7 +112,11 @@ _MATRIX_SECONDS, _MATRIX_REPEATS = 4.0, 1
     is_flag=True,
     help="Set cpu.idle and disk limits directly, without cluster and agent: the best that this kernel can do.",
 )
-@click.option("--busy", is_flag=True, help="Measure even while other processes use the machine.")
+@click.option(
+    "--busy",
+    is_flag=True,
+    help="Measure even while other processes use the machine; batch asks for no lent CPU then.",
+)
 @options.quiet
 def demo_node(
     loads: tuple[int, ...],
@@ -120,7 +124,7 @@ def demo_node(
     services: tuple[str, ...],
     matrix: bool,
     modes: tuple[str, ...],
-    seconds: float | None,
+    seconds: float,
     repeats: int | None,
     minutes: float | None,
     resume: Path | None,
@@ -140,7 +144,7 @@ def demo_node(
 
     \b
     Try:
-      koordinator demo-node                                     about six minutes
+      koordinator demo-node                                     under seven minutes
       koordinator demo-node --load 40 --hogs cpu --repeats 1    a little more than one
       koordinator demo-node --seconds 60 --repeats 5            for p99.9
       koordinator demo-node --services redis --hogs network     a real server beside traffic
@@ -155,14 +159,17 @@ def demo_node(
             raise click.BadParameter(f"{path}: the folder {path.parent} does not exist")
     logs.set_up(logging.ERROR)
     notes = Console(stderr=True)
-    seconds = seconds or (_MATRIX_SECONDS if matrix else _SECONDS)
+    chosen = modes or (_MODES_BY_HAND if by_hand else _USUAL_MODES)
     planned = plan.runs(
         _scenarios(loads, hogs, services, matrix, notes),
         repeats or (_MATRIX_REPEATS if matrix else _REPEATS),
-        [mode for mode in plan.DemoMode if mode in modes],
+        [mode for mode in plan.DemoMode if mode in chosen],
     )
     earlier = kept.read(resume) if resume is not None else None
-    prepared = show.prepare(kept.left(planned, earlier, seconds), seconds, disk_dir, by_hand, minutes)
+    runs = earlier.runs if earlier is not None else []
+    prepared = show.prepare(
+        kept.left(planned, earlier, seconds), seconds, disk_dir, by_hand, runs, minutes, busy
+    )
     if not busy:
         observe.check_quiet()
     shown = _show(prepared, notes, quiet)
@@ -174,12 +181,11 @@ def demo_node(
         if path is not None:
             kept.write(path, circumstances, rows, shown.measured)
     if interference_path is not None:
-        import msgspec
-
-        curve = results.interference(shown.measured, circumstances)
-        interference_path.write_bytes(msgspec.json.format(msgspec.json.encode(curve)) + b"\n")
+        kept.write_interference(interference_path, results.interference(shown.measured, circumstances))
     if not quiet:
         notes.print(f"The report is in {report}: open it in a browser.", highlight=False)
+    if shown.stopped:
+        raise plan.DemoError(f"it ended before everything was measured: {shown.stopped}")
 
 
 def _scenarios(
@@ -258,7 +264,7 @@ def _print_scenarios(console: "Console", rows: "list[ResultRow]") -> None:
     from koordinator.node_demo import texts
 
     for scenario in sorted({row.scenario for row in rows}):
-        table = _table(texts.HEADER, 1, title=str(scenario))
+        table = _table(texts.HEADER, str(scenario))
         for row in rows:
             if row.scenario == scenario:
                 table.add_row(*texts.cells(row))
@@ -271,17 +277,17 @@ def _print_scenarios(console: "Console", rows: "list[ResultRow]") -> None:
 def _print_matrix(console: "Console", rows: "list[ResultRow]") -> None:
     from koordinator.node_demo import matrix
 
-    table = _table(matrix.header(rows), 3)
+    table = _table(matrix.header(rows))
     for line in matrix.lines(rows):
         table.add_row(*matrix.cells(line, matrix.modes(rows)))
     console.print(table)
 
 
-def _table(names: "Sequence[str]", words: int, title: str | None = None) -> "Table":
-    """Return an empty table whose first columns are words and the others figures."""
+def _table(names: "Sequence[str]", title: str | None = None) -> "Table":
+    """Return an empty table whose first column names the row."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for number, name in enumerate(names):
-        table.add_column(name, justify="left" if number < words else "right", no_wrap=True)
+        table.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
     return table

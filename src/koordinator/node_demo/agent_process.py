@@ -15,6 +15,7 @@ from koordinator.node_demo.stage import Written
 
 _MODULE = "koordinator.cli.koordlet"
 _GATES = "AuditEvents=true,BlkIOReconcile=true,CgroupReconcile=true"
+_CLOSED_LOOP_GATES = f"{_GATES},Interference=true,InterferenceControl=true"
 _STOP_S = 10.0
 _TOLD_CHARS = 2_000
 
@@ -28,6 +29,7 @@ class AgentProcess:
         self._node = node
         self._group = group
         self._process: asyncio.subprocess.Process | None = None
+        self._gates = ""
         self._log = folder / "koordlet.log"
         self._audit = folder / "audit"
 
@@ -36,14 +38,17 @@ class AgentProcess:
         """None while it does not run."""
         return None if self._process is None else self._process.pid
 
-    async def start(self) -> None:
-        """Start it, unless it runs."""
-        if self._process is not None:
+    async def start(self, closed_loop: bool = False) -> None:
+        """Start it, unless it runs so already."""
+        gates = _CLOSED_LOOP_GATES if closed_loop else _GATES
+        if self._process is not None and gates == self._gates:
             return
+        await self.stop()
+        self._gates = gates
         command = [
             *(sys.executable, "-m", _MODULE),
             *("--kubeconfig", str(self._kubeconfig)),
-            *("--feature-gates", _GATES),
+            *("--feature-gates", gates),
             *("--addr", f"127.0.0.1:{commands.free_ports(1)[0]}"),
             *("--audit-log-dir", str(self._audit)),
             *("--kubelet-cgroup-root", self._group),

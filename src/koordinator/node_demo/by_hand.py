@@ -51,7 +51,9 @@ class ByHand:
         self._set(burstable, Knob.CPU_SHARES, shares_of_milli(2 * SERVICE_REQUEST_MILLI))
         self._set(self._groups.class_group(KubeQoS.BEST_EFFORT), Knob.CPU_SHARES, SHARES_MIN)
 
-    async def enter(self, mode: DemoMode, scenario: DemoScenario) -> StageSetting:
+    async def enter(
+        self, mode: DemoMode, scenario: DemoScenario, target_ms: float | None = None
+    ) -> StageSetting:
         """Batch as ordinary pods with equal shares, or best-effort with the knobs that protect services."""
         hog = scenario.hog
         for group in [each for each in self._running if each != self._service]:

@@ -5,7 +5,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 
-from koordinator.api import quantity
+from koordinator.api import labels, quantity
 from koordinator.api.core import ConfigMap, Node, Pod
 from koordinator.api.defaults import NAMESPACE as SYSTEM_NAMESPACE
 from koordinator.api.defaults import SLO_CONFIG_NAME
@@ -55,7 +55,14 @@ _LIMIT_KNOBS = (
 class OnACluster:
     """Implements `stage.Stage` with pods that are applied, scheduled, run, measured and protected."""
 
-    def __init__(self, cgroups: Cgroups, commands: DemoCommands, disk: WholeDisk | None) -> None:
+    def __init__(
+        self,
+        cgroups: Cgroups,
+        commands: DemoCommands,
+        disk: WholeDisk | None,
+        batch_milli: int = manifests.BATCH_REQUEST_MILLI,
+    ) -> None:
+        self._batch_milli = batch_milli
         self._cgroups = cgroups
         self._commands = commands
         self._disk = disk
@@ -108,17 +115,20 @@ class OnACluster:
         )  # once it has reported, batch resources stay for a quarter of an hour without it
         await self._until("batch resources on the node", self._lends)
 
-    async def enter(self, mode: DemoMode, scenario: DemoScenario) -> StageSetting:
+    async def enter(
+        self, mode: DemoMode, scenario: DemoScenario, target_ms: float | None = None
+    ) -> StageSetting:
         """Raises: DemoError when the pods of a mode do not run, or the agent does not protect the service."""
         hog = scenario.hog
         for name in self._batch:
             await self._delete(name)
         self._batch = []
         await self._serve(scenario.service)
+        await self._promise(target_ms)
         if mode.has_agent:
             config = {"data": manifests.configuration(self._disk, mode)}
             await self._api.patch(ConfigMap, SLO_CONFIG_NAME, config, SYSTEM_NAMESPACE)
-            await self._agent.start()
+            await self._agent.start(closed_loop=mode is DemoMode.CLOSED_LOOP)
             await self._until("batch resources on the node", self._lends)
         else:
             await self._agent.stop()
@@ -126,13 +136,14 @@ class OnACluster:
         for number in range(BATCH_PODS if mode.has_batch else 0):
             command = self._commands.hog(hog, number)
             memory_mib = self._commands.hog_memory_mib(hog)
-            body = manifests.batch(mode, number, command, self._commands.cpus, memory_mib)
+            cpus = self._commands.cpus
+            body = manifests.batch(mode, number, command, cpus, memory_mib, self._batch_milli)
             groups.append(await self._apply(body))
             counters.append(self._commands.counters(hog, number))
             self._batch.append(body["metadata"]["name"])
         if mode is DemoMode.DEFAULT:
             await self._until("the node agent to weigh best-effort pods", lambda: self._is_weighed(groups))
-        if mode is DemoMode.MANAGED:
+        if mode in (DemoMode.MANAGED, DemoMode.CLOSED_LOOP):
             await self._until("the node agent to make best-effort pods yield", self._is_protected)
             if hog is Hog.DISK and self._limits_disks():
                 await self._until("the node agent to limit the disk", lambda: self._is_limited(groups))
@@ -168,9 +179,17 @@ class OnACluster:
             await self._delete(manifests.SERVICE)
             self._serves = None
         self._commands.before_start(kind)
-        await self._apply(manifests.service(self._commands.service(kind)))
+        await self._apply(manifests.service(self._commands.service(kind, "$(POD_IP)")))
         self._serves = kind
         await self._commands.ready(kind)
+
+    async def _promise(self, target_ms: float | None) -> None:
+        """Set or remove the service's objective; real servers tell no histogram, and go without."""
+        text = None
+        if target_ms is not None and self._serves in (ServiceKind.CPU, ServiceKind.MEMORY):
+            text = manifests.objective(target_ms, self._commands.metrics_port)
+        annotations = {labels.LATENCY_OBJECTIVE: text}
+        await self._api.patch(Pod, manifests.SERVICE, {"metadata": {"annotations": annotations}}, NAMESPACE)
 
     async def _apply(self, body: dict[str, object]) -> str:
         """Create a pod and wait until it runs; its group."""
@@ -236,7 +255,7 @@ class OnACluster:
     async def _lends(self) -> str:
         node = await self._api.get(Node, NODE)
         lent = quantity.value(node.status.allocatable.get(manifests.BATCH_CPU, "0"))
-        wanted = BATCH_PODS * manifests.BATCH_REQUEST_MILLI
+        wanted = BATCH_PODS * self._batch_milli
         if lent >= wanted:
             return ""
         return f"{lent} of {wanted} milli-cores of batch-cpu: other processes use this machine, or nothing is reported"
@@ -252,7 +271,7 @@ class OnACluster:
         """Batch pods weigh what they were lent, and no policy of another mode is left."""
         if self._cgroups.number(Knob.CPU_IDLE, _BEST_EFFORT) == 1:
             return f"cpu.idle of {_BEST_EFFORT} is still 1"
-        wanted = shares_of_milli(manifests.BATCH_REQUEST_MILLI)
+        wanted = shares_of_milli(self._batch_milli)
         values = [self._cgroups.number(Knob.CPU_SHARES, group) for group in groups]
         return "" if all(value == wanted for value in values) else f"cpu.shares are {values}, not {wanted}"
 

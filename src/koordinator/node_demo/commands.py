@@ -51,15 +51,18 @@ class DemoCommands(msgspec.Struct, frozen=True):
     work_dir: Path
     disk_dir: Path
 
-    def service(self, kind: ServiceKind) -> list[str]:
-        """Two threads per CPU, as a service has that also waits for disks and others; real servers as they come."""
+    def service(self, kind: ServiceKind, address: str = "127.0.0.1") -> list[str]:
+        """Two threads per CPU, as a service has that also waits for disks and others; real servers as they come.
+
+        `address` is where it tells its metrics.
+        """
         if (server := self._server(kind)) is not None:
             return server.command()
         return [
             *(str(self.programs.service), "--loops", str(self.loops[kind]), "--port", str(self.ports[kind])),
             *("--threads", str(2 * self.cpus)),
             *("--disk-file", str(self.disk_dir / "service.data")),
-            *("--metrics-port", str(self.metrics_port)),
+            *("--metrics-port", str(self.metrics_port), "--metrics-address", address),
             *(_WORKING_SET if kind is ServiceKind.MEMORY else ()),
         ]
 

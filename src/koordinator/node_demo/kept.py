@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from koordinator.local.nodes.contention import Interference
 from koordinator.node_demo import results, texts
 from koordinator.node_demo.measure import Measured
 from koordinator.node_demo.plan import DemoError, DemoRun
@@ -30,6 +31,11 @@ def write(
         "runs": results.plain(measured),
     }
     path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+
+
+def write_interference(path: Path, curve: Interference) -> None:
+    """Write p99 by load, from which the simulator's model is made."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(curve)) + b"\n")
 
 
 def read(path: Path) -> KeptFigures | None:

@@ -6,6 +6,7 @@ from typing import Any
 from koordinator.api import defaults, labels
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
+from koordinator.manager.config import addons
 from koordinator.node_demo.disk import LIMIT_BPS, LIMIT_IOPS, WholeDisk
 from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, DemoMode
 
@@ -22,12 +23,15 @@ _SUPPRESS_PERCENT = 95
 """Up to this use of the machine batch is not confined to fewer CPUs."""
 _SCHEDULER = "koord-scheduler"
 _COLOCATION, _QOS = "colocation-config", "resource-qos-config"
+_METRIC = "demo_request_duration_seconds"  # histogram.h
 _NO_IMAGE = "none"  # the process node runs commands of this machine
 _ANY_CPU_USE = json.dumps({"usageThresholds": {"memory": 95}})  # what is not listed has no threshold
 
 
-def configuration(disk: WholeDisk | None, mode: DemoMode = DemoMode.MANAGED) -> dict[str, str]:
+def configuration(disk: WholeDisk | None, mode: DemoMode = DemoMode.MANAGED) -> dict[str, str | None]:
     """Return the data of ConfigMap `slo-controller-config`: lend all that is left, and protect services.
+
+    None is a key of another mode that must not stay.
 
     In mode `DEFAULT` services are protected as an installation does that nobody has configured. Both lend the same,
     so that batch finds a place at any load.
@@ -41,7 +45,7 @@ def configuration(disk: WholeDisk | None, mode: DemoMode = DemoMode.MANAGED) -> 
     }
     if mode is DemoMode.DEFAULT:
         installed: dict[str, str] = defaults.slo_config()["data"]
-        return {**installed, _COLOCATION: json.dumps(colocation), _QOS: "{}"}
+        return {**installed, _COLOCATION: json.dumps(colocation), _QOS: "{}", addons.INTERFERENCE.key: None}
     threshold = {
         "enable": True,
         "cpuSuppressPolicy": "cpuset",
@@ -70,10 +74,16 @@ def configuration(disk: WholeDisk | None, mode: DemoMode = DemoMode.MANAGED) -> 
         },
         "beClass": best_effort,
     }
+    is_closed_loop = mode is DemoMode.CLOSED_LOOP
+    if is_closed_loop:  # two CPUs, which a CPU set never takes from batch, may be all that there is
+        threshold["cpuSuppressPolicy"] = "cfsQuota"
     return {
         _COLOCATION: json.dumps(colocation),
         "resource-threshold-config": json.dumps({"clusterStrategy": threshold}),
         _QOS: json.dumps({"clusterStrategy": qos}),
+        addons.INTERFERENCE.key: json.dumps({"clusterStrategy": {"enable": True}})
+        if is_closed_loop
+        else None,
     }
 
 
@@ -82,22 +92,35 @@ def node_annotations() -> dict[str, str]:
     return {labels.USAGE_THRESHOLDS: _ANY_CPU_USE}
 
 
+def objective(target_ms: float, port: int) -> str:
+    """Return the service's annotation of its latency: where it tells it, and what it promises."""
+    source = {"port": port, "metric": _METRIC}
+    return json.dumps({"percentile": 99, "targetMilliseconds": round(target_ms, 3), "prometheus": source})
+
+
 def service(command: list[str]) -> dict[str, Any]:
-    """Return the latency-sensitive service: a burstable pod of class LS."""
+    """Return the latency-sensitive service: a burstable pod of class LS that knows its address as `$(POD_IP)`."""
     requests = {"cpu": f"{SERVICE_REQUEST_MILLI}m", "memory": f"{_SERVICE_MEMORY_MIB}Mi"}
     return _pod(
         SERVICE, PriorityClass.PROD, {labels.QOS_CLASS: QoSClass.LS.value}, command, {"requests": requests}
     )
 
 
-def batch(mode: DemoMode, number: int, command: list[str], cpus: int, memory_mib: int) -> dict[str, Any]:
+def batch(
+    mode: DemoMode,
+    number: int,
+    command: list[str],
+    cpus: int,
+    memory_mib: int,
+    request_milli: int = BATCH_REQUEST_MILLI,
+) -> dict[str, Any]:
     """Return a batch pod: managed it is best-effort and asks for what is lent, unmanaged it is a pod like any other."""
     name = f"batch-{mode}-{number}"
     if mode is DemoMode.UNMANAGED:
         requests = {"cpu": f"{SERVICE_REQUEST_MILLI // BATCH_PODS}m", "memory": f"{memory_mib}Mi"}
         return _pod(name, PriorityClass.PROD, {}, command, {"requests": requests})
     resources = {
-        "requests": {BATCH_CPU: str(BATCH_REQUEST_MILLI), BATCH_MEMORY: str(memory_mib * _MIB)},
+        "requests": {BATCH_CPU: str(request_milli), BATCH_MEMORY: str(memory_mib * _MIB)},
         "limits": {BATCH_CPU: str(1_000 * cpus), BATCH_MEMORY: str(2 * memory_mib * _MIB)},
     }
     return _pod(name, PriorityClass.BATCH, {labels.QOS_CLASS: QoSClass.BE.value}, command, resources)
@@ -110,7 +133,14 @@ def _pod(
     command: list[str],
     resources: dict[str, dict[str, str]],
 ) -> dict[str, Any]:
-    container = {"name": "main", "image": _NO_IMAGE, "command": command, "resources": resources}
+    address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    container = {
+        "name": "main",
+        "image": _NO_IMAGE,
+        "command": command,
+        "env": [address],
+        "resources": resources,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -37,25 +37,15 @@ def modes(rows: Sequence[ResultRow]) -> list[DemoMode]:
 
 
 def header(rows: Sequence[ResultRow]) -> list[str]:
-    """Return the columns: p99 by itself in milliseconds, then for each mode p99 relative to that, with the use of the
-    CPUs."""
-    beside = [f"{texts.MODES[mode]} ×, CPUs" for mode in modes(rows)]
-    return [
-        "service",
-        "load",
-        "hog",
-        *(f"{texts.MODES[mode]}, ms" for mode in BASELINES),
-        *beside,
-        "promises",
-    ]
+    """Return the columns: p99 by itself, then for each mode p99 relative to that with the use of the CPUs, promises."""
+    return ["", *(texts.MODES[mode] for mode in (*BASELINES, *modes(rows))), "kept"]
 
 
 def cells(line: MatrixLine, shown: Sequence[DemoMode]) -> list[str]:
     """Return a line of the table, as `header` names the columns; empty where nothing was measured."""
-    scenario = line.scenario
-    found = [SERVICES[scenario.service], f"{scenario.load_percent} %", scenario.hog.value]
+    found = [name(line)]
     for mode in BASELINES:
-        found.append(texts.ms(line.rows[mode].p99_ms) if mode in line.rows else "")
+        found.append(f"{texts.ms(line.rows[mode].p99_ms)} ms" if mode in line.rows else "")
     for mode in shown:
         found.append(_beside(line.rows[mode]) if mode in line.rows else "")
     return [*found, kept(line)]
@@ -67,13 +57,19 @@ def relative(row: ResultRow) -> float | None:
 
 
 def kept(line: MatrixLine) -> str:
-    """Return whether the promises of a line were kept; empty where there are none."""
+    """Return how many promises of a line were kept; empty where there are none."""
     checks = line.checks
-    if not checks:
-        return ""
-    count = sum(check.is_kept for check in checks)
-    return "kept" if count == len(checks) else f"{len(checks) - count} of {len(checks)} missed"
+    return f"{sum(check.is_kept for check in checks)}/{len(checks)}" if checks else ""
+
+
+def name(line: MatrixLine) -> str:
+    """Return service, load and hog in a few words."""
+    scenario = line.scenario
+    service = SERVICES[scenario.service].removesuffix(" service")
+    return f"{service}, {scenario.load_percent} %, {scenario.hog}"
 
 
 def _beside(row: ResultRow) -> str:
-    return f"{texts.ratio(relative(row))}, {row.total_ratio:.0%}"
+    compared = relative(row)
+    text = f"{texts.ratio(compared)} ×" if compared is not None else f"{texts.ms(row.p99_ms)} ms"
+    return f"{text}, {row.total_ratio:.0%}"

@@ -7,18 +7,18 @@ import plotly.graph_objects as go
 
 from koordinator.node_demo import matrix, texts
 from koordinator.node_demo.matrix import MatrixLine
-from koordinator.node_demo.plan import SERVICES, DemoMode
+from koordinator.node_demo.plan import DemoMode
 from koordinator.node_demo.results import ResultRow
 from koordinator.report.page import div
 from koordinator.report.page import figure as new_figure
 
 _LINE_PX, _AROUND_PX = 24, 150
+_TICKS = [0.5, 1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000]
 _PROMISED = "#7F7F7F"
 STYLE = """
   .wide { overflow-x: auto; }
   .wide table { font-size: .9rem; }
   .wide th, .wide td { padding: .2rem .6rem; white-space: nowrap; }
-  .wide td:nth-child(3), .wide th:nth-child(3) { text-align: left; }
 """
 
 
@@ -36,7 +36,7 @@ def render(rows: Sequence[ResultRow], colours: dict[DemoMode, str]) -> str:
 
 def _line(line: MatrixLine, shown: Sequence[DemoMode]) -> str:
     *texts_, promises = matrix.cells(line, shown)
-    word = "kept" if promises == "kept" else "missed"
+    word = "kept" if all(check.is_kept for check in line.checks) else "missed"
     told = "; ".join(f"{check.text}: {check.found}" for check in line.checks)
     last = f'<td class="{word}" title="{html.escape(told)}">{html.escape(promises)}</td>'
     return "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in texts_) + last + "</tr>"
@@ -46,8 +46,8 @@ def _ratios(
     found: Sequence[MatrixLine], shown: Sequence[DemoMode], colours: dict[DemoMode, str]
 ) -> go.Figure:
     """Draw p99 of each mode relative to the service by itself, and the bound that is promised."""
-    figure = new_figure("", "p99 relative to the service alone on CPUs kept awake")
-    names = [_name(line) for line in found]
+    figure = new_figure("", "p99 ÷ p99 on CPUs kept awake")
+    names = [matrix.name(line) for line in found]
     for mode in shown:
         points = [
             (name, value)
@@ -70,11 +70,6 @@ def _ratios(
             mode="markers", marker={"color": _PROMISED, "size": 14, "symbol": "line-ns-open"},
         )  # fmt: skip
     figure.update_layout(height=_AROUND_PX + _LINE_PX * len(found))
-    figure.update_xaxes(type="log")
+    figure.update_xaxes(type="log", tickvals=_TICKS)
     figure.update_yaxes(categoryorder="array", categoryarray=names, autorange="reversed", automargin=True)
     return figure
-
-
-def _name(line: MatrixLine) -> str:
-    scenario = line.scenario
-    return f"{SERVICES[scenario.service].removesuffix(' service')}, {scenario.load_percent} %, {scenario.hog}"

@@ -3,7 +3,7 @@ exact."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -122,7 +122,12 @@ class DemoLoad(msgspec.Struct, frozen=True):
 class Meter:
     """Measures runs on a stage."""
 
-    def __init__(self, stage: DemoStage, cgroups: Cgroups, commands: DemoCommands) -> None:
+    def __init__(
+        self, stage: DemoStage, cgroups: Cgroups, commands: DemoCommands, earlier: Sequence[Measured] = ()
+    ) -> None:
+        self._baselines_ms: dict[DemoScenario, float] = {}
+        for each in earlier:
+            self._remember(each)
         self._stage = stage
         self._cgroups = cgroups
         self._commands = commands
@@ -143,17 +148,37 @@ class Meter:
         return use.service_ratio * self._commands.cpus / rate
 
     async def run(self, run: DemoRun, seconds: float, request_cpu_s: float) -> Measured:
-        """One measurement. Raises: DemoError."""
+        """One measurement; in the closed loop the service's objective comes from its baseline measured before.
+
+        Raises: DemoError.
+        """
         scenario = run.scenario
         cpus = plan.usable_cpus(scenario.service, self._commands.cpus)
         rate = plan.rate_per_s(scenario.load_percent, cpus, request_cpu_s)
-        setting = await self._stage.enter(run.mode, scenario)
+        setting = await self._stage.enter(run.mode, scenario, self._target_ms(run))
         warm_up_s = plan.warm_up_s(run.mode)
         load = DemoLoad(scenario.service, rate, scenario.disk_every, warm_up_s, seconds)
         async with self._awake(run.mode is DemoMode.AWAKE) as awake:
             await asyncio.sleep(SETTLE_S)
             records, use = await self._send(setting, load, awake)
-        return Measured(run, seconds, summarise(records, seconds), use, setting.evidence, records)
+        found = Measured(run, seconds, summarise(records, seconds), use, setting.evidence, records)
+        self._remember(found)
+        return found
+
+    def _remember(self, measured: Measured) -> None:
+        """Take p99 on CPUs kept awake for the service's usual one."""
+        if measured.run.mode is DemoMode.AWAKE:
+            self._baselines_ms.setdefault(measured.run.scenario, measured.latency.p99_ms)
+
+    def _target_ms(self, run: DemoRun) -> float | None:
+        if run.mode is not DemoMode.CLOSED_LOOP:
+            return None
+        usual_ms = self._baselines_ms.get(plan.alone_like(run.scenario))
+        if usual_ms is None:
+            raise DemoError(
+                f"{run.scenario}: the closed loop needs the service on CPUs kept awake: --modes awake"
+            )
+        return plan.p99_to_awake_max(run.scenario.load_percent) * usual_ms
 
     @contextlib.asynccontextmanager
     async def _awake(self, is_wanted: bool) -> AsyncIterator[list[int]]:

@@ -20,6 +20,7 @@ _COLOURS = {
     DemoMode.UNMANAGED: "#D55E00",
     DemoMode.DEFAULT: "#009E73",
     DemoMode.MANAGED: "#0072B2",
+    DemoMode.CLOSED_LOOP: "#CC79A7",
 }
 _SERVICE, _BATCH, _REST, _UNUSED = "#0072B2", "#E69F00", "#CC79A7", "#D9D9D9"
 _POINTS = 400  # of a curve; more cannot be seen

@@ -22,6 +22,10 @@ DISK_BLOCK_KIB = 16
 SETTLE_S = 1.5
 """After the pods of a mode run, before anything is measured: the agent's loops have seen them."""
 WARM_UP_S = 1.0
+CLOSED_LOOP_WARM_UP_S = 6.0
+"""The agent listens once a second and looks at a window: by then it knows what the service feels, and has acted."""
+CALM_LOAD_PERCENT = 40
+"""Up to this load the promises are those of an ordinary hour, above it those of a rush hour."""
 _AROUND_A_RUN_S = 2.0  # pods come and go
 _START_S = 45.0  # the agent reports half a minute after its start, which is when batch resources appear
 
@@ -37,11 +41,13 @@ class DemoMode(enum.StrEnum):
     DEFAULT = "default"
     """Managed by the policies of an installation in which nobody changed anything."""
     MANAGED = "managed"
+    CLOSED_LOOP = "closed-loop"
+    """Managed, and what batch may use follows what the service feels: its latency, or how it waits."""
 
     @property
     def has_agent(self) -> bool:
         """Return whether batch runs as best-effort pods that the node agent looks after."""
-        return self in (DemoMode.DEFAULT, DemoMode.MANAGED)
+        return self in (DemoMode.DEFAULT, DemoMode.MANAGED, DemoMode.CLOSED_LOOP)
 
     @property
     def has_batch(self) -> bool:
@@ -51,7 +57,7 @@ class DemoMode(enum.StrEnum):
 
 BASELINES = (DemoMode.ALONE, DemoMode.AWAKE)
 """The service by itself: what the other modes are compared with."""
-MODES = (DemoMode.ALONE, DemoMode.AWAKE, DemoMode.UNMANAGED, DemoMode.MANAGED)
+MODES = (DemoMode.ALONE, DemoMode.AWAKE, DemoMode.UNMANAGED, DemoMode.MANAGED, DemoMode.CLOSED_LOOP)
 """What is compared unless somebody asks for other modes."""
 
 
@@ -144,7 +150,12 @@ def alone_like(scenario: DemoScenario) -> DemoScenario:
 
 def warm_up_s(mode: DemoMode) -> float:
     """Requests at the start of a run that do not count, in seconds."""
-    return WARM_UP_S
+    return CLOSED_LOOP_WARM_UP_S if mode is DemoMode.CLOSED_LOOP else WARM_UP_S
+
+
+def p99_to_awake_max(load_percent: int) -> float:
+    """Return what p99 may be in the closed loop, relative to CPUs kept awake: promised, and the service's objective."""
+    return 1.2 if load_percent <= CALM_LOAD_PERCENT else 1.5
 
 
 def expected_s(planned: Sequence[DemoRun], seconds: float) -> float:

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,7 @@ from koordinator.clock import SystemClock, rfc3339
 from koordinator.host import cgroups
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Files, HostRoots
-from koordinator.node_demo import build, commands, disk, plan, real_servers, results
+from koordinator.node_demo import build, commands, disk, manifests, plan, real_servers, results
 from koordinator.node_demo.build import Programs
 from koordinator.node_demo.by_hand import ByHand
 from koordinator.node_demo.colocated import OnACluster
@@ -35,6 +35,10 @@ class Prepared(msgspec.Struct, frozen=True):
     seconds: float
     by_hand: bool
     """Without a cluster and an agent."""
+    batch_milli: int = manifests.BATCH_REQUEST_MILLI
+    """What a managed batch pod asks of lent CPU."""
+    earlier: Sequence[Measured] = ()
+    """What an earlier part has measured."""
     at_most_s: float | None = None
     """No measurement is begun that would end later than this after the start."""
 
@@ -54,6 +58,8 @@ class ShownResults(msgspec.Struct, frozen=True):
     """Unix seconds."""
     written: list[Written]
     """What the agent wrote, by its own audit log."""
+    stopped: str = ""
+    """Why it ended before everything was measured."""
 
 
 def prepare(
@@ -61,9 +67,14 @@ def prepare(
     seconds: float,
     disk_dir: Path | None = None,
     by_hand: bool = False,
+    earlier: Sequence[Measured] = (),
     minutes: float | None = None,
+    busy: bool = False,
 ) -> Prepared:
-    """Raises: DemoError, which says what is missing and how to get it."""
+    """Prepare all that can fail; on a busy machine batch asks for no lent CPU, for there may be none.
+
+    Raises: DemoError, which says what is missing and how to get it.
+    """
     if os.geteuid() != 0:
         raise DemoError("groups of processes can only be made by root: sudo make demo-node")
     for kind in ServiceKind:
@@ -80,12 +91,14 @@ def prepare(
             f"{folder} is not on a single disk, so batch cannot be kept from it: name a folder that is with "
             "--disk-dir, or leave the disk hog out with --hogs cpu --hogs memory"
         )
-    if by_hand and any(run.mode is DemoMode.DEFAULT for run in planned):
+    if by_hand and any(run.mode in (DemoMode.DEFAULT, DemoMode.CLOSED_LOOP) for run in planned):
         raise DemoError(
-            "what the node agent does by default cannot be measured without it: leave --by-hand away"
+            "what the node agent does by default or in the closed loop cannot be measured without it: leave "
+            "--by-hand away, or choose other --modes"
         )
     at_most_s = None if minutes is None else 60 * minutes
-    return Prepared(programs, folder, device, planned, seconds, by_hand, at_most_s)
+    batch_milli = 0 if busy else manifests.BATCH_REQUEST_MILLI
+    return Prepared(programs, folder, device, planned, seconds, by_hand, batch_milli, earlier, at_most_s)
 
 
 async def show(prepared: Prepared, on_progress: Callable[[int, DemoRun], None]) -> ShownResults:
@@ -103,21 +116,28 @@ async def show(prepared: Prepared, on_progress: Callable[[int, DemoRun], None]) 
         if prepared.by_hand:
             stage = ByHand(groups, made, prepared.disk)
         else:
-            stage = OnACluster(groups, made, prepared.disk)
+            stage = OnACluster(groups, made, prepared.disk, prepared.batch_milli)
         request_cpu_s: dict[ServiceKind, float] = {}
         measured: list[Measured] = []
+        stopped = ""
         try:
             await stage.open()
-            meter = Meter(stage, groups, made)
+            meter = Meter(stage, groups, made, prepared.earlier)
             for number, run in enumerate(prepared.planned):
                 takes_s = plan.expected_run_s(run, prepared.seconds)
                 if prepared.at_most_s is not None and clock.now() - began_s + takes_s > prepared.at_most_s:
                     break
                 on_progress(number, run)
                 service = run.scenario.service
-                if service not in request_cpu_s:
-                    request_cpu_s[service] = await meter.pilot(service)
-                measured.append(await meter.run(run, prepared.seconds, request_cpu_s[service]))
+                try:
+                    if service not in request_cpu_s:
+                        request_cpu_s[service] = await meter.pilot(service)
+                    measured.append(await meter.run(run, prepared.seconds, request_cpu_s[service]))
+                except DemoError as error:
+                    if not measured:
+                        raise
+                    stopped = f"{run.scenario}, {run.mode}: {error}"  # what was measured is worth keeping
+                    break
         finally:
             await stage.close()
             files.close()
@@ -133,6 +153,7 @@ async def show(prepared: Prepared, on_progress: Callable[[int, DemoRun], None]) 
         cgroup_version=groups.version,
         began_s=began_s,
         written=written,
+        stopped=stopped,
     )
 
 

@@ -33,8 +33,13 @@ class DemoStage(Protocol):
     async def open(self) -> None:
         """Start what does not change."""
 
-    async def enter(self, mode: DemoMode, scenario: DemoScenario) -> StageSetting:
-        """Have the service of a scenario running, ready to answer, and the batch pods of a mode; nothing else."""
+    async def enter(
+        self, mode: DemoMode, scenario: DemoScenario, target_ms: float | None = None
+    ) -> StageSetting:
+        """Have the service of a scenario running, ready to answer, and the batch pods of a mode; nothing else.
+
+        `target_ms` is the service's objective for p99 in the closed loop.
+        """
 
     async def close(self) -> None:
         """End everything and leave the machine as it was."""

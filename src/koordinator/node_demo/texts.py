@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import msgspec
 
 from koordinator.node_demo.measure import Measured
-from koordinator.node_demo.plan import BASELINES, DemoMode, Hog, ServiceKind
+from koordinator.node_demo.plan import (
+    BASELINES,
+    CALM_LOAD_PERCENT,
+    DemoMode,
+    Hog,
+    ServiceKind,
+    p99_to_awake_max,
+)
 from koordinator.node_demo.results import ResultRow
 from koordinator.node_demo.stage import Written
 
@@ -19,6 +26,7 @@ MODES = {
     DemoMode.UNMANAGED: "unmanaged",
     DemoMode.DEFAULT: "by default",
     DemoMode.MANAGED: "managed",
+    DemoMode.CLOSED_LOOP: "closed loop",
 }
 HEADER = ("", "p50", "p99", "p99.9", "× alone", "× awake", "CPUs", "service", "batch", "of left", "work/s")
 COLUMNS = (
@@ -29,7 +37,8 @@ COLUMNS = (
 )
 MATRIX = (
     "Left: p99 of the service by itself in milliseconds, alone and on CPUs kept awake. Then for each mode p99 relative "
-    "to CPUs kept awake (to alone where that was not measured), and the share of all CPU time that was used."
+    "to CPUs kept awake (to alone where that was not measured), and the share of all CPU time that was used. Last: how "
+    "many promises were kept."
 )
 METHOD = (
     "Requests arrive at a constant rate, whatever became of earlier ones, and latency counts from the moment a request "
@@ -87,10 +96,6 @@ def _generic(path: str) -> str:
     return _IDS.sub("…", path)
 
 
-CALM_LOAD_PERCENT = 40
-"""Up to this load the promises are those of an ordinary hour, above it those of a rush hour."""
-
-
 class Aim(msgspec.Struct, frozen=True):
     """Bounds of a run beside batch; `p99_max` is relative to the service in mode `than`."""
 
@@ -124,6 +129,9 @@ class PromiseCheck(msgspec.Struct, frozen=True):
 def aim(row: ResultRow) -> Aim | None:
     """Return what is promised for a run; None for those of which nothing is."""
     scenario = row.scenario
+    if row.mode is DemoMode.CLOSED_LOOP:
+        total_min = 0.90 if scenario.hog in (Hog.CPU, Hog.MEMORY) else 0.0  # the others want no more CPU time
+        return Aim(p99_to_awake_max(scenario.load_percent), DemoMode.AWAKE, total_min)
     if row.mode is DemoMode.MANAGED and scenario.service is ServiceKind.CPU:
         return (_CALM if scenario.load_percent <= CALM_LOAD_PERCENT else _RUSH).get(scenario.hog)
     return None
