@@ -219,7 +219,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--used", type=float, default=0.38)
     asked = parser.parse_args()
-    mix = ServiceMix(cpu_used_ratio=asked.used, utilisation_max=0.9)
+    mix = ServiceMix(cpu_used_ratio=asked.used, utilisation_max=0.9, pressed_node_ratio=0.0)
     for seed in range(1, asked.seeds + 1):
         scenario = Scenario(nodes=asked.nodes, hours=asked.hours, seed=seed, services=mix)
         for mode in MODES:

@@ -28,7 +28,7 @@ LONG = msgspec.structs.replace(
     KINDS[2], name="long", share_of_work=0.6, tasks=(2, 8), task_minutes=360, cpu_milli=4_000
 )
 SHORT = msgspec.structs.replace(KINDS[0], share_of_work=0.4)
-BUSY = ServiceMix(cpu_used_ratio=0.33, utilisation_max=0.9, utilisation_sigma=0.4)
+BUSY = ServiceMix(cpu_used_ratio=0.33, utilisation_max=0.9, utilisation_sigma=0.4, pressed_node_ratio=0.0)
 
 
 def scenario(nodes: int, hours: float, seed: int, minutes: int) -> Scenario:
@@ -42,6 +42,8 @@ def scenario(nodes: int, hours: float, seed: int, minutes: int) -> Scenario:
         jobs=(SHORT, LONG),
         agents=agents,
         lend_ahead_minutes=minutes,
+        closed_loop=False,
+        batch_demand_ratio=0.42,
     )
 
 

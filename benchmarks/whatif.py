@@ -145,7 +145,9 @@ def week(nodes: int, days: int, folder: Path) -> str:
 
 def beside_objects(trace: Path, nodes: int = 100, hours: float = 24.0) -> str:
     """Run a day with real components and over arrays, and compare."""
-    day = object_level.object_day(Scenario(nodes=nodes, hours=hours, trace=trace), 72)
+    day = object_level.object_day(
+        Scenario(nodes=nodes, hours=hours, trace=trace, closed_loop=False, batch_demand_ratio=0.42), 72
+    )
     objects_, arrays = summary.summarise(day.result), object_level.array_day(day).figures
     p99 = objects_.latency_p99_ms / objects_.latency_p99_alone_ms
     return (

@@ -49,6 +49,18 @@ def test_utilisation_has_a_heavy_tail() -> None:
     assert max(ratios) < 1
 
 
+def test_some_services_use_most_of_their_node_at_their_peak_unless_nodes_follow_a_trace() -> None:
+    pods = [pod for pod in service_pods() if pod["metadata"]["name"].startswith("pressed")]
+    followers = services.pods(SHAPES, FleetPolicy(), np.random.default_rng(2), MIX, follows_trace=True)
+
+    assert len(pods) == 10
+    for pod in pods:
+        does = behaviour.decode(pod["metadata"]["annotations"][behaviour.ANNOTATION])
+        [cores] = [s.cpu_milli for s in SHAPES if s.instance_type in pod["spec"]["nodeSelector"].values()][:1]
+        assert 0.55 <= (does.cpu_milli or 0) * (1 + does.daily_amplitude_ratio) / cores <= 0.81
+    assert not any(pod["metadata"]["name"].startswith("pressed") for pod in followers)
+
+
 def test_names_are_unique_and_the_seed_decides_everything() -> None:
     pods = service_pods()
     assert len({pod["metadata"]["name"] for pod in pods}) == len(pods)

@@ -6,7 +6,7 @@ import click
 
 from koordinator.cli import options, running
 from koordinator.local.nodes.contention import Protection
-from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX
+from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX, PARTS
 
 
 @click.command(context_settings=options.HELP)
@@ -24,6 +24,18 @@ from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX
     "--no-colocation",
     is_flag=True,
     help="Switch co-location off in the second run, too; both runs must then agree.",
+)
+@click.option(
+    "--closed-loop/--no-closed-loop",
+    default=True,
+    help="Node agents follow the latency of services, and lend more while it is well; off: the shipped agent with its "
+    "fixed threshold, and the shipped amounts.",
+)
+@click.option(
+    "--without",
+    multiple=True,
+    type=click.Choice(sorted(PARTS)),
+    help="Switch a part of the protection off, to see what it is worth; may be repeated.",
 )
 @click.option("--no-load-aware", is_flag=True, help="Place batch without looking at the real load of nodes.")
 @click.option(
@@ -52,7 +64,7 @@ def demo(**asked: Any) -> None:
     Starts two clusters in memory, each with the real scheduler on virtual time: services that request most of
     the CPUs and use little of them, and a stream of batch jobs. In the first, batch runs as ordinary pods on
     what services have not requested. In the second, the manager lends batch what services requested but do
-    not use. Ends with one table and one HTML report.
+    not use, and node agents take it back by what services feel. Ends with one table and one HTML report.
 
     \b
     Try:
@@ -60,6 +72,8 @@ def demo(**asked: Any) -> None:
       koordinator demo --nodes 20 --hours 6       smaller and sooner
       koordinator demo --trace usage.csv          with the CPU use of your own machines
       koordinator demo --protection none          what happens to services if nobody protects them
+      koordinator demo --no-closed-loop           what an installation does that nobody has configured
+      koordinator demo --without suppression      what a part of the protection is worth
       koordinator demo --no-load-aware            batch piles up on busy nodes
     """
     running.work_of("koordinator.cli.demo_run", "demo", asked)

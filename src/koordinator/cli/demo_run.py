@@ -15,7 +15,7 @@ from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.usage import TraceError, read_trace
 from koordinator.simulate import summary
 from koordinator.simulate.report import page
-from koordinator.simulate.scenario import Scenario
+from koordinator.simulate.scenario import Scenario, switched_off
 from koordinator.simulate.summary import Comparison, compare
 
 
@@ -28,6 +28,8 @@ def demo(
     no_load_aware: bool,
     protection: str,
     lend_ahead_minutes: int,
+    closed_loop: bool,
+    without: tuple[str, ...],
     report: Path,
     json_path: Path | None,
     figures: Path | None,
@@ -45,7 +47,9 @@ def demo(
         load_aware=not no_load_aware,
         protection=Protection(protection),
         lend_ahead_minutes=lend_ahead_minutes,
+        closed_loop=closed_loop,
     )
+    scenario = switched_off(scenario, without)
     started_s = time.perf_counter()
     comparison = _compare(scenario, notes, quiet)
     wall_s = time.perf_counter() - started_s

@@ -7,7 +7,7 @@ from koordinator.api import resources
 from koordinator.api.core import Node
 from koordinator.cluster.informer import Informer
 from koordinator.local.nodes.fleet import HollowFleet
-from koordinator.local.nodes.service_latency import service_latency
+from koordinator.local.nodes.service_latency import ServiceLatency, seconds_above, service_latency
 from koordinator.local.nodes.usage import F64, Index, per_node
 
 UTILISATION_BINS = 20
@@ -15,6 +15,11 @@ UTILISATION_BINS = 20
 HOT_PERCENT = 55.0
 NODES_SHOWN_MAX = 120
 """Nodes whose use is kept one by one, evenly chosen: a picture has no room for more."""
+SLOW_RATIO = 2.0
+"""A service suffers while its p99 is above so many times what it would be without batch; tolerated is …"""
+SLOW_S_MAX = 30.0
+"""… so much of a minute."""
+MINUTE_S = 60.0
 HOT_BIN = int(HOT_PERCENT * UTILISATION_BINS / 100)
 
 
@@ -56,7 +61,12 @@ class Recorder:
         self.shown: Index = np.linspace(0, count - 1, min(count, NODES_SHOWN_MAX)).astype(np.int64)
         self._node_p99 = np.zeros((2, count))  # request-weighted p99 and p99 alone of the services of a node
         self._batch_wanted_cores = 0.0  # in the last step, as `HollowFleet.batch_used` is of it
-        self._latency = np.zeros(4)  # sums of request-weighted p50, p99, p99 alone; requests
+        self._latency = np.zeros(
+            6
+        )  # sums of request-weighted p50, p99, p99 alone, p99.9, p99.9 alone; requests
+        self._slow_s: list[tuple[float, dict[int, float]]] = []  # of the last minute: length, seconds by slot
+        self.slow_minutes = 0
+        """Minutes in which some service was slow for too long, beginning with each step."""
 
     def step(self, elapsed_s: float) -> None:
         """Count what the last step used."""
@@ -78,9 +88,12 @@ class Recorder:
                 (latency.p50_ms * weight).sum(),
                 (latency.p99_ms * weight).sum(),
                 (latency.p99_alone_ms * weight).sum(),
+                (latency.p999_ms * weight).sum(),
+                (latency.p999_alone_ms * weight).sum(),
                 weight.sum(),
             ]
         )
+        self._count_slow(latency, elapsed_s)
         active = fleet.active()
         self._batch_wanted_cores = _cores(fleet.demand[active[fleet.is_batch[active]]])
         node = fleet.node[active[fleet.is_service[active]]]
@@ -89,6 +102,19 @@ class Recorder:
         ratio = fleet.used / fleet.capacity
         bins = np.minimum((ratio * UTILISATION_BINS).astype(np.int64), UTILISATION_BINS - 1)
         self.utilisation += np.bincount(bins, minlength=UTILISATION_BINS)
+
+    def _count_slow(self, latency: ServiceLatency, elapsed_s: float) -> None:
+        """Count the minute that ends now if some service was slow for too long in it."""
+        slots, seconds = seconds_above(self._fleet, latency, SLOW_RATIO, elapsed_s)
+        slow = np.flatnonzero(seconds > 0)
+        self._slow_s.append((elapsed_s, dict(zip(slots[slow].tolist(), seconds[slow].tolist(), strict=True))))
+        while sum(length_s for length_s, _ in self._slow_s[1:]) >= MINUTE_S:
+            del self._slow_s[0]
+        sums: dict[int, float] = {}
+        for _, by_slot in self._slow_s:
+            for slot, slow_s in by_slot.items():
+                sums[slot] = sums.get(slot, 0.0) + slow_s
+        self.slow_minutes += max(sums.values(), default=0.0) > SLOW_S_MAX
 
     def sample(self, hour: float, queue: int, jobs_arrived: int = 0, jobs_finished: int = 0) -> None:
         """Note how things are now."""
@@ -143,7 +169,7 @@ class Recorder:
         """Averages over the measured time: ratios of the cluster's CPUs, core-hours, milliseconds."""
         services, batch, system, requested, elapsed_s = self._node_seconds.tolist()
         scale = 1 / (elapsed_s * self._cores * 1000) if elapsed_s else 0.0
-        p50, p99, p99_alone, requests = self._latency.tolist()
+        p50, p99, p99_alone, p999, p999_alone, requests = self._latency.tolist()
         per_request = 1 / requests if requests else 0.0
         return {
             "services_ratio": services * scale,
@@ -154,6 +180,8 @@ class Recorder:
             "p50_ms": p50 * per_request,
             "p99_ms": p99 * per_request,
             "p99_alone_ms": p99_alone * per_request,
+            "p999_ms": p999 * per_request,
+            "p999_alone_ms": p999_alone * per_request,
         }
 
 

@@ -35,11 +35,14 @@ from koordinator.simulate import batch_jobs, batch_platform, services
 from koordinator.simulate.batch_platform import BatchPlatform
 from koordinator.simulate.recorder import RecordedSeries, Recorder
 from koordinator.simulate.scenario import (
+    CLOSED_LOOP_COLOCATION,
+    CLOSED_LOOP_USAGE_PERCENT,
     HEADROOM_RATIO,
     LOAD_AWARE_ARGS,
     PENDING_PODS_MAX,
     REPORT_POLICY,
     SAMPLE_S,
+    USAGE_PERCENT,
     Scenario,
     fleet_policy,
     hollow_config,
@@ -70,6 +73,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     evictions: int
     lost_core_hours: float
     services_unplaced: int
+    slow_minutes: int
+    """See `Recorder.slow_minutes`."""
     memory_gib: float
     """Memory of all nodes."""
     shown_nodes: list[str]
@@ -177,7 +182,9 @@ class _Day:
         return max(ratio, 0.0) * float(self.fleet.capacity.sum())
 
     def _scheduler(self, *, load_aware: bool) -> Scheduler:
-        return Scheduler(self.cluster, scheduler_config(load_aware=load_aware), seed=self.scenario.seed)
+        percent = CLOSED_LOOP_USAGE_PERCENT if self.scenario.closed_loop else USAGE_PERCENT
+        config = scheduler_config(load_aware=load_aware, usage_percent=percent)
+        return Scheduler(self.cluster, config, seed=self.scenario.seed)
 
     async def _install(self) -> None:
         """Create what an installation brings, and the two namespaces."""
@@ -188,8 +195,11 @@ class _Day:
             if obj["kind"] == "Namespace":
                 continue  # the registry has it
             if obj["kind"] == "ConfigMap":
+                lent = CLOSED_LOOP_COLOCATION if self.scenario.closed_loop else {}
                 obj["data"]["colocation-config"] = msgspec.json.encode(
-                    {"enable": True, "lendAheadMinutes": self.scenario.lend_ahead_minutes} | REPORT_POLICY
+                    {"enable": True, "lendAheadMinutes": self.scenario.lend_ahead_minutes}
+                    | REPORT_POLICY
+                    | lent
                 ).decode()
             group, _, _ = obj["apiVersion"].rpartition("/")
             resource = kinds.by_kind(group, obj["kind"])
@@ -242,6 +252,7 @@ class _Day:
             tasks_finished=progress.tasks_finished,
             evictions=progress.evictions,
             lost_core_hours=round(self.fleet.lost_milli_s / 1000 / 3600, 3),
+            slow_minutes=self.recorder.slow_minutes,
             services_unplaced=len(self.service_pods) - placed,
             memory_gib=round(float(self.fleet.capacity_bytes.sum()) / 2**30, 2),
             shown_nodes=[self.fleet.shapes[row].name for row in self.recorder.shown.tolist()],
@@ -291,14 +302,16 @@ def _answering(handler: review.Handler) -> review.Answering:
 LOAD_AWARE = "LoadAwareScheduling"
 
 
-def scheduler_config(*, load_aware: bool) -> SchedulerConfig:
-    """Return the shipped profile; load awareness filters by the thresholds above, or is not there at all."""
+def scheduler_config(*, load_aware: bool, usage_percent: int = USAGE_PERCENT) -> SchedulerConfig:
+    """Return the shipped profile; load awareness keeps batch off nodes that use so much CPU, or is not there at all."""
     shipped = default_plugins.shipped_profile()
     assert shipped.plugins is not None
     plugins = shipped.plugins
     args = [c for c in shipped.plugin_config if c.name != LOAD_AWARE]
     if load_aware:
-        args.append(config.PluginConfig(name=LOAD_AWARE, args=LOAD_AWARE_ARGS))
+        thresholds = LOAD_AWARE_ARGS["usageThresholds"] | {"cpu": usage_percent}
+        wanted = LOAD_AWARE_ARGS | {"usageThresholds": thresholds}
+        args.append(config.PluginConfig(name=LOAD_AWARE, args=wanted))
     else:
         points = {name: _without(getattr(plugins, name), LOAD_AWARE) for name in plugins.__struct_fields__}
         plugins = config.Plugins(**points)

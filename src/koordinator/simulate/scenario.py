@@ -1,13 +1,17 @@
 """Define what the demo simulates: the cluster, its load and the batch stream, in figures with their reasons."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from koordinator.koordlet.interference.control import ControlConfig
+from koordinator.koordlet.qos.cpu_evict import BE_CPU
+from koordinator.koordlet.qos.cpu_suppress import CFS_QUOTA_POLICY
 from koordinator.local.nodes.contention import Protection
-from koordinator.local.nodes.fleet import FleetPolicy, NodeShape
+from koordinator.local.nodes.fleet import INSTALLED_STRATEGY, FleetPolicy, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig
 from koordinator.simulate.batch_jobs import KINDS, JobKind
 from koordinator.simulate.services import ServiceMix
@@ -30,8 +34,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     colocation: bool = True
     load_aware: bool = True
     protection: Protection = Protection.SUPPRESS
+    closed_loop: bool = True
+    """Whether the node agents follow what services feel, with the settings that go with it (`CLOSED_LOOP`, …)."""
+    evictions: bool = True
     # The batch stream wants this share of all CPUs on average: more than co-location can lend at noon.
-    batch_demand_ratio: float = 0.42
+    batch_demand_ratio: float = 0.80
     services: ServiceMix = ServiceMix()
     jobs: tuple[JobKind, ...] = KINDS
     lend_ahead_minutes: int = 0
@@ -47,6 +54,23 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     def end_s(self) -> float:
         """Seconds from the start of the simulation to its end."""
         return self.warm_up_s + self.hours * 3_600
+
+
+PARTS: Mapping[str, Mapping[str, Any]] = {
+    "suppression": {"protection": Protection.SHARES},  # with it the closed loop has nothing to act by
+    "closed-loop": {"closed_loop": False},
+    "eviction": {"evictions": False},
+    "load-aware": {"load_aware": False},
+    "shares": {"protection": Protection.NONE},
+}
+"""Parts of the protection, and what a scenario is without each."""
+
+
+def switched_off(scenario: Scenario, parts: Iterable[str]) -> Scenario:
+    """Return the scenario without these parts of the protection."""
+    for part in parts:
+        scenario = msgspec.structs.replace(scenario, **PARTS[part])
+    return scenario
 
 
 # How fine simulated time is cut. A real node agent reports every 60 s and a kubelet renews its lease every
@@ -67,13 +91,14 @@ PENDING_PODS_MAX = 2
 # they give way at once.
 HEADROOM_RATIO = 0.10
 
-# The shipped thresholds are 0 (filter off). 55 % for CPU is ten points below where the node agent suppresses
-# batch: what is placed now shall still run when services wake up.
+# The shipped thresholds are 0 (filter off).
+USAGE_PERCENT = 55
+"""Ten points below where the shipped agent suppresses batch: what is placed now shall still run when services wake."""
 LOAD_AWARE_ARGS: dict[str, Any] = {
     "filterExpiredNodeMetrics": True,
     "nodeMetricExpirationSeconds": 600,
     "resourceWeights": {"cpu": 1, "memory": 1},
-    "usageThresholds": {"cpu": 55, "memory": 75},
+    "usageThresholds": {"cpu": USAGE_PERCENT, "memory": 75},
     "estimatedScalingFactors": {"cpu": 85, "memory": 70},
 }
 
@@ -92,12 +117,37 @@ def hollow_config() -> HollowConfig:
 
 def fleet_policy(scenario: Scenario) -> FleetPolicy:
     """Node agents of the demo."""
+    agents = scenario.agents
+    if scenario.closed_loop:
+        agents = msgspec.structs.replace(
+            agents,
+            strategy=CLOSED_LOOP_STRATEGY,
+            closed_loop=CLOSED_LOOP,
+            evictions=agents.evictions | {BE_CPU},
+        )
     return msgspec.structs.replace(
-        scenario.agents,
+        agents,
         protection=scenario.protection,
+        evictions=agents.evictions if scenario.evictions else frozenset(),
         sample_s=TICK_S,
         reports_hours=scenario.lend_ahead_minutes > 0,
     )
+
+
+CLOSED_LOOP = ControlConfig()
+# A quota takes from batch what a CPU set cannot: the last two CPUs, which a pressed service on a small node feels.
+# Batch that gets next to nothing for ten minutes is evicted: it starts over where there is room.
+CLOSED_LOOP_STRATEGY = msgspec.structs.replace(
+    INSTALLED_STRATEGY,
+    cpu_suppress_policy=CFS_QUOTA_POLICY,
+    cpu_evict_be_satisfaction_lower_percent=10,
+    cpu_evict_be_satisfaction_upper_percent=30,
+    cpu_evict_time_window_seconds=600,
+)
+# What the manager lends and where the scheduler stops follow from that: up to the ceiling of the closed loop, less a
+# margin for what has been placed and does not run yet. Without it, the shipped values.
+CLOSED_LOOP_COLOCATION = {"cpuReclaimThresholdPercent": 90, "memoryReclaimThresholdPercent": 70}
+CLOSED_LOOP_USAGE_PERCENT = 80
 
 
 # Sizes of nodes and how common they are: general-purpose machines with 4 GiB per core.

@@ -108,6 +108,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     latency_p50_ms: float
     latency_p99_ms: float
     latency_p99_alone_ms: float
+    latency_p999_ms: float
+    latency_p999_alone_ms: float
+    slow_minutes: int
 
 
 def summarise(run: RunResult) -> Summary:
@@ -133,6 +136,9 @@ def summarise(run: RunResult) -> Summary:
         latency_p50_ms=round(means["p50_ms"], 3),
         latency_p99_ms=round(means["p99_ms"], 3),
         latency_p99_alone_ms=round(means["p99_alone_ms"], 3),
+        latency_p999_ms=round(means["p999_ms"], 3),
+        latency_p999_alone_ms=round(means["p999_alone_ms"], 3),
+        slow_minutes=run.slow_minutes,
     )
 
 
@@ -177,13 +183,25 @@ def rows(before: Summary, after: Summary) -> list[SummaryRow]:
         _row("Service latency p50, ms", before, after, "latency_p50_ms", _ms, _relative),
         _row("Service latency p99, ms", before, after, "latency_p99_ms", _ms, _relative),
         _row("  p99 if there were no batch", before, after, "latency_p99_alone_ms", _ms, _relative),
+        _row("Service latency p99.9, ms", before, after, "latency_p999_ms", _ms, _relative),
+        _row("  p99.9 if there were no batch", before, after, "latency_p999_alone_ms", _ms, _relative),
+        _row(
+            "Minutes with a service twice as slow by batch",
+            before,
+            after,
+            "slow_minutes",
+            _count,
+            _difference,
+        ),
     ]
 
 
 def title(comparison: Comparison) -> str:
     """Return what was simulated, above the table."""
     scenario = comparison.scenario
-    return f"{scenario.nodes} nodes, {comparison.before.cores:,.0f} cores, {scenario.hours:g} hours"
+    loop = "on" if scenario.closed_loop else "off"
+    cores = f"{comparison.before.cores:,.0f} cores"
+    return f"{scenario.nodes} nodes, {cores}, {scenario.hours:g} hours, closed loop {loop}"
 
 
 def figures(comparison: Comparison) -> dict[str, Any]:

@@ -258,7 +258,7 @@ def test_more_slack_never_leaves_batch_less(
     alone=st.floats(0.05, 0.95),
     cost=st.floats(0, 3),
     knee=st.floats(0, 60),
-    late_s=st.integers(0, 8),
+    late_s=st.integers(0, 16),
 )
 @settings(deadline=None, max_examples=25)
 def test_under_constant_load_it_comes_to_rest(

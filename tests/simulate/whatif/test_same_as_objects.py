@@ -38,7 +38,10 @@ def machines(path: Path, count: int, seed: int) -> Path:
 @cache
 def day(nodes: int, hours: float, every: int) -> ObjectDay:
     trace = machines(Path(mkdtemp()) / "machines.csv.gz", 2 * nodes, seed=nodes)
-    return object_level.object_day(Scenario(nodes=nodes, hours=hours, seed=3, trace=trace), every)
+    shipped = Scenario(
+        nodes=nodes, hours=hours, seed=3, trace=trace, closed_loop=False, batch_demand_ratio=0.42
+    )
+    return object_level.object_day(shipped, every)
 
 
 def check_decisions(found: ObjectDay) -> None:

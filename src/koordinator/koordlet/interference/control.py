@@ -15,6 +15,7 @@ moved).
 """
 
 import enum
+import functools
 from typing import Annotated
 
 import msgspec
@@ -87,7 +88,7 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     growth_percent_per_second: _Percent = 2.0
     hold_seconds: _Seconds = 30.0
     """No growth for so long after services suffered."""
-    settle_seconds: _Seconds = 10.0
+    settle_seconds: _Seconds = 20.0
     """A level counts as harmless when services had slack at it for so long: longer than any sense is late."""
     resolution_percent: _Percent = 2.0
     """How exactly the harmless level is looked for."""
@@ -176,10 +177,9 @@ class Actions(msgspec.Struct, frozen=True, kw_only=True):
 
 def initial(nodes: int, config: ControlConfig) -> State:
     """Return the state at the start: the fixed threshold, nothing known to be good or bad."""
-    least, most = _bounds(config)
-    fixed = np.clip(_fixed(config), least, most)
+    least, _ = _bounds(config)
     return State(
-        ceiling=np.tile(fixed, (nodes, 1)),
+        ceiling=np.tile(_fixed(config), (nodes, 1)),
         good=np.tile(least, (nodes, 1)),
         bad=np.full((nodes, len(Resource)), np.inf),
         still_s=np.zeros((nodes, len(Resource))),
@@ -269,17 +269,24 @@ def step(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) 
     )
 
 
+@functools.cache
 def _bounds(config: ControlConfig) -> tuple[F64, F64]:
     """Least and highest ceiling of each resource, (resources,)."""
     least = np.full(len(Resource), config.resource_min_percent)
     most = np.full(len(Resource), FULL_PERCENT)
     least[Resource.CPU], most[Resource.CPU] = config.threshold_min_percent, config.threshold_max_percent
+    for bound in (least, most):
+        bound.flags.writeable = False  # they are kept
     return least, most
 
 
+@functools.cache
 def _fixed(config: ControlConfig) -> F64:
+    """Return the ceilings of resources without a sense, (resources,)."""
+    least, most = _bounds(config)
     fixed = np.full(len(Resource), FULL_PERCENT)
-    fixed[Resource.CPU] = config.fixed_percent
+    fixed[Resource.CPU] = np.clip(config.fixed_percent, least[Resource.CPU], most[Resource.CPU])
+    fixed.flags.writeable = False
     return fixed
 
 
@@ -343,9 +350,7 @@ def _grown(state: State, elapsed_s: float, config: ControlConfig) -> F64:
 
 def _towards_fixed(ceiling: F64, elapsed_s: float, config: ControlConfig) -> F64:
     """Ceilings without a sense: down to the fixed threshold at once, up to it slowly."""
-    least, most = _bounds(config)
-    fixed = np.clip(_fixed(config), least, most)
-    return np.minimum(ceiling + config.growth_percent_per_second * elapsed_s, fixed)
+    return np.minimum(ceiling + config.growth_percent_per_second * elapsed_s, _fixed(config))
 
 
 def _culprit_percent(

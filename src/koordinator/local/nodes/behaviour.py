@@ -26,7 +26,8 @@ class Behaviour(
     share of its node's trace (in proportion to `cpu_milli`). `gpu_core_ratio` and `gpu_memory_ratio` are the
     parts that it uses of what it was given of GPUs.
     A pod with `cpu_work_core_seconds` or `run_seconds` ends with `exit_code` once it had that much CPU and
-    ran that long. `service_time_ms` makes it a service with a latency figure. `oom_after_seconds` kills the
+    ran that long. `service_time_ms` makes it a service with a latency figure, `p99_target_ms` is its objective, which a
+    closed loop protects. `oom_after_seconds` kills the
     container once, as the kernel's OOM killer would. Probes that the pod has succeed, but for what the last four
     fields say; their times count from each start of the container.
     """
@@ -40,6 +41,7 @@ class Behaviour(
     gpu_core_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     gpu_memory_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     service_time_ms: Positive | None = None
+    p99_target_ms: Positive | None = None
     cpu_work_core_seconds: Positive | None = None
     run_seconds: Positive | None = None
     exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0

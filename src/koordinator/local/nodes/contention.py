@@ -245,6 +245,7 @@ class Latency(msgspec.Struct, frozen=True):
 
     p50: F64
     p99: F64
+    p999: F64
 
 
 def latency(demand: F64, reachable: F64, slowdown: F64) -> Latency:
@@ -266,7 +267,9 @@ def latency(demand: F64, reachable: F64, slowdown: F64) -> Latency:
     growth = np.minimum(slowdown, SLOWDOWN_MAX)
     p50 = (np.log(2) + wait_p50) * stretch * growth**P50_SHARE_OF_GROWTH
     p99 = (np.log(100) + wait_p99) * stretch * growth
-    return Latency(p50, p99)
+    # How batch moves p99.9 was not measured: as it does p99.
+    wait_p999 = np.log(np.maximum(waiting / 0.001, 1.0)) / drain
+    return Latency(p50, p99, (np.log(1000) + wait_p999) * stretch * growth)
 
 
 def slowdown(load: F64, occupied: F64, protection: Protection) -> F64:

@@ -132,8 +132,11 @@ class Evictions:
             if isinstance(marks, Marks):
                 wants |= fleet.used * 100 >= fleet.capacity * marks.lower_percent
         is_set = cpu_evict.satisfaction_problem(policy.strategy) is None
-        if BE_CPU in policy.evictions and is_set:
-            wants |= fleet.batch_used > 0
+        if BE_CPU in policy.evictions and is_set and fleet.samples.nodes:
+            latest = fleet.samples.nodes[
+                -1
+            ]  # what the last sample does not say, the mean need not be asked for
+            wants |= latest.best_effort_limit_cores < latest.best_effort_request_cores
         return wants
 
     def _cpu_state(self, row: int, now_s: float) -> CPUState:

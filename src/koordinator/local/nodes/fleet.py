@@ -25,11 +25,13 @@ from koordinator.koordlet import series
 from koordinator.koordlet.config import PredictConfig, QoSConfig
 from koordinator.koordlet.hooks import batch_resource
 from koordinator.koordlet.hooks.batch_resource import BatchRule
+from koordinator.koordlet.interference.control import ControlConfig
 from koordinator.koordlet.predict.hour_trainer import LENT_TO
 from koordinator.koordlet.qos.cpu_burst import BurstNodeState
 from koordinator.koordlet.qos.memory_evict import BE_MEMORY
 from koordinator.koordlet.series import Aggregation
-from koordinator.local.nodes import contention, cpu_qos, pod_shape, prediction, samples, usage
+from koordinator.local.nodes import closed_loop, contention, cpu_qos, pod_shape, prediction, samples, usage
+from koordinator.local.nodes.closed_loop import StepLoad
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.cpu_qos import BurstablePod, Suppression
 from koordinator.local.nodes.pod_shape import HollowPodShape
@@ -104,6 +106,7 @@ class FleetPolicy(msgspec.Struct, frozen=True, kw_only=True):
     protection: Protection = Protection.SUPPRESS
     strategy: ResourceThresholdStrategy = INSTALLED_STRATEGY
     burst: CPUBurstStrategy = DEFAULT_CPU_BURST_STRATEGY
+    closed_loop: ControlConfig | None = None  # off, as in the shipped agent
     evictions: frozenset[str] = frozenset((BE_MEMORY,))
     """Feature gates that are on. Agents have none on unless asked; hollow nodes have one, as full nodes need somebody
     to go."""
@@ -175,6 +178,7 @@ class HollowFleet:
         self.suppression = Suppression(
             policy.strategy, self.capacity.astype(np.int64), self.reserved.astype(np.int64)
         )
+        self.closed_loop = closed_loop.loop_of(self.capacity, policy.closed_loop, policy.protection)
         self.samples = Samples(policy.history_s, policy.pod_history_s)
         self.peaks = Peaks(nodes, policy.predict, learns_hours=policy.reports_hours)
         self.peaks.grow(SLOTS_AT_FIRST)
@@ -212,6 +216,7 @@ class HollowFleet:
     sigma: F64
     memory: F64
     service_time_ms: F64
+    p99_target_ms: F64
     work_left: F64  # milli-core-seconds
     run_left_s: F64
     oom_in_s: F64
@@ -246,10 +251,10 @@ class HollowFleet:
         self._take_amounts(slot, shape)
         self.mean_milli[slot], self.memory[slot] = shape.cpu_milli, shape.memory_bytes
         self.amplitude[slot], self.peak_s[slot] = wanted.daily_amplitude_ratio, wanted.peak_hour * 3_600
-        self.sigma[slot] = wanted.noise_sigma
+        self.sigma[slot], self.oom_in_s[slot] = wanted.noise_sigma, wanted.oom_after_seconds or np.inf
         self.service_time_ms[slot] = wanted.service_time_ms or 0.0
+        self.p99_target_ms[slot] = wanted.p99_target_ms or 0.0
         self.consumed[slot] = self.wanted[slot] = self.demand[slot] = self.granted[slot] = 0.0
-        self.oom_in_s[slot] = wanted.oom_after_seconds or np.inf
         return slot
 
     def resize(self, slot: int, shape: HollowPodShape) -> None:
@@ -376,20 +381,18 @@ class HollowFleet:
         return demand
 
     def _share(self, pods: Index, node: Index, demand: F64, elapsed_s: float) -> F64:
-        nodes = self.capacity.size
-        best_effort = self.is_best_effort[pods]
-        wanted = per_node(node, demand, nodes)
-        policy = self.policy
-        self.system = policy.system_base_milli + policy.system_share_of_use * np.minimum(
-            wanted, self.capacity
-        )
-        available = self.capacity - self.system
-        allowed = np.full(nodes, np.inf)
-        if self.has_agents and policy.protection.has_agent:
+        nodes, best_effort, policy = self.capacity.size, self.is_best_effort[pods], self.policy
+        wanted = np.minimum(per_node(node, demand, nodes), self.capacity)
+        self.system = policy.system_base_milli + policy.system_share_of_use * wanted
+        available, allowed = self.capacity - self.system, np.full(nodes, np.inf)
+        if self.has_agents and policy.protection.has_agent and self.closed_loop is not None:
+            columns = self.weight, self.limit, self.service_time_ms, self.p99_target_ms
+            load = StepLoad(demand, node, best_effort, available, self.system, *(of[pods] for of in columns))
+            allowed = self.closed_loop.react(self.suppression, load, elapsed_s)
+        elif self.has_agents and policy.protection.has_agent:
             services = np.minimum(per_node(node, demand * ~best_effort, nodes), available)
-            self.suppression.run(
-                services, self.system, max(int(elapsed_s / policy.qos.suppress_interval_s), 1)
-            )
+            rounds = max(int(elapsed_s / policy.qos.suppress_interval_s), 1)
+            self.suppression.run(services, self.system, rounds)
             allowed = self.suppression.limit_milli()
         return contention.share_cpu(
             demand, self.weight[pods], best_effort, node, available, allowed, policy.protection
@@ -488,8 +491,8 @@ class HollowFleet:
 
 _FLOAT_COLUMNS = (
     "weight", "limit", "request", "request_bytes", "batch_milli", "created_s", "mean_milli", "amplitude", "peak_s",
-    "sigma", "memory", "service_time_ms", "work_left", "run_left_s", "oom_in_s", "wanted", "demand", "granted",
-    "consumed",
+    "sigma", "memory", "service_time_ms", "p99_target_ms", "work_left", "run_left_s", "oom_in_s", "wanted", "demand",
+    "granted", "consumed",
 )  # fmt: skip
 _COLUMNS = frozenset(_FLOAT_COLUMNS) | {
     "node", "running", "is_best_effort", "is_batch", "is_prod", "is_lent_to", "has_class", "is_terminating",

@@ -12,12 +12,14 @@ from koordinator.local.nodes.usage import F64, Index, per_node
 class ServiceLatency(msgspec.Struct, frozen=True):
     """Per running service pod, (pods,): milliseconds, and requests per second as the weight.
 
-    `p99_alone_ms` is what the same load would meet on the same nodes if there were no batch on them.
+    `…_alone_ms` is what the same load would meet on the same nodes if there were no batch on them.
     """
 
     p50_ms: F64
     p99_ms: F64
     p99_alone_ms: F64
+    p999_ms: F64
+    p999_alone_ms: F64
     requests: F64
 
 
@@ -35,6 +37,8 @@ def service_latency(fleet: HollowFleet) -> ServiceLatency:
         p50_ms=times.p50 * scale,
         p99_ms=times.p99 * scale,
         p99_alone_ms=times_alone.p99 * scale,
+        p999_ms=times.p999 * scale,
+        p999_alone_ms=times_alone.p999 * scale,
         requests=demand / scale,
     )
 
@@ -71,8 +75,29 @@ def _reachable(fleet: HollowFleet, services: Index, rivals: Index, granted: F64,
     )
 
 
+def seconds_above(
+    fleet: HollowFleet, latency: ServiceLatency, ratio: float, elapsed_s: float
+) -> tuple[Index, F64]:
+    """Return the slots of services, and for how long in the last step p99 was above `ratio` times that without batch.
+
+    Both are (services,). Within a step only interference changes, where a closed loop follows it.
+    """
+    active = fleet.active()
+    services = active[fleet.is_service[active]]
+    growth = latency.p99_ms / np.maximum(latency.p99_alone_ms, 1e-9)
+    loop = fleet.closed_loop
+    if loop is None or not loop.is_followed:
+        return services, np.where(growth > ratio, elapsed_s, 0.0)
+    node = fleet.node[services]
+    course = loop.course[:, node] * (growth / loop.slowdown[node])
+    seconds: F64 = loop.durations_s @ (course > ratio)
+    return services, seconds
+
+
 def _slowdown(fleet: HollowFleet, best_effort: Index) -> F64:
-    """Interference of the best-effort tier on each node."""
+    """Interference of the best-effort tier on each node, on average over the step."""
+    if fleet.closed_loop is not None and fleet.closed_loop.is_followed:
+        return fleet.closed_loop.slowdown
     tier = per_node(fleet.node[best_effort], fleet.granted[best_effort], fleet.capacity.size)
     own = fleet.services_used + fleet.system
     rest = np.maximum(fleet.capacity - own, 1.0)

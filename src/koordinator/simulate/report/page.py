@@ -52,6 +52,8 @@ def _scenario(comparison: Comparison) -> str:
         f"service load from {load}",
         f"seed {scenario.seed}",
         f"protection of services: {scenario.protection.value}",
+        f"closed loop {'on (beyond the reference, off in the shipped agent)' if scenario.closed_loop else 'off'}",
+        f"evictions {'on' if scenario.evictions else 'off'}",
         f"load-aware scheduling {'on' if scenario.load_aware else 'off'}",
     ]
     if not scenario.colocation:
