@@ -204,11 +204,17 @@ def title(comparison: Comparison) -> str:
     return f"{scenario.nodes} nodes, {cores}, {scenario.hours:g} hours, closed loop {loop}"
 
 
+def _settings(comparison: Comparison) -> dict[str, Any]:
+    """Return the scenario without the parts that no option of the command sets."""
+    found = msgspec.to_builtins(comparison.scenario, enc_hook=str)
+    return {name: each for name, each in found.items() if name not in ("jobs", "agents")}
+
+
 def figures(comparison: Comparison) -> dict[str, Any]:
     """Return the table as a file, small enough to be kept beside texts that quote it. Equal for equal seeds."""
     before, after = summarise(comparison.before), summarise(comparison.after)
     return {
-        "scenario": msgspec.to_builtins(comparison.scenario, enc_hook=str),
+        "scenario": _settings(comparison),
         "title": title(comparison),
         "rows": [[row.name.strip(), row.before, row.after, row.change] for row in rows(before, after)],
     }
@@ -216,10 +222,9 @@ def figures(comparison: Comparison) -> dict[str, Any]:
 
 def document(comparison: Comparison) -> dict[str, Any]:
     """Return the JSON file: equal for equal seeds, so nothing about this run of the program is in it."""
-    scenario = msgspec.to_builtins(comparison.scenario, enc_hook=str)
     before, after = summarise(comparison.before), summarise(comparison.after)
     return {
-        "scenario": scenario,
+        "scenario": _settings(comparison),
         "cores": comparison.before.cores,
         "before": msgspec.to_builtins(before),
         "after": msgspec.to_builtins(after),
