@@ -73,6 +73,8 @@ def prepared() -> Path:
         packages.append("qemu-system-x86")
     if shutil.which("depmod") is None:
         packages.append("kmod")
+    if shutil.which("busybox") is None:
+        packages.append("busybox-static")  # of the initramfs
     if packages:
         _install(packages)
     if shutil.which("vng", path=_path()) is None:
