@@ -206,7 +206,7 @@ def title(comparison: Comparison) -> str:
 
 def _settings(comparison: Comparison) -> dict[str, Any]:
     """Return the scenario without the parts that no option of the command sets."""
-    found = msgspec.to_builtins(comparison.scenario, enc_hook=str)
+    found = msgspec.json.decode(msgspec.json.encode(comparison.scenario, enc_hook=str))
     return {name: each for name, each in found.items() if name not in ("jobs", "agents")}
 
 
