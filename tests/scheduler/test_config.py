@@ -336,6 +336,7 @@ def test_the_shipped_profile_runs_only_its_own_where_only_one_may_decide() -> No
         "DeviceShare": 1,
         "Reservation": 5000,
         "Coscheduling": 1,
+        "BatchDuration": 2,
     }
     alone = {point for point in plugins.__struct_fields__ if names(getattr(plugins, point).disabled) == ["*"]}
     assert alone == {"queue_sort", "post_filter", "bind"}

@@ -7,12 +7,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import numpy as np
-import pytest
 from benchmarks import _object_level as object_level
 from benchmarks._object_level import ObjectDay
 
 from koordinator.manager.noderesource.listed import NodeObjects, lent_nodes
-from koordinator.simulate import summary
 from koordinator.simulate.scenario import Scenario
 from koordinator.simulate.whatif import strategy
 from koordinator.simulate.whatif.lending import Lending, UseReport
@@ -67,17 +65,3 @@ def test_whole_clusters_lend_at_each_moment_what_the_manager_wrote() -> None:
 
     assert len(found.samples) >= 3
     check_decisions(found)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1_800)
-def test_a_day_of_100_nodes_comes_out_near() -> None:
-    found = day(100, 24, 72)
-    check_decisions(found)
-    objects, arrays = summary.summarise(found.result), object_level.array_day(found).figures
-
-    assert arrays.lent_cores == pytest.approx(objects.batch_allocatable_cores, rel=0.02)
-    # Not the same work: independent tasks of the same mean demand, where the demo has jobs whose stages wait.
-    assert arrays.cpu_use == pytest.approx(objects.cpu_use_ratio, rel=0.08)
-    p99 = objects.latency_p99_ms / objects.latency_p99_alone_ms
-    assert 1 + arrays.p99_growth == pytest.approx(p99, rel=0.03)
