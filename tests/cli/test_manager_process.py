@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from koordinator.api.core import Node
 from koordinator.api.groups import Lease
 from koordinator.api.node_metric import NodeMetric
 from koordinator.cluster.memory import MemoryCluster
+from tests.free_ports import free_port
 from tests.manager import doors
 from tests.manager.doors import Door
 
@@ -113,13 +113,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     yield found
     await found.close()
     await backend.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def until(holds: Callable[[], Awaitable[bool]], *processes: Process) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from koordinator.api.core import Node, Pod
 from koordinator.cluster.memory import MemoryCluster
+from tests.free_ports import free_port
 from tests.manager import doors
 from tests.manager.doors import Door
 
@@ -80,13 +80,6 @@ class World:
                 each.process.kill()
                 await each.process.communicate()
             await each.door.stop()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import yaml
 
 from koordinator.api import quantity
 from tests.e2e.cluster import Cluster, started, until, with_kubectl
-from tests.e2e.test_scheduler_process import free_port
+from tests.free_ports import free_port
 
 pytestmark = with_kubectl(timeout_s=240)
 

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Cluster, started, until, with_kubectl
+from tests.free_ports import free_port
 
 pytestmark = with_kubectl(timeout_s=180)
 
@@ -69,13 +69,6 @@ class Process:
 
     def leads(self) -> bool:
         return self.get("/apis/v1/__services__")[0] == 200
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

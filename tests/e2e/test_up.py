@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 import yaml
 
 from tests.e2e.cluster import Cluster, only_local, started, until, with_kubectl
+from tests.free_ports import free_port
 
 pytestmark = with_kubectl(timeout_s=180)
 
@@ -257,13 +257,6 @@ def answer(url: str) -> str:
             return text
     except OSError:
         return ""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_deleting_the_namespace_cleans_up(cluster: Cluster) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.e2e.cluster import Cluster, UpCluster, only_local, until, with_kubectl
-from tests.e2e.test_scheduler_process import free_port
+from tests.free_ports import free_port
 
 pytestmark = [*with_kubectl(timeout_s=240), only_local("two of them at once")]
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from koordinator.clock import SystemClock
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local.cluster import served
+from tests.free_ports import free_port
 from tests.host import host_tree
 from tests.local.apiserver.world import real_server
 
@@ -53,13 +53,6 @@ async def until(holds: Callable[[], Awaitable[bool]], process: asyncio.subproces
     while not await holds():
         assert process.returncode is None, (await process.communicate())[1].decode()
         await asyncio.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def test_a_process_gets_ready_reports_and_ends_when_reported(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from koordinator.install import objects
 from koordinator.install.values import Values
-from tests.real.processes import Program, free_port
+from tests.free_ports import free_port
+from tests.real.processes import Program
 
 Json = dict[str, Any]
 

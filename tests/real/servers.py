@@ -12,10 +12,11 @@ from typing import Any
 
 import yaml
 
+from tests.free_ports import free_port
 from tests.real import binaries
 from tests.real.certificates import Authority
 from tests.real.pod_network import PodNetwork
-from tests.real.processes import Program, free_port
+from tests.real.processes import Program
 
 START_S = 120.0
 """Some ten seconds of CPU time, which take long on a machine that does much else."""

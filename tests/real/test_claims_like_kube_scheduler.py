@@ -10,10 +10,11 @@ import yaml
 
 from koordinator.install.values import Values
 from tests.e2e.cluster import until
+from tests.free_ports import free_port
 from tests.real import binaries
 from tests.real.cluster import RealCluster, Shape
 from tests.real.components import HOST
-from tests.real.processes import Program, free_port
+from tests.real.processes import Program
 from tests.real.test_like_kube_scheduler import AT_ONCE, OURS, PLAIN, THEIRS
 from tests.scheduler.dynamic_resources.builders import (
     DRIVER,
