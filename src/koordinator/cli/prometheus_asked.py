@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import time
 from pathlib import Path
 
 import aiohttp
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from koordinator.api import user_files
+from koordinator.clock import SystemClock
 from koordinator.simulate.whatif import prometheus
 from koordinator.simulate.whatif.prometheus import PrometheusHistory, PrometheusServer, Span, UsedBefore
 
@@ -33,7 +33,7 @@ def used_before(asked: PrometheusAsked, step_s: float, notes: Console) -> UsedBe
     tls = None if asked.ca_file is None else ssl.create_default_context(cafile=str(asked.ca_file))
     server = PrometheusServer(asked.url, headers, tls, asked.selector)
     steps = max(int(asked.days * 86_400 / step_s), 1)
-    end_s = time.time() // step_s * step_s
+    end_s = SystemClock().now() // step_s * step_s
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     with Progress(
         *columns, TimeElapsedColumn(), console=notes, disable=not notes.is_terminal, transient=True

@@ -4,6 +4,7 @@ A target that is away is asked less and less often (`AWAY_S_MAX`); that is said 
 checked, as the kubelet does not check those of probes: nothing is sent but the request. Redirects are not followed.
 """
 
+import abc
 import asyncio
 import contextlib
 import logging
@@ -50,7 +51,7 @@ class SourceError(Exception):
     """A target that did not answer, or nothing of use; the message says why."""
 
 
-class Target:
+class Target(abc.ABC):
     """One pod's objective, and what was heard of it."""
 
     def __init__(self, record: PodRecord, objective: LatencyObjective) -> None:
@@ -65,22 +66,23 @@ class Target:
         """When it told something last."""
 
     @property
+    @abc.abstractmethod
     def place(self) -> str:
         """Return where it tells."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     async def ask(self) -> None:
         """Take what it tells. Raises: SourceError, and what reading raises."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def measured(self, now_s: float) -> Latency | None:
         """Return the newest that was heard, however old."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def newest(self) -> Latency | None:
         """Return the percentile of what came since the reading before; None with too few requests."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Close what it is read by."""
 
