@@ -167,12 +167,21 @@ def test_switching_co_location_on_lends_resources_and_a_waiting_batch_pod_runs(c
 
 def test_explain_says_term_by_term_where_lent_amounts_come_from(cluster: Cluster) -> None:
     until(lambda: len(lenders(cluster)) == 3, 60, cluster.process)
-    (node,) = json.loads(cluster.koordinator("explain", "lent", "node-0", "-o", "json").stdout)["nodes"]
 
-    batch = node["lent"][0]
+    def lent() -> dict[str, Any]:
+        told = cluster.koordinator("explain", "lent", "node-0", "-o", "json").stdout
+        (node,) = json.loads(told)["nodes"]
+        return dict(node["lent"][0])
+
+    def agrees() -> bool:
+        """Whether it differs by less than what the manager rewrites a node for (`resourceDiffThreshold`: a tenth)."""
+        written = lenders(cluster)["node-0"]
+        return abs(lent()["cpuMilli"] - written) <= 0.1 * written
+
+    until(agrees, 60, cluster.process)
+    batch = lent()
     assert batch["kind"] == "batch"
     assert sum(term["cpuMilli"] for term in batch["terms"]) == batch["cpuMilli"] > 0
-    assert abs(batch["cpuMilli"] - lenders(cluster)["node-0"]) <= 320, "a tenth of a core per ten"
     assert [term["name"] for term in batch["terms"]][:2] == ["capacity", "margin"]
     told = cluster.koordinator("explain", "lent").stdout
     assert all(f"node-{number}" in told for number in range(3)) and "3 nodes" in told
