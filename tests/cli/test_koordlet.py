@@ -19,7 +19,9 @@ def settings(*arguments: str, environment: dict[str, str] | None = None) -> Koor
     return read(*arguments, environment=environment)[0]
 
 
-def read(*arguments: str, environment: dict[str, str] | None = None) -> tuple[KoordletSettings, list[str]]:
+def read(
+    *arguments: str, environment: dict[str, str] | None = None
+) -> tuple[KoordletSettings, dict[str, str]]:
     with command.main.make_context("koordlet", list(arguments)) as context:
         return koordlet_flags.of(context.params, environment or HOST_MODE)
 
@@ -96,7 +98,12 @@ def test_flags_of_the_reference_without_effect_are_reported() -> None:
     _, inert = read(
         "-tsdb-path=/x", "-runtime-hooks-nri-backoff-steps=3", "-report-interval=60s", "-log_dir=/x"
     )
-    assert inert == ["report-interval", "tsdb-path", "runtime-hooks-nri-backoff-steps", "log-dir"]
+    assert list(inert) == [
+        "--report-interval",
+        "--tsdb-path",
+        "--runtime-hooks-nri-backoff-steps",
+        "--log-dir",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def settings(*arguments: str) -> ManagerSettings:
     return read(*arguments)[0]
 
 
-def read(*arguments: str) -> tuple[ManagerSettings, list[str]]:
+def read(*arguments: str) -> tuple[ManagerSettings, dict[str, str]]:
     with command.main.make_context("koord-manager", list(arguments)) as context:
         return manager_flags.of(context.params)
 
@@ -46,7 +46,7 @@ def test_the_shipped_deployments_flags_are_understood() -> None:
     )
     assert given.election is not None and given.verbosity == 4 and given.gates.is_on("NodeMutatingWebhook")
     assert given.options.resync_s == 0
-    assert sorted(inert) == ["disable-no-deepcopy", "logtostderr"]
+    assert sorted(inert) == ["--disable-no-deepcopy", "--logtostderr"]
 
 
 @pytest.mark.parametrize("name", manager_flags.SETTINGS)

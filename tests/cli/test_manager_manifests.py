@@ -19,7 +19,7 @@ def test_the_command_line_is_understood_and_probes_reach_it() -> None:
     with command.main.make_context("koord-manager", DEPLOYED.container()["args"]) as context:
         settings, inert = manager_flags.of(context.params)
 
-    assert inert == []
+    assert inert == {}
     assert settings.options.config_namespace == defaults.NAMESPACE
     assert settings.election is not None and settings.election.namespace == defaults.NAMESPACE
     assert settings.profiling is None

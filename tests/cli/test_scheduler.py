@@ -15,7 +15,6 @@ from koordinator.cli.scheduler_flags import Flags
 from koordinator.cluster.leader import LeaseLost
 from koordinator.scheduler.config import config
 from koordinator.scheduler.config.reader import SchedulerConfigError
-from koordinator.scheduler.engine.registry import installed
 from koordinator.scheduler.plugin.capabilities import ControllerFilter, ControllerFilterError
 from koordinator.scheduler.plugins import built_in
 
@@ -148,7 +147,7 @@ def test_the_configuration_in_force_can_be_written(tmp_path: Path) -> None:
 
 
 def test_controllers_are_chosen_among_the_plugins_that_there_are() -> None:
-    known = process.known_plugins(installed(built_in.PLUGINS))
+    known = process.known_plugins(built_in.installed_plugins())
     chosen = ControllerFilter.of(flags("--controller-plugins=*,-Reservation").controller_plugins, known)
     assert chosen.allows("ElasticQuota") and not chosen.allows("Reservation")
     with pytest.raises(ControllerFilterError, match="Nonsense"):

@@ -5,9 +5,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from koordinator.descheduler import configuration, registry
+from koordinator.cluster import plugin_registry
+from koordinator.descheduler import configuration
 from koordinator.descheduler.configuration import DeschedulerConfig, DeschedulerConfigError
-from koordinator.descheduler.plugin import Actions, DeschedulePlugin, Observation
+from koordinator.descheduler.plugin import ENTRY_POINTS, Actions, DeschedulePlugin, Observation, Plugin
 from koordinator.descheduler.plugins.built_in import BUILT_IN, installed_plugins
 from koordinator.install import configs
 
@@ -112,15 +113,14 @@ def test_the_shipped_configuration_is_one_that_is_accepted() -> None:
 
 
 def test_plugins_of_other_packages_are_found_by_their_entry_points() -> None:
-    group = "koordinator.descheduler.plugins"
-    good = EntryPoint("Installed", f"{__name__}:Installed", group)
-    misnamed = EntryPoint("Other", f"{__name__}:Installed", group)
-    broken = EntryPoint("Broken", "no_such_module:X", group)
-    taken = EntryPoint("LowNodeLoad", f"{__name__}:Installed", group)
+    good = EntryPoint("Installed", f"{__name__}:Installed", ENTRY_POINTS)
+    misnamed = EntryPoint("Other", f"{__name__}:Installed", ENTRY_POINTS)
+    broken = EntryPoint("Broken", "no_such_module:X", ENTRY_POINTS)
+    taken = EntryPoint("LowNodeLoad", f"{__name__}:Installed", ENTRY_POINTS)
 
-    found = registry.read_entries(BUILT_IN, [good, misnamed, broken, taken])
+    found = plugin_registry.read_entries(Plugin, BUILT_IN, [good, misnamed, broken, taken])
 
-    assert found.plugins["Installed"] is Installed
-    assert found.plugins["LowNodeLoad"] is BUILT_IN["LowNodeLoad"]
+    assert found["Installed"] is Installed
+    assert found["LowNodeLoad"] is BUILT_IN["LowNodeLoad"]
     assert found.unusable.keys() == {"Other", "Broken"}
-    assert "no_such_module" in found.why_missing("Broken")
+    assert "no_such_module" in plugin_registry.why_missing("Broken", found, ENTRY_POINTS)

@@ -14,6 +14,7 @@ import pytest
 
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.cli import koordlet_flags
+from koordinator.cluster.plugin_registry import read_entries
 from koordinator.host.cgroup_knobs import V2, Knob
 from koordinator.koordlet import agent
 from koordinator.koordlet.hooks import all as hooks
@@ -21,8 +22,7 @@ from koordinator.koordlet.hooks.hook import Hook
 from koordinator.koordlet.qos import evictions
 from koordinator.koordlet.qos.eviction_strategy import EvictionStrategy
 from koordinator.koordlet.qos.shadow import Part, ShadowMode
-from koordinator.scheduler.engine.registry import read_entries
-from koordinator.scheduler.plugin.framework import ENTRY_POINTS, ScorePlugin
+from koordinator.scheduler.plugin.framework import ENTRY_POINTS, Plugin, ScorePlugin
 from koordinator.scheduler.plugins.built_in import PLUGINS
 from tests.cluster import virtual_loop
 from tests.koordlet.hooks.hook_node import HookNode, native, pod
@@ -116,7 +116,9 @@ def test_one_file_of_ones_own_makes_a_score_plugin(tmp_path: Path, monkeypatch: 
         monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
 
     offered = tomllib.loads(files["pyproject.toml"])["project"]["entry-points"][ENTRY_POINTS]
-    plugins = read_entries(PLUGINS, [EntryPoint(name, at, ENTRY_POINTS) for name, at in offered.items()])
+    plugins = read_entries(
+        Plugin, PLUGINS, [EntryPoint(name, at, ENTRY_POINTS) for name, at in offered.items()]
+    )
 
     assert plugins.unusable == {}
     (added,) = (plugin for name, plugin in plugins.items() if name not in PLUGINS)

@@ -6,17 +6,17 @@ import textwrap
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from koordinator.clock import FixedClock
+from koordinator.cluster.plugin_registry import PluginRegistry, read_entries
 from koordinator.scheduler.config import config, default_plugins
 from koordinator.scheduler.config.config import PluginRef, PluginSet, SchedulerConfig
 from koordinator.scheduler.config.reader import SchedulerConfigError
-from koordinator.scheduler.engine import registry
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.engine.registry import PluginRegistry
-from koordinator.scheduler.plugin.framework import ENTRY_POINTS
+from koordinator.scheduler.plugin.framework import ENTRY_POINTS, Plugin
 from koordinator.scheduler.plugins import built_in
 
 MODULE = """
@@ -49,8 +49,8 @@ def entry(name: str, value: str) -> metadata.EntryPoint:
     return metadata.EntryPoint(name, value, ENTRY_POINTS)
 
 
-def read(*entries: tuple[str, str]) -> PluginRegistry:
-    return registry.read_entries(built_in.PLUGINS, [entry(*each) for each in entries])
+def read(*entries: tuple[str, str]) -> PluginRegistry[Plugin[Any]]:
+    return read_entries(Plugin, built_in.PLUGINS, [entry(*each) for each in entries])
 
 
 def asking_for(name: str) -> SchedulerConfig:

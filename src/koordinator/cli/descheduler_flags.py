@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from koordinator.cli import flag_kinds, serving_flags
+from koordinator.cli import flag_kinds, flag_settings, serving_flags
 from koordinator.cli.flag_kinds import Decorate, file, listed, text
-from koordinator.cli.flag_settings import FlagError
+from koordinator.cli.flag_settings import FlagError, InertFlags
+from koordinator.cli.options import together
 from koordinator.cli.serving_flags import ServingFlags
 
 
@@ -51,43 +52,21 @@ OPTIONS: tuple[Decorate, ...] = (
     *serving_flags.options(secure_port=10258),
     *serving_flags.ELECTION,
     text("feature-gates", "", "Gate=true,Other=false."),
-    flag_kinds.verbosity(),
-    text("vmodule", "", "pattern=N,…: another -v for the modules whose name matches."),
-    click.option("--logging-format", type=click.Choice(("text", "json")), default="text", show_default=True),
+    *flag_settings.LOGGING,
     listed("disabled-metrics", "", "Names of metrics that are not shown."),
 )
 
-WITHOUT_EFFECT: dict[str, str] = {
-    "allow-metric-labels": "all labels are shown",
-    "allow-metric-labels-manifest": "all labels are shown",
-    "disable-http2-serving": "HTTP/1.1 is served",
-    "http2-max-streams-per-connection": "HTTP/1.1 is served",
-    "log-flush-frequency": "lines are written at once",
-    "log-json-info-buffer-size": "lines are written at once",
-    "log-json-split-stream": "all lines go to standard error",
-    "log-text-info-buffer-size": "lines are written at once",
-    "log-text-split-stream": "all lines go to standard error",
-    "show-hidden-metrics-for-version": "no metric is hidden",
-}
-"""Flags of others' command lines that are read so that these work, each with why it changes nothing."""
+INERT = InertFlags(flag_settings.COMPONENT_BASE_FLAGS)
+
+options = together(*OPTIONS, *INERT.options())
 
 
-def options(command: Any) -> Any:
-    """Put all flags on a command."""
-    for name, why in reversed(WITHOUT_EFFECT.items()):
-        command = flag_kinds.without_effect(name, why)(command)
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
-
-
-def of(values: Mapping[str, Any]) -> tuple[Flags, list[str]]:
+def of(values: Mapping[str, Any]) -> tuple[Flags, dict[str, str]]:
     """Return the flags, and those that were given although they have no effect. Raises: FlagError."""
-    given = [name for name in WITHOUT_EFFECT if values[name.replace("-", "_")] is not None]
     flags = Flags(**{field: values[field] for field in Flags.__struct_fields__})
     if flags.address is not None:
         try:
             ipaddress.ip_address(flags.address)
         except ValueError as error:
             raise FlagError("--address", str(error)) from error
-    return flags, given
+    return flags, INERT.given(values)

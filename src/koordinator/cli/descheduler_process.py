@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
@@ -12,29 +12,30 @@ from aiohttp import web
 
 from koordinator.api import config_text
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.cli import component, descheduler_flags, logs, running, serving
+from koordinator.cli import component, logs, running, serving
 from koordinator.cli.descheduler_flags import Flags
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import Rate
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import LeaderElector
+from koordinator.cluster.plugin_registry import PluginRegistry
 from koordinator.descheduler import configuration, explain, http
 from koordinator.descheduler.configuration import DeschedulerConfig, DeschedulerConfigError
 from koordinator.descheduler.descheduler import Descheduler
 from koordinator.descheduler.http import HttpOptions
+from koordinator.descheduler.plugin import Plugin
 from koordinator.descheduler.plugins.built_in import installed_plugins
-from koordinator.descheduler.registry import PluginRegistry
 
 log = logging.getLogger(__name__)
 
 USER_AGENT = "koord-descheduler"
 
 
-def start(flags: Flags, inert: Sequence[str]) -> None:
+def start(flags: Flags, inert: Mapping[str, str]) -> None:
     """Deschedule until a signal asks to stop, or write the configuration where that is asked for.
 
-    `inert` names flags that were given and have no effect. Raises: KoordinatorError, OSError, ExceptionGroup.
+    `inert` has the given flags without effect, each with the reason. Raises: KoordinatorError, OSError, ExceptionGroup.
     """
     logs.set_up(
         logs.level_of(flags.v), as_json=flags.logging_format == "json", modules=logs.modules_of(flags.vmodule)
@@ -48,14 +49,13 @@ def start(flags: Flags, inert: Sequence[str]) -> None:
         return
     connection = settings.client_connection
     client = connect.load(server=flags.master, kubeconfig_file=connection.kubeconfig or flags.kubeconfig)
-    for name in inert:
-        why = descheduler_flags.WITHOUT_EFFECT[name]
-        log.warning("flag has no effect", extra={"flag": f"--{name}", "why": why})
+    for flag, why in inert.items():
+        log.warning("flag has no effect", extra={"flag": flag, "why": why})
     with garbage.collected_rarely():
         running.run(_main(flags, settings, registry, gates, client))
 
 
-def read_config(flags: Flags, registry: PluginRegistry) -> DeschedulerConfig:
+def read_config(flags: Flags, registry: PluginRegistry[Plugin]) -> DeschedulerConfig:
     """Return the configuration file (or the defaults) with what flags say besides. Raises: DeschedulerConfigError."""
     if flags.config is not None:
         settings = configuration.read(flags.config, registry)
@@ -77,7 +77,7 @@ def read_config(flags: Flags, registry: PluginRegistry) -> DeschedulerConfig:
 async def _main(
     flags: Flags,
     settings: DeschedulerConfig,
-    registry: PluginRegistry,
+    registry: PluginRegistry[Plugin],
     gates: FeatureGates,
     client: ClientConfig,
 ) -> None:

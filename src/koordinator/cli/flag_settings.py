@@ -3,7 +3,7 @@
 Defaults are those of the fields, so that a flag and the code that reads the field cannot disagree.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -132,6 +132,20 @@ LOG_SWITCHES: Mapping[str, str] = {
 }
 """The same for switches."""
 
+COMPONENT_BASE_FLAGS: Mapping[str, str] = {
+    "allow-metric-labels": "all labels are shown",
+    "allow-metric-labels-manifest": "all labels are shown",
+    "disable-http2-serving": "HTTP/1.1 is served",
+    "http2-max-streams-per-connection": "HTTP/1.1 is served",
+    "log-flush-frequency": "lines are written at once",
+    "log-json-info-buffer-size": "lines are written at once",
+    "log-json-split-stream": "all lines go to standard error",
+    "log-text-info-buffer-size": "lines are written at once",
+    "log-text-split-stream": "all lines go to standard error",
+    "show-hidden-metrics-for-version": "no metric is hidden",
+}
+"""Flags of Kubernetes' component-base that are accepted and ignored, each with the reason."""
+
 LOGGING: tuple[Decorate, ...] = (
     flag_kinds.verbosity(),
     flag_kinds.text("vmodule", "", "pattern=N,…: another -v for the modules whose name matches."),
@@ -139,17 +153,26 @@ LOGGING: tuple[Decorate, ...] = (
 )
 
 
-def inert(flags: Mapping[str, str], switches: Mapping[str, str]) -> list[Decorate]:
-    """Return the options for ignored flags, each with the reason in its help."""
-    return [
-        *(flag_kinds.without_effect(name, why) for name, why in flags.items()),
-        *(flag_kinds.without_effect(name, why, is_switch=True) for name, why in switches.items()),
-    ]
+class InertFlags(msgspec.Struct, frozen=True):
+    """Flags of others' command lines that are read so that these work, each with why it changes nothing."""
 
+    flags: Mapping[str, str]
+    switches: Mapping[str, str] = {}
 
-def given(names: Iterable[str], values: Mapping[str, Any]) -> list[str]:
-    """Return the ignored flags that were given."""
-    return [name for name in names if values[name.replace("-", "_")] is not None]
+    def options(self) -> list[Decorate]:
+        """Return the options of a command, each with the reason in its help."""
+        return [
+            *(flag_kinds.without_effect(name, why) for name, why in self.flags.items()),
+            *(flag_kinds.without_effect(name, why, is_switch=True) for name, why in self.switches.items()),
+        ]
+
+    def given(self, values: Mapping[str, Any]) -> dict[str, str]:
+        """Return those that were given, as they were written, with the reasons."""
+        return {
+            f"--{name}": why
+            for name, why in {**self.flags, **self.switches}.items()
+            if values[name.replace("-", "_")] is not None
+        }
 
 
 def host_and_port(flag: str, text: str) -> tuple[str, int]:

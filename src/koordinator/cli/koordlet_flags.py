@@ -11,7 +11,8 @@ import msgspec
 
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.cli import flag_kinds, flag_settings
-from koordinator.cli.flag_settings import FlagError, Setting
+from koordinator.cli.flag_settings import FlagError, InertFlags, Setting
+from koordinator.cli.options import together
 from koordinator.host.files import HOST_MODE, HostRoots
 from koordinator.koordlet.config import AgentConfig, HookServerConfig, QoSConfig
 from koordinator.koordlet.qos import evictions
@@ -259,32 +260,31 @@ HOOK_SERVER: Mapping[str, tuple[str, str, str]] = {
 """Flags whose default is another one in host mode, by name: field of `HookServerConfig`, description, that default."""
 
 _MEMORY = "samples are kept in memory, in ring buffers"
-WITHOUT_EFFECT: Mapping[str, str] = {
-    "configmap-name": "settings come from NodeSLO; the reference does not read it either",
-    "configmap-namespace": "settings come from NodeSLO; the reference does not read it either",
-    "report-interval": "the NodeMetric sets the report interval",
-    "metric-gc-interval-seconds": "the reference does not use it either",
-    "metric-expire-seconds": "the reference does not use it either",
-    "tsdb-path": _MEMORY,
-    "tsdb-max-bytes": _MEMORY,
-    "tsdb-stripe-size": _MEMORY,
-    "tsdb-wal-segment-size": _MEMORY,
-    "tsdb-max-block-chunk-segment-size": _MEMORY,
-    "tsdb-min-block-duration": _MEMORY,
-    "tsdb-max-block-duration": _MEMORY,
-    "tsdb-head-chunks-write-buffer-size": _MEMORY,
-    "qos-extension-plugins": "there are no extension strategies",
-    "runtime-hooks-nri-backoff-steps": "the runtime is looked for as long as the agent runs",
-    **flag_settings.LOG_FLAGS,
-}
-"""Flags of the reference that are accepted and ignored, each with the reason."""
-
-SWITCHES_WITHOUT_EFFECT: Mapping[str, str] = {
-    "tsdb-enable-prometheus-metric": _MEMORY,
-    "enable-pod-taskids": "strategies that place threads read thread ids themselves",
-    **flag_settings.LOG_SWITCHES,
-}
-"""The same for switches."""
+INERT = InertFlags(
+    {
+        "configmap-name": "settings come from NodeSLO; the reference does not read it either",
+        "configmap-namespace": "settings come from NodeSLO; the reference does not read it either",
+        "report-interval": "the NodeMetric sets the report interval",
+        "metric-gc-interval-seconds": "the reference does not use it either",
+        "metric-expire-seconds": "the reference does not use it either",
+        "tsdb-path": _MEMORY,
+        "tsdb-max-bytes": _MEMORY,
+        "tsdb-stripe-size": _MEMORY,
+        "tsdb-wal-segment-size": _MEMORY,
+        "tsdb-max-block-chunk-segment-size": _MEMORY,
+        "tsdb-min-block-duration": _MEMORY,
+        "tsdb-max-block-duration": _MEMORY,
+        "tsdb-head-chunks-write-buffer-size": _MEMORY,
+        "qos-extension-plugins": "there are no extension strategies",
+        "runtime-hooks-nri-backoff-steps": "the runtime is looked for as long as the agent runs",
+        **flag_settings.LOG_FLAGS,
+    },
+    {
+        "tsdb-enable-prometheus-metric": _MEMORY,
+        "enable-pod-taskids": "strategies that place threads read thread ids themselves",
+        **flag_settings.LOG_SWITCHES,
+    },
+)
 
 _CLIENT = (
     flag_kinds.text("kubeconfig", "", "Path of the kubeconfig file; not needed in a pod."),
@@ -322,45 +322,42 @@ _CLIENT = (
 )
 
 
+_SHOWN = "DaemonSet: {}; host mode: {}"
+_ROOTS = tuple(
+    flag_kinds.text(
+        name,
+        None,
+        f"Mount point of the host's {what}. "
+        f"[{_SHOWN.format(getattr(HostRoots(), field), getattr(HostRoots.below(''), field))}]",
+    )
+    for name, (field, what) in ROOTS.items()
+)
+_HOOK_SERVER = tuple(
+    flag_kinds.text(name, None, f"{words} [{_SHOWN.format(getattr(HookServerConfig(), field), on_host)}]")
+    for name, (field, words, on_host) in HOOK_SERVER.items()
+)
+_NETWORK = click.option(
+    "--runtime-hooks-network",
+    type=click.Choice(("unix",)),
+    default="unix",
+    show_default=True,
+    help="Kind of the hook server's socket.",
+)
+
+
 def options(command: Any) -> Any:
     """Put all flags on a command."""
-    inert = flag_settings.inert(WITHOUT_EFFECT, SWITCHES_WITHOUT_EFFECT)
-    settings = flag_settings.options(SETTINGS, AgentConfig(node_name=""))
-    shown = "DaemonSet: {}; host mode: {}"
-    roots = [
-        flag_kinds.text(
-            name,
-            None,
-            f"Mount point of the host's {what}. "
-            f"[{shown.format(getattr(HostRoots(), field), getattr(HostRoots.below(''), field))}]",
-        )
-        for name, (field, what) in ROOTS.items()
-    ]
-    hook_server = [
-        flag_kinds.text(
-            name,
-            None,
-            f"{words} [{shown.format(getattr(HookServerConfig(), field), on_host)}]",
-        )
-        for name, (field, words, on_host) in HOOK_SERVER.items()
-    ]
-    network = click.option(
-        "--runtime-hooks-network",
-        type=click.Choice(("unix",)),
-        default="unix",
-        show_default=True,
-        help="Kind of the hook server's socket.",
-    )
     evicting = [
         flag_kinds.count(flag.name, flag.default_s, flag.words, click.IntRange(min=0))
         for flag in evictions.flags()
     ]
-    for option in reversed([*_CLIENT, *roots, *settings, network, *hook_server, *evicting, *inert]):
-        command = option(command)
-    return command
+    settings = flag_settings.options(SETTINGS, AgentConfig(node_name=""))
+    return together(*_CLIENT, *_ROOTS, *settings, _NETWORK, *_HOOK_SERVER, *evicting, *INERT.options())(
+        command
+    )
 
 
-def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[KoordletSettings, list[str]]:
+def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[KoordletSettings, dict[str, str]]:
     """Return the settings of the command line, and the flags that were given although they have no effect.
     Raises: FlagError, FeatureGateError, QuantityError and the like for what cannot be used."""
     node_name = environment.get(NODE_NAME, "")
@@ -369,7 +366,6 @@ def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Koord
         raise FlagError(NODE_NAME, reason)
     from koordinator.koordlet import gates  # imports all hooks, which --help does not need
 
-    inert = flag_settings.given((*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT), values)
     mode = environment.get(AGENT_MODE, "")
     defaults = AgentConfig(node_name=node_name, qos=_evicting(values), hook_server=_hook_server(mode, values))
     settings = KoordletSettings(
@@ -389,7 +385,7 @@ def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Koord
         logs_as_json=values["logging_format"] == "json",
     )
     _check(settings)
-    return settings, inert
+    return settings, INERT.given(values)
 
 
 def _evicting(values: Mapping[str, Any]) -> QoSConfig:

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 
-from koordinator.cli import component, flag_settings, koordlet_flags, logs, running
+from koordinator.cli import component, flag_settings, logs, running
 from koordinator.cli.koordlet_flags import KoordletSettings
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
@@ -28,8 +28,8 @@ HOT_FILES_MAX = 8_192
 """Files of groups that stay open: 250 pods with 5 containers each, and room."""
 
 
-def start(settings: KoordletSettings, inert: Sequence[str]) -> None:
-    """Watch and protect until a signal asks to stop; `inert` names flags that were given and have no effect.
+def start(settings: KoordletSettings, inert: Mapping[str, str]) -> None:
+    """Watch and protect until a signal asks to stop; `inert` has the given flags without effect, each with the reason.
     Raises: KoordinatorError, OSError, ExceptionGroup."""
     logs.set_up(
         logs.level_of(settings.verbosity),
@@ -37,9 +37,8 @@ def start(settings: KoordletSettings, inert: Sequence[str]) -> None:
         modules=logs.modules_of(settings.module_verbosity),
     )
     client = connect.load(server=settings.server, kubeconfig_file=settings.kubeconfig)
-    for name in inert:
-        why = koordlet_flags.WITHOUT_EFFECT.get(name) or koordlet_flags.SWITCHES_WITHOUT_EFFECT[name]
-        log.info("flag has no effect", extra={"flag": name, "why": why})
+    for flag, why in inert.items():
+        log.info("flag has no effect", extra={"flag": flag, "why": why})
     running.run(_main(settings, client))
 
 

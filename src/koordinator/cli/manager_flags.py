@@ -11,8 +11,8 @@ from koordinator.api import duration
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.scalars import ScalarError
 from koordinator.cli import flag_kinds, flag_settings
-from koordinator.cli.flag_kinds import Decorate
-from koordinator.cli.flag_settings import FlagError, Setting
+from koordinator.cli.flag_settings import FlagError, InertFlags, Setting
+from koordinator.cli.options import together
 from koordinator.cluster.backoff import Rate
 from koordinator.cluster.leader import ElectionConfig
 from koordinator.manager.metrics import LEASE
@@ -152,12 +152,13 @@ SETTINGS: Mapping[str, Setting] = {
 }
 """Flags that set a field of `ManagerOptions`, by name. Defaults are those of the field."""
 
-WITHOUT_EFFECT: Mapping[str, str] = {**flag_settings.LOG_FLAGS}
-SWITCHES_WITHOUT_EFFECT: Mapping[str, str] = {
-    "disable-no-deepcopy": "objects of the caches are immutable and never copied",
-    **flag_settings.LOG_SWITCHES,
-}
-"""Flags of the reference's command line that are read so that it works, each with why it changes nothing."""
+INERT = InertFlags(
+    flag_settings.LOG_FLAGS,
+    {
+        "disable-no-deepcopy": "objects of the caches are immutable and never copied",
+        **flag_settings.LOG_SWITCHES,
+    },
+)
 
 _PROCESS = (
     flag_kinds.text("kubeconfig", "", "Path of the kubeconfig file; not needed in a pod."),
@@ -240,19 +241,12 @@ _PROCESS = (
 )
 
 
-def options(command: Any) -> Any:
-    """Put all flags on a command."""
-    inert = flag_settings.inert(WITHOUT_EFFECT, SWITCHES_WITHOUT_EFFECT)
-    found: list[Decorate] = [*_PROCESS, *flag_settings.options(SETTINGS, ManagerOptions()), *inert]
-    for option in reversed(found):
-        command = option(command)
-    return command
+options = together(*_PROCESS, *flag_settings.options(SETTINGS, ManagerOptions()), *INERT.options())
 
 
-def of(values: Mapping[str, Any]) -> tuple[ManagerSettings, list[str]]:
+def of(values: Mapping[str, Any]) -> tuple[ManagerSettings, dict[str, str]]:
     """Return the settings of the command line, and the flags that were given although they have no effect.
     Raises: FlagError, FeatureGateError for what cannot be used."""
-    inert = flag_settings.given((*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT), values)
     remarks: list[str] = []
     settings = ManagerSettings(
         options=_options(values, remarks),
@@ -270,7 +264,7 @@ def of(values: Mapping[str, Any]) -> tuple[ManagerSettings, list[str]]:
         logs_as_json=values["logging_format"] == "json",
         remarks=tuple(remarks),
     )
-    return settings, inert
+    return settings, INERT.given(values)
 
 
 def _election(values: Mapping[str, Any]) -> ElectionConfig | None:

@@ -6,13 +6,13 @@ import logging
 import os
 import random
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 from aiohttp import web
 
 from koordinator import profiling
-from koordinator.cli import component, logs, manager_flags, running
+from koordinator.cli import component, logs, running
 from koordinator.cli.manager_flags import ManagerSettings
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.config import ClientConfig
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 USER_AGENT = "koordinator-manager"
 
 
-def start(settings: ManagerSettings, inert: Sequence[str]) -> None:
-    """Manage until a signal asks to stop; `inert` names flags that were given and have no effect.
+def start(settings: ManagerSettings, inert: Mapping[str, str]) -> None:
+    """Manage until a signal asks to stop; `inert` has the given flags without effect, each with the reason.
     Raises: KoordinatorError, OSError, ExceptionGroup."""
     logs.set_up(
         logs.level_of(settings.verbosity),
@@ -43,12 +43,11 @@ def start(settings: ManagerSettings, inert: Sequence[str]) -> None:
         running.run(_main(settings, where, client))
 
 
-def _log_remarks(settings: ManagerSettings, inert: Sequence[str]) -> None:
+def _log_remarks(settings: ManagerSettings, inert: Mapping[str, str]) -> None:
     for remark in settings.remarks:
         log.warning("unexpected value of a flag: %s", remark)
-    reasons = {**manager_flags.WITHOUT_EFFECT, **manager_flags.SWITCHES_WITHOUT_EFFECT}
-    for name in inert:
-        log.info("flag has no effect", extra={"flag": f"--{name}", "why": reasons[name]})
+    for flag, why in inert.items():
+        log.info("flag has no effect", extra={"flag": flag, "why": why})
     if settings.options.namespace:
         facts = {"flag": "--namespace", "namespace": settings.options.namespace}
         log.warning(

@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
-from koordinator.cli import flag_kinds, serving_flags
+from koordinator.cli import flag_kinds, flag_settings, serving_flags
 from koordinator.cli.flag_kinds import Decorate, count, file, listed, switch, text, time
+from koordinator.cli.flag_settings import InertFlags
+from koordinator.cli.options import together
 from koordinator.cli.serving_flags import ServingFlags
 
 
@@ -96,9 +98,7 @@ OPTIONS: tuple[Decorate, ...] = (
         "",
         "Gate=true,Other=false: Koordinator's gates. A gate of Kubernetes that cannot be set is logged.",
     ),
-    flag_kinds.verbosity(),
-    text("vmodule", "", "pattern=N,…: another -v for the modules whose name matches."),
-    click.option("--logging-format", type=click.Choice(("text", "json")), default="text", show_default=True),
+    *flag_settings.LOGGING,
     listed("disabled-metrics", "", "Names of metrics to hide."),
     time("scheduler-monitor-period", "10s", "Interval between scans for scheduling attempts that hang."),
     time("scheduling-timeout", "30s", "Scheduling attempts that take longer are reported."),
@@ -156,34 +156,18 @@ OPTIONS: tuple[Decorate, ...] = (
     ),
 )
 
-WITHOUT_EFFECT: dict[str, str] = {
-    "allow-metric-labels": "all labels are shown",
-    "allow-metric-labels-manifest": "all labels are shown",
-    "disable-http2-serving": "HTTP/1.1 is served",
-    "emulated-version": "there is one version",
-    "emulation-forward-compatible": "there is one version",
-    "http2-max-streams-per-connection": "HTTP/1.1 is served",
-    "log-flush-frequency": "lines are written at once",
-    "log-json-info-buffer-size": "lines are written at once",
-    "log-json-split-stream": "all lines go to standard error",
-    "log-text-info-buffer-size": "lines are written at once",
-    "log-text-split-stream": "all lines go to standard error",
-    "min-compatibility-version": "there is one version",
-    "show-hidden-metrics-for-version": "no metric is hidden",
-}
-"""Flags of kube-scheduler that are accepted and ignored, each with the reason."""
+INERT = InertFlags(
+    {
+        "emulated-version": "there is one version",
+        "emulation-forward-compatible": "there is one version",
+        "min-compatibility-version": "there is one version",
+        **flag_settings.COMPONENT_BASE_FLAGS,
+    }
+)
+
+options = together(*OPTIONS, *INERT.options())
 
 
-def options(command: Any) -> Any:
-    """Put all flags on a command."""
-    for name, why in reversed(WITHOUT_EFFECT.items()):
-        command = flag_kinds.without_effect(name, why)(command)
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
-
-
-def of(values: Mapping[str, Any]) -> tuple[Flags, list[str]]:
+def of(values: Mapping[str, Any]) -> tuple[Flags, dict[str, str]]:
     """Return the flags, and those that were given although they have no effect."""
-    given = [name for name in WITHOUT_EFFECT if values[name.replace("-", "_")] is not None]
-    return Flags(**{field: values[field] for field in Flags.__struct_fields__}), given
+    return Flags(**{field: values[field] for field in Flags.__struct_fields__}), INERT.given(values)

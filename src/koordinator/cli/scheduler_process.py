@@ -4,7 +4,7 @@ import contextlib
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from aiohttp import web
 from koordinator.api import config_text, duration, upstream_gates
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.cli import component, logs, running, scheduler_flags, serving
+from koordinator.cli import component, logs, running, serving
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
@@ -21,12 +21,12 @@ from koordinator.cluster.backoff import Rate
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import LeaderElector
+from koordinator.cluster.plugin_registry import PluginRegistry
 from koordinator.scheduler.auditor.auditor import AuditOptions, LabelClash, label_names
 from koordinator.scheduler.auditor.history import AuditLimits
 from koordinator.scheduler.config import config, default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.config.reader import SchedulerConfigError
-from koordinator.scheduler.engine.registry import PluginRegistry
 from koordinator.scheduler.loop import caches
 from koordinator.scheduler.observe.debugging import DebugOptions, DumpOptions
 from koordinator.scheduler.observe.observer import MonitorOptions, ObserverOptions
@@ -43,10 +43,10 @@ class Refused(KoordinatorError, ValueError):
     """Flags that cannot be used."""
 
 
-def start(flags: Flags, inert: Sequence[str]) -> None:
+def start(flags: Flags, inert: Mapping[str, str]) -> None:
     """Schedule until a signal asks to stop, or write the configuration where that is asked for.
 
-    `inert` names flags that were given and have no effect.
+    `inert` has the given flags without effect, each with the reason.
 
     Raises: KoordinatorError, OSError, ExceptionGroup.
     """
@@ -61,9 +61,8 @@ def start(flags: Flags, inert: Sequence[str]) -> None:
     auditing(flags)
     connection = settings.client_connection
     client = connect.load(server=flags.master, kubeconfig_file=connection.kubeconfig or flags.kubeconfig)
-    for name in inert:
-        why = scheduler_flags.WITHOUT_EFFECT[name]
-        log.warning("flag has no effect", extra={"flag": f"--{name}", "why": why})
+    for flag, why in inert.items():
+        log.warning("flag has no effect", extra={"flag": flag, "why": why})
     running.run(_main(flags, settings, gates, client))
 
 
@@ -118,7 +117,7 @@ def read_gates(text: str) -> FeatureGates:
     return FeatureGates.of(Component.SCHEDULER, ours)
 
 
-def known_plugins(plugins: PluginRegistry) -> frozenset[str]:
+def known_plugins(plugins: PluginRegistry[Any]) -> frozenset[str]:
     """Return names that `--controller-plugins` may have: those that configurations may have."""
     return frozenset((*plugins, *default_plugins.ARGS))
 

@@ -9,7 +9,8 @@ import msgspec
 from koordinator.api import duration
 from koordinator.cli import flag_kinds, flag_settings
 from koordinator.cli.flag_kinds import Decorate
-from koordinator.cli.flag_settings import FlagError
+from koordinator.cli.flag_settings import FlagError, InertFlags
+from koordinator.cli.options import together
 
 OFF = ("", "0")
 """Addresses that switch a server off."""
@@ -123,24 +124,19 @@ OPTIONS: tuple[Decorate, ...] = (
     *flag_settings.LOGGING,
 )
 
-WITHOUT_EFFECT: Mapping[str, str] = {
-    "sync-period": "caches are kept current by watches, and listed again when these fail",
-    **flag_settings.LOG_FLAGS,
-}
-"""Flags of the reference's command line that are read so that it works, each with why it changes nothing."""
+INERT = InertFlags(
+    {
+        "sync-period": "caches are kept current by watches, and listed again when these fail",
+        **flag_settings.LOG_FLAGS,
+    },
+    flag_settings.LOG_SWITCHES,
+)
+
+options = together(*OPTIONS, *INERT.options())
 
 
-def options(command: Any) -> Any:
-    """Put all flags on a command."""
-    inert = flag_settings.inert(WITHOUT_EFFECT, flag_settings.LOG_SWITCHES)
-    for option in reversed([*OPTIONS, *inert]):
-        command = option(command)
-    return command
-
-
-def of(values: Mapping[str, Any]) -> tuple[Flags, list[str]]:
+def of(values: Mapping[str, Any]) -> tuple[Flags, dict[str, str]]:
     """Return the flags, and those that were given although they have no effect. Raises: FlagError."""
-    given = flag_settings.given((*WITHOUT_EFFECT, *flag_settings.LOG_SWITCHES), values)
     flags = Flags(**{field: values[field] for field in Flags.__struct_fields__})
     if bool(flags.kerberos_principal) != bool(flags.kerberos_keytab):
         raise FlagError("--kerberos-keytab", "goes together with --kerberos-principal")
@@ -153,4 +149,4 @@ def of(values: Mapping[str, Any]) -> tuple[Flags, list[str]]:
     for name in ("nm_lost_hold", "resync_interval"):
         if duration.parse(getattr(flags, name)) <= 0:
             raise FlagError(f"--{name.replace('_', '-')}", "must be above 0")
-    return flags, given
+    return flags, INERT.given(values)

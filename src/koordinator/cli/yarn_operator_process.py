@@ -7,7 +7,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import aiohttp
@@ -44,14 +44,14 @@ LEASE = "koordinator-yarn-operator"
 CONTROLLER = "yarnresource"
 
 
-def start(flags: Flags, inert: Sequence[str]) -> None:
-    """Operate until a signal asks to stop; `inert` names flags that were given and have no effect.
+def start(flags: Flags, inert: Mapping[str, str]) -> None:
+    """Operate until a signal asks to stop; `inert` has the given flags without effect, each with the reason.
     Raises: KoordinatorError, OSError, ExceptionGroup."""
     logs.set_up(
         logs.level_of(flags.v), as_json=flags.logging_format == "json", modules=logs.modules_of(flags.vmodule)
     )
-    for name in inert:
-        log.info("flag has no effect", extra={"flag": f"--{name}"})
+    for flag, why in inert.items():
+        log.info("flag has no effect", extra={"flag": flag, "why": why})
     client = connect.load(server=flags.master, kubeconfig_file=flags.kubeconfig)
     with garbage.collected_rarely():
         running.run(_main(flags, client))

@@ -323,6 +323,26 @@ class LeaderElector:
         return {"lease": f"{config.namespace}/{config.name}", "identity": config.identity}
 
 
+async def lead_while_elected(
+    election: LeaderElector | None, lead: Callable[[], Awaitable[None]], *, stays: bool = False
+) -> None:
+    """Run `lead` while elected, until cancelled; without an election this is the only instance.
+
+    Raises: LeaseLost when the lease could not be kept. One that `stays`, since its process has more to do, is a
+    candidate again instead.
+    """
+    if election is None:
+        await lead()
+        return
+    while True:
+        try:
+            await election.run(lead)
+        except LeaseLost as error:
+            if not stays:
+                raise
+            log.warning("standing by: %s", error, extra={"lease": error.lease})
+
+
 def _is_free(event: WatchEvent[Lease], name: str) -> bool:
     if event.obj is None or event.obj.metadata.name != name:
         return False

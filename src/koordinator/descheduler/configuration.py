@@ -18,12 +18,14 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.config_text import ConfigFileError, ConfigPart, ConfigProblem, Duration
 from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import compile_selector
+from koordinator.cluster.plugin_registry import PluginRegistry, why_missing
 from koordinator.descheduler import plugin_sets
 from koordinator.descheduler.actions import CycleLimits
 from koordinator.descheduler.config import API_VERSION, low_node_load
 from koordinator.descheduler.config.migration import RESERVATION_FIRST
 from koordinator.descheduler.metrics import LEASE
 from koordinator.descheduler.plugin import (
+    ENTRY_POINTS,
     BalancePlugin,
     DeschedulePlugin,
     EvictPlugin,
@@ -31,7 +33,6 @@ from koordinator.descheduler.plugin import (
     Plugin,
 )
 from koordinator.descheduler.plugin_sets import Enabled, Plugins
-from koordinator.descheduler.registry import PluginRegistry
 
 KIND = "DeschedulerConfiguration"
 DEFAULT_PROFILE = "koord-descheduler"
@@ -129,7 +130,7 @@ class DeschedulerConfig(ConfigPart, frozen=True):
         )
 
 
-def parse(text: str | bytes, registry: PluginRegistry) -> DeschedulerConfig:
+def parse(text: str | bytes, registry: PluginRegistry[Plugin]) -> DeschedulerConfig:
     """Return the configuration in a YAML or JSON text. Raises: DeschedulerConfigError with everything that is wrong."""
     body = config_text.read_yaml(text, DeschedulerConfigError)
     if found := config_text.version_problems(body, API_VERSION, KIND):
@@ -137,12 +138,12 @@ def parse(text: str | bytes, registry: PluginRegistry) -> DeschedulerConfig:
     return decode(body, registry)
 
 
-def read(path: Path, registry: PluginRegistry) -> DeschedulerConfig:
+def read(path: Path, registry: PluginRegistry[Plugin]) -> DeschedulerConfig:
     """Return the configuration in a file. Raises: FileError, DeschedulerConfigError, OSError."""
     return parse(user_files.read_text(path), registry)
 
 
-def decode(body: Any, registry: PluginRegistry) -> DeschedulerConfig:
+def decode(body: Any, registry: PluginRegistry[Plugin]) -> DeschedulerConfig:
     """Return the configuration in a decoded JSON object. Raises: DeschedulerConfigError."""
     body = config_text.without_nulls(body)
     if found := config_text.problems_of(body, DeschedulerConfig, "", strict=True):
@@ -155,7 +156,7 @@ def decode(body: Any, registry: PluginRegistry) -> DeschedulerConfig:
     return decoded
 
 
-def problems(config: DeschedulerConfig, registry: PluginRegistry) -> Iterator[ConfigProblem]:
+def problems(config: DeschedulerConfig, registry: PluginRegistry[Plugin]) -> Iterator[ConfigProblem]:
     """Yield everything that cannot work although each member alone is right."""
     yield from config_text.election_problems(config.leader_election)
     for field, address in (
@@ -211,17 +212,19 @@ def _selector_problems(selector: LabelSelector | None, field: str) -> Iterator[C
             yield ConfigProblem(field, error.reason)
 
 
-def _plugin_problems(profile: ProfileConfig, field: str, registry: PluginRegistry) -> Iterator[ConfigProblem]:
+def _plugin_problems(
+    profile: ProfileConfig, field: str, registry: PluginRegistry[Plugin]
+) -> Iterator[ConfigProblem]:
     enabled = profile.enabled
     for point, kind in POINTS.items():
         names: list[str] = getattr(enabled, point)
         for name in dict.fromkeys(names):
             where = f"{field}.plugins.{point}"
-            found = registry.plugins.get(name)
+            found = registry.get(name)
             if names.count(name) > 1:
                 yield ConfigProblem(where, f"{name} is enabled twice")
             if found is None:
-                yield ConfigProblem(where, registry.why_missing(name))
+                yield ConfigProblem(where, why_missing(name, registry, ENTRY_POINTS))
             elif not issubclass(found, kind):
                 points = ", ".join(p for p, other in POINTS.items() if issubclass(found, other))
                 yield ConfigProblem(where, f"{name} cannot be enabled here, only at {points}")
@@ -231,21 +234,23 @@ def _plugin_problems(profile: ProfileConfig, field: str, registry: PluginRegistr
         yield ConfigProblem(f"{field}.plugins.evict", "only one evict plugin can be enabled")
 
 
-def _args_problems(profile: ProfileConfig, field: str, registry: PluginRegistry) -> Iterator[ConfigProblem]:
+def _args_problems(
+    profile: ProfileConfig, field: str, registry: PluginRegistry[Plugin]
+) -> Iterator[ConfigProblem]:
     counts = Counter(entry.name for entry in profile.plugin_config)
     for index, entry in enumerate(profile.plugin_config):
         where = f"{field}.pluginConfig[{index}]"
         if counts[entry.name] > 1:
             yield ConfigProblem(f"{where}.name", f"{entry.name!r} appears twice")
             counts[entry.name] = 1  # said once
-        plugin = registry.plugins.get(entry.name)
+        plugin = registry.get(entry.name)
         if plugin is None:
-            yield ConfigProblem(f"{where}.name", registry.why_missing(entry.name))
+            yield ConfigProblem(f"{where}.name", why_missing(entry.name, registry, ENTRY_POINTS))
             continue
         yield from plugin.problems(entry.args, f"{where}.args")
     configured = {entry.name for entry in profile.plugin_config}
     for name in dict.fromkeys(name for point in POINTS for name in getattr(profile.enabled, point)):
-        plugin = registry.plugins.get(name)
+        plugin = registry.get(name)
         if plugin is not None and name not in configured:
             yield from plugin.problems({}, f"{field}.pluginConfig of {name}")
 

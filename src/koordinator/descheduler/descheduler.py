@@ -16,7 +16,8 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.label_selector import compile_selector
 from koordinator.cluster.config import Anonymous, Credentials
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.leader import LeaderElector, LeaseLost
+from koordinator.cluster.leader import LeaderElector, lead_while_elected
+from koordinator.cluster.plugin_registry import PluginRegistry
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
 from koordinator.cluster.write_through import FencedCluster
@@ -25,12 +26,11 @@ from koordinator.descheduler.configuration import DEFAULT_PROFILE, DeschedulerCo
 from koordinator.descheduler.cycle import CycleReport, CycleRunner
 from koordinator.descheduler.metrics import DeschedulerMetrics
 from koordinator.descheduler.migration.controller import Migration
-from koordinator.descheduler.plugin import LiveHandle
+from koordinator.descheduler.plugin import LiveHandle, Plugin
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
 from koordinator.descheduler.plugins.migration_controller import MigrationController
 from koordinator.descheduler.profiles import Profile
 from koordinator.descheduler.proof import Prove
-from koordinator.descheduler.registry import PluginRegistry
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Descheduler:
         self,
         cluster: Cluster,
         config: DeschedulerConfig,
-        registry: PluginRegistry,
+        registry: PluginRegistry[Plugin],
         *,
         gates: FeatureGates | None = None,
         rng: random.Random,
@@ -136,15 +136,7 @@ class Descheduler:
         """
         self._election = election
         async with self.following():
-            if election is None:
-                await self.lead()
-            while election is not None:
-                try:
-                    await election.run(self.lead)
-                except LeaseLost as error:
-                    if not stays:
-                        raise
-                    log.warning("standing by: %s", error, extra={"lease": error.lease})
+            await lead_while_elected(election, self.lead, stays=stays)
 
     async def cycle(self) -> CycleReport:
         """Run one cycle now; what it did, or why it could not."""

@@ -13,20 +13,21 @@ from koordinator import clock
 from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.cluster.plugin_registry import PluginRegistry
 from koordinator.descheduler.caches import BY_POD
 from koordinator.descheduler.configuration import POINTS, DeschedulerConfig
 from koordinator.descheduler.cycle import EvictionRecord
 from koordinator.descheduler.descheduler import Descheduler
 from koordinator.descheduler.migration import jobs
+from koordinator.descheduler.plugin import Plugin
 from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.cycle import PoolReport
 from koordinator.descheduler.plugins.low_node_load.usage import Classified
-from koordinator.descheduler.registry import PluginRegistry
 
 API_PREFIX = "/apis/v1"
 
 
-def effective(config: DeschedulerConfig, registry: PluginRegistry) -> dict[str, Any]:
+def effective(config: DeschedulerConfig, registry: PluginRegistry[Plugin]) -> dict[str, Any]:
     """Return the configuration with all defaults, and with the plugins that each profile runs."""
     body: dict[str, Any] = _wire(config)
     for wire, profile in zip(body["profiles"], config.profiles, strict=True):
@@ -36,8 +37,7 @@ def effective(config: DeschedulerConfig, registry: PluginRegistry) -> dict[str, 
         }
         names = dict.fromkeys(name for point in POINTS for name in enabled.get(point, ()))
         wire["pluginConfig"] = [
-            {"name": name, "args": _wire(registry.plugins[name].read(profile.raw_args(name)))}
-            for name in names
+            {"name": name, "args": _wire(registry[name].read(profile.raw_args(name)))} for name in names
         ]
     return body
 

@@ -7,6 +7,7 @@ import msgspec
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.label_selector import Labels, compile_selector
+from koordinator.cluster.plugin_registry import PluginRegistry
 from koordinator.descheduler import configuration
 from koordinator.descheduler.actions import Actions
 from koordinator.descheduler.configuration import DeschedulerConfig, ProfileConfig
@@ -20,7 +21,6 @@ from koordinator.descheduler.plugin import (
     Plugin,
 )
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
-from koordinator.descheduler.registry import PluginRegistry
 
 
 async def _nothing_to_prepare(_: Observation) -> str:
@@ -39,7 +39,11 @@ class Profile:
     """Plugins by extension point. `config` is checked, so every name is known and stands where it can."""
 
     def __init__(
-        self, config: ProfileConfig, whole: DeschedulerConfig, registry: PluginRegistry, handle: LiveHandle
+        self,
+        config: ProfileConfig,
+        whole: DeschedulerConfig,
+        registry: PluginRegistry[Plugin],
+        handle: LiveHandle,
     ) -> None:
         self.name = config.name
         self.takes_part: Callable[[Labels], bool] = compile_selector(config.node_selector or LabelSelector())
@@ -50,7 +54,7 @@ class Profile:
         self.plugins: dict[str, Plugin] = {}
         for name in (*enabled.deschedule, *enabled.balance, *enabled.evict, *enabled.filter):
             if name not in self.plugins:
-                plugin = registry.plugins[name]
+                plugin = registry[name]
                 args = plugin.read(config.raw_args(name))
                 if plugin is LowNodeLoad:
                     args = configuration.low_node_load_args(whole, args)

@@ -10,12 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 from urllib.parse import quote
 
-import hpack
 import msgspec
 
 from koordinator.host import grpc_sockets, http2
 from koordinator.host.errors import ContentError, HostError
-from koordinator.host.http2 import Frame, FrameReader
+from koordinator.host.http2 import Frame, FrameReader, HeaderReader
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +61,8 @@ class UnaryConnection(asyncio.Protocol):
         self._handlers = handlers
         self._bytes_max = message_bytes_max
         self._transport: asyncio.Transport | None = None
-        self._reader, self._decoder = FrameReader(), hpack.Decoder()
-        self._preface, self._block = b"", b""
+        self._reader, self._headers = FrameReader(), HeaderReader(HEADERS_BYTES_MAX)
+        self._preface = b""
         self._calls: dict[int, _Call] = {}
         self._window = self._stream_window = http2.WINDOW_BYTES
         self._more = asyncio.Event()
@@ -99,7 +98,7 @@ class UnaryConnection(asyncio.Protocol):
     def _take(self, found: Frame) -> None:
         match found.kind:
             case http2.HEADERS | http2.CONTINUATION:
-                self._headers(found)
+                self._begin_call(found)
             case http2.DATA:
                 self._data(found)
             case http2.SETTINGS if not found.flags & http2.ACK:
@@ -115,17 +114,10 @@ class UnaryConnection(asyncio.Protocol):
                 if call is not None and call.task is not None:
                     call.task.cancel()
 
-    def _headers(self, found: Frame) -> None:
-        self._block += http2.content(found) if found.kind == http2.HEADERS else found.payload
-        if len(self._block) > HEADERS_BYTES_MAX:
-            raise ContentError("http2", "headers are too long")
-        if not found.flags & http2.END_HEADERS:
+    def _begin_call(self, found: Frame) -> None:
+        headers = self._headers.read(found)
+        if headers is None:
             return
-        block, self._block = self._block, b""
-        try:
-            headers = dict(self._decoder.decode(block, raw=True))
-        except hpack.HPACKError as error:
-            raise ContentError("http2", f"headers: {error}") from error
         if found.stream in self._calls or len(self._calls) >= STREAMS_MAX:
             raise ContentError("http2", f"stream {found.stream} begins twice, or is one too many")
         path = bytes(headers.get(b":path", b"")).decode("latin-1")

@@ -4,6 +4,7 @@ over HTTP/2."""
 import struct
 from collections.abc import Iterable, Iterator
 
+import hpack
 import msgspec
 
 from koordinator.host.errors import ContentError
@@ -95,6 +96,37 @@ def content(found: Frame) -> bytes:
     if padding > len(payload):
         raise ContentError("http2", "more padding than payload")
     return payload[: len(payload) - padding]
+
+
+class HeaderReader:
+    """Reads the headers that one side of a connection sends: all of them, as each may add to the table that later ones
+    refer to."""
+
+    def __init__(self, bytes_max: int) -> None:
+        """`bytes_max` is the most that one block of headers may take, compressed."""
+        self._bytes_max = bytes_max
+        self._decoder = hpack.Decoder()
+        self._block = b""
+
+    def allow_table(self, size: int) -> None:
+        """Let the sender use a table of so many bytes, where that is more than it could."""
+        self._decoder.max_allowed_table_size = max(size, self._decoder.max_allowed_table_size)
+
+    def read(self, found: Frame) -> dict[bytes, bytes] | None:
+        """Return the headers that end with this HEADERS or CONTINUATION frame; None while more of them follow.
+
+        Raises: ContentError.
+        """
+        self._block += content(found) if found.kind == HEADERS else found.payload
+        if len(self._block) > self._bytes_max:
+            raise ContentError("http2", "headers are too long")
+        if not found.flags & END_HEADERS:
+            return None
+        block, self._block = self._block, b""
+        try:
+            return dict(self._decoder.decode(block, raw=True))
+        except hpack.HPACKError as error:
+            raise ContentError("http2", f"headers: {error}") from error
 
 
 def literals(headers: Iterable[tuple[str, str]]) -> bytes:

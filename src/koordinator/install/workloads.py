@@ -11,7 +11,7 @@ import msgspec
 from koordinator.api import copilot
 from koordinator.api.labels import RUNTIME_PROXY_SKIP_HOOK_SERVER
 from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, YARN_COPILOT
-from koordinator.install.values import Placement, ResourcesValues, Values
+from koordinator.install.values import DeschedulerValues, Placement, ResourcesValues, SchedulerValues, Values
 
 Json = dict[str, Any]
 
@@ -85,43 +85,7 @@ def scheduler(values: Values) -> Iterator[Json]:
     """Service, Deployment and budget of koord-scheduler; the ConfigMap is in `configs`."""
     own, namespace = values.scheduler, values.installation.namespace
     yield metrics_service(SCHEDULER, namespace, own.port)
-    args = [
-        f"--port={own.port}",
-        f"--secure-port={own.secure_port}",
-        "--authentication-skip-lookup=true",
-        f"--v={own.log.level}",
-        "--config=/config/koord-scheduler.config",
-        *([f"--feature-gates={own.feature_gates}"] if own.feature_gates else []),
-        *own.extra_args,
-    ]
-    container = {
-        "name": "scheduler",
-        **image_of(values, own),
-        "command": ["koord-scheduler"],
-        "args": args,
-        "ports": [
-            {"name": "metrics", "containerPort": own.port, "protocol": "TCP"},
-            {"name": "https", "containerPort": own.secure_port, "protocol": "TCP"},
-        ],
-        "readinessProbe": probe("/readyz", "metrics"),
-        "livenessProbe": probe("/livez", "metrics", initialDelaySeconds=15, failureThreshold=8),
-        "resources": resources_of(own.resources),
-        "securityContext": unprivileged(),
-        "volumeMounts": [
-            {"name": "config", "mountPath": "/config", "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},
-        ],
-    }
-    items = [{"key": "koord-scheduler-config", "path": "koord-scheduler.config"}]
-    config = {"name": "config", "configMap": {"name": "koord-scheduler-config", "items": items}}
-    yield deployment(
-        values,
-        SCHEDULER,
-        own.replicas,
-        own,
-        own.tolerations,
-        pod={"containers": [container], "volumes": [config, _memory("tmp", "1Mi")]},
-    )
+    yield _configured(values, SCHEDULER, own, [f"--port={own.port}"], probe("/readyz", "metrics"))
     if own.pod_disruption_budget.enabled:
         yield _budget(SCHEDULER, namespace, own.pod_disruption_budget.max_unavailable)
 
@@ -130,24 +94,35 @@ def descheduler(values: Values) -> Iterator[Json]:
     """Service and Deployment of koord-descheduler; the ConfigMap is in `configs`."""
     own, namespace = values.descheduler, values.installation.namespace
     yield metrics_service(DESCHEDULER, namespace, own.port)
-    args = [
-        f"--secure-port={own.secure_port}",
-        "--authentication-skip-lookup=true",
-        f"--v={own.log.level}",
-        "--config=/config/koord-descheduler.config",
-        *([f"--feature-gates={own.feature_gates}"] if own.feature_gates else []),
-        *own.extra_args,
-    ]
+    yield _configured(values, DESCHEDULER, own, [], probe("/readyz", "metrics", periodSeconds=10))
+
+
+def _configured(
+    values: Values,
+    name: str,
+    own: SchedulerValues | DeschedulerValues,
+    first_args: list[str],
+    readiness: Json,
+) -> Json:
+    """Return the Deployment of a component that reads the file NAME.config, of the ConfigMap NAME-config."""
     container = {
-        "name": "descheduler",
+        "name": name.removeprefix("koord-"),
         **image_of(values, own),
-        "command": ["koord-descheduler"],
-        "args": args,
+        "command": [name],
+        "args": [
+            *first_args,
+            f"--secure-port={own.secure_port}",
+            "--authentication-skip-lookup=true",
+            f"--v={own.log.level}",
+            f"--config=/config/{name}.config",
+            *([f"--feature-gates={own.feature_gates}"] if own.feature_gates else []),
+            *own.extra_args,
+        ],
         "ports": [
             {"name": "metrics", "containerPort": own.port, "protocol": "TCP"},
             {"name": "https", "containerPort": own.secure_port, "protocol": "TCP"},
         ],
-        "readinessProbe": probe("/readyz", "metrics", periodSeconds=10),
+        "readinessProbe": readiness,
         "livenessProbe": probe("/livez", "metrics", initialDelaySeconds=15, failureThreshold=8),
         "resources": resources_of(own.resources),
         "securityContext": unprivileged(),
@@ -156,11 +131,11 @@ def descheduler(values: Values) -> Iterator[Json]:
             {"name": "tmp", "mountPath": "/tmp"},
         ],
     }
-    items = [{"key": "koord-descheduler-config", "path": "koord-descheduler.config"}]
-    config = {"name": "config", "configMap": {"name": "koord-descheduler-config", "items": items}}
-    yield deployment(
+    items = [{"key": f"{name}-config", "path": f"{name}.config"}]
+    config = {"name": "config", "configMap": {"name": f"{name}-config", "items": items}}
+    return deployment(
         values,
-        DESCHEDULER,
+        name,
         own.replicas,
         own,
         own.tolerations,

@@ -17,7 +17,7 @@ import msgspec
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.leader import LeaderElector, LeaseLost
+from koordinator.cluster.leader import LeaderElector, lead_while_elected
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.write_through import FencedCluster
 from koordinator.manager import caches
@@ -138,15 +138,7 @@ class Manager:
         self._election = election
         async with self.following():
             try:
-                if election is None:
-                    await self.lead()
-                while election is not None:
-                    try:
-                        await election.run(self.lead)
-                    except LeaseLost as error:
-                        if not stays:
-                            raise
-                        log.warning("standing by: %s", error, extra={"lease": error.lease})
+                await lead_while_elected(election, self.lead, stays=stays)
             except asyncio.CancelledError:
                 self.is_leaving = True
                 await asyncio.sleep(linger_s)

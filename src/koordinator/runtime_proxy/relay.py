@@ -11,13 +11,12 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 from urllib.parse import quote
 
-import hpack
 import msgspec
 
 from koordinator.host import http2
 from koordinator.host.errors import ContentError
 from koordinator.host.grpc_sockets import MESSAGE_BYTES_MAX
-from koordinator.host.http2 import Frame, FrameReader
+from koordinator.host.http2 import Frame, FrameReader, HeaderReader
 
 log = logging.getLogger(__name__)
 
@@ -92,9 +91,8 @@ class Relay:
         self._concerns = concerns
         self._socket = socket
         self._frames = {True: FrameReader(), False: FrameReader()}
-        self._decoder = hpack.Decoder()
+        self._headers = HeaderReader(HEADERS_BYTES_MAX)
         self._preface = b""
-        self._block = b""
         self._held: dict[int, _Held] = {}
         self._window = http2.WINDOW_BYTES
         """What may be sent to the runtime on this connection."""
@@ -143,23 +141,15 @@ class Relay:
                     return
                 self._window -= len(found.payload)
             case http2.HEADERS | http2.CONTINUATION:
-                self._headers(found)
+                self._begin_call(found)
             case http2.RST_STREAM:
                 self._forget(found.stream)
         self.runtime.send(found.whole)
 
-    def _headers(self, found: Frame) -> None:
-        """Read headers, all of them: each may add to the table that later ones refer to."""
-        self._block += http2.content(found) if found.kind == http2.HEADERS else found.payload
-        if len(self._block) > HEADERS_BYTES_MAX:
-            raise ContentError("http2", "headers are too long")
-        if not found.flags & http2.END_HEADERS:
+    def _begin_call(self, found: Frame) -> None:
+        headers = self._headers.read(found)
+        if headers is None:
             return
-        block, self._block = self._block, b""
-        try:
-            headers = dict(self._decoder.decode(block, raw=True))
-        except hpack.HPACKError as error:
-            raise ContentError("http2", f"headers: {error}") from error
         method = self._concerns(bytes(headers.get(b":path", b"")))
         if method and found.stream not in self._held and not found.flags & http2.END_STREAM:
             if len(self._held) >= HELD_MAX:
@@ -272,7 +262,7 @@ class Relay:
         self._stream_window = found.get(http2.INITIAL_WINDOW_SIZE, self._stream_window)
         table = found.get(http2.HEADER_TABLE_SIZE)
         if table is not None:
-            self._decoder.max_allowed_table_size = max(table, self._decoder.max_allowed_table_size)
+            self._headers.allow_table(table)
 
     def _take_window(self, found: Frame, held: _Held | None) -> bool:
         size = http2.increment(found)

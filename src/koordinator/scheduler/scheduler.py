@@ -22,7 +22,6 @@ from koordinator.scheduler.engine.batch import BatchBinding
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.registry import PluginType
 from koordinator.scheduler.engine.results import ExtenderAdvice, PendingPod, Placed, Unplaced
 from koordinator.scheduler.explain.objects import ExplanationObjects
 from koordinator.scheduler.extenders.advisors import Advisors, ExtenderWakeUps, connect
@@ -35,7 +34,7 @@ from koordinator.scheduler.observe.observer import Observer, ObserverOptions
 from koordinator.scheduler.plugin import capabilities, status
 from koordinator.scheduler.plugin.capabilities import ControllerFilter, NextPodPlugin
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
-from koordinator.scheduler.plugin.framework import Plugin
+from koordinator.scheduler.plugin.framework import Plugin, PluginType
 from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.built_in import installed_plugins

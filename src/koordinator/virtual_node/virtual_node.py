@@ -25,7 +25,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.leader import LeaderElector
+from koordinator.cluster.leader import LeaderElector, lead_while_elected
 from koordinator.cluster.protocol import Cluster, PatchType
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.cluster.write_through import FencedCluster
@@ -195,10 +195,7 @@ class VirtualNodes:
         """
         self._election = election
         async with self.following():
-            if election is None:
-                await self.lead()
-            else:
-                await election.run(self.lead)
+            await lead_while_elected(election, self.lead)
 
     async def lead(self) -> None:
         """Offer, lend and reclaim until cancelled; only while `following`."""

@@ -22,7 +22,7 @@ from koordinator.cluster.backoff import Backoff, BackoffPolicy, Rate
 from koordinator.cluster.controller import Controller, RetryPolicy
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.leader import LeaderElector
+from koordinator.cluster.leader import LeaderElector, lead_while_elected
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.cluster.write_through import FencedCluster
@@ -165,10 +165,7 @@ class YarnOperator:
         if hadoop_config.start_fails(self._loaded, hadoop_config.Dialect.HADOOP):
             raise next(iter(self._loaded.errors.values()))
         async with self.following():
-            if election is None:
-                await self.lead()
-            else:
-                await election.run(self.lead)
+            await lead_while_elected(election, self.lead)
 
     async def lead(self) -> None:
         """Keep both views in step until cancelled; only while `following`."""

@@ -19,8 +19,7 @@ from koordinator.cluster.write_through import ClusterWrite, WriteThrough
 from koordinator.local import registry
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import PluginConfig, PluginRef, SchedulerConfig
-from koordinator.scheduler.engine.registry import PluginType
-from koordinator.scheduler.plugin.framework import PermitPlugin, PermitResult, ReservePlugin
+from koordinator.scheduler.plugin.framework import PermitPlugin, PermitResult, PluginType, ReservePlugin
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.scheduler import Scheduler

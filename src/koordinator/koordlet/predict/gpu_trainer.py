@@ -21,13 +21,14 @@ from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.predict import gpus, reclaimable
 from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT, RecentPeaks
 from koordinator.koordlet.predict.kept_models import KeptModels
-from koordinator.koordlet.predict.models import NO_USAGE, TrainingUsage
+from koordinator.koordlet.predict.models import NO_USAGE, TrainingUsage, TrainingWindow
 from koordinator.koordlet.predict.reclaimable import NOTHING, Prediction, ProdPod, ProdPods, ReclaimableAmount
-from koordinator.koordlet.series import Aggregation
 
 _FOLDER = "gpus"
 _BETWEEN = "_"
 _WHOLE_PERCENT = 100
+_NODE_USAGE = (kinds.NODE_GPU_CORE, kinds.NODE_GPU_MEMORY)
+_POD_USAGE = (kinds.POD_GPU_CORE, kinds.POD_GPU_MEMORY)
 
 
 class GPUTrainer:
@@ -104,10 +105,12 @@ class GPUTrainer:
 
     def _usages(self, card: GPUDevice, now_s: float) -> dict[str, TrainingUsage]:
         """Return the 90th percentile over the last interval of each owner of a card, and of all that is not lent."""
+        window = TrainingWindow.ending(now_s, self.interval_s, self._shared.store)
+        at = {kinds.GPU_MINOR: str(card.minor), kinds.GPU_UUID: card.uuid}
         usages: dict[str, TrainingUsage] = {}
         owners, lent = NO_USAGE, NO_USAGE
         for record, share in self._shares(card):
-            found = self._usage(kinds.POD_GPU_CORE, kinds.POD_GPU_MEMORY, card, now_s, record.uid)
+            found = window.usage(_POD_USAGE, {**at, kinds.POD_UID: record.uid}, _WHOLE_PERCENT)
             if found is None:
                 continue
             if share.is_lent:
@@ -115,26 +118,11 @@ class GPUTrainer:
             else:
                 usages[_model(record.uid, card)] = found
                 owners += found
-        whole = self._usage(kinds.NODE_GPU_CORE, kinds.NODE_GPU_MEMORY, card, now_s)
+        whole = window.usage(_NODE_USAGE, at, _WHOLE_PERCENT)
         if whole is not None:
             # What runs outside of pods counts as the owners'.
             usages[card.uuid] = owners + whole.above(owners + lent)
         return usages
-
-    def _usage(
-        self, core_kind: str, memory_kind: str, card: GPUDevice, now_s: float, uid: str = ""
-    ) -> TrainingUsage | None:
-        at = {kinds.GPU_MINOR: str(card.minor), kinds.GPU_UUID: card.uuid}
-        if uid:
-            at[kinds.POD_UID] = uid
-        end_ms = int(now_s * 1000)
-        start_ms = end_ms - int(self.interval_s * 1000)
-        store = self._shared.store
-        core_percent = store.query(core_kind, start_ms, end_ms, at).aggregate(Aggregation.P90)
-        memory = store.query(memory_kind, start_ms, end_ms, at).aggregate(Aggregation.P90)
-        if core_percent is None or memory is None:
-            return None
-        return TrainingUsage(core_percent / _WHOLE_PERCENT, memory)
 
     def _owners(self, cards: list[GPUDevice], peaks: Mapping[str, ReclaimableAmount]) -> ProdPods:
         """Return the parts of cards that are not lent; those of pods that are no services never lend anything."""

@@ -6,7 +6,6 @@ file keeps them.
 
 import logging
 import os
-from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -19,9 +18,15 @@ from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.predict.hours import HourlyCheckpoint, HourlyPeaks
 from koordinator.koordlet.predict.kept_models import FUTURE_S_MAX
-from koordinator.koordlet.predict.models import NO_USAGE, CheckpointFiles, TrainingUsage
+from koordinator.koordlet.predict.models import (
+    NO_USAGE,
+    NODE_USAGE,
+    POD_USAGE,
+    CheckpointFiles,
+    TrainingUsage,
+    TrainingWindow,
+)
 from koordinator.koordlet.predict.reclaimable import ReclaimableAmount
-from koordinator.koordlet.series import NO_PROPERTIES, Aggregation
 
 log = logging.getLogger(__name__)
 
@@ -81,24 +86,15 @@ class HourTrainer:
 
     def _used(self, now_s: float) -> TrainingUsage | None:
         """Return the 90th percentile over the last interval of what is not lent; None where nothing was measured."""
-        node = self._usage(kinds.NODE_CPU, kinds.NODE_MEMORY, NO_PROPERTIES, now_s)
+        window = TrainingWindow.ending(now_s, self.interval_s, self._shared.store)
+        node = window.usage(NODE_USAGE)
         if node is None:
             return None
         lent = NO_USAGE
         for uid, record in self._shared.view.pods.items():
             if priority.default(record.pod) in LENT_TO:
-                lent += self._usage(kinds.POD_CPU, kinds.POD_MEMORY, {kinds.POD_UID: uid}, now_s) or NO_USAGE
+                lent += window.usage(POD_USAGE, {kinds.POD_UID: uid}) or NO_USAGE
         return node.above(lent)
-
-    def _usage(
-        self, cpu_kind: str, memory_kind: str, properties: Mapping[str, str], now_s: float
-    ) -> TrainingUsage | None:
-        end_ms = int(now_s * 1000)
-        start_ms = end_ms - int(self.interval_s * 1000)
-        store = self._shared.store
-        cores = store.query(cpu_kind, start_ms, end_ms, properties).aggregate(Aggregation.P90)
-        memory = store.query(memory_kind, start_ms, end_ms, properties).aggregate(Aggregation.P90)
-        return None if cores is None or memory is None else TrainingUsage(cores, memory)
 
     def _load(self, now_s: float) -> None:
         content = self._files.read().get(FILE)

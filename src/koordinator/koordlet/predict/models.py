@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from koordinator import clock
 from koordinator.api.priority import PriorityClass
 from koordinator.host.files import FileFailure, FileProblem, problem_of
+from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.config import PredictConfig
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.predict.histogram import (
@@ -27,6 +28,7 @@ from koordinator.koordlet.predict.histogram import (
     Rows,
 )
 from koordinator.koordlet.predict.reclaimable import ReclaimableAmount
+from koordinator.koordlet.series import NO_PROPERTIES, Aggregation, SeriesStore
 
 log = logging.getLogger(__name__)
 
@@ -204,6 +206,32 @@ class TrainingUsage(msgspec.Struct, frozen=True):
 
 
 NO_USAGE = TrainingUsage(0.0, 0.0)
+NODE_USAGE = (kinds.NODE_CPU, kinds.NODE_MEMORY)
+POD_USAGE = (kinds.POD_CPU, kinds.POD_MEMORY)
+
+
+class TrainingWindow(msgspec.Struct, frozen=True):
+    """The part of the series that models learn from in one round."""
+
+    store: SeriesStore
+    start_ms: int
+    end_ms: int
+
+    @classmethod
+    def ending(cls, now_s: float, length_s: float, store: SeriesStore) -> "TrainingWindow":
+        end_ms = int(now_s * 1000)
+        return cls(store, end_ms - int(length_s * 1000), end_ms)
+
+    def usage(
+        self, of: tuple[str, str], properties: Mapping[str, str] = NO_PROPERTIES, per_core: float = 1.0
+    ) -> TrainingUsage | None:
+        """Return the 90th percentile of two kinds of series: compute, of which `per_core` is one core (or card), and
+        memory. None where either was not measured."""
+        compute, memory = (
+            self.store.query(kind, self.start_ms, self.end_ms, properties).aggregate(Aggregation.P90)
+            for kind in of
+        )
+        return None if compute is None or memory is None else TrainingUsage(compute / per_core, memory)
 
 
 class _Model:

@@ -22,11 +22,13 @@ from koordinator.koordlet.predict.models import (
     NO_USAGE,
     NODE,
     NODE_ITEMS,
+    NODE_USAGE,
+    POD_USAGE,
     SYSTEM,
     TrainingUsage,
+    TrainingWindow,
 )
 from koordinator.koordlet.predict.reclaimable import NOTHING, Prediction, ReclaimableAmount
-from koordinator.koordlet.series import NO_PROPERTIES, Aggregation
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +90,9 @@ class Trainer:
     def _usages(self, now_s: float) -> dict[str, TrainingUsage]:
         """Return the 90th percentile over the last interval, by model; without those that were not measured."""
         pods = self._shared.view.pods
+        window = TrainingWindow.ending(now_s, self.interval_s, self._shared.store)
         usages = {
-            uid: usage
-            for uid in pods
-            if (usage := self._usage(kinds.POD_CPU, kinds.POD_MEMORY, {kinds.POD_UID: uid}, now_s))
-            is not None
+            uid: usage for uid in pods if (usage := window.usage(POD_USAGE, {kinds.POD_UID: uid})) is not None
         }
         by_class: dict[PriorityClass, TrainingUsage] = {}
         present = set()
@@ -104,7 +104,7 @@ class Trainer:
                 present.add(priority_class)
         everybody = sum(by_class.values(), NO_USAGE)
         is_running = any(record.pod.status.phase == "Running" for record in pods.values())
-        node = self._usage(kinds.NODE_CPU, kinds.NODE_MEMORY, NO_PROPERTIES, now_s)
+        node = window.usage(NODE_USAGE)
         if node is not None:
             usages[NODE] = node
             if by_class or not is_running:
@@ -115,16 +115,6 @@ class Trainer:
             elif priority_class not in present and model in self.models:
                 usages[model] = NO_USAGE  # what its last pods used fades
         return usages
-
-    def _usage(
-        self, cpu_kind: str, memory_kind: str, properties: Mapping[str, str], now_s: float
-    ) -> TrainingUsage | None:
-        end_ms = int(now_s * 1000)
-        start_ms = end_ms - int(self.interval_s * 1000)
-        store = self._shared.store
-        cores = store.query(cpu_kind, start_ms, end_ms, properties).aggregate(Aggregation.P90)
-        memory = store.query(memory_kind, start_ms, end_ms, properties).aggregate(Aggregation.P90)
-        return None if cores is None or memory is None else TrainingUsage(cores, memory)
 
     def _is_wanted(self, name: str) -> bool | None:
         """Return whether a checkpoint is of use: of the node at once, of pods as soon as some are known."""

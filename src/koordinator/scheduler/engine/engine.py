@@ -20,7 +20,6 @@ from koordinator.scheduler.engine.batch import BatchWatch
 from koordinator.scheduler.engine.cycle import Cycle
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX, EvaluationCache
 from koordinator.scheduler.engine.profile import Profile, build_profiles
-from koordinator.scheduler.engine.registry import PluginType
 from koordinator.scheduler.engine.view import Prospects, ProspectsSource
 from koordinator.scheduler.plugin.capabilities import (
     ALL_CONTROLLERS,
@@ -32,7 +31,7 @@ from koordinator.scheduler.plugin.capabilities import (
     NextPodPlugin,
 )
 from koordinator.scheduler.plugin.events import QueueingEvent
-from koordinator.scheduler.plugin.framework import Actions, Handle, Plugin
+from koordinator.scheduler.plugin.framework import Actions, Handle, Plugin, PluginType
 from koordinator.scheduler.plugin.handle import FailureHandlers
 from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.topology_tree import TopologyTree

@@ -13,6 +13,7 @@ import msgspec
 
 from koordinator.api.config_text import ConfigProblem
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.cluster.plugin_registry import why_missing
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import (
     PluginRef,
@@ -24,12 +25,13 @@ from koordinator.scheduler.config.config import (
 )
 from koordinator.scheduler.config.reader import SchedulerConfigError
 from koordinator.scheduler.engine.extensions import Extensions
-from koordinator.scheduler.engine.registry import PluginType, why_missing
 from koordinator.scheduler.plugin.framework import (
+    ENTRY_POINTS,
     BindPlugin,
     FilterPlugin,
     PermitPlugin,
     Plugin,
+    PluginType,
     PostBindPlugin,
     PostFilterPlugin,
     PreBindPlugin,
@@ -336,7 +338,7 @@ def _duplicate(names: list[str]) -> str:
 def _look_up(name: str, registry: Mapping[str, PluginType], field: str) -> PluginType:
     plugin = registry.get(name)
     if plugin is None:
-        raise SchedulerConfigError(f"plugins.{field}.enabled", why_missing(name, registry))
+        raise SchedulerConfigError(f"plugins.{field}.enabled", why_missing(name, registry, ENTRY_POINTS))
     return plugin
 
 
@@ -376,7 +378,7 @@ def read_args(profiles: Sequence[ProfileConfig], registry: Mapping[str, PluginTy
             try:
                 if kind is None:
                     raise SchedulerConfigError(
-                        f"{field}.name", why_missing(entry.name, registry, default_plugins.ARGS)
+                        f"{field}.name", why_missing(entry.name, registry, ENTRY_POINTS, default_plugins.ARGS)
                     )
                 args[entry.name] = decode_args(entry.name, entry.args, kind, f"{field}.args")
             except SchedulerConfigError as error:

@@ -185,6 +185,9 @@ class Plugin(abc.ABC, Generic[S]):
         return contextlib.nullcontext("")
 
 
+PluginType = type[Plugin[Any]]
+
+
 class PreEnqueuePlugin(Plugin[S]):
     """Decides whether a pod may enter the queue at all."""
 

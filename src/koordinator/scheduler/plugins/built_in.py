@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from koordinator.scheduler.engine.registry import PluginRegistry, installed
-from koordinator.scheduler.plugin.framework import Plugin
+from koordinator.cluster import plugin_registry
+from koordinator.cluster.plugin_registry import PluginRegistry
+from koordinator.scheduler.plugin.framework import ENTRY_POINTS, Plugin
 from koordinator.scheduler.plugins.batch_duration import BatchDuration
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.default_binder import DefaultBinder, DefaultPreBind
@@ -82,6 +83,6 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
 }
 
 
-def installed_plugins() -> PluginRegistry:
+def installed_plugins() -> PluginRegistry[Plugin[Any]]:
     """Return the plugins of this package and those of all installed packages."""
-    return installed(PLUGINS)
+    return plugin_registry.installed(Plugin, PLUGINS, ENTRY_POINTS)

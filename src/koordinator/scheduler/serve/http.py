@@ -25,8 +25,8 @@ from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.config.reader import API_VERSION
 from koordinator.scheduler.engine.profile import Profile, read_plugins
-from koordinator.scheduler.engine.registry import PluginType
 from koordinator.scheduler.plugin.capabilities import ApiRequest, Endpoint
+from koordinator.scheduler.plugin.framework import PluginType
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve import explain_service
 from koordinator.scheduler.serve.explain_service import json_response
