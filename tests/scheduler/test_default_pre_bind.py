@@ -8,8 +8,13 @@ from koordinator.api import decode
 from koordinator.api.core import Pod
 from koordinator.api.reservation import Reservation
 from koordinator.cluster import errors
-from koordinator.scheduler.plugin.capabilities import PreBindExtension, ReservationPreBindPlugin
+from koordinator.scheduler.plugin.capabilities import (
+    PreBindExtension,
+)
 from koordinator.scheduler.plugin.framework import PreBindPlugin
+from koordinator.scheduler.plugin.reservation_capabilities import (
+    ReservationPreBindPlugin,
+)
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.extending import with_plugins

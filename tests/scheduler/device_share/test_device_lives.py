@@ -117,14 +117,21 @@ class DeviceLife(Life):
         except errors.AlreadyExists:
             await self.api.patch(Device, body["metadata"]["name"], {"spec": body["spec"]})
 
+    def terms(self) -> Json:
+        """The terms of the next Reservation."""
+        rng = self.rng
+        return {
+            "allocateOnce": rng.random() < 0.3,
+            "allocatePolicy": rng.choice(("", "Aligned", "Restricted")),
+        }
+
     async def _reserve(self) -> None:
         rng = self.rng
         body = gpu_reservation(
             f"room-{next(self._numbers)}",
             rng.choice((50, 100)),
             more={RDMA: "1"} if rng.random() < 0.3 else None,
-            allocateOnce=rng.random() < 0.3,
-            allocatePolicy=rng.choice(("", "Aligned", "Restricted")),
+            **self.terms(),
         )
         body["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "200m"
         del body["metadata"]["uid"]
@@ -201,6 +208,37 @@ class DeviceLife(Life):
                     rows = Evaluation(profile, fresh.table, info).feasible
                     names = [fresh.table.name_of(row) for row in rows.tolist()]
                     assert names == [], f"{pod.key} waits although it fits"
+
+
+class FencingLife(DeviceLife):
+    """Reservations that are placed onto pods that will leave, now and then onto several."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.taken_over: set[str] = set()
+
+    def terms(self) -> Json:
+        several = {"enableMultiple": self.rng.random() < 0.5}
+        fence = {"preAllocation": True, "allocatePolicy": "Restricted", "preAllocationPolicy": several}
+        return {**super().terms(), **(fence if self.rng.random() < 0.8 else {})}
+
+    async def act(self) -> None:
+        await (self._reserve() if self.rng.random() < 0.2 else super().act())
+
+    async def check_devices(self) -> None:
+        await super().check_devices()
+        fences = {
+            each.metadata.uid: each
+            for each in (await self.api.list(Reservation)).items
+            if each.spec.pre_allocation and each.status.phase == "Available"
+        }
+        for pod in (await self.api.list(Pod)).items:
+            used = RESERVATION_ALLOCATED.read(pod.metadata.annotations)
+            fence = fences.get(used.uid) if used is not None else None
+            if fence is not None and pod.metadata.creation_timestamp < fence.metadata.creation_timestamp:
+                cards, _ = _holds(pod.metadata.annotations)
+                if cards.keys() <= _holds(fence.metadata.annotations)[0].keys():
+                    self.taken_over.add(pod.metadata.uid)
 
 
 class LendingLife(DeviceLife):
@@ -323,3 +361,15 @@ def test_whatever_happens_nothing_that_is_lent_is_given_twice(seed: int, restart
         assert any(BATCH_CORE in text for each in given for text in each.values())
 
     virtual_loop.run(lives())
+
+
+def test_whatever_happens_cards_that_are_taken_over_are_given_once() -> None:
+    async def lives() -> int:
+        count = 0
+        for seed, restart_at in ((0, None), (1, 13), (2, None), (3, 55)):
+            life = await live(FencingLife, seed, restart_at)
+            assert isinstance(life, FencingLife)
+            count += len(life.taken_over)
+        return count
+
+    assert virtual_loop.run(lives()) > 0

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from koordinator.api import labels
+from koordinator.api.core import Pod
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.cluster import errors
 from tests.scheduler.device_share.test_plugin import (
     ALLOCATED,
     CORE,
@@ -13,12 +16,13 @@ from tests.scheduler.device_share.test_plugin import (
     RATIO,
     RDMA,
     allocated,
+    device,
     gpu_pod,
     is_bound,
     machine,
     minors,
 )
-from tests.scheduler.reservation.test_plugin import AFFINITY, put_reservation, reservation, status_of
+from tests.scheduler.reservation.test_plugin import AFFINITY, put_reservation, reservation, status_of, used_by
 from tests.scheduler.world import World, node, play
 
 Json = dict[str, Any]
@@ -214,3 +218,92 @@ def test_with_the_gate_a_reservation_of_whole_cards_counts_what_owners_take_of_t
         assert status_of(world, "room")["allocated"][CORE] == "50"
 
     play(story, gates=FeatureGates.of(Component.SCHEDULER, "ResizePod=true"))
+
+
+@pytest.mark.parametrize("ends_with_pod", [True, False])
+def test_the_card_of_a_running_pod_is_kept_for_its_successor(ends_with_pod: bool) -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", gpus=2)
+        for body in (owner("old", 100), gpu_pod("other", 100)):
+            world.api.put("Pod", body)
+            await world.settle()
+        [card] = minors(world, "old")
+
+        put_reservation(
+            world,
+            gpu_reservation("room", 100, preAllocation=True, allocatePolicy="Restricted", allocateOnce=False),
+        )
+        await world.settle()
+
+        assert status_of(world, "room")["phase"] == "Available"
+        assert [each["minor"] for each in reserved(world, "room")["gpu"]] == [card]
+        assert used_by(world, "old")
+        assert used(world) == {0: 100, 1: 100}, "the pod counts within the reservation"
+
+        if ends_with_pod:
+            world.api.remove("Pod", "old", "default")
+            await world.settle(15)
+            assert used(world) == {0: 100, 1: 100}, "the reservation holds what its owner left"
+        world.api.put("Pod", gpu_pod("stranger", 100))
+        world.api.put("Pod", owner("new", 100, must=True))
+        await world.settle(15)
+        assert not is_bound(world, "stranger")
+        assert (is_bound(world, "new") and minors(world, "new") == [card]) == ends_with_pod
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_required", [True, False])
+def test_a_pod_on_a_card_that_is_not_healthy_is_not_taken_over(is_required: bool) -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", gpus=2)
+        world.api.put("Pod", owner("old", 100))
+        await world.settle()
+        [card] = minors(world, "old")
+        world.api.put("Device", device("a", 2, unhealthy=(card,)))
+        await world.settle()
+        room = gpu_reservation("room", 100, preAllocation=True, allocatePolicy="Restricted")
+        if is_required:
+            room["metadata"]["labels"] = {labels.PRE_ALLOCATION_REQUIRED: "true"}
+        put_reservation(world, room)
+        await world.settle()
+        assert not used_by(world, "old")
+        if is_required:
+            [refused] = status_of(world, "room")["conditions"]
+            assert "would not get all devices of the pods that it takes over" in refused["message"]
+        else:
+            assert [each["minor"] for each in reserved(world, "room")["gpu"]] == [1 - card]
+
+    play(story)
+
+
+def test_a_reservation_that_is_not_bound_gives_cards_back_to_the_pod_it_took_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", gpus=1)
+        world.api.put("Pod", owner("old", 50))
+        await world.settle()
+        patch = world.api.patch
+        meanwhile: list[dict[int, int]] = []
+
+        async def refused(view: type[Any], name: str, body: Any, *rest: Any, **options: Any) -> Any:
+            if view is Pod and body["metadata"]["annotations"].get(labels.RESERVATION_ALLOCATED):
+                meanwhile.append(used(world))
+            if body.get("status", {}).get("phase") == "Available":
+                raise errors.Forbidden("no")
+            return await patch(view, name, body, *rest, **options)
+
+        room = gpu_reservation(
+            "room", 100, preAllocation=True, allocatePolicy="Restricted", allocateOnce=False
+        )
+        with monkeypatch.context() as patched:
+            patched.setattr(world.api, "patch", refused)
+            put_reservation(world, room)
+            await world.settle(0.5)
+            assert meanwhile == [{0: 100}], "the pod counts within the reservation that is being placed"
+            assert used(world) == {0: 50}
+        await world.settle(30)
+        assert (status_of(world, "room")["phase"], used(world)) == ("Available", {0: 100})
+
+    play(story)

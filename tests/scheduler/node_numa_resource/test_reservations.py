@@ -13,14 +13,17 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import Pod
 from koordinator.scheduler.plugins.node_numa_resource.policy import BoundCPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.reservations import (
     NO_NOMINATION,
+    NOT_TAKEN_OVER,
     OUT_OF_SCOPE,
     AllocatePolicy,
     ReservationUse,
+    ReservedNode,
     RestoredReservation,
     RestoreState,
     allocate_anywhere,
     allocate_nominated,
 )
+from koordinator.scheduler.plugins.node_numa_resource.reserved_holdings import Held
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies
 from tests.scheduler.node_numa_resource.machines import held, machine, node
 
@@ -142,3 +145,23 @@ def test_a_numa_policy_is_met_within_the_reservation_that_a_pod_may_use() -> Non
         admission.place(plan, facts, state.node_allocation, usage, NUMAScoringStrategies(), reserved)
         == within
     )
+
+
+@given(st.integers(1, 2**16 - 1), st.integers(0, 2**16 - 1), st.integers(1, 16))
+@settings(max_examples=300, deadline=None)
+def test_a_reservation_gets_all_cpus_of_the_pods_that_it_takes_over_or_nothing(
+    taken: int, others: int, count: int
+) -> None:
+    others &= ~taken
+    running = held("running", TOPOLOGY, taken)
+    state = node(TOPOLOGY, running, held("other", TOPOLOGY, others))
+    seen = ReservedNode.of_pods(state.node_allocation, [Held(running)], TOPOLOGY)
+    assert seen is not None
+
+    found = seen.use.allocate(state, AllocationRequest({"cpu": 1_000 * count}, count, "SpreadByPCPUs"), None)
+
+    assert not found.cpus & others
+    if found.status.is_success:
+        assert found.cpus & taken == taken
+    elif taken.bit_count() <= count <= 16 - others.bit_count():
+        assert found.status == NOT_TAKEN_OVER, "only where whole cores or NUMA nodes lead elsewhere"

@@ -94,3 +94,35 @@ def test_after_a_restart_reserved_cpus_are_known_from_the_reservation_alone() ->
         assert len(cpus_of(named(world, "Pod", "other"))) == 4
 
     play(story)
+
+
+@pytest.mark.parametrize("ends_with_pod", [True, False])
+def test_cpus_of_a_running_pod_are_kept_for_its_successor(ends_with_pod: bool) -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("a"))
+        world.api.put("NodeResourceTopology", report("a"))
+        old, other = owner("old", cpu="8"), pod("other", cpu="8", qos="LSR")
+        del old["metadata"]["annotations"]["scheduling.koordinator.sh/reservation-affinity"]
+        for body in (old, other):
+            world.api.put("Pod", body)
+            await world.settle()
+        own = cpus_of(named(world, "Pod", "old"))
+        assert len(own) == 8
+
+        world.api.put("Reservation", room("room", "8", preAllocation=True, allocatePolicy="Restricted"))
+        await world.settle(1)
+        assert used_by(world, "old"), "it is taken over"
+        assert cpus_of(named(world, "Reservation", "room")) == own
+
+        if ends_with_pod:
+            world.api.remove("Pod", "old", "default")
+            await world.settle(15)
+        world.api.put("Pod", pod("stranger", cpu="8", qos="LSR"))
+        world.api.put("Pod", owner("new", cpu="8"))
+        await world.settle(15)
+        assert "nodeName" not in named(world, "Pod", "stranger")["spec"]
+        assert named(world, "Pod", "new")["spec"].get("nodeName") == ("a" if ends_with_pod else None)
+        if ends_with_pod:
+            assert cpus_of(named(world, "Pod", "new")) == own
+
+    play(story)

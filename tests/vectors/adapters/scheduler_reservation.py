@@ -153,7 +153,7 @@ def _node_scores(case: Case) -> Any:
     raw, preferred = preallocation.node_scores(
         np.array([case["scores"].get(node) or 0 for node in nodes], np.int64),
         np.array([orders.get(node, 0) for node in nodes], np.int64),
-        nodes,
+        nodes.__getitem__,
     )
     final = default_normalize(raw)
     return {

@@ -19,20 +19,22 @@ from koordinator.scheduler.plugin.capabilities import (
     FindOneNodePlugin,
     JobRefusal,
     NodeTransformer,
-    Nomination,
     PostFilterTransformer,
     PreBindExtension,
     PreferNodesPlugin,
     PreFilterTransformer,
+    ResizePodPlugin,
+    SharedFailure,
+)
+from koordinator.scheduler.plugin.framework import SCORE_MAX, Diagnosis, Plugin
+from koordinator.scheduler.plugin.reservation_capabilities import (
+    Nomination,
     ReservationFilterPlugin,
     ReservationNominator,
     ReservationPreBindPlugin,
     ReservationScorePlugin,
     ReservePodProvider,
-    ResizePodPlugin,
-    SharedFailure,
 )
-from koordinator.scheduler.plugin.framework import SCORE_MAX, Diagnosis, Plugin
 from koordinator.scheduler.plugin.status import SUCCESS, PodPatch, Status
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
@@ -206,6 +208,14 @@ class Extensions:
         """Success, or the first refusal of a reservation."""
         for plugin in self.reservation_filters:
             status = plugin.filter_reservation(states[plugin.name], pod, reservation, row)
+            if not status.is_success:
+                return status.by(plugin.name)
+        return SUCCESS
+
+    def filter_pre_allocation(self, states: States, pod: PodInfo, row: int) -> Status:
+        """Success, or the first refusal of the running pods that a reserve pod would take over."""
+        for plugin in self.reservation_filters:
+            status = plugin.filter_pre_allocation(states[plugin.name], pod, row)
             if not status.is_success:
                 return status.by(plugin.name)
         return SUCCESS

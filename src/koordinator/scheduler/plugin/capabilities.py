@@ -19,12 +19,11 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.reservation import Reservation
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.supervise import Guard, supervise
-from koordinator.scheduler.plugin.framework import Diagnosis, Handle, Plugin, PreFilterResult, S
+from koordinator.scheduler.plugin.framework import Diagnosis, Plugin, PreFilterResult, S
 from koordinator.scheduler.plugin.status import SUCCESS, PodPatch, Status, Suggestion
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
@@ -291,106 +290,6 @@ class PreBindExtension(Plugin[S]):
     @abc.abstractmethod
     async def apply_reservation_patch(self, reservation: Reservation, patch: PodPatch) -> Status:
         """Patch as `apply_patch` does, for a Reservation that was placed as if it were a pod."""
-
-
-# Reservations. The plugin that keeps them calls these through `extensions.Extensions`.
-
-
-class Nomination(msgspec.Struct, frozen=True):
-    """The reservation whose room a pod takes on a node; none is a plain placement. A refusal is final."""
-
-    status: Status = SUCCESS
-    reservation: Reservation | None = None
-
-
-class ReservationNominator(Plugin[S]):
-    """Chooses the reservation that a pod uses on its node. The last of a profile counts."""
-
-    @abc.abstractmethod
-    def nominate(self, state: S, pod: PodInfo, row: int) -> Nomination:
-        """Asked for the chosen node, before the pod is counted there; remembers its answer."""
-
-    @abc.abstractmethod
-    def nominated(self, uid: str, node_name: str) -> Reservation | None:
-        """Return the remembered reservation of a pod on a node."""
-
-    @abc.abstractmethod
-    def forget_nominated(self, uid: str) -> None:
-        """Note that the pod is reserved, or its attempt failed without a nominated node."""
-
-
-def nominated_reservation(handle: Handle, uid: str, node_name: str) -> Reservation | None:
-    """Return the Reservation that a pod is to use on a node, as the profile's nominator remembers it."""
-    found = (
-        each.nominated(uid, node_name)
-        for each in handle.companions(ReservationNominator)  # type: ignore[type-abstract]
-    )
-    return next((each for each in found if each is not None), None)
-
-
-class ReservePodProvider(Plugin[S]):
-    """Brings pods that stand for Reservations (`Actions.enter_pod`). They are placed as pods are; what
-    PreBind would write on them is written on the Reservation, and the plugin tells users how they fare
-    (`Handle.on_failure`, its own Bind). The last of a profile counts."""
-
-    @abc.abstractmethod
-    def reserve_pod(self, uid: str) -> Pod | None:
-        """Return the reserve pod as its Reservation is now; None when it is gone or no such pod."""
-
-    @abc.abstractmethod
-    def reservation_for(self, uid: str) -> Reservation | None:
-        """Return the Reservation that a reserve pod stands for."""
-
-
-class ReservePods:
-    """The scheduler's reserve pods as they come, change and go, for those who follow pods; one per scheduler
-    (`Handle.shared`). Followers are told before the queue is."""
-
-    def __init__(self) -> None:
-        self._followers: list[tuple[Callable[[Pod], None], Callable[[Pod], None]]] = []
-
-    @classmethod
-    def of(cls, handle: Handle) -> "ReservePods":
-        return handle.shared(cls, lambda _: cls())
-
-    def follow(self, changed: Callable[[Pod], None], gone: Callable[[Pod], None]) -> None:
-        """Call `changed` with each reserve pod as it is, `gone` when it neither waits nor holds room any more."""
-        self._followers.append((changed, gone))
-
-    def set(self, pod: Pod) -> None:
-        for changed, _ in self._followers:
-            changed(pod)
-
-    def remove(self, pod: Pod) -> None:
-        for _, gone in self._followers:
-            gone(pod)
-
-
-class ReservationFilterPlugin(Plugin[S]):
-    """Refuses reservations on a node that passed the filters."""
-
-    @abc.abstractmethod
-    def filter_reservation(self, state: S, pod: PodInfo, reservation: Reservation, row: int) -> Status: ...
-
-
-class ReservationScorePlugin(Plugin[S]):
-    """Prefers reservations on one node: 0 to 100 after normalisation."""
-
-    @abc.abstractmethod
-    def score_reservation(self, state: S, pod: PodInfo, reservation: Reservation, row: int) -> int: ...
-
-    def normalize_reservations(self, scores: Mapping[str, int]) -> Mapping[str, int]:
-        """Final scores from the raw ones, both by uid of the reservation."""
-        return scores
-
-
-class ReservationPreBindPlugin(Plugin[S]):
-    """Writes on a Reservation that was placed as if it were a pod; where the plugin is enabled at preBind."""
-
-    @abc.abstractmethod
-    async def pre_bind_reservation(
-        self, state: S, reservation: Reservation, node_name: str, patch: PodPatch
-    ) -> Status: ...
 
 
 # Work beside scheduling

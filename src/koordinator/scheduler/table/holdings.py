@@ -7,8 +7,12 @@ bring it back.
 
 import abc
 import logging
+from collections.abc import Iterable
 from typing import ClassVar, Generic, TypeVar
 
+import msgspec
+
+from koordinator.api import labels
 from koordinator.api.errors import KoordinatorError
 from koordinator.scheduler.table.columns import RowChange
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
@@ -16,12 +20,13 @@ from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 
-H = TypeVar("H")
+H = TypeVar("H", bound=msgspec.Struct)
 C = TypeVar("C")
 
 
 class HoldingKeeper(RowKeeper, abc.ABC, Generic[H, C]):
-    """`H` is what a pod holds, `C` what Reserve chose for it. `annotations` are those that say what a pod holds."""
+    """`H` is what a pod holds, with a field `reservation`: the uid of the one that it is out of, "" for none. `C` is
+    what Reserve chose for it. `annotations` are those that say what a pod holds."""
 
     annotations: ClassVar[tuple[str, ...]]
 
@@ -31,6 +36,8 @@ class HoldingKeeper(RowKeeper, abc.ABC, Generic[H, C]):
         """Of pods that are not known to be bound."""
         self._aside: dict[str, tuple[int, H]] = {}
         """Pods that a trial took, with their rows."""
+        self._taken_over: dict[str, str] = {}
+        """Running pod → the Reservation that is being placed onto it, until the pod's annotation says so."""
 
     @abc.abstractmethod
     def _written(self, pod: PodInfo) -> H | None:
@@ -54,10 +61,28 @@ class HoldingKeeper(RowKeeper, abc.ABC, Generic[H, C]):
 
     def unreserve(self, uid: str) -> None:
         """Take back what Reserve gave; nothing when it gave nothing."""
-        if self._chosen.pop(uid, None) is not None:
-            place = self._table.place_of(uid)
+        if self._chosen.pop(uid, None) is None:
+            return
+        place = self._table.place_of(uid)
+        if place is not None:
+            self._release(place.row, uid)
+        for running in [each for each, by in self._taken_over.items() if by == uid]:
+            del self._taken_over[running]
+            place = self._table.place_of(running)
             if place is not None:
-                self._release(place.row, uid)
+                self._hold_as_written(place.row, place.pod)
+
+    def held_by(self, row: int, pods: Iterable[PodInfo]) -> list[H]:
+        """Return what pods hold on a row as things stand, those left out that hold nothing."""
+        return [held for pod in pods if (held := self._held(row, pod)) is not None]
+
+    def take_over(self, reservation: str, row: int, pods: Iterable[PodInfo]) -> None:
+        """Count what running pods hold as part of what Reserve has just given to a Reservation (uid)."""
+        for pod in pods:
+            held = self._held(row, pod)
+            if held is not None:
+                self._taken_over[pod.uid] = reservation
+                self._hold(row, pod.uid, msgspec.structs.replace(held, reservation=reservation))
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         if self._table.is_trial:
@@ -78,6 +103,7 @@ class HoldingKeeper(RowKeeper, abc.ABC, Generic[H, C]):
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
         if not self._table.is_trial:
             self._chosen.pop(pod.uid, None)
+            self._taken_over.pop(pod.uid, None)
         elif (held := self._held(row, pod)) is not None:
             self._aside[pod.uid] = row, held
         self._release(row, pod.uid)
@@ -92,5 +118,9 @@ class HoldingKeeper(RowKeeper, abc.ABC, Generic[H, C]):
             held = self._written(pod)
         except KoordinatorError as problem:
             log.warning("pod holds nothing that we know of: %s", problem, extra={"pod": pod.key})
+        if labels.RESERVATION_ALLOCATED in pod.pod.metadata.annotations:
+            self._taken_over.pop(pod.uid, None)
+        elif held is not None and pod.uid in self._taken_over:
+            held = msgspec.structs.replace(held, reservation=self._taken_over[pod.uid])
         if self._release(row, pod.uid) if held is None else self._hold(row, pod.uid, held):
             self._table.changes.add(row, RowChange.PODS)

@@ -32,7 +32,6 @@ from koordinator.scheduler.plugin.capabilities import (
     PlacementPlan,
     PostFilterTransformer,
     Quorum,
-    ReservationPreBindPlugin,
     SharedFailure,
 )
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
@@ -53,6 +52,9 @@ from koordinator.scheduler.plugin.framework import (
     ReservePlugin,
     ScorePlugin,
     Scores,
+)
+from koordinator.scheduler.plugin.reservation_capabilities import (
+    ReservationPreBindPlugin,
 )
 from koordinator.scheduler.plugin.status import (
     SKIP,

@@ -15,9 +15,11 @@ from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.api.sigs import PodGroup
 from koordinator.prometheus import GaugeReading, Histogram
 from koordinator.scheduler.config.default_plugins import CoschedulingArgs
-from koordinator.scheduler.plugin.capabilities import ReservePods
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugin.handle import JOB_REJECT, RecordKind
+from koordinator.scheduler.plugin.reservation_capabilities import (
+    ReservePods,
+)
 from koordinator.scheduler.plugin.status import PodPatch
 from koordinator.scheduler.plugins.coscheduling import config
 from koordinator.scheduler.plugins.coscheduling.config import (

@@ -7,7 +7,7 @@ import msgspec
 
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
-from koordinator.scheduler.plugin.status import unresolvable
+from koordinator.scheduler.plugin.status import unresolvable, unschedulable
 from koordinator.scheduler.plugins.device_share.allocate import (
     AllocateOptions,
     DeviceDecision,
@@ -31,6 +31,7 @@ from koordinator.scheduler.plugins.device_share.reservations import (
     ReservedDevices,
     allocate_ignoring,
     allocate_reserved,
+    includes,
     within,
 )
 from koordinator.scheduler.plugins.device_share.templates import GPUTemplates
@@ -43,6 +44,8 @@ class Room(msgspec.Struct, frozen=True):
     numa_nodes: int | None = None
     reserved: Sequence[ReservedDevices] = ()
     is_ignoring: bool = False
+    must_have: bool = False
+    """Whether all of `reserved` has to be in what it takes: that of pods which it takes over."""
     card_points: Mapping[int, int] = {}
     """Points of GPUs by minor, where a score of the profile chooses them."""
 
@@ -53,6 +56,7 @@ class Room(msgspec.Struct, frozen=True):
 
 
 WHOLE_NODE = Room()
+NOT_TAKEN_OVER = unschedulable("Reservation(s) would not get all devices of the pods that it takes over")
 
 
 class ExactDecisions:
@@ -85,7 +89,8 @@ class ExactDecisions:
                 found = allocate_reserved(
                     devices, asked, room.reserved, is_required=True, limits=limits, options=options
                 )
-                return found.decision
+                lacks = room.must_have and not includes(held_of(found.decision), room.reserved[0].left)
+                return DeviceDecision(status=NOT_TAKEN_OVER) if lacks else found.decision
             return allocate(devices, asked, limits, options)
         except (ProtocolError, QuantityError) as problem:
             return DeviceDecision(status=unresolvable(str(problem)))

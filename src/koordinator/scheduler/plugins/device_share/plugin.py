@@ -7,7 +7,6 @@ devices, equally used, share a decision.
 import functools
 import logging
 from collections.abc import Hashable, Mapping
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,15 +22,9 @@ from koordinator.api.reservation import RESIZE_ALLOCATABLE, Reservation, ResizeA
 from koordinator.api.resource_vector import I64
 from koordinator.prometheus import Gauge
 from koordinator.scheduler.plugin.capabilities import (
-    ApiAnswer,
     ApiProvider,
-    ApiRequest,
     Endpoint,
-    ReservationFilterPlugin,
-    ReservationPreBindPlugin,
-    ReservationScorePlugin,
     ResizePodPlugin,
-    nominated_reservation,
 )
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
@@ -49,8 +42,15 @@ from koordinator.scheduler.plugin.framework import (
     default_normalize,
     passes,
 )
+from koordinator.scheduler.plugin.reservation_capabilities import (
+    ReservationFilterPlugin,
+    ReservationPreBindPlugin,
+    ReservationScorePlugin,
+    nominated_reservation,
+    pre_allocated_pods,
+)
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, unresolvable
-from koordinator.scheduler.plugins.device_share import adaption, bulk, node_device_cache, pod_state
+from koordinator.scheduler.plugins.device_share import adaption, bulk, explained, pod_state
 from koordinator.scheduler.plugins.device_share.adaption import DevicePluginAdaption
 from koordinator.scheduler.plugins.device_share.allocate import DeviceDecision, is_well_planned, joint_types
 from koordinator.scheduler.plugins.device_share.exact import ExactDecisions, Room, held_of
@@ -59,7 +59,7 @@ from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDev
 from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
 from koordinator.scheduler.plugins.device_share.pod_state import DeviceState, DeviceStates, remembered
-from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices
+from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, all_of
 from koordinator.scheduler.plugins.device_share.templates import (
     GPUTemplatesConfig,
     TemplateSource,
@@ -285,6 +285,9 @@ class DeviceShare(
         if self._table.is_trial:
             return Room(numa_nodes)
         record = self.cache.at(row)
+        taken = self.cache.held_by(row, pre_allocated_pods(self.handle, pod.uid))
+        if taken:
+            return Room(numa_nodes, (all_of([each.held for each in taken]),), must_have=True)
         if pod_labels.is_reservation_ignored(pod.pod.metadata.labels):
             there = self._table.pods_at(row).values()
             uids = [each.uid for each in there if pod_labels.stands_for_reservation(each.pod.metadata)]
@@ -303,6 +306,12 @@ class DeviceShare(
         if reserved is None:
             return SUCCESS
         return self._exact.decide(state, record, Room(reserved=(reserved,))).status
+
+    def filter_pre_allocation(self, state: DeviceState | None, pod: PodInfo, row: int) -> Status:
+        record = self.cache.at(row)
+        if state is None or not record.is_reported:
+            return SUCCESS
+        return self._exact.decide(state, record, self._room(pod, row)).status
 
     def score_reservation(
         self, state: DeviceState | None, pod: PodInfo, reservation: Reservation, row: int
@@ -354,6 +363,7 @@ class DeviceShare(
             reservation = nominated_reservation(self.handle, pod.uid, self._table.name_of(row))
             uid = reservation.metadata.uid if reservation is not None else ""
             self.cache.reserve(row, pod.uid, held_of(decision), uid)
+            self.cache.take_over(pod.uid, row, pre_allocated_pods(self.handle, pod.uid))
         return decision.status
 
     def _chosen(self, state: DeviceState, pod: PodInfo, row: int) -> DeviceDecision:
@@ -465,28 +475,10 @@ class DeviceShare(
             for each in pods
             if pod_labels.stands_for_reservation(each.metadata)
         }
-        return node_device_cache.facts(state.asked, self.cache.at(row), kept_by)
+        return explained.facts(state.asked, self.cache.at(row), kept_by)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        return (
-            Endpoint("nodeDeviceSummaries", self._summaries),
-            Endpoint("nodeDeviceSummaries/{name}", self._summary),
-        )
-
-    def _summaries(self, request: ApiRequest) -> ApiAnswer:
-        names = ((self._table.name_of(row), row, record) for row, record in self.cache.reported_rows())
-        return ApiAnswer({name: self._summary_of(row, record) for name, row, record in sorted(names)})
-
-    def _summary(self, request: ApiRequest) -> ApiAnswer:
-        name = request.path["name"]
-        row = self._table.row_of(name)
-        if row is None or not self.cache.at(row).is_reported:
-            return ApiAnswer({"message": f"node {name} has no Device"}, 404)
-        return ApiAnswer(self._summary_of(row, self.cache.at(row)))
-
-    def _summary_of(self, row: int, record: NodeDeviceRecord) -> Mapping[str, Any]:
-        keys = {uid: pod.key for uid, pod in self._table.pods_at(row).items()}
-        return node_device_cache.summary(record, keys)
+        return explained.DeviceSummaries(self._table, self.cache).endpoints()
 
 
 def _reserved_by(record: NodeDeviceRecord, reservation: Reservation | None) -> ReservedDevices | None:

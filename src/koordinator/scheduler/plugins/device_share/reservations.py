@@ -90,6 +90,29 @@ class ReservedDecision(msgspec.Struct, frozen=True):
     reservation: str = ""
 
 
+def all_of(holdings: Sequence[Held]) -> ReservedDevices:
+    """Return what running pods hold, for a reservation that is placed onto them."""
+    together: dict[str, dict[int, HeldDevice]] = {}
+    for held in holdings:
+        for device_type, devices in held.items():
+            of_type = together.setdefault(device_type, {})
+            for device in devices:
+                known = of_type.get(device.minor, HeldDevice(device.minor, {}))
+                amounts = dict(known.amounts)
+                add(amounts, device.amounts)
+                vfs = (*known.vfs, *device.vfs)
+                of_type[device.minor] = HeldDevice(device.minor, amounts, vfs, device.template)
+    return ReservedDevices(
+        "", {device_type: list(of_type.values()) for device_type, of_type in together.items()}
+    )
+
+
+def includes(held: Held, part: Held) -> bool:
+    """Return whether there is as much of every device in what is held as in a part of it, virtual functions too."""
+    missing = left_of(part, [held])
+    return not any(each.vfs or any(each.amounts.values()) for devices in missing.values() for each in devices)
+
+
 def allocate_reserved(
     node: NodeDevices,
     pod: PodDevices,

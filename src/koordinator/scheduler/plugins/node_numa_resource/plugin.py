@@ -20,9 +20,6 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.capabilities import (
     ApiProvider,
     Endpoint,
-    ReservationFilterPlugin,
-    ReservationPreBindPlugin,
-    nominated_reservation,
 )
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
@@ -39,6 +36,12 @@ from koordinator.scheduler.plugin.framework import (
     ScorePlugin,
     Scores,
     Watch,
+)
+from koordinator.scheduler.plugin.reservation_capabilities import (
+    ReservationFilterPlugin,
+    ReservationPreBindPlugin,
+    nominated_reservation,
+    pre_allocated_pods,
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error
 from koordinator.scheduler.plugins.node_numa_resource import (
@@ -272,12 +275,9 @@ class NodeNUMAResource(
         if state.chosen is not None:
             return explained.place(state.plan, record.facts, record.node_allocation, state.chosen, others)
         usage = self._usage(row, state.plan.cpu_milli if counted else 0)
-        if use is not None:
-            return admission.place(
-                state.plan, record.facts, use.node_allocation, usage, self._strategies, use.use, others
-            )
+        seen = use or ReservedNode(record.node_allocation)
         return admission.place(
-            state.plan, record.facts, record.node_allocation, usage, self._strategies, others=others
+            state.plan, record.facts, seen.node_allocation, usage, self._strategies, seen.use, others
         )
 
     def _usage(self, row: int, own_milli: int = 0) -> BoundCPUUsage:
@@ -373,18 +373,18 @@ class NodeNUMAResource(
         if state.plan.status.is_skip or (self._is_ordinary(state) and self.books.at(row).facts.is_plain):
             return SUCCESS
         reservation = nominated_reservation(self.handle, pod.uid, self._table.name_of(row))
-        placement = self._reservable(state, pod, row, reservation)
+        placement = self._reservable(state, pod, row, self._use(pod, row, reservation))
         if not placement.status.is_success:
             return placement.status
         uid = reservation.metadata.uid if reservation is not None else ""
         self.books.reserve(row, pod, placement, state.plan.exclusive, uid)
+        self.books.take_over(pod.uid, row, pre_allocated_pods(self.handle, pod.uid))
         return SUCCESS
 
     def _reservable(
-        self, state: NUMAState, pod: PodInfo, row: int, reservation: Reservation | None
+        self, state: NUMAState, pod: PodInfo, row: int, use: ReservedNode | None
     ) -> NUMAPlacement:
         """Return what the pod, which is among the row's requests already, gets."""
-        use = self._use(row, reservation) if reservation is not None else None
         if use is not None:
             return self.trial(state, pod, row, counted=True, use=use)
         if not state.needs_trial:
@@ -400,19 +400,26 @@ class NodeNUMAResource(
 
     # Reservations
 
-    def _use(self, row: int, reservation: Reservation) -> ReservedNode | None:
-        """Return a node as a pod that uses one of its reservations sees it; None when that holds nothing of ours."""
+    def _use(self, pod: PodInfo, row: int, reservation: Reservation | None) -> ReservedNode | None:
+        """Return a node as a pod sees it that uses one of its reservations, or a reserve pod that takes over running
+        pods; None when these hold nothing of ours."""
+        record = self.books.at(row)
+        if reservation is None:
+            taken = self.books.held_by(row, pre_allocated_pods(self.handle, pod.uid))
+            return ReservedNode.of_pods(record.node_allocation, taken, record.facts.options.cpus)
         found = self.books.reserved_by(row, reservation.metadata.uid)
         if found is None:
             return None
-        topology = self.books.at(row).facts.options.cpus
-        return ReservedNode.of(*found, topology, reservation.spec.allocate_policy)
+        return ReservedNode.of(*found, record.facts.options.cpus, reservation.spec.allocate_policy)
 
     def filter_reservation(
-        self, state: NUMAState, pod: PodInfo, reservation: Reservation, row: int
+        self, state: NUMAState, pod: PodInfo, reservation: Reservation | None, row: int
     ) -> Status:
-        use = self._use(row, reservation) if not state.plan.status.is_skip else None
+        use = self._use(pod, row, reservation) if not state.plan.status.is_skip else None
         return self.trial(state, pod, row, use=use).status if use is not None else SUCCESS
+
+    def filter_pre_allocation(self, state: NUMAState, pod: PodInfo, row: int) -> Status:
+        return self.filter_reservation(state, pod, None, row)
 
     async def pre_bind_reservation(
         self, state: NUMAState, reservation: Reservation, node_name: str, patch: PodPatch

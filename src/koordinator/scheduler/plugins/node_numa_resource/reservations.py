@@ -7,7 +7,7 @@ to a pod are an input: without any, everything is as if there were none.
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -33,8 +33,10 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     NodeAllocation,
     PodHolding,
 )
+from koordinator.scheduler.plugins.node_numa_resource.reserved_holdings import Held
 
 NO_NOMINATION = unschedulable("no nominated reservation")
+NOT_TAKEN_OVER = unschedulable("Reservation(s) would not get all CPUs of the pods that it takes over")
 OUT_OF_SCOPE = unschedulable("pod has a nominated reservation but cannot be allocated within its NUMA scope")
 
 
@@ -139,11 +141,20 @@ class ReservationUse(msgspec.Struct, frozen=True):
     """uid of the reservation that Reserve has to use, "" for none; None in Filter, where all are tried."""
     is_required: bool = False
     """Whether the pod may run in a reservation only."""
+    must_have: CPUMask = 0
+    """CPUs that have to be among those that it gets, if it gets any of its own."""
 
     def allocate(
         self, node: NUMANodeState, request: AllocationRequest, numa_nodes: NUMAMask | None
     ) -> Allocation:
         """Return the pod's part of a reservation or of the node."""
+        found = self._allocate(node, request, numa_nodes)
+        is_incomplete = request.cpu_count > 0 and bool(self.must_have & ~found.cpus)
+        return Allocation(status=NOT_TAKEN_OVER) if found.status.is_success and is_incomplete else found
+
+    def _allocate(
+        self, node: NUMANodeState, request: AllocationRequest, numa_nodes: NUMAMask | None
+    ) -> Allocation:
         if self.nominated is None:
             return allocate_anywhere(
                 node, request, numa_nodes, self.state, requires_reservation=self.is_required
@@ -160,7 +171,7 @@ class ReservedNode(msgspec.Struct, frozen=True):
     """A node to a pod that uses one of its reservations, which holds in `node_allocation` what its users left."""
 
     node_allocation: NodeAllocation
-    use: ReservationUse
+    use: ReservationUse = NO_USE
 
     @classmethod
     def of(
@@ -169,6 +180,19 @@ class ReservedNode(msgspec.Struct, frozen=True):
         restored = RestoredReservation.of(rest, (), topology, AllocatePolicy(policy))
         matched = (restored,) if restored is not None else ()
         return cls(node_allocation, ReservationUse(RestoreState(matched), nominated=rest.uid))
+
+    @classmethod
+    def of_pods(
+        cls, node_allocation: NodeAllocation, pods: Sequence[Held], topology: NodeCPUTopology
+    ) -> "ReservedNode | None":
+        """To a reserve pod that takes over running pods ; None when these hold nothing."""
+        cpus = frozenset[int]().union(*(each.holding.cpus for each in pods))
+        whole = PodHolding("pods", cpus, numa=_summed(each.holding.numa for each in pods))
+        restored = RestoredReservation.of(whole, (), topology)
+        if restored is None:
+            return None
+        use = ReservationUse(RestoreState((restored,)), nominated=whole.uid, must_have=restored.cpus)
+        return cls(node_allocation, use)
 
 
 def allocate_from(

@@ -23,10 +23,6 @@ from koordinator.scheduler.plugin.capabilities import (
     ControllerProvider,
     Endpoint,
     NodeTransformer,
-    Nomination,
-    ReservationNominator,
-    ReservationScorePlugin,
-    ReservePodProvider,
 )
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
@@ -49,6 +45,12 @@ from koordinator.scheduler.plugin.framework import (
     default_normalize,
 )
 from koordinator.scheduler.plugin.handle import Handling, SchedulingFailure
+from koordinator.scheduler.plugin.reservation_capabilities import (
+    Nomination,
+    ReservationNominator,
+    ReservationScorePlugin,
+    ReservePodProvider,
+)
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error
 from koordinator.scheduler.plugins.preemption.preemptor import Preemptor
 from koordinator.scheduler.plugins.reservation import diagnosis, preallocation, reserve_pods, verdict
@@ -58,7 +60,11 @@ from koordinator.scheduler.plugins.reservation.fit import Ignored
 from koordinator.scheduler.plugins.reservation.ledger import ReservationRecord
 from koordinator.scheduler.plugins.reservation.matching import RequiredReservations
 from koordinator.scheduler.plugins.reservation.owner_index import NO_GROUPS
-from koordinator.scheduler.plugins.reservation.pre_allocated import PreAllocator, is_pre_allocating
+from koordinator.scheduler.plugins.reservation.pre_allocated import (
+    PreAllocationState,
+    PreAllocator,
+    is_pre_allocating,
+)
 from koordinator.scheduler.plugins.reservation.reserve_pods import ReserveState, positions
 from koordinator.scheduler.plugins.reservation.store import ReservationStore
 from koordinator.scheduler.plugins.reservation.verdict import NONE_MATCHED, NodeJudge, OwnerState
@@ -327,8 +333,7 @@ class ReservationPlugin(
             return scores
         if state.orders:
             orders: I64 = np.array([state.orders.get(row, 0) for row in rows.tolist()], np.int64)
-            names = _NodeNames(self._table.name_of, rows)
-            scores, _ = preallocation.node_scores(scores, orders, names)
+            scores, _ = preallocation.node_scores(scores, orders, lambda i: self._table.name_of(int(rows[i])))
         return default_normalize(scores)
 
     def normal_epoch(self, state: State) -> Hashable:
@@ -369,11 +374,7 @@ class ReservationPlugin(
 
     def nominate(self, state: State, pod: PodInfo, row: int) -> Nomination:
         if isinstance(state, ReserveState) and state.pre is not None:
-            chosen = self._pre.choose(state.pre, row)
-            if isinstance(chosen, Status):
-                return Nomination(chosen)
-            self._chosen[pod.uid] = chosen
-            return _PLAIN
+            return self._choose_taken_over(state.pre, pod, row)
         if not isinstance(state, OwnerState) or state.asked.is_ignoring:
             return _PLAIN
         node_name = self._table.name_of(row)
@@ -385,6 +386,28 @@ class ReservationPlugin(
             return Nomination(NONE_MATCHED) if state.asked.must_reserve else _PLAIN
         self._nominated[pod.uid] = node_name, record.uid
         return Nomination(reservation=record.reservation)
+
+    def _choose_taken_over(self, pre: PreAllocationState, pod: PodInfo, row: int) -> Nomination:
+        """Remember which pods a reserve pod takes over, those that hold what it asks for besides amounts."""
+        extensions = self.handle.profile.extensions  # type: ignore[attr-defined]
+        states = {
+            each.name: None if each is self else each.prepare(pod) for each in extensions.reservation_filters
+        }
+
+        def refusal(pods: list[PodInfo]) -> Status:
+            self._chosen[pod.uid] = pods
+            status: Status = extensions.filter_pre_allocation(states, pod, row)
+            return status
+
+        chosen = self._pre.choose(pre, row, refusal)
+        if isinstance(chosen, Status):
+            self._chosen.pop(pod.uid, None)
+            return Nomination(chosen)
+        self._chosen[pod.uid] = chosen
+        return _PLAIN
+
+    def pre_allocated(self, uid: str) -> Sequence[PodInfo]:
+        return self._chosen.get(uid) or self.store.candidates.claimed(uid)
 
     def nominated(self, uid: str, node_name: str) -> Reservation | None:
         found = self._nominated.get(uid)
@@ -442,7 +465,7 @@ class ReservationPlugin(
         if not pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
             return SKIP
         is_taking = labels.IS_PRE_ALLOCATION in pod.pod.metadata.annotations
-        taken = self.store.candidates.claimed(pod.uid) if is_taking else None
+        taken = [each.pod for each in self.store.candidates.claimed(pod.uid)] if is_taking else None
         return await self._writer.bind(pod.uid, node_name, self.handle.profile.name, taken)
 
     def _failed(self, failure: SchedulingFailure) -> Handling:
@@ -466,16 +489,3 @@ class ReservationPlugin(
 
     def controllers(self) -> Sequence[BackgroundController]:
         return self._controller.loops()
-
-
-class _NodeNames(Sequence[str]):
-    """Names of the nodes of rows, looked up when asked for."""
-
-    def __init__(self, name_of: Any, rows: Rows) -> None:
-        self._name_of, self._rows = name_of, rows
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._name_of(int(self._rows[index]))
-
-    def __len__(self) -> int:
-        return int(self._rows.size)

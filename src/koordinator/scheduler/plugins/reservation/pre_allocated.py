@@ -5,7 +5,7 @@ Candidates are kept per group of Reservations with equal owners, and those marke
 go: an attempt looks at the rows that have any.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -22,9 +22,11 @@ from koordinator.scheduler.plugins.reservation.fit import Ignored, ReservationAm
 from koordinator.scheduler.plugins.reservation.matching import MatchOutcome, RequiredReservations
 from koordinator.scheduler.plugins.reservation.owner_index import OwnerGroup, OwnerIndex
 from koordinator.scheduler.plugins.reservation.preallocation import (
+    Asked,
     PreAllocation,
     PreAllocationCandidate,
     PreAllocationMode,
+    nobody_asked,
 )
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -113,9 +115,9 @@ class CandidatePods(RowKeeper):
         """Undo `claim`."""
         self._claims.pop(uid, None)
 
-    def claimed(self, uid: str) -> list[Pod]:
+    def claimed(self, uid: str) -> list[PodInfo]:
         """Return the pods that are kept for a Reservation."""
-        return [each.pod for each in self._claims.get(uid, {}).values()]
+        return list(self._claims.get(uid, {}).values())
 
     def is_claimed(self, pod_uid: str, uid: str) -> bool:
         """Return whether a pod is kept for another Reservation than this one."""
@@ -259,7 +261,13 @@ class PreAllocator:
         return found.outcome is MatchOutcome.MATCHED
 
     def decide(
-        self, state: PreAllocationState, row: int, candidates: list[Candidate], *, is_required: bool
+        self,
+        state: PreAllocationState,
+        row: int,
+        candidates: list[Candidate],
+        *,
+        is_required: bool,
+        asked: Asked = nobody_asked,
     ) -> PreAllocation:
         """Return whether the node will do, whether the candidates are counted there at the moment or not."""
         mode = PreAllocationMode(
@@ -269,7 +277,9 @@ class PreAllocator:
         )
         amounts = [each.amounts for each in candidates]
         view = self._view(state, row, candidates)
-        return preallocation.pre_allocate(state.request, view, state.room, amounts, mode, self._ignored)
+        return preallocation.pre_allocate(
+            state.request, view, state.room, amounts, mode, self._ignored, asked
+        )
 
     def refusal(self, state: PreAllocationState, row: int) -> Status:
         """Return what Filter says of a row."""
@@ -283,16 +293,23 @@ class PreAllocator:
         """Return the score of a node where several may be taken over, 0 to 100."""
         return self.decide(state, row, self.candidates(state, row), is_required=state.is_required).score
 
-    def choose(self, state: PreAllocationState, row: int) -> list[PodInfo] | Status:
-        """Return the pods that the Reservation takes over on its node, none for free room alone."""
+    def choose(
+        self, state: PreAllocationState, row: int, refusal: Callable[[list[PodInfo]], Status]
+    ) -> list[PodInfo] | Status:
+        """Return the pods that the Reservation takes over on its node, none for free room alone. `refusal`: what others
+        say of pods together."""
         candidates = self.candidates(state, row)
-        found = self.decide(state, row, candidates, is_required=state.is_required)
+
+        def asked(names: tuple[str, ...]) -> Sequence[str]:
+            return refusal([each.pod for each in candidates if each.amounts.name in names]).reasons
+
+        found = self.decide(state, row, candidates, is_required=state.is_required, asked=asked)
         if not found.ok:
             return unschedulable(*found.reasons)
         chosen = [each for each in candidates if each.amounts.name in found.selected]
         if state.is_multiple:
             return [each.pod for each in chosen]
-        able = [each for each in chosen if self.decide(state, row, [each], is_required=True).ok]
+        able = [each for each in chosen if self.decide(state, row, [each], is_required=True, asked=asked).ok]
         best = max(able, key=lambda each: preallocation.score(each.amounts.request, state.room), default=None)
         return [best.pod] if best is not None else []
 

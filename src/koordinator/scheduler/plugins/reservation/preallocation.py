@@ -1,7 +1,7 @@
 """Place a reservation onto pods that will leave, and choose which of a node's reservations a pod uses. Pure.
 Source: behaviour/reservations 8 and 10."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -52,6 +52,15 @@ class PreAllocation(msgspec.Struct, frozen=True):
         return SCORE_MAX // (1 + len(self.selected))
 
 
+Asked = Callable[[tuple[str, ...]], Sequence[str]]
+"""Return why others refuse to take over these candidates together; nothing if they do not."""
+
+
+def nobody_asked(names: tuple[str, ...]) -> Sequence[str]:
+    """Return no reason: amounts alone decide."""
+    return ()
+
+
 def pre_allocate(
     request: Ints,
     node: ReservationNodeView,
@@ -59,6 +68,7 @@ def pre_allocate(
     candidates: Sequence[PreAllocationCandidate],
     policy: PreAllocationMode,
     ignored: Ignored = NOTHING_IGNORED,
+    asked: Asked = nobody_asked,
 ) -> PreAllocation:
     """Return whether a reservation fits a node by free room and by pods that leave it, tried in the order given."""
     if not policy.is_required and not candidates:
@@ -67,8 +77,8 @@ def pre_allocate(
     if not policy.is_required and policy.prefers_none and not free_short:
         return PreAllocation(True)
     if policy.is_multiple:
-        return _several(request, node, room, candidates, policy, ignored, free_short)
-    return _one(request, node, room, candidates, policy, ignored, free_short)
+        return _several(request, node, room, candidates, policy, ignored, free_short, asked)
+    return _one(request, node, room, candidates, policy, ignored, free_short, asked)
 
 
 def _one(
@@ -79,22 +89,29 @@ def _one(
     policy: PreAllocationMode,
     ignored: Ignored,
     free_short: list[str],
+    asked: Asked,
 ) -> PreAllocation:
     everyone = tuple(each.name for each in candidates)
     by_node: set[str] = set()
     by_room: list[str] = []
+    by_others: list[str] = []
     for each in candidates:
         if not any(name in each.request for name in room.names):
             continue
         short = short_on_node(request, _left(node, 1), (each.request,), ignored)
         own = short_in_room(each.request, room, ignored)
         if not short and not own:
-            return PreAllocation(True, everyone)
+            refused = asked((each.name,))
+            if not refused:
+                return PreAllocation(True, everyone)
+            by_others.extend(refused)
         by_node.update(short)
         by_room.extend(own)
     if policy.is_required:
-        return PreAllocation(False, reasons=(*node_reasons(by_node), *by_room) or (NOBODY,))
-    return PreAllocation(not free_short, () if free_short else everyone, node_reasons(free_short))
+        return PreAllocation(False, reasons=(*node_reasons(by_node), *by_room, *by_others) or (NOBODY,))
+    if free_short:
+        return PreAllocation(False, reasons=(*node_reasons(free_short), *by_others))
+    return PreAllocation(True, everyone)
 
 
 def _several(
@@ -105,10 +122,12 @@ def _several(
     policy: PreAllocationMode,
     ignored: Ignored,
     free_short: list[str],
+    asked: Asked,
 ) -> PreAllocation:
     chosen: list[PreAllocationCandidate] = []
     short = free_short
     by_room: list[str] = []
+    by_others: Sequence[str] = ()
     for each in candidates:
         together = added(*(one.request for one in (*chosen, each)))
         if own := short_in_room(together, room, ignored):
@@ -117,10 +136,14 @@ def _several(
         chosen.append(each)
         short = short_on_node(request, _left(node, len(chosen)), (together,), ignored)
         if not short:
-            return PreAllocation(True, tuple(one.name for one in chosen))
+            names = tuple(one.name for one in chosen)
+            by_others = asked(names)
+            if not by_others:
+                return PreAllocation(True, names)
     if policy.is_required:
-        return PreAllocation(False, reasons=(*node_reasons(short), *by_room) or (NOBODY,))
-    return PreAllocation(not short, reasons=node_reasons(short))
+        return PreAllocation(False, reasons=(*node_reasons(short), *by_room, *by_others) or (NOBODY,))
+    is_short = bool(free_short if by_others else short)
+    return PreAllocation(not is_short, reasons=(*node_reasons(short), *by_others) if is_short else ())
 
 
 def _left(node: ReservationNodeView, leaving: int) -> ReservationNodeView:
@@ -183,13 +206,13 @@ def order_of(text: str) -> int:
         return 0
 
 
-def node_scores(scores: I64, orders: I64, names: Sequence[str]) -> tuple[I64, int | None]:
+def node_scores(scores: I64, orders: I64, name_of: Callable[[int], str]) -> tuple[I64, int | None]:
     """Return the scores of nodes from those of their nominated reservations, and which node is preferred to all others
     for the smallest order, 0 being none; of equal ones the first by name. Shapes: all (nodes,)."""
     preferred = None
     if orders.any():
         least = orders[orders != 0].min()
-        preferred = min(np.flatnonzero(orders == least).tolist(), key=lambda index: names[index])
+        preferred = min(np.flatnonzero(orders == least).tolist(), key=name_of)
         scores = scores.copy()
         scores[preferred] = PREFERRED_SCORE
     return scores, preferred

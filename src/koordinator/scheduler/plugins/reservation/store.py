@@ -12,8 +12,10 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.api.reservation import Reservation
-from koordinator.scheduler.plugin.capabilities import ReservePods
 from koordinator.scheduler.plugin.framework import Handle, Watch
+from koordinator.scheduler.plugin.reservation_capabilities import (
+    ReservePods,
+)
 from koordinator.scheduler.plugin.status import event_note
 from koordinator.scheduler.plugins.reservation import lifecycle, objects, pre_allocated
 from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger
