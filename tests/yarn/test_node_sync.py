@@ -1,9 +1,11 @@
 """One pass over one node, the two views of its batch pool, and what is recorded."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordinator.api import labels
 from koordinator.api.annotations.node import ThirdPartyAllocation
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
@@ -110,6 +112,30 @@ def test_a_resource_manager_that_refuses_gets_no_less_recorded(
     failed = node_sync.when_refused(plan, "standby", recorded)
 
     assert (failed.outcome, failed.allocation, failed.retry) == (SyncOutcome.RM_ERROR, expected, True)
+
+
+@pytest.mark.parametrize(
+    ("return_at", "usual_ms", "timeout_ms"),
+    [
+        pytest.param("1970-01-01T00:05:00Z", -1, 200_000, id="until the node returns"),
+        pytest.param("1970-01-01T00:05:00Z", 60_000, 60_000, id="or for the usual time, if that is shorter"),
+        pytest.param("1970-01-01T00:01:00Z", -1, 0, id="the time is over"),
+        pytest.param("soon", -1, 0, id="it says nothing that can be read"),
+    ],
+)
+def test_containers_end_before_their_node_returns(return_at: str, usual_ms: int, timeout_ms: int) -> None:
+    metadata = node().metadata
+    marks = {"labels": {labels.TIDAL_PHASE: "to-online"}, "annotations": {labels.TIDAL_RETURN_AT: return_at}}
+    returning = msgspec.structs.replace(node(), metadata=msgspec.structs.replace(metadata, **marks))
+
+    known = node_sync.facts(returning, manager(), BatchAmount())
+
+    assert node_sync.over_commit_timeout_ms(known, usual_ms, 100.0) == timeout_ms
+    made = node_sync.plan(known, Belief(NOTHING, None, ""), Policy())
+    assert made.total is not None
+    assert made.total.total == NOTHING
+    online = node_sync.facts(node(), manager(), BatchAmount())
+    assert node_sync.over_commit_timeout_ms(online, usual_ms, 100.0) == usual_ms
 
 
 @pytest.mark.parametrize(

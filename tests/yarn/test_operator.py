@@ -127,6 +127,31 @@ def test_a_node_manager_that_leaves_is_offered_no_more_than_it_has(tmp_path: Pat
     run(tmp_path, scenario)
 
 
+def test_a_lent_node_gives_yarn_the_machine_until_services_want_it_back(tmp_path: Path) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        await world.delete_pod("nm-n1")
+        await world.node_manager("nm-1:8041", "n1", {"cpu": "16", "memory": "32Gi"})
+        await world.tidal_phase("batch")
+        await asyncio.sleep(5)
+        assert total(rm, node) == 16
+        rm.allocate(node, 12)
+
+        await world.tidal_phase("to-online", returns_in_s=300)
+        await asyncio.sleep(5)
+        last = rm.updates[-1]
+        assert (last.node, last.total) == (node, YarnResource())
+        assert last.over_commit_timeout_ms == pytest.approx(300_000, abs=5_000)  # containers end by then
+
+        rm.allocate(node, -12)
+        await world.delete_pod("nm-n1")
+        await world.node_manager("nm-1:8041", "n1")
+        await world.tidal_phase("online")
+        await asyncio.sleep(30)
+        assert total(rm, node) == POOL
+
+    run(tmp_path, scenario)
+
+
 def test_a_new_leader_that_knows_no_containers_yet_frees_nothing(tmp_path: Path) -> None:
     async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
         rm.allocate(node, 4)

@@ -81,12 +81,21 @@ class World:
         }
         await self.api.patch(NodeMetric, name, {"status": status}, subresource="status")
 
-    async def node_manager(self, node_id: str | None, node: str = "n1", **more: Any) -> None:
+    async def node_manager(
+        self, node_id: str | None, node: str = "n1", requests: Json | None = None, **more: Any
+    ) -> None:
         """The NodeManager's pod, which announces itself."""
         annotations = {} if node_id is None else {amounts.NODE_ID_ANNOTATION: node_id}
         marks = {amounts.COMPONENT_LABEL: amounts.NODE_MANAGER}
         meta = {"name": f"nm-{node}", "labels": marks, "annotations": annotations, **more}
-        await self._create_pod(meta, node)
+        await self._create_pod(meta, node, requests)
+
+    async def tidal_phase(self, phase: str, returns_in_s: float | None = None, name: str = "n1") -> None:
+        """Bring a node of a tidal pool to a phase."""
+        at_s = None if returns_in_s is None else self.api.clock.now() + returns_in_s
+        notes = {labels.TIDAL_RETURN_AT: None if at_s is None else clocks.rfc3339(at_s)}
+        metadata = {"labels": {labels.TIDAL_PHASE: phase}, "annotations": notes}
+        await self.api.patch(Node, name, {"metadata": metadata})
 
     async def batch_pod(self, name: str, milli: int, memory: str = "256Mi", node: str = "n1") -> None:
         await self._create_pod(

@@ -247,18 +247,29 @@ BORROWED_POD_UID = "tidal.scheduling.koordinator.sh/pod-uid"
 # --- Tidal pools (behaviour/tidal 3.1): labels, annotations and taints of nodes ---
 TIDAL_POOL = "tidal.scheduling.koordinator.sh/pool"
 TIDAL_PHASE = "tidal.scheduling.koordinator.sh/phase"
+TIDAL_BATCH, TIDAL_TO_ONLINE = "batch", "to-online"  # values of the phase that others than the pool read
 TIDAL_RESERVE = "tidal.scheduling.koordinator.sh/reserve"
 TIDAL_SINCE = "tidal.scheduling.koordinator.sh/since"
 TIDAL_REASON = "tidal.scheduling.koordinator.sh/reason"
 TIDAL_BLOCKED_UNTIL = "tidal.scheduling.koordinator.sh/blocked-until"
 TIDAL_BATCH_PHASE_TAINT = "tidal.scheduling.koordinator.sh/batch-phase"
 TIDAL_ONLINE_PHASE_TAINT = "tidal.scheduling.koordinator.sh/online-phase"
-TIDAL_RETURN_AT = "tidal.scheduling.koordinator.sh/return-at"  # annotation of batch pods
+TIDAL_RETURN_AT = "tidal.scheduling.koordinator.sh/return-at"  # of batch pods, and of their node
 TIDAL_DELETION_COST = "tidal.scheduling.koordinator.sh/deletion-cost"  # on pods: that their cost is ours
 TIDAL_KEPT_BY = (
     "tidal.scheduling.koordinator.sh/scale-down-disabled-by"  # who set the autoscaler's annotation: the pool
 )
 TIDAL_FINALIZER = "tidal.scheduling.koordinator.sh/cleanup"
+TIDAL_KATALYST = "tidal.scheduling.koordinator.sh/katalyst-labels"  # on nodes: that we keep the labels below
+
+# --- Katalyst's tide controller, from which pools adopt nodes (behaviour/tidal 2) ---
+KATALYST_NODE_POOL = "tide.katalyst.kubewharf.io/node-pool"
+KATALYST_NODE_TYPE = "tide.katalyst.kubewharf.io/node-type"
+KATALYST_RESERVE = "tide.katalyst.kubewharf.io/reserve"
+KATALYST_TIDE = "tide.katalyst.kubewharf.io/tide"
+KATALYST_ONLINE_NOT_USED = "tide.katalyst.kubewharf.io/online-not-used"
+KATALYST_OFFLINE_NOT_USED = "tide.katalyst.kubewharf.io/offline-not-used"
+KATALYST_POD_TYPE = "tide.katalyst.kubewharf.io/pod-type"
 
 # --- Other projects' annotations of nodes ---
 SCALE_DOWN_DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"

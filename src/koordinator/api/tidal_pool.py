@@ -151,6 +151,11 @@ class TidalPoolSpec(ViewPart, frozen=True, kw_only=True):
         one_of("", ONLINE_SIDE, BATCH_SIDE),
         "Bring all nodes but the reserves to one side, whatever the time.",
     ] = ""
+    katalyst_labels: Annotated[
+        bool,
+        default(False),
+        "Take nodes over as Katalyst's labels say, and keep these in step; pods of pod-type online count as online.",
+    ] = False
 
 
 class TidalPhaseCounts(ViewPart, frozen=True, kw_only=True):

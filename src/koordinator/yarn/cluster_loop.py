@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.clock import Clock
 from koordinator.cluster.backoff import Backoff
 from koordinator.yarn import amounts, handover, node_sync
 from koordinator.yarn.amounts import YarnResource
@@ -83,6 +84,7 @@ class ClusterLoop:
         voice: Voice,
         metrics: OperatorMetrics,
         backoff: Backoff,
+        clock: Clock,
     ) -> None:
         self.configured = configured
         self.cluster = configured.id
@@ -96,6 +98,7 @@ class ClusterLoop:
         self._voice = voice
         self._metrics = metrics
         self._backoff = backoff
+        self._clock = clock
         self._leader = ""
         self._led_since_s = 0.0
         self._answers_since_s: float | None = None
@@ -188,7 +191,7 @@ class ClusterLoop:
         """Tell the ResourceManager what these nodes may give out, then have recorded what they use."""
         plans = [(row, made, told) for row in rows for made, told in [self._planned(row)]]
         updates = {
-            row.name: NodeUpdate(made.total.node, told.send, self._rules.over_commit_timeout_ms)
+            row.name: NodeUpdate(made.total.node, told.send, self._timeout_ms(row))
             for row, made, told in plans
             if told.send is not None and made.total is not None and told.send != row.sent
         }
@@ -204,6 +207,11 @@ class ClusterLoop:
             if error is not None or self._is_open(row, made, told):
                 self._open[row.name] = None
         self._metrics.mismatch.set(len(self._open), self.cluster)
+
+    def _timeout_ms(self, row: NodeRow) -> int:
+        return node_sync.over_commit_timeout_ms(
+            row.known, self._rules.over_commit_timeout_ms, self._clock.now()
+        )
 
     def _planned(self, row: NodeRow) -> tuple[SyncPlan, Handover]:
         """Return the plan of a node and what to do of it now; notes in the row what is known."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from koordinator import clock
 from koordinator.api import labels, pod_resources, quantity, resources
 from koordinator.api.annotations.codec import Annotation, Payload
 from koordinator.api.core import Node, Pod
@@ -76,7 +77,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 class NodeFacts(msgspec.Struct, frozen=True):
     """The facts about one node in Kubernetes. `outcome` is SYNCED unless something is missing or unreadable, which
-    `reason` names."""
+    `reason` names. `returns_at_s`: when services have the node back (seconds since 1970), None while it does not
+    return."""
 
     outcome: SyncOutcome = SyncOutcome.SYNCED
     reason: str = ""
@@ -84,6 +86,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
     node: NodeId | None = None
     pool: BatchAmount = BatchAmount()
     taken: BatchAmount = BatchAmount()
+    returns_at_s: float | None = None
 
 
 class SyncPlan(msgspec.Struct, frozen=True):
@@ -109,7 +112,11 @@ _ORIGIN = Annotation(labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE, _Origin)
 
 
 def facts(node: Node | None, manager: Pod | None, taken: BatchAmount) -> NodeFacts:
-    """Return what is known of a node whose NodeManager is `manager` and whose pods request `taken` in all."""
+    """Return what is known of a node whose NodeManager is `manager` and whose pods request `taken` in all.
+
+    While a tidal pool lends the node as a whole, YARN has what the NodeManager requests of the machine; from when
+    that takes the node back, nothing.
+    """
     if node is None:
         return NodeFacts(SyncOutcome.NODE_GONE, "the node is gone")
     if manager is None:
@@ -125,6 +132,10 @@ def facts(node: Node | None, manager: Pod | None, taken: BatchAmount) -> NodeFac
         pool = origin(node)
     except (ProtocolError, quantity.QuantityError) as error:
         return NodeFacts(SyncOutcome.BAD_ORIGIN, str(error), cluster, node_id)
+    if node.metadata.labels.get(labels.TIDAL_PHASE) == labels.TIDAL_TO_ONLINE:
+        return NodeFacts(cluster=cluster, node=node_id, taken=taken, returns_at_s=_returns_at_s(node))
+    if node.metadata.labels.get(labels.TIDAL_PHASE) == labels.TIDAL_BATCH:
+        return NodeFacts(cluster=cluster, node=node_id, pool=machine_requested(manager))
     return NodeFacts(cluster=cluster, node=node_id, pool=pool, taken=taken)
 
 
@@ -217,6 +228,21 @@ def batch_requested(pod: Pod) -> BatchAmount:
     )
 
 
+def machine_requested(pod: Pod) -> BatchAmount:
+    """Return what a pod requests of the machine itself, in the units of the batch pool."""
+    requests = pod_resources.requests(pod)
+    cpu, memory = (requests.get(name, quantity.ZERO) for name in (resources.CPU, resources.MEMORY))
+    return BatchAmount(min(cpu.milli, AMOUNT_MAX), min(memory.value, AMOUNT_MAX))
+
+
+def _returns_at_s(node: Node) -> float:
+    """Return when batch work has to be off a node that returns; at once when it says nothing that can be read."""
+    try:
+        return clock.parse_rfc3339(node.metadata.annotations.get(labels.TIDAL_RETURN_AT, ""))
+    except ValueError:
+        return 0.0
+
+
 def yarn_pool(pool: BatchAmount, taken: BatchAmount, percent: int) -> BatchAmount:
     """Return what YARN may have of a node: what pods leave (`amounts.view_total`), `percent` of the pool at most."""
     left = amounts.view_total(pool, taken)
@@ -285,6 +311,14 @@ def believe(
     if held is not None and now_s - held.at_s < hold_s:
         return Belief(held.used, held, f"the NodeManager is {state}: its last figure is held")
     return Belief(YarnResource(), None, f"the NodeManager is {state} for longer than {hold_s:g} s")
+
+
+def over_commit_timeout_ms(known: NodeFacts, usual_ms: int, now_s: float) -> int:
+    """Return how long containers beyond the total may run, below 0: for ever. A node that returns is free by then."""
+    if known.returns_at_s is None:
+        return usual_ms
+    left_ms = max(round((known.returns_at_s - now_s) * 1000), 0)
+    return left_ms if usual_ms < 0 else min(left_ms, usual_ms)
 
 
 def may_raise_total(report: NodeManagerReport | None) -> bool:

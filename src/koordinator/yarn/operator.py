@@ -238,7 +238,14 @@ class YarnOperator:
             managers = self._connect(cluster, self._observer(name))
             backoff = Backoff(_RM_RETRY, self._new_rng())
             loop = ClusterLoop(
-                cluster, managers, self.table, self.config.rules, self._voice, self.metrics, backoff
+                cluster,
+                managers,
+                self.table,
+                self.config.rules,
+                self._voice,
+                self.metrics,
+                backoff,
+                self._cluster.clock,
             )
             self.clusters[name] = loop
             retry = Backoff(_RETRY, self._new_rng())

@@ -203,7 +203,11 @@ def kube_total(node: Node) -> BatchAmount:
         return NOTHING
 
 
-_OF_NODES = (labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE, labels.NODE_THIRD_PARTY_ALLOCATIONS)
+_OF_NODES = (
+    labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE,
+    labels.NODE_THIRD_PARTY_ALLOCATIONS,
+    labels.TIDAL_RETURN_AT,
+)
 
 
 def _told(node: Node) -> tuple[object, ...]:
@@ -211,6 +215,7 @@ def _told(node: Node) -> tuple[object, ...]:
     annotations, allocatable = node.metadata.annotations, node.status.allocatable
     return (
         node.metadata.uid,
+        node.metadata.labels.get(labels.TIDAL_PHASE),
         *(annotations.get(key) for key in _OF_NODES),
         *(allocatable.get(name) for name in resources.BATCH_RESOURCES),
     )
@@ -219,24 +224,28 @@ def _told(node: Node) -> tuple[object, ...]:
 def slim_node(node: Node) -> Node:
     """Return a node with what is read of it here."""
     kept = {key: node.metadata.annotations[key] for key in _OF_NODES if key in node.metadata.annotations}
+    phase = node.metadata.labels.get(labels.TIDAL_PHASE)
+    said = {} if phase is None else {labels.TIDAL_PHASE: phase}
     listed = node.status.allocatable
     batch: ResourceList = {name: listed[name] for name in resources.BATCH_RESOURCES if name in listed}
     return msgspec.structs.replace(
         node,
-        metadata=msgspec.structs.replace(node.metadata, annotations=kept, labels={}),
+        metadata=msgspec.structs.replace(node.metadata, annotations=kept, labels=said),
         spec=type(node.spec)(),
         status=type(node.status)(allocatable=batch),
     )
 
 
 def slim_pod(pod: Pod) -> Pod:
-    """Return a pod with what is read of it here: its place, its batch requests as one container, and, of a NodeManager,
+    """Return a pod with what is read of it here: its place, its requests as one container, and, of a NodeManager,
     what tells it apart."""
     requested = node_sync.batch_requested(pod)
     asked: ResourceList = {}
     if requested != NOTHING:
         texts = (str(requested.cpu_milli), str(requested.memory_bytes))
         asked = dict(zip(resources.BATCH_RESOURCES, texts, strict=True))
+    if node_sync.is_node_manager(pod) and (own := node_sync.machine_requested(pod)) != NOTHING:
+        asked |= {resources.CPU: f"{own.cpu_milli}m", resources.MEMORY: str(own.memory_bytes)}
     containers = [Container(name="all", resources=ResourceRequirements(requests=asked))] if asked else []
     meta = pod.metadata
     if not node_sync.is_node_manager(pod):

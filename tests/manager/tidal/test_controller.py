@@ -13,6 +13,7 @@ from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.tidal_pool import TidalPool
 from koordinator.cli import explain_tidal
 from koordinator.manager.tidal.listed import ListedObjects
+from koordinator.manager.tidal.nodes import Side, TidalPhase
 from tests.manager.tidal.world import BATCH, TideWorld, Unreliable, run
 
 
@@ -329,5 +330,40 @@ def test_explain_says_what_the_controller_does_next() -> None:
             await asyncio.sleep(1)
             phases = await world.phases()
             assert {name for name, phase in phases.items() if phase != "online"} == told
+
+    run(story, starts="22:30")
+
+
+def test_nodes_of_katalyst_are_taken_over_as_they_are_and_let_go_without_its_labels() -> None:
+    lent = {labels.KATALYST_NODE_TYPE: "offline", labels.KATALYST_TIDE: "true"}
+    kept = {labels.KATALYST_NODE_TYPE: "online", labels.KATALYST_RESERVE: "true"}
+    taints = [{"key": labels.KATALYST_ONLINE_NOT_USED, "value": "true", "effect": "NoExecute"}]
+
+    async def story(world: TideWorld) -> None:
+        await world.cluster.patch(Node, "n0", {"metadata": {"labels": kept}})
+        await world.cluster.patch(Node, "n3", {"metadata": {"labels": lent}, "spec": {"taints": taints}})
+        await world.deploy("web", 4)
+        await world.pool(**OPEN | {"onlineReserve": 1, "katalystLabels": True})
+        async with world.manager():
+            await asyncio.sleep(15)
+            marks = await world.marks()
+            assert (marks["n3"].phase, marks["n0"].reserve) == (TidalPhase.BATCH, Side.ONLINE)
+            [taint] = (await world.cluster.get(Node, "n3")).spec.taints
+            assert (taint.key, taint.effect) == (labels.TIDAL_BATCH_PHASE_TAINT, "NoSchedule")
+
+            async def is_lent() -> bool:
+                return list((await world.phases()).values()).count("batch") == 2
+
+            await world.reaches(is_lent)
+            for node in (await world.cluster.list(Node)).items:
+                said, phase = node.metadata.labels, (await world.phases())[node.metadata.name]
+                assert said[labels.KATALYST_NODE_TYPE] == ("offline" if phase == "batch" else "online")
+                assert said[labels.KATALYST_NODE_POOL] == "night"
+
+            await world.cluster.patch(TidalPool, "night", {"spec": {"katalystLabels": False}})
+            await asyncio.sleep(15)
+            left = {key for node in (await world.cluster.list(Node)).items for key in node.metadata.labels}
+            assert not {key for key in left if key.startswith("tide.katalyst")}
+            assert list((await world.phases()).values()).count("batch") == 2
 
     run(story, starts="22:30")

@@ -22,6 +22,8 @@ marks = st.builds(
     reserve=st.sampled_from([None, *Side]),
     reason=st.sampled_from(["", "because"]),
     blocked_until_s=st.just(0.0) | times,
+    return_at_s=st.just(0.0) | times,
+    has_katalyst=st.booleans(),
 )
 OTHERS = [{"key": "gpu", "value": "a100", "effect": "NoExecute", "timeAdded": "2026-03-01T10:00:00Z"}]
 

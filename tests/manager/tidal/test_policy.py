@@ -73,3 +73,16 @@ def test_the_next_change_is_the_opening_the_lead_time_or_the_end() -> None:
 def test_which_pods_are_online(selector: Any, said: dict[str, str], expected: bool) -> None:
     found = policy(**({"onlinePodSelector": selector} if selector else {}))
     assert found.is_online(from_builtins({"metadata": {"labels": said}}, Pod)) is expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        pytest.param({labels.KATALYST_POD_TYPE: "online"}, True, id="by Katalyst's label"),
+        pytest.param({labels.PRIORITY_CLASS: "koord-prod"}, True, id="by its class"),
+        pytest.param({}, False, id="neither"),
+    ],
+)
+def test_which_pods_are_online_where_katalyst_was(said: dict[str, str], expected: bool) -> None:
+    found = policy(katalystLabels=True)
+    assert found.is_online(from_builtins({"metadata": {"labels": said}}, Pod)) is expected

@@ -152,13 +152,11 @@ class Withdrawal(enum.Enum):
 
 BY_DESIGN = (Withdrawal.NONE, Withdrawal.DISABLED, Withdrawal.LENT_WHOLE)
 """Nothing is wrong with the node."""
-LENT_PHASE = "batch"
-"""Of a tidal pool's node whose cores are batch pods' own."""
 
 
 def is_in_batch_phase(node: Node) -> bool:
     """Return whether a tidal pool lends the node as a whole now."""
-    return node.metadata.labels.get(labels.TIDAL_PHASE) == LENT_PHASE
+    return node.metadata.labels.get(labels.TIDAL_PHASE) == labels.TIDAL_BATCH
 
 
 class NodeInputs(msgspec.Struct, frozen=True):

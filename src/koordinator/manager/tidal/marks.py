@@ -13,10 +13,17 @@ from koordinator.api import labels
 from koordinator.api.affinity import Taint
 from koordinator.api.core import Node
 from koordinator.api.tolerations import NO_SCHEDULE
+from koordinator.manager.tidal import katalyst
 from koordinator.manager.tidal.nodes import Side, TidalPhase
 
 _LABELS = (labels.TIDAL_POOL, labels.TIDAL_PHASE, labels.TIDAL_RESERVE)
-_ANNOTATIONS = (labels.TIDAL_SINCE, labels.TIDAL_REASON, labels.TIDAL_BLOCKED_UNTIL)
+_ANNOTATIONS = (
+    labels.TIDAL_SINCE,
+    labels.TIDAL_REASON,
+    labels.TIDAL_BLOCKED_UNTIL,
+    labels.TIDAL_RETURN_AT,
+    labels.TIDAL_KATALYST,
+)
 TAINTS = (labels.TIDAL_BATCH_PHASE_TAINT, labels.TIDAL_ONLINE_PHASE_TAINT)
 _TAINT_OF = {
     TidalPhase.TO_BATCH: labels.TIDAL_BATCH_PHASE_TAINT,
@@ -29,7 +36,10 @@ _SIDES = {side.value: side for side in Side}
 
 
 class NodeMarks(msgspec.Struct, frozen=True, kw_only=True):
-    """All that we say on a node; `pool` is empty on a node without marks."""
+    """All that we say on a node; `pool` is empty on a node without marks, `return_at_s` 0 unless it returns.
+
+    `has_katalyst`: it says the same by Katalyst's labels.
+    """
 
     pool: str = ""
     phase: TidalPhase = TidalPhase.ONLINE
@@ -37,6 +47,8 @@ class NodeMarks(msgspec.Struct, frozen=True, kw_only=True):
     reserve: Side | None = None
     reason: str = ""
     blocked_until_s: float = 0.0
+    return_at_s: float = 0.0
+    has_katalyst: bool = False
 
     @classmethod
     def of(cls, node: Node) -> "NodeMarks":
@@ -49,7 +61,18 @@ class NodeMarks(msgspec.Struct, frozen=True, kw_only=True):
             reserve=_SIDES.get(said.get(labels.TIDAL_RESERVE, "")),
             reason=notes.get(labels.TIDAL_REASON, ""),
             blocked_until_s=_time(notes.get(labels.TIDAL_BLOCKED_UNTIL)),
+            return_at_s=_time(notes.get(labels.TIDAL_RETURN_AT)),
+            has_katalyst=labels.TIDAL_KATALYST in notes,
         )
+
+    @classmethod
+    def adopted(cls, node: Node) -> "NodeMarks":
+        """Return what a node says, by Katalyst's labels where it bears no phase of ours."""
+        marks, said = cls.of(node), node.metadata.labels
+        if labels.TIDAL_PHASE in said:
+            return marks
+        phase, reserve = katalyst.phase_of(said), katalyst.reserve_of(said)
+        return msgspec.structs.replace(marks, phase=phase, reserve=reserve)
 
 
 def _time(text: str | None) -> float:
@@ -67,10 +90,14 @@ def patch(node: Node, wanted: NodeMarks | None) -> dict[str, Any] | None:
     changed_labels = {
         key: wanted_labels.get(key) for key in _LABELS if wanted_labels.get(key) != seen_labels.get(key)
     }
+    if wanted is not None and wanted.has_katalyst:
+        changed_labels |= katalyst.changes(seen_labels, wanted.pool, wanted.phase, wanted.reserve)
+    elif labels.TIDAL_KATALYST in seen_notes:
+        changed_labels |= katalyst.removals(seen_labels)
     changed_notes = {
         key: wanted_notes.get(key) for key in _ANNOTATIONS if wanted_notes.get(key) != seen_notes.get(key)
     } | _autoscaler_notes(seen_notes, wanted)
-    taints = _with_taint(node.spec.taints, _TAINT_OF.get(wanted.phase) if wanted is not None else None)
+    taints = _with_taint(node.spec.taints, wanted)
     if not (changed_labels or changed_notes) and taints is None:
         return None
     metadata: dict[str, Any] = {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version}
@@ -93,6 +120,10 @@ def _texts(wanted: NodeMarks | None) -> tuple[dict[str, str], dict[str, str]]:
         notes[labels.TIDAL_REASON] = wanted.reason
     if wanted.blocked_until_s:
         notes[labels.TIDAL_BLOCKED_UNTIL] = clock.rfc3339(wanted.blocked_until_s)
+    if wanted.return_at_s:
+        notes[labels.TIDAL_RETURN_AT] = clock.rfc3339(wanted.return_at_s)
+    if wanted.has_katalyst:
+        notes[labels.TIDAL_KATALYST] = "true"
     return said, notes
 
 
@@ -106,11 +137,14 @@ def _autoscaler_notes(seen: Mapping[str, str], wanted: NodeMarks | None) -> dict
     return {labels.SCALE_DOWN_DISABLED: None, labels.TIDAL_KEPT_BY: None} if is_ours else {}
 
 
-def _with_taint(seen: list[Taint], wanted: str | None) -> list[dict[str, Any]] | None:
-    """Return all taints after which only the wanted one is ours, None when that is so already. API servers replace the
-    list as a whole, which the version that the patch is for makes safe."""
-    ours = [(taint.key, taint.effect) for taint in seen if taint.key in TAINTS]
+def _with_taint(seen: list[Taint], marks: NodeMarks | None) -> list[dict[str, Any]] | None:
+    """Return all taints after which only that of the phase is ours, and none is Katalyst's on a node that was adopted;
+    None when that is so already. API servers replace the list as a whole, which the version that the patch is for
+    makes safe."""
+    wanted = _TAINT_OF.get(marks.phase) if marks is not None else None
+    known = (*TAINTS, *katalyst.TAINTS) if marks is not None and marks.has_katalyst else TAINTS
+    ours = [(taint.key, taint.effect) for taint in seen if taint.key in known]
     if ours == ([] if wanted is None else [(wanted, NO_SCHEDULE)]):
         return None
-    kept: list[dict[str, Any]] = [msgspec.to_builtins(taint) for taint in seen if taint.key not in TAINTS]
+    kept: list[dict[str, Any]] = [msgspec.to_builtins(taint) for taint in seen if taint.key not in known]
     return kept if wanted is None else [*kept, {"key": wanted, "effect": NO_SCHEDULE}]

@@ -5,14 +5,16 @@ from collections.abc import Iterable
 
 import msgspec
 
+from koordinator.api import labels
+
 
 class TidalPhase(enum.Enum):
     """The state of a node, as its label says; a new node is online."""
 
     ONLINE = "online"
     TO_BATCH = "to-batch"
-    BATCH = "batch"
-    TO_ONLINE = "to-online"
+    BATCH = labels.TIDAL_BATCH
+    TO_ONLINE = labels.TIDAL_TO_ONLINE
 
 
 class Side(enum.Enum):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from koordinator.api import cron, duration, label_selector, priority
+from koordinator.api import cron, duration, label_selector, labels, priority
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
@@ -35,6 +35,8 @@ from koordinator.manager.tidal.plan import OVERLOAD_PERCENT
 from koordinator.manager.tidal.target import LoadRule, PoolShare, Window
 
 _ONLINE_CLASSES = (PriorityClass.PROD, PriorityClass.MID, PriorityClass.NONE)
+_KATALYST_ONLINE_CLASSES = (PriorityClass.PROD, PriorityClass.MID)
+"""There a pod is online by its label; one without label and class is batch."""
 _STARTS_MAX = 100
 """Starts within one duration that are counted singly: only the last one matters."""
 
@@ -54,7 +56,7 @@ class ScheduledWindow(msgspec.Struct, frozen=True):
 
 class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """A TidalPool's spec, checked. `schedule` is None without a schedule, `rule` without a load rule, `forced` unless
-    all nodes are to be on one side."""
+    all nodes are to be on one side, `adopts_katalyst` where Katalyst's labels are read and kept."""
 
     selects: Predicate
     is_online: Callable[[Pod], bool]
@@ -73,6 +75,7 @@ class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True):
     cooldown_s: float
     suspended: bool
     forced: Side | None
+    adopts_katalyst: bool
 
     @property
     def load_max_percent(self) -> float:
@@ -132,6 +135,7 @@ def policy_of(pool: TidalPool) -> PoolPolicy:
         cooldown_s=reader.seconds("spec.cooldown", spec.cooldown or COOLDOWN),
         suspended=spec.suspend,
         forced={ONLINE_SIDE: Side.ONLINE, BATCH_SIDE: Side.BATCH}.get(spec.drain_all),
+        adopts_katalyst=spec.katalyst_labels,
     )
 
 
@@ -167,6 +171,11 @@ class _Reader:
 
 
 def _online_rule(reader: _Reader, spec: TidalPoolSpec) -> Callable[[Pod], bool]:
+    if spec.online_pod_selector is None and spec.katalyst_labels:
+        return lambda pod: (
+            pod.metadata.labels.get(labels.KATALYST_POD_TYPE) == "online"
+            or priority.raw(pod) in _KATALYST_ONLINE_CLASSES
+        )
     if spec.online_pod_selector is None:
         return lambda pod: priority.raw(pod) in _ONLINE_CLASSES
     matches = reader.selector("spec.onlinePodSelector", spec.online_pod_selector)

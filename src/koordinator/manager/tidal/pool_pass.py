@@ -113,10 +113,12 @@ def look(
     for node in members:
         reserve = decision.reserved.get(node.name) if node.name in available else node.reserve
         wanted = _marks(pool, node, steps.get(node.name), drains.get(node.name), objects, now_s)
+        wanted = _completed(wanted, policy)
         marks[node.name] = msgspec.structs.replace(wanted, reserve=reserve)
     for node in leaving:
         wanted = _marks(pool, node, steps.get(node.name), None, objects, now_s)
-        marks[node.name] = None if wanted.phase is TidalPhase.ONLINE else wanted
+        is_over = wanted.phase is TidalPhase.ONLINE
+        marks[node.name] = None if is_over else _completed(wanted, policy)
     turned_back = [
         node
         for node in (*members, *leaving)
@@ -216,6 +218,13 @@ def _marks(
     if drained is not None and drained.is_blocked:
         blocked_s = now_s + BLOCKED_S
     return NodeMarks(pool=pool, phase=step.to, since_s=now_s, reason=step.reason, blocked_until_s=blocked_s)
+
+
+def _completed(wanted: NodeMarks, policy: PoolPolicy) -> NodeMarks:
+    """Return the marks with what the pool says: by when batch work has to be off a node that returns, whose labels it
+    keeps besides ours."""
+    return_at_s = wanted.since_s + policy.grace_s if wanted.phase is TidalPhase.TO_ONLINE else 0.0
+    return msgspec.structs.replace(wanted, return_at_s=return_at_s, has_katalyst=policy.adopts_katalyst)
 
 
 def _costs(

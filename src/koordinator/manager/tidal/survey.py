@@ -31,7 +31,7 @@ JOB_SINCE = "tidal.scheduling.koordinator.sh/drain"
 
 def survey_node(node: Node, pods: Iterable[Pod], policy: PoolPolicy) -> TidalNode:
     """Return a node with its pods; DaemonSet and mirror pods only take room, and unreadable amounts are none."""
-    marks = NodeMarks.of(node)
+    marks = NodeMarks.adopted(node) if policy.adopts_katalyst else NodeMarks.of(node)
     allocatable = _of_wire(node.status.allocatable)
     online: list[TidalPod] = []
     batch: list[TidalPod] = []
