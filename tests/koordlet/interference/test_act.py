@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from koordinator.api import interference as api
 from koordinator.api.slo import NodeSLOSpec, ResourceThresholdStrategy
@@ -265,32 +269,70 @@ def test_steps_are_told_once_each_in_the_audit_log_and_over_http(tmp_path: Path)
     on_node(tmp_path, scenario)
 
 
-def test_in_shadow_the_loop_decides_the_same_and_nobody_goes_by_it(tmp_path: Path) -> None:
-    async def life(root: Path, names: list[str]) -> tuple[FeltNode, ShadowMode]:
-        node = FeltNode(root)
-        mode = ShadowMode(node.shared)
-        parts = InterferenceParts(node.shared, Evictor(node.shared), mode)
-        (control,) = (each for each in parts.strategies if each.name == InterferenceControl.name)
-        assert isinstance(control, Part)
-        node.control = control  # type: ignore[assignment]
-        node.ask()
-        extensions = {**node.view.slo.extensions, "shadow": {"strategies": names}}  # type: ignore[union-attr]
-        node.view.slo = msgspec.structs.replace(node.view.slo, extensions=extensions)  # type: ignore[type-var]
-        for slack in (0.5, -0.2, 0.5):
-            node.slack = slack
-            await node.seconds(15)
-        return node, mode
+async def shadow_life(
+    root: Path, plan: list[tuple[float | None, str, float, int]], *, is_shadow: bool
+) -> tuple[FeltNode, ShadowMode, list[Any]]:
+    """Live through phases (slack, culprit, cores of batch, seconds); return the node, its bills, and the steps."""
+    node = FeltNode(root)
+    mode = ShadowMode(node.shared)
+    evictor = Evictor(node.shared, on_evicted=partial(mode.bill_eviction, {}, is_shadow=False))
+    parts = InterferenceParts(node.shared, evictor, mode)
+    (control,) = (each for each in parts.strategies if each.name == InterferenceControl.name)
+    assert isinstance(control, Part)
+    node.control = control  # type: ignore[assignment]
+    node.ask(evictCulprit=True, evictAfterSeconds=20)
+    assert node.view.slo is not None
+    names = ["InterferenceControl"] if is_shadow else []
+    extensions = {**node.view.slo.extensions, "shadow": {"strategies": names}}
+    node.view.slo = msgspec.structs.replace(node.view.slo, extensions=extensions)
+    for slack, culprit, cores, seconds in plan:
+        node.slack, node.culprit = slack, culprit
+        node.cores = {"node": cores + 2.0, "batch": cores * 1000}
+        await node.seconds(seconds)
+    return node, mode, parts.answer("")["steps"]
 
+
+phases = st.lists(
+    st.tuples(
+        st.sampled_from([None, -1.0, -0.2, 0.05, 0.5]),
+        st.sampled_from(["", "hog", "meek", "web"]),
+        st.sampled_from([0.0, 1.0, 4.0, 7.5]),
+        st.integers(1, 30),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=10, deadline=None)
+@given(phases)
+def test_in_shadow_the_loop_decides_and_bills_the_same_and_nobody_goes_by_it(plan: list[Any]) -> None:
     async def body() -> None:
-        (live, acts), (double, decides) = (
-            await life(tmp_path / "live", []),
-            await life(tmp_path / "double", ["InterferenceControl"]),
-        )
-        assert live.threshold != 65
+        with tempfile.TemporaryDirectory() as folder:
+            live, acts, taken = await shadow_life(Path(folder, "live"), plan, is_shadow=False)
+            double, decides, decided = await shadow_life(Path(folder, "double"), plan, is_shadow=True)
         assert double.view.allowance is AS_CONFIGURED and not double.view.extensions
-        assert not double.audit_lines() and not double.events.recorded
+        assert not double.audit_lines() and not double.events.recorded and not double.api.asked
         (did,) = acts.bill.strategies(is_shadow=False)["InterferenceControl"]
         (would,) = decides.bill.strategies(is_shadow=True)["InterferenceControl"]
-        assert would.held_back_core_seconds == did.held_back_core_seconds > 0
+        assert would.held_back_core_seconds == did.held_back_core_seconds
+        assert would.rounds == did.rounds
+        assert [each.pod for each in would.evicted] == [f"n/{name}" for name in live.api.names]
+        assert [each.pod for each in did.evicted] == [each.pod for each in would.evicted]
+        assert [_without_time(each) for each in decided] == [_without_time(each) for each in taken]
+
+    virtual_time.run_virtual(lambda _: body())
+
+
+def _without_time(step: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in step.items() if key != "at"}
+
+
+def test_what_the_loop_would_hold_back_is_billed(tmp_path: Path) -> None:
+    async def body() -> None:
+        plan = [(0.5, "", 4.0, 15), (-0.2, "", 4.0, 15), (0.5, "", 4.0, 15)]
+        _, decides, _ = await shadow_life(tmp_path, plan, is_shadow=True)
+        (would,) = decides.bill.strategies(is_shadow=True)["InterferenceControl"]
+        assert would.held_back_core_seconds > 0
 
     virtual_time.run_virtual(lambda _: body())

@@ -50,14 +50,17 @@ class LendingNode(ActingNode):
 
     async def round(self, used: Mapping[str, tuple[float, float]], card: int = 0) -> list[str]:
         """Pods use so many percent and GiB of a card; who was evicted so far."""
+        self.use(used, card)
+        await self.strategy.run()
+        return self.api.names
+
+    def use(self, used: Mapping[str, tuple[float, float]], card: int = 0) -> None:
         at = {"gpu_minor": str(card), "gpu_device_uuid": f"GPU-{card}"}
         for uid, (core, memory_gib) in used.items():
             self.measure(kinds.POD_GPU_CORE, core, pod_uid=uid, **at)
             self.measure(kinds.POD_GPU_MEMORY, memory_gib * GIB, pod_uid=uid, **at)
         self.measure(kinds.NODE_GPU_CORE, sum(core for core, _ in used.values()), **at)
         self.measure(kinds.NODE_GPU_MEMORY, sum(gib for _, gib in used.values()) * GIB, **at)
-        await self.strategy.run()
-        return self.api.names
 
 
 def test_an_owner_that_wants_its_compute_back_gets_it_and_the_event_says_so(tmp_path: Path) -> None:

@@ -12,13 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api import slo
+from koordinator.api.node_metric import NodeMetricStatus, ReclaimableMetric, ResourceMap
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.parts import Strategy
+from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.qos import evictions, shadow
 from koordinator.koordlet.qos.cpu_burst_run import CPUBurst
 from koordinator.koordlet.qos.shadow import Part, ShadowMode
 from koordinator.koordlet.qos.shadow_bill import HOURS_MAX, RoundCost, ShadowBill, StrategyHour
+from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
 from tests.cluster import virtual_loop
 from tests.host import host_tree
 from tests.koordlet.qos import test_cpu_burst_run as bursts
@@ -223,6 +226,37 @@ def _memory_node(sizes: list[int]) -> ActingNode:
 
 def _with_shadow(node: ActingNode, names: list[str]) -> slo.NodeSLOSpec:
     return msgspec.structs.replace(threshold(), extensions={"shadow": {"strategies": names}})
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(st.tuples(st.none() | st.integers(-500, 64_000), st.integers(0, 600)), min_size=1, max_size=8)
+)
+def test_prediction_in_shadow_is_billed_what_the_live_one_offers(
+    plan: list[tuple[int | None, int]],
+) -> None:
+    nodes = [QoSNode(folder()) for _ in range(2)]
+    nodes[1].say(extensions={"shadow": {"strategies": ["Prediction"]}})
+    modes = [ShadowMode(node.shared) for node in nodes]
+    live, double = (
+        NodeMetricReporter(node.shared, mode, Trainer(node.shared))
+        for node, mode in zip(nodes, modes, strict=True)
+    )
+    offered = 0.0
+    for number, (milli, seconds) in enumerate(plan):
+        free = None
+        if milli is not None:
+            free = ReclaimableMetric(resource=ResourceMap(resources={"cpu": f"{milli}m"}))
+        for node in nodes:
+            node.clock.now_s += seconds
+        plain = NodeMetricStatus(prod_reclaimable_metric=free)
+        assert live._in_shadow(plain) == plain
+        assert double._in_shadow(plain).prod_reclaimable_metric is None
+        offered += max(milli or 0, 0) / 1000 * seconds if number else 0.0
+    did = modes[0].bill.strategies(is_shadow=False).get("Prediction", [])
+    would = modes[1].bill.strategies(is_shadow=True).get("Prediction", [])
+    assert would == did
+    assert sum(each.lent_core_seconds for each in would) == pytest.approx(offered)
 
 
 def test_entering_shadow_puts_back_and_leaving_it_acts(tmp_path: Path) -> None:
