@@ -9,6 +9,7 @@ import time
 from typing import Any, cast
 
 import msgspec
+import uvloop
 
 from koordinator.api.core import Pod
 from koordinator.api.slo import NodeSLOSpec
@@ -147,7 +148,7 @@ def main() -> None:
     elif spec.profile:
         _profiled(spec)
     else:
-        asyncio.run(_role(spec))
+        uvloop.run(_role(spec))  # as the command does
 
 
 async def _role(spec: RoleSpec) -> None:
@@ -170,7 +171,7 @@ def _profiled(spec: RoleSpec) -> None:
         await _role(spec)
 
     try:
-        asyncio.run(main())
+        uvloop.run(main())
     except asyncio.CancelledError:
         pass
     finally:

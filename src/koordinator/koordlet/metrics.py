@@ -6,11 +6,19 @@ Each family is an attribute; its first label is `node`, which the family fills i
 none in the reference). `docs/metrics.md` has the table of all, which a test holds against this module.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from koordinator.clock import Clock
 from koordinator.cluster.metrics import ClientMetrics
-from koordinator.prometheus import Gauge, Histogram, HistogramSeries, Labels, MetricsRegistry, exponential
+from koordinator.prometheus import (
+    Gauge,
+    GaugeReading,
+    Histogram,
+    HistogramSeries,
+    Labels,
+    MetricsRegistry,
+    exponential,
+)
 
 PREFIX = "koordlet_"
 TOUCHED_S = 300.0
@@ -60,6 +68,18 @@ class NodeGauge(Gauge):
     def _touch(self, values: Labels) -> None:
         if self._clock is not None:
             self._touched_s[(self._node, *values)] = self._clock.now()
+
+
+class NodeReading(GaugeReading):
+    """A gauge of this node that costs nothing until somebody asks: `tells` then says what it is, by other labels."""
+
+    def __init__(self, node: str, name: str, description: str, labels: Sequence[str]) -> None:
+        super().__init__(PREFIX + name, description, ("node", *labels), self._told)
+        self._node = node
+        self.tells: Callable[[], Mapping[Labels, float]] = dict
+
+    def _told(self) -> Mapping[Labels, float]:
+        return {(self._node, *values): number for values, number in self.tells().items()}
 
 
 class NodeCounter(NodeGauge):
@@ -248,12 +268,13 @@ class AgentMetrics:
         self.sense_available = self._gauge(
             "interference_sense_available", "1: this node can tell; 0: it cannot.", ("sense",)
         )
-        self.interference_level = self._gauge(
-            "interference_level", "How a service suffers, 1 from its mark on.", (*POD, "sense"), external=True
+        self.interference_level = NodeReading(
+            self._node, "interference_level", "How a service suffers, 1 from its mark on.", (*POD, "sense")
         )
-        self.latency_slack = self._gauge(
-            "latency_slack", "Share of a latency objective that is left.", POD, external=True
+        self.latency_slack = NodeReading(
+            self._node, "latency_slack", "Share of a latency objective that is left.", POD
         )
+        self.external.add(self.interference_level, self.latency_slack)
         self.interference_verdicts = self._counter(
             "interference_verdicts", "Culprits named, by what they take.", ("resource",)
         )

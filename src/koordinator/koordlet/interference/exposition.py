@@ -1,7 +1,7 @@
 """Read one family of Prometheus' text format out of a body, without parsing the rest of it.
 
 A body has hundreds of families and the agent wants one of them each second, of each service: the family is found by its
-name (`bytes.find`), and of a line that was there before only the number is read.
+name (`bytes.find`), and while its series stand where they stood in the body before, only their numbers are read.
 """
 
 import math
@@ -34,28 +34,40 @@ def _escaped(value: str) -> bytes:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").encode()
 
 
+class _Layout(msgspec.Struct, frozen=True, eq=False):
+    """Where the wanted series stand in the lines of a family, in their order."""
+
+    lines: int
+    at: tuple[int, ...]
+    cuts: tuple[int, ...]
+    """How long each line is up to its number."""
+    texts: list[bytes]
+    """What stands up to there."""
+    ends: tuple[float, ...]
+    """The upper ends, each once."""
+    end: tuple[int, ...]
+    """Which of `ends` each series has."""
+
+
+_NO_LAYOUT = _Layout(-1, (), (), [], (), ())
+
+
 class BucketReader:
     """Counts per bucket since the last reading, over all series of the family; each series may begin anew."""
 
     def __init__(self, wanted: Family) -> None:
         self._wanted = wanted
         self._name = wanted.name + b"_bucket{"
-        self._end_of: dict[bytes, float] = {}
-        """Series as text up to the number → its upper end; NaN: not wanted."""
-        self._last: dict[bytes, bytes] = {}
-        """Series → its number, as text: most have not changed."""
-        self._keys: list[tuple[bytes, bytes]] = []
-        """The wanted series of the last body, and the text before their numbers, in order."""
-        self._line_count = 0
+        self._layout = _NO_LAYOUT
+        self._counts: list[float] = []
+        """The numbers of the layout's series in the last body."""
+        self._gone: dict[bytes, float] = {}
+        """Numbers of series of earlier layouts."""
         self._is_first = True
         self.is_there = False
         """The last body had the family."""
-
-    @property
-    def largest_end(self) -> float:
-        """Return the largest finite upper end; infinite without any."""
-        finite = [end for end in self._end_of.values() if math.isfinite(end)]
-        return max(finite, default=math.inf)
+        self.largest_end = math.inf
+        """The largest finite upper end; infinite without any."""
 
     def read(self, body: bytes) -> dict[float, float] | None:
         """Return the increase of cumulative buckets by upper end, without those that have none; None for a body without
@@ -63,66 +75,70 @@ class BucketReader:
 
         A counter that went back began again at 0. Raises: FamilyError.
         """
-        block = self._block(body)
-        wanted = self._as_before(block)
-        if wanted is None:
-            wanted = self._wanted_lines(block)
-        self.is_there = bool(wanted)
-        if not wanted:
+        lines = self._block(body).split(b"\n")
+        counts = self._as_before(lines)
+        if counts is None:
+            counts = self._relaid(lines)
+        self.is_there = bool(counts)
+        if not counts:
             return None
-        ends, last = self._end_of, self._last
-        increase: dict[float, float] = {}
-        for series, text in wanted:
-            before = last.get(series)
-            if before == text:
-                continue
-            last[series] = text
-            end, count, was = ends[series], number(text), 0.0 if before is None else float(before)
-            increase[end] = increase.get(end, 0.0) + (count - was if count >= was else count)
+        before, self._counts = self._counts, counts
         is_first, self._is_first = self._is_first, False
-        if len(ends) > LINES_MAX:
-            ends.clear()  # most may have gone long ago: begin anew
-            last.clear()
-            self._keys = []
-            self._is_first = True
-            raise FamilyError(f"more than {LINES_MAX} series; choose by labels")
-        return None if is_first else increase
+        if is_first or counts == before:
+            return None if is_first else {}
+        return self._increase(counts, before)
 
-    def _as_before(self, block: bytes) -> list[tuple[bytes, bytes]] | None:
-        """Return the wanted series and their numbers if they are those of the last body, in the same order; else None.
+    def _increase(self, counts: list[float], before: list[float]) -> dict[float, float]:
+        layout = self._layout
+        came = [now - was for now, was in zip(counts, before, strict=True)]
+        began_anew = min(came) < 0
+        if began_anew:
+            came = [now if more < 0 else more for now, more in zip(counts, came, strict=True)]
+        sums = [0.0] * len(layout.ends)
+        for at, more in zip(layout.end, came, strict=True):
+            sums[at] += more
+        return {end: more for end, more in zip(layout.ends, sums, strict=True) if more or began_anew}
 
-        Only their own lines are looked at: with another series the number of lines is another, or one is missing.
-        """
-        if not self._keys or block.count(b"\n") != self._line_count:
+    def _as_before(self, lines: list[bytes]) -> list[float] | None:
+        """Return the numbers of the wanted series if all stand where they stood in the last body; else None."""
+        layout = self._layout
+        if len(lines) != layout.lines:
             return None
-        found, end = [], 0
-        for series, key in self._keys:
-            start = block.find(key, end)
-            if start < 0:
-                return None
-            start += len(key)
-            end = block.find(b"\n", start)
-            if end < 0:
-                end = len(block)
-            text = block[start:end]
-            found.append((series, text.split(None, 1)[0] if b" " in text else text))
-        return found
+        own = [lines[at] for at in layout.at]
+        if [line[:cut] for line, cut in zip(own, layout.cuts, strict=True)] != layout.texts:
+            return None
+        try:
+            return [float(line[cut:]) for line, cut in zip(own, layout.cuts, strict=True)]
+        except ValueError:  # a time or an exemplar follows a number
+            return [number(_cut(line)[1]) for line in own]
 
-    def _wanted_lines(self, block: bytes) -> list[tuple[bytes, bytes]]:
-        """Return the wanted series and their numbers, and remember which they are."""
+    def _relaid(self, lines: list[bytes]) -> list[float]:
+        """Look at each line: remember where the wanted series are, take over what was counted of them, and return
+        their numbers. Raises: FamilyError."""
+        if len(lines) > LINES_MAX:
+            self._layout, self._counts, self._is_first = _NO_LAYOUT, [], True
+            self._gone.clear()
+            raise FamilyError(f"more than {LINES_MAX} series; choose by labels")
         found = []
-        for line in block.split(b"\n"):
-            if not line.startswith(self._name):
-                continue
-            series, text = _cut(line)
-            end = self._end_of.get(series)
-            if end is None:
-                end = self._end_of[series] = self._end(series)
-            if not math.isnan(end):
-                found.append((series, text))
-        self._keys = [(series, series + b" ") for series, _ in found]
-        self._line_count = block.count(b"\n")
-        return found
+        for at, line in enumerate(lines):
+            if line.startswith(self._name):
+                series, text = _cut(line)
+                end = self._end(series)
+                if not math.isnan(end):
+                    found.append((at, series + b" ", number(text), end))
+        if not found:
+            return []
+        places, texts, counts, of_series = zip(*found, strict=True)
+        ends = tuple(sorted(set(of_series)))
+        known = self._gone | dict(zip(self._layout.texts, self._counts, strict=True))
+        # Most of what is gone may never come again.
+        self._gone = known if len(known) <= LINES_MAX else {}
+        self._layout = _Layout(
+            len(lines), places, tuple(map(len, texts)), list(texts), ends, tuple(map(ends.index, of_series))
+        )
+        self._counts = [known.get(text, 0.0) for text in texts]
+        self.largest_end = max((end for end in ends if math.isfinite(end)), default=math.inf)
+        return list(counts)
 
     def _block(self, body: bytes) -> bytes:
         """Return the part of the body that has the family."""

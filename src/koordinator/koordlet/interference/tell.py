@@ -2,17 +2,17 @@
 `GET /interference`."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from koordinator import clock
 from koordinator.api.core import Pod
-from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.suffering import Interference, Sense, Suffering, Verdict
+from koordinator.koordlet.view import NodeView
 
 SLOWED = "SlowedByNeighbour"
 """Reason of the event on the service, and in the audit log."""
@@ -112,17 +112,28 @@ def _shown(each: Suffering, now: Interference | None) -> dict[str, Any]:
     }
 
 
-def show(metrics: AgentMetrics, services: Mapping[str, Suffering], pods: Mapping[str, PodRecord]) -> None:
-    """Set the gauges of all services."""
-    level, slack = metrics.interference_level, metrics.latency_slack
-    level.reset()
-    slack.reset()
-    for uid, each in services.items():
-        labels = _labels(pods[uid].pod)
-        for sense, felt in each.senses.items():
-            level.set(felt, *labels, sense)
-        if each.slack is not None:
-            slack.set(each.slack, *labels)
+def levels_told(view: NodeView) -> dict[tuple[str, ...], float]:
+    """Return how services suffer by sense, as metrics have it."""
+    return {
+        (*_labels(record.pod), sense): felt
+        for each, record in _known(view)
+        for sense, felt in each.senses.items()
+    }
+
+
+def slack_told(view: NodeView) -> dict[tuple[str, ...], float]:
+    """Return what is left of latency objectives, as metrics have it."""
+    return {_labels(record.pod): each.slack for each, record in _known(view) if each.slack is not None}
+
+
+def _known(view: NodeView) -> Iterator[tuple[Suffering, PodRecord]]:
+    """Yield the services that are there and were looked at."""
+    if view.interference is None:
+        return
+    for uid, each in view.interference.services.items():
+        record = view.pods.get(uid)
+        if record is not None:
+            yield each, record
 
 
 def worst(each: Suffering) -> Sense:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
+from functools import partial
 
 from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout
@@ -53,11 +54,13 @@ class InterferenceWatch:
         self._services: dict[str, PodRecord] = {}
         self._candidates: dict[str, PodRecord] = {}
         self._said: set[Sense] = set()
+        shared.metrics.interference_level.tells = partial(tell.levels_told, shared.view)
+        shared.metrics.latency_slack.tells = partial(tell.slack_told, shared.view)
 
     def run(self) -> None:
         """Do one round."""
         self._follow()
-        view, metrics = self._shared.view, self._shared.metrics
+        view = self._shared.view
         now_s = asyncio.get_running_loop().time()
         readings = self._shared.readings
         ratios = readings.pods(kinds.POD_THROTTLED) | readings.containers(kinds.CONTAINER_THROTTLED)
@@ -71,15 +74,18 @@ class InterferenceWatch:
         for uid in self._services:
             target = self._scrapes.targets.get(uid)
             latency = target.latency(now_s) if target is not None else None
-            felt = senses.levels(lost[uid], latency, self._counters.felt(uid, now_s))
+            profile = self._counters.felt(uid, now_s)
+            felt = senses.levels(lost[uid], latency, profile)
             found[uid] = senses.suffering(uid, felt, latency, before.services.get(uid), now_s)
+            if target is None and not profile:
+                levels[uid] = max(felt.values(), default=math.nan)
+                continue
             newest = target.this_second(now_s) if target is not None else None
             levels[uid] = max(senses.levels(lost[uid], newest, {}).values(), default=math.nan)
         use = self._uses.read(self._candidates, self._counters.moved, now_s)
         self._history.add(levels, list(self._candidates), use)
         verdicts = self._verdicts(found, before.verdicts, now_s)
         view.interference = Interference(at_s=now_s, services=found, verdicts=verdicts)
-        tell.show(metrics, found, self._services)
 
     def disable(self) -> None:
         """Publish nothing any more."""
