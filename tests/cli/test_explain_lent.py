@@ -65,6 +65,26 @@ def test_sums_name_the_states_of_nodes(tmp_path: Path) -> None:
     assert "1 Lending" in result.output and "1 nodes" in result.output and "margin" in result.output
 
 
+@pytest.mark.parametrize("node", ["", "n1"])
+def test_a_page_has_the_terms_and_the_hours_that_the_manager_remembers(tmp_path: Path, node: str) -> None:
+    page = tmp_path / "lent.html"
+
+    result = asked(tmp_path, *([node] if node else []), "-o", "html", "--output-file", str(page))
+
+    assert result.exit_code == 0, result.output
+    text = page.read_text()
+    wanted = ["Batch resources, term by term", "over the last hours", "<td>margin</td>", "<td>lent</td>", AT[:16]]
+    wanted.append("d/p0" if node else "<td>n1</td>")
+    assert not [words for words in wanted if words not in text]
+    assert not [words for words in ('src="http', "@import") if words in text]
+
+
+def test_a_file_is_for_pages(tmp_path: Path) -> None:
+    result = asked(tmp_path, "--output-file", str(tmp_path / "lent.json"), "-o", "json")
+
+    assert result.exit_code == 2 and "-o html" in result.output
+
+
 def test_what_the_manager_cannot_answer_is_said(tmp_path: Path) -> None:
     result = asked(tmp_path, "n9", "--at", AT)
 

@@ -232,7 +232,8 @@ def slow(**asked: Any) -> None:
     f"kubeconfig, or {MANAGER_URL}.",
 )
 @options.kubeconfig
-@options.output("text", "json", "yaml")
+@options.output("text", "json", "yaml", "html")
+@click.option("--output-file", type=options.FILE, help="The file to write a page to; else standard output.")
 def lent(**asked: Any) -> None:
     """Explain where the Batch and Mid resources of a node come from, term by term, or what all nodes lend.
 
@@ -242,6 +243,7 @@ def lent(**asked: Any) -> None:
       koordinator explain lent node-7
       koordinator explain lent node-7 --at 03:15
       koordinator explain lent --pool pool=db --at 2026-11-24T03:15:00Z
+      koordinator explain lent --manager-url http://localhost:8080 -o html --output-file lent.html
 
     Ends with 0, 1 when there is no answer, 2 when the command line is wrong.
     """

@@ -4,6 +4,7 @@ minute that it remembers, and tell where the amounts come from."""
 import asyncio
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -32,17 +33,36 @@ Json = dict[str, Any]
 HINT = "; of an installation: kubectl -n koordinator-system port-forward deploy/koord-manager 8080"
 
 
+HOURS = 24
+"""Hours before that a page shows, as far as the manager remembers them."""
+NOT_FOUND = 404
+
+
 def explain(
-    node: str, namespace: str, at: str, pool: str, manager_url: str, kubeconfig: str, output: str
+    node: str,
+    namespace: str,
+    at: str,
+    pool: str,
+    manager_url: str,
+    kubeconfig: str,
+    output: str,
+    output_file: Path | None,
 ) -> None:
     """Read and tell; the parameters are the command's options. Raises: ClickException when there is no answer,
     UsageError for a command line that asks for two things."""
     logs.keep_quiet()
     if node and pool:
         raise click.UsageError("give a NODE or --pool, not both")
+    if output_file is not None and output != "html":
+        raise click.UsageError("--output-file goes with -o html")
+    about = f"node {node}" if node else f"pool {pool}" if pool else "the cluster"
     if at or manager_url:
-        answer = asyncio.run(_ask_manager(node, at, pool, manager_url, kubeconfig))
-        if output != "text":
+        asked = _Question(node, at, pool, manager_url, kubeconfig)
+        answer = asyncio.run(_ask_manager(asked))
+        if output == "html":
+            hours = asyncio.run(_ask_hours(asked, answer))
+            _write_page(about, f"At {answer['at']}, as the manager remembers", answer, hours, output_file)
+        elif output != "text":
             print_document(answer, output)
         elif node:
             text.print_minute(answer)
@@ -50,13 +70,28 @@ def explain(
             text.print_sums(answer)
         return
     found, now_s = asyncio.run(_ask(node, namespace, pool, kubeconfig))
-    if output != "text":
+    if output == "html":
+        shown = answer_of(found[0], now_s) if node else _document(found, now_s)
+        _write_page(about, f"At {clock.rfc3339(now_s)}, decided anew", shown, (), output_file)
+    elif output != "text":
         print_document(_document(found, now_s), output)
     elif node:
         text.print_node(answer_of(found[0], now_s), lines(found[0], now_s))
     else:
         text.print_nodes([(answer_of(each, now_s), each.row.withdrawal.value) for each in found])
         text.print_ledgers(_totals(found))
+
+
+def _write_page(
+    about: str, facts: str, answer: Json, hours: Sequence[Json], output_file: Path | None
+) -> None:
+    from koordinator.cli import explain_lent_page  # plotly, which only pages need
+
+    body = explain_lent_page.render(about, facts, answer, hours)
+    if output_file is not None:
+        output_file.write_text(body, encoding="utf-8")
+    else:
+        click.echo(body, nl=False)
 
 
 def _document(found: Sequence[LentNode], now_s: float) -> Json:
@@ -70,18 +105,48 @@ def _totals(found: Sequence[LentNode]) -> list[Json]:
 # A minute that the manager remembers
 
 
-async def _ask_manager(node: str, at: str, pool: str, url: str, kubeconfig: str) -> Json:
-    client = connect.load(kubeconfig_file=kubeconfig)
-    where = await sources.where_of(client, url, "managerURL", MANAGER_URL)
-    params = {"at": text.time_of(at, clock.SystemClock().now())} if at else {}
-    if pool:
-        params["pool"] = pool
-    path = f"lent/{node}" if node else "lent"
+class _Question(msgspec.Struct, frozen=True):
+    """A question to the manager."""
+
+    node: str
+    at: str
+    pool: str
+    url: str
+    kubeconfig: str
+
+
+async def _ask_manager(asked: _Question) -> Json:
+    """Return what the manager knows of a minute. Raises: ClickException."""
+    client = connect.load(kubeconfig_file=asked.kubeconfig)
+    where = await sources.where_of(client, asked.url, "managerURL", MANAGER_URL)
+    params = {"at": text.time_of(asked.at, clock.SystemClock().now())} if asked.at else {}
+    if asked.pool:
+        params["pool"] = asked.pool
+    path = f"lent/{asked.node}" if asked.node else "lent"
     status, body = await sources.fetch(where, path, params, "manager", HINT)
+    if status == NOT_FOUND:
+        raise _NothingKept(sources.error_text(body))
     if status != 200:
         raise click.ClickException(sources.error_text(body))
     answer: Json = msgspec.json.decode(body)
     return answer
+
+
+class _NothingKept(click.ClickException):
+    """The manager remembers nothing of that minute."""
+
+
+async def _ask_hours(asked: _Question, newest: Json) -> list[Json]:
+    """Return what the manager knows of the hours before an answer, oldest first. Raises: ClickException."""
+    end_s = clock.parse_rfc3339(newest["at"])
+    found = []
+    for hour in range(HOURS, 0, -1):
+        at = clock.rfc3339(end_s - 3_600 * hour)
+        try:
+            found.append(await _ask_manager(msgspec.structs.replace(asked, at=at)))
+        except _NothingKept:
+            continue
+    return [*found, newest]
 
 
 # This moment
