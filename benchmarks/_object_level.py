@@ -15,13 +15,15 @@ from koordinator.cluster import garbage
 from koordinator.cluster.supervise import strictly
 from koordinator.local.nodes.usage import TRACE_STEP_S
 from koordinator.simulate import services
+from koordinator.simulate.batch_jobs import TraceJob
 from koordinator.simulate.run import RunResult, _Day
 from koordinator.simulate.scenario import Scenario
 from koordinator.simulate.virtual_time import run_virtual
 from koordinator.simulate.whatif import cluster as clusters
-from koordinator.simulate.whatif import demand, history, strategy, summary
+from koordinator.simulate.whatif import history, strategy, summary
+from koordinator.simulate.whatif.batch_queue import BatchQueue
 from koordinator.simulate.whatif.cluster import WhatIfCluster
-from koordinator.simulate.whatif.demand import BatchQueue
+from koordinator.simulate.whatif.demand import ListedJobs
 from koordinator.simulate.whatif.run import WhatIfRun
 from koordinator.simulate.whatif.summary import StrategyResult
 
@@ -54,6 +56,8 @@ class ObjectDay(msgspec.Struct, frozen=True):
     result: RunResult
     samples: list[SampledCluster]
     ratio: np.ndarray[Any, Any]
+    jobs: list[TraceJob]
+    """The batch jobs that came."""
 
 
 def object_day(scenario: Scenario, every: int) -> ObjectDay:
@@ -72,7 +76,7 @@ def object_day(scenario: Scenario, every: int) -> ObjectDay:
     trace = days[0].fleet.trace
     assert trace is not None, "the comparison needs a trace"
     first = int(scenario.warm_up_s // TRACE_STEP_S)
-    return ObjectDay(scenario, result, samples[1:], np.roll(trace.ratio, -first, axis=1))
+    return ObjectDay(scenario, result, samples[1:], np.roll(trace.ratio, -first, axis=1), days[0].jobs)
 
 
 def _sample(day: _Day, samples: list[SampledCluster], every: int) -> None:
@@ -91,7 +95,7 @@ def _all(day: _Day, view: type[Any]) -> list[Any]:
 
 
 def array_day(day: ObjectDay, seed: int = 1) -> StrategyResult:
-    """Run the same services, nodes and load over arrays, with the demo's demand for batch."""
+    """Run the same services, nodes and load over arrays, with the same batch jobs."""
     scenario = day.scenario
     seen = day.samples[0].columns()
     met = history.NodeHistory(
@@ -100,8 +104,7 @@ def array_day(day: ObjectDay, seed: int = 1) -> StrategyResult:
     chosen = strategy.of_settings(
         "demo", {"colocation-config": {"enable": True}, "feature-gates": ["BEMemoryEvict"]}
     )
-    cores = float(seen.nodes.cpu_milli.sum()) / 1000
-    queue = BatchQueue(demand.of_ratio(scenario.batch_demand_ratio, cores), seed)
+    queue = BatchQueue(ListedJobs(day.jobs, scenario.jobs))
     run = WhatIfRun(seen, met, chosen, queue, seed)
-    added = run.run(round(scenario.hours * 3600 / TRACE_STEP_S))
-    return summary.result_of(seen, chosen, added, queue, None)
+    run.run(round(scenario.hours * 3600 / TRACE_STEP_S))
+    return summary.result_of(seen, chosen, run, queue, None)

@@ -26,7 +26,8 @@ from koordinator.simulate import services, summary
 from koordinator.simulate.scenario import Scenario, fleet_policy, node_shapes
 from koordinator.simulate.whatif import cluster as clusters
 from koordinator.simulate.whatif import demand, history, strategy
-from koordinator.simulate.whatif.demand import BatchQueue
+from koordinator.simulate.whatif.batch_queue import BatchQueue
+from koordinator.simulate.whatif.demand import DrawnJobs
 from koordinator.simulate.whatif.run import WhatIfRun
 
 Json = dict[str, Any]
@@ -104,7 +105,8 @@ def speed(nodes: int, days: float) -> str:
     )
     steps = round(days * STEPS_A_DAY)
     met = history.NodeHistory(seen, machines(nodes, steps), STEP_S, history.system_milli(seen), "")
-    queue = BatchQueue(demand.of_ratio(0.42, float(seen.nodes.cpu_milli.sum()) / 1000), 1)
+    wanted = demand.of_ratio(0.42, float(seen.nodes.cpu_milli.sum()) / 1000)
+    queue = BatchQueue(DrawnJobs(wanted, 1))
     run = WhatIfRun(seen, met, strategy.of_name("installed"), queue, 1)
     started_s, used_s = time.perf_counter(), time.process_time()
     run.run(steps)

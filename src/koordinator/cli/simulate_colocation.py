@@ -22,8 +22,9 @@ from koordinator.simulate import dump as dumps
 from koordinator.simulate.dump import Dump
 from koordinator.simulate.whatif import cluster as clusters
 from koordinator.simulate.whatif import demand, history, series, strategy, summary
+from koordinator.simulate.whatif.batch_queue import BatchQueue
 from koordinator.simulate.whatif.cluster import WhatIfCluster
-from koordinator.simulate.whatif.demand import BatchQueue, Wanted
+from koordinator.simulate.whatif.demand import DrawnJobs, Wanted
 from koordinator.simulate.whatif.history import UsageHistory
 from koordinator.simulate.whatif.pod_history import PodHistory
 from koordinator.simulate.whatif.run import WhatIfRun
@@ -159,15 +160,15 @@ def _run(
     seed: int,
     notes: Console,
 ) -> StrategyResult:
-    queue = BatchQueue(wanted, seed)
+    queue = BatchQueue(DrawnJobs(wanted, seed))
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     with Progress(
         *columns, TimeElapsedColumn(), console=notes, disable=not notes.is_terminal, transient=True
     ) as bar:
         task = bar.add_task(f"strategy {chosen.name}", total=1.0)
         run = WhatIfRun(cluster, met, chosen, queue, seed)
-        added = run.run(steps, lambda done: bar.update(task, completed=done))
-    return summary.result_of(cluster, chosen, added, queue, price)
+        run.run(steps, lambda done: bar.update(task, completed=done))
+    return summary.result_of(cluster, chosen, run, queue, price)
 
 
 def _write(found: WhatIfAnswer, output: str, output_file: Path | None) -> None:
@@ -202,6 +203,7 @@ def print_answer(out: Console, found: WhatIfAnswer) -> None:
         table.add_row(row.name, *row.texts)
     out.print(table)
     _print_workloads(out, found)
+    _print_ledger(out, found)
     out.print("What to do first:", style="bold")
     for number, step in enumerate(found.first_steps, start=1):
         out.print(f" {number}. {step}")
@@ -223,4 +225,17 @@ def _print_workloads(out: Console, found: WhatIfAnswer) -> None:
             f"{100 * each.p99_growth_low:+.1f} to {100 * each.p99_growth_high:+.1f} %",
             f"{100 * each.worst:+.0f} %",
         )
+    out.print(table)
+
+
+def _print_ledger(out: Console, found: WhatIfAnswer) -> None:
+    """Print where the lent amounts of the advised strategy come from."""
+    best = next(each for each in found.strategies if each.strategy == found.advised)
+    columns = {"": False, "cores": True, "memory, GiB": True, "why": False}
+    table = table_of(f"Where it comes from with {best.strategy} (means)", columns)
+    for each in best.ledger:
+        table.add_row(each.term, f"{each.cores:+,.1f}", f"{each.memory_gib:+,.1f}", each.why)
+    table.add_section()
+    cores, memory = (sum(getattr(each, name) for each in best.ledger) for name in ("cores", "memory_gib"))
+    table.add_row("lent", f"{cores:,.1f}", f"{memory:,.1f}", "", style="bold")
     out.print(table)

@@ -61,6 +61,7 @@ KINDS = (
 )  # fmt: skip
 # Tasks use a little less CPU than they ask for: input, output, stragglers' threads.
 USE_OF_REQUEST = (0.8, 1.0)
+MEMORY_USE_OF_REQUEST = (0.7, 1.0)
 
 
 def stream(
@@ -72,13 +73,8 @@ def stream(
     """
     jobs: list[TraceJob] = []
     for kind in kinds:
-        tasks = _tasks_range(kind, cores)
-        mean_tasks = (tasks[0] + tasks[1]) / 2 * (kind.stages[0] + kind.stages[1]) / 2
-        mean_use = sum(USE_OF_REQUEST) / 2
-        mean_task_core_h = (
-            kind.cpu_milli / 1000 * mean_use * kind.task_minutes / 60 * math.exp(kind.spread_sigma**2 / 2)
-        )
-        per_hour = cores * kind.share_of_work / (mean_tasks * mean_task_core_h)
+        tasks = tasks_range(kind, cores)
+        per_hour = jobs_per_hour(kind, cores)
         count = int(rng.poisson(per_hour * hours))
         for at_s in np.sort(rng.uniform(0, hours * 3_600, count)).tolist():
             jobs.append(_job(kind, tasks, at_s, rng))
@@ -86,8 +82,19 @@ def stream(
     return [msgspec.structs.replace(job, name=f"{job.kind}-{i:05d}") for i, job in enumerate(jobs)]
 
 
-def _tasks_range(kind: JobKind, cores: float) -> tuple[int, int]:
-    """At most a tenth of the wanted cores in one stage."""
+def jobs_per_hour(kind: JobKind, cores: float) -> float:
+    """Return how many jobs of a kind arrive where all kinds together want `cores` on average."""
+    tasks = tasks_range(kind, cores)
+    mean_tasks = (tasks[0] + tasks[1]) / 2 * (kind.stages[0] + kind.stages[1]) / 2
+    mean_use = sum(USE_OF_REQUEST) / 2
+    mean_task_core_h = (
+        kind.cpu_milli / 1000 * mean_use * kind.task_minutes / 60 * math.exp(kind.spread_sigma**2 / 2)
+    )
+    return cores * kind.share_of_work / (mean_tasks * mean_task_core_h)
+
+
+def tasks_range(kind: JobKind, cores: float) -> tuple[int, int]:
+    """Return the least and the most tasks of a stage: at most a tenth of the wanted cores."""
     most = max(int(cores * 0.1 * 1000 / kind.cpu_milli), 1)
     return min(kind.tasks[0], most), min(kind.tasks[1], most)
 
@@ -108,5 +115,5 @@ def _task(kind: JobKind, rng: np.random.Generator) -> Task:
         memory_bytes=kind.memory_bytes,
         work_core_s=round(used_milli / 1000 * duration_s, 1),
         used_milli=round(used_milli, 1),
-        used_bytes=round(kind.memory_bytes * rng.uniform(0.7, 1.0)),
+        used_bytes=round(kind.memory_bytes * rng.uniform(*MEMORY_USE_OF_REQUEST)),
     )

@@ -13,7 +13,7 @@ from benchmarks._object_level import ObjectDay
 from koordinator.manager.noderesource.listed import NodeObjects, lent_nodes
 from koordinator.simulate.scenario import Scenario
 from koordinator.simulate.whatif import strategy
-from koordinator.simulate.whatif.lending import Lending, UseReport
+from koordinator.simulate.whatif.lending import TERMS, Lending, UseReport
 
 CONFIG = {"colocation-config": '{"enable": true}'}
 
@@ -49,11 +49,18 @@ def check_decisions(found: ObjectDay) -> None:
         seen = sample.columns()
         lending = Lending(seen, chosen)
         services, system = seen.services.usage, np.nan_to_num(seen.nodes.system)
-        decided = lending.amounts(UseReport(services, np.zeros_like(system), system)).T.tolist()
+        found_terms = lending.decide(UseReport(services, np.zeros_like(system), system))
+        decided = found_terms.amounts.T.tolist()
 
         objects = NodeObjects(sample.nodes, sample.pods, sample.metrics, (), CONFIG)
         by_object = [node.ledgers[0] for node in lent_nodes(objects, sample.at_s)]
         assert decided == [[ledger.cpu_milli, ledger.memory_bytes] for ledger in by_object]
+        for row, by_node in enumerate(by_object):
+            told = {term.name: (term.cpu_milli, term.memory_bytes) for term in by_node.terms}
+            terms = dict(zip(TERMS, map(tuple, found_terms.terms[row].tolist()), strict=True))
+            assert {name: amounts for name, amounts in terms.items() if any(amounts)} == {
+                name: amounts for name, amounts in told.items() if any(amounts)
+            }
         for (cpu, memory), (on_cpu, on_memory) in zip(decided, sample.on_nodes(), strict=True):
             # A node is written when what it should say differs by a tenth, or five minutes after the last time.
             assert abs(cpu - on_cpu) <= 0.1 * max(on_cpu, cpu) + 1

@@ -19,7 +19,7 @@ from koordinator.manager.config.colocation_config import (
 )
 from koordinator.manager.noderesource import decide
 from koordinator.manager.noderesource.account import NANO_PER_MILLI, ZERO
-from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI
+from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI, BatchTerms
 from koordinator.manager.noderesource.decide import NodeInputs, Withdrawal
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.noderesource.target import NodeTarget
@@ -39,6 +39,8 @@ _BATCH_TERMS = (
     "third parties",
     "rounding",
 )
+FORMULA_TERMS = _BATCH_TERMS[: _BATCH_TERMS.index("normalization")]
+"""The terms of the Batch formula itself."""
 _MID_TERMS = ("predicted", "unallocated", "static", "cap", "nothing left", "rounding")
 TERMS: Mapping[str, tuple[str, ...]] = {BATCH: _BATCH_TERMS, MID: _MID_TERMS}
 _ALWAYS = ("capacity", "margin", "services", "predicted")
@@ -156,32 +158,50 @@ def _batch_table(known: Sequence[NodeInputs], policies: Sequence[ReclaimPolicy])
     reserved = np.array([each.node.reserved for each in known], np.int64)
     usages = [each.report.system_usage for each in known]
     system = np.array([(nanos // NANO_PER_MILLI, memory) for nanos, memory in usages], np.int64)
-    by_request = [(False, policy.memory_policy is CalculatePolicy.REQUEST) for policy in policies]
-    beyond = np.where(np.array(by_request), 0, np.maximum(system - reserved, 0))
-    services = by_now - reserved - beyond
-    ahead = by_now - found.yielded
-    nothing = np.zeros_like(capacity)
+    by_request = np.array([policy.memory_policy is CalculatePolicy.REQUEST for policy in policies])
+    terms = formula_terms(capacity, reserved, system, by_request, found, by_now)
+    nothing = np.zeros((len(known), len(_BATCH_TERMS) - len(FORMULA_TERMS), 2), np.int64)
+    return _whole(np.concatenate([terms, nothing], axis=1))
+
+
+def formula_terms(
+    capacity: I64,
+    reserved: I64,
+    system: I64,
+    memory_by_request: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    found: BatchTerms,
+    yielded_now: I64,
+) -> I64:
+    """Return the signed terms of the Batch formula, shape (rows, `FORMULA_TERMS`, 2), in thousandths; they sum to
+    `found.lent`.
+
+    The amounts are (rows, 2) in thousandths: `system` as measured, `yielded_now` what is yielded without a look ahead.
+    Where memory goes by request (rows,) the system's use of it does not count.
+    """
+    beyond = np.maximum(system - reserved, 0)
+    beyond[memory_by_request, MEMORY] = 0
+    services = yielded_now - reserved - beyond
     terms = [
         capacity,
         -found.margin,
         -reserved,
         -beyond,
         -services,
-        ahead,
+        yielded_now - found.yielded,
         -found.above_cap,
         found.below_zero,
     ]
-    return _whole([*terms, nothing, nothing, nothing])
+    return np.stack(terms, axis=1)
 
 
 def _mid_table(known: Sequence[NodeInputs], policies: Sequence[MidPolicy]) -> I64:
     found = decide.mid_terms(known, policies)
     terms = [found.reclaimed, found.unallocated, found.static, -found.above_cap, found.below_zero]
-    return _whole([*terms, np.zeros_like(found.lent)])
+    return _whole(np.stack([*terms, np.zeros_like(found.lent)], axis=1))
 
 
-def _whole(terms: Sequence[I64]) -> I64:
-    table = np.stack(terms, axis=1)
+def _whole(table: I64) -> I64:
+    """Return the table with memory in bytes."""
     table[:, :, MEMORY] //= MILLI
     return table
 
@@ -207,14 +227,15 @@ def _ledger(kind: str, table: I64, basis: LedgerBasis, have: tuple[int | None, i
 
 def _named(kind: str, table: I64, basis: LedgerBasis) -> Iterator[LedgerTerm]:
     assert basis.strategy is not None
-    words = _words(basis.strategy, basis.normalization)[kind]
+    whys = words(basis.strategy, basis.normalization)[kind]
     for at, name in enumerate(TERMS[kind], start=_FIRST[kind]):
         cpu, memory = table[at].tolist()
         if name in _ALWAYS or cpu or memory:
-            yield LedgerTerm(name, cpu, memory, words[name])
+            yield LedgerTerm(name, cpu, memory, whys[name])
 
 
-def _words(strategy: NodeStrategy, normalization: float) -> Mapping[str, Mapping[str, str]]:
+def words(strategy: NodeStrategy, normalization: float = 1.0) -> Mapping[str, Mapping[str, str]]:
+    """Return what each term is, in words, by kind and name."""
     policy, mid = strategy.reclaim, strategy.mid
     percents = f"{100 - policy.cpu_percent} % of the CPU and {100 - policy.memory_percent} % of the memory"
     cpu_policy = CalculatePolicy.USAGE if policy.cpu_policy is CalculatePolicy.REQUEST else policy.cpu_policy

@@ -10,6 +10,8 @@ from koordinator.simulate.whatif.outcome import HOT_PERCENT
 from koordinator.simulate.whatif.summary import StrategyResult, WhatIfAnswer
 
 _NODES_SHOWN = 10
+_POOLS_SHOWN = 4
+"""Pools whose terms are told: columns of a table."""
 _STYLE = """
   .verdict { font-size: 1.15rem; border-left: 4px solid #D55E00; padding-left: 1rem; }
   .notes { color: var(--faint); font-size: .95rem; }
@@ -41,6 +43,9 @@ def render(found: WhatIfAnswer) -> str:
         pools=_pools(best),
         advised=html.escape(best.strategy),
         use=div(plots.use_over_time(found, best)),
+        ledger_cpu=div(plots.ledger(best, "cores", "cores")),
+        ledger_memory=div(plots.ledger(best, "memory_gib", "GiB")),
+        ledger=_ledger(best),
         cpu=div(plots.cpu(found, best)),
         memory=div(plots.memory(found, best)),
         latency=div(plots.latency(found)),
@@ -115,6 +120,23 @@ def _pools(best: StrategyResult) -> str:
         ["pool, the best first", "nodes", "batch core-hours", "share of the gain", "p99 of its services"],
         rows,
     )
+
+
+def _ledger(best: StrategyResult) -> str:
+    """Return the terms of what is lent, in the whole cluster and in the first pools; they sum to the last row."""
+    terms = [each.term for each in best.ledger]
+    pools = best.pools[:_POOLS_SHOWN]
+    rows = []
+    for at, term in enumerate(terms):
+        line = best.ledger[at]
+        by_pool = [next((each.cores for each in pool.ledger if each.term == term), 0.0) for pool in pools]
+        cells = [f"{each:+,.1f}" for each in (line.cores, *by_pool)]
+        rows.append([term, cells[0], f"{line.memory_gib:+,.1f}", *cells[1:], line.why])
+    sums = [f"{sum(each.cores for each in pool.ledger):,.1f}" for pool in pools]
+    lent = sum(each.cores for each in best.ledger), sum(each.memory_gib for each in best.ledger)
+    rows.append(["lent", f"{lent[0]:,.1f}", f"{lent[1]:,.1f}", *sums, "the sum"])
+    header = ["", "cores", "memory, GiB", *(f"cores of {pool.pool}" for pool in pools), "what it is"]
+    return table(header, rows)
 
 
 def _nodes(best: StrategyResult) -> str:

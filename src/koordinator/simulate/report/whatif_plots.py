@@ -43,6 +43,25 @@ def use_over_time(found: WhatIfAnswer, result: StrategyResult) -> go.Figure:
     return figure
 
 
+def ledger(result: StrategyResult, amount: str, unit: str) -> go.Figure:
+    """Return the way from capacity to what is lent, term by term; `amount` is the attribute of a line, in `unit`s."""
+    lines = result.ledger
+    values = [getattr(each, amount) for each in lines]
+    figure = page.figure(unit, "")
+    figure.add_waterfall(
+        x=[*(each.term for each in lines), "lent"],
+        y=[*values, sum(values)],
+        measure=["relative"] * len(lines) + ["total"],
+        customdata=[*(each.why for each in lines), "to batch"],
+        hovertemplate="%{x}: %{delta:,.1f}<br>%{customdata}<extra></extra>",
+        increasing={"marker": {"color": FREE}},
+        decreasing={"marker": {"color": SERVICES}},
+        totals={"marker": {"color": BATCH}},
+    )
+    figure.update_layout(showlegend=False, height=_HALF)
+    return figure
+
+
 def cpu(found: WhatIfAnswer, result: StrategyResult) -> go.Figure:
     """CPU use in percent, without and with batch."""
     series = result.series

@@ -1,12 +1,14 @@
 """Advise what to switch on first: pools of nodes by what they bring and what their services feel."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from koordinator.api.core import Node
+from koordinator.local.nodes.usage import F64
 from koordinator.simulate.whatif.cluster import WhatIfCluster
+from koordinator.simulate.whatif.lending import TERMS
 from koordinator.simulate.whatif.outcome import Adder
 
 POOL_LABELS = (
@@ -26,18 +28,41 @@ P99_COST_MAX = 0.05
 UNNAMED = "(none)"
 
 
+class LedgerLine(msgspec.Struct, frozen=True, rename="camel"):
+    """A term of what is lent, signed, as a mean over time: all terms sum to what is lent."""
+
+    term: str
+    cores: float
+    memory_gib: float
+    why: str
+
+
 class PoolLine(msgspec.Struct, frozen=True, rename="camel"):
-    """Nodes with one value of a label: what batch uses there, its share of all batch, the p99 growth of services."""
+    """Nodes with one value of a label: what batch uses there, its share of all batch, the p99 growth of services, and
+    where what they lend comes from."""
 
     pool: str
     nodes: int
     batch_core_hours: float
     share: float
     p99_growth: float
+    ledger: list[LedgerLine]
 
 
-def pools(cluster: WhatIfCluster, added: Adder) -> list[PoolLine]:
-    """Return the pools of a cluster, first those that bring most for what their services feel."""
+def ledger(terms: F64, whys: Mapping[str, str]) -> list[LedgerLine]:
+    """Return the terms of what some nodes lend, (nodes, `TERMS`, 2) in milli-cores and bytes, as their sums; without
+    those that nobody has."""
+    sums = terms.sum(axis=0).tolist()
+    return [
+        LedgerLine(term, round(milli / 1000, 3), round(number / 2**30, 3), whys[term])
+        for term, (milli, number) in zip(TERMS, sums, strict=True)
+        if milli or number
+    ]
+
+
+def pools(cluster: WhatIfCluster, added: Adder, whys: Mapping[str, str]) -> list[PoolLine]:
+    """Return the pools of a cluster, first those that bring most for what their services feel; `whys` say what the
+    terms of what is lent are."""
     label = _label(cluster.nodes.objects)
     if label is None:
         return []
@@ -57,6 +82,7 @@ def pools(cluster: WhatIfCluster, added: Adder) -> list[PoolLine]:
                 round(hours, 1),
                 round(hours / whole, 4),
                 round(growth, 5),
+                ledger(added.lent_terms[rows], whys),
             )
         )
     return sorted(found, key=lambda each: (-each.share / max(each.p99_growth, 0.005), each.pool))

@@ -1,11 +1,10 @@
-"""Batch work that waits: how much arrives, what one task asks for and uses. Drawn from a seed as arrays.
+"""Batch work as it comes: jobs of the kinds of `batch_jobs`, their tasks drawn as arrays, stage by stage.
 
-The kinds of tasks are those of `batch_jobs`, or the batch pods that a cluster runs already; tasks need nothing of each
-other.
+A cluster of thousands of nodes sees millions of tasks in a week; no object is made for any of them.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -13,29 +12,18 @@ import numpy as np
 from koordinator.api import resources
 from koordinator.api.core import Container, Pod, PodSpec, ResourceRequirements
 from koordinator.api.priority import PriorityClass
-from koordinator.local.nodes.usage import F64, Index
+from koordinator.local.nodes.usage import F64, Index, Mask
 from koordinator.scheduler.plugins.load_aware import load
 from koordinator.scheduler.plugins.load_aware.args import LoadAwarePolicy
 from koordinator.simulate import batch_jobs
-from koordinator.simulate.batch_jobs import USE_OF_REQUEST, JobKind
-
-MEMORY_USE_OF_REQUEST = (0.7, 1.0)
-UNLIMITED = 1 << 40
-"""Tasks that wait where there is always more work than room."""
+from koordinator.simulate.batch_jobs import MEMORY_USE_OF_REQUEST, USE_OF_REQUEST, JobKind, TraceJob
 
 
-class Wanted(msgspec.Struct, frozen=True, eq=False):
-    """Batch demand in cores, one value for each `step_s`, starting over at the end; None: always more than fits."""
+class Wanted(msgspec.Struct, frozen=True):
+    """Batch demand in cores that arriving work wants on average; None: always more than fits."""
 
-    cores: F64 | None
-    step_s: float = math.inf
+    cores: float | None
     source: str = ""
-
-    def at(self, time_s: float) -> float:
-        """Return the cores that arriving work wants on average, at a moment."""
-        assert self.cores is not None
-        step = 0 if math.isinf(self.step_s) else int(time_s // self.step_s) % self.cores.size
-        return float(self.cores[step])
 
 
 def unlimited() -> Wanted:
@@ -45,99 +33,117 @@ def unlimited() -> Wanted:
 
 def of_ratio(ratio: float, cluster_cores: float) -> Wanted:
     """Return a steady demand for a share of all CPUs."""
-    return Wanted(np.array([ratio * cluster_cores]), source=f"{100 * ratio:g} % of all CPUs")
+    return Wanted(ratio * cluster_cores, source=f"{100 * ratio:g} % of all CPUs")
 
 
 class BatchTasks(msgspec.Struct, frozen=True, eq=False):
-    """Tasks as they are drawn, (tasks,) each: what each uses at a time, and the CPU that it needs in all."""
+    """Tasks, (tasks,) each: what each uses at a time, the CPU that it needs in all, and the number of its job (-1: it
+    belongs to none)."""
 
     used_milli: F64
     used_bytes: F64
     work_milli_s: F64
-
-
-class BatchQueue:
-    """Waiting tasks by kind, and how long they wait: first come, first served within a kind."""
-
-    def __init__(self, wanted: Wanted, seed: int, kinds: Sequence[JobKind] = batch_jobs.KINDS) -> None:
-        self.kinds = tuple(kinds)
-        self.waiting = [UNLIMITED if wanted.cores is None else 0 for _ in kinds]
-        self._wanted = wanted
-        self._rng = np.random.default_rng(seed)
-        self._curves: list[list[tuple[float, int, int]]] = [[] for _ in kinds]  # time, arrived, started
-        self._arrived = [0] * len(self.kinds)
-        self._started = [0] * len(self.kinds)
+    job: Index
 
     @property
-    def is_limited(self) -> bool:
-        """Return whether the queue can run empty."""
-        return self._wanted.cores is not None
+    def count(self) -> int:
+        """Return how many there are."""
+        return self.job.size
 
-    @property
-    def length(self) -> int:
-        """Tasks that wait; 0 where there is always more."""
-        return sum(self.waiting) if self.is_limited else 0
-
-    def arrive(self, time_s: float, elapsed_s: float) -> None:
-        """Let the work of the next `elapsed_s` come in."""
-        if not self.is_limited:
-            return
-        cores = self._wanted.at(time_s)
-        for number, kind in enumerate(self.kinds):
-            per_s = cores * kind.share_of_work / (_mean_core_h(kind) * 3600)
-            count = int(self._rng.poisson(per_s * elapsed_s))
-            self.waiting[number] += count
-            self._arrived[number] += count
-
-    def take(self, kind: int, count: int) -> BatchTasks:
-        """Return the first `count` tasks of a kind, which start now."""
-        self.waiting[kind] -= count if self.is_limited else 0
-        self._started[kind] += count
-        return self._draw(self.kinds[kind], count)
-
-    def put_back(self, kind: int, count: int) -> None:
-        """Let evicted tasks wait again: their work starts over."""
-        self.waiting[kind] += count if self.is_limited else 0
-        self._arrived[kind] += count
-
-    def note(self, time_s: float) -> None:
-        """Remember how many have come and gone by now."""
-        for curve, arrived, started in zip(self._curves, self._arrived, self._started, strict=True):
-            curve.append((time_s, arrived, started))
-
-    def waits_s(self) -> tuple[float, float]:
-        """Return the median and the 95th percentile of how long tasks waited, those that still do included; 0 where
-        demand has no limit."""
-        if not self.is_limited or not self._curves[0]:
-            return 0.0, 0.0
-        waits, counts = [], []
-        for curve in self._curves:
-            times, arrived, started = np.array(curve, np.float64).T
-            came = np.r_[arrived[0], np.diff(arrived)]
-            # The n-th to come is the n-th to start; who has not started has waited until now.
-            start_s = np.interp(arrived, started, times, right=times[-1])
-            waits.append(np.maximum(start_s - times, 0.0))
-            counts.append(came)
-        wait, count = np.concatenate(waits), np.concatenate(counts)
-        order = np.argsort(wait)
-        share = np.cumsum(count[order]) / max(float(count.sum()), 1.0)
-        median, p95 = np.minimum(np.searchsorted(share, [0.5, 0.95]), wait.size - 1).tolist()
-        return float(wait[order[median]]), float(wait[order[p95]])
-
-    def _draw(self, kind: JobKind, count: int) -> BatchTasks:
-        rng = self._rng
-        used = kind.cpu_milli * rng.uniform(*USE_OF_REQUEST, count)
-        seconds = kind.task_minutes * 60 * rng.lognormal(0, kind.spread_sigma, count)
+    def rows(self, chosen: slice | Mask) -> "BatchTasks":
+        """Return some of them."""
         return BatchTasks(
-            used_milli=used,
-            used_bytes=kind.memory_bytes * rng.uniform(*MEMORY_USE_OF_REQUEST, count),
-            work_milli_s=used * seconds,
+            self.used_milli[chosen], self.used_bytes[chosen], self.work_milli_s[chosen], self.job[chosen]
         )
 
 
-def _mean_core_h(kind: JobKind) -> float:
-    use = sum(USE_OF_REQUEST) / 2
-    return kind.cpu_milli / 1000 * use * kind.task_minutes / 60 * math.exp(kind.spread_sigma**2 / 2)
+class ArrivingJob(msgspec.Struct, frozen=True, eq=False):
+    """A job as it comes: its kind (a position), and its stages, each asked for when it may begin."""
+
+    kind: int
+    stages: Iterator[BatchTasks]
+
+
+class JobSource(Protocol):
+    """Says which jobs come when. `has_limit` is false where there is always more work than room."""
+
+    @property
+    def kinds(self) -> Sequence[JobKind]: ...
+
+    @property
+    def has_limit(self) -> bool: ...
+
+    def arriving(self, from_s: float, to_s: float) -> Iterable[ArrivingJob]:
+        """Return the jobs that come in this time."""
+        ...
+
+    def draw(self, kind: int, count: int) -> BatchTasks:
+        """Return tasks that belong to no job, as the one that comes next where there is always more."""
+        ...
+
+
+class DrawnJobs:
+    """Jobs drawn from a seed, by the laws of `batch_jobs.stream`."""
+
+    def __init__(self, wanted: Wanted, seed: int, kinds: Sequence[JobKind] = batch_jobs.KINDS) -> None:
+        self.kinds = tuple(kinds)
+        self.has_limit = wanted.cores is not None
+        self._cores = wanted.cores or 0.0
+        self._rng = np.random.default_rng(seed)
+
+    def arriving(self, from_s: float, to_s: float) -> Iterator[ArrivingJob]:
+        """See `JobSource`."""
+        if not self._cores:
+            return
+        for number, kind in enumerate(self.kinds):
+            per_s = batch_jobs.jobs_per_hour(kind, self._cores) / 3600
+            for _ in range(int(self._rng.poisson(per_s * (to_s - from_s)))):
+                yield ArrivingJob(number, self._stages(number))
+
+    def draw(self, kind: int, count: int) -> BatchTasks:
+        """See `JobSource`."""
+        rng, shape = self._rng, self.kinds[kind]
+        used = shape.cpu_milli * rng.uniform(*USE_OF_REQUEST, count)
+        seconds = shape.task_minutes * 60 * rng.lognormal(0, shape.spread_sigma, count)
+        return BatchTasks(
+            used_milli=used,
+            used_bytes=shape.memory_bytes * rng.uniform(*MEMORY_USE_OF_REQUEST, count),
+            work_milli_s=used * seconds,
+            job=np.full(count, -1),
+        )
+
+    def _stages(self, kind: int) -> Iterator[BatchTasks]:
+        shape = self.kinds[kind]
+        least, most = batch_jobs.tasks_range(shape, self._cores)
+        for _ in range(int(self._rng.integers(shape.stages[0], shape.stages[1] + 1))):
+            yield self.draw(kind, int(self._rng.integers(least, most + 1)))
+
+
+class ListedJobs:
+    """Jobs that are known: those of an object-level run, say. All kinds of `jobs` are among `kinds`."""
+
+    has_limit = True
+
+    def __init__(self, jobs: Sequence[TraceJob], kinds: Sequence[JobKind] = batch_jobs.KINDS) -> None:
+        self.kinds = tuple(kinds)
+        self._number = {kind.name: number for number, kind in enumerate(kinds)}
+        self._left = sorted(jobs, key=lambda job: job.arrives_s, reverse=True)
+
+    def arriving(self, from_s: float, to_s: float) -> Iterator[ArrivingJob]:
+        """See `JobSource`."""
+        while self._left and self._left[-1].arrives_s < to_s:
+            job = self._left.pop()
+            yield ArrivingJob(self._number[job.kind], _stages_of(job))
+
+    def draw(self, kind: int, count: int) -> BatchTasks:
+        """There is no work but that of the jobs."""
+        raise AssertionError("listed jobs have an end")
+
+
+def _stages_of(job: TraceJob) -> Iterator[BatchTasks]:
+    for stage in job.stages:
+        used, held, work = np.array([(t.used_milli, t.used_bytes, 1000 * t.work_core_s) for t in stage]).T
+        yield BatchTasks(used, held, work, np.full(len(stage), -1))
 
 
 def estimates(kinds: Sequence[JobKind], policy: LoadAwarePolicy) -> Index:

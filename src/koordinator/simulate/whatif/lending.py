@@ -1,13 +1,14 @@
 """The part of the manager: lend of each node, step by step, by what its agent would report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from koordinator.api.core import Node
 from koordinator.local.nodes.usage import F64, Index
-from koordinator.manager.noderesource import batch, columns, decide
+from koordinator.manager.config.colocation_config import CalculatePolicy
+from koordinator.manager.noderesource import batch, columns, decide, ledger
 from koordinator.manager.noderesource.account import NANO_PER_MILLI
 from koordinator.manager.noderesource.batch import CPU, MEMORY, MILLI
 from koordinator.manager.noderesource.columns import NodeColumns
@@ -27,6 +28,17 @@ class UseReport(msgspec.Struct, frozen=True, eq=False):
     system: F64
 
 
+TERMS = (*ledger.FORMULA_TERMS, "rounding")
+"""The terms of what is lent, as the manager's ledger names them: nothing here scales Batch or takes part of it."""
+
+
+class LentTerms(msgspec.Struct, frozen=True, eq=False):
+    """What nodes lend, milli-cores and bytes: `amounts` (2, nodes) are the sums of `terms` (nodes, `TERMS`, 2)."""
+
+    amounts: Index
+    terms: Index
+
+
 class Lending:
     """The manager's decision for all nodes of a cluster under a strategy."""
 
@@ -36,7 +48,10 @@ class Lending:
         self._requested = columns.requested(self._pods, len(cluster.nodes.objects))
         strategies = Strategies(lambda: strategy.colocation)
         found = [strategies.of(node) for node in cluster.nodes.objects]
-        self._policies = batch.columns([each.reclaim for each in found if each is not None])
+        policies = [each.reclaim for each in found if each is not None]
+        self._policies = batch.columns(policies)
+        self._by_request = np.array([each.memory_policy is CalculatePolicy.REQUEST for each in policies])
+        self._strategies = {id(each): each for each in found if each is not None and each.enabled}
         self.lends = np.array(
             [
                 each is not None and each.enabled and not decide.is_in_batch_phase(node)
@@ -45,14 +60,30 @@ class Lending:
         )
         """Whether a node lends anything, (nodes,)."""
 
-    def amounts(self, report: UseReport) -> Index:
-        """Return batch-cpu (milli-cores) and batch-memory (bytes) of each node, (2, nodes)."""
+    def decide(self, report: UseReport) -> LentTerms:
+        """Return what each node lends, and where it comes from."""
         usage = np.rint(report.pods * np.array([NANO_PER_MILLI, MILLI])).astype(np.int64)
         sums = columns.demand(self._pods, usage, self._requested)
-        lent = columns.batch_terms(self._columns(report.system), sums, self._policies).lent
-        amounts: Index = np.stack([lent[:, CPU], batch.divide(lent[:, MEMORY], MILLI)])
-        found: Index = np.where(self.lends, amounts, 0)
-        return found
+        nodes = self._columns(report.system)
+        found = columns.batch_terms(nodes, sums, self._policies)
+        amounts: Index = np.stack([found.lent[:, CPU], batch.divide(found.lent[:, MEMORY], MILLI)])
+        amounts = np.where(self.lends, amounts, 0)
+        system = nodes.system // np.array([NANO_PER_MILLI, 1])
+        formula = ledger.formula_terms(
+            nodes.capacity, nodes.reserved, system, self._by_request, found, found.yielded
+        )
+        formula[:, :, MEMORY] //= MILLI
+        formula[~self.lends] = 0
+        rounding = amounts.T - formula.sum(axis=1)
+        return LentTerms(amounts, np.concatenate([formula, rounding[:, np.newaxis]], axis=1))
+
+    def whys(self) -> Mapping[str, str]:
+        """Return what each term is, in words; nothing where nodes follow entries that differ."""
+        every = [ledger.words(each)[ledger.BATCH] for each in self._strategies.values()]
+        return {
+            term: every[0][term] if every and all(each[term] == every[0][term] for each in every) else ""
+            for term in TERMS
+        }
 
     def _columns(self, system: F64) -> NodeColumns:
         measured = np.rint(system * np.array([NANO_PER_MILLI, MILLI])).astype(np.int64)

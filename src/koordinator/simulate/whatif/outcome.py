@@ -4,6 +4,8 @@ import msgspec
 import numpy as np
 
 from koordinator.local.nodes.usage import F64, Index
+from koordinator.manager.noderesource.batch import CPU
+from koordinator.simulate.whatif.lending import TERMS, LentTerms
 
 HOT_PERCENT = 55.0
 """Above this share of a node's CPU batch should not be added any more (`scenario.LOAD_AWARE_ARGS`)."""
@@ -19,6 +21,8 @@ class OutcomeSeries(msgspec.Struct, rename="camel"):
     batch: list[float] = []
     system: list[float] = []
     lent: list[float] = []
+    lent_terms: dict[str, list[float]] = msgspec.field(default_factory=lambda: {term: [] for term in TERMS})
+    """The cores of each term of what is lent, signed: they sum to `lent`."""
     batch_requested: list[float] = []
     batch_wanted: list[float] = []
     waiting: list[int] = []
@@ -32,14 +36,13 @@ class OutcomeSeries(msgspec.Struct, rename="camel"):
 
 
 class StepFigures(msgspec.Struct, frozen=True, eq=False):
-    """A step as it was. (nodes,) each: CPU in milli-cores as means over the step, lent CPU and memory at its beginning,
+    """A step as it was. (nodes,) each: CPU in milli-cores as means over the step, `lent` as decided at its beginning,
     memory used at its end; `evicted` counts tasks."""
 
     services: F64
     system: F64
     batch: F64
-    lent_milli: F64
-    lent_bytes: F64
+    lent: LentTerms
     requested: F64
     wanted: F64
     services_bytes: F64
@@ -102,6 +105,7 @@ class Adder:
         self._system_bytes = system_bytes
         self._nodes = np.zeros((6, nodes))  # lent, batch, services, hot before, hot, evictions
         self._nodes_p99 = np.zeros((2, nodes))
+        self._terms = np.zeros((nodes, len(TERMS), 2))
         self._workloads = np.zeros((5, workloads))  # p99, low, high, alone, requests
         self._worst = np.ones(workloads)
         self._risk_s = np.zeros(workloads)
@@ -116,7 +120,7 @@ class Adder:
         limit = self._capacity * (HOT_PERCENT / 100)
         hot_before, hot = before > limit, used > limit
         self._nodes += elapsed_s * np.stack(
-            [step.lent_milli, step.batch, step.services, hot_before, hot, step.evicted / elapsed_s]
+            [step.lent.amounts[CPU], step.batch, step.services, hot_before, hot, step.evicted / elapsed_s]
         )
         series = self.series
         series.hour.append(round(hour, 4))
@@ -124,11 +128,14 @@ class Adder:
             (series.services, step.services),
             (series.batch, step.batch),
             (series.system, step.system),
-            (series.lent, step.lent_milli),
+            (series.lent, step.lent.amounts[CPU]),
             (series.batch_requested, step.requested),
             (series.batch_wanted, step.wanted),
         ):
             column.append(round(float(values.sum()) / 1000, 3))
+        self._terms += elapsed_s * step.lent.terms
+        for name, milli in zip(TERMS, step.lent.terms[:, :, CPU].sum(axis=0).tolist(), strict=True):
+            series.lent_terms[name].append(round(milli / 1000, 3))
         own_bytes = step.services_bytes + self._system_bytes
         series.memory_before.append(_gib(own_bytes))
         series.memory.append(_gib(own_bytes + step.batch_bytes))
@@ -172,6 +179,11 @@ class Adder:
             evictions,
             _ratio(self._nodes_p99[0], self._nodes_p99[1]),
         )
+
+    @property
+    def lent_terms(self) -> F64:
+        """Return the means of the terms of what each node lends, (nodes, `TERMS`, 2): milli-cores and bytes."""
+        return self._terms / max(self.seconds, 1e-9)
 
     @property
     def nodes_p99(self) -> F64:

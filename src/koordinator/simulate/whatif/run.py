@@ -21,8 +21,8 @@ from koordinator.manager.noderesource.batch import CPU, MEMORY
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy
 from koordinator.scheduler.plugins.load_aware.judgement import NodeLoadRulesTable
 from koordinator.simulate.whatif import demand, holding, placement
+from koordinator.simulate.whatif.batch_queue import BatchQueue
 from koordinator.simulate.whatif.cluster import WhatIfCluster
-from koordinator.simulate.whatif.demand import BatchQueue
 from koordinator.simulate.whatif.history import StepUse, UsageHistory
 from koordinator.simulate.whatif.holding import SuppressedTiers
 from koordinator.simulate.whatif.lending import Lending, UseReport, takes_batch
@@ -70,6 +70,8 @@ class WhatIfRun:
         self.added = Adder(
             self._capacity, services.workload, len(services.workloads), services.node, self._system_bytes
         )
+        self.whys = self._lending.whys()
+        """What each term of what is lent is, in words."""
 
     def _read_nodes(self, cluster: WhatIfCluster) -> None:
         nodes, services = cluster.nodes, cluster.services
@@ -137,7 +139,7 @@ class WhatIfRun:
         evicted, lost_milli_s = np.zeros(self._count), 0.0
         for number in range(rounds):
             at_s = now_s + number * round_s
-            queue.arrive(at_s, round_s)
+            queue.arrive(at_s, at_s + round_s)
             self._place(at_s)
             queue.note(at_s)
             gone, lost = self._evict(own_bytes)
@@ -150,7 +152,7 @@ class WhatIfRun:
             (now_s + step_s) / 3600,
             StepFigures(
                 services=means[0], system=means[1], batch=means[2], requested=means[3], wanted=means[4],
-                lent_milli=self._lent[0].astype(np.float64), lent_bytes=self._lent[1].astype(np.float64),
+                lent=self._terms,
                 services_bytes=own_bytes, batch_bytes=batch_bytes, evicted=evicted,
                 lost_milli_s=lost_milli_s, waiting=queue.length,
             ),
@@ -167,7 +169,8 @@ class WhatIfRun:
 
     def _take_report(self, report: UseReport) -> None:
         """Let what is lent, and how much each node may take, follow from a new report."""
-        self._lent = self._lending.amounts(report)
+        self._terms = self._lending.decide(report)
+        self._lent = self._terms.amounts
         room, names = self._room, self._load_policy.names
         used = np.zeros((len(names), self._count), np.int64)
         young = self._tasks.placed_s >= self._now_s() - self._history.step_s
@@ -222,7 +225,7 @@ class WhatIfRun:
         self._granted, self._system = granted[:count], system
         requested = tasks.on_nodes(self._asked[tasks.kind, 0].astype(np.float64), count)
         self._batch = tasks.on_nodes(granted[count:], count)
-        tasks.progress(granted[count:], elapsed_s)
+        self._queue.ended(tasks.progress(granted[count:], elapsed_s))
         return np.stack([granted[:count], system, self._batch, requested, tier])
 
     def _evict(self, own_bytes: F64) -> tuple[F64, float]:
@@ -236,10 +239,8 @@ class WhatIfRun:
         if not release.any():
             return gone, 0.0
         goes = eviction.largest_of_nodes(tasks.node, tasks.used_bytes.astype(np.int64), release)
-        for kind, evicted in enumerate(
-            np.bincount(tasks.kind[goes], minlength=len(self._queue.kinds)).tolist()
-        ):
-            self._queue.put_back(kind, evicted)
+        for kind in np.unique(tasks.kind[goes]).tolist():
+            self._queue.put_back(kind, tasks.of(goes & (tasks.kind == kind)))
         lost = float(tasks.consumed[goes].sum())
         gone = np.bincount(tasks.node[goes], minlength=count).astype(np.float64)
         tasks.keep(~goes)

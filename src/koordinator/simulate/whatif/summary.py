@@ -6,11 +6,12 @@ import msgspec
 import numpy as np
 
 from koordinator.simulate.whatif import advice
-from koordinator.simulate.whatif.advice import PoolLine
+from koordinator.simulate.whatif.advice import LedgerLine, PoolLine
+from koordinator.simulate.whatif.batch_queue import BatchQueue
 from koordinator.simulate.whatif.cluster import WhatIfCluster
-from koordinator.simulate.whatif.demand import BatchQueue
 from koordinator.simulate.whatif.history import UsageHistory
 from koordinator.simulate.whatif.outcome import HOT_PERCENT, RISK_RATIO, Adder, OutcomeSeries, WorkloadOutcome
+from koordinator.simulate.whatif.run import WhatIfRun
 from koordinator.simulate.whatif.strategy import WhatIfStrategy
 
 LISTED_MAX = 2_000
@@ -81,6 +82,8 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     nodes: list[NodeLine]
     workloads: list[WorkloadLine]
     pools: list[PoolLine]
+    ledger: list[LedgerLine]
+    """Where what is lent comes from, the whole cluster."""
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -108,9 +111,14 @@ _RISK_TIME = 0.01
 
 
 def result_of(
-    cluster: WhatIfCluster, strategy: WhatIfStrategy, added: Adder, queue: BatchQueue, price: float | None
+    cluster: WhatIfCluster,
+    strategy: WhatIfStrategy,
+    run: WhatIfRun,
+    queue: BatchQueue,
+    price: float | None,
 ) -> StrategyResult:
     """Return what a run says of a strategy."""
+    added = run.added
     workloads = added.workloads()
     return StrategyResult(
         strategy=strategy.name,
@@ -119,7 +127,8 @@ def result_of(
         series=added.series,
         nodes=_nodes(cluster, added),
         workloads=_workloads(cluster, workloads),
-        pools=advice.pools(cluster, added),
+        pools=advice.pools(cluster, added, run.whys),
+        ledger=advice.ledger(added.lent_terms, run.whys),
     )
 
 
