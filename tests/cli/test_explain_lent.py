@@ -73,7 +73,13 @@ def test_a_page_has_the_terms_and_the_hours_that_the_manager_remembers(tmp_path:
 
     assert result.exit_code == 0, result.output
     text = page.read_text()
-    wanted = ["Batch resources, term by term", "over the last hours", "<td>margin</td>", "<td>lent</td>", AT[:16]]
+    wanted = [
+        "Batch resources, term by term",
+        "over the last hours",
+        "<td>margin</td>",
+        "<td>lent</td>",
+        AT[:16],
+    ]
     wanted.append("d/p0" if node else "<td>n1</td>")
     assert not [words for words in wanted if words not in text]
     assert not [words for words in ('src="http', "@import") if words in text]
