@@ -154,7 +154,8 @@ def warm_up_s(mode: DemoMode) -> float:
 
 
 def p99_to_awake_max(load_percent: int) -> float:
-    """Return what p99 may be in the closed loop, relative to CPUs kept awake: promised, and the service's objective."""
+    """Return what p99 may be in the closed loop: promised, relative to CPUs kept awake, and as the service's objective,
+    relative to what it reaches without batch."""
     return 1.2 if load_percent <= CALM_LOAD_PERCENT else 1.5
 
 
