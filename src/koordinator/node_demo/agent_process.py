@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from koordinator.node_demo import commands
+from koordinator.node_demo.observe import process_s
 from koordinator.node_demo.plan import DemoError
 from koordinator.node_demo.stage import Written
 
@@ -17,6 +18,10 @@ _MODULE = "koordinator.cli.koordlet"
 _GATES = "AuditEvents=true,BlkIOReconcile=true,CgroupReconcile=true"
 _CLOSED_LOOP_GATES = f"{_GATES},Interference=true,InterferenceControl=true"
 _STOP_S = 10.0
+_CALM_S = 20
+"""Seconds to wait at most until the agent has started up …"""
+_CALM_CORES = 0.1
+"""… which it has when it uses no more CPU than this."""
 _TOLD_CHARS = 2_000
 
 
@@ -39,9 +44,10 @@ class AgentProcess:
         return None if self._process is None else self._process.pid
 
     async def start(self, closed_loop: bool = False) -> None:
-        """Start it, unless it runs so already."""
+        """Start it, unless it runs so already; return when what starting costs is over. The closed loop always begins
+        anew, so that no run inherits what it learned in the one before."""
         gates = _CLOSED_LOOP_GATES if closed_loop else _GATES
-        if self._process is not None and gates == self._gates:
+        if self._process is not None and gates == self._gates and not closed_loop:
             return
         await self.stop()
         self._gates = gates
@@ -62,6 +68,17 @@ class AgentProcess:
             self._process = await asyncio.create_subprocess_exec(
                 *command, env=environment, stdout=log, stderr=log, start_new_session=True
             )
+
+        await self._calm(self._process.pid)
+
+    async def _calm(self, pid: int) -> None:
+        """Wait until it uses little CPU, for a while at most."""
+        used_s = 0.0
+        for _ in range(_CALM_S):
+            await asyncio.sleep(1)
+            before_s, used_s = used_s, process_s(pid)
+            if 0 < used_s - before_s < _CALM_CORES:
+                return
 
     def check(self) -> None:
         """Raises: DemoError when it has ended by itself."""

@@ -79,9 +79,9 @@ def look(
         steal_s=steal_s,
         service_s=_group_s(cgroups, service),
         batch_s=sum(_group_s(cgroups, group) for group in batch),
-        agent_s=sum(_process_s(pid) for pid in agents),
+        agent_s=sum(process_s(pid) for pid in agents),
         own_s=time.process_time(),
-        awake_s=sum(_process_s(pid) for pid in awake),
+        awake_s=sum(process_s(pid) for pid in awake),
         work_units=sum(work_units(path) for path in counters),
     )
 
@@ -125,7 +125,7 @@ def _group_s(cgroups: Cgroups, group: str) -> float:
     return used_ns / _NS_PER_S
 
 
-def _process_s(pid: int) -> float:
+def process_s(pid: int) -> float:
     """User and system time of a process; raises when it has ended, for then the run means nothing."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()

@@ -27,6 +27,7 @@ CLOSED_LOOP_WARM_UP_S = 6.0
 CALM_LOAD_PERCENT = 40
 """Up to this load the promises are those of an ordinary hour, above it those of a rush hour."""
 _AROUND_A_RUN_S = 2.0  # pods come and go
+_AGENT_STARTS_S = 6.0  # in the closed loop, before each run
 _START_S = 45.0  # the agent reports half a minute after its start, which is when batch resources appear
 
 
@@ -166,7 +167,8 @@ def expected_s(planned: Sequence[DemoRun], seconds: float) -> float:
 
 def expected_run_s(run: DemoRun, seconds: float) -> float:
     """About how long one measurement takes, with the pods that come and go."""
-    return SETTLE_S + warm_up_s(run.mode) + seconds + _AROUND_A_RUN_S
+    agent_s = _AGENT_STARTS_S if run.mode is DemoMode.CLOSED_LOOP else 0.0
+    return SETTLE_S + warm_up_s(run.mode) + seconds + _AROUND_A_RUN_S + agent_s
 
 
 class DemoError(KoordinatorError):
