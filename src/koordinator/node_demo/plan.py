@@ -22,12 +22,12 @@ DISK_BLOCK_KIB = 16
 SETTLE_S = 1.5
 """After the pods of a mode run, before anything is measured: the agent's loops have seen them."""
 WARM_UP_S = 1.0
-CLOSED_LOOP_WARM_UP_S = 6.0
+CLOSED_LOOP_WARM_UP_S = 4.0
 """The agent listens once a second and looks at a window: by then it knows what the service feels, and has acted."""
 CALM_LOAD_PERCENT = 40
 """Up to this load the promises are those of an ordinary hour, above it those of a rush hour."""
 _AROUND_A_RUN_S = 2.0  # pods come and go
-_AGENT_STARTS_S = 6.0  # in the closed loop, before each run
+_AGENT_STARTS_S = 5.0  # in the closed loop, before each run
 _START_S = 45.0  # the agent reports half a minute after its start, which is when batch resources appear
 
 
