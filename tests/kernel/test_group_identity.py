@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from koordinator.host.cgroup_knobs import Knob
+from koordinator.host.cgroup_knobs import SHARES_MIN, Knob
 from koordinator.host.cgroups import Cgroups
 from tests.kernel.conftest import Spawn, has
 from tests.kernel.hook_host import RealNode
@@ -57,8 +57,12 @@ def wait_until_pinned(pid: int, cpu: int) -> None:
         time.sleep(0.05)
 
 
-def shares(node: RealNode) -> str | None:
-    return node.host.cgroups.read(Knob.CPU_SHARES, BEST_EFFORT)
+def shares(node: RealNode) -> list[str | None]:
+    return [node.host.cgroups.read(Knob.CPU_SHARES, group) for group in (BEST_EFFORT, JOB)]
+
+
+def idle(node: RealNode) -> list[str]:
+    return [node.says(Knob.CPU_IDLE, group) for group in (BEST_EFFORT, JOB)]
 
 
 async def test_best_effort_pods_get_what_the_service_leaves_until_the_policy_goes(node: RealNode) -> None:
@@ -66,38 +70,50 @@ async def test_best_effort_pods_get_what_the_service_leaves_until_the_policy_goe
     assert share_of_service(node) < 0.9, "they share by weight"
 
     node.policy(classes(ls=LS_ON, be=BE_ON))
-    assert node.says(Knob.CPU_IDLE, BEST_EFFORT) == "1"
+    assert idle(node) == ["0", "1"]
+    a_kubelet_starts(node)
     assert share_of_service(node) >= 0.95
 
+    node.host.cgroups.write(Knob.CPU_SHARES, BEST_EFFORT, str(IDLE_SHARES))
     node.policy(classes())
-    assert node.says(Knob.CPU_IDLE, BEST_EFFORT) == "0"
+    assert idle(node) == ["0", "0"]
     assert shares(node) == before
     assert share_of_service(node) < 0.9
+
+
+def a_kubelet_starts(node: RealNode) -> None:
+    """It writes the shares of the best-effort class, reads them back, and ends unless they are there."""
+    assert node.host.cgroups.write(Knob.CPU_SHARES, BEST_EFFORT, str(SHARES_MIN)) is None
+    assert node.host.cgroups.shares(BEST_EFFORT) == SHARES_MIN
 
 
 async def test_disabled_by_gate_or_at_exit_the_tree_is_as_before(node: RealNode) -> None:
     before = shares(node)
     node.policy(classes(ls=LS_ON, be=BE_ON))
     await node.hooks.disable()
-    assert (node.says(Knob.CPU_IDLE, BEST_EFFORT), shares(node)) == ("0", before)
+    assert (idle(node), shares(node)) == (["0", "0"], before)
     assert node.executor.owners() == ["BatchResource"] or node.executor.owners() == []
 
     again = node.restarted()
     again.hooks.start()
-    assert again.says(Knob.CPU_IDLE, BEST_EFFORT) == "1"
+    assert idle(again) == ["0", "1"]
     off = again.restarted(gates="GroupIdentity=false")
     off.hooks.start()
-    assert (off.says(Knob.CPU_IDLE, BEST_EFFORT), shares(off)) == ("0", before)
+    assert (idle(off), shares(off)) == (["0", "0"], before)
 
 
-def test_batch_limits_are_written_below_an_idle_group(node: RealNode) -> None:
+def test_limits_of_an_idle_pod_are_written_but_for_its_shares_which_it_gets_afterwards(
+    node: RealNode,
+) -> None:
     node.policy(classes(be=BE_ON))
 
     node.run_pods(pod("web"), pod("job", "BE", resources=[batch(500)]))
 
     for name in (JOB, f"{JOB}/job-c0"):
         assert node.host.cgroups.quota_us(name) == 50_000
-        assert abs((node.host.cgroups.shares(name) or 0) - 512) < 27
+    assert abs((node.host.cgroups.shares(f"{JOB}/job-c0") or 0) - 512) < 27
+    node.policy(classes())
+    assert abs((node.host.cgroups.shares(JOB) or 0) - 512) < 27
 
 
 @pytest.mark.parametrize("writes", range(3))
@@ -128,4 +144,4 @@ def test_killed_at_any_write_a_restart_ends_right(node: RealNode, writes: int) -
     again.hooks.start()
     again.policy(classes())
 
-    assert (again.says(Knob.CPU_IDLE, BEST_EFFORT), shares(again)) == ("0", before)
+    assert (idle(again), shares(again)) == (["0", "0"], before)

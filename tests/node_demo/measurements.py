@@ -54,5 +54,7 @@ def measured(
         latency=msgspec.structs.replace(_LATENCY, p99_ms=p99_ms),
         use=msgspec.structs.replace(_USE, **use),
         records=records(1.0, 1.2, p99_ms),
-        evidence={"/sys/fs/cgroup/cpu/kubepods/besteffort/cpu.idle": "1"} if mode is DemoMode.MANAGED else {},
+        evidence={"/sys/fs/cgroup/cpu/kubepods/besteffort/podbatch-0/cpu.idle": "1"}
+        if mode is DemoMode.MANAGED
+        else {},
     )

@@ -36,7 +36,7 @@ def test_the_page_says_what_was_promised_what_came_out_and_whether_the_machine_w
     assert "<td>10.00</td>" in text
     assert "missed" in text
     assert "not quiet" in text
-    assert "besteffort/cpu.idle" in text
+    assert "besteffort/podbatch-0/cpu.idle" in text
     assert "$" + "{" not in text.split("<script>")[0]
 
 

@@ -138,7 +138,7 @@ def test_a_line_of_the_table_has_a_cell_per_column() -> None:
 
 
 def test_what_groups_held_tells_who_wrote_it() -> None:
-    path = "/sys/fs/cgroup/cpu/kubepods/besteffort/cpu.idle"
+    path = "/sys/fs/cgroup/cpu/kubepods/besteffort/podbatch-0/cpu.idle"
 
     lines = texts.held([measured(DemoMode.MANAGED)], [Written(path, f"update {path} to 1", "runtime-hooks")])
 

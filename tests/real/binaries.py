@@ -4,7 +4,8 @@ Looked for in this order: `$KUBEBUILDER_ASSETS` (the convention of envtest), its
 missing is built into the cache with the Go toolchain, where there is one. etcd may also be on the PATH (Debian:
 etcd-server). Helm is the one that `$HELM` names, or on the PATH, or built as well.
 
-    python -m tests.real.binaries    # find or build; prints where they are
+    python -m tests.real.binaries            # find or build; prints where they are
+    python -m tests.real.binaries kubelet    # a program by its name
 """
 
 import json
@@ -177,14 +178,14 @@ def _documents(text: str) -> list[dict[str, str]]:
     return found
 
 
-def main() -> int:
-    """Provide all; what some tests need only may be missing, and is told."""
+def main(names: Sequence[str]) -> int:
+    """Provide those named, else all; what some tests need only may be missing then, and is told."""
     try:
-        found = provide()
+        found = provide(names or CONTROL_PLANE)
     except Missing as error:
         print(error, file=sys.stderr)
         return 1
-    for name in BESIDE:
+    for name in () if names else BESIDE:
         try:
             found |= provide((name,))
         except Missing as error:
@@ -195,4 +196,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -3,12 +3,12 @@
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
 
+from tests.free_ports import free_port
 from tests.runtime.node import WAIT_S, RuntimeNode
 from tests.runtime.surroundings import FILE, NODE
 
@@ -29,7 +29,7 @@ class RunningAgent:
         node.until((node.folder / FILE).exists)
         where = json.loads((node.folder / FILE).read_text())
         self._api, self._kubelet_port = where["api"], where["kubelet_port"]
-        self.port = _free_port()
+        self.port = free_port()
 
     def start(self) -> None:
         """Start it, and wait until it is a plugin of the runtime."""
@@ -90,10 +90,3 @@ def running_agent(node: RuntimeNode, flags: Sequence[str] = ()) -> Iterator[Runn
         yield agent
     finally:
         agent.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

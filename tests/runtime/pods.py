@@ -107,11 +107,11 @@ BATCH = {
 }
 
 
-def batch_pod(name: str, tells: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> PodShape:
+def batch_pod(name: str, environment: Mapping[str, str] | None = None) -> PodShape:
     """A best-effort pod as the webhook leaves it: the kubelet sees no CPU or memory on it."""
     annotations = {labels.EXTENDED_RESOURCE_SPEC: json.dumps(BATCH)}
     shape = PodShape(name, {labels.QOS_CLASS: "BE"}, annotations)
-    return shape._replace(tells=tells, environment=environment or {})
+    return shape._replace(environment=environment or {})
 
 
 def is_protected(pod: RunningPod) -> bool:

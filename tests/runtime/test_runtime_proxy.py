@@ -93,16 +93,16 @@ def proxy(_can_run: None) -> Iterator[RunningProxy]:
 
 
 def test_a_batch_container_starts_with_its_limits(proxy: RunningProxy) -> None:
-    idle = "/node-cgroup/cpu/kubepods/besteffort/cpu.idle"
-    shape = batch_pod("batch", tells=[idle], environment={"COLOUR": "red"})
+    shape = batch_pod("batch", environment={"COLOUR": "red"})
 
     pod = start_pod(proxy.node, shape, proxy.cri)
 
     assert is_protected(pod)
     told = pod.told()
-    assert (told.files["pod shares"], told.files["pod quota"]) == ("512", "70000")
-    assert told.files["pod memory"] == str(128 << 20)
-    assert told.files[idle] == "1", "this kernel has no bvt, so the group of all best-effort pods is idle"
+    assert (told.files["pod quota"], told.files["pod memory"]) == ("70000", str(128 << 20))
+    assert (told.files["pod idle"], told.files["pod shares"]) == ("1", "3"), (
+        "no bvt: idle groups have no others"
+    )
     assert told.environment["COLOUR"] == "red"
     pod.remove()
 

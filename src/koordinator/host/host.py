@@ -29,6 +29,9 @@ from koordinator.host.files import (
 from koordinator.host.syscalls import CoreSchedCookies, LinuxSyscalls, NoSyscalls, Syscalls
 
 _EFFECTIVE = "cpuset.cpus.effective"
+_WEIGHTS = (("cpu.shares", "3", "1024"), ("cpu.weight", "0", "100"))
+"""Files of a group's weight, what they say while it is idle, and what afterwards."""
+_WEIGHT_NAMES = frozenset(name for name, _, _ in _WEIGHTS)
 _MEMBERS = frozenset(("tasks", "cgroup.procs", "cgroup.threads"))
 _FEATURES = frozenset(("features", "sched_features"))
 _KEYED_BY_DISK = ("blkio.throttle.", "blkio.cost.", "io.max", "io.weight", "io.cost.")
@@ -58,12 +61,20 @@ class TreeFiles(Files):
         problem = self._put(path, after)
         if problem is None:
             self._narrow(path, after)
+            if os.path.basename(path) == "cpu.idle" and after != content.strip():
+                self._weigh_idle(os.path.dirname(path), is_idle=after == "1")
             self.written.append((path, text))
         return problem
 
     def _put(self, path: str, text: str) -> FileProblem | None:
         """Make a file say this."""
         return super().write(path, text + "\n" if text else "")
+
+    def _weigh_idle(self, directory: str, *, is_idle: bool) -> None:
+        """Give a group the weight of idle groups, or afterwards the kernel's default, not what it had."""
+        for name, of_idle, default in _WEIGHTS:
+            if self.exists(f"{directory}/{name}"):
+                self._put(f"{directory}/{name}", of_idle if is_idle else default)
 
     def _narrow(self, path: str, cpus: str) -> None:
         """On v2 another file says which CPUs a group has in the end."""
@@ -110,6 +121,8 @@ class TreeFiles(Files):
             return "\n".join(members if text in members else [*members, text]) if text.isdigit() else None
         if name == "cpu.max" and " " not in text:
             return f"{text} {(content.split() or ['', '100000'])[-1]}"
+        if name in _WEIGHT_NAMES and (self.read(f"{os.path.dirname(path)}/cpu.idle") or "").strip() == "1":
+            return None
         if name == "cpuset.cpus":
             return self._cpus(path, text)
         if name == "schemata":

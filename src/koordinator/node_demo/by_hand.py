@@ -61,16 +61,15 @@ class ByHand:
         await self._serve(scenario.service)
         is_managed = mode is DemoMode.MANAGED
         evidence: dict[str, str] = {}
-        if is_managed:
-            evidence |= self._set(self._groups.class_group(KubeQoS.BEST_EFFORT), Knob.CPU_IDLE, 1)
         groups = []
         for number in range(BATCH_PODS if mode.has_batch else 0):
             kube_qos = KubeQoS.BEST_EFFORT if is_managed else KubeQoS.BURSTABLE
             group = self._groups.pod_group(kube_qos, f"batch-{number}")
             share_milli = 0 if is_managed else SERVICE_REQUEST_MILLI // BATCH_PODS
             await self._start(group, share_milli, self._commands.hog(hog, number))
-            if is_managed and hog is Hog.DISK:
-                evidence |= self._limit_disk(group)
+            if is_managed:
+                evidence |= self._set(group, Knob.CPU_IDLE, 1)
+                evidence |= self._limit_disk(group) if hog is Hog.DISK else {}
             groups.append(group)
         return StageSetting(
             service_group=self._service,

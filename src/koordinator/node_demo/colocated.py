@@ -144,7 +144,9 @@ class OnACluster:
         if mode is DemoMode.DEFAULT:
             await self._until("the node agent to weigh best-effort pods", lambda: self._is_weighed(groups))
         if mode in (DemoMode.MANAGED, DemoMode.CLOSED_LOOP):
-            await self._until("the node agent to make best-effort pods yield", self._is_protected)
+            await self._until(
+                "the node agent to make best-effort pods yield", lambda: self._is_protected(groups)
+            )
             if hog is Hog.DISK and self._limits_disks():
                 await self._until("the node agent to limit the disk", lambda: self._is_limited(groups))
         pid = self._agent.pid
@@ -260,17 +262,17 @@ class OnACluster:
             return ""
         return f"{lent} of {wanted} milli-cores of batch-cpu: other processes use this machine, or nothing is reported"
 
-    async def _is_protected(self) -> str:
+    async def _is_protected(self, groups: list[str]) -> str:
         """Best-effort pods run only when nobody else wants to, where the kernel can do that."""
         if not self._cgroups.support(Knob.CPU_IDLE, _BEST_EFFORT).is_supported:
             return ""
-        value = self._cgroups.number(Knob.CPU_IDLE, _BEST_EFFORT)
-        return "" if value == 1 else f"cpu.idle of {_BEST_EFFORT} is {value}"
+        values = [self._cgroups.number(Knob.CPU_IDLE, group) for group in groups]
+        return "" if all(value == 1 for value in values) else f"cpu.idle of batch pods is {values}"
 
     async def _is_weighed(self, groups: list[str]) -> str:
         """Batch pods weigh what they were lent, and no policy of another mode is left."""
-        if self._cgroups.number(Knob.CPU_IDLE, _BEST_EFFORT) == 1:
-            return f"cpu.idle of {_BEST_EFFORT} is still 1"
+        if any(self._cgroups.number(Knob.CPU_IDLE, group) == 1 for group in groups):
+            return "batch pods are still idle"
         wanted = shares_of_milli(self._batch_milli)
         values = [self._cgroups.number(Knob.CPU_SHARES, group) for group in groups]
         return "" if all(value == wanted for value in values) else f"cpu.shares are {values}, not {wanted}"
@@ -295,9 +297,14 @@ class OnACluster:
 
     def _evidence(self, groups: list[str]) -> dict[str, str]:
         """Return what the groups say that the agent is in charge of."""
-        knobs = [(Knob.CPU_IDLE, _BEST_EFFORT), (Knob.CPU_SHARES, _BEST_EFFORT), (Knob.CPUSET, _BEST_EFFORT)]
+        knobs = [(Knob.CPU_SHARES, _BEST_EFFORT), (Knob.CPUSET, _BEST_EFFORT)]
         for group in groups[:1]:
-            knobs += [(Knob.CPU_SHARES, group), (Knob.CPU_QUOTA, group), (Knob.MEMORY_LIMIT, group)]
+            knobs += [
+                (Knob.CPU_IDLE, group),
+                (Knob.CPU_SHARES, group),
+                (Knob.CPU_QUOTA, group),
+                (Knob.MEMORY_LIMIT, group),
+            ]
         found = {}
         for knob, group in knobs:
             text = self._cgroups.read(knob, group)

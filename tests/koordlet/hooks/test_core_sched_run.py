@@ -189,14 +189,16 @@ def test_a_kernel_without_core_scheduling_is_left_alone(tmp_path: Path) -> None:
 
 def test_idle_classes_follow_the_policy_and_identity_does_not_fight_it(tmp_path: Path) -> None:
     node = started(tmp_path)
-    assert node.says(Knob.CPU_IDLE, BEST_EFFORT) == "1"
+    node.run_pods(pod("web"), pod("job", "BE"))
+    job = f"{BEST_EFFORT}/podjob"
+    assert node.says(Knob.CPU_IDLE, job) == "1"
 
     node.hooks._groups()
-    assert node.says(Knob.CPU_IDLE, BEST_EFFORT) == "1"
-    assert node.says(Knob.CPU_IDLE, BURSTABLE) == "0"
+    assert node.says(Knob.CPU_IDLE, job) == "1"
+    assert {node.says(Knob.CPU_IDLE, each) for each in (BEST_EFFORT, f"{BURSTABLE}/podweb")} == {"0"}
 
     node.policy(classes())
-    assert node.says(Knob.CPU_IDLE, BEST_EFFORT) == "0"
+    assert node.says(Knob.CPU_IDLE, job) == "0"
 
 
 def test_the_cookie_of_a_container_is_reported(tmp_path: Path) -> None:

@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from koordinator.api import labels
+from koordinator.api.qos import KubeQoS
 from koordinator.host.cgroup_knobs import V1, V2, Knob
+from koordinator.koordlet.hooks.contexts import HookStage, PodContext
+from koordinator.koordlet.hooks.hook import IdleGroups
+from koordinator.koordlet.writing.update_plan import Update
 from tests.host import host_tree
 from tests.koordlet.hooks.hook_node import (
     BE_ON,
@@ -158,46 +162,101 @@ def test_a_gate_that_is_off_after_a_restart_puts_identities_back(tmp_path: Path)
     assert {again.says(Knob.CPU_BVT, each) for each in (BURSTABLE, WEB, JOB)} == {"0"}
 
 
-@pytest.mark.parametrize("version", [V1, V2])
-def test_without_bvt_the_best_effort_tree_is_idle(tmp_path: Path, version: int) -> None:
-    node = started(tmp_path, vendor=False, version=version)
-
-    node.policy(classes(ls=LS_ON, be=BE_ON))
-    assert {each: node.says(Knob.CPU_IDLE, each) for each in (ROOT, BURSTABLE, BEST_EFFORT)} == {
-        ROOT: "0",
-        BURSTABLE: "0",
-        BEST_EFFORT: "1",
-    }
-
-    node.policy(classes())
-    assert node.says(Knob.CPU_IDLE, BEST_EFFORT) == "0"
+IDLE_WEIGHT = {V1: "3", V2: "0"}
+OF_KUBELET = {V1: "2", V2: "1"}
+OF_JOB = {V1: "1024", V2: "39"}
 
 
 @pytest.mark.parametrize("version", [V1, V2])
-async def test_a_group_that_is_no_longer_idle_has_the_shares_from_before(
+def test_without_bvt_best_effort_pods_are_idle_and_their_class_takes_the_kubelets_shares(
     tmp_path: Path, version: int
 ) -> None:
-    """The kernel shows 3 (v1) or 0 (v2) while a group is idle, and gives it its own default afterwards."""
     node = started(tmp_path, vendor=False, version=version)
+    groups = (ROOT, BURSTABLE, BEST_EFFORT, WEB, JOB)
+
+    node.policy(classes(ls=LS_ON, be=BE_ON))
+    assert [node.says(Knob.CPU_IDLE, each) for each in groups] == ["0", "0", "0", "0", "1"]
     path = node.host.cgroups.path(Knob.CPU_SHARES, BEST_EFFORT)
-    before, of_idle, default = ("2", "3", "1024") if version == V1 else ("1", "0", "100")
-    node.host.files.write(path, before)
-    original = node.files.write
+    assert node.host.files.write(path, OF_KUBELET[version]) is None, "a kubelet writes it at its start"
 
-    def write(file: str, text: str):  # type: ignore[no-untyped-def]
-        problem = original(file, text)
-        if file == node.host.cgroups.path(Knob.CPU_IDLE, BEST_EFFORT):
-            original(path, of_idle if text == "1" else default)
-        return problem
-
-    node.files.write = write  # type: ignore[method-assign]
-    node.policy(classes(be=BE_ON))
-    assert node.says(Knob.CPU_SHARES, BEST_EFFORT) == of_idle
     node.policy(classes())
-    assert node.says(Knob.CPU_SHARES, BEST_EFFORT) == before
+    assert {node.says(Knob.CPU_IDLE, each) for each in groups} == {"0"}
+
+
+def test_pods_and_others_that_come_later_are_idle_too(tmp_path: Path) -> None:
+    node = started(tmp_path, vendor=False)
+    node.policy(classes(be=BE_ON))
+    stranger = f"{BEST_EFFORT}/hadoop-yarn"
+    node.group(stranger)
+
+    node.run_pods(pod("web"), pod("job", "BE"), pod("more", "BE"))
+    node.hooks._idle.refresh()
+
+    assert node.says(Knob.CPU_IDLE, f"{BEST_EFFORT}/podmore") == "1"
+    assert node.says(Knob.CPU_IDLE, stranger) == "1"
+
+
+def test_a_pod_is_idle_before_its_first_container_exists(tmp_path: Path) -> None:
+    node = started(tmp_path, vendor=False)
+    node.policy(classes(be=BE_ON))
+    new = f"{BEST_EFFORT}/podnew"
+    node.group(new)
+    context = PodContext("shop", "new", "new", {labels.QOS_CLASS: "BE"}, {}, new, KubeQoS.BEST_EFFORT)
+
+    node.hooks.at_runtime(HookStage.PRE_RUN_POD_SANDBOX, context)
+
+    assert node.says(Knob.CPU_IDLE, new) == "1"
+
+
+@pytest.mark.parametrize("version", [V1, V2])
+async def test_a_pod_that_is_no_longer_idle_has_the_shares_it_should_have(
+    tmp_path: Path, version: int
+) -> None:
+    node = HookNode(tmp_path, vendor=False, version=version)
+    node.group(JOB)
+    node.host.files.write(node.host.cgroups.path(Knob.CPU_SHARES, JOB), OF_KUBELET[version])
+    node.hooks.start()
+    node.policy(classes(be=BE_ON))
+    node.run_pods(pod("job", "BE", resources=[batch(500)]))
+    assert node.says(Knob.CPU_SHARES, JOB) == IDLE_WEIGHT[version]
+
+    node.run_pods(pod("job", "BE", resources=[batch(1000)]))
+    assert node.says(Knob.CPU_SHARES, JOB) == IDLE_WEIGHT[version], "the kernel refuses any other"
+    node.policy(classes())
+    assert node.says(Knob.CPU_SHARES, JOB) == OF_JOB[version]
 
     node.policy(classes(be=BE_ON))
     await node.hooks.disable()
-    assert node.says(Knob.CPU_IDLE, BEST_EFFORT) == "0"
-    assert node.says(Knob.CPU_SHARES, BEST_EFFORT) == before
+    assert (node.says(Knob.CPU_IDLE, JOB), node.says(Knob.CPU_SHARES, JOB)) == ("0", OF_KUBELET[version])
     assert node.executor.owners() == []
+
+
+def test_batch_limits_that_go_while_a_pod_is_idle_are_gone_afterwards(tmp_path: Path) -> None:
+    node = HookNode(tmp_path, vendor=False)
+    node.group(JOB)
+    node.host.files.write(node.host.cgroups.path(Knob.CPU_SHARES, JOB), "2")
+    node.hooks.start()
+    node.policy(classes(be=BE_ON))
+    node.run_pods(pod("job", "BE", resources=[batch(500)]))
+
+    without = node.restarted(gates="BatchResource=false")
+    without.hooks.start()
+    assert without.says(Knob.CPU_SHARES, JOB) == "3"
+    without.policy(classes())
+
+    assert without.says(Knob.CPU_SHARES, JOB) == "2"
+
+
+def test_a_class_that_an_older_agent_made_idle_is_given_back(tmp_path: Path) -> None:
+    node = started(tmp_path, vendor=False)
+    path = node.host.cgroups.path(Knob.CPU_SHARES, BEST_EFFORT)
+    node.host.files.write(path, "2")
+    node.executor.update([Update(BEST_EFFORT, Knob.CPU_IDLE, "1")], owner=IdleGroups.name)
+    assert node.says(Knob.CPU_SHARES, BEST_EFFORT) == "3"
+
+    again = node.restarted()
+    again.hooks.start()
+    again.policy(classes(be=BE_ON))
+
+    found = [again.says(knob, BEST_EFFORT) for knob in (Knob.CPU_IDLE, Knob.CPU_SHARES)]
+    assert (found, again.says(Knob.CPU_IDLE, JOB)) == (["0", "2"], "1")

@@ -167,6 +167,7 @@ class RuntimeHooks:
         while True:
             await asyncio.sleep(self._shared.config.hooks.reconcile_interval_s)
             self._groups()
+            self._guard.call(self._idle.refresh)
 
     async def _follow(self, hook: Hook) -> None:
         event = self._wake[hook.name]

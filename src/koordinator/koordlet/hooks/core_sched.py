@@ -194,7 +194,7 @@ def rule_of(strategy: ResourceQOSStrategy) -> CoreSchedRule:
 
 
 def idle_by_class_dir(rule: CoreSchedRule) -> dict[KubeQoS, int]:
-    """Value of `cpu.idle` of the three class directories."""
+    """Value of `cpu.idle` by class directory, given to the groups of pods below it (`hook.IdleGroups`)."""
     return {
         KubeQoS.GUARANTEED: int(rule.lsr.is_idle),
         KubeQoS.BURSTABLE: int(rule.ls.is_idle),

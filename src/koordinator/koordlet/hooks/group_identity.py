@@ -1,7 +1,7 @@
 """Group identity: which scheduler class of the kernel each cgroup has. Source: behaviour/koordlet-act 14.
 
 `cpu.bvt_warp_ns` where the kernel has it. Mainline kernels do not; there the class value -1 of BE is realised by
-`cpu.idle=1` on the group of all best-effort pods, which runs only on CPU time that nobody else wants.
+`cpu.idle=1` on the groups of best-effort pods, which run only on CPU time that nobody else wants.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -170,7 +170,7 @@ class GroupIdentity(Hook):
         if self._is_ready:
             return HookResponse(bvt=value)
         if not self._bvt().is_supported and self._idle.support().is_supported:
-            return HookResponse(cpu_idle=int(value < 0))
+            return HookResponse(cpu_idle=int(value < 0 or self._idle.covers(context.group)))
         return HookResponse()
 
     # Changes

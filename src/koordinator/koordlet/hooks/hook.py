@@ -1,9 +1,9 @@
 """Define what every runtime hook has: a name, which is its gate and the owner of its writes, rules, and a way back.
 
-`IdleGroups` is shared: one place for all who want `cpu.idle` of the groups of the three Kubernetes QoS classes. Group
-identity wants it of best-effort pods on kernels without bvt, core scheduling as NodeSLO says. A group is idle while
-anybody wants it, so neither takes away what the other gave (docs/models.md). Source: behaviour/koordlet-act 13.1, 13.6,
-14 and 18.
+`IdleGroups` is shared: one place for all who want the pods of a Kubernetes QoS class idle (`cpu.idle`). Group identity
+wants it of best-effort pods on kernels without bvt, core scheduling as NodeSLO says. A class is idle while anybody
+wants it, so neither takes away what the other gave (docs/models.md). Source: behaviour/koordlet-act 13.1, 13.6, 14 and
+18.
 
 `HookRegistry` finds which hook answers where: by stage of a container runtime, and by level and file of the reconciler
 (behaviour/koordlet-act 13.3 and 13.7).
@@ -33,7 +33,7 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import KernelSupport
 from koordinator.host.host import Host
 from koordinator.koordlet.hooks import contexts
-from koordinator.koordlet.hooks.contexts import ClassContext, Context, HookResponse, HookStage, PodContext
+from koordinator.koordlet.hooks.contexts import Context, HookResponse, HookStage, PodContext
 from koordinator.koordlet.metrics import AgentMetrics, status_of
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
@@ -291,7 +291,12 @@ class HookRegistry:
 
 
 class IdleGroups:
-    """Collects who wants which groups idle."""
+    """Collects who wants the pods of which classes idle.
+
+    The pods' groups are idle, not that of the class: a kubelet writes the CPU shares of a class at its start, each
+    minute and before each pod; the kernel refuses shares of idle groups, and then a kubelet that starts ends. Groups of
+    pods it writes when it makes them. What else lies below the class (YARN, say) is idle, too.
+    """
 
     name = "CPUIdle"
 
@@ -304,38 +309,56 @@ class IdleGroups:
         return self._shared.host.cgroups.support(Knob.CPU_IDLE, self._group(KubeQoS.GUARANTEED))
 
     def register(self, registry: HookRegistry) -> None:
-        """Let the reconciler keep it so."""
-        registry.reconcile(ReconcileLevel.CLASS, (Knob.CPU_IDLE,), self.name, self.of_class)
+        """Pods are idle from their start, and the reconciler keeps them so."""
+        registry.at_stage(HookStage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
+        registry.reconcile(ReconcileLevel.POD, (Knob.CPU_IDLE,), self.name, self.of_pod)
 
-    def want(self, who: str, groups: Collection[KubeQoS]) -> None:
-        """These groups should be idle, says `who`, and no others on their account; written at once."""
-        if self._wanted.get(who) == frozenset(groups):
+    def want(self, who: str, classes: Collection[KubeQoS]) -> None:
+        """The pods of these classes should be idle, says `who`, and no others on their account; written at once."""
+        if self._wanted.get(who) == frozenset(classes):
             return
-        self._wanted[who] = frozenset(groups)
-        self._write()
+        self._wanted[who] = frozenset(classes)
+        self.refresh()
 
-    def _write(self) -> None:
-        updates = [
-            Update(self._group(each), Knob.CPU_IDLE, str(self._value(each)), REASON) for each in KubeQoS
-        ]
-        if self.support().is_supported:
-            self._shared.executor.update(updates, owner=self.name)
-
-    def of_class(self, context: ClassContext) -> HookResponse:
-        """Return whether a group should be idle; nothing before the first policy is known."""
+    def refresh(self) -> None:
+        """Make all idle that should be, also what the kubelet did not tell of, and nothing else any more."""
         if not self._wanted or not self.support().is_supported:
-            return HookResponse()
-        return HookResponse(cpu_idle=self._value(context.kube_qos))
+            return
+        groups = [group for each in KubeQoS if self._is_idle(each) for group in self._below(each)]
+        updates = [Update(group, Knob.CPU_IDLE, "1", REASON) for group in groups]
+        self._shared.executor.update(updates, owner=self.name)
+        self._restore(keep=frozenset(groups))
+
+    def of_pod(self, pod: PodContext) -> HookResponse:
+        """Return that a pod should be idle; nothing for others."""
+        is_idle = self._is_idle(pod.kube_qos) and self.support().is_supported
+        return HookResponse(cpu_idle=1) if is_idle else HookResponse()
+
+    def covers(self, group: str) -> bool:
+        """Return whether a group is idle with the class that it is directly below."""
+        above = group.rpartition("/")[0]
+        return any(self._is_idle(each) and self._group(each) == above for each in KubeQoS)
 
     def disable(self) -> None:
-        """Nobody wants any group idle any more."""
+        """Nobody wants anything idle any more."""
         self._wanted.clear()
-        if self._shared.executor.changed_by(self.name):
-            self._write()
-        self._shared.executor.restore(self.name)
+        self._restore(keep=frozenset())
 
-    def _value(self, kube_qos: KubeQoS) -> int:
-        return int(any(kube_qos in groups for groups in self._wanted.values()))
+    def _restore(self, keep: Collection[str]) -> None:
+        """Put back all that was made idle but some groups."""
+        executor = self._shared.executor
+        records = executor.changed_by(self.name)
+        over = {record.key for record in records if record.group not in keep}
+        if over:
+            executor.restore(self.name, REASON, keys=over)
+
+    def _is_idle(self, kube_qos: KubeQoS) -> bool:
+        return any(kube_qos in classes for classes in self._wanted.values())
+
+    def _below(self, kube_qos: KubeQoS) -> list[str]:
+        """Return the groups of pods and others below that of a class, without those of other classes."""
+        classes = {self._group(each) for each in KubeQoS}
+        return sorted(set(self._shared.host.cgroups.children(self._group(kube_qos)) or ()) - classes)
 
     def _group(self, kube_qos: KubeQoS) -> str:
         return cgroup_layout.class_dir(self._shared.view.driver, kube_qos)

@@ -5,9 +5,8 @@ refuses because the groups have changed meanwhile is planned anew; what remains 
 round of the strategy is the next try. Nothing here waits, so updates of strategies never mix. Source:
 behaviour/koordlet-act 3.
 
-The kernel forgets the CPU shares of a group that becomes idle: here they are kept, and given back afterwards. While
-`cpu.idle` is 1 the kernel shows shares of 3 (v1) or a weight of 0 (v2) and refuses others; then the group gets the
-kernel's default, not what it had. Measured on Linux 6.18 (v1) and 6.1 (v2).
+The kernel forgets the CPU shares of a group that becomes idle: `idle_shares` keeps them, and those that are wanted
+meanwhile.
 """
 
 import functools
@@ -15,17 +14,15 @@ import logging
 import os
 from collections.abc import Callable, Container, Iterable, Sequence
 
-import msgspec
-
 from koordinator.api import cpuset
 from koordinator.clock import Clock
 from koordinator.host import cgroup_knobs
-from koordinator.host.cgroup_knobs import V1, V2, Knob
+from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
-from koordinator.host.errors import UnsupportedError
+from koordinator.host.errors import KnobValueError, UnsupportedError
 from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.audit import AuditLog
-from koordinator.koordlet.writing import restore_log, update_plan
+from koordinator.koordlet.writing import idle_shares, restore_log, update_plan
 from koordinator.koordlet.writing.file_writer import CGROUP_UPDATE, OTHER_UPDATE, FileWriter, PlannedWrite
 from koordinator.koordlet.writing.restore_log import Restored, RestoreLog, RestoreRecord
 from koordinator.koordlet.writing.update_plan import (
@@ -142,6 +139,8 @@ class Executor(FileWriter):
             if keys is not None and record.key not in keys:
                 continue
             outcome = self._obstacle(record, owner)
+            if outcome is WriteOutcome.FOREIGN and self._is_put_back_later(record):
+                outcome = WriteOutcome.KEPT
             if outcome is not None:
                 if self._on_dry_run is None:
                     self._records.leave(record.key, owner)
@@ -160,6 +159,9 @@ class Executor(FileWriter):
         if record.owners != (owner,):
             return WriteOutcome.SHARED
         return None if restore_log.is_ours(record, content) else WriteOutcome.FOREIGN
+
+    def _is_put_back_later(self, record: RestoreRecord) -> bool:
+        return self._on_dry_run is None and idle_shares.put_back(self._records, record)
 
     def _put_back(self, record: RestoreRecord, owner: str, reason: str) -> Restored:
         content = self._content(record.path) or ""
@@ -222,9 +224,12 @@ class Executor(FileWriter):
         results: dict[_Key, Result] = {}
         pending = levels
         for _ in range(TRIES_MAX):
-            plan = plan_of(
-                pending, self._contents(pending, known, now_s), self._cgroups.version, known, now_s
-            )
+            contents = self._contents(pending, known, now_s)
+            pending = [
+                [each for each in level if not self._kept(each, contents, owner, results)]
+                for level in pending
+            ]
+            plan = plan_of(pending, contents, self._cgroups.version, known, now_s)
             refused = self._carry_out(plan, owner, records)
             for result in plan.results:
                 results[_key(result.update)] = refused.get(_key(result.update), (result, False))[0]
@@ -255,6 +260,21 @@ class Executor(FileWriter):
                     contents[relative] = text
         return contents
 
+    def _kept(self, update: Update, contents: Contents, owner: str, results: dict[_Key, Result]) -> bool:
+        """Settle shares of an idle group, which the kernel refuses; return whether these are such."""
+        if update.knob is not Knob.CPU_SHARES:
+            return False
+        content = contents.get(cgroup_knobs.path(update.knob, self._cgroups.version, update.group))
+        if content is None or not idle_shares.is_refused(self._cgroups, update, content):
+            return False
+        try:
+            if self._on_dry_run is None:
+                idle_shares.want(self._cgroups, self._records, update, owner)
+        except KnobValueError:
+            return False  # the plan says what is wrong with it
+        results[_key(update)] = Result(update, WriteOutcome.KEPT)
+        return True
+
     def _carry_out(self, plan: UpdatePlan, owner: str, records: bool) -> dict[_Key, tuple[Result, bool]]:
         """Write; what went wrong, and whether another try may help."""
         refused: dict[_Key, tuple[Result, bool]] = {}
@@ -270,7 +290,7 @@ class Executor(FileWriter):
             if records:
                 self._note(update, path, write.text, owner)
             if update.knob is Knob.CPU_IDLE and write.text == "1":
-                keep(self._cgroups, self._records, update.group, owner)
+                idle_shares.keep(self._cgroups, self._records, update.group, owner)
             problem = self._timed(CGROUP_UPDATE, functools.partial(self._files.write, path, write.text))
             if problem is None:
                 last[_key(update)] = path, write.text
@@ -302,7 +322,7 @@ class Executor(FileWriter):
             self._keep(restore_log.record(update, path, owner, content, text, identity), content)
 
     def _give_shares_back(self, group: str, owner: str) -> None:
-        if self._on_dry_run is None and (back := give_back(self._cgroups, self._records, group)):
+        if self._on_dry_run is None and (back := idle_shares.give_back(self._cgroups, self._records, group)):
             self._audited(*back, owner, "no longer idle")
 
     def _remember(
@@ -340,40 +360,3 @@ class Executor(FileWriter):
 
 def _key(update: Update) -> _Key:
     return update.group, update.knob
-
-
-_OF_IDLE = {V1: "3", V2: "0"}
-_DEFAULT = {V1: "1024", V2: "100"}
-
-
-def keep(cgroups: Cgroups, records: RestoreLog, group: str, owner: str) -> None:
-    """Write ahead the shares of a group that is about to become idle."""
-    path = cgroups.path(Knob.CPU_SHARES, group)
-    content, identity = cgroups.files.read(path), cgroups.files.identity(path)
-    if content is None or identity is None or content.strip() == _OF_IDLE[cgroups.version]:
-        return
-    update = Update(group, Knob.CPU_SHARES, "")
-    kept = restore_log.record(update, path, owner, content, content, identity)
-    records.note(msgspec.structs.replace(kept, key=_record_key(path)))
-
-
-def give_back(cgroups: Cgroups, records: RestoreLog, group: str) -> tuple[str, str] | None:
-    """Put the shares back that a group had before it was idle, unless somebody gave it others meanwhile.
-
-    Answers path and text when they were written; what the kernel refuses is tried again next time.
-    """
-    path = cgroups.path(Knob.CPU_SHARES, group)
-    record = records.get(_record_key(path))
-    if record is None:
-        return None
-    content, identity = cgroups.files.read(path), cgroups.files.identity(path)
-    is_due = content is not None and content.strip() == _DEFAULT[cgroups.version]
-    is_due = is_due and identity == record.identity
-    if is_due and cgroups.files.write(path, record.before) is not None:
-        return None
-    records.drop([record.key])
-    return (path, record.before) if is_due else None
-
-
-def _record_key(path: str) -> str:
-    return f"{path}#idle"

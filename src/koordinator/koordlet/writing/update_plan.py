@@ -57,6 +57,7 @@ class WriteOutcome(enum.Enum):
     UNREADABLE = "the file does not say what it should"
     FAILED = "the kernel refused the write"
     NOT_HELD = "the file says something else after the write"
+    KEPT = "the group is idle and takes no shares: it gets them once it is idle no more"
     WOULD_WRITE = "the file would be written, but this is a dry run"
     FOREIGN = "somebody else has changed the file since, so it is left alone"
     SHARED = "another owner still needs its value there"
