@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,14 +14,9 @@ from hypothesis import strategies as st
 from koordinator.host.cri_messages import LinuxContainerResources
 from koordinator.host.errors import ContentError
 from koordinator.host.grpc_sockets import SocketError
-from koordinator.host.syscalls import LinuxSyscalls
-from koordinator.koordlet.config import HookServerConfig
-from koordinator.koordlet.hook_server import HookServer
 from koordinator.runtime_proxy import docker, http1
 from koordinator.runtime_proxy.docker import DockerCall
 from koordinator.runtime_proxy.docker_proxy import DockerProxy
-from koordinator.runtime_proxy.proxy import ProxyConfig
-from tests.koordlet.hooks.hook_node import BE_ON, HookNode, classes
 from tests.runtime_proxy.fake_docker import (
     CONTAINER_NAME,
     SANDBOX_NAME,
@@ -31,57 +25,25 @@ from tests.runtime_proxy.fake_docker import (
     container_body,
     sandbox_body,
 )
+from tests.runtime_proxy.proxied_node import ProxiedNode
 
 pytest.importorskip("grpc")
 CREATE = "/v1.41/containers/create?name="
 
 
-class Node:
+class Node(ProxiedNode):
     """A Docker, a proxy before it, and a folder for hook servers."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.hooks = root / "hookserver.d"
-        self.hooks.mkdir()
         self.docker = FakeDocker(root / "docker.sock")
-        self.socket = root / "proxy" / "proxy.sock"
+        super().__init__(root, self.docker.path)
         self.kubelet = DockerCaller(self.socket)
-        self._tasks: list[asyncio.Task[Any]] = []
 
     async def start_proxy(self) -> asyncio.Task[Any]:
-        config = ProxyConfig(
-            endpoint=str(self.socket), backend=str(self.docker.path), hook_directory=str(self.hooks)
-        )
-        proxy = DockerProxy(config, LinuxSyscalls())
-        task = asyncio.create_task(proxy.run())
-        self._tasks.append(task)
-        started = asyncio.create_task(proxy.is_serving.wait())
-        await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-        return task
-
-    async def start_koordlet(self) -> None:
-        """The hooks of a node agent with batch resources and bvt, registered with the proxy."""
-        node = HookNode(self.root / "host", gates="GPUEnvInject=true")
-        node.hooks.start()
-        node.policy(classes(be=BE_ON))
-        node.group("kubepods/besteffort/podu1")
-        socket = str(self.root / "koordlet.sock")
-        config = HookServerConfig(address=socket, host_endpoint=socket, directory=str(self.hooks))
-        self._tasks.append(
-            asyncio.create_task(HookServer(config, node.hooks, node.view, plugin_policy="Ignore").run())
-        )
-        while not (self.hooks / "koordlet.json").exists():  # noqa: ASYNC110 - written by a task
-            await asyncio.sleep(0.01)
+        return await self.start(DockerProxy)
 
     def register_nobody(self, policy: str) -> None:
-        body = {
-            "remote-endpoint": str(self.root / "none.sock"),
-            "failure-policy": policy,
-            "runtime-hooks": ["PreCreateContainer"],
-        }
-        (self.hooks / "none.json").write_text(json.dumps(body))
+        self.register("none", str(self.root / "none.sock"), "PreCreateContainer", policy=policy)
 
     async def make_sandbox(self, **labels: str) -> None:
         assert await self.kubelet.post(f"{CREATE}{SANDBOX_NAME}", sandbox_body(**labels)) == (
@@ -94,9 +56,7 @@ class Node:
 
     async def close(self) -> None:
         await self.kubelet.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.end_tasks()
         with contextlib.suppress(AssertionError):
             await self.docker.stop()
 

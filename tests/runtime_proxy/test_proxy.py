@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,11 +21,7 @@ from koordinator.host.cri_messages import (
     UpdateContainerResourcesRequest,
 )
 from koordinator.host.hook_messages import HOOK_SERVICE
-from koordinator.host.syscalls import LinuxSyscalls
-from koordinator.koordlet.config import HookServerConfig
-from koordinator.koordlet.hook_server import HookServer
-from koordinator.runtime_proxy.proxy import ProxyConfig, RuntimeProxy
-from tests.koordlet.hooks.hook_node import BE_ON, HookNode, classes
+from koordinator.runtime_proxy.proxy import RuntimeProxy
 from tests.runtime_proxy.fake_runtime import (
     PARENT,
     UNKNOWN,
@@ -35,58 +30,25 @@ from tests.runtime_proxy.fake_runtime import (
     container_request,
     sandbox_config,
 )
+from tests.runtime_proxy.proxied_node import ProxiedNode
 
 grpc = pytest.importorskip("grpc")
 
 
-class Node:
+class Node(ProxiedNode):
     """A runtime, a proxy before it, and a folder for hook servers."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.hooks = root / "hookserver.d"
-        self.hooks.mkdir()
         self.runtime = FakeRuntime(root / "runtime.sock")
-        self.socket = root / "proxy" / "proxy.sock"
+        super().__init__(root, self.runtime.path)
         self.kubelet = Caller(self.socket)
-        self._tasks: list[asyncio.Task[Any]] = []
 
     async def start_proxy(self) -> asyncio.Task[Any]:
-        config = ProxyConfig(
-            endpoint=str(self.socket), backend=str(self.runtime.path), hook_directory=str(self.hooks)
-        )
-        proxy = RuntimeProxy(config, LinuxSyscalls())
-        task = asyncio.create_task(proxy.run())
-        self._tasks.append(task)
-        started = asyncio.create_task(proxy.is_serving.wait())
-        await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-        return task
-
-    async def start_koordlet(self, **options: Any) -> HookNode:
-        """The hooks of a node agent with batch resources and bvt, registered with the proxy."""
-        node = HookNode(self.root / "host", gates="GPUEnvInject=true")
-        node.hooks.start()
-        node.policy(classes(be=BE_ON))
-        node.group(PARENT.strip("/"))
-        socket = str(self.root / "koordlet.sock")
-        config = HookServerConfig(address=socket, host_endpoint=socket, directory=str(self.hooks), **options)
-        server = HookServer(config, node.hooks, node.view, plugin_policy="Ignore")
-        self._tasks.append(asyncio.create_task(server.run()))
-        while not (self.hooks / "koordlet.json").exists():  # noqa: ASYNC110 - written by a task
-            await asyncio.sleep(0.01)
-        return node
-
-    def register(self, name: str, socket: str, *stages: str, policy: str = "Ignore") -> None:
-        body = {"remote-endpoint": socket, "failure-policy": policy, "runtime-hooks": stages}
-        (self.hooks / f"{name}.json").write_text(json.dumps(body))
+        return await self.start(RuntimeProxy)
 
     async def close(self) -> None:
         await self.kubelet.channel.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.end_tasks()
         await self.runtime.stop()
 
 

@@ -15,10 +15,10 @@ from koordinator.host.hook_messages import (
     ContainerResourceHookResponse,
     PodSandboxHookResponse,
 )
-from koordinator.host.protobuf_messages import Message
-from koordinator.runtime_proxy import docker, interception, merge
+from koordinator.runtime_proxy import docker, merge
 from koordinator.runtime_proxy.checkpoints import Checkpoints, ContainerInfo, SandboxInfo
 from koordinator.runtime_proxy.docker import KubeletName
+from koordinator.runtime_proxy.interception import AboutContainer, AboutSandbox
 
 _replace = msgspec.structs.replace
 Body = dict[str, Any]
@@ -32,19 +32,22 @@ def read(raw: bytes) -> Body:
         raise ContentError("docker", f"not a JSON object: {error}") from error
 
 
-class CreateSandbox(msgspec.Struct, frozen=True):
+class _WithBody:
+    """A call whose request is a body of JSON."""
+
+    __slots__ = ()
+    body: Body
+
+    def request(self) -> bytes:
+        return msgspec.json.encode(self.body)
+
+
+class CreateSandbox(_WithBody, AboutSandbox, msgspec.Struct, frozen=True):
     """`create` of a sandbox; `driver` is that of Docker's cgroups."""
 
     body: Body
     info: SandboxInfo
     driver: str
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return self.info.labels
-
-    def hook_request(self) -> Message:
-        return interception.of_sandbox(self.info)
 
     def with_answer(self, answer: bytes) -> "CreateSandbox":
         """Return it with labels, annotations and cgroup parent of an answer, whose resources no runtime is given."""
@@ -61,29 +64,16 @@ class CreateSandbox(msgspec.Struct, frozen=True):
         )
         return CreateSandbox({**self.body, "Labels": labels, "HostConfig": host_config}, info, self.driver)
 
-    def request(self) -> bytes:
-        return msgspec.json.encode(self.body)
-
     def store(self, response: bytes, checkpoints: Checkpoints) -> None:
         checkpoints.sandboxes.put(_made(response), self.info)
 
-    def delete(self, checkpoints: Checkpoints) -> None:
-        """Nothing: it is just made."""
 
-
-class CreateContainer(msgspec.Struct, frozen=True):
+class CreateContainer(_WithBody, AboutContainer, msgspec.Struct, frozen=True):
     """`create` of a container."""
 
     body: Body
     info: ContainerInfo
     driver: str
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return self.info.sandbox.labels
-
-    def hook_request(self) -> Message:
-        return interception.of_container(self.info)
 
     def with_answer(self, answer: bytes) -> "CreateContainer":
         """Return it with resources (as a whole), environment, annotations and cgroup parent of an answer."""
@@ -100,18 +90,12 @@ class CreateContainer(msgspec.Struct, frozen=True):
             body["Labels"] = {**_part(self.body, "Labels"), **_prefixed(found.container_annotations)}
         return CreateContainer({**body, "HostConfig": host_config}, info, self.driver)
 
-    def request(self) -> bytes:
-        return msgspec.json.encode(self.body)
-
     def store(self, response: bytes, checkpoints: Checkpoints) -> None:
         own_id = _made(response)
         checkpoints.containers.put(own_id, _replace(self.info, id=own_id))
 
-    def delete(self, checkpoints: Checkpoints) -> None:
-        """Nothing: it is just made."""
 
-
-class UpdateContainer(msgspec.Struct, frozen=True):
+class UpdateContainer(_WithBody, AboutContainer, msgspec.Struct, frozen=True):
     """`update`. `info` is the container with the request's resources already in it."""
 
     body: Body
@@ -123,13 +107,6 @@ class UpdateContainer(msgspec.Struct, frozen=True):
         merged = merge.with_docker_update(known.resources, docker.resources(body))
         return cls(body, _replace(known, resources=merged))
 
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return self.info.sandbox.labels
-
-    def hook_request(self) -> Message:
-        return interception.of_container(self.info)
-
     def with_answer(self, answer: bytes) -> "UpdateContainer":
         """Return it with the resources of an answer as a whole."""
         found = protobuf_messages.decode(ContainerResourceHookResponse, answer)
@@ -139,14 +116,8 @@ class UpdateContainer(msgspec.Struct, frozen=True):
         wanted = docker.host_config_of(found.container_resources, is_update=True)
         return UpdateContainer({**self.body, **wanted}, info)
 
-    def request(self) -> bytes:
-        return msgspec.json.encode(self.body)
-
     def store(self, response: bytes, checkpoints: Checkpoints) -> None:
         checkpoints.containers.put(self.info.id, self.info)
-
-    def delete(self, checkpoints: Checkpoints) -> None:
-        """Nothing: it goes on."""
 
 
 def create(

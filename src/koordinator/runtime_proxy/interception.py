@@ -67,10 +67,10 @@ class Interception(Protocol):
         ...
 
 
-class RunSandbox(msgspec.Struct, frozen=True):
-    """RunPodSandbox."""
+class AboutSandbox:
+    """A call about one sandbox."""
 
-    raw: RunPodSandboxRequest
+    __slots__ = ()
     info: SandboxInfo
 
     @property
@@ -79,6 +79,33 @@ class RunSandbox(msgspec.Struct, frozen=True):
 
     def hook_request(self) -> Message:
         return of_sandbox(self.info)
+
+    def delete(self, checkpoints: Checkpoints) -> None:
+        """Nothing: what the call was about goes on."""
+
+
+class AboutContainer:
+    """A call about one container."""
+
+    __slots__ = ()
+    info: ContainerInfo
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.info.sandbox.labels
+
+    def hook_request(self) -> Message:
+        return of_container(self.info)
+
+    def delete(self, checkpoints: Checkpoints) -> None:
+        """Nothing: what the call was about goes on."""
+
+
+class RunSandbox(AboutSandbox, msgspec.Struct, frozen=True):
+    """RunPodSandbox."""
+
+    raw: RunPodSandboxRequest
+    info: SandboxInfo
 
     def with_answer(self, answer: bytes) -> "RunSandbox":
         """Return it with labels, annotations and cgroup parent of an answer, whose resources no runtime is given."""
@@ -105,23 +132,13 @@ class RunSandbox(msgspec.Struct, frozen=True):
         made = protobuf_messages.decode(RunPodSandboxResponse, response)
         checkpoints.sandboxes.put(made.pod_sandbox_id, self.info)
 
-    def delete(self, checkpoints: Checkpoints) -> None:
-        """Nothing: it is just made."""
 
-
-class OfSandbox(msgspec.Struct, frozen=True):
+class OfSandbox(AboutSandbox, msgspec.Struct, frozen=True):
     """StopPodSandbox: a call that only names its sandbox."""
 
     raw: bytes
     id: str
     info: SandboxInfo
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return self.info.labels
-
-    def hook_request(self) -> Message:
-        return of_sandbox(self.info)
 
     def with_answer(self, answer: bytes) -> "OfSandbox":
         """Return it unchanged: there is nothing in it to change."""
@@ -137,18 +154,11 @@ class OfSandbox(msgspec.Struct, frozen=True):
         checkpoints.sandboxes.drop(self.id)
 
 
-class CreateContainer(msgspec.Struct, frozen=True):
+class CreateContainer(AboutContainer, msgspec.Struct, frozen=True):
     """CreateContainer."""
 
     raw: CreateContainerRequest
     info: ContainerInfo
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return self.info.sandbox.labels
-
-    def hook_request(self) -> Message:
-        return of_container(self.info)
 
     def with_answer(self, answer: bytes) -> "CreateContainer":
         """Return it with annotations, resources, environment and cgroup parent of an answer."""
@@ -173,22 +183,12 @@ class CreateContainer(msgspec.Struct, frozen=True):
         made = protobuf_messages.decode(ContainerIDMessage, response)
         checkpoints.containers.put(made.container_id, _replace(self.info, id=made.container_id))
 
-    def delete(self, checkpoints: Checkpoints) -> None:
-        """Nothing: it is just made."""
 
-
-class OfContainer(msgspec.Struct, frozen=True):
+class OfContainer(AboutContainer, msgspec.Struct, frozen=True):
     """StartContainer and StopContainer: calls that only name their container."""
 
     raw: bytes
     info: ContainerInfo
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return self.info.sandbox.labels
-
-    def hook_request(self) -> Message:
-        return of_container(self.info)
 
     def with_answer(self, answer: bytes) -> "OfContainer":
         """Return it unchanged: there is nothing in it to change."""
@@ -204,7 +204,7 @@ class OfContainer(msgspec.Struct, frozen=True):
         checkpoints.containers.drop(self.info.id)
 
 
-class UpdateContainer(msgspec.Struct, frozen=True):
+class UpdateContainer(AboutContainer, msgspec.Struct, frozen=True):
     """UpdateContainerResources. `info` is the container with the request's resources already in it."""
 
     raw: UpdateContainerResourcesRequest
@@ -215,13 +215,6 @@ class UpdateContainer(msgspec.Struct, frozen=True):
         """Return the call about a container that is known."""
         before = known.resources or LinuxContainerResources()
         return cls(raw, _replace(known, resources=merge.with_update(before, raw.linux)))
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return self.info.sandbox.labels
-
-    def hook_request(self) -> Message:
-        return of_container(self.info)
 
     def with_answer(self, answer: bytes) -> "UpdateContainer":
         """Return it with all that is known of the container's resources, as an answer wants them."""
@@ -235,9 +228,6 @@ class UpdateContainer(msgspec.Struct, frozen=True):
 
     def store(self, response: bytes, checkpoints: Checkpoints) -> None:
         checkpoints.containers.put(self.info.id, self.info)
-
-    def delete(self, checkpoints: Checkpoints) -> None:
-        """Nothing: it goes on."""
 
 
 def of_sandbox(info: SandboxInfo) -> PodSandboxHookRequest:
