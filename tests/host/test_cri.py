@@ -1,57 +1,22 @@
-"""Containers are stopped through a real gRPC server on a real socket."""
+"""Containers are stopped, their use and images are told, through a real gRPC server on a real socket."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from koordinator.host import cri
 from koordinator.host.cgroup_layout import ContainerID, Runtime
-from koordinator.host.cri import ContainerRuntimes
+from koordinator.host.cri import ContainerRuntimes, RuntimeUsage
+from koordinator.host.cri_messages import (
+    Image,
+    ListContainerStatsResponse,
+    ListImagesResponse,
+    ListPodSandboxStatsResponse,
+)
+from koordinator.host.errors import RuntimeCallError
 from koordinator.host.files import Files, HostRoots
-
-grpc = pytest.importorskip("grpc")
-pytest.importorskip("grpc.aio")
-
-
-class FakeRuntime:
-    """A CRI server below a tree's /run: answers StopContainer of the services that it knows."""
-
-    def __init__(self, root: Path, services: tuple[str, ...] = cri.SERVICES[:1]) -> None:
-        self.path = root / "run/containerd/containerd.sock"
-        self.path.parent.mkdir(parents=True)
-        self.services = services
-        self.asked: list[tuple[str, bytes]] = []
-        self.failures: dict[bytes, Any] = {}
-        self.hang = False
-        self.on_stop: Callable[[str], None] = lambda _: None
-        self._server: Any = None
-
-    async def start(self) -> None:
-        self._server = grpc.aio.server()
-        for service in self.services:
-            methods = {"StopContainer": grpc.unary_unary_rpc_method_handler(self._answer(service))}
-            self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, methods)])
-        self._server.add_insecure_port(f"unix://{self.path}")
-        await self._server.start()
-
-    async def stop(self) -> None:
-        await self._server.stop(None)
-
-    def _answer(self, service: str) -> Any:
-        async def answer(request: bytes, context: Any) -> bytes:
-            self.asked.append((service, request))
-            if self.hang:
-                await asyncio.sleep(60)
-            for ending, code in self.failures.items():
-                if request.endswith(ending):
-                    await context.abort(code, "as told")
-            self.on_stop(request[2 : 2 + request[1]].decode())
-            return b""
-
-        return answer
+from tests.host.cri_double import FakeRuntime, container_stats, grpc, sandbox_stats
 
 
 @pytest.fixture
@@ -120,3 +85,40 @@ async def test_an_endpoint_given_wins(tmp_path: Path, runtime: FakeRuntime) -> N
     assert runtime_of.socket(Runtime.DOCKER) == str(elsewhere)
     assert runtime_of.socket(Runtime.POUCH) is None
     assert await runtime_of.stop(ContainerID(Runtime.DOCKER, "abc")) == ""
+
+
+async def test_use_of_sandboxes_comes_with_that_of_their_containers(
+    tmp_path: Path, runtime: FakeRuntime
+) -> None:
+    main, side = container_stats("main", 10, 1), container_stats("side", 10, 2)
+    pod = sandbox_stats("web", 10, 4, main, side)
+    runtime.answers["ListPodSandboxStats"] = ListPodSandboxStatsResponse((pod,))
+
+    assert await runtimes(tmp_path).used(Runtime.CONTAINERD) == RuntimeUsage((pod,), (main, side))
+
+
+async def test_a_runtime_that_knows_no_use_of_sandboxes_is_asked_for_containers(
+    tmp_path: Path, runtime: FakeRuntime
+) -> None:
+    main = container_stats("main", 10, 1)
+    runtime.answers["ListContainerStats"] = ListContainerStatsResponse((main,))
+
+    assert await runtimes(tmp_path).used(Runtime.CONTAINERD) == RuntimeUsage((), (main,))
+
+
+async def test_images_are_told_with_their_sizes(tmp_path: Path) -> None:
+    fake = FakeRuntime(tmp_path, cri.IMAGE_SERVICES[:1])
+    images = (Image("sha256:1", ("shop/web:1",), ("shop/web@sha256:2",), 5 << 20),)
+    fake.answers["ListImages"] = ListImagesResponse(images)
+    await fake.start()
+    try:
+        assert await runtimes(tmp_path).images(Runtime.CONTAINERD) == images
+    finally:
+        await fake.stop()
+
+
+async def test_who_cannot_tell_says_why(tmp_path: Path, runtime: FakeRuntime) -> None:
+    with pytest.raises(RuntimeCallError, match=r"RuntimeService: UNIMPLEMENTED: "):
+        await runtimes(tmp_path).used(Runtime.CONTAINERD)
+    with pytest.raises(RuntimeCallError, match="no socket of cri-o below"):
+        await runtimes(tmp_path).images(Runtime.CRI_O)

@@ -17,9 +17,13 @@ from koordinator.host.cri import ContainerRuntimes
 from koordinator.host.files import HostRoots
 from koordinator.host.protobuf_messages import Message
 from koordinator.host.syscalls import LinuxSyscalls
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet import node_pods
+from koordinator.koordlet.collect.runtime_usage import RuntimeUsageCollector
 from koordinator.local.processes.cri import CriService
 from koordinator.runtime_proxy.proxy import ProxyConfig, RuntimeProxy
 from tests.kernel.process_world import ProcessWorld, process_world, sh
+from tests.koordlet.collect.collecting_node import CollectingNode
 from tests.runtime_proxy.fake_runtime import Caller
 
 grpc = pytest.importorskip("grpc")
@@ -165,6 +169,29 @@ async def test_the_node_agent_stops_a_pods_container_and_the_pod_starts_it_again
         assert await agents.stop(ContainerID(Runtime.CONTAINERD, own_id)) == ""
 
         await node.world.until("web", lambda p: p.status.container_statuses[0].restart_count == 1)
+        await node.world.delete("web", grace_s=0)
+
+
+async def test_the_node_agent_reads_the_use_of_pods_whose_groups_it_does_not_see(
+    group: str, tmp_path: Path
+) -> None:
+    async with runtime(group, tmp_path) as node:
+        await node.world.create("web", sh("while :; do :; done"))
+        pod = await node.world.until("web", lambda p: p.status.phase == "Running")
+        blind = CollectingNode(tmp_path / "agent", SystemClock())
+        socket = tmp_path / "agent/run/containerd/containerd.sock"
+        socket.parent.mkdir(parents=True)
+        socket.symlink_to(node.path)
+        view = blind.shared.view
+        record = node_pods.record(pod, view.driver)
+        view.pods, view.has_pods = {record.uid: record}, True
+        collector = RuntimeUsageCollector(blind.shared, blind.known)
+
+        async with asyncio.timeout(20):
+            while not any(blind.values(kinds.POD_CPU, pod_uid=record.uid)):
+                assert await collector.collect()
+
+        assert blind.values(kinds.POD_MEMORY, pod_uid=record.uid)[0] > 0
         await node.world.delete("web", grace_s=0)
 
 

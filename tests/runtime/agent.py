@@ -28,7 +28,7 @@ class RunningAgent:
         )
         node.until((node.folder / FILE).exists)
         where = json.loads((node.folder / FILE).read_text())
-        self._api, self._kubelet_port = where["api"], where["kubelet_port"]
+        self.api, self._kubelet_port = where["api"], where["kubelet_port"]
         self.port = free_port()
 
     def start(self) -> None:
@@ -40,7 +40,7 @@ class RunningAgent:
     def surroundings(self) -> tuple[str, ...]:
         """Flags that lead to its API server and kubelet, and say where it serves."""
         return (
-            *(f"-master={self._api}", f"-addr=127.0.0.1:{self.port}"),
+            *(f"-master={self.api}", f"-addr=127.0.0.1:{self.port}"),
             *("-kubelet-insecure-tls", "-disable-query-kubelet-config"),
             *(f"-kubelet-read-only-port={self._kubelet_port}", "-kubelet-sync-interval=1s"),
         )

@@ -134,6 +134,7 @@ NODE_ENABLE_NUMA_RESERVATION = "node.koordinator.sh/enable-numa-reservation"  # 
 NODE_BATCH_GPUS = "node.koordinator.sh/batch-gpus"  # ours
 NODE_BATCH_DURATIONS = "node.koordinator.sh/batch-durations"  # ours
 NODE_ISOLATION = "node.koordinator.sh/isolation"  # ours
+NODE_IMAGES = "node.koordinator.sh/images"  # ours
 NODE_ISOLATION_PREFIX = "isolation.koordinator.sh/"  # ours: labels, by kind
 REQUIRES_ISOLATION = "koordinator.sh/requires-isolation"  # ours, of pods
 GPU_MODEL = "node.koordinator.sh/gpu-model"  # these four on Devices too

@@ -1,22 +1,37 @@
-"""Stopping containers through the runtime's own socket (CRI), for when the API server is not to be asked.
+"""Calls of a container runtime at its own socket (CRI): stop a container, tell what containers use, list images.
 
-gRPC is loaded when the first container is stopped, since it costs 17 MB. Source: behaviour/koordlet-act 3.1 and 5.5.
+gRPC is loaded with the first call, since it costs 17 MB. Source: behaviour/koordlet-act 3.1 and 5.5; k8s.io/cri-api.
 """
 
 import asyncio
 import importlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from koordinator.host import protobuf_messages
 from koordinator.host.cgroup_layout import ContainerID, Runtime
-from koordinator.host.cri_messages import RUNTIME_SERVICE, StopContainerRequest
+from koordinator.host.cri_messages import (
+    IMAGE_SERVICE,
+    RUNTIME_SERVICE,
+    ContainerStats,
+    Image,
+    ListContainerStatsResponse,
+    ListImagesResponse,
+    ListPodSandboxStatsResponse,
+    PodSandboxStats,
+    StopContainerRequest,
+)
+from koordinator.host.errors import RuntimeCallError
 from koordinator.host.files import Files, HostRoots
+from koordinator.host.grpc_sockets import OPTIONS
+from koordinator.host.protobuf_messages import Message
 
 CALL_S_MAX = 10.0
 """A runtime that hangs must not hold up the loop; killing takes it milliseconds."""
 SERVICES = (RUNTIME_SERVICE, "runtime.v1alpha2.RuntimeService")
 """Newest first; containerd before 1.6 knows only the second."""
+IMAGE_SERVICES = (IMAGE_SERVICE, "runtime.v1alpha2.ImageService")
+_NOT_FOUND, _UNIMPLEMENTED = "NOT_FOUND", "UNIMPLEMENTED"
 _GRPC, _AIO = "grpc", "grpc.aio"
 
 _SOCKETS = {
@@ -26,6 +41,13 @@ _SOCKETS = {
     Runtime.POUCH: ("pouchcri.sock",),
 }
 """Below /var/run and /run."""
+
+
+class RuntimeUsage(NamedTuple):
+    """The use of sandboxes and containers since their start; no sandboxes from runtimes that tell nothing of them."""
+
+    sandboxes: tuple[PodSandboxStats, ...]
+    containers: tuple[ContainerStats, ...]
 
 
 class ContainerRuntimes:
@@ -46,7 +68,7 @@ class ContainerRuntimes:
         return next((path for path in places if self._files.exists(path)), None)
 
     def problem(self, runtime: Runtime) -> str:
-        """Return why no container of a runtime can be stopped; empty when it can be tried."""
+        """Return why a runtime cannot be asked; empty when it can be tried."""
         if self.socket(runtime) is None:
             return f"no socket of {runtime} below {' or '.join(self._bases)}"
         try:
@@ -55,34 +77,73 @@ class ContainerRuntimes:
             return "grpcio is not installed (pip install '.[node]')"
         return ""
 
+    def present(self) -> list[Runtime]:
+        """Return the runtimes that have a socket."""
+        return [each for each in Runtime if self.socket(each) is not None]
+
     async def stop(self, container: ContainerID, grace_s: int = 0) -> str:
         """Stop a container, killing it after the grace period; empty when it does not run any more, else why not."""
-        problem = self.problem(container.runtime)
-        if problem:
-            return problem
-        path, grpc = self.socket(container.runtime), importlib.import_module(_GRPC)
-        request = protobuf_messages.encode(StopContainerRequest(container.id, grace_s))
+        request = StopContainerRequest(container.id, grace_s)
+        try:
+            await self._ask(container.runtime, SERVICES, "StopContainer", request, CALL_S_MAX + grace_s)
+        except RuntimeCallError as error:
+            # What is not found has ended and been removed meanwhile.
+            return "" if error.code == _NOT_FOUND else str(error)
+        return ""
+
+    async def used(self, runtime: Runtime) -> RuntimeUsage:
+        """Return what all sandboxes and containers have used. Raises: RuntimeCallError, ContentError.
+
+        Runtimes that tell nothing of sandboxes (containerd before 1.6) are asked for containers only.
+        """
+        try:
+            answer = await self._ask(runtime, SERVICES[:1], "ListPodSandboxStats", Message())
+        except RuntimeCallError as error:
+            if error.code != _UNIMPLEMENTED:
+                raise
+            answer = await self._ask(runtime, SERVICES, "ListContainerStats", Message())
+            return RuntimeUsage((), protobuf_messages.decode(ListContainerStatsResponse, answer).stats)
+        sandboxes = protobuf_messages.decode(ListPodSandboxStatsResponse, answer).stats
+        linux = [each.linux for each in sandboxes if each.linux is not None]
+        return RuntimeUsage(sandboxes, tuple(container for each in linux for container in each.containers))
+
+    async def images(self, runtime: Runtime) -> tuple[Image, ...]:
+        """Return the images of a runtime. Raises: RuntimeCallError, ContentError."""
+        answer = await self._ask(runtime, IMAGE_SERVICES, "ListImages", Message())
+        return protobuf_messages.decode(ListImagesResponse, answer).images
+
+    async def _ask(
+        self,
+        runtime: Runtime,
+        services: Sequence[str],
+        method: str,
+        request: Message,
+        wait_s: float | None = None,
+    ) -> bytes:
+        """Return the answer of the first service that knows a method. Raises: RuntimeCallError."""
+        if problem := self.problem(runtime):
+            raise RuntimeCallError("", problem)
+        path, grpc = self.socket(runtime), importlib.import_module(_GRPC)
+        wait_s = CALL_S_MAX if wait_s is None else wait_s
         try:
             async with (
-                asyncio.timeout(CALL_S_MAX + grace_s),
-                grpc.aio.insecure_channel(f"unix://{path}") as channel,
+                asyncio.timeout(wait_s),
+                grpc.aio.insecure_channel(f"unix://{path}", options=OPTIONS) as channel,
             ):
-                return await _call(grpc, channel, request)
-        except TimeoutError:
-            return f"{path} did not answer within {CALL_S_MAX + grace_s:.0f} s"
+                return await _call(grpc, channel, services, method, protobuf_messages.encode(request))
+        except TimeoutError as error:
+            raise RuntimeCallError("", f"{path} did not answer within {wait_s:.0f} s") from error
 
 
-async def _call(grpc: Any, channel: Any, request: bytes) -> str:
-    problem = ""
-    for service in SERVICES:
+async def _call(grpc: Any, channel: Any, services: Sequence[str], method: str, request: bytes) -> bytes:
+    problem = RuntimeCallError(method, "no service was asked")
+    for service in services:
         try:
-            await channel.unary_unary(f"/{service}/StopContainer")(request)
+            answer: bytes = await channel.unary_unary(f"/{service}/{method}")(request)
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.NOT_FOUND:
-                return ""  # it has ended and been removed meanwhile
-            problem = f"{service}: {error.code().name}: {error.details()}"
-            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
-                return problem
+            problem = RuntimeCallError(service, error.details() or "", error.code().name)
+            if problem.code != _UNIMPLEMENTED:
+                break
         else:
-            return ""
-    return problem
+            return answer
+    raise problem

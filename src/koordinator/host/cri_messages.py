@@ -338,6 +338,7 @@ class MemoryUsage(Message, frozen=True):
 
     timestamp: Annotated[int, 1] = 0
     working_set_bytes: Annotated[int | None, 2] = None
+    rss_bytes: Annotated[int | None, 5] = None
 
 
 class ContainerStats(Message, frozen=True):
@@ -360,11 +361,40 @@ class ListContainerStatsResponse(Message, frozen=True):
     stats: Annotated[tuple[ContainerStats, ...], 1] = ()
 
 
+class PodSandboxAttributes(Message, frozen=True):
+    """The sandbox that statistics are of."""
+
+    id: Annotated[str, 1] = ""
+    metadata: Annotated[PodSandboxMetadata | None, 2] = None
+
+
+class LinuxPodSandboxStats(Message, frozen=True):
+    """The use of a sandbox with all of its containers, and that of each."""
+
+    cpu: Annotated[CPUUsage | None, 1] = None
+    memory: Annotated[MemoryUsage | None, 2] = None
+    containers: Annotated[tuple[ContainerStats, ...], 5] = ()
+
+
+class PodSandboxStats(Message, frozen=True):
+    """The use of one sandbox."""
+
+    attributes: Annotated[PodSandboxAttributes | None, 1] = None
+    linux: Annotated[LinuxPodSandboxStats | None, 2] = None
+
+
+class ListPodSandboxStatsResponse(Message, frozen=True):
+    """The use of all sandboxes."""
+
+    stats: Annotated[tuple[PodSandboxStats, ...], 1] = ()
+
+
 class Image(Message, frozen=True):
     """An image; `size` in bytes."""
 
     id: Annotated[str, 1] = ""
     repo_tags: Annotated[tuple[str, ...], 2] = ()
+    repo_digests: Annotated[tuple[str, ...], 3] = ()
     size: Annotated[int, 4] = 0
 
 

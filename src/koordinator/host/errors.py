@@ -49,3 +49,15 @@ class KnobValueError(HostError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.knob}: {self.value[:80]!r} cannot be written: {self.reason}"
+
+
+class RuntimeCallError(HostError):
+    """A container runtime was not there, refused a call, or did not answer. `code` is gRPC's name of the refusal, empty
+    where nothing was refused."""
+
+    def __init__(self, call: str, reason: str, code: str = "") -> None:
+        super().__init__(call, reason, code)
+        self.call, self.reason, self.code = call, reason, code
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.call, self.code, self.reason) if part)

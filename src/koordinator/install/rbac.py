@@ -312,7 +312,12 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
         _rule("scheduling.koordinator.sh", "devices", "list watch create patch", "reports devices"),
         _rule("", "nodes/proxy", "get", "the kubelet's pods and configuration"),
         _rule("slo.koordinator.sh", "nodemetrics/status", "patch", "reports usage"),
-        _rule("", "nodes/status", "patch", "says what isolation works, with the gate IsolationProbe"),
+        _rule(
+            "",
+            "nodes/status",
+            "patch",
+            "says what isolation works (gate IsolationProbe), which images are there (ImageReport)",
+        ),
         _EVENTS,
         _rule("", "pods/eviction", "create", "evicts, with -only-evict-by-api"),
         _rule(

@@ -12,6 +12,8 @@ from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster
+from koordinator.host.cgroup_layout import Runtime
+from koordinator.host.cri import ContainerRuntimes
 from koordinator.host.gpu import GPUs
 from koordinator.host.host import Host
 from koordinator.koordlet.audit import AuditLog
@@ -58,6 +60,17 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     """None where there is none to ask (tests of parts that ask nothing)."""
     gpus: GPUs | None = None
     """NVIDIA cards, opened at start with the gate Accelerators (`host.gpu.open_gpus`); None without."""
+
+
+def container_runtimes(shared: Shared) -> ContainerRuntimes:
+    """Return the runtimes of this node, at the sockets that flags name or in their usual places."""
+    config = shared.config.qos
+    endpoints = {
+        Runtime.CONTAINERD: config.containerd_endpoint,
+        Runtime.DOCKER: config.docker_endpoint,
+        Runtime.POUCH: config.pouch_endpoint,
+    }
+    return ContainerRuntimes(shared.host.files, shared.host.roots, endpoints)
 
 
 class Collector(Protocol):

@@ -73,6 +73,19 @@ class BatchDurations(Payload, frozen=True, kw_only=True):
     memory_bytes: list[int] = []
 
 
+class NodeImage(Payload, frozen=True, kw_only=True):
+    """An image on a node, as `status.images` of Nodes tells it: digests and tags that name it, and its size."""
+
+    names: list[str] = []
+    size_bytes: int = 0
+
+
+class NodeImages(Payload, frozen=True, kw_only=True):
+    """Images of a node that the kubelet does not tell of: it names the 50 largest only."""
+
+    images: list[NodeImage] = []
+
+
 NODE_RESERVATION = Annotation(labels.NODE_RESERVATION, NodeReservation, empty=Empty.ABSENT)
 SYSTEM_QOS_RESOURCE = Annotation(labels.NODE_SYSTEM_QOS_RESOURCE, SystemQOSResource)
 AMPLIFICATION_RATIO = Annotation(labels.NODE_RESOURCE_AMPLIFICATION_RATIO, dict[str, float])
@@ -80,6 +93,7 @@ RAW_ALLOCATABLE = Annotation[ResourceList](labels.NODE_RAW_ALLOCATABLE, Resource
 USAGE_THRESHOLDS = Annotation(labels.USAGE_THRESHOLDS, UsageThresholds)
 ORIGIN_EXTENDED_ALLOCATABLE = Annotation(labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE, OriginExtendedAllocatable)
 BATCH_DURATIONS = Annotation(labels.NODE_BATCH_DURATIONS, BatchDurations)
+NODE_IMAGES = Annotation(labels.NODE_IMAGES, NodeImages)
 THIRD_PARTY_ALLOCATIONS = Annotation(labels.NODE_THIRD_PARTY_ALLOCATIONS, ThirdPartyAllocations)
 
 

@@ -17,7 +17,7 @@ from koordinator.api.node_metric import NodeMetricSpec
 from koordinator.api.scalars import ScalarError
 from koordinator.cluster.supervise import Guard
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.collect import cold_pages
+from koordinator.koordlet.collect import cold_pages, runtime_usage
 from koordinator.koordlet.collect.cold_pages import ColdPages
 from koordinator.koordlet.collect.foreign_usage import ForeignUsage
 from koordinator.koordlet.collect.gpu_usage import GPUUsageCollector
@@ -26,6 +26,7 @@ from koordinator.koordlet.collect.node_usage import NodeInfo, NodeUsageCollector
 from koordinator.koordlet.collect.performance import CPI, PressureCollector, ResctrlMonitors
 from koordinator.koordlet.collect.pod_usage import BestEffortUsage, HostApplicationUsages, PodUsage
 from koordinator.koordlet.collect.rates import LatestSamples
+from koordinator.koordlet.collect.runtime_usage import RuntimeUsageCollector
 from koordinator.koordlet.parts import Collector, Shared
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.series import GROUP_WINDOW_S_MAX
@@ -111,6 +112,8 @@ def collectors(shared: Shared) -> list[Collector]:
     ]
     if gates.is_on("Accelerators") and shared.gpus is not None:
         found.append(GPUUsageCollector(shared, shared.gpus))
+    if gates.is_on(runtime_usage.GATE):
+        found.append(RuntimeUsageCollector(shared, known))
     if gates.is_on("CPICollector"):
         found.append(CPI(shared))
     if gates.is_on("Libpfm4"):

@@ -64,9 +64,13 @@ class PodUsage:
         now_s = asyncio.get_running_loop().time()
         self._scan.measure(self._groups, int(self._shared.clock.now() * 1000))
         measured = [each for each in self._pods.values() if each.is_measured]
-        self._known.pods = Total(
-            sum(each.cores for each in measured), sum(each.memory_bytes for each in measured), now_s
+        cores, memory_bytes = (
+            sum(each.cores for each in measured),
+            sum(each.memory_bytes for each in measured),
         )
+        if (unseen := self._known.unseen_pods) is not None:
+            cores, memory_bytes = cores + unseen.cores, memory_bytes + int(unseen.memory_bytes)
+        self._known.pods = Total(cores, memory_bytes, now_s)
         self._measure_numa(measured, now_s)
         return True
 

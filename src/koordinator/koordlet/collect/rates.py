@@ -211,6 +211,8 @@ class LatestSamples:
         self.node_numa_bytes: NumaValues | None = None
         self.pods: Total | None = None
         self.pods_numa_bytes: NumaValues | None = None
+        self.unseen_pods: Total | None = None
+        """Pods without groups that can be read, by what their runtime tells."""
         self.host_applications: Total | None = None
 
 

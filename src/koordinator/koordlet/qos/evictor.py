@@ -16,12 +16,10 @@ from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.transport import refused_by_budget
 from koordinator.host import cgroup_layout, copilots
-from koordinator.host.cgroup_layout import Runtime
 from koordinator.host.copilots import CopilotError
-from koordinator.host.cri import ContainerRuntimes
 from koordinator.host.kill_group import kill_group
 from koordinator.koordlet.node_pods import ForeignContainer, PodRecord
-from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.parts import Shared, container_runtimes
 from koordinator.koordlet.qos import eviction
 from koordinator.koordlet.qos.eviction import (
     EVENT_FAIL,
@@ -73,13 +71,7 @@ class Evictor:
         self._backoff = Backoff(AWAY, shared.rng)
         self._away_until_s = float("-inf")
         self._version: tuple[float, str] | None = None
-        config = shared.config.qos
-        endpoints = {
-            Runtime.CONTAINERD: config.containerd_endpoint,
-            Runtime.DOCKER: config.docker_endpoint,
-            Runtime.POUCH: config.pouch_endpoint,
-        }
-        self._runtimes = ContainerRuntimes(shared.host.files, shared.host.roots, endpoints)
+        self._runtimes = container_runtimes(shared)
 
     async def carry_out(self, tasks: Sequence[EvictionTask]) -> bool:
         """One round over the tasks; whether any pod was newly evicted.

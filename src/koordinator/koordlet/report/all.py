@@ -8,9 +8,10 @@ from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
 from koordinator.koordlet.predict.hour_trainer import HourTrainer
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.qos.shadow import ShadowMode
-from koordinator.koordlet.report import device_reporter, pod_resources
+from koordinator.koordlet.report import device_reporter, image_reporter, pod_resources
 from koordinator.koordlet.report.device_reporter import DeviceReporter
 from koordinator.koordlet.report.extension_reporter import ExtensionReporter
+from koordinator.koordlet.report.image_reporter import ImageReporter
 from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
 from koordinator.koordlet.report.pod_resources import PodResourcesProxy
 from koordinator.koordlet.report.topology_reporter import TopologyReporter
@@ -35,6 +36,7 @@ def reporters(
         found.append(DeviceReporter(shared))
     if shared.gates.is_on(pod_resources.GATE) and shared.config.kubelet.pod_resources_proxy:
         found.append(PodResourcesProxy(shared))
+    found.append(ImageReporter(shared, is_on=shared.gates.is_on(image_reporter.GATE)))
     if shared.gates.is_on(probe.GATE):
         found.append(IsolationProbe(shared))
     return found

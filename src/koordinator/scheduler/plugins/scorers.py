@@ -1,6 +1,7 @@
 """The plugins that only score: by images, scarce resources, a strategy per resource, and balance.
 Source: behaviour/scheduler B2, D2 and D3."""
 
+import logging
 from collections.abc import Callable, Hashable
 from typing import Annotated, Any
 
@@ -9,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api import resources
+from koordinator.api.annotations.node import NODE_IMAGES, NodeImages
 from koordinator.api.core import Node
+from koordinator.api.errors import ProtocolError
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
@@ -25,6 +28,8 @@ from koordinator.scheduler.table import pod_info
 from koordinator.scheduler.table.columns import RowChange, Rows, at
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
+
+log = logging.getLogger(__name__)
 
 MIB = 1 << 20
 THRESHOLD_MIN_BYTES = 23 * MIB
@@ -47,20 +52,38 @@ class ImageLocality(PreScorePlugin[ImageState], ScorePlugin[ImageState], RowKeep
         self._sizes: dict[str, dict[int, int]] = {}
         self._sizes_at: dict[int, dict[str, int]] = {}
         self._versions: dict[str, int] = {}
+        self._beyond: dict[int, tuple[str, dict[str, int]]] = {}
+        """By row: text of the annotation with images that the kubelet does not name, and their sizes."""
 
     # Which images are where
 
     def node_changed(self, row: int, node: Node) -> None:
         sizes = {name: image.size_bytes for image in node.status.images for name in image.names}
+        sizes = {**self._unnamed(row, node), **sizes}
         if sizes == self._sizes_at.get(row, {}):
             return
-        self.row_freed(row)
+        self._drop_sizes(row)
         self._sizes_at[row] = sizes
         for name, size_bytes in sizes.items():
             self._sizes.setdefault(name, {})[row] = size_bytes
             self._versions[name] = self._versions.get(name, 0) + 1
 
+    def _unnamed(self, row: int, node: Node) -> dict[str, int]:
+        """Return sizes of images that only the node's agent tells of; none where its annotation is malformed."""
+        text = node.metadata.annotations.get(NODE_IMAGES.key)
+        if text is None:
+            self._beyond.pop(row, None)
+            return {}
+        known = self._beyond.get(row)
+        if known is None or known[0] != text:
+            known = self._beyond[row] = text, _sizes(node)
+        return known[1]
+
     def row_freed(self, row: int) -> None:
+        self._beyond.pop(row, None)
+        self._drop_sizes(row)
+
+    def _drop_sizes(self, row: int) -> None:
         for name in self._sizes_at.pop(row, {}):
             by_row = self._sizes[name]
             del by_row[row]
@@ -93,6 +116,16 @@ class ImageLocality(PreScorePlugin[ImageState], ScorePlugin[ImageState], RowKeep
             for row, size_bytes in alive.items():
                 sums[row] += scaled_size(size_bytes, len(alive), total)
         return image_locality(sums[rows], state.container_count)
+
+
+def _sizes(node: Node) -> dict[str, int]:
+    obj = f"Node {node.metadata.name}"
+    try:
+        found = NODE_IMAGES.read(node.metadata.annotations, obj) or NodeImages()
+    except ProtocolError as error:
+        log.warning("images not counted", extra={"problem": str(error)})
+        return {}
+    return {name: image.size_bytes for image in found.images for name in image.names}
 
 
 def scaled_size(size_bytes: int, nodes_with_image: int, node_count: int) -> int:
