@@ -295,7 +295,7 @@ class IdleGroups:
 
     The pods' groups are idle, not that of the class: a kubelet writes the CPU shares of a class at its start, each
     minute and before each pod; the kernel refuses shares of idle groups, and then a kubelet that starts ends. Groups of
-    pods it writes when it makes them. What else lies below the class (YARN, say) is idle, too.
+    pods it writes when it makes them (docs/decisions/0015). What else lies below the class (YARN, say) is idle, too.
     """
 
     name = "CPUIdle"
