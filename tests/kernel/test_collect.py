@@ -76,10 +76,10 @@ async def test_a_hog_shows_the_cores_that_the_kernel_gave_it(kernel: CollectingK
     spawn(kernel.place("web"), HOG)
     loop = asyncio.get_running_loop()
 
-    kernel.pods.collect()
+    await kernel.pods.collect()
     before_ns, before_s = kernel.cgroups.cpu_usage_ns(kernel.containers["web"]), loop.time()
     await asyncio.sleep(1.0)
-    kernel.pods.collect()
+    await kernel.pods.collect()
     after_ns, after_s = kernel.cgroups.cpu_usage_ns(kernel.containers["web"]), loop.time()
 
     assert before_ns is not None and after_ns is not None
@@ -99,7 +99,7 @@ async def test_memory_that_is_held_shows_and_page_cache_does_not(
 ) -> None:
     spawn(kernel.place("web"), HOLDS)
     for _ in range(PATIENCE_ROUNDS):
-        kernel.pods.collect()
+        await kernel.pods.collect()
         if kernel.newest(kinds.POD_MEMORY, pod_uid="web") > 64 * MIB:
             break
         await asyncio.sleep(ROUND_S)
@@ -117,7 +117,7 @@ async def test_a_quota_shows_as_throttling(kernel: CollectingKernel, spawn: Spaw
     kernel.cgroups.write(Knob.CPU_QUOTA, kernel.containers["web"], "5000")
     spawn(kernel.place("web"), HOG)
     for _ in range(PATIENCE_ROUNDS):
-        kernel.pods.collect()
+        await kernel.pods.collect()
         ratios = kernel.shared.readings.containers(kinds.CONTAINER_THROTTLED)
         if max(ratios.values(), default=0) > 0.5:
             break
@@ -133,20 +133,20 @@ async def test_a_pod_that_ends_between_rounds_leaves_no_sample_and_no_open_file(
 ) -> None:
     spawn(kernel.place("batch"), HOG)
     for _ in range(3):
-        kernel.pods.collect()
+        await kernel.pods.collect()
         await asyncio.sleep(ROUND_S)
     open_files = kernel.node.host.files.kept_count
 
     remove(real, kernel.place("web").rpartition("/")[0])
     for _ in range(2):
-        kernel.pods.collect()
+        await kernel.pods.collect()
         await asyncio.sleep(ROUND_S)
 
     assert kernel.node.host.files.kept_count < open_files
     assert kernel.known.pods is not None
     assert kernel.known.pods.cores > 0
     kernel.node.know()
-    kernel.pods.collect()
+    await kernel.pods.collect()
     assert kernel.node.host.files.kept_count == 0
 
 
@@ -155,20 +155,20 @@ async def test_a_container_made_anew_below_the_same_path_does_not_look_like_a_bu
 ) -> None:
     group = kernel.containers["web"]
     spawn(kernel.place("web"), HOG)
-    kernel.pods.collect()
+    await kernel.pods.collect()
     await asyncio.sleep(0.5)
-    kernel.pods.collect()
+    await kernel.pods.collect()
     count = kernel.shared.store.query(kinds.CONTAINER_CPU, 0, 2**50).count
 
     remove(real, kernel.place("web"))
     kernel.node.make(group)
     spawn(kernel.place("web"), HOG)
-    kernel.pods.collect()
+    await kernel.pods.collect()
     assert (
         kernel.shared.store.query(kinds.CONTAINER_CPU, 0, 2**50).count <= count + 1
     )  # that of the other pod
     await asyncio.sleep(0.5)
-    kernel.pods.collect()
+    await kernel.pods.collect()
 
     (newest,) = [value for value in kernel.shared.readings.containers(kinds.CONTAINER_CPU).values() if value]
     assert 0 < newest <= 1.25
@@ -181,7 +181,7 @@ async def test_the_node_and_its_parts_add_up(kernel: CollectingKernel, spawn: Sp
     best_effort = BestEffortUsage(kernel.shared)
     for _ in range(2):
         node.collect()
-        kernel.pods.collect()
+        await kernel.pods.collect()
         best_effort.collect()
         await asyncio.sleep(1.0)
 
@@ -209,7 +209,7 @@ async def test_memory_of_pods_is_reported_by_numa_node(kernel: CollectingKernel,
     spawn(kernel.place("web"), HOLDS)
     for _ in range(PATIENCE_ROUNDS):
         for _ in range(max(NUMA_ROUNDS, MEMORY_ROUNDS)):
-            kernel.pods.collect()
+            await kernel.pods.collect()
             await asyncio.sleep(0.01)
         found = kernel.known.pods_numa_bytes
         if found is not None and sum(found.values.values()) > 64 * MIB:

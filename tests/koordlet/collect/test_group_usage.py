@@ -359,9 +359,9 @@ def test_nothing_is_measured_before_the_kubelet_has_answered(tmp_path: Path) -> 
     async def main(clock: Clock) -> None:
         node = CollectingNode(tmp_path, clock)
 
-        assert not collector_of(node).collect()
+        assert not await collector_of(node).collect()
         node.pods()
-        assert collector_of(node).collect()
+        assert await collector_of(node).collect()
 
         assert node.known.pods is not None
         assert (node.known.pods.cores, node.known.pods.memory_bytes) == (0, 0)
@@ -414,7 +414,7 @@ def test_whatever_counters_say_no_sample_is_wild(
         collector = collector_of(node)
         for (usage, anon, periods, throttled), pause_s in zip(readings, pauses, strict=False):
             node.counters(POD, usage_ns=usage, anon=anon, periods=periods, throttled=throttled)
-            collector.collect()
+            await collector.collect()
             await asyncio.sleep(pause_s)
 
         assert all(0 <= value <= CPUS * 1.25 for value in node.values(kinds.POD_CPU))

@@ -51,7 +51,7 @@ async def test_a_pod_without_groups_is_measured_by_its_runtime_and_counts_among_
     assert node.values(kinds.CONTAINER_CPU, container_id="containerd://vm-0") == [0.5]
     assert node.values(kinds.CONTAINER_MEMORY, container_id="containerd://vm-0") == [1000]
     assert node.values(kinds.POD_CPU, pod_uid="seen") == [], "its group tells"
-    PodUsage(node.shared, node.known, node.scan).collect()
+    await PodUsage(node.shared, node.known, node.scan).collect()
     assert node.known.pods is not None
     assert (node.known.pods.cores, node.known.pods.memory_bytes) == (0.5, 5000)
 

@@ -19,6 +19,7 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.collect import rates
 from koordinator.koordlet.collect.group_usage import (
     CONTAINER_MEMORY_ROUNDS,
+    GROUPS_AT_ONCE,
     GroupRings,
     GroupScan,
     MeasuredGroup,
@@ -53,7 +54,8 @@ class PodUsage:
         self._round = 0
         self._made_count = 0
 
-    def collect(self) -> bool:
+    async def collect(self) -> bool:
+        """One round, in steps between which others have their turn: a container runtime may wait for an answer."""
         view = self._shared.view
         if not view.has_pods:
             return False
@@ -62,7 +64,10 @@ class PodUsage:
             self._listed, self._has_page_cache = view.pods, has_page_cache
             self._follow(view.pods)
         now_s = asyncio.get_running_loop().time()
-        self._scan.measure(self._groups, int(self._shared.clock.now() * 1000))
+        groups, at_ms = self._groups, int(self._shared.clock.now() * 1000)
+        for start in range(0, len(groups), GROUPS_AT_ONCE):
+            self._scan.measure(groups[start : start + GROUPS_AT_ONCE], at_ms)
+            await asyncio.sleep(0)
         measured = [each for each in self._pods.values() if each.is_measured]
         cores, memory_bytes = (
             sum(each.cores for each in measured),

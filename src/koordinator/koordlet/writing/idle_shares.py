@@ -1,8 +1,8 @@
-"""Keep the CPU shares of groups that are idle, which the kernel forgets.
+"""Idle groups forget their CPU shares: here they are kept, and those that are wanted meanwhile.
 
 While `cpu.idle` is 1 the kernel shows shares of 3 (v1) or a weight of 0 (v2) and refuses others; then the group gets
-the kernel's default, not what it had. What the group had, and what somebody wants it to have meanwhile, is kept in a
-record of its own (`<path>#idle`) and written when the group is idle no more. Measured on Linux 6.18 (v1) and 6.1 (v2).
+the kernel's default, not what it had. The shares that it had, or that somebody wants it to have meanwhile, are kept in
+a record of their own (`<path>#idle`) and written when it is idle no more. Measured on Linux 6.18 (v1) and 6.1 (v2).
 """
 
 import msgspec
