@@ -2,7 +2,7 @@
 
 from koordinator.cluster import errors
 from tests.scheduler.coscheduling.test_preemption import gang, placed, victims, with_preemption
-from tests.scheduler.world import World, play, pod
+from tests.scheduler.world import World, node, play, pod
 
 
 def attempts(world: World) -> int:
@@ -79,6 +79,33 @@ def test_a_gang_is_tried_again_when_somebody_leaves_whom_it_could_not_evict() ->
         await world.settle(20)
 
         assert len(placed(world, "high")) == 2
+        assert victims(world) == ["low-0", "low-1"]
+
+    play(story, with_preemption())
+
+
+def filled(world: World, number: int) -> None:
+    """A node of 4 cores, and a pod that fills it."""
+    world.api.put("Node", node(f"node-{number}", cpu="4"))
+    low = pod(f"low-{number}", cpu="4", priority=1)
+    low["spec"]["nodeName"] = f"node-{number}"
+    world.api.put("Pod", low)
+
+
+def test_a_job_does_not_wait_for_room_on_a_node_that_takes_none_of_it_any_more() -> None:
+    async def story(world: World) -> None:
+        filled(world, 0)
+        await world.settle(2)
+        world.api.hold_deletions = True
+        gang(world, "high", 1, cpu="4", priority=1000)
+        await world.settle(5)
+        assert victims(world) == ["low-0"]
+
+        cordoned = node("node-0", cpu="4")
+        cordoned["spec"]["unschedulable"] = True
+        world.api.put("Node", cordoned)
+        filled(world, 1)
+        await world.settle(30)
         assert victims(world) == ["low-0", "low-1"]
 
     play(story, with_preemption())
