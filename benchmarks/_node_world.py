@@ -14,16 +14,16 @@ from typing import Any
 
 import msgspec
 
+from benchmarks._groups import make_group
 from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout, cgroups
-from koordinator.host.cgroup_knobs import V1, V2, Knob
+from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroup_layout import ContainerID, Driver, Runtime
 from koordinator.host.cgroups import V1_SUBSYSTEMS, Cgroups
 from koordinator.host.files import Files, HostRoots
 
 NODE = "bench"
 DRIVER = Driver.CGROUPFS
-_CONTROLLERS = ("cpu", "cpuset", "memory", "io")
 _REMOVAL_TRIES = 100
 _CLASSES = (KubeQoS.GUARANTEED, KubeQoS.BURSTABLE, KubeQoS.BURSTABLE, KubeQoS.BEST_EFFORT)
 _LABELS = {
@@ -78,9 +78,9 @@ class NodeWorld:
     def built(self) -> Iterator[None]:
         """All of it, removed at the end whatever happens."""
         try:
-            self._make(self._machine, self.name)
+            make_group(self._machine, self.name)
             for kube in KubeQoS:
-                self._make(self.cgroups, cgroup_layout.class_dir(DRIVER, kube))
+                make_group(self.cgroups, cgroup_layout.class_dir(DRIVER, kube))
             self._forker = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-c", _FORKER],
                 stdin=subprocess.PIPE,
@@ -103,12 +103,12 @@ class NodeWorld:
         uid = f"{self._rng.getrandbits(128):032x}"
         group = cgroup_layout.pod_dir(DRIVER, kube, uid)
         found = self.cgroups
-        self._make(found, group)
+        make_group(found, group)
         containers = []
         for _ in range(self._per_pod):
             own = ContainerID(Runtime.CONTAINERD, f"{self._rng.getrandbits(256):064x}")
             below = cgroup_layout.container_dir(DRIVER, group, own)
-            self._make(found, below)
+            make_group(found, below)
             if kube is KubeQoS.BURSTABLE:
                 found.write(Knob.CPU_QUOTA, below, "20000")
             containers.append(BenchContainer(str(own), below))
@@ -127,19 +127,6 @@ class NodeWorld:
         """Its processes and groups go; the kubelet no longer lists it."""
         del self.pods[pod.uid]
         self._remove(f"{self.name}/{pod.group}")
-
-    def _make(self, found: Cgroups, group: str) -> None:
-        problem = found.create(group)
-        if problem is not None:
-            raise SystemExit(f"groups cannot be made here: {problem}")
-        parent = group.rpartition("/")[0]
-        if found.version == V2:
-            for controller in _CONTROLLERS:
-                self._files.write(f"{found.directory(parent)}/cgroup.subtree_control", f"+{controller}")
-        elif self._files.exists(found.directory(group, "cpuset")):
-            for file in ("cpuset.cpus", "cpuset.mems"):
-                text = self._files.read(f"{found.directory(parent, 'cpuset')}/{file}") or ""
-                self._files.write(f"{found.directory(group, 'cpuset')}/{file}", text.strip())
 
     def _start(self, found: Cgroups, group: str) -> None:
         assert self._forker is not None and self._forker.stdin is not None

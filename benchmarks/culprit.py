@@ -7,7 +7,7 @@ Six batch pods have harmless habits; in each run one of them (by the seed) becom
 an antagonist for some seconds. `--surges` runs in which the service itself gets more requests, where nobody is to
 blame, follow. `--senses run-queue` leaves the service without an objective.
 
-Told are verdicts: right, wrong or none, and seconds from the first suffering to the verdict. Needs root.
+Printed are verdicts: right, wrong or none, and seconds from the first suffering to the verdict. Needs root.
 """
 
 import argparse
@@ -16,10 +16,8 @@ import http.client
 import json
 import os
 import random
-import select
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,9 +26,11 @@ from typing import Any
 
 import msgspec
 
-from benchmarks._culprit_agent import CulpritSpec, Told
+from benchmarks._agent_process import AgentSpec, listed_pod
+from benchmarks._culprit_agent import AgentReport
+from benchmarks._groups import LineProcess, line_process, make_group
 from koordinator.host import cgroups
-from koordinator.host.cgroup_knobs import V1, V2, Knob
+from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import V1_SUBSYSTEMS, Cgroups
 from koordinator.host.files import Files, HostRoots
 from koordinator.koordlet.interference import latency
@@ -111,11 +111,11 @@ def measure(options: argparse.Namespace) -> list[CulpritRun]:
         _groups(found),
         _workers(found, directory) as workers,
     ):
-        port = int(workers[SERVICE].line())
+        port = int(workers[SERVICE].line(START_S_MAX))
         target_ms = TARGET_RATIO * _pilot(port)
-        pods = [_service(port, target_ms, options.senses), *(_pod(name, "BE") for name in BATCH)]
+        pods = [_service(port, target_ms, options.senses), *(listed_pod(name, "BE") for name in BATCH)]
         print(f"objective: p99 of {target_ms:.0f} ms", flush=True)
-        with _agent(found, CulpritSpec(GROUP, pods)) as agent:
+        with _agent(found, AgentSpec(group=GROUP, pods=pods)) as agent:
             kinds = options.kinds.split(",")
             plan = [(kinds[index % len(kinds)], rng.choice(BATCH)) for index in range(options.runs)]
             plan += [("surge", SERVICE)] * options.surges
@@ -128,8 +128,8 @@ def measure(options: argparse.Namespace) -> list[CulpritRun]:
 
 
 def _run(
-    agent: "Lines",
-    workers: dict[str, "Lines"],
+    agent: LineProcess,
+    workers: dict[str, LineProcess],
     kind: str,
     name: str,
     rng: random.Random,
@@ -137,12 +137,12 @@ def _run(
 ) -> CulpritRun:
     _calm(agent)
     time.sleep(rng.random())
-    list(agent.told_until(time.monotonic()))
+    _reports_until(agent, time.monotonic())
     began_s = time.monotonic()
-    workers[name].say(kind)
-    seconds = list(agent.told_until(began_s + options.seconds))
-    workers[name].say("calm")
-    seconds += agent.told_until(time.monotonic() + 1.0)  # what was measured in the last second
+    workers[name].write(kind)
+    seconds = _reports_until(agent, began_s + options.seconds)
+    workers[name].write("calm")
+    seconds += _reports_until(agent, time.monotonic() + 1.0)  # what was measured in the last second
     level = max((each.level for each in seconds), default=0.0)
     suffered = next((each.since_s for each in seconds if each.since_s is not None), None)
     if suffered is None:
@@ -156,10 +156,14 @@ def _run(
     return CulpritRun(kind, outcome, first.named_s - suffered, first.resource, level, started_s)
 
 
-def _calm(agent: "Lines") -> None:
+def _reports_until(agent: LineProcess, until_s: float) -> list[AgentReport]:
+    return [msgspec.json.decode(line, type=AgentReport) for line in agent.lines_until(until_s)]
+
+
+def _calm(agent: LineProcess) -> None:
     until_s, calm = time.monotonic() + CALM_S_MAX, 0
     while calm < CALM_ROUNDS and time.monotonic() < until_s:
-        for each in agent.told_until(time.monotonic() + 1.0):
+        for each in _reports_until(agent, time.monotonic() + 1.0):
             calm = calm + 1 if each.since_s is None and each.senses else 0
 
 
@@ -182,58 +186,20 @@ def _scrape(port: int) -> dict[float, float]:
     return {float(line.split('"')[1].replace("+Inf", "inf")): float(line.split()[1]) for line in lines}
 
 
-class Lines:
-    """A process that is told and tells by lines."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self.process = process
-        self._in, self._out, self._rest = process.stdin, process.stdout.fileno(), b""
-
-    def say(self, word: str) -> None:
-        self._in.write(word.encode() + b"\n")
-        self._in.flush()
-
-    def line(self) -> str:
-        """Its next line. Raises: SystemExit when it does not come."""
-        found = self._lines_until(time.monotonic() + START_S_MAX, 1)
-        if not found:
-            raise SystemExit("a process did not start")
-        return found[0].decode()
-
-    def told_until(self, until_s: float) -> list[Told]:
-        """What the agent tells until a time."""
-        return [msgspec.json.decode(line, type=Told) for line in self._lines_until(until_s)]
-
-    def _lines_until(self, until_s: float, wanted: int = 0) -> list[bytes]:
-        lines: list[bytes] = []
-        while not wanted or len(lines) < wanted:
-            left_s = until_s - time.monotonic()
-            if self.process.poll() is not None:
-                raise SystemExit(f"a process ended: {self.process.returncode}")
-            if select.select([self._out], [], [], max(left_s, 0.0))[0]:
-                *whole, self._rest = (self._rest + os.read(self._out, 65_536)).split(b"\n")
-                lines += whole
-            elif left_s <= 0:
-                break
-        return lines
-
-
 @contextlib.contextmanager
-def _agent(found: Cgroups, spec: CulpritSpec) -> Iterator[Lines]:
-    with _process([sys.executable, "-m", "benchmarks._culprit_agent"]) as agent:
-        found.write(Knob.PROCS, AGENT, str(agent.process.pid))
-        agent.say(msgspec.json.encode(spec).decode())
+def _agent(found: Cgroups, spec: AgentSpec) -> Iterator[LineProcess]:
+    with line_process([sys.executable, "-m", "benchmarks._culprit_agent"]) as agent:
+        found.write(Knob.PROCS, AGENT, str(agent.pid))
+        agent.write(msgspec.json.encode(spec).decode())
         until_s = time.monotonic() + START_S_MAX
-        while not agent.told_until(time.monotonic() + 1.0):
+        while not _reports_until(agent, time.monotonic() + 1.0):
             if time.monotonic() > until_s:
-                raise SystemExit("the agent told nothing")
+                raise SystemExit("the agent reported nothing")
         yield agent
 
 
 @contextlib.contextmanager
-def _workers(found: Cgroups, directory: str) -> Iterator[dict[str, Lines]]:
+def _workers(found: Cgroups, directory: str) -> Iterator[dict[str, LineProcess]]:
     with contextlib.ExitStack() as stack:
         workers = {}
         for number, name in enumerate((SERVICE, *BATCH)):
@@ -244,22 +210,8 @@ def _workers(found: Cgroups, directory: str) -> Iterator[dict[str, Lines]]:
             script = os.path.join(os.path.dirname(__file__), "_culprit_work.py")
             words = [sys.executable, "-S", "-E", script, role, str(number), os.path.abspath(directory)]
             own = [file for file in files if os.path.exists(file)]
-            workers[name] = stack.enter_context(_process([*words, *own]))
+            workers[name] = stack.enter_context(line_process([*words, *own]))
         yield workers
-
-
-@contextlib.contextmanager
-def _process(words: list[str]) -> Iterator[Lines]:
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        yield Lines(process)
-    finally:
-        process.kill()
-        process.wait()  # what it forked goes with its group
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
 
 
 @contextlib.contextmanager
@@ -270,7 +222,7 @@ def _groups(found: Cgroups) -> Iterator[None]:
         names += [group.rpartition("/")[0], group]
     try:
         for group in names:
-            _make(found, group)
+            make_group(found, group)
         found.write(Knob.CPU_SHARES, GROUP, "262144")  # what else runs here must not be the culprit
         found.write(Knob.CPU_SHARES, LS, "1024")
         found.write(Knob.CPU_SHARES, BE, "1536")  # nothing protects the service: batch goes first
@@ -291,20 +243,6 @@ def _container(name: str) -> str:
     return f"{LS if name == SERVICE else BE}/pod{name}/{name}-c0"
 
 
-def _make(found: Cgroups, name: str) -> None:
-    problem = found.create(name)
-    if problem is not None:
-        raise SystemExit(f"groups cannot be made here: {problem}")
-    parent = name.rpartition("/")[0]
-    if found.version == V2:
-        for controller in ("cpu", "cpuset", "memory", "io"):
-            found.files.write(f"{found.directory(parent)}/cgroup.subtree_control", f"+{controller}")
-    elif found.files.exists(found.directory(name, "cpuset")):
-        for file in ("cpuset.cpus", "cpuset.mems"):
-            text = found.files.read(f"{found.directory(parent, 'cpuset')}/{file}") or ""
-            found.files.write(f"{found.directory(name, 'cpuset')}/{file}", text.strip())
-
-
 def _on_disk() -> str:
     """A directory that git ignores, on the disk of the source: what is temporary may be in memory."""
     os.makedirs("build", exist_ok=True)
@@ -320,40 +258,10 @@ def _service(port: int, target_ms: float, senses: str) -> dict[str, Any]:
         "targetMilliseconds": target_ms,
         "prometheus": {"port": port, "metric": "request_seconds"},
     }
-    pod = _pod(SERVICE, "LS")
+    pod = listed_pod(SERVICE, "LS")
     if senses == "latency":
         pod["metadata"]["annotations"] = {"koordinator.sh/latency-objective": json.dumps(objective)}
     return pod
-
-
-def _pod(name: str, qos: str) -> dict[str, Any]:
-    status = {
-        "name": "c0",
-        "containerID": f"containerd://{name}-c0",
-        "ready": True,
-        "state": {"running": {"startedAt": "2024-01-01T00:00:00Z"}},
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "uid": name,
-            "labels": {"koordinator.sh/qosClass": qos},
-        },
-        "spec": {
-            "nodeName": "bench",
-            "priority": 9500 if qos == "LS" else 5500,
-            "containers": [{"name": "c0"}],
-        },
-        "status": {
-            "phase": "Running",
-            "qosClass": "Burstable" if qos == "LS" else "BestEffort",
-            "podIP": "127.0.0.1",
-            "containerStatuses": [status],
-        },
-    }
 
 
 if __name__ == "__main__":

@@ -13,20 +13,20 @@ import argparse
 import contextlib
 import os
 import random
-import select
 import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
+from benchmarks._agent_process import listed_pod
+from benchmarks._groups import LineProcess, line_process, make_group
 from benchmarks._reaction_agent import ReactionSpec
 from koordinator.host import cgroups
-from koordinator.host.cgroup_knobs import V2, Knob
+from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Files, HostRoots
 
@@ -104,27 +104,27 @@ def measure(policy: str, options: argparse.Namespace, *, is_plain: bool) -> list
         more_milli = 2000 if policy == "cfsQuota" else 0
         reserved_milli = machine_milli if policy == "cfsQuota" else 0
         spec = ReactionSpec(
-            GROUP,
-            policy,
-            machine_milli + more_milli,
-            reserved_milli,
-            [_pod("web", "LS"), _pod("batch", "BE")],
-            is_plain,
+            group=GROUP,
+            pods=[listed_pod("web", "LS"), listed_pod("batch", "BE")],
+            policy=policy,
+            capacity_milli=machine_milli + more_milli,
+            reserved_milli=reserved_milli,
+            is_plain=is_plain,
         )
         with _agent(spec) as agent:
             return _jumps(agent, service, policy, options.jumps, rng, is_verbose=options.verbose)
 
 
 def _jumps(
-    agent: "Agent", service: list[int], policy: str, count: int, rng: random.Random, *, is_verbose: bool
+    agent: LineProcess, service: list[int], policy: str, count: int, rng: random.Random, *, is_verbose: bool
 ) -> list[Jump]:
     jumps: list[Jump] = []
     before, most = float("inf"), 0.0
-    for _, text in agent.writes_until(time.monotonic() + CALM_S[1]):
+    for _, text in _writes_until(agent, time.monotonic() + CALM_S[1]):
         before = _cores(text, policy)
     while len(jumps) < count:
         for wait_s in (rng.uniform(*CALM_S), *[1.0] * CALM_TRIES):
-            for _, text in agent.writes_until(time.monotonic() + wait_s):
+            for _, text in _writes_until(agent, time.monotonic() + wait_s):
                 before = _cores(text, policy)
             if before >= most - NEAR_CORES:
                 break  # batch has back what the jump before took
@@ -132,7 +132,7 @@ def _jumps(
         jumped_s = time.monotonic()
         for pid in service:
             os.kill(pid, signal.SIGCONT)
-        writes = agent.writes_until(jumped_s + BUSY_S)
+        writes = _writes_until(agent, jumped_s + BUSY_S)
         for pid in service:
             os.kill(pid, signal.SIGSTOP)
         taken = [(at_s, _cores(text, policy)) for at_s, text in writes]
@@ -141,8 +141,8 @@ def _jumps(
         all_s = next((at_s for at_s, cores in taken if cores <= least + NEAR_CORES), NEVER_S)
         jumps.append(Jump(first_s - jumped_s, all_s - jumped_s if first_s < NEVER_S else NEVER_S))
         if is_verbose:
-            told = " ".join(f"{at_s - jumped_s:+.2f}:{cores:.2f}" for at_s, cores in taken)
-            print(f"  from {before:.2f}: {told}", flush=True)
+            course = " ".join(f"{at_s - jumped_s:+.2f}:{cores:.2f}" for at_s, cores in taken)
+            print(f"  from {before:.2f}: {course}", flush=True)
         before = taken[-1][1] if taken else before
     return jumps
 
@@ -155,51 +155,18 @@ def _cores(text: str, policy: str) -> float:
     return float(sum(int(span[-1]) - int(span[0]) + 1 for span in spans))
 
 
-class Agent:
-    """The agent's process, and what it has told."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-        assert process.stdout is not None
-        self._out = process.stdout.fileno()
-        self._rest = ""
-
-    def lines_until(self, until_s: float, stop: str = "") -> list[str]:
-        """What it tells until a time, or until it tells `stop`."""
-        lines: list[str] = []
-        while (left_s := until_s - time.monotonic()) > 0 and (not stop or stop not in lines):
-            if self._process.poll() is not None:
-                raise SystemExit(f"the agent ended: {self._process.returncode}")
-            if select.select([self._out], [], [], min(left_s, 0.5))[0]:
-                *whole, self._rest = (self._rest + os.read(self._out, 65_536).decode()).split("\n")
-                lines += whole
-        return lines
-
-    def writes_until(self, until_s: float) -> list[tuple[float, str]]:
-        """Times and texts of writes."""
-        told = (line.partition(" ") for line in self.lines_until(until_s))
-        return [(float(at), text) for at, _, text in told if text]
+def _writes_until(agent: LineProcess, until_s: float) -> list[tuple[float, str]]:
+    """Times and texts of writes."""
+    words = (line.partition(" ") for line in agent.lines_until(until_s))
+    return [(float(at), text) for at, _, text in words if text]
 
 
 @contextlib.contextmanager
-def _agent(spec: ReactionSpec) -> Iterator[Agent]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks._reaction_agent"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(spec).decode() + "\n")
-        process.stdin.flush()
-        agent = Agent(process)
-        if "started" not in agent.lines_until(time.monotonic() + START_S_MAX, stop="started"):
-            raise SystemExit("the agent did not start")
+def _agent(spec: ReactionSpec) -> Iterator[LineProcess]:
+    with line_process([sys.executable, "-m", "benchmarks._reaction_agent"]) as agent:
+        agent.write(msgspec.json.encode(spec).decode())
+        agent.line(START_S_MAX)  # it has started
         yield agent
-    finally:
-        process.kill()
-        process.wait()
 
 
 @contextlib.contextmanager
@@ -209,7 +176,7 @@ def _groups(found: Cgroups) -> Iterator[None]:
         names += [f"{directory}/pod{uid}", f"{directory}/pod{uid}/{uid}-c0"]
     try:
         for name in names:
-            _make(found, name)
+            make_group(found, name)
         found.write(
             Knob.CPU_SHARES, GROUP, "16384"
         )  # what else runs here must not keep the service from jumping
@@ -222,20 +189,6 @@ def _groups(found: Cgroups) -> Iterator[None]:
                 if found.remove(name) is None:
                     break
                 time.sleep(0.02)
-
-
-def _make(found: Cgroups, name: str) -> None:
-    problem = found.create(name)
-    if problem is not None:
-        raise SystemExit(f"groups cannot be made here: {problem}")
-    parent = name.rpartition("/")[0]
-    if found.version == V2:
-        for controller in ("cpu", "cpuset", "memory", "io"):
-            found.files.write(f"{found.directory(parent)}/cgroup.subtree_control", f"+{controller}")
-    elif found.files.exists(found.directory(name, "cpuset")):
-        for file in ("cpuset.cpus", "cpuset.mems"):
-            text = found.files.read(f"{found.directory(parent, 'cpuset')}/{file}") or ""
-            found.files.write(f"{found.directory(name, 'cpuset')}/{file}", text.strip())
 
 
 @contextlib.contextmanager
@@ -267,26 +220,6 @@ def _processes(found: Cgroups, group: str, count: int, *, is_stopped: bool) -> I
         for process in started:
             process.kill()
             process.wait()
-
-
-def _pod(uid: str, qos: str) -> dict[str, Any]:
-    kube = "BestEffort" if qos == "BE" else "Burstable"
-    return {
-        "metadata": {
-            "name": uid,
-            "namespace": "default",
-            "uid": uid,
-            "labels": {"koordinator.sh/qosClass": qos},
-        },
-        "spec": {"containers": [{"name": "c0", "resources": {}}]},
-        "status": {
-            "phase": "Running",
-            "qosClass": kube,
-            "containerStatuses": [
-                {"name": "c0", "containerID": f"containerd://{uid}-c0", "state": {"running": {}}}
-            ],
-        },
-    }
 
 
 if __name__ == "__main__":
