@@ -102,7 +102,12 @@ def array_day(day: ObjectDay, seed: int = 1) -> StrategyResult:
         seen, day.ratio, TRACE_STEP_S, np.full(len(seen.nodes.objects), 100.0), "the object-level run's trace"
     )
     chosen = strategy.of_settings(
-        "demo", {"colocation-config": {"enable": True}, "feature-gates": ["BEMemoryEvict"]}
+        "demo",
+        {
+            "colocation-config": {"enable": True},
+            "resource-threshold-config": {"clusterStrategy": {"enable": True}},
+            "feature-gates": ["BEMemoryEvict"],
+        },
     )
     queue = BatchQueue(ListedJobs(day.jobs, scenario.jobs))
     run = WhatIfRun(seen, met, chosen, queue, seed)

@@ -237,7 +237,8 @@ class _Connection(asyncio.Protocol):
             if is_complete:
                 self._finish(b"".join(head.chunks.pieces))
         elif not head.ends_with_connection and len(received) >= head.length:
-            body = bytes(received[: head.length])
+            with memoryview(received) as view:
+                body = bytes(view[: head.length])
             del received[: head.length]
             self._finish(body)
 

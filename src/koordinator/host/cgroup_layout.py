@@ -232,6 +232,9 @@ def join(*parts: str) -> str:
 
     Raises: LayoutError.
     """
+    path = "/".join([part for part in parts if part])
+    if not path.startswith(("/", ".")) and "/." not in path and "//" not in path and path[-1:] != "/":
+        return path  # nothing to clean, as nearly always
     path = posixpath.normpath("/".join(part.strip("/") for part in parts if part.strip("/")) or ".")
     if path.startswith(".."):
         raise LayoutError("/".join(parts), "leads out of the cgroup root")

@@ -40,7 +40,7 @@ from koordinator.koordlet.view import NodeView
 log = logging.getLogger(__name__)
 
 FILE = "koordlet.json"
-CHECK_S, RETRY_S = 0.5, 10.0
+CHECK_S, RETRY_S = 1.0, 10.0
 _DOCKER_TYPE, _DOCKER = "io.kubernetes.docker.type", "docker"
 POD_STAGES = (HookStage.PRE_RUN_POD_SANDBOX, HookStage.POST_STOP_POD_SANDBOX)
 CONTAINER_STAGES = (

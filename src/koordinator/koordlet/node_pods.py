@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koordinator.api import copilot, labels, pod_resize, qos, quantity, resources
+from koordinator.api import copilot, labels, pod_resize, priority, qos, quantity, resources
 from koordinator.api.copilot import ContainerInfo
 from koordinator.api.core import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
 from koordinator.api.errors import ProtocolError
@@ -52,6 +52,11 @@ class PodRecord(msgspec.Struct, frozen=True):
     def key(self) -> str:
         """`namespace/name`."""
         return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+
+def is_service(record: PodRecord) -> bool:
+    """Return whether a pod is to be protected: it runs for somebody who waits. All others may have to give way."""
+    return qos.default(record.pod) is not QoSClass.BE and priority.default(record.pod) is PriorityClass.PROD
 
 
 def record(pod: Pod, driver: Driver) -> PodRecord:

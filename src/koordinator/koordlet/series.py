@@ -123,11 +123,24 @@ class Ring:
     back.
     """
 
-    __slots__ = ("_at_ms", "_is_full", "_key", "_kind", "_next", "_size", "_values", "newest", "newest_ms")
+    __slots__ = (
+        "_at_ms",
+        "_is_full",
+        "_key",
+        "_kind",
+        "_next",
+        "_size",
+        "_values",
+        "newest",
+        "newest_ms",
+        "only",
+    )
 
     def __init__(self, kind: _Kind, key: _Key) -> None:
         self._kind = kind
         self._key = key
+        self.only = next(iter(key))[1] if len(key) == 1 else ""
+        """The value of its property, if it has one only."""
         self.clear()
 
     def clear(self) -> None:
@@ -147,15 +160,17 @@ class Ring:
         A point that is much older than the newest one means that the clock was set back: the points after it are
         forgotten, since they are in the future now.
         """
-        if at_ms < self.newest_ms:
-            if at_ms < self.newest_ms - LATE_MS_MAX:
-                self.clear()
-            else:
-                self._put(at_ms, value)
-                return
-        self._put(at_ms, value)
-        self.newest_ms = at_ms
-        self.newest = value
+        if at_ms < self.newest_ms - LATE_MS_MAX:
+            self.clear()
+        index = self._next
+        if index == self._size:
+            index = self._make_room()
+        self._at_ms[index] = at_ms
+        self._values[index] = value
+        self._next = index + 1
+        if at_ms >= self.newest_ms:
+            self.newest_ms = at_ms
+            self.newest = value
 
     def between(self, start_ms: int, end_ms: int) -> Points:
         """Points of the window, both ends included, oldest arrival first."""
@@ -189,14 +204,6 @@ class Ring:
             if key == name:
                 return value
         raise KeyError(name)
-
-    def _put(self, at_ms: int, value: float) -> None:
-        index = self._next
-        if index == self._size:
-            index = self._make_room()
-        self._at_ms[index] = at_ms
-        self._values[index] = value
-        self._next = index + 1
 
     def _make_room(self) -> int:
         """Make room and return where the next point goes, all places up to the last being taken; in order of age,
@@ -294,10 +301,15 @@ class SeriesStore:
     def latest_by(self, kind: str, name: str, start_ms: int, end_ms: int) -> dict[str, float]:
         """Return the newest value within the window of each series of the kind, by its property `name`."""
         found: dict[str, float] = {}
-        for ring in self._of(kind).rings.values():
-            value = ring.latest(start_ms, end_ms)
+        rings = self._of(kind).rings
+        is_only = PROPERTIES[kind] == {name}
+        for ring in rings.values():
+            newest_ms = ring.newest_ms
+            if newest_ms < start_ms:
+                continue
+            value = ring.newest if newest_ms <= end_ms else ring.latest(start_ms, end_ms)
             if value is not None:
-                found[ring.property(name)] = value
+                found[ring.only if is_only else ring.property(name)] = value
         return found
 
     def average_by(self, kind: str, name: str, start_ms: int, end_ms: int) -> dict[str, float]:

@@ -13,6 +13,7 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.collect.group_usage import (
     CONTAINER_MEMORY_ROUNDS,
     MEMORY_ROUNDS,
+    SERVICE_MEMORY_ROUNDS,
     GroupRings,
     MeasuredGroup,
 )
@@ -40,7 +41,7 @@ def collector_of(node: CollectingNode) -> PodUsage:
 def test_pods_and_containers_show_cpu_memory_and_throttling(tmp_path: Path, version: int) -> None:
     async def main(clock: Clock) -> None:
         node = CollectingNode(tmp_path, clock, version)
-        node.pods(make_pod("web"))
+        node.pods(make_pod("web", qos="BE"))
 
         def at(second: int) -> None:
             node.counters(
@@ -210,7 +211,7 @@ def test_memory_that_shifts_within_its_whole_is_seen_after_some_rounds(
 ) -> None:
     async def main(clock: Clock) -> None:
         node = CollectingNode(tmp_path, clock, version)
-        node.pods(make_pod("web"))
+        node.pods(make_pod("web", qos="BE"))
         collector = collector_of(node)
 
         def at(second: int, anon: int, cache: int) -> None:
@@ -224,7 +225,7 @@ def test_memory_that_shifts_within_its_whole_is_seen_after_some_rounds(
         for values in (node.values(kinds.POD_MEMORY), node.values(kinds.CONTAINER_MEMORY)):
             assert values == sorted(values)
             assert (values[0], values[-1]) == (500, 700)
-            assert len(values) == len(seconds) + 1
+        assert len(node.values(kinds.POD_MEMORY)) == len(seconds) + 1
 
     life(main)
 
@@ -233,7 +234,7 @@ def test_memory_that_shifts_within_its_whole_is_seen_after_some_rounds(
 def test_memory_that_moves_is_seen_at_once_while_the_group_runs(tmp_path: Path, version: int) -> None:
     async def main(clock: Clock) -> None:
         node = CollectingNode(tmp_path, clock, version)
-        node.pods(make_pod("web"))
+        node.pods(make_pod("web", qos="BE"))
 
         def at(second: int) -> None:
             for group in (POD, CONTAINER):
@@ -242,13 +243,27 @@ def test_memory_that_moves_is_seen_at_once_while_the_group_runs(tmp_path: Path, 
         await rounds(collector_of(node), *[lambda second=second: at(second) for second in range(30)])
 
         assert node.values(kinds.POD_MEMORY) == [1000 * (1 + second) for second in range(1, 30)]
-        late = [
-            of_pod - of_container
-            for of_pod, of_container in zip(
-                node.values(kinds.POD_MEMORY), node.values(kinds.CONTAINER_MEMORY), strict=True
-            )
-        ]
-        assert 0 <= min(late) <= max(late) < 1000 * CONTAINER_MEMORY_ROUNDS
+        of_container = node.values(kinds.CONTAINER_MEMORY)
+        assert set(of_container) <= set(range(1000, 31_000, 1000))
+        assert 30 // CONTAINER_MEMORY_ROUNDS <= len(of_container) <= 30 // CONTAINER_MEMORY_ROUNDS + 1
+
+    life(main)
+
+
+def test_memory_of_services_is_stored_each_second_and_some_rounds_old(tmp_path: Path) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock)
+        node.pods(make_pod("web"))
+
+        def at(second: int) -> None:
+            for group in (POD, CONTAINER):
+                node.counters(group, usage_ns=NS * second, anon=1000 * (1 + second))
+
+        await rounds(collector_of(node), *[lambda second=second: at(second) for second in range(30)])
+
+        now = [1000 * (1 + second) for second in range(1, 30)]
+        late = [a - b for a, b in zip(now, node.values(kinds.POD_MEMORY), strict=True)]
+        assert 0 <= min(late) <= max(late) < 1000 * SERVICE_MEMORY_ROUNDS
 
     life(main)
 

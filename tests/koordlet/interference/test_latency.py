@@ -113,3 +113,21 @@ def test_a_window_forgets_what_is_older_and_knows_its_rate() -> None:
     assert found.rate == pytest.approx(10)
     assert found.slack >= 0.95
     assert window.latency(0.99, 0.1, 20) is None  # nothing was asked meanwhile
+
+
+@given(parts=st.lists(st.tuples(st.floats(0.1, 4), DURATIONS), min_size=1, max_size=12))
+def test_a_window_is_what_came_within_it(parts: list[tuple[float, list[float]]]) -> None:
+    window, at_s, told = BucketWindow(5), 0.0, []
+    for gap_s, durations in parts:
+        since_s, at_s = at_s, at_s + gap_s
+        window.add(at_s, since_s, cumulative(durations))
+        told.append((at_s, durations))
+        found = window.latency(0.9, 0.1, at_s)
+
+        within = [each for then_s, each in told if then_s > at_s - 5]
+        every = [duration for each in within for duration in each]
+        if len(every) < latency.REQUESTS_MIN:
+            assert found is None
+        else:
+            assert found is not None
+            assert found.now_s == latency.percentile_of_buckets(cumulative(every), 0.9)

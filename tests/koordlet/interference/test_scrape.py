@@ -79,6 +79,9 @@ async def test_slack_follows_what_the_target_tells(tmp_path: Path, served: tuple
     assert found.slack >= 0.75
 
     target.took_ms = 40
+    asked = target.scrapes
+    await node.hear()
+    assert target.scrapes == asked, "far below its objective: each second round"
     found = await node.hear()
     assert 0.02 < found.now_s <= 0.05
     assert found.slack < 0

@@ -3,8 +3,8 @@
 Reading is what costs (2 to 15 us a file when nobody else has just touched it), so only what can have changed is read:
 
 * CPU time of each pod, and of its containers when that of the pod has grown;
-* quota periods and the whole memory of groups whose CPU time has grown (that of containers, which nobody acts upon,
-  each fifth round);
+* quota periods and the whole memory of groups whose CPU time has grown (that of services, upon which nobody acts
+  within seconds, each fifth round, that of containers, which nobody asks for, each tenth, and is stored only then);
 * `memory.stat` (as dear as all others together: the kernel adds up statistics of the whole subtree) of groups whose
   whole memory has moved by more than `MEMORY_SHARE`.
 
@@ -27,7 +27,8 @@ GROUPS_AT_ONCE = 16
 """Pods that are read before the time is taken again, so that a pause in between falsifies few rates."""
 MEMORY_SHARE = 1 / 128
 MEMORY_ROUNDS = 10
-CONTAINER_MEMORY_ROUNDS = 5
+SERVICE_MEMORY_ROUNDS = 5
+CONTAINER_MEMORY_ROUNDS = 10
 PERIOD_ROUNDS = 5
 CORES_TOLERANCE = 1.25
 """How much more than all CPUs a group may seem to use, since reading takes its time; above that it is no rate."""
@@ -54,7 +55,9 @@ class MeasuredGroup:
     __slots__ = (
         "_at_s",
         "_identity",
+        "_is_looked_at",
         "_is_rate",
+        "_keeps_every_point",
         "_memory_every",
         "_memory_rounds_left",
         "_memory_seen",
@@ -77,9 +80,17 @@ class MeasuredGroup:
     )
 
     def __init__(
-        self, cgroups: Cgroups, group: str, rings: GroupRings, *, memory_every: int = 1, index: int = 0
+        self,
+        cgroups: Cgroups,
+        group: str,
+        rings: GroupRings,
+        *,
+        memory_every: int = 1,
+        index: int = 0,
+        keeps_every_point: bool = True,
     ) -> None:
-        """`memory_every`: after how many rounds its memory is looked at; `index` tells apart when that is."""
+        """`memory_every`: after how many rounds its memory is looked at; `index` tells apart when that is. Without
+        `keeps_every_point` memory is stored only then."""
         self.group = group
         self.rings = rings
         self.below: Sequence[MeasuredGroup] = ()
@@ -90,6 +101,7 @@ class MeasuredGroup:
         self.cores = 0.0
         self.memory_bytes = self.page_cache_bytes = 0
         self._memory_every = memory_every
+        self._keeps_every_point, self._is_looked_at = keeps_every_point, False
         self._memory_rounds_left = index % MEMORY_ROUNDS  # not all in the same round
         self._whole_rounds_left = index % memory_every
         self._forget()
@@ -176,6 +188,7 @@ class MeasuredGroup:
             return False
         if self._memory_seen >= 0:
             self._whole_rounds_left = self._memory_every
+        self._is_looked_at = True
         return True
 
     def take_memory(self, memory: bytes | None) -> bool:
@@ -208,9 +221,12 @@ class MeasuredGroup:
             return
         rings = self.rings
         rings.cpu.append(at_ms, self.cores)
-        rings.memory.append(at_ms, self.memory_bytes)
         if rings.throttled is not None and self._throttled is not None:
             rings.throttled.append(at_ms, self._throttled)
+        if not (self._keeps_every_point or self._is_looked_at):
+            return
+        self._is_looked_at = False
+        rings.memory.append(at_ms, self.memory_bytes)
         if rings.page_cache is not None:
             rings.page_cache.append(at_ms, self.memory_bytes + self.page_cache_bytes)
 

@@ -16,10 +16,12 @@ from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.errors import ContentError, LayoutError
 from koordinator.host.files import Identity
 from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet import node_pods
 from koordinator.koordlet.collect import rates
 from koordinator.koordlet.collect.group_usage import (
     CONTAINER_MEMORY_ROUNDS,
     GROUPS_AT_ONCE,
+    SERVICE_MEMORY_ROUNDS,
     GroupRings,
     GroupScan,
     MeasuredGroup,
@@ -108,7 +110,10 @@ class PodUsage:
             store.ring(kinds.POD_THROTTLED, names),
             store.ring(kinds.POD_MEMORY_PAGE_CACHE, names) if self._has_page_cache else None,
         )
-        return self._made(pod.group, rings, 1)
+        self._made_count += 1
+        every = SERVICE_MEMORY_ROUNDS if node_pods.is_service(pod) else 1
+        cgroups = self._shared.host.cgroups
+        return MeasuredGroup(cgroups, pod.group, rings, memory_every=every, index=self._made_count)
 
     def _of_container(self, container: NodeContainer) -> MeasuredGroup:
         known = self._containers.get(container.id)
@@ -122,12 +127,15 @@ class PodUsage:
             store.ring(kinds.CONTAINER_THROTTLED, names),
             store.ring(kinds.CONTAINER_MEMORY_PAGE_CACHE, names) if self._has_page_cache else None,
         )
-        return self._made(container.group, rings, CONTAINER_MEMORY_ROUNDS)
-
-    def _made(self, group: str, rings: GroupRings, memory_every: int) -> MeasuredGroup:
         self._made_count += 1
-        cgroups = self._shared.host.cgroups
-        return MeasuredGroup(cgroups, group, rings, memory_every=memory_every, index=self._made_count)
+        return MeasuredGroup(
+            self._shared.host.cgroups,
+            container.group,
+            rings,
+            memory_every=CONTAINER_MEMORY_ROUNDS,
+            index=self._made_count,
+            keeps_every_point=False,
+        )
 
     def _is_complete(self, group: MeasuredGroup) -> bool:
         return (group.rings.page_cache is not None) == self._has_page_cache

@@ -19,7 +19,8 @@ from koordinator.host import perf_events
 from koordinator.host.errors import ContentError
 from koordinator.host.perf_events import CYCLES_AND_INSTRUCTIONS, EventKind, EventPair
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.interference import profile, senses
+from koordinator.koordlet import node_pods
+from koordinator.koordlet.interference import profile
 from koordinator.koordlet.interference.profile import Violations
 from koordinator.koordlet.node_pods import NodeContainer, PodRecord
 from koordinator.koordlet.parts import Shared
@@ -142,7 +143,7 @@ class CounterSampler:
             bytes_per_s = misses.follower * LINE_BYTES / seconds if misses is not None else None
             if bytes_per_s is not None:
                 moved[record.uid] = moved.get(record.uid, 0.0) + bytes_per_s
-            if not senses.is_service(record):
+            if not node_pods.is_service(record):
                 continue
             known = self._known.get(container.id) or _Known(profile.workload_of(record.pod), container.name)
             kept[container.id] = known
@@ -207,4 +208,4 @@ def _running(pods: Mapping[str, PodRecord]) -> list[_Watched]:
         for container in record.containers
         if container.is_running
     ]
-    return sorted(found, key=lambda each: not senses.is_service(each.record))
+    return sorted(found, key=lambda each: not node_pods.is_service(each.record))

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -75,34 +75,45 @@ class BucketWindow:
         self._window_s = window_s
         self._parts: deque[tuple[float, float, Mapping[float, float]]] = deque()
         """When it was told, since when it was counted, increase by upper end."""
+        self._total: dict[float, float] = {}
+        """The increase over all parts. Counts are whole, so what is added and taken away leaves nothing; an end stays,
+        as a bound below which nobody was."""
 
     def add(self, at_s: float, since_s: float, increase: Mapping[float, float]) -> None:
         """Add what came between two readings."""
         self._parts.append((at_s, since_s, increase))
+        total = self._total
+        for end, count in increase.items():
+            total[end] = total.get(end, 0.0) + count
 
     def latency(self, share: float, target_s: float, now_s: float) -> Latency | None:
         """Return the percentile of the window that ends now; None with too few requests."""
-        _forget(self._parts, now_s - self._window_s)
-        return self._of(list(self._parts), share, target_s)
+        parts, total = self._parts, self._total
+        while parts and parts[0][0] <= now_s - self._window_s:
+            _, _, gone = parts.popleft()
+            for end, count in gone.items():
+                total[end] -= count
+        if not parts:
+            total.clear()
+            return None
+        return _latency_of(total, parts[-1][0] - parts[0][1], parts[-1][0], share, target_s)
 
     def newest(self, share: float, target_s: float) -> Latency | None:
         """Return the percentile of what came between the last two readings; None with too few requests."""
-        return self._of(list(self._parts)[-1:], share, target_s)
-
-    @staticmethod
-    def _of(
-        parts: Sequence[tuple[float, float, Mapping[float, float]]], share: float, target_s: float
-    ) -> Latency | None:
-        total: dict[float, float] = {}
-        for _, _, increase in parts:
-            for end, count in increase.items():
-                total[end] = total.get(end, 0.0) + count
-        requests = max(total.values(), default=0.0)
-        found = percentile_of_buckets(total, share) if requests >= REQUESTS_MIN else None
-        if found is None:
+        if not self._parts:
             return None
-        seconds = max(parts[-1][0] - parts[0][1], 1e-3)
-        return Latency(now_s=found, target_s=target_s, rate=requests / seconds, at_s=parts[-1][0])
+        at_s, since_s, increase = self._parts[-1]
+        return _latency_of(increase, at_s - since_s, at_s, share, target_s)
+
+
+def _latency_of(
+    increase: Mapping[float, float], seconds: float, at_s: float, share: float, target_s: float
+) -> Latency | None:
+    requests = max(increase.values(), default=0.0)
+    found = percentile_of_buckets(increase, share) if requests >= REQUESTS_MIN else None
+    if found is None:
+        return None
+    return Latency(now_s=found, target_s=target_s, rate=requests / max(seconds, 1e-3), at_s=at_s)
 
 
 class SampleWindow:
@@ -133,8 +144,3 @@ class SampleWindow:
             return None
         at_s = self._samples[-1][0]
         return Latency(now_s=found, target_s=target_s, rate=len(samples) / seconds, at_s=at_s)
-
-
-def _forget(parts: deque[tuple[float, float, Mapping[float, float]]], before_s: float) -> None:
-    while parts and parts[0][0] <= before_s:
-        parts.popleft()

@@ -40,8 +40,12 @@ TARGETS_MAX = 256
 AWAY_S_MAX = 30.0
 STALE_S = 3.0
 """What is older says nothing about now."""
-NEWEST_S = 1.5
-"""The same for what is to belong to this second: rounds of asking and of looking are not in step."""
+NEWEST_S = 0.5
+"""The same for what is to belong to this second, beyond the time between two answers: rounds of asking and of looking
+are not in step."""
+CALM_SLACK = 0.5
+"""A service that has so much of its objective left is asked each `CALM_ROUNDS`th round only."""
+CALM_ROUNDS = 2
 NOT_HEARD = "LatencyNotHeard"
 """Reason of the event on a pod whose latency cannot be read."""
 KEEP_ALIVE_S = 10.0
@@ -62,6 +66,10 @@ class Target(abc.ABC):
         self.due_s = 0.0
         self.away_s = 0.0
         self.problem = ""
+        self.is_calm = False
+        """Its latency is far below its objective."""
+        self.rounds_left = 0
+        """Rounds in which it is not asked."""
         self.heard_s: float | None = None
         """When it told something last."""
 
@@ -91,6 +99,11 @@ class Target(abc.ABC):
         """Return whether it has answered, and still does."""
         return self.heard_s is not None and not self.problem
 
+    def is_due(self, now_s: float) -> bool:
+        """Return whether to ask it in this round; to be called once in each."""
+        self.rounds_left -= 1
+        return self.rounds_left < 0 and self.due_s <= now_s
+
     def latency(self, now_s: float) -> Latency | None:
         """Return what is known of now."""
         found = self.measured(now_s)
@@ -99,7 +112,8 @@ class Target(abc.ABC):
     def this_second(self, now_s: float) -> Latency | None:
         """Return the latency without what came before the last reading: jumps show at once, and end at once."""
         found = self.newest()
-        return found if found is not None and now_s - found.at_s <= NEWEST_S else None
+        newest_s = NEWEST_S + INTERVAL_S * (CALM_ROUNDS if self.is_calm else 1)
+        return found if found is not None and now_s - found.at_s <= newest_s else None
 
 
 class PrometheusTarget(Target):
@@ -245,7 +259,6 @@ class LatencyScrapes:
         self._rejected: dict[str, str] = {}
         """UID → annotation that cannot be read."""
         self._targets: dict[str, Target] = {}
-        self._turns = asyncio.Semaphore(AT_ONCE)
 
     @property
     def targets(self) -> Mapping[str, Target]:
@@ -258,9 +271,15 @@ class LatencyScrapes:
             self._listed = self._shared.view.pods
             self._follow(self._listed)
         now_s = asyncio.get_running_loop().time()
-        due = [each for each in self._targets.values() if each.due_s <= now_s]
+        due = [each for each in self._targets.values() if each.is_due(now_s)]
+        turns = iter(due)
+
+        async def ask_in_turn() -> None:
+            for each in turns:
+                await self._ask(each)
+
         if due:
-            await asyncio.gather(*map(self._ask, due))
+            await asyncio.gather(*(ask_in_turn() for _ in range(min(len(due), AT_ONCE))))
 
     def disable(self) -> None:
         """Put nothing back: it only reads."""
@@ -309,16 +328,19 @@ class LatencyScrapes:
     async def _ask(self, target: Target) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with self._turns:
-                await target.ask()
+            await target.ask()
         except (SourceError, TimeoutError, OSError, ValueError) as error:
             self._failed(target, str(error) or type(error).__name__, loop.time())
             return
         if target.problem:
             log.info("latency heard again", extra={"pod": target.record.key})
+        heard = target.latency(loop.time())
+        target.is_calm = heard is not None and heard.slack >= CALM_SLACK
+        target.rounds_left = CALM_ROUNDS - 1 if target.is_calm else 0
         target.problem, target.away_s, target.due_s = "", 0.0, 0.0
 
     def _failed(self, target: Target, problem: str, now_s: float) -> None:
+        target.is_calm = False
         target.away_s = min(max(2 * target.away_s, INTERVAL_S), AWAY_S_MAX)
         target.due_s = now_s + target.away_s * self._rng.uniform(0.5, 1.0)
         if not target.problem:

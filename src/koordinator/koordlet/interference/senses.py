@@ -5,11 +5,7 @@ Each sense works alone, and what is not measured is left out, never taken as cal
 
 from collections.abc import Mapping
 
-from koordinator.api import priority, qos
-from koordinator.api.priority import PriorityClass
-from koordinator.api.qos import QoSClass
 from koordinator.koordlet.interference.latency import Latency
-from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.suffering import SUFFERS, Sense, Suffering
 
 MARKS: Mapping[Sense, float] = {
@@ -19,11 +15,6 @@ MARKS: Mapping[Sense, float] = {
     Sense.IO_PRESSURE: 0.2,
 }
 """Share of time lost from which a service suffers: of its runnable time for RUN_QUEUE, of all time for pressure."""
-
-
-def is_service(record: PodRecord) -> bool:
-    """Return whether a pod is to be protected: it runs for somebody who waits. All other pods may be culprits."""
-    return qos.default(record.pod) is not QoSClass.BE and priority.default(record.pod) is PriorityClass.PROD
 
 
 def levels(

@@ -29,6 +29,8 @@ THREADS_MAX = 32
 """Threads of one service that are looked at; of more, some all over its groups."""
 CALM_SHARE = 0.1
 """Threads of a service that waits less are looked at each second round only."""
+CALM_ROUNDS = 3
+"""A service whose latency is far below its objective is looked at each such round."""
 THREAD_ROUNDS = 5
 """After so many rounds the threads of a service are listed anew."""
 RUNNABLE_SHARE_MIN = 0.02
@@ -59,17 +61,25 @@ class Waits:
         self._threads: list[str] = []
         self._rounds_left = 0
         self._at_s: float | None = None
+        self._calm_rounds = 0
+        self._found: dict[Sense, float] = {}
         self._stalled_us: dict[Sense, int] = {}
         self._throttled_ns: int | None = None
         self._times: dict[str, tuple[int, int]] = {}
         """Thread's file → ns on a CPU, ns waiting for one."""
 
-    def shares(self, proc: str, throttled: Container[str], now_s: float) -> dict[Sense, float]:
-        """Return the share of time that was lost since the last round, by sense, less what its own limit cost.
+    def shares(
+        self, proc: str, throttled: Container[str], now_s: float, *, is_calm: bool
+    ) -> dict[Sense, float]:
+        """Return the share of time that was lost since the last round, by sense, less what its own limit cost; of a
+        calm service what was found up to `CALM_ROUNDS` before.
 
         `throttled` are UIDs of pods and ids of containers that were, by what collectors read. The result is empty in
         the first round, and without senses whose files are gone.
         """
+        self._calm_rounds = (self._calm_rounds + 1) % CALM_ROUNDS if is_calm else 0
+        if self._calm_rounds:
+            return self._found
         elapsed_s = 0.0 if self._at_s is None else now_s - self._at_s
         self._at_s = now_s
         throttled_ns = self._throttled_ns_since() if any(each in throttled for each in self._ids) else 0.0
@@ -78,6 +88,7 @@ class Waits:
             share = self._run_queue(proc, throttled_ns, now_s)
             if share is not None:
                 found[Sense.RUN_QUEUE] = share
+        self._found = found
         return found
 
     def _throttled_ns_since(self) -> float:
@@ -163,9 +174,14 @@ class StallReader:
         """Sense → why it is missing; empty text when it is there."""
 
     def read(
-        self, services: Mapping[str, PodRecord], kubepods: str, throttled: Container[str]
+        self,
+        services: Mapping[str, PodRecord],
+        kubepods: str,
+        throttled: Container[str],
+        calm: Container[str] = (),
     ) -> dict[str, dict[Sense, float]]:
-        """Return the share of time lost since the last round, 0 to 1, by UID and sense."""
+        """Return the share of time lost since the last round, 0 to 1, by UID and sense; `calm` are UIDs of services
+        whose latency is far below its objective."""
         self._probe(kubepods)
         senses = [sense for sense, missing in self.available.items() if not missing]
         cgroups, proc = self._host.cgroups, self._host.roots.proc
@@ -176,7 +192,7 @@ class StallReader:
             kept[uid] = known if known is not None and is_same else Waits(cgroups, record, senses)
         self._services = kept
         now_s = asyncio.get_running_loop().time()
-        return {uid: waits.shares(proc, throttled, now_s) for uid, waits in kept.items()}
+        return {uid: waits.shares(proc, throttled, now_s, is_calm=uid in calm) for uid, waits in kept.items()}
 
     def _probe(self, kubepods: str) -> None:
         """Ask in the group of all pods until it is there."""

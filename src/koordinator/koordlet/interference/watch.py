@@ -12,6 +12,7 @@ from functools import partial
 from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout
 from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet import node_pods
 from koordinator.koordlet.interference import culprit, senses, tell
 from koordinator.koordlet.interference.counters import CounterSampler
 from koordinator.koordlet.interference.history import History
@@ -66,7 +67,8 @@ class InterferenceWatch:
         ratios = readings.pods(kinds.POD_THROTTLED) | readings.containers(kinds.CONTAINER_THROTTLED)
         throttled = {name for name, ratio in ratios.items() if ratio > 0}
         kubepods = cgroup_layout.class_dir(view.driver, KubeQoS.GUARANTEED)
-        lost = self._stalls.read(self._services, kubepods, throttled)
+        calm = {uid for uid, target in self._scrapes.targets.items() if target.is_calm}
+        lost = self._stalls.read(self._services, kubepods, throttled, calm)
         self._say_available()
         before = view.interference or Interference(at_s=now_s)
         found: dict[str, Suffering] = {}
@@ -98,7 +100,7 @@ class InterferenceWatch:
             return
         self._listed, self._foreign = view.pods, view.foreign
         active = {uid: pod for uid, pod in view.pods.items() if pod.is_active}
-        self._services = {uid: pod for uid, pod in active.items() if senses.is_service(pod)}
+        self._services = {uid: pod for uid, pod in active.items() if node_pods.is_service(pod)}
         self._candidates = {uid: pod for uid, pod in active.items() if uid not in self._services}
         self._candidates |= {uid: each.record for uid, each in view.foreign.items()}
 

@@ -30,7 +30,7 @@ from koordinator.koordlet.nri.session import Session, UnknownMethod
 
 log = logging.getLogger(__name__)
 
-CHECK_S = 0.25
+CHECK_S, CHECK_S_MAX = 0.25, 1.0
 """How often a socket is looked for while a try is not due yet: a stat, and no container starts that soon after its
 runtime."""
 _STAGES = {
@@ -145,8 +145,10 @@ class NRIPlugin:
         """Wait, but not when there is another socket than the one that was tried."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while _identity(self.path) in (None, identity):  # noqa: ASYNC110 - nobody tells us
-                    await asyncio.sleep(CHECK_S)
+                check_s = CHECK_S
+                while _identity(self.path) in (None, identity):  # nobody tells us
+                    await asyncio.sleep(check_s)
+                    check_s = min(2 * check_s, CHECK_S_MAX)
 
     def _names(self) -> list[str]:
         return [_STAGES[event] for event in self.events]

@@ -34,13 +34,15 @@ class WhatIfError(KoordinatorError, ValueError):
 
 class WhatIfNodes(msgspec.Struct, frozen=True, eq=False):
     """The nodes. `capacity` and `reserved` are (nodes, 2) in thousandths as the manager counts, `pods` (nodes,) is how
-    many a node takes; `system` (nodes, 2) is what was used outside of pods, NaN where nobody reported."""
+    many a node takes; `system` (nodes, 2) is what was used outside of pods, NaN where nobody reported, and `pods_milli`
+    (nodes,) the CPU that all pods used then, batch included."""
 
     objects: tuple[Node, ...]
     capacity: I64
     reserved: I64
     pods: Index
     system: F64
+    pods_milli: F64
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -217,16 +219,18 @@ def _gone(reports: dict[int, MetricFigures], seen: set[tuple[int, str]]) -> Iter
 
 def _nodes(nodes: Sequence[Node], reports: dict[int, MetricFigures]) -> WhatIfNodes:
     facts = [account.node_facts(node) for node in nodes]
-    system = np.full((len(nodes), 2), np.nan)
+    system, in_pods = np.full((len(nodes), 2), np.nan), np.zeros(len(nodes))
     for row, report in reports.items():
         cpu, memory = report.system_usage
         system[row] = cpu / NANO_PER_MILLI, memory / MILLI
+        in_pods[row] = sum(used for used, _, _ in report.pods.values()) / NANO_PER_MILLI
     return WhatIfNodes(
         objects=tuple(nodes),
         capacity=np.array([each.capacity for each in facts], np.int64),
         reserved=np.array([each.reserved for each in facts], np.int64),
         pods=np.array([_pods_max(node) for node in nodes], np.int64),
         system=system,
+        pods_milli=in_pods,
     )
 
 

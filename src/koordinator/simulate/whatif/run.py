@@ -77,8 +77,7 @@ class WhatIfRun:
         nodes, services = cluster.nodes, cluster.services
         self._count = len(nodes.objects)
         self._capacity, self._capacity_bytes = nodes.cpu_milli, nodes.memory_bytes
-        used = per_node(services.node, services.usage[:, CPU], self._count)
-        beyond = nodes.system[:, CPU] - POLICY.system_share_of_use * used
+        beyond = nodes.system[:, CPU] - POLICY.system_share_of_use * nodes.pods_milli
         self._system_base = np.where(np.isnan(beyond), POLICY.system_base_milli, np.maximum(beyond, 0.0))
         told = nodes.system[:, MEMORY]
         self._system_bytes = np.where(np.isnan(told), POLICY.system_memory_bytes, told)
@@ -145,7 +144,7 @@ class WhatIfRun:
             gone, lost = self._evict(own_bytes)
             evicted += gone
             lost_milli_s += lost
-            sums += round_s * self._share(wanted, round_s)
+            sums += round_s * self._share(wanted, at_s, round_s)
         means = sums / step_s
         batch_bytes = self._tasks.on_nodes(self._tasks.used_bytes, self._count)
         self.added.step(
@@ -205,16 +204,17 @@ class WhatIfRun:
 
     # Protect
 
-    def _share(self, wanted: F64, elapsed_s: float) -> F64:
-        """Give CPU out for a while; return services', system's and batch's CPU, and what batch requested and wanted,
-        (5, nodes). All services of a node are one participant with their joint weight."""
+    def _share(self, wanted: F64, now_s: float, elapsed_s: float) -> F64:
+        """Give CPU out for a while from now on; return services', system's and batch's CPU, and what batch requested
+        and wanted, (5, nodes). All services of a node are one participant with their joint weight."""
         tasks, count = self._tasks, self._count
-        tier = tasks.on_nodes(tasks.used_milli, count)
+        wants = tasks.wants(now_s, elapsed_s)
+        tier = tasks.on_nodes(wants, count)
         system = self._system_base + POLICY.system_share_of_use * np.minimum(wanted + tier, self._capacity)
         available = np.maximum(self._capacity - system, 0.0)
         allowed = self._suppressed.run(np.minimum(wanted, available), system, tier, elapsed_s)
         granted = contention.share_cpu(
-            np.concatenate((wanted, tasks.used_milli)),
+            np.concatenate((wanted, wants)),
             np.concatenate((np.maximum(self._weight_on, 2.0), self._task_weight[tasks.kind])),
             np.arange(count + tasks.count) >= count,
             np.concatenate((np.arange(count), tasks.node)),

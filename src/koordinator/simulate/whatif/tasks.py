@@ -8,6 +8,12 @@ from koordinator.simulate.whatif.demand import BatchTasks
 _COLUMNS = ("used_milli", "used_bytes", "work", "job", "consumed", "granted", "placed_s", "node", "kind")
 
 
+DONE_MILLI_S = 1.0
+"""Work so small is rounding."""
+START_S = 11.0
+"""Until the container of a placed task runs: the mean of what the demo's take (`scenario.hollow_config`)."""
+
+
 class RunningTasks:
     """All columns are (tasks,): `node`, `kind` and `job` say where and what; CPU counts milli-cores, work
     milli-core-seconds.
@@ -55,12 +61,19 @@ class RunningTasks:
             self.used_milli[chosen], self.used_bytes[chosen], self.work[chosen], self.job[chosen]
         )
 
+    def wants(self, now_s: float, elapsed_s: float) -> F64:
+        """Return the CPU that each wants on average from now on for a while, (tasks,): nothing before it has started,
+        and nothing after its work is done."""
+        left_s = np.where(self.placed_s >= now_s, max(elapsed_s - START_S, 0.0), elapsed_s)
+        wants: F64 = np.minimum(self.used_milli * left_s, self.work - self.consumed) / elapsed_s
+        return wants
+
     def progress(self, granted: F64, elapsed_s: float) -> Index:
         """Work with what everybody got for a while; tasks whose work is done end. Return the jobs of these,
         (ended,)."""
         self.granted = granted
         self.consumed += granted * elapsed_s
-        stays = self.consumed < self.work
+        stays = self.consumed < self.work - DONE_MILLI_S
         ended: Index = self.job[~stays]
         if ended.size:
             self.keep(stays)
