@@ -179,7 +179,7 @@ class Meter:
             raise DemoError(
                 f"{run.scenario}: the closed loop needs the service without batch: --modes alone --modes awake"
             )
-        return plan.p99_to_awake_max(run.scenario.load_percent) * usual_ms
+        return plan.objective_ratio(run.scenario.load_percent) * usual_ms
 
     @contextlib.asynccontextmanager
     async def _awake(self, is_wanted: bool) -> AsyncIterator[list[int]]:
