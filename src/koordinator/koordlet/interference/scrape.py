@@ -58,6 +58,9 @@ class SourceError(Exception):
 class Target(abc.ABC):
     """One pod's objective, and what was heard of it."""
 
+    calm_rounds = 1
+    """It is asked each such round while its service is calm: logs, which go on growing, each."""
+
     def __init__(self, record: PodRecord, objective: LatencyObjective) -> None:
         self.record = record
         self.objective = objective
@@ -112,12 +115,14 @@ class Target(abc.ABC):
     def this_second(self, now_s: float) -> Latency | None:
         """Return the latency without what came before the last reading: jumps show at once, and end at once."""
         found = self.newest()
-        newest_s = NEWEST_S + INTERVAL_S * (CALM_ROUNDS if self.is_calm else 1)
+        newest_s = NEWEST_S + INTERVAL_S * (self.calm_rounds if self.is_calm else 1)
         return found if found is not None and now_s - found.at_s <= newest_s else None
 
 
 class PrometheusTarget(Target):
     """A histogram or summary over HTTP."""
+
+    calm_rounds = CALM_ROUNDS
 
     def __init__(self, record: PodRecord, objective: LatencyObjective, source: PrometheusSource) -> None:
         super().__init__(record, objective)
@@ -336,7 +341,7 @@ class LatencyScrapes:
             log.info("latency heard again", extra={"pod": target.record.key})
         heard = target.latency(loop.time())
         target.is_calm = heard is not None and heard.slack >= CALM_SLACK
-        target.rounds_left = CALM_ROUNDS - 1 if target.is_calm else 0
+        target.rounds_left = target.calm_rounds - 1 if target.is_calm else 0
         target.problem, target.away_s, target.due_s = "", 0.0, 0.0
 
     def _failed(self, target: Target, problem: str, now_s: float) -> None:
