@@ -7,10 +7,12 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import numpy as np
+import pytest
 from benchmarks import _object_level as object_level
 from benchmarks._object_level import ObjectDay
 
 from koordinator.manager.noderesource.listed import NodeObjects, lent_nodes
+from koordinator.simulate import summary
 from koordinator.simulate.scenario import Scenario
 from koordinator.simulate.whatif import strategy
 from koordinator.simulate.whatif.lending import TERMS, Lending, UseReport
@@ -72,3 +74,15 @@ def test_whole_clusters_lend_at_each_moment_what_the_manager_wrote() -> None:
 
     assert len(found.samples) >= 3
     check_decisions(found)
+
+
+def test_with_the_same_jobs_the_day_comes_out_near() -> None:
+    """The benchmark holds a day of 100 nodes against each other; this is a short one of few."""
+    found = day(12, 2, 6)
+
+    objects, arrays = summary.summarise(found.result), object_level.array_day(found).figures
+
+    assert arrays.cpu_use == pytest.approx(objects.cpu_use_ratio, rel=0.02)
+    assert arrays.lent_cores == pytest.approx(objects.batch_allocatable_cores, rel=0.01)
+    growth = objects.latency_p99_ms / objects.latency_p99_alone_ms
+    assert 1 + arrays.p99_growth == pytest.approx(growth, rel=0.01)
