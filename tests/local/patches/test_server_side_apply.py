@@ -14,7 +14,7 @@ from koordinator.cluster.errors import BadRequest, Conflict, Invalid
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import WriteContext
 from koordinator.local.patches.apply import managed
-from tests.local.patches.fakes import DEPLOYMENTS, PATCHER, WIDGETS
+from tests.local.patches.catalog import DEPLOYMENTS, PATCHER, WIDGETS
 
 Json = dict[str, Any]
 

@@ -14,10 +14,10 @@ from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import WriteContext
 from koordinator.local.patches import json_patch
 from koordinator.local.schema.types import ANY
-from tests.local.patches.fakes import DEPLOYMENTS, PATCHER, PODS, WIDGETS, Shapes
+from tests.local.patches.catalog import CATALOG, DEPLOYMENTS, PATCHER, PODS, WIDGETS
 
-POD = Shapes().type_of(PODS)
-DEPLOYMENT = Shapes().type_of(DEPLOYMENTS)
+POD = CATALOG.type_of(PODS)
+DEPLOYMENT = CATALOG.type_of(DEPLOYMENTS)
 
 
 def containers(*items: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import bisect
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -17,6 +17,7 @@ from koordinator.local.apiserver.calls import MediaForm
 from koordinator.local.apiserver.extras import Extra
 from koordinator.local.apiserver.short_requests import AnyRequest
 from koordinator.local.apiserver.watching import Watches
+from koordinator.local.openapi import OpenApi
 
 VERSION = {
     "major": release.KUBERNETES.split(".")[0],
@@ -109,18 +110,6 @@ def _label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-class OpenApiPages(Protocol):
-    """Describes all served kinds; documents are encoded JSON."""
-
-    def v2(self) -> bytes: ...
-
-    def v3_index(self) -> bytes: ...
-
-    def v3(self, path: str) -> bytes | None:
-        """Return the document of `api/v1` or `apis/GROUP/VERSION`; None when it is not served."""
-        ...
-
-
 class Pages:
     """Answers GETs outside the resources."""
 
@@ -128,7 +117,7 @@ class Pages:
         self,
         backend: Backend,
         extras: list[Extra],
-        openapi: OpenApiPages | None,
+        openapi: OpenApi | None,
         telemetry: Telemetry,
         watches: Watches,
     ) -> None:

@@ -22,7 +22,7 @@ from koordinator.cluster.gatekeeper import refused
 from koordinator.local.apiserver import bodies, calls, pod_streams, query, tls
 from koordinator.local.apiserver.auth import Access, Authenticator, StaticToken, is_health
 from koordinator.local.apiserver.calls import MediaForm, ResourceCall
-from koordinator.local.apiserver.documents import OpenApiPages, Pages, Telemetry
+from koordinator.local.apiserver.documents import Pages, Telemetry
 from koordinator.local.apiserver.extras import (
     Bindings,
     Extra,
@@ -45,6 +45,7 @@ from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.apiserver.verbs import Verbs, metadata_only
 from koordinator.local.apiserver.watching import Watches
 from koordinator.local.authorization.rbac import Authorizer, MastersOnly
+from koordinator.local.openapi import OpenApi
 from koordinator.local.service_account_tokens import ServiceAccountTokens
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class ApiServer:
         usage: UsageSource | None = None,
         logs: LogSource | None = None,
         commands: ContainerCommands | None = None,
-        openapi: OpenApiPages | None = None,
+        openapi: OpenApi | None = None,
         authorizer: Authorizer | None = None,
         accounts: ServiceAccountTokens | None = None,
         seed: int = 0,

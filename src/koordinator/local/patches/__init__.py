@@ -10,32 +10,24 @@ For the registry:
   from the query or the User-Agent, in-process writers leave it empty and pay nothing.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
-from koordinator.api.meta import Resource
 from koordinator.cluster import strategic_merge
 from koordinator.cluster.errors import BadRequest, Invalid, StatusCause, StatusDetails, UnsupportedMediaType
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import WriteContext
 from koordinator.local.patches import json_patch
 from koordinator.local.patches.apply import server_side
+from koordinator.local.schema import Catalog
 from koordinator.local.schema.types import SchemaType
 
 _CUSTOM_TYPES = ", ".join(t.value for t in (PatchType.JSON, PatchType.MERGE, PatchType.APPLY))
 
 
-class Shapes(Protocol):
-    """The questions of patches to the schema catalog (`local.schema.Catalog` has it)."""
-
-    def type_of(self, resource: Resource, subresource: str = "") -> SchemaType: ...
-
-    def is_custom(self, resource: Resource) -> bool: ...
-
-
 class ObjectPatcher:
     """Computes patched objects; holds no state besides the catalog."""
 
-    def __init__(self, catalog: Shapes) -> None:
+    def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     def apply(
