@@ -217,26 +217,22 @@ def step(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) 
 
     state = _forget(state, senses, elapsed_s, config)
     shrinks = suffers[:, None] & (senses.resource[:, None] == np.arange(len(Resource)))
-    used = np.minimum(state.ceiling, _used(senses))
-    state = _mark(state, senses, shrinks, used, config)
-    shrunk = _shrunk(used, senses, slack, config)
-    grown = _grown(state, watched_s, config)
-    ceiling = np.where(shrinks, np.minimum(shrunk, state.ceiling), state.ceiling)
-    ceiling = np.where(may_grow[:, None], grown, ceiling)
-    ceiling = np.where(known[:, None], ceiling, _towards_fixed(state.ceiling, watched_s, config))
+    ceiling = state.ceiling
+    # A fleet takes many steps in which no node suffers, grows or is blind: what nobody needs is not worked out.
+    if suffers.any():
+        used = np.minimum(state.ceiling, _used(senses))
+        state = _mark(state, senses, shrinks, used, config)
+        shrunk = _shrunk(used, senses, slack, config)
+        ceiling = np.where(shrinks, np.minimum(shrunk, state.ceiling), ceiling)
+    if may_grow.any():
+        ceiling = np.where(may_grow[:, None], _grown(state, watched_s, config), ceiling)
+    if not known.all():
+        ceiling = np.where(known[:, None], ceiling, _towards_fixed(state.ceiling, watched_s, config))
     still_s = np.where(ceiling == state.ceiling, state.still_s + watched_s, 0.0)
     is_proven = known[:, None] & ~suffers[:, None] & (still_s >= config.settle_seconds)
 
     culprit_percent = _culprit_percent(state, senses, suffering_s, may_grow | ~known, watched_s, config)
-    least, _ = _bounds(config)
-    is_least = np.take_along_axis(ceiling <= least, senses.resource[:, None], axis=1)[:, 0]
-    evict = (
-        senses.has_culprit
-        & (suffering_s >= config.evict_after_seconds)
-        & is_least
-        & (state.since_eviction_s + watched_s >= config.evict_rest_seconds)
-        & (state.evictions < config.evictions_max)
-    )
+    evict = _evicts(state, senses, ceiling, suffering_s, watched_s, config)
     is_well = calm_s >= config.hold_seconds
     after = State(
         ceiling=ceiling,
@@ -300,6 +296,8 @@ def _used(senses: Senses) -> F64:
 def _forget(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) -> State:
     """Let go of harmful levels that say nothing any more."""
     is_marked = np.isfinite(state.bad).any(axis=1)
+    if not is_marked.any():
+        return msgspec.structs.replace(state, bad_age_s=np.zeros_like(state.bad_age_s))
     bad_age_s = np.where(is_marked, state.bad_age_s + elapsed_s, 0.0)
     is_lighter = is_marked & (senses.others_percent <= state.others_at_bad - config.load_change_percent)
     is_old = is_marked & ~is_lighter & (bad_age_s >= state.forget_s)
@@ -356,10 +354,30 @@ def _towards_fixed(ceiling: F64, elapsed_s: float, config: ControlConfig) -> F64
 def _culprit_percent(
     state: State, senses: Senses, suffering_s: F64, recovers: Mask, elapsed_s: float, config: ControlConfig
 ) -> F64:
+    if not senses.has_culprit.any() and (state.culprit_percent >= FULL_PERCENT).all():
+        return state.culprit_percent
     is_capped = senses.has_culprit & (suffering_s >= config.cap_after_seconds) & (suffering_s > 0)
     capped = np.maximum(state.culprit_percent * config.shrink_ratio, config.resource_min_percent)
     grown = np.minimum(state.culprit_percent + config.growth_percent_per_second * elapsed_s, FULL_PERCENT)
     return np.where(is_capped, capped, np.where(recovers, grown, state.culprit_percent))
+
+
+def _evicts(
+    state: State, senses: Senses, ceiling: F64, suffering_s: F64, watched_s: float, config: ControlConfig
+) -> Mask:
+    """Return whether a named culprit goes: batch has the least already, and services suffer all the same."""
+    if not senses.has_culprit.any():
+        return senses.has_culprit
+    least, _ = _bounds(config)
+    is_least = np.take_along_axis(ceiling <= least, senses.resource[:, None], axis=1)[:, 0]
+    found: Mask = (
+        senses.has_culprit
+        & (suffering_s >= config.evict_after_seconds)
+        & is_least
+        & (state.since_eviction_s + watched_s >= config.evict_rest_seconds)
+        & (state.evictions < config.evictions_max)
+    )
+    return found
 
 
 def _signal(signal: F64, suffers: Mask, elapsed_s: float, config: ControlConfig) -> F64:

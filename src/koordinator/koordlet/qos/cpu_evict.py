@@ -6,6 +6,8 @@ Source: behaviour/koordlet-act 6.
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from koordinator.api import pod_resources, resources, slo
 from koordinator.api.core import Pod
@@ -15,6 +17,9 @@ from koordinator.koordlet.qos import eviction, threshold_eviction
 from koordinator.koordlet.qos.eviction import Amounts, EvictionTask, ReleaseTarget, Used
 from koordinator.koordlet.qos.eviction_strategy import Flag, PlausibleUsage, plausible
 from koordinator.koordlet.qos.threshold_eviction import Marks, ThresholdEviction, ThresholdProblem
+
+F64 = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 BE_CPU, CPU_ALLOCATABLE, CPU = "BECPUEvict", "CPUAllocatableEvict", "CPUEvict"
 BE_USAGE_THRESHOLD_PERCENT = 90
@@ -195,12 +200,30 @@ def satisfaction_release_milli(
     if strategy.cpu_evict_policy == BY_ALLOCATABLE:
         limit = _allocatable_limit(batch_allocatable_milli)
         average, latest = (msgspec.structs.replace(each, limit=limit) for each in (average, latest))
-    by_average = _release(strategy, average)
-    if by_average <= 0 or not _is_usage_high(strategy, average) or not _is_usage_high(strategy, latest):
+    both = (average, latest)
+    if not all(is_starved(strategy, each.usage, each.request, each.limit) for each in both):
         return 0
-    if (latest.request, latest.limit) == (average.request, average.limit):
-        return by_average
-    return max(min(by_average, _release(strategy, latest)), 0)
+    return min(_release(strategy, each) for each in both)
+
+
+def is_starved(
+    strategy: ResourceThresholdStrategy,
+    usage_milli: float | F64,
+    request_milli: float | F64,
+    limit_milli: float | F64,
+) -> Mask:
+    """Return whether best-effort pods get less than the lower mark of what they asked for, while they use nearly all of
+    it; the settings are valid. Elementwise: all of one node, or (nodes,)."""
+    lower = strategy.cpu_evict_be_satisfaction_lower_percent
+    used = strategy.cpu_evict_be_usage_threshold_percent
+    assert lower is not None
+    used = BE_USAGE_THRESHOLD_PERCENT if used is None else used
+    with np.errstate(divide="ignore", invalid="ignore"):
+        is_unsatisfied = np.greater(request_milli, 0) & (np.divide(limit_milli, request_milli) <= lower / 100)
+        is_small = np.less(limit_milli, _SMALL_LIMIT_MILLI)
+        is_used = is_small | (np.divide(usage_milli, limit_milli) >= used / 100)
+    found: Mask = is_unsatisfied & is_used & np.greater(limit_milli, 0)
+    return found
 
 
 def starved_first(pods: Iterable[Pod], pods_cores: Used) -> list[Pod]:
@@ -242,20 +265,7 @@ def _allocatable_limit(milli: int | None) -> int:
     return max(milli, 1)
 
 
-def _is_usage_high(strategy: ResourceThresholdStrategy, sample: BESample) -> bool:
-    if sample.limit <= 0:
-        return False
-    threshold = strategy.cpu_evict_be_usage_threshold_percent
-    percent = BE_USAGE_THRESHOLD_PERCENT if threshold is None else threshold
-    return sample.limit < _SMALL_LIMIT_MILLI or sample.usage / sample.limit >= percent / 100
-
-
 def _release(strategy: ResourceThresholdStrategy, sample: BESample) -> int:
-    lower = strategy.cpu_evict_be_satisfaction_lower_percent
     upper = strategy.cpu_evict_be_satisfaction_upper_percent
-    if sample.request <= 0 or lower is None or upper is None:
-        return 0
-    satisfaction = sample.limit / sample.request
-    if satisfaction > lower / 100:
-        return 0
-    return int(sample.request * max(upper / 100 - satisfaction, 0))
+    assert upper is not None
+    return int(sample.request * max(upper / 100 - sample.limit / sample.request, 0))

@@ -58,6 +58,18 @@ class ClosedLoop:
         self._services = np.zeros(nodes)
         self._system = np.zeros(nodes)
         self._seen = np.zeros(nodes)
+        self._senses = Senses(
+            slack=np.zeros(nodes),
+            slack_age_s=np.zeros(nodes),
+            pressure_slack=np.full(nodes, np.nan),
+            pressure_age_s=np.full(nodes, np.inf),
+            resource=np.full(nodes, Resource.CPU, np.int64),
+            has_culprit=np.zeros(
+                nodes, np.bool_
+            ),  # at the least CPU nobody disturbs any more: nobody is looked for
+            others_percent=np.zeros(nodes),
+            batch_percent=np.zeros(nodes),
+        )
 
     def react(self, suppression: Suppression, load: StepLoad, elapsed_s: float) -> F64:
         """Follow a step in which pods want `load`; return what best-effort pods may have on average, (nodes,)."""
@@ -68,6 +80,7 @@ class ClosedLoop:
         rest = np.maximum(capacity - services - load.system, 1.0)
         busy = (services + load.system) / capacity
         worst, window_s = self._objectives(load, others)
+        others_percent = busy * 100
         change = np.abs(services - self._services) / capacity
         self.durations_s = _durations(elapsed_s, WATCHED_S if (change > CHANGE_RATIO_MIN).any() else 0)
         course, allowed = [], np.zeros(nodes)
@@ -82,7 +95,12 @@ class ClosedLoop:
             allowed += limit * duration_s
             self._seen += (factor * worst - self._seen) * -np.expm1(-duration_s / window_s)
             self._services, self._system = services, load.system
-            senses = self._senses(busy * 100, tier / capacity * 100)
+            senses = msgspec.structs.replace(
+                self._senses,
+                slack=1 - self._seen,
+                others_percent=others_percent,
+                batch_percent=tier / capacity * 100,
+            )
             self.state, _ = control.step(self.state, senses, duration_s, self._config)
         self.course = np.stack(course)
         self.slowdown = self.durations_s @ self.course / self.durations_s.sum()
@@ -118,22 +136,6 @@ class ClosedLoop:
             REQUESTS_SEEN / np.maximum(per_second[order], 0.1), *WINDOW_S
         )
         return worst, window_s
-
-    def _senses(self, others_percent: F64, batch_percent: F64) -> Senses:
-        nodes = others_percent.size
-        unknown, never = np.full(nodes, np.nan), np.full(nodes, np.inf)
-        return Senses(
-            slack=1 - self._seen,
-            slack_age_s=np.zeros(nodes),
-            pressure_slack=unknown,
-            pressure_age_s=never,
-            resource=np.full(nodes, Resource.CPU, np.int64),
-            has_culprit=np.zeros(
-                nodes, np.bool_
-            ),  # at the least CPU nobody disturbs any more: nobody is looked for
-            others_percent=others_percent,
-            batch_percent=batch_percent,
-        )
 
 
 def loop_of(capacity: F64, config: ControlConfig | None, protection: Protection) -> ClosedLoop | None:

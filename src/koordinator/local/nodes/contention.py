@@ -284,9 +284,15 @@ def slowdown(load: F64, occupied: F64, protection: Protection) -> F64:
 
 def slowdown_by(curve: Curve, load: F64, occupied: F64) -> F64:
     """Return the growth that a curve says, as `slowdown` does: (nodes,)."""
-    xs, ys = np.array(curve.load), np.log(curve.slowdown)
-    steepness = (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
+    xs, ys, steepness = _log_points(curve)
     growth = np.interp(load, xs, ys) + np.maximum(load - xs[-1], 0) * steepness
     presence = np.minimum(occupied / PRESENCE_RATIO, 1.0)
     factor: F64 = np.minimum(np.exp(growth * presence), SLOWDOWN_MAX)
     return factor
+
+
+@functools.cache
+def _log_points(curve: Curve) -> tuple[F64, F64, float]:
+    """Return loads, logarithms of slowdowns, (points,) both, and how the latter rise beyond the last point."""
+    xs, ys = np.array(curve.load), np.log(curve.slowdown)
+    return xs, ys, (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])

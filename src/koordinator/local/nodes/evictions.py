@@ -23,7 +23,7 @@ from koordinator.koordlet.series import Aggregation
 from koordinator.local.nodes import samples
 from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.lent_gpus import LentGPUs
-from koordinator.local.nodes.usage import Mask
+from koordinator.local.nodes.usage import F64, Mask
 
 CPU_FEATURES = frozenset((BE_CPU, CPU))
 MEMORY_FEATURES = frozenset((BE_MEMORY, MEMORY))
@@ -43,14 +43,20 @@ class Evictions:
         self._lent = lent
         strategies: tuple[type[EvictionStrategy], ...] = (CPUEvict, MemoryEvict, BatchGPUEvict)
         self._cool_s = {each: each.cool_down.of(config) for each in strategies}
+        self._began_s: float | None = None
         self._rests: dict[tuple[int, type[EvictionStrategy]], CoolDown] = {}
         self._victims: dict[int, Victims] = {}
 
     async def run(self, now_s: float, evict: Callable[[int, EvictionVictim], Awaitable[bool]]) -> None:
         """One round of all nodes; `evict` tells whether a pod of a row went."""
-        for row in np.flatnonzero(self._wants()).tolist():
-            await self._run(row, CPUEvict, self.cpu_tasks(row, now_s), now_s, evict)
-            await self._run(row, MemoryEvict, self.memory_tasks(row), now_s, evict)
+        if self._began_s is None:
+            self._began_s = now_s
+        cpu, memory = self._may_want_cpu(), self._may_want_memory()
+        for row in np.flatnonzero(cpu | memory).tolist():
+            if cpu[row]:
+                await self._run(row, CPUEvict, self.cpu_tasks(row, now_s), now_s, evict)
+            if memory[row]:
+                await self._run(row, MemoryEvict, self.memory_tasks(row), now_s, evict)
         for row in self._lent.unsettled_rows():
             tasks = self._lent.tasks(row, self._active(row))
             if not tasks:
@@ -66,9 +72,13 @@ class Evictions:
         evict: Callable[[int, EvictionVictim], Awaitable[bool]],
     ) -> None:
         """Do one round of a strategy on a node, unless it rests."""
-        since_s = now_s if strategy.rests_first else None
-        rest = self._rests.setdefault((row, strategy), CoolDown(self._cool_s[strategy], since_s))
-        if tasks and rest.is_over(now_s) and await self._round(row, tasks, now_s, evict):
+        if not tasks:
+            return
+        rest = self._rests.get((row, strategy))
+        if rest is None:
+            since_s = self._began_s if strategy.rests_first else None
+            rest = self._rests[row, strategy] = CoolDown(self._cool_s[strategy], since_s)
+        if rest.is_over(now_s) and await self._round(row, tasks, now_s, evict):
             rest.begin(now_s)
 
     async def _round(
@@ -116,8 +126,9 @@ class Evictions:
         )
         return memory_evict.tasks(features, fleet.policy.strategy, state, {}, self._active(row))
 
-    def _wants(self) -> Mask:
-        """Return which nodes may want anything, (nodes,): more than really do, never fewer."""
+    # Which nodes may want anything, (nodes,): more than really do, never fewer, since a node alone costs far more.
+
+    def _may_want_memory(self) -> Mask:
         fleet, policy = self._fleet, self._fleet.policy
         wants: Mask = np.zeros(fleet.capacity.size, np.bool_)
         if threshold_eviction.activity(policy.strategy) is not None:
@@ -127,16 +138,24 @@ class Evictions:
             if isinstance(marks, Marks):
                 used, capacity = (each.astype(np.int64) for each in (fleet.used_bytes, fleet.capacity_bytes))
                 wants |= threshold_eviction.above_lower(capacity, used, marks) > 0
+        return wants
+
+    def _may_want_cpu(self) -> Mask:
+        fleet, policy = self._fleet, self._fleet.policy
+        wants: Mask = np.zeros(fleet.capacity.size, np.bool_)
+        if threshold_eviction.activity(policy.strategy) is not None:
+            return wants
         if CPU in policy.evictions:
             marks = cpu_evict.marks_of(CPU, policy.strategy)
             if isinstance(marks, Marks):
                 wants |= fleet.used * 100 >= fleet.capacity * marks.lower_percent
         is_set = cpu_evict.satisfaction_problem(policy.strategy) is None
         if BE_CPU in policy.evictions and is_set and fleet.samples.nodes:
-            latest = fleet.samples.nodes[
-                -1
-            ]  # what the last sample does not say, the mean need not be asked for
-            wants |= latest.best_effort_limit_cores < latest.best_effort_request_cores
+            # Of pods that the last sample does not show as starved, the mean need not be asked for.
+            latest = fleet.samples.nodes[-1]
+            wants |= cpu_evict.is_starved(
+                policy.strategy, *(amounts * 1000 for amounts in _best_effort(latest))
+            )
         return wants
 
     def _cpu_state(self, row: int, now_s: float) -> CPUState:
@@ -180,5 +199,9 @@ class Evictions:
 
 
 def _latest(point: samples.NodeSample, row: int) -> BESample:
-    amounts = point.best_effort_cores, point.best_effort_request_cores, point.best_effort_limit_cores
-    return BESample(1, *(float(each[row]) * 1000 for each in amounts))
+    return BESample(1, *(float(cores[row]) * 1000 for cores in _best_effort(point)))
+
+
+def _best_effort(point: samples.NodeSample) -> tuple[F64, F64, F64]:
+    """Return the usage, requests and limit of best-effort pods, (nodes,) cores each."""
+    return point.best_effort_cores, point.best_effort_request_cores, point.best_effort_limit_cores

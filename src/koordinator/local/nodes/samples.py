@@ -100,7 +100,9 @@ def aggregated(points: F64, how: Aggregation) -> F64:
     """Return `series.aggregated` of each series of (points, series); points that are NaN are none. NaN without any."""
     found = np.full(points.shape[1], np.nan)
     counts = (~np.isnan(points)).sum(axis=0)
-    for count in np.unique(counts[counts > 0]).tolist():
+    for count in np.flatnonzero(np.bincount(counts)).tolist():  # few and small: faster than sorting them
+        if not count:
+            continue
         alike = np.flatnonzero(counts == count)
         known = points[:, alike]
         if count < len(points):
