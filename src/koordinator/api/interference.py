@@ -169,8 +169,8 @@ def of_report(extensions: Mapping[str, Any]) -> NodeInterference | None:
 def pairs_of(found: NodeInterference | None, now_s: float) -> dict[tuple[str, str], float]:
     """Return (victim, culprit) of the pairs that still count, and until when."""
     pairs = found.pairs if found is not None else ()
-    told = {(pair.victim, pair.culprit): clock.parse_rfc3339(pair.until) for pair in pairs}
-    return {pair: until_s for pair, until_s in told.items() if until_s > now_s}
+    until = {(pair.victim, pair.culprit): clock.parse_rfc3339(pair.until) for pair in pairs}
+    return {pair: until_s for pair, until_s in until.items() if until_s > now_s}
 
 
 def fading_of(found: NodeInterference | None) -> Fading:

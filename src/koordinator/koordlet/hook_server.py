@@ -72,13 +72,13 @@ class HookServer:
             try:
                 await self._serve()
             except ImportError:
-                self._told("hpack is not installed (pip install '.[node]')")
+                self._failed("hpack is not installed (pip install '.[node]')")
                 await asyncio.sleep(RETRY_S)
             except (SocketError, OSError) as error:
-                self._told(str(error))
+                self._failed(str(error))
                 await asyncio.sleep(RETRY_S)
 
-    def _told(self, problem: str) -> None:
+    def _failed(self, problem: str) -> None:
         if problem != self._problem:
             log.warning("hook server not started", extra={"problem": problem})
             self._problem = problem

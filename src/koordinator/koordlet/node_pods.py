@@ -93,7 +93,7 @@ class ForeignContainer(msgspec.Struct, frozen=True):
     socket: str
 
 
-def foreign(told: ContainerInfo, driver: Driver, group: str, socket: str) -> ForeignContainer:
+def foreign(container: ContainerInfo, driver: Driver, group: str, socket: str) -> ForeignContainer:
     """Return a container of another runtime that has this group, as a running best-effort pod of the batch class.
 
     Raises: ProtocolError naming the container when an amount is no quantity.
@@ -103,10 +103,10 @@ def foreign(told: ContainerInfo, driver: Driver, group: str, socket: str) -> For
         labels.PRIORITY_CLASS: PriorityClass.BATCH.value,
         labels.EVICTION_ENABLED: "true",
         labels.PRIORITY: str(
-            copilot.sub_priority(is_opportunistic=False, is_master=copilot.is_master(told.name))
+            copilot.sub_priority(is_opportunistic=False, is_master=copilot.is_master(container.name))
         ),
     }
-    amounts = told.resources.requests
+    amounts = container.resources.requests
     try:
         requests: ResourceList = {
             resources.BATCH_CPU: quantity.text_of_value(quantity.milli(amounts.get("cpu", "0"))),
@@ -115,27 +115,29 @@ def foreign(told: ContainerInfo, driver: Driver, group: str, socket: str) -> For
             ),
         }
     except QuantityError as error:
-        raise ProtocolError(f"container {told.name}", "resources.requests", str(error)) from error
+        raise ProtocolError(f"container {container.name}", "resources.requests", str(error)) from error
     pod = Pod(
         metadata=ObjectMeta(
-            name=told.name,
-            namespace=told.namespace,
-            uid=told.uid,
-            labels=given | (told.labels or {}) | {copilot.LABEL: "true"},
-            annotations=told.annotations or {},
-            creation_timestamp=None if told.create_timestamp == copilot.UNSET else told.create_timestamp,
+            name=container.name,
+            namespace=container.namespace,
+            uid=container.uid,
+            labels=given | (container.labels or {}) | {copilot.LABEL: "true"},
+            annotations=container.annotations or {},
+            creation_timestamp=None
+            if container.create_timestamp == copilot.UNSET
+            else container.create_timestamp,
         ),
         spec=PodSpec(
-            priority=told.priority,
-            host_network=told.host_network,
-            containers=[Container(name=told.name, resources=ResourceRequirements(requests=requests))],
+            priority=container.priority,
+            host_network=container.host_network,
+            containers=[Container(name=container.name, resources=ResourceRequirements(requests=requests))],
         ),
         status=PodStatus(phase="Running"),
     )
     record = PodRecord(
         pod=pod,
         driver=driver,
-        uid=told.uid,
+        uid=container.uid,
         group=group,
         qos=qos.raw(pod),
         kube_qos=KubeQoS.BEST_EFFORT,

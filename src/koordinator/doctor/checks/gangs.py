@@ -187,11 +187,11 @@ def _agreement(gang: Seen) -> Iterator[Finding]:
                 why="a scheduler places only its own pods, so they wait forever for those of other schedulers",
                 do=("set the same spec.schedulerName in all templates of the gang",),
             )
-    ways = _counted(gang.pods, _way)
-    if len(ways) > 1:
+    namings = _counted(gang.pods, _naming)
+    if len(namings) > 1:
         yield Finding.warning(
             gang.title,
-            f"its pods name their gang in different ways: {_listed(ways)}",
+            f"its pods name their gang in different ways: {_listed(namings)}",
             why="settings of pods without the PodGroup label may apply or not, depending on which pod is seen first",
             do=(f"use label {labels.POD_GROUP} in all templates of the gang",),
         )
@@ -229,7 +229,7 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{text or 'nothing'} ({count})" for text, count in counts.items())
 
 
-def _way(pod: Pod) -> str:
+def _naming(pod: Pod) -> str:
     meta = pod.metadata
     kind, key = next(
         (kind, key) for kind, key in _WAYS if (meta.labels if kind == "label" else meta.annotations).get(key)

@@ -64,7 +64,7 @@ class IsolationProbe:
         self._shared = shared
         self._signature: tuple[str, ...] | None = None
         self._due_s = 0.0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._unwritten: NodeIsolation | None = None
 
     async def run(self) -> None:
@@ -102,10 +102,10 @@ class IsolationProbe:
                 "mechanism probed", extra={"mechanism": mechanism, "state": verdict.works, "why": verdict.why}
             )
         now = set(resting_on_broken(found, self._shared.gates))
-        for message in sorted(now - self._told):
+        for message in sorted(now - self._reported):
             log.warning("isolation broken: %s", message)
             self._shared.events.warning(node, BROKEN, message)
-        self._told = now
+        self._reported = now
 
     async def _write(self, node: Node, found: NodeIsolation) -> None:
         name = self._shared.config.node_name

@@ -26,16 +26,16 @@ class ExtensionReporter:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._told: Mapping[str, Any] = {}
+        self._written: Mapping[str, Any] = {}
         self._outage = Outage(f"extensions of NodeMetric {shared.config.node_name}")
 
     async def run(self) -> None:
         """Write what is new."""
         view, now_s = self._shared.view, self._shared.clock.now()
         wanted = view.extensions
-        if wanted is self._told or view.metric_spec is None or not self._outage.is_due(now_s):
+        if wanted is self._written or view.metric_spec is None or not self._outage.is_due(now_s):
             return
-        gone = dict.fromkeys(self._told.keys() - wanted.keys())
+        gone = dict.fromkeys(self._written.keys() - wanted.keys())
         patch = {"status": {"extensions": {**gone, **wanted}}}  # other extensions stay
         try:
             async with asyncio.timeout(WRITE_S_MAX):
@@ -48,5 +48,5 @@ class ExtensionReporter:
         except (errors.ApiError, TimeoutError) as error:
             self._outage.failed(error, now_s)
             return
-        self._told = wanted
+        self._written = wanted
         self._outage.ended()

@@ -49,7 +49,7 @@ class CopilotsState:
         self._shared = shared
         self._guard = Guard("containers of other runtimes")
         self._sockets: list[str] = []
-        self._told: dict[str, dict[str, ContainerInfo]] = {}
+        self._listed: dict[str, dict[str, ContainerInfo]] = {}
         """By socket and id: what an agent that answers no more told last."""
         self._rounds_left = 0
 
@@ -65,7 +65,7 @@ class CopilotsState:
             self._rounds_left = RESCAN_ROUNDS
             directory = f"{self._shared.host.roots.var_run}/{DIRECTORY}"
             self._sockets = copilots.sockets(self._shared.host.files, directory)
-            self._told = {socket: told for socket, told in self._told.items() if socket in self._sockets}
+            self._listed = {socket: each for socket, each in self._listed.items() if socket in self._sockets}
         self._rounds_left -= 1
         found: dict[str, ForeignContainer] = {}
         problems: list[str] = []
@@ -73,10 +73,10 @@ class CopilotsState:
             try:
                 listed = list(map(self._placed, await copilots.containers(socket)))
                 owner = socket
-                self._told[socket] = {each.uid: each for each in listed}
+                self._listed[socket] = {each.uid: each for each in listed}
             except CopilotError as error:
                 problems.append(str(error))
-                listed, owner = self._left(self._told.get(socket, {})), ""
+                listed, owner = self._left(self._listed.get(socket, {})), ""
             found |= self._records(listed, owner, problems)
         self._take(found, "; ".join(problems))
 
@@ -105,20 +105,20 @@ class CopilotsState:
                 problems.append(str(error))
         return found
 
-    def _placed(self, told: ContainerInfo) -> ContainerInfo:
+    def _placed(self, container: ContainerInfo) -> ContainerInfo:
         """Return a container with its group as we name groups: from where the kubelet makes its own."""
         below = self._shared.host.roots.kubepods_below.strip("/")
-        directory = told.cgroup_dir.strip("/")
+        directory = container.cgroup_dir.strip("/")
         own = directory.removeprefix(f"{below}/") if below else directory
-        return msgspec.structs.replace(told, cgroup_dir=own)
+        return msgspec.structs.replace(container, cgroup_dir=own)
 
     # Without the agent
 
-    def _left(self, told: Mapping[str, ContainerInfo]) -> list[ContainerInfo]:
+    def _left(self, before: Mapping[str, ContainerInfo]) -> list[ContainerInfo]:
         """Return the containers that have processes: those that were told of, and new ones beside them and in the
         groups of best-effort host applications."""
         host = self._shared.host
-        parents = {each.cgroup_dir.rpartition("/")[0]: None for each in told.values()} | dict.fromkeys(
+        parents = {each.cgroup_dir.rpartition("/")[0]: None for each in before.values()} | dict.fromkeys(
             self._applications()
         )
         left = []
@@ -126,7 +126,7 @@ class CopilotsState:
             for group in host.cgroups.children(parent) or ():
                 name = group.rpartition("/")[2]
                 if copilot.is_yarn_id(name) and members(host, group):
-                    left.append(told.get(name) or _unknown(name, group))
+                    left.append(before.get(name) or _unknown(name, group))
         return left
 
     def _applications(self) -> list[str]:

@@ -157,17 +157,17 @@ def explain_group(
         return GangExplanation(_undecided(base, group, outcome, fit))
     base = _with(base, PodVerdict.UNSCHEDULABLE, "", fit)
     if eligible is not None and eligible.message:
-        told = _not_together(base, group, outcome, fit, eligible)
+        refused = _not_together(base, group, outcome, fit, eligible)
         if with_remedies and eligible.rows is not None and eligible.where and not eligible.is_about_multiples:
             made = yield from gang_remedies.remedies_together(
                 engine, group, outcome, eligible.rows, eligible.where, is_live=is_live
             )
-            told = msgspec.structs.replace(told, remedies=made)
+            refused = msgspec.structs.replace(refused, remedies=made)
         if outcome.survey is not None and gang_remedies.makes_room_for_all(outcome.survey.profile):
             room = yield from gang_remedies.preemption(engine, group, outcome)
-            verdict = PodVerdict.PREEMPTION if room is not None and room.nodes else told.verdict
-            told = msgspec.structs.replace(told, preemption=room, verdict=verdict)
-        return GangExplanation(told)
+            verdict = PodVerdict.PREEMPTION if room is not None and room.nodes else refused.verdict
+            refused = msgspec.structs.replace(refused, preemption=room, verdict=verdict)
+        return GangExplanation(refused)
     if with_remedies:
         made = yield from gang_remedies.remedies(engine, group, outcome, is_live=is_live)
         base = msgspec.structs.replace(base, remedies=made)
@@ -279,9 +279,9 @@ def _notes(group: GangSet) -> list[str]:
     named = {each: gang.config.group for each, gang in group.gangs.items()}
     for gang_id, own in named.items():
         if own != group.ids:
-            told = ", ".join(own)
+            names = ", ".join(own)
             notes.append(
-                f"{gang_id} names another group ({told}): all gangs of a group must name the same gangs"
+                f"{gang_id} names another group ({names}): all gangs of a group must name the same gangs"
             )
     if group.gang.gang_id not in group.ids:
         notes.append(f"the group does not name {group.gang.gang_id} itself")

@@ -344,8 +344,8 @@ class WhatIf:
             maxes[name] = high + grown
         if not maxes or not self._fits(QuotaChange(maxes=maxes)):
             return []
-        told = [self._raised("max", name, self._quotas[name].max, high) for name, high in maxes.items()]
-        return self._remedy("quota-max", f"raise {' and '.join(told)}")
+        raised = [self._raised("max", name, self._quotas[name].max, high) for name, high in maxes.items()]
+        return self._remedy("quota-max", f"raise {' and '.join(raised)}")
 
     def _raise_min(self) -> list[Remedy]:
         """Return the remedies that raise the min of the quota as far as needed, and of those above it that then have
@@ -358,8 +358,8 @@ class WhatIf:
         mins = self._mins(least)
         if any(value > self._quotas[each].max.get(self._resource, 0) for each, value in mins.items()):
             return []
-        told = [self._raised("min", each, self._quotas[each].min, value) for each, value in mins.items()]
-        return self._remedy("quota-min", f"raise {' and '.join(told)}")
+        raised = [self._raised("min", each, self._quotas[each].min, value) for each, value in mins.items()]
+        return self._remedy("quota-min", f"raise {' and '.join(raised)}")
 
     def _mins(self, more: int) -> dict[str, int]:
         """Minima along the path when that of the quota grows: the children's must not add up to more."""

@@ -139,8 +139,8 @@ def _available(answer: ReservationAnswer, record: ReservationRecord) -> Reservat
     )
     use = f"{users[0] if len(users) == 1 else f'{len(users)} pods'} {'uses' if len(users) == 1 else 'use'} it"
     rest = f"holds {whole or 'nothing'} on {answer.node}; {use if users else 'nobody uses it'}"
-    told = _with(answer, PodVerdict.BOUND, rest)
-    return msgspec.structs.replace(told, amounts=amounts, users=users)
+    bound = _with(answer, PodVerdict.BOUND, rest)
+    return msgspec.structs.replace(bound, amounts=amounts, users=users)
 
 
 # Whom it is for

@@ -141,9 +141,9 @@ async def explain_live(scheduler: Scheduler, pod: Pod, question: PodQuestion) ->
     slice. Raises: ProtocolError when the pod's requests cannot be read."""
     engine = scheduler.engine
     group = group_of_pod(engine, pod)
-    told = None
+    of_gang = None
     if group is not None:
-        told = await _explain_live(scheduler, group, with_remedies=question.with_remedies)
+        of_gang = await _explain_live(scheduler, group, with_remedies=question.with_remedies)
     uid = pod.metadata.uid or pod.key
     entry, place = scheduler.queue.find(uid), scheduler.table.place_of(uid)
     info = entry.pod if entry is not None else place.pod if place is not None else None
@@ -155,7 +155,7 @@ async def explain_live(scheduler: Scheduler, pod: Pod, question: PodQuestion) ->
     attempt = 1 + (entry.attempt_count if entry is not None else 0)
     is_about_all = question.nodes is None and place is None
     nodes = () if is_about_all else question.nodes
-    found = explain(engine, info, msgspec.structs.replace(question, attempt=attempt, nodes=nodes), told)
+    found = explain(engine, info, msgspec.structs.replace(question, attempt=attempt, nodes=nodes), of_gang)
     is_judged = bool(found.pre_filter or found.reasons or found.feasible_count)
     if is_about_all and is_judged:
         found = msgspec.structs.replace(found, nodes=await in_turns(every_node(engine, info), engine))
