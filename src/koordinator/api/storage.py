@@ -5,15 +5,7 @@ from typing import Any, ClassVar
 from koordinator.api.affinity import LabelSelector, NodeSelector, TopologySelectorTerm
 from koordinator.api.meta import Condition, Object, ObjectReference, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity, ResourceList
-from koordinator.api.volumes import (
-    AWSElasticBlockStoreSource,
-    AzureDiskSource,
-    CinderSource,
-    GCEPersistentDiskSource,
-    HostPathSource,
-    ISCSISource,
-    RBDSource,
-)
+from koordinator.api.volumes import DiskSources, HostPathSource
 
 
 class VolumeResources(ViewPart, frozen=True, kw_only=True):
@@ -73,7 +65,7 @@ class LocalSource(ViewPart, frozen=True, kw_only=True):
     path: str = ""
 
 
-class PersistentVolumeSpec(ViewPart, frozen=True, kw_only=True):
+class PersistentVolumeSpec(DiskSources, frozen=True, kw_only=True):
     """Exactly one source is set (sources that nobody reads are not kept)."""
 
     capacity: ResourceList = {}
@@ -87,12 +79,6 @@ class PersistentVolumeSpec(ViewPart, frozen=True, kw_only=True):
     csi: CSIVolumeSource | None = None
     local: LocalSource | None = None
     host_path: HostPathSource | None = None
-    gce_persistent_disk: GCEPersistentDiskSource | None = None
-    aws_elastic_block_store: AWSElasticBlockStoreSource | None = None
-    azure_disk: AzureDiskSource | None = None
-    cinder: CinderSource | None = None
-    rbd: RBDSource | None = None
-    iscsi: ISCSISource | None = None
 
 
 class PersistentVolumeStatus(ViewPart, frozen=True, kw_only=True):

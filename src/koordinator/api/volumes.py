@@ -77,7 +77,18 @@ class InlineCSISource(ViewPart, frozen=True, kw_only=True):
     read_only: bool | None = None
 
 
-class Volume(ViewPart, frozen=True, kw_only=True):
+class DiskSources(ViewPart, frozen=True, kw_only=True):
+    """Disks that Kubernetes attaches without a CSI driver."""
+
+    gce_persistent_disk: GCEPersistentDiskSource | None = None
+    aws_elastic_block_store: AWSElasticBlockStoreSource | None = None
+    azure_disk: AzureDiskSource | None = None
+    cinder: CinderSource | None = None
+    rbd: RBDSource | None = None
+    iscsi: ISCSISource | None = None
+
+
+class Volume(DiskSources, frozen=True, kw_only=True):
     """A named volume; exactly one source is set (sources that nobody reads are not kept)."""
 
     name: str = ""
@@ -88,12 +99,6 @@ class Volume(ViewPart, frozen=True, kw_only=True):
     config_map: ObjectSource | None = None
     secret: ObjectSource | None = None
     csi: InlineCSISource | None = None
-    gce_persistent_disk: GCEPersistentDiskSource | None = None
-    aws_elastic_block_store: AWSElasticBlockStoreSource | None = None
-    azure_disk: AzureDiskSource | None = None
-    cinder: CinderSource | None = None
-    rbd: RBDSource | None = None
-    iscsi: ISCSISource | None = None
 
 
 class VolumeMount(ViewPart, frozen=True, kw_only=True):
