@@ -45,6 +45,14 @@ class Waiting:
         return self._before_s + (self._clock.now() - self._since_s) * self._share
 
 
+async def beside_batch(world: World) -> Waiting:
+    """A service and a batch pod under `POLICY`."""
+    await world.create_objects(POLICY)
+    world.run_pod("web", batch=False, cores=0.4)
+    world.run_pod("batch", batch=True, cores=1.5)
+    return Waiting(world, "web")
+
+
 def quota_percent(world: World) -> float:
     text = world.quota()
     return 100.0 if text == "max" else int(text) / 100_000 / 4 * 100
@@ -52,10 +60,7 @@ def quota_percent(world: World) -> float:
 
 def test_a_whole_episode(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
-        await world.create_objects(POLICY)
-        world.run_pod("web", batch=False, cores=0.4)
-        world.run_pod("batch", batch=True, cores=1.5)
-        service = Waiting(world, "web")
+        service = await beside_batch(world)
         await asyncio.sleep(8)
         assert 35 <= quota_percent(world) <= 60, "as configured, or a little more already"
 
@@ -87,10 +92,7 @@ def test_a_whole_episode(tmp_path: Path) -> None:
 
 def test_batch_gives_way_while_the_api_server_is_away_and_the_cluster_is_told_later(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
-        await world.create_objects(POLICY)
-        world.run_pod("web", batch=False, cores=0.4)
-        world.run_pod("batch", batch=True, cores=1.5)
-        service = Waiting(world, "web")
+        service = await beside_batch(world)
         await asyncio.sleep(60)
 
         world.cluster.away = True
@@ -108,12 +110,9 @@ def test_batch_gives_way_while_the_api_server_is_away_and_the_cluster_is_told_la
 
 def test_an_agent_that_ends_gives_everything_back_where_that_is_asked_for(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
-        await world.create_objects(POLICY)
-        world.run_pod("web", batch=False, cores=0.4)
-        world.run_pod("batch", batch=True, cores=1.5)
         memory = tmp_path / "sys/fs/cgroup" / BE / "memory.high"
         host_tree.write(memory.parent, {"memory.high": "max", "memory.current": str(2**30)})
-        service = Waiting(world, "web")
+        service = await beside_batch(world)
         await asyncio.sleep(30)
         service.waits(0.6)
         await asyncio.sleep(10)
@@ -125,10 +124,7 @@ def test_an_agent_that_ends_gives_everything_back_where_that_is_asked_for(tmp_pa
 
 def test_without_the_gate_nothing_of_it_happens(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
-        await world.create_objects(POLICY)
-        world.run_pod("web", batch=False, cores=0.4)
-        world.run_pod("batch", batch=True, cores=1.5)
-        service = Waiting(world, "web")
+        service = await beside_batch(world)
         service.waits(0.6)
         await asyncio.sleep(100)
         assert 38 <= quota_percent(world) <= 42

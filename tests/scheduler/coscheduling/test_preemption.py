@@ -44,6 +44,14 @@ async def full_of_a_lesser_gang(world: World, count: int) -> None:
     await world.settle(2)
 
 
+async def full_of_low_pods(world: World, count: int) -> None:
+    """As many nodes of 4 cores, each with a pod of priority 1 that fills it."""
+    world.nodes(count, cpu="4")
+    for number in range(count):
+        world.api.put("Pod", pod(f"low-{number}", cpu="4", priority=1, nodeName=f"node-{number}"))
+    await world.settle(2)
+
+
 def placed(world: World, prefix: str = "") -> dict[str, str]:
     return {n: node for n, node in world.api.placements().items() if node and n.startswith(prefix)}
 
@@ -81,9 +89,12 @@ def test_of_two_jobs_on_the_same_nodes_only_one_loses_its_pods() -> None:
     async def story(world: World) -> None:
         for number in range(8):
             world.api.put("Node", node(f"node-{number}", cpu="4"))
-            low = member(f"low-{number}", f"low-{number % 2}", 4, cpu="4", priority=1)
-            low["spec"]["nodeName"] = f"node-{number}"
-            world.api.put("Pod", low)
+            world.api.put(
+                "Pod",
+                member(
+                    f"low-{number}", f"low-{number % 2}", 4, cpu="4", priority=1, nodeName=f"node-{number}"
+                ),
+            )
         await world.settle(2)
 
         gang(world, "high", 4, cpu="4", priority=1000)
@@ -153,9 +164,9 @@ def test_only_as_many_go_as_the_job_needs_and_the_most_important_ones_stay() -> 
     async def story(world: World) -> None:
         world.nodes(2, cpu="4")
         for number in range(8):
-            low = pod(f"low-{number}", cpu="1", priority=number)
-            low["spec"]["nodeName"] = f"node-{number % 2}"
-            world.api.put("Pod", low)
+            world.api.put(
+                "Pod", pod(f"low-{number}", cpu="1", priority=number, nodeName=f"node-{number % 2}")
+            )
         await world.settle(2)
 
         gang(world, "high", 2, cpu="2", priority=1000)
@@ -203,9 +214,7 @@ def test_members_that_have_a_place_already_keep_it_while_the_others_make_room() 
     async def story(world: World) -> None:
         world.nodes(3, cpu="4")
         for number in range(2):
-            low = pod(f"low-{number}", cpu="4", priority=1)
-            low["spec"]["nodeName"] = f"node-{number}"
-            world.api.put("Pod", low)
+            world.api.put("Pod", pod(f"low-{number}", cpu="4", priority=1, nodeName=f"node-{number}"))
         await world.settle(2)
 
         world.api.hold_deletions = True
@@ -227,12 +236,7 @@ def test_nobody_more_is_evicted_while_room_is_being_made_for_a_member_that_found
     is_for_jobs: bool,
 ) -> None:
     async def story(world: World) -> None:
-        world.nodes(4, cpu="4")
-        for number in range(4):
-            low = pod(f"low-{number}", cpu="4", priority=1)
-            low["spec"]["nodeName"] = f"node-{number}"
-            world.api.put("Pod", low)
-        await world.settle(2)
+        await full_of_low_pods(world, 4)
         world.api.hold_deletions = True
         gang(world, "high", 2, cpu="4", priority=1000)
         await world.settle(5)
@@ -250,12 +254,7 @@ def test_nobody_more_is_evicted_while_room_is_being_made_for_a_member_that_found
 
 def test_a_member_in_the_room_of_another_is_no_reason_to_evict_more() -> None:
     async def story(world: World) -> None:
-        world.nodes(4, cpu="4")
-        for number in range(4):
-            low = pod(f"low-{number}", cpu="4", priority=1)
-            low["spec"]["nodeName"] = f"node-{number}"
-            world.api.put("Pod", low)
-        await world.settle(2)
+        await full_of_low_pods(world, 4)
         world.api.hold_deletions = True
         gang(world, "high", 2, cpu="4", priority=1000)
         await world.settle(5)
@@ -328,9 +327,7 @@ def test_room_kept_for_one_member_does_not_stand_in_the_way_of_another() -> None
     async def story(world: World) -> None:
         for name, cpu in (("node-0", "8"), ("node-1", "4")):
             world.api.put("Node", node(name, cpu=cpu))
-            low = pod(f"low-{name}", cpu=cpu, priority=1)
-            low["spec"]["nodeName"] = name
-            world.api.put("Pod", low)
+            world.api.put("Pod", pod(f"low-{name}", cpu=cpu, priority=1, nodeName=name))
         for name, cpu, nomination in (("server", "4", "node-0"), ("worker", "8", "")):
             world.api.put("PodGroup", pod_group(name))
             body = pod(name, cpu=cpu, priority=9)
@@ -400,9 +397,7 @@ def test_workers_and_their_server_make_room_together() -> None:
     async def story(world: World) -> None:
         world.nodes(3, cpu="8")
         for number in range(3):
-            low = pod(f"low-{number}", cpu="8", priority=1)
-            low["spec"]["nodeName"] = f"node-{number}"
-            world.api.put("Pod", low)
+            world.api.put("Pod", pod(f"low-{number}", cpu="8", priority=1, nodeName=f"node-{number}"))
         await world.settle(2)
 
         annotations = {"groups": groups}
@@ -422,12 +417,7 @@ def test_workers_and_their_server_make_room_together() -> None:
 
 def test_a_single_pod_preempts_as_a_job_of_one() -> None:
     async def story(world: World) -> None:
-        world.nodes(2, cpu="4")
-        for number in range(2):
-            low = pod(f"low-{number}", cpu="4", priority=1)
-            low["spec"]["nodeName"] = f"node-{number}"
-            world.api.put("Pod", low)
-        await world.settle(2)
+        await full_of_low_pods(world, 2)
 
         world.api.put("Pod", pod("high", cpu="3", priority=1000))
         await world.settle(30)

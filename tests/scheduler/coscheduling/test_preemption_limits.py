@@ -78,9 +78,9 @@ def test_members_count_for_each_other_as_load_that_is_to_come() -> None:
     async def story(world: World) -> None:
         world.nodes(2, cpu="10")
         for number in range(2):
-            low = pod(f"low-{number}", cpu="1", memory="16Gi", priority=1)
-            low["spec"]["nodeName"] = f"node-{number}"
-            world.api.put("Pod", low)
+            world.api.put(
+                "Pod", pod(f"low-{number}", cpu="1", memory="16Gi", priority=1, nodeName=f"node-{number}")
+            )
         await world.settle(300)
         for number in range(2):
             world.api.put("NodeMetric", metric(world, f"node-{number}", "1"))

@@ -1,7 +1,13 @@
 """Jobs whose victims take their time, or are on their way out for somebody else."""
 
 from koordinator.cluster import errors
-from tests.scheduler.coscheduling.test_preemption import gang, placed, victims, with_preemption
+from tests.scheduler.coscheduling.test_preemption import (
+    full_of_low_pods,
+    gang,
+    placed,
+    victims,
+    with_preemption,
+)
 from tests.scheduler.world import World, node, play, pod
 
 
@@ -15,9 +21,7 @@ def attempts(world: World) -> int:
 def test_a_gang_that_fits_once_the_victims_of_another_job_are_gone_waits_for_them_in_peace() -> None:
     async def story(world: World) -> None:
         world.nodes(2, cpu="4")
-        low = pod("low", cpu="4", priority=1)
-        low["spec"]["nodeName"] = "node-1"
-        world.api.put("Pod", low)
+        world.api.put("Pod", pod("low", cpu="4", priority=1, nodeName="node-1"))
         await world.settle(2)
         world.api.hold_deletions = True
         world.api.put(
@@ -46,11 +50,7 @@ def test_a_gang_that_fits_once_the_victims_of_another_job_are_gone_waits_for_the
 
 def test_a_victim_that_can_never_be_deleted_costs_an_attempt_per_backoff() -> None:
     async def story(world: World) -> None:
-        world.nodes(1, cpu="4")
-        low = pod("low", cpu="4", priority=1)
-        low["spec"]["nodeName"] = "node-0"
-        world.api.put("Pod", low)
-        await world.settle(2)
+        await full_of_low_pods(world, 1)
         world.api.fail_next["delete"] = [errors.Forbidden("not yours") for _ in range(1_000)]
 
         gang(world, "high", 1, cpu="4", priority=1000)
@@ -66,9 +66,7 @@ def test_a_gang_is_tried_again_when_somebody_leaves_whom_it_could_not_evict() ->
     async def story(world: World) -> None:
         world.nodes(2, cpu="4")
         for name, priority in (("low-0", 1), ("noble-0", 5000), ("low-1", 1), ("noble-1", 5000)):
-            other = pod(name, cpu="2", priority=priority)
-            other["spec"]["nodeName"] = f"node-{name[-1]}"
-            world.api.put("Pod", other)
+            world.api.put("Pod", pod(name, cpu="2", priority=priority, nodeName=f"node-{name[-1]}"))
         await world.settle(2)
         gang(world, "high", 2, cpu="4", priority=1000)
         await world.settle(10)
@@ -84,18 +82,9 @@ def test_a_gang_is_tried_again_when_somebody_leaves_whom_it_could_not_evict() ->
     play(story, with_preemption())
 
 
-def filled(world: World, number: int) -> None:
-    """A node of 4 cores, and a pod that fills it."""
-    world.api.put("Node", node(f"node-{number}", cpu="4"))
-    low = pod(f"low-{number}", cpu="4", priority=1)
-    low["spec"]["nodeName"] = f"node-{number}"
-    world.api.put("Pod", low)
-
-
 def test_a_job_does_not_wait_for_room_on_a_node_that_takes_none_of_it_any_more() -> None:
     async def story(world: World) -> None:
-        filled(world, 0)
-        await world.settle(2)
+        await full_of_low_pods(world, 1)
         world.api.hold_deletions = True
         gang(world, "high", 1, cpu="4", priority=1000)
         await world.settle(5)
@@ -104,7 +93,8 @@ def test_a_job_does_not_wait_for_room_on_a_node_that_takes_none_of_it_any_more()
         cordoned = node("node-0", cpu="4")
         cordoned["spec"]["unschedulable"] = True
         world.api.put("Node", cordoned)
-        filled(world, 1)
+        world.api.put("Node", node("node-1", cpu="4"))
+        world.api.put("Pod", pod("low-1", cpu="4", priority=1, nodeName="node-1"))
         await world.settle(30)
         assert victims(world) == ["low-0", "low-1"]
 
