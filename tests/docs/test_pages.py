@@ -99,6 +99,16 @@ def test_the_map_has_every_room() -> None:
             assert f"\n  {path.name}/" in rooms, path.name
 
 
+def test_rooms_are_about_as_big_as_the_map_says() -> None:
+    line = re.search(r"^Python files per room, so far: (.*)\.$", ARCHITECTURE.read_text(), re.MULTILINE)
+    assert line is not None
+    told = {room: int(count) for room, count in re.findall(r"`(\w+)` (\d+)", line[1])}
+    for path in PACKAGE.iterdir():
+        count = sum(1 for _ in path.rglob("*.py"))
+        if count > 5:
+            assert abs(told[path.name] - count) <= max(count / 10, 3), f"{path.name} has {count} files"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_page_names_a_python_file_that_is_gone(page: Path) -> None:
     for name in re.findall(r"[\w/]+\.py\b", page.read_text()):
