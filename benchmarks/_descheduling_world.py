@@ -17,8 +17,15 @@ from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.groups import PodDisruptionBudget
-from koordinator.api.node_metric import NodeMetric
+from koordinator.api.node_metric import (
+    NodeMetric,
+    NodeMetricInfo,
+    NodeMetricStatus,
+    PodMetricInfo,
+    ResourceMap,
+)
 from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.cluster.proof import MoveAnswer, MoveQuestion
 from koordinator.descheduler import config, facts, plan_input
 from koordinator.descheduler.actions import CycleLimits
 from koordinator.descheduler.measurements import MeasuredNode, measured
@@ -29,8 +36,8 @@ from koordinator.descheduler.plan_input import PlanRules
 from koordinator.descheduler.plugin import Handle
 from koordinator.descheduler.plugins.low_node_load import planned
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
+from koordinator.descheduler.plugins.low_node_load.outlook import Outlook
 from koordinator.descheduler.plugins.low_node_load.usage import NodeClass
-from koordinator.descheduler.proof import MoveAnswer, MoveQuestion
 
 PODS_PER_NODE, REPLICAS = 20, 20
 MEAN_MILLI = 650
@@ -62,7 +69,13 @@ class CoursesWorld:
         self._rng = random.Random(seed)
         count = nodes * PODS_PER_NODE
         self._nodes = [_node(number) for number in range(nodes)]
+        self._names = [node.metadata.name for node in self._nodes]
         self._at = np.array([self._rng.randrange(nodes) for _ in range(count)])
+        order = np.argsort(self._at, kind="stable")
+        self._on = [
+            part.tolist() for part in np.split(order, np.searchsorted(self._at[order], np.arange(1, nodes)))
+        ]
+        """Pods of each node, by number."""
         workloads = max(count // REPLICAS, 1)
         self._base = (
             np.clip(self._chance.lognormal(0.0, 0.6, workloads), 0.2, 4.0)[np.arange(count) % workloads]
@@ -70,11 +83,15 @@ class CoursesWorld:
         )
         self._drift = np.ones(count)
         self._left: list[set[int]] = [set() for _ in range(count)]
-        self._pods = [_pod(number, number % workloads, int(self._at[number])) for number in range(count)]
+        made = [_pod(number) for number in range(workloads)]
+        self._pods = [
+            _replica(made[number % workloads], number, self._names[at])
+            for number, at in enumerate(self._at.tolist())
+        ]
         self._budgets = [_budget(number) for number in range(0, workloads, 2)]
         self._number = {pod.metadata.uid: number for number, pod in enumerate(self._pods)}
         self._jobs: list[tuple[float, PodMigrationJob]] = []
-        self._patience = planned.Patience()
+        self._outlook = Outlook()
         self.course = Course()
 
     def step(self) -> Observation:
@@ -83,23 +100,20 @@ class CoursesWorld:
         noise = self._chance.normal(0.0, 0.06, self._drift.size)
         self._drift = np.clip(1 + (self._drift - 1) * 0.97 + noise, 0.3, 2.5)
         used = (self._base * self._drift).astype(np.int64)
-        names: dict[int, list[int]] = {}
-        for number, node in enumerate(self._at.tolist()):
-            names.setdefault(node, []).append(number)
         self._used = used
         total = np.bincount(self._at, used, minlength=len(self._nodes))
         self.course.hot_minutes += int((total > 0.65 * CORES_MILLI).sum())
+        time, milli = clocks.rfc3339(self.now_s), used.tolist()
         return Observation(
             now_s=self.now_s,
             nodes=self._nodes,
             pods_of={
-                f"node-{row}": [self._pods[one] for one in names.get(row, ())] for row in range(len(total))
+                name: [self._pods[one] for one in there]
+                for name, there in zip(self._names, self._on, strict=True)
             },
             metrics={
-                f"node-{row}": _metric(
-                    self.now_s, [(self._pods[one], int(used[one])) for one in names.get(row, ())]
-                )
-                for row in range(len(total))
+                name: _metric(time, [(self._pods[one], milli[one]) for one in there])
+                for name, there in zip(self._names, self._on, strict=True)
             },
         )
 
@@ -137,7 +151,9 @@ class CoursesWorld:
         args = config.read("LowNodeLoad", ARGS)
         found = [each for _, each in plan_input.classified(seen, args)]
         hot = [name for each in found for name in each.names(NodeClass.HIGH)]
-        sources = self._patience.sources(found, hot)
+        self._outlook.see(found, seen.now_s)
+        sources = self._outlook.sources(found, hot)
+        expected = self._outlook.as_targets(found, sources)
         rules = PlanRules(
             refusal=lambda _: "",
             budgets=self._budgets,
@@ -150,7 +166,7 @@ class CoursesWorld:
         async def prove(moves: Sequence[MoveQuestion]) -> list[MoveAnswer]:
             return [MoveAnswer(one.nodes[0]) for one in moves]
 
-        outcome = asyncio.run(planned.planned(seen, found, sources, rules, prove))
+        outcome = asyncio.run(planned.planned(seen, expected, sources, rules, prove))
         self._carry_out(
             [
                 (self._number[move.pod.metadata.uid], int(move.target.removeprefix("node-")))
@@ -169,6 +185,8 @@ class CoursesWorld:
             lost[_owner(self._pods[number])] += 1
             allowed[_owner(self._pods[number])] = _allowed(self._pods[number])
             self._at[number] = target
+            self._on[source].remove(number)
+            self._on[target].append(number)
             spec = msgspec.structs.replace(self._pods[number].spec, node_name=f"node-{target}")
             self._pods[number] = msgspec.structs.replace(self._pods[number], spec=spec)
             self._jobs.append((self.now_s, _job(self._pods[number], source, self.now_s)))
@@ -212,18 +230,23 @@ def _node(number: int) -> Node:
     return from_builtins({"metadata": {"name": f"node-{number}"}, "status": {"allocatable": amounts}}, Node)
 
 
-def _pod(number: int, workload: int, node: int) -> Pod:
+def _replica(pod: Pod, number: int, node: str) -> Pod:
+    """Return another pod of the workload."""
+    metadata = msgspec.structs.replace(pod.metadata, name=f"pod-{number}", uid=f"uid-{number}")
+    return msgspec.structs.replace(
+        pod, metadata=metadata, spec=msgspec.structs.replace(pod.spec, node_name=node)
+    )
+
+
+def _pod(workload: int) -> Pod:
     owner = {"kind": "ReplicaSet", "name": f"app-{workload}", "uid": f"rs-{workload}", "controller": True}
     body = {
         "metadata": {
             "namespace": f"team-{workload}",
             "labels": {"app": f"app-{workload}"},
-            "name": f"pod-{number}",
-            "uid": f"uid-{number}",
             "ownerReferences": [owner],
         },
         "spec": {
-            "nodeName": f"node-{node}",
             "schedulerName": "koord-scheduler",
             "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}],
         },
@@ -232,17 +255,17 @@ def _pod(number: int, workload: int, node: int) -> Pod:
     return from_builtins(body, Pod)
 
 
-def _metric(now_s: float, used: Sequence[tuple[Pod, int]]) -> MeasuredNode:
+def _metric(time: str, used: Sequence[tuple[Pod, int]]) -> MeasuredNode:
     pods = [
-        {
-            "namespace": pod.metadata.namespace,
-            "name": pod.metadata.name,
-            "podUsage": {"resources": {"cpu": f"{milli}m"}},
-        }
+        PodMetricInfo(
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            pod_usage=ResourceMap(resources={"cpu": f"{milli}m"}),
+        )
         for pod, milli in used
     ]
-    status = {"updateTime": clocks.rfc3339(now_s), "nodeMetric": {"systemUsage": {}}, "podsMetric": pods}
-    return measured(from_builtins({"status": status}, NodeMetric))
+    status = NodeMetricStatus(update_time=time, node_metric=NodeMetricInfo(), pods_metric=pods)
+    return measured(NodeMetric(status=status))
 
 
 def _job(pod: Pod, source: int, now_s: float) -> PodMigrationJob:

@@ -18,18 +18,18 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from benchmarks._descheduling_world import STEPS, course
+from benchmarks._descheduling_world import STEPS, Course, course
 from koordinator import clock as clocks
 from koordinator.api.apps import Deployment, ReplicaSet
 from koordinator.api.core import Node, Pod
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import FixedClock
+from koordinator.cluster.proof import MoveAnswer, MoveQuestion
 from koordinator.cluster.protocol import Cluster, Page, WatchEvent
 from koordinator.descheduler import configuration
 from koordinator.descheduler.descheduler import Descheduler
 from koordinator.descheduler.plugins.built_in import installed_plugins
-from koordinator.descheduler.proof import MoveAnswer, MoveQuestion
 
 T = TypeVar("T", bound=Object)
 Json = dict[str, Any]
@@ -290,18 +290,28 @@ def cost_in_a_process(config: Json) -> Cost:
 
 
 def compare(nodes: int, seeds: int) -> None:
-    """Print what both ways do to the same clusters, summed over seeds."""
-    for name, by_plan in (("pod by pod", False), ("by plan", True)):
-        began_s = time.process_time()
-        found = [course(nodes, seed, by_plan=by_plan) for seed in range(seeds)]
-        cpu_s = (time.process_time() - began_s) / seeds / STEPS
-        print(
-            f"{nodes:,} nodes, {seeds} seeds, {STEPS} minutes, {name}: "
-            f"{sum(one.hot_minutes for one in found):,} hot node-minutes, "
-            f"{sum(one.evictions for one in found):,} evictions, {sum(one.returns for one in found)} returns, "
-            f"{sum(one.violations for one in found)} limits exceeded; {cpu_s:.2f} s of CPU a cycle",
-            flush=True,
-        )
+    """Print what both ways do to the same clusters, summed over the seeds so far."""
+    ways = {"pod by pod": False, "by plan": True}
+    found: dict[str, list[Course]] = {name: [] for name in ways}
+    spent_s = dict.fromkeys(ways, 0.0)
+    for seed in range(seeds):
+        for name, by_plan in ways.items():
+            began_s = time.process_time()
+            found[name].append(course(nodes, seed, by_plan=by_plan))
+            spent_s[name] += time.process_time() - began_s
+        if seed + 1 in (seeds, 1) or (seed + 1) % 5 == 0:
+            for name, courses in found.items():
+                print(_sums(nodes, name, courses, spent_s[name]), flush=True)
+
+
+def _sums(nodes: int, name: str, courses: Sequence[Course], spent_s: float) -> str:
+    return (
+        f"{nodes:,} nodes, {len(courses)} seeds, {STEPS} minutes, {name}: "
+        f"{sum(one.hot_minutes for one in courses):,} hot node-minutes, "
+        f"{sum(one.evictions for one in courses):,} evictions, {sum(one.returns for one in courses)} returns, "
+        f"{sum(one.violations for one in courses)} limits exceeded; "
+        f"{spent_s / len(courses) / STEPS:.2f} s of CPU a minute"
+    )
 
 
 def main() -> None:
@@ -312,7 +322,7 @@ def main() -> None:
     parser.add_argument("--courses", action="store_true", help="compare only")
     asked = parser.parse_args()
     for nodes in map(int, asked.nodes.split(",")):
-        compare(nodes, asked.seeds if nodes < 1_000 else max(asked.seeds // 5, 1))
+        compare(nodes, asked.seeds)
     if asked.courses:
         return
     for name, config in (

@@ -3,7 +3,8 @@
 The demo's cluster and its services, as ReplicaSets with a disruption budget each and busier than there, so that their
 waves make nodes hot; no batch. The real scheduler, manager, descheduler and controllers of workloads and budgets on
 virtual time: reports are a minute old, moves take the time of a reservation, an eviction and a start. Options:
-`--nodes`, `--hours`, `--seeds`, `--used` (mean CPU use of the services, share of the cluster).
+`--nodes`, `--hours`, `--seeds` (so many, the first is `--from`), `--modes`, `--used` (mean CPU use of the services, a
+share of the cluster).
 """
 
 import argparse
@@ -27,11 +28,11 @@ from koordinator.cluster import garbage
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
+from koordinator.cluster.proof import MoveAnswer, MoveQuestion
 from koordinator.cluster.supervise import strictly
 from koordinator.descheduler import configuration
 from koordinator.descheduler.descheduler import Descheduler
 from koordinator.descheduler.plugins.built_in import installed_plugins
-from koordinator.descheduler.proof import MoveAnswer, MoveQuestion
 from koordinator.local import cluster as local
 from koordinator.local.controllers.disruption import DisruptionController
 from koordinator.local.nodes.fleet import HollowFleet
@@ -217,12 +218,14 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=30)
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--from", type=int, default=1, dest="first")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument("--used", type=float, default=0.38)
     asked = parser.parse_args()
     mix = ServiceMix(cpu_used_ratio=asked.used, utilisation_max=0.9, pressed_node_ratio=0.0)
-    for seed in range(1, asked.seeds + 1):
+    for seed in range(asked.first, asked.first + asked.seeds):
         scenario = Scenario(nodes=asked.nodes, hours=asked.hours, seed=seed, services=mix)
-        for mode in MODES:
+        for mode in asked.modes:
             began_s = time.process_time()
             found = day(scenario, mode)
             print(

@@ -12,13 +12,14 @@ from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.node_metric import NodeMetric
 from koordinator.cluster import errors
+from koordinator.cluster.proof import MoveAnswer, MoveQuestion, ProofError, Prove
 from koordinator.descheduler import configuration, explain
 from koordinator.descheduler.configuration import DeschedulerConfigError
+from koordinator.descheduler.descheduler import Descheduler
 from koordinator.descheduler.migration.reservation_template import target_of
 from koordinator.descheduler.plan_input import COOL_DOWN_S
 from koordinator.descheduler.plugins.built_in import installed_plugins
 from koordinator.descheduler.plugins.low_node_load import planned
-from koordinator.descheduler.proof import MoveAnswer, MoveQuestion, ProofError, Prove
 from koordinator.scheduler.serve import explain_service
 from tests.descheduler.world import World, config, run
 
@@ -157,16 +158,34 @@ def test_a_node_is_cooled_only_after_it_was_hot_for_long_enough() -> None:
     run(scenario)
 
 
-def test_a_node_that_is_hot_by_little_is_cooled_when_it_stays_so() -> None:
+@pytest.mark.parametrize(
+    ("milli", "minutes"),
+    [
+        pytest.param(1_080, 10, id="by little"),  # 10.8 cores of 10.4, after 10.0
+        pytest.param(1_500, 1, id="by much"),
+    ],
+)
+def test_a_node_is_cooled_the_later_the_less_it_is_hot(milli: int, minutes: int) -> None:
     async def scenario(world: World) -> None:
         pods = await world.deployment("web", 10, "n0")
-        await report(world, "n0", pods, 1_045)  # 10.45 cores of 10.4
-        await report(world, "n1", [], 0)
+
+        async def minute(running: Descheduler, used: int) -> dict[str, int]:
+            await asyncio.sleep(60)
+            await report(world, "n0", pods, used)
+            await report(
+                world, "n1", [], 0, system=f"{16_000 - 10 * used}m"
+            )  # the pool neither grows nor ebbs
+            return (await running.cycle()).counts
+
+        await report(world, "n0", pods, 1_000)
+        await report(world, "n1", [], 0, system="6")
         async with world.descheduling(rules(), prove=scheduler([])) as running:
-            counts = [running.reports[-1].counts]
-            for _ in range(planned.SLIGHT_CYCLES):
-                counts.append((await running.cycle()).counts)
-            assert counts == [{}, {}, {"accepted": 1}]
+            for _ in range(60):
+                assert await minute(running, 1_000) == {}
+            waited = 0
+            while await minute(running, milli) == {}:
+                waited += 1
+            assert waited == minutes
 
     run(scenario)
 

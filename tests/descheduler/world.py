@@ -17,12 +17,12 @@ from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
+from koordinator.cluster.proof import Prove
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import strictly
 from koordinator.descheduler import configuration
 from koordinator.descheduler.descheduler import Descheduler
 from koordinator.descheduler.plugins.built_in import installed_plugins
-from koordinator.descheduler.proof import Prove
 from koordinator.local import cluster as local
 from koordinator.local import registry
 from koordinator.local.controllers.deployment import DeploymentController

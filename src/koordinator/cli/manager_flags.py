@@ -76,6 +76,15 @@ SETTINGS: Mapping[str, Setting] = {
         "Memory for that, at most: some 32 bytes per node and minute; the oldest hours go first "
         "(not in the reference).",
     ),
+    "scheduler-url": flag_settings.text(
+        "scheduler_url",
+        "Address of koord-scheduler, which is asked whether the pods of a node that a tidal pool lends would be placed "
+        "elsewhere; without it their requests decide (gate TidalPool; not in the reference).",
+    ),
+    "scheduler-ca-file": flag_settings.text(
+        "scheduler_ca_file",
+        "File of the authorities that its certificate is checked by; without it those of the system.",
+    ),
     # pods that wait already
     "colocation-profile-reconcile-by-default": flag_settings.switch(
         "profile_controller.reconcile_by_default",

@@ -65,7 +65,7 @@ async def _main(settings: ManagerSettings, where: WebhookSettings, client: Clien
         # The lease has a client of its own: behind a thousand writes that wait for their turn it would be lost.
         KubeCluster(client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT) as lease_cluster,
     ):
-        manager = Manager(cluster, settings.options, settings.gates)
+        manager = Manager(cluster, settings.options, settings.gates, credentials=client.credentials)
         webhooks = Webhooks(manager.shared, manager.admission, where, synced=manager.synced, drain_s=DRAIN_S)
         metrics = manager.shared.metrics
         for each in (cluster, lease_cluster):

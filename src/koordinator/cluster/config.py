@@ -52,6 +52,9 @@ class Anonymous:
         return False
 
 
+ANONYMOUS = Anonymous()
+
+
 class StaticHeader:
     """The same header always (a token or a password in the kubeconfig)."""
 

@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.label_selector import compile_selector
-from koordinator.cluster.config import Anonymous, Credentials
+from koordinator.cluster.config import ANONYMOUS, Credentials
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.leader import LeaderElector, lead_while_elected
 from koordinator.cluster.plugin_registry import PluginRegistry
+from koordinator.cluster.proof import Prove
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
 from koordinator.cluster.write_through import FencedCluster
@@ -30,12 +31,10 @@ from koordinator.descheduler.plugin import LiveHandle, Plugin
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
 from koordinator.descheduler.plugins.migration_controller import MigrationController
 from koordinator.descheduler.profiles import Profile
-from koordinator.descheduler.proof import Prove
 
 log = logging.getLogger(__name__)
 
 CYCLES_KEPT = 10
-ANONYMOUS = Anonymous()
 
 
 class Descheduler:

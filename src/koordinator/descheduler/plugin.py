@@ -18,6 +18,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ViewPart
 from koordinator.cluster.config import Credentials
 from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.proof import Prove
 from koordinator.cluster.protocol import Cluster
 from koordinator.descheduler import config
 from koordinator.descheduler.actions import (
@@ -33,7 +34,6 @@ from koordinator.descheduler.metrics import DeschedulerMetrics
 from koordinator.descheduler.migration.controller import Migration
 from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.pod_filter import PodPredicate
-from koordinator.descheduler.proof import Prove
 
 ENTRY_POINTS = "koordinator.descheduler.plugins"
 """Group of the entry points through which packages offer plugins; an entry's name is the plugin's."""

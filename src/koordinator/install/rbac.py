@@ -96,6 +96,9 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
             "moves online pods off nodes that are lent",
         ),
         _rule("policy", "poddisruptionbudgets", "list watch", "which online pods cannot be moved"),
+        PermissionRule(
+            urls=("/apis/v1/moves",), verbs=("post",), why="whether the scheduler places them elsewhere"
+        ),
         _rule("scheduling.k8s.io", "priorityclasses", "get list watch", "profiles name them"),
         _rule("config.koordinator.sh", "clustercolocationprofiles", "list watch", "what they say about pods"),
         _rule(

@@ -27,12 +27,12 @@ from koordinator.cluster.gatekeeper import guarded
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.cluster.memory import MemoryCluster
+from koordinator.cluster.proof import MoveAnswer, MoveQuestion
 from koordinator.cluster.protocol import Cluster
 from koordinator.descheduler import http as descheduler_http
 from koordinator.descheduler.configuration import DeschedulerConfig
 from koordinator.descheduler.descheduler import Descheduler
 from koordinator.descheduler.plugins.built_in import installed_plugins
-from koordinator.descheduler.proof import MoveAnswer, MoveQuestion
 from koordinator.host.files import HostRoots
 from koordinator.host.host import Host, open_host
 from koordinator.local import registry
@@ -196,7 +196,9 @@ class LocalCluster:
         self.descheduler_url = ""
         self.manager: Manager | None = None
         if options.manager:
-            self.manager = Manager(self._client("koord-manager"), gates=options.manager_gates)
+            self.manager = Manager(
+                self._client("koord-manager"), gates=options.manager_gates, prove=self._prove
+            )
         self.manager_url = ""
         self.ready = asyncio.Event()
 

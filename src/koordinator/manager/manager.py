@@ -15,9 +15,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import msgspec
 
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.cluster import proof
+from koordinator.cluster.config import ANONYMOUS, Credentials
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import LeaderElector, lead_while_elected
+from koordinator.cluster.proof import Prove
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.write_through import FencedCluster
 from koordinator.manager import caches
@@ -50,7 +53,14 @@ class Manager:
         cluster: Cluster,
         options: ManagerOptions = ManagerOptions(),  # noqa: B008
         gates: FeatureGates | None = None,
+        *,
+        prove: Prove | None = None,
+        credentials: Credentials = ANONYMOUS,
     ) -> None:
+        """`prove` is the scheduler of this process, if there is one; `credentials` are for one that runs elsewhere."""
+        if options.scheduler_url:
+            ca_file = options.scheduler_ca_file
+            prove = proof.over_http(options.scheduler_url, credentials, ca_file, "--scheduler-ca-file")
         rng = random.Random(options.seed)
         factory = InformerFactory(cluster, rng, namespace=options.namespace, transforms=caches.TRANSFORMS)
         events = EventRecorder(cluster, COMPONENT, rng=rng)
@@ -70,6 +80,7 @@ class Manager:
                 name=options.slo_config_name,
                 addons=addons.installed(),
             ),
+            prove=prove,
         )
         self.shared.metrics.show_config_problems(lambda: self.shared.configs.problems)
         self.admission = webhooks.admission(self.shared)

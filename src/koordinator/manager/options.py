@@ -91,6 +91,10 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     lent_ledger_hours: int = 24
     """For so long the leader remembers where what nodes lent came from; 0: not at all."""
     lent_ledger_mebibytes: int = 256
+    scheduler_url: str = ""
+    """Where the scheduler answers whether pods of a node that a tidal pool lends fit elsewhere; empty: nobody is asked,
+    unless the scheduler is in this process."""
+    scheduler_ca_file: str = ""
     profile_controller: ProfileControllerOptions = ProfileControllerOptions()
     enhanced_validator: EnhancedValidatorOptions = EnhancedValidatorOptions()
     quota_update: QuotaUpdateOptions = QuotaUpdateOptions()

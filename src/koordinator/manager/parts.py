@@ -9,6 +9,7 @@ from koordinator.api.feature_gates import FeatureGates
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.proof import Prove
 from koordinator.cluster.protocol import Cluster
 from koordinator.manager.config.slo_configs import SLOConfigs
 from koordinator.manager.metrics import ManagerMetrics
@@ -30,6 +31,8 @@ class ManagerContext(msgspec.Struct, frozen=True, kw_only=True):
     gates: FeatureGates
     metrics: ManagerMetrics
     configs: SLOConfigs
+    prove: Prove | None = None
+    """Who tells where pods would be placed, None where nobody is asked."""
 
 
 class ManagerController(Protocol):

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,6 +13,7 @@ from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.tidal_pool import TidalPool
 from koordinator.cli import explain_tidal
+from koordinator.cluster.proof import MoveAnswer, MoveQuestion, ProofError
 from koordinator.manager.tidal.listed import ListedObjects
 from koordinator.manager.tidal.nodes import Side, TidalPhase
 from tests.manager.tidal.world import BATCH, TideWorld, Unreliable, run
@@ -367,3 +369,49 @@ def test_nodes_of_katalyst_are_taken_over_as_they_are_and_let_go_without_its_lab
             assert list((await world.phases()).values()).count("batch") == 2
 
     run(story, starts="22:30")
+
+
+async def with_a_node_of_its_own(world: TideWorld) -> None:
+    """n0 has the only disks that some pods want; by requests it is cheaper to empty than n1."""
+    await world.cluster.patch(Node, "n0", {"metadata": {"labels": {"disk": "ssd"}}})
+    await world.deploy("db", 2, nodeSelector={"disk": "ssd"})
+    await world.reaches(lambda: all_run(world, "db", 2))
+    await world.cluster.patch(Node, "n0", {"spec": {"unschedulable": True}})
+    await world.deploy("web", 2, "2")
+    await world.reaches(lambda: all_run(world, "web", 2))
+    await world.cluster.patch(Node, "n0", {"spec": {"unschedulable": False}})
+    await world.pool(**OPEN | {"schedule": [{"start": "0 22 * * *", "duration": "6h", "batchNodes": 1}]})
+
+
+def test_a_node_whose_pods_the_scheduler_places_nowhere_else_is_not_marked() -> None:
+    async def story(world: TideWorld) -> None:
+        await with_a_node_of_its_own(world)
+        before_s = world.now_s
+        async with world.manager(prove=world.prove):
+
+            async def is_lent() -> bool:
+                return (await world.phases())["n1"] == "batch"
+
+            await world.reaches(is_lent)
+            left = (await world.marks())["n0"]
+            assert left.phase is TidalPhase.ONLINE
+            assert left.since_s <= before_s, "it was not even tried"
+            assert len(await world.pods(app="db")) == 2
+
+    run(story, starts="22:30", nodes=2)
+
+
+def test_while_the_scheduler_does_not_answer_no_node_is_lent() -> None:
+    async def silent(_: Sequence[MoveQuestion]) -> list[MoveAnswer]:
+        raise ProofError("nobody answers")
+
+    async def story(world: TideWorld) -> None:
+        await with_a_node_of_its_own(world)
+        async with world.manager(prove=silent):
+            await asyncio.sleep(120)
+            assert set((await world.phases()).values()) == {"online"}
+            status, message = condition(await world.found_pool(), "Ready")
+            assert status == "False"
+            assert "nobody answers" in message
+
+    run(story, starts="22:30", nodes=2)

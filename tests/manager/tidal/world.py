@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import datetime
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from koordinator import clock as clocks
@@ -21,6 +21,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, InformerFactory
 from koordinator.cluster.memory import MemoryCluster
+from koordinator.cluster.proof import MoveAnswer, MoveQuestion, Prove
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import strictly
 from koordinator.descheduler import configuration
@@ -34,7 +35,9 @@ from koordinator.local.registry import ObjectRegistry
 from koordinator.manager.manager import Manager
 from koordinator.manager.options import ManagerOptions
 from koordinator.manager.tidal.marks import NodeMarks
+from koordinator.scheduler.explain.moves import PodToMove
 from koordinator.scheduler.scheduler import Scheduler
+from koordinator.scheduler.serve.explain_service import prove_live
 from koordinator.simulate import virtual_time
 
 READY = {"type": "Ready", "status": "True"}
@@ -52,9 +55,10 @@ ONLINE, BATCH = "koord-prod", "koord-batch"
 class TideWorld:
     """What a story may touch."""
 
-    def __init__(self, backend: ObjectRegistry, cluster: MemoryCluster) -> None:
+    def __init__(self, backend: ObjectRegistry, cluster: MemoryCluster, scheduler: Scheduler) -> None:
         self.backend = backend
         self.cluster = cluster
+        self.scheduler = scheduler
         self.stops_s = 1.0
         """How long a pod takes to end once it is told to; less than its grace period, or it is killed."""
 
@@ -74,12 +78,15 @@ class TideWorld:
         await asyncio.sleep(self.at(text))
 
     @contextlib.asynccontextmanager
-    async def manager(self, through: Cluster | None = None) -> AsyncIterator[Manager]:
+    async def manager(
+        self, through: Cluster | None = None, prove: Prove | None = None
+    ) -> AsyncIterator[Manager]:
         """A running manager with nothing but tidal pools, until the end of the block."""
         made = Manager(
             through or self.cluster,
             ManagerOptions(controllers=("tidalpool",)),
             FeatureGates.of(Component.MANAGER, "TidalPool=true"),
+            prove=prove,
         )
         running = asyncio.create_task(made.run())
         try:
@@ -88,6 +95,11 @@ class TideWorld:
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+    async def prove(self, moves: Sequence[MoveQuestion]) -> list[MoveAnswer]:
+        """Ask the running scheduler."""
+        found = prove_live(self.scheduler, [PodToMove(one.uid, one.nodes) for one in moves])
+        return [MoveAnswer(one.node, one.why) for one in found]
 
     async def pool(self, name: str = "night", **spec: Any) -> None:
         await self.cluster.create(TidalPool, {"metadata": {"name": name}, "spec": {**NIGHT, **spec}})
@@ -235,7 +247,8 @@ def run(
         backend = registry.in_memory(clock, checks=False)
         cluster = MemoryCluster(backend)
         await local.install(cluster)
-        world = TideWorld(backend, cluster)
+        scheduler = Scheduler(cluster, local.scheduler_config(), seed=1)
+        world = TideWorld(backend, cluster, scheduler)
         await world.until(starts)
         for number in range(nodes):
             await world.add_node(f"n{number}")
@@ -258,7 +271,7 @@ def run(
                     DisruptionController(cluster, factory, events).run(),
                     PodAutoscalerController(cluster, factory, events, backend.resources).run(),
                     events.run(),
-                    Scheduler(cluster, local.scheduler_config(), seed=1).run(),
+                    scheduler.run(),
                     Descheduler(cluster, config, installed_plugins(), rng=rng).run(),
                 ]
                 tasks = [group.create_task(each) for each in work]

@@ -11,9 +11,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from koordinator.clock import SystemClock
+from koordinator.cluster import proof
 from koordinator.cluster.config import Anonymous, Credentials, StaticHeader
-from koordinator.descheduler import proof
-from koordinator.descheduler.proof import MoveAnswer, MoveQuestion, ProofError
+from koordinator.cluster.proof import MoveAnswer, MoveQuestion, ProofError
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve import http
 from tests.scheduler.fake_cluster import FakeCluster

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from koordinator import clock
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
@@ -21,8 +23,8 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.tidal import marks as node_marks
+from koordinator.manager.tidal import proof, survey
 from koordinator.manager.tidal import status as pool_status
-from koordinator.manager.tidal import survey
 from koordinator.manager.tidal.drain import DeletePod, Drain, MigratePod, NotifyPod
 from koordinator.manager.tidal.emergency import HOLD_S
 from koordinator.manager.tidal.load import LoadHistory
@@ -40,6 +42,8 @@ WRITES_MAX = 200
 """Marks and deletion costs written per pass: the next one goes on at once."""
 TURN = 64
 """Nodes looked at before others get their turn: some 10 ms."""
+REFUSED_S = 60.0
+"""A node that the scheduler refused to lend is asked about again after that."""
 UNSEEN_S = 10.0
 """Our own write is waited for so long before a pass goes on without having seen it."""
 DEFAULT = TidalPool()
@@ -124,8 +128,11 @@ class _Kept:
         self.generation = (pool.metadata.uid, pool.metadata.generation)
         self.policy = policy
         self.history = LoadHistory()
+        self.name = pool.metadata.name
         self.hold_until_s = 0.0
         self.looked_s: float | None = None
+        self.refused: dict[str, tuple[str, float]] = {}
+        """Nodes whose pods the scheduler would not place elsewhere: why, and until when that counts."""
 
 
 class TidalPoolController(ControllerLoop):
@@ -133,6 +140,7 @@ class TidalPoolController(ControllerLoop):
 
     def __init__(self, shared: ManagerContext) -> None:
         self._cluster = shared.cluster
+        self._prove = shared.prove
         self._events = shared.events
         self._metrics = shared.metrics.tidal
         self._caches = _Caches(shared)
@@ -242,11 +250,27 @@ class TidalPoolController(ControllerLoop):
             self._membership.members(name), self._membership.leaving(name), self._membership.lost(name)
         )
         await self._caches.survey_all([*places.members, *places.leaving], policy)
-        found = look(name, policy, places, self._caches, memory, now_s)
+        found = await self._proven(kept, places, memory, now_s)
         self._remember(kept, found, now_s)
         is_done = await self._carry_out(pool, found)
         await self._write_status(pool, pool_status.status_of(pool, found, now_s))
         return PERIOD_S if is_done else SOON_S
+
+    async def _proven(self, kept: _Kept, places: PoolPlaces, memory: PoolMemory, now_s: float) -> PoolPass:
+        """Look at the pool; what the scheduler says of nodes to lend counts, and is remembered for a while.
+
+        A node that is refused is one candidate less, so this ends.
+        """
+        kept.refused = {
+            node: one for node, one in kept.refused.items() if now_s < one[1] <= now_s + REFUSED_S
+        }
+        while True:
+            known = {node: why for node, (why, _) in kept.refused.items()}
+            memory = msgspec.structs.replace(memory, refused=known)
+            found = look(kept.name, kept.policy, places, self._caches, memory, now_s)
+            if self._prove is None or not (new := await proof.refusals(found, self._prove)):
+                return found
+            kept.refused |= {node: (why, now_s + REFUSED_S) for node, why in new.items()}
 
     def _awaits(self, pool: str, now_s: float) -> bool:
         """Return whether the cache does not show yet what we wrote to the pool's nodes."""

@@ -56,10 +56,11 @@ class PoolPlaces(msgspec.Struct, frozen=True):
 
 
 class PoolMemory(msgspec.Struct, frozen=True):
-    """Facts that earlier passes left."""
+    """Facts that earlier passes left. `refused` says why pods of a node fit nowhere else, as the scheduler said."""
 
     hold_until_s: float = 0.0
     low_percent: float | None = None
+    refused: Mapping[str, str] = {}
 
 
 class CostChange(msgspec.Struct, frozen=True):
@@ -95,7 +96,9 @@ def look(
         pending=survey.pending_pods(objects.pending(), policy, objects.node) if members else [],
         hold_until_s=memory.hold_until_s,
         low_percent=memory.low_percent,
-        hindrance=lambda node: _hindrance(node, objects, surges=policy.surges),
+        hindrance=lambda node: (
+            memory.refused.get(node.name, "") or _hindrance(node, objects, surges=policy.surges)
+        ),
     )
     decision = decide(policy, state, now_s)
     steps = {step.node: step for step in decision.plan.steps}

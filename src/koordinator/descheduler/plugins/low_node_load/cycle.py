@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from koordinator.api import duration
-from koordinator.descheduler import plan_input, pod_filter, proof
+from koordinator.cluster import proof
+from koordinator.cluster.proof import ProofError, Prove
+from koordinator.descheduler import plan_input, pod_filter
 from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, NodePool, PlanArgs, pools
 from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plugin import BalancePlugin, Handle, LiveHandle
 from koordinator.descheduler.plugins.low_node_load import planned, usage
 from koordinator.descheduler.plugins.low_node_load.evict import Balance, EvictOptions
-from koordinator.descheduler.plugins.low_node_load.planned import LeftNodes, Patience, PlanOutcome
+from koordinator.descheduler.plugins.low_node_load.outlook import Outlook
+from koordinator.descheduler.plugins.low_node_load.planned import LeftNodes, PlanOutcome
 from koordinator.descheduler.plugins.low_node_load.usage import Classified, NodeClass, classify
-from koordinator.descheduler.proof import ProofError, Prove
 
 
 class AnomalyRule(msgspec.Struct, frozen=True):
@@ -141,7 +143,7 @@ class LowNodeLoad(BalancePlugin):
     def __init__(self, args: LowNodeLoadArgs, handle: Handle) -> None:
         self._args = args
         self._handle = handle
-        self._patience, self._left = Patience(), LeftNodes()
+        self._outlook, self._left = Outlook(), LeftNodes()
         self._planned: tuple[PlanOutcome, list[tuple[NodePool, Classified]]] | None = None
         self._pools = pools(args)
         self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, handle.may_evict)
@@ -173,9 +175,11 @@ class LowNodeLoad(BalancePlugin):
             return "plan mode needs plan.schedulerURL: there is no scheduler in this process"
         rules = planned.rules_of(self._args, handle, self._left.known(seen.now_s))
         pools_found = [each for _, each in found]
-        sources = self._patience.sources(pools_found, sources)
+        self._outlook.see(pools_found, seen.now_s)
+        sources = self._outlook.sources(pools_found, sources)
+        expected = self._outlook.as_targets(pools_found, sources)
         try:
-            outcome = await planned.planned(seen, pools_found, sources, rules, prove)
+            outcome = await planned.planned(seen, expected, sources, rules, prove)
         except ProofError as error:
             return str(error)
         self._planned = outcome, found

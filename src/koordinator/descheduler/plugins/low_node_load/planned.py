@@ -5,22 +5,22 @@ goes by requests, labels and taints; what the scheduler refuses is planned anew 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
 
 from koordinator.api import gang_labels, pod_labels, pod_resources
 from koordinator.api.core import Pod
+from koordinator.cluster.proof import MoveQuestion, Prove
 from koordinator.descheduler import facts, node_fit, plan, pod_filter
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs
 from koordinator.descheduler.node_fit import Rooms
 from koordinator.descheduler.observation import Observation
-from koordinator.descheduler.plan import Floats, Move, Plan, Rows
+from koordinator.descheduler.plan import Move, Plan, Rows
 from koordinator.descheduler.plan_input import PlanInput, PlanRules, gather
 from koordinator.descheduler.plugin import LiveHandle
 from koordinator.descheduler.plugins.low_node_load.usage import Classified
-from koordinator.descheduler.proof import MoveQuestion, Prove
 
 MOVES_MIN, MOVES_MAX, NODES_PER_MOVE = 100, 500, 10
 """Moves of one cycle: one for ten nodes, but not fewer and not more than that. The scheduler tries them all in one go,
@@ -29,10 +29,6 @@ ROUNDS_MAX = 4
 """How often a cycle plans anew after refusals; a node whose moves are refused then waits for the next cycle."""
 TRIED_MAX = 64
 """Nodes that are tried for one pod, the coolest first."""
-SLIGHT = 0.01
-"""Part of a limit by which usage comes and goes by itself."""
-SLIGHT_CYCLES = 2
-"""Cycles for which a node is left that is hot by no more than that."""
 LEFT_S = 3_600.0
 """For how long a workload does not come back to a node."""
 IN_A_GANG = "it belongs to a gang, whose other pods would stop with it"
@@ -90,22 +86,6 @@ def refusal_of(args: LowNodeLoadArgs, profile: Callable[[Pod], str]) -> Callable
     return refusal
 
 
-class Patience:
-    """Remembers which nodes are hot by little: they are cooled only when they stay so."""
-
-    def __init__(self) -> None:
-        self._cycles: dict[str, int] = {}
-
-    def sources(self, pools: Sequence[Classified], hot: Iterable[str]) -> set[str]:
-        """Return the nodes of `hot` whose time has come, and count a cycle for the others."""
-        above = {
-            each.loads[row].name for each in pools for row in np.flatnonzero(_excess(each) > SLIGHT).tolist()
-        }
-        slight = {name: self._cycles.get(name, 0) for name in hot if name not in above}
-        self._cycles = {name: count + 1 for name, count in slight.items()}
-        return {name for name in hot if slight.get(name, SLIGHT_CYCLES) >= SLIGHT_CYCLES}
-
-
 class LeftNodes:
     """Remembers which nodes pods were moved away from, longer than there are jobs: what made a node hot comes again,
     and a workload that goes to and fro with it gains nothing."""
@@ -124,17 +104,12 @@ class LeftNodes:
         return list(self._at_s)
 
 
-def _excess(found: Classified) -> Floats:
-    """Return (nodes,) by which part of a limit each node is above it, at the most."""
-    used = np.concatenate([found.usage, found.prod_usage], axis=1)
-    limit = np.concatenate([found.limits.high, found.limits.prod_high], axis=1)
-    return np.asarray(((used - limit) / np.maximum(limit, 1)).max(axis=1))
-
-
 async def planned(
     seen: Observation, pools: Sequence[Classified], sources: set[str], rules: PlanRules, prove: Prove
 ) -> PlanOutcome:
     """Return moves that cool the `sources`, each of which the scheduler accepts. Raises: ProofError."""
+    if not sources:
+        return PlanOutcome([], {}, 0)
     most = moves_max(len(seen.nodes))
     given = gather(seen, pools, rules, sources=sources, most=most)
     refused: Refused = {}

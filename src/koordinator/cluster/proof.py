@@ -1,6 +1,6 @@
 """Ask the scheduler whether it would place the successors of pods where a plan wants them, before anything is evicted.
 
-The question goes to `POST /apis/v1/moves` of the scheduler that leads, with the descheduler's own credentials.
+The question goes to `POST /apis/v1/moves` of the scheduler that leads, with the credentials of whoever asks.
 """
 
 import urllib.parse
@@ -14,6 +14,8 @@ from koordinator.cluster.config import ClusterConfigError, Credentials, tls_cont
 
 PATH = "/apis/v1/moves"
 TIMEOUT_S = 10.0
+QUESTIONS_MAX = 500
+"""So many pods are asked about at a time, at most."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -39,9 +41,11 @@ class ProofError(KoordinatorError):
     """The scheduler gave no answer."""
 
 
-def over_http(url: str, credentials: Credentials, ca_file: str = "") -> Prove:
+def over_http(
+    url: str, credentials: Credentials, ca_file: str = "", source: str = "plan.schedulerCAFile"
+) -> Prove:
     """Return a function that asks the scheduler at an address, whose certificate is checked by the authorities of the
-    file, of the system without one. It raises: ProofError.
+    file (named by the setting `source`), of the system without one. It raises: ProofError.
 
     Credentials go only where nobody can listen: over TLS, or within this machine.
     """
@@ -52,7 +56,7 @@ def over_http(url: str, credentials: Credentials, ca_file: str = "") -> Prove:
         where = url.rstrip("/") + PATH
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
-            tls = tls_context(url, ca_file=ca_file, source="plan.schedulerCAFile")
+            tls = tls_context(url, ca_file=ca_file, source=source)
             header = await credentials.authorization() if is_private else ""
             async with (
                 aiohttp.ClientSession(timeout=timeout) as client,
