@@ -18,32 +18,48 @@ from tests.free_ports import free_port
 
 pytestmark = with_kubectl(timeout_s=240)
 
-CONFIG = """
-apiVersion: descheduler/v1alpha2
-kind: DeschedulerConfiguration
-healthzBindAddress: 127.0.0.1:PORT
-metricsBindAddress: 127.0.0.1:PORT
-deschedulingInterval: 2s
-profiles:
-- plugins:
-    balance: {enabled: [{name: LowNodeLoad}]}
-  pluginConfig:
-  - name: LowNodeLoad
-    args:
-      lowThresholds: {cpu: 5, memory: 90}
-      highThresholds: {cpu: 12, memory: 95}
-      anomalyCondition: {consecutiveAbnormalities: 1}
-      evictableNamespaces: {include: [hot]}
-  - name: MigrationController
-    args: {objectLimiters: {workload: {duration: 0s}}}
-"""
+Json = dict[str, Any]
+NO_LIMITER: Json = {
+    "name": "MigrationController",
+    "args": {"objectLimiters": {"workload": {"duration": "0s"}}},
+}
+ALONE = {"leaderElect": False, "resourceName": "alone"}
+"""An election of its own: jobs of the other descheduler are not its."""
+
+
+def load(namespace: str, low: float, high: float, **more: Any) -> Json:
+    """LowNodeLoad for one namespace, by percents of CPU; to be hot for a moment is enough, unless more is said."""
+    args = {
+        "lowThresholds": {"cpu": low, "memory": 90},
+        "highThresholds": {"cpu": high, "memory": 95},
+        "anomalyCondition": {"consecutiveAbnormalities": 1},
+        "evictableNamespaces": {"include": [namespace]},
+    }
+    return {"name": "LowNodeLoad", "args": args | more}
+
+
+def profile(balances: Json, *others: Json, **more: Any) -> Json:
+    """A profile that balances by a plugin, with its arguments and those of others."""
+    plugins = {"balance": {"enabled": [{"name": balances["name"]}]}}
+    return {"plugins": plugins, "pluginConfig": [balances, *others], **more}
+
+
+def config(*profiles: Json, interval: str = "2s", **more: Any) -> str:
+    """A file for a descheduler; PORT is to be replaced."""
+    address = "127.0.0.1:PORT"
+    head = {"apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration"}
+    where = {"healthzBindAddress": address, "metricsBindAddress": address, "deschedulingInterval": interval}
+    return yaml.safe_dump({**head, **where, "profiles": [*profiles], **more})
+
+
+COOLS_HOT = config(profile(load("hot", 5, 12), NO_LIMITER))
 REPORTS = json.dumps({"enable": True, "metricReportIntervalSeconds": 5, "metricAggregateDurationSeconds": 5})
 
 
 class Process:
     """A descheduler of its own."""
 
-    def __init__(self, folder: Path, kubeconfig: Path, rules: str = CONFIG) -> None:
+    def __init__(self, folder: Path, kubeconfig: Path, rules: str = COOLS_HOT) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         config = folder / "descheduler.yaml"
@@ -132,9 +148,9 @@ def ready(cluster: Cluster, namespace: str) -> int:
     return found
 
 
-def job(cluster: Cluster, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = cluster.get("podmigrationjob", name)
-    return found.get("status", {})
+def job(cluster: Cluster, name: str) -> Json:
+    status: Json = cluster.get("podmigrationjob", name).get("status", {})
+    return status
 
 
 def move(cluster: Cluster, name: str, namespace: str, pod: str) -> None:
@@ -184,7 +200,7 @@ def usage_milli(cluster: Cluster, node: str) -> dict[str, int]:
     """What pods use of a node by its last report, and under "" what the system does."""
     status = cluster.get("nodemetric", node).get("status", {})
 
-    def milli(found: dict[str, Any]) -> int:
+    def milli(found: Json) -> int:
         return quantity.milli(found.get("resources", {}).get("cpu", "0"))
 
     pods = {one["name"]: milli(one.get("podUsage", {})) for one in status.get("podsMetric", ())}
@@ -208,11 +224,7 @@ def test_a_plan_is_looked_at_checked_and_carried_out_by_hand(
     first = cluster.get("nodes")["items"][0]["metadata"]["name"]
     hot_percent = one_pod_too_many(cluster, first, pods)
     rules, file = tmp_path / "rules.yaml", tmp_path / "plan.yaml"
-    rules.write_text(
-        CONFIG.replace("PORT", "0")
-        .replace("cpu: 12", f"cpu: {hot_percent:.3f}")
-        .replace("[hot]", "[planned]")
-    )
+    rules.write_text(config(profile(load("planned", 5, hot_percent), NO_LIMITER)).replace("PORT", "0"))
     given = ("--descheduler-config", str(rules))
 
     planned = cluster.koordinator("simulate", "descheduling", *given, "-o", "yaml")
@@ -245,12 +257,8 @@ def test_a_plan_that_the_scheduler_accepts_cools_a_node(cluster: Cluster, tmp_pa
     pods = deploy(cluster, "together", 5)
     first = cluster.get("nodes")["items"][0]["metadata"]["name"]
     hot_percent = one_pod_too_many(cluster, first, pods)
-    # An election of its own: jobs of the other descheduler are not its.
-    rules = (
-        CONFIG.replace("[hot]", "[together]")
-        .replace("cpu: 12", f"cpu: {hot_percent:.3f}")
-        .replace("args:\n      low", f"args:\n      plan: {{schedulerURL: {url}}}\n      low")
-    ) + "leaderElection: {leaderElect: false, resourceName: planner}\n"
+    planning = load("together", 5, hot_percent, plan={"schedulerURL": url})
+    rules = config(profile(planning, NO_LIMITER), leaderElection=ALONE | {"resourceName": "planner"})
     planner = Process(tmp_path, cluster.kubeconfig_of("koord-descheduler"), rules)
     fewest = 5
 
@@ -299,50 +307,10 @@ def test_a_hot_node_is_cooled_and_the_service_never_falls_below_its_budget(
     cluster.kubectl("-n", "hot", "delete", "deployment", "web")
 
 
-ALONE = """
-apiVersion: descheduler/v1alpha2
-kind: DeschedulerConfiguration
-healthzBindAddress: 127.0.0.1:PORT
-metricsBindAddress: 127.0.0.1:PORT
-deschedulingInterval: 1s
-leaderElection: {leaderElect: false, resourceName: alone}
-"""
-LOOKS_ONLY = """dryRun: true
-profiles:
-- plugins:
-    balance: {enabled: [{name: LowNodeLoad}]}
-  pluginConfig:
-  - name: LowNodeLoad
-    args:
-      lowThresholds: {cpu: 20, memory: 90}
-      highThresholds: {cpu: 30, memory: 95}
-      anomalyCondition: {consecutiveAbnormalities: 1}
-      evictableNamespaces: {include: [looked]}
-"""
-WAITS_AND_RANKS = """profiles:
-- name: patient
-  plugins:
-    balance: {enabled: [{name: LowNodeLoad}]}
-  pluginConfig:
-  - name: LowNodeLoad
-    args:
-      lowThresholds: {cpu: 20, memory: 90}
-      highThresholds: {cpu: 30, memory: 95}
-      anomalyCondition: {consecutiveAbnormalities: 1000, timeout: 1h}
-      evictableNamespaces: {include: [peak]}
-- name: packing
-  plugins:
-    balance: {enabled: [{name: ScaleDownBinPack}]}
-  pluginConfig:
-  - name: ScaleDownBinPack
-    args: {evictableNamespaces: {include: [wide]}}
-"""
-
-
 BUSY = json.dumps({"cpuMilli": 1_000})
 
 
-def seen(process: Process, node: str) -> dict[str, Any]:
+def seen(process: Process, node: str) -> Json:
     """How LowNodeLoad saw a node in its last cycle."""
     pools = json.loads(process.text(f"/apis/v1/explain/nodes/{node}") or "{}").get("pools")
     return dict(pools[0]) if pools else {}
@@ -352,7 +320,8 @@ def test_a_dry_run_tells_who_would_go_and_moves_nobody(cluster: Cluster, tmp_pat
     pods = deploy(cluster, "looked", 4, uses=BUSY)
     first = cluster.get("nodes")["items"][0]["metadata"]["name"]
     jobs = len(cluster.get("podmigrationjobs")["items"])
-    looking = Process(tmp_path, cluster.kubeconfig_of("koord-descheduler"), ALONE + LOOKS_ONLY)
+    rules = config(profile(load("looked", 20, 30)), interval="1s", leaderElection=ALONE, dryRun=True)
+    looking = Process(tmp_path, cluster.kubeconfig_of("koord-descheduler"), rules)
     url = ("--descheduler-url", looking.url)
 
     try:
@@ -374,7 +343,15 @@ def test_a_peak_that_passes_moves_nobody_and_scale_down_frees_whole_nodes(
 ) -> None:
     deploy(cluster, "peak", 4, uses=BUSY)
     first = cluster.get("nodes")["items"][0]["metadata"]["name"]
-    running = Process(tmp_path, cluster.kubeconfig_of("koord-descheduler"), ALONE + WAITS_AND_RANKS)
+    patience = {"consecutiveAbnormalities": 1000, "timeout": "1h"}
+    packs = {"name": "ScaleDownBinPack", "args": {"evictableNamespaces": {"include": ["wide"]}}}
+    rules = config(
+        profile(load("peak", 20, 30, anomalyCondition=patience), name="patient"),
+        profile(packs, name="packing"),
+        interval="1s",
+        leaderElection=ALONE,
+    )
+    running = Process(tmp_path, cluster.kubeconfig_of("koord-descheduler"), rules)
     try:
         until(lambda: seen(running, first).get("class") == "high", 120, running.process)
         assert seen(running, first)["outcome"] == "not-abnormal-yet"
