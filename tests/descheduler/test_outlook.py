@@ -97,7 +97,7 @@ def test_a_chance_low_makes_no_good_target() -> None:
 
 
 def test_nodes_come_and_go_and_so_do_pools() -> None:
-    seen, _, now_s = lived([[0.7, 0.5]] * 10)
+    seen, _, now_s = lived([[]] + [[0.7, 0.5]] * 10)
     more = pool([0.5, 0.5, 0.9])
     seen.see(more, now_s + 60)
     assert "n2" in seen.sources(more, ["n2"]), "one that was not known begins as it is"

@@ -17,9 +17,9 @@ from koordinator.descheduler.plugins.low_node_load.usage import Classified, Colu
 
 Floats = npt.NDArray[np.float64]
 
-SOURCE_S = 900.0
-"""Time constant of the level that makes a node a source: a step to twice its distance above the limit counts after 10
-minutes."""
+SOURCE_S = 300.0
+"""Time constant of the level that makes a node a source: one that was as far below its limit as it is above it now
+counts after three and a half minutes."""
 TARGET_S = 1_800.0
 """Time constant of the level that a target is expected to come back to: longer, so that no chance low counts."""
 TIDE_S = 3_600.0
@@ -74,7 +74,7 @@ def _follow(old: _Level | None, seen: Classified, passed_s: float) -> _Level:
     used = np.concatenate([seen.usage, seen.prod_usage], axis=1).astype(np.float64)
     whole = np.concatenate([seen.capacity, seen.capacity], axis=1).sum(axis=0)
     part = used.sum(axis=0) / np.maximum(whole, 1)
-    if old is None or old.source.shape[1] != used.shape[1]:
+    if old is None or not old.names or old.source.shape[1] != used.shape[1]:
         return _Level(names, used, used, np.stack([part, part]))
     source, target = old.source, old.target
     if old.names != names:
