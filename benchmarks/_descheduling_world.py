@@ -151,7 +151,7 @@ class CoursesWorld:
         args = config.read("LowNodeLoad", ARGS)
         found = [each for _, each in plan_input.classified(seen, args)]
         hot = [name for each in found for name in each.names(NodeClass.HIGH)]
-        self._outlook.see(found, seen.now_s)
+        self._outlook.see(found, [1] * len(found), seen.now_s)
         sources = self._outlook.sources(found, hot)
         expected = self._outlook.as_targets(found, sources)
         rules = PlanRules(

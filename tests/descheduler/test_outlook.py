@@ -45,7 +45,7 @@ def lived(
     for step, used in enumerate(courses):
         now_s = step * minutes * 60
         found = pool(used)
-        seen.see(found, now_s)
+        seen.see(found, [1], now_s)
     return seen, found, now_s
 
 
@@ -78,6 +78,28 @@ def test_a_hotter_node_counts_no_later(low: float, high: tuple[float, float], mi
 
 
 @pytest.mark.parametrize(
+    ("hot", "cycles", "minutes"),
+    [
+        pytest.param(0.70, 1, 3, id="as far above as it was below"),
+        pytest.param(0.70, 5, 6, id="the same, where nodes must be hot for five cycles"),
+        pytest.param(0.95, 1, 0, id="far above"),
+    ],
+)
+def test_a_node_counts_the_later_the_less_it_is_hot(hot: float, cycles: int, minutes: int) -> None:
+    others = 1.2 - hot  # the pool neither grows nor ebbs
+    seen, found, now_s = lived([[0.6, 0.6]] * 100)
+    waited = 0
+    while True:
+        now_s += 60
+        found = pool([hot, others])
+        seen.see(found, [cycles], now_s)
+        if seen.sources(found, ["n0"]):
+            break
+        waited += 1
+    assert waited == minutes
+
+
+@pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
         pytest.param(0.84, 0.68, False, id="the pool ebbs"),
@@ -99,12 +121,12 @@ def test_a_chance_low_makes_no_good_target() -> None:
 def test_nodes_come_and_go_and_so_do_pools() -> None:
     seen, _, now_s = lived([[]] + [[0.7, 0.5]] * 10)
     more = pool([0.5, 0.5, 0.9])
-    seen.see(more, now_s + 60)
+    seen.see(more, [1], now_s + 60)
     assert "n2" in seen.sources(more, ["n2"]), "one that was not known begins as it is"
     fewer = pool([0.9])
-    seen.see([*fewer, *fewer], now_s - 600)  # the clock was set back
+    seen.see([*fewer, *fewer], [1, 1], now_s - 600)  # the clock was set back
     assert seen.sources([*fewer, *fewer], ["n0"]) == {"n0"}
 
 
 def test_the_level_of_targets_is_the_slower_one() -> None:
-    assert outlook.SOURCE_S < outlook.TARGET_S <= outlook.TIDE_S
+    assert outlook.SOURCE_S_MAX < outlook.TARGET_S <= outlook.TIDE_LONG_S

@@ -175,7 +175,7 @@ class LowNodeLoad(BalancePlugin):
             return "plan mode needs plan.schedulerURL: there is no scheduler in this process"
         rules = planned.rules_of(self._args, handle, self._left.known(seen.now_s))
         pools_found = [each for _, each in found]
-        self._outlook.see(pools_found, seen.now_s)
+        self._outlook.see(pools_found, [_cycles_of(pool) for pool, _ in found], seen.now_s)
         sources = self._outlook.sources(pools_found, sources)
         expected = self._outlook.as_targets(pools_found, sources)
         try:
@@ -291,6 +291,12 @@ class LowNodeLoad(BalancePlugin):
             (self._prod_detectors if prod else self._node_detectors).reset([node], now_s)
 
         return recovered
+
+
+def _cycles_of(pool: NodePool) -> int:
+    """Return for how many cycles in a row a node must be hot."""
+    condition = pool.anomaly_condition
+    return 1 if condition is None else condition.consecutive_abnormalities
 
 
 def _prove_by(args: PlanArgs, handle: LiveHandle) -> Prove | None:

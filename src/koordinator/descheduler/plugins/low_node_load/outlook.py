@@ -17,13 +17,15 @@ from koordinator.descheduler.plugins.low_node_load.usage import Classified, Colu
 
 Floats = npt.NDArray[np.float64]
 
-SOURCE_S = 300.0
-"""Time constant of the level that makes a node a source: one that was as far below its limit as it is above it now
-counts after three and a half minutes."""
+SOURCE_S_MIN, SOURCE_S_MAX = 300.0, 900.0
+"""Time constant of the level that makes a node a source. At 300 s, over which NodeMetrics average by default, one that
+was as far below its limit as it is above it now counts after three and a half minutes."""
+CYCLES = 2
+"""The time constant is so many times that for which a node must be hot by the pool's anomaly condition."""
 TARGET_S = 1_800.0
 """Time constant of the level that a target is expected to come back to: longer, so that no chance low counts."""
-TIDE_S = 3_600.0
-"""Time constant of the level of a pool that its growth is measured by."""
+TIDE_SHORT_S, TIDE_LONG_S = 900.0, 3_600.0
+"""Time constants of both levels of a pool that its growth is measured by."""
 AHEAD_S = 3_600.0
 """How far ahead is looked: what moves now should be right for that long."""
 TIDE_MAX = 0.25
@@ -47,12 +49,16 @@ class Outlook:
         self._levels: list[_Level] = []
         self._seen_s = 0.0
 
-    def see(self, pools: Sequence[Classified], now_s: float) -> None:
-        """Take what is measured now; a clock that went back counts as no time."""
+    def see(self, pools: Sequence[Classified], cycles: Sequence[int], now_s: float) -> None:
+        """Take what is measured now; `cycles` says by pool for how many a node must be hot. A clock that went back
+        counts as no time."""
         passed_s = max(now_s - self._seen_s, 0.0)
         self._seen_s = now_s
         before = self._levels if len(self._levels) == len(pools) else [None] * len(pools)
-        self._levels = [_follow(old, each, passed_s) for old, each in zip(before, pools, strict=True)]
+        self._levels = [
+            _follow(old, each, count, passed_s)
+            for old, each, count in zip(before, pools, cycles, strict=True)
+        ]
 
     def sources(self, pools: Sequence[Classified], hot: Iterable[str]) -> set[str]:
         """Return the nodes of `hot` that are expected to stay so. `pools` are those that were seen last."""
@@ -68,7 +74,7 @@ class Outlook:
         return [_raised(each, level, sources) for each, level in zip(pools, self._levels, strict=True)]
 
 
-def _follow(old: _Level | None, seen: Classified, passed_s: float) -> _Level:
+def _follow(old: _Level | None, seen: Classified, cycles: int, passed_s: float) -> _Level:
     """Return the levels after what is seen; a node, or a pool, that was not known begins as it is."""
     names = tuple(load.name for load in seen.loads)
     used = np.concatenate([seen.usage, seen.prod_usage], axis=1).astype(np.float64)
@@ -82,14 +88,15 @@ def _follow(old: _Level | None, seen: Classified, passed_s: float) -> _Level:
         rows = np.array([row_of.get(name, -1) for name in names], np.intp)
         is_new = (rows < 0)[:, None]
         source, target = np.where(is_new, used, source[rows]), np.where(is_new, used, target[rows])
+    source_s = min(max(CYCLES * cycles * passed_s, SOURCE_S_MIN), SOURCE_S_MAX)
     return _Level(
         names,
-        source + _share(passed_s, SOURCE_S) * (used - source),
+        source + _share(passed_s, source_s) * (used - source),
         target + _share(passed_s, TARGET_S) * (used - target),
         np.stack(
             [
-                old.pool[0] + _share(passed_s, SOURCE_S) * (part - old.pool[0]),
-                old.pool[1] + _share(passed_s, TIDE_S) * (part - old.pool[1]),
+                old.pool[0] + _share(passed_s, TIDE_SHORT_S) * (part - old.pool[0]),
+                old.pool[1] + _share(passed_s, TIDE_LONG_S) * (part - old.pool[1]),
             ]
         ),
     )
@@ -103,7 +110,7 @@ def _tide(level: _Level) -> Floats:
     """Return (resources,) by which factor a pool's usage grows until `AHEAD_S`: what rises or falls evenly is seen by
     two exponential means with delays that differ by their time constants."""
     short, long = level.pool
-    growth = (short - long) / np.maximum(short, 1e-9) * AHEAD_S / (TIDE_S - SOURCE_S)
+    growth = (short - long) / np.maximum(short, 1e-9) * AHEAD_S / (TIDE_LONG_S - TIDE_SHORT_S)
     return np.asarray(1 + np.clip(growth, -TIDE_MAX, TIDE_MAX))
 
 
