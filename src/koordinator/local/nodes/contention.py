@@ -104,7 +104,7 @@ class Protection(enum.StrEnum):
     NONE = "none"  # best-effort pods weigh as much as services of the same size
     SHARES = "shares"  # cpu.shares=2 on the best-effort tier, as the kubelet sets it
     SUPPRESS = "suppress"  # and CPU suppression: what an installation does that nobody has configured
-    IDLE = "idle"  # and cpu.idle=1 on the best-effort tier, where a NodeSLO asks for it
+    IDLE = "idle"  # and cpu.idle=1 on best-effort pods, where a NodeSLO asks for it
 
     @property
     def has_agent(self) -> bool:
