@@ -181,6 +181,7 @@ class CollectorRunner:
         while True:
             for each in collectors:
                 await self._guards[each.name].call_async(self._round, each)
+                await asyncio.sleep(0)  # whoever waits for an answer need not wait for all of them
             await asyncio.sleep(collectors[0].interval_s)
 
     async def _round(self, collector: Collector) -> None:
