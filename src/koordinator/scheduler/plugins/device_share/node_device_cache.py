@@ -29,7 +29,7 @@ from koordinator.scheduler.plugins.device_share.inventory import (
 )
 from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
 from koordinator.scheduler.table.columns import RowChange
-from koordinator.scheduler.table.holdings import HoldingKeeper
+from koordinator.scheduler.table.holdings import ReservableHoldingKeeper
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -62,7 +62,7 @@ class CardChooser(abc.ABC):
         """Return how well each card suits, by ascending minor, more is better; empty when it does not matter."""
 
 
-class NodeDeviceCache(HoldingKeeper[DevicesOfPod, Held]):
+class NodeDeviceCache(ReservableHoldingKeeper[DevicesOfPod, Held]):
     """Records by row, and Device objects by node name: an object may come before its node."""
 
     annotations = (labels.DEVICE_ALLOCATED, labels.RESERVATION_ALLOCATED)

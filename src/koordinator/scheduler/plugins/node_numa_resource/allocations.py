@@ -37,7 +37,7 @@ from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS, NU
 from koordinator.scheduler.plugins.node_numa_resource.reserved_holdings import Held, ReservedHoldings
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.table.columns import RowChange, Rows, at
-from koordinator.scheduler.table.holdings import HoldingKeeper
+from koordinator.scheduler.table.holdings import ReservableHoldingKeeper
 from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, SMALL_AMOUNT_MAX, NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -293,7 +293,7 @@ class NodeNUMARecord:
         """Both of it, as of the last `NUMAAllocations.sync`."""
 
 
-class NUMAAllocations(HoldingKeeper[Held, NUMAPlacement]):
+class NUMAAllocations(ReservableHoldingKeeper[Held, NUMAPlacement]):
     """Records by row, and reports by node name. Columns are brought up to date by `sync`, as late as possible:
     trials move many pods before somebody looks."""
 

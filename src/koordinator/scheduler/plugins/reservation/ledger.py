@@ -31,7 +31,8 @@ from koordinator.scheduler.plugins.reservation import fit, matching, objects, pr
 from koordinator.scheduler.plugins.reservation.fit import Ints, ReservationAmounts
 from koordinator.scheduler.plugins.reservation.owner_index import GroupNumbers, OwnerGroup, OwnerIndex
 from koordinator.scheduler.table.columns import RowChange
-from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.holdings import HoldingKeeper
+from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
@@ -174,21 +175,21 @@ class ReservationRecord:
         return whole.holding(left, tuple(nonzero))
 
 
-class ReservationLedger(RowKeeper):
-    """Records by uid and by row, and the use of reservations by pods."""
+class ReservationLedger(HoldingKeeper[str, bool]):
+    """Records by uid and by row, and the use of reservations by pods: what a pod holds is the uid of the one that it
+    uses, and of a use that was decided here we know whether it is written on the pod."""
+
+    annotations = (labels.RESERVATION_ALLOCATED,)
 
     def __init__(self, table: NodeTable) -> None:
+        super().__init__(table)
         self.index = OwnerIndex()
-        self._table = table
         self._records: dict[str, ReservationRecord] = {}
         self._at: dict[int, dict[str, ReservationRecord]] = {}
         self._used: dict[str, str] = {}
         """Pod on a node → the reservation that it uses, known or not."""
         self._users: dict[str, dict[str, int]] = {}
         """Reservation → its pods, with their rows."""
-        self._assumed: dict[str, bool] = {}
-        """Pods whose use was decided here and is not confirmed yet, and whether it is written on them."""
-        self._aside: dict[str, str] = {}
         self.on_offer: Callable[[str], None] | None = None
         """Called with the uid of an operating pod whose room came or changed."""
         self._spent: set[str] = set()
@@ -292,17 +293,17 @@ class ReservationLedger(RowKeeper):
 
     def use(self, pod: PodInfo, uid: str) -> None:
         """Let a pod that is assumed on a node use a reservation."""
-        self._assumed[pod.uid] = False
+        self._chosen[pod.uid] = False
         self._set_use(pod.uid, uid)
 
     def wrote(self, pod_uid: str) -> None:
         """The use is being written on the pod."""
-        if pod_uid in self._assumed:
-            self._assumed[pod_uid] = True
+        if pod_uid in self._chosen:
+            self._chosen[pod_uid] = True
 
     def drop(self, pod_uid: str) -> str:
         """Undo `use`; return the uid of the reservation that is written on the pod all the same, empty for none."""
-        is_written = self._assumed.pop(pod_uid, None)
+        is_written = self._chosen.pop(pod_uid, None)
         if is_written is None:
             return ""
         uid = self._used.get(pod_uid, "")
@@ -311,12 +312,14 @@ class ReservationLedger(RowKeeper):
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         if self._table.is_trial:
-            self._back(pod)
+            if pod.uid not in self._aside and (record := self._records.get(pod.uid)) is not None:
+                self._show(record)  # a reserve pod is back: everything is as before
         elif labels.RESERVE_POD in pod.pod.metadata.annotations:
             self._placed(row, pod.uid)
+            return
         elif not self._is_assumed(pod.uid):
             self._follow_mode(row, pod)
-            self._follow_annotation(pod)
+        super().pod_assigned(row, pod)
 
     def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
         if self._table.is_trial:
@@ -324,29 +327,36 @@ class ReservationLedger(RowKeeper):
         if labels.RESERVE_POD in new.pod.metadata.annotations:
             self._placed(row, new.uid)
         elif not self._is_assumed(new.uid):
-            self._assumed.pop(new.uid, None)
             self._follow_mode(row, new)
-            self._follow_annotation(new)
+            super().pod_changed(row, old, new)
             if not old.asks_like(new):
                 self._recount_of(new.uid)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
         record = self._records.get(pod.uid)
-        if (
-            record is not None
-            and not self._table.is_trial
-            and pod_labels.is_operating_as_reservation(pod.pod.metadata.labels)
-        ):
+        is_real = not self._table.is_trial
+        if record is not None and is_real and pod_labels.is_operating_as_reservation(pod.pod.metadata.labels):
             self.remove(pod.uid)
-        if labels.RESERVE_POD in pod.pod.metadata.annotations:
-            if not self._table.is_trial and record is not None and record.row is not None:
-                self._leave_row(record)
-        elif pod.uid in self._used:
-            if self._table.is_trial:
-                self._aside[pod.uid] = self._used[pod.uid]
-            else:
-                self._assumed.pop(pod.uid, None)
-            self._set_use(pod.uid, None, row)
+        if labels.RESERVE_POD not in pod.pod.metadata.annotations:
+            super().pod_unassigned(row, pod)
+        elif is_real and record is not None and record.row is not None:
+            self._leave_row(record)
+
+    def _written(self, pod: PodInfo) -> str | None:
+        annotations = pod.pod.metadata.annotations
+        if labels.RESERVATION_ALLOCATED not in annotations:
+            return None
+        allocated = RESERVATION_ALLOCATED.read(annotations, f"Pod {pod.key}")
+        return (allocated.uid or None) if allocated is not None else None
+
+    def _held(self, row: int, pod: PodInfo) -> str | None:
+        return self._used.get(pod.uid)
+
+    def _hold(self, row: int, uid: str, held: str) -> bool:
+        return self._set_use(uid, held)
+
+    def _release(self, row: int, uid: str) -> bool:
+        return self._set_use(uid, None, row)
 
     def _follow_mode(self, row: int, pod: PodInfo) -> None:
         """Keep a pod on a node as a reservation while its label says that it is one."""
@@ -370,36 +380,14 @@ class ReservationLedger(RowKeeper):
             whole = PodInfo.of(pod.pod, self._table.registry)
             self._table.assign(whole, self._table.name_of(row))
 
-    def _back(self, pod: PodInfo) -> None:
-        """A pod comes back in a trial, or at its end: everything is as before."""
-        uid = self._aside.pop(pod.uid, None)
-        if uid is not None:
-            self._set_use(pod.uid, uid)
-        elif (record := self._records.get(pod.uid)) is not None:
-            self._show(record)
-
-    def _is_assumed(self, uid: str) -> bool:
-        place = self._table.place_of(uid)
-        return place is not None and place.assumed
-
-    def _follow_annotation(self, pod: PodInfo) -> None:
-        annotations = pod.pod.metadata.annotations
-        uid = None
-        if labels.RESERVATION_ALLOCATED in annotations:
-            try:
-                allocated = RESERVATION_ALLOCATED.read(annotations, f"Pod {pod.key}")
-                uid = allocated.uid if allocated is not None else None
-            except ProtocolError as problem:
-                log.warning("pod uses no reservation that we know of: %s", problem, extra={"pod": pod.key})
-        self._set_use(pod.uid, uid or None)
-
-    def _set_use(self, pod_uid: str, uid: str | None, left_row: int | None = None) -> None:
-        """Let a pod use another reservation than before, or none; `left_row` is where it was if it is gone."""
+    def _set_use(self, pod_uid: str, uid: str | None, left_row: int | None = None) -> bool:
+        """Let a pod use another reservation than before, or none; `left_row` is where it was if it is gone. Return
+        whether that is news."""
         before = self._used.get(pod_uid)
         place = self._table.place_of(pod_uid)
         row = place.row if place is not None else left_row
         if before == uid and (uid is None or self._users[uid].get(pod_uid) == row):
-            return
+            return False
         if before is not None:
             users = self._users[before]
             del self._used[pod_uid], users[pod_uid]
@@ -410,6 +398,7 @@ class ReservationLedger(RowKeeper):
             self._used[pod_uid] = uid
             self._users.setdefault(uid, {})[pod_uid] = row
             self._recount_uid(uid)
+        return True
 
     # Records
 
