@@ -179,27 +179,6 @@ def test_groups_of_a_process_are_known_by_each_subsystem() -> None:
     }
 
 
-def test_disks_tell_operations_sectors_of_512_bytes_and_busy_time() -> None:
-    line = "   8       1 sda1 1 2 3 4 5 6 7 8 9 10 11"
-    assert procfs.diskstats(line) == {
-        "sda1": procfs.DiskCounters(
-            number="8:1", reads=1, read_bytes=3 * 512, writes=5, written_bytes=7 * 512, busy_ms=10
-        )
-    }
-    with pytest.raises(ContentError, match="13 fields, expected at least 14"):
-        procfs.diskstats("8 1 sda1 1 2 3 4 5 6 7 8 9 10")
-
-
-def test_interfaces_tell_bytes_packets_and_drops_of_both_directions() -> None:
-    numbers = " ".join(str(number) for number in range(1, 17))
-    text = f"Inter-|   Receive |  Transmit\n face |bytes\n  eth0:{numbers}\n eth0:1: {numbers}\n"
-    assert procfs.net_dev(text) == dict.fromkeys(
-        ("eth0", "eth0:1"), procfs.InterfaceCounters(1, 2, 4, 9, 10, 12)
-    )
-    with pytest.raises(ContentError, match="15 fields, expected at least 16"):
-        procfs.net_dev(f"lo: {numbers.removesuffix(' 16')}")
-
-
 def test_load_is_numbers_or_an_error() -> None:
     assert procfs.loadavg("0.50 1.25 2.00 3/456 789\n") == procfs.LoadAverage(0.5, 1.25, 2.0, 3, 456)
     assert procfs.loadavg("0.50 1.25 2.00 3/456") == procfs.LoadAverage(0.5, 1.25, 2.0, 3, 456)

@@ -59,7 +59,6 @@ def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def readers(host: Host) -> Iterator[Callable[[], Any]]:
     """All that can be asked of a host with nothing but a group or a process to name."""
-    yield lambda: network.interfaces(host.files, host.roots)
     yield lambda: network.rdma_devices(host.files, host.roots)
     yield lambda: network.verbs_device(host.files, host.roots, "0000:3b:00.0")
     yield lambda: storage.local_storage(host.files, host.roots)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koordinator.host import network, perf_events, storage
+from koordinator.host import perf_events, storage
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import FileProblem
 from koordinator.host.host import Feature, Host, open_host, probe_features
@@ -169,11 +169,8 @@ def test_the_machine_tells_of_itself(host: Host) -> None:
     assert load is not None
     assert load.tasks > 0
     assert len(machine.boot_id()) == 36
-    assert machine.disks() is not None
-    assert "lo" in (machine.interfaces() or {})
     assert machine.cpu_model().vendor
     assert machine.numa_meminfo_kib()[0]["MemTotal"] > 0
-    assert {each.name for each in network.interfaces(host.files, ROOTS)} == set(machine.interfaces() or {})
 
 
 def test_a_process_is_known_by_id_and_start(host: Host, group: str, spawn: Spawn) -> None:

@@ -13,7 +13,7 @@ from koordinator.api.cpuset import CPUSet
 from koordinator.host import procfs, sysfs
 from koordinator.host.errors import ContentError
 from koordinator.host.files import FileProblem, Files, HostRoots
-from koordinator.host.procfs import CPUModel, CPUTicks, DiskCounters, InterfaceCounters, LoadAverage, Memory
+from koordinator.host.procfs import CPUModel, CPUTicks, LoadAverage, Memory
 from koordinator.host.sysfs import HostCPUTopology
 
 
@@ -192,16 +192,6 @@ class Machine:
         sizes = self._files.names(base) or ()
         counts = {name: self._files.read(f"{base}/{name}/nr_hugepages") for name in sizes}
         return sysfs.huge_pages({name: text for name, text in counts.items() if text is not None})
-
-    # Disks and network
-
-    def disks(self) -> dict[str, DiskCounters] | None:
-        """Counters by name of disk or partition."""
-        return self._hot("diskstats", procfs.diskstats)
-
-    def interfaces(self) -> dict[str, InterfaceCounters] | None:
-        """Counters by network interface, of the host where its processes are seen."""
-        return self._first(("1/net/dev", "net/dev"), procfs.net_dev)
 
     def default_interface(self) -> str:
         """Interface of the default route; empty without."""

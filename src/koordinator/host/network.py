@@ -1,4 +1,4 @@
-"""Network interfaces and RDMA cards, from `/sys/class`.
+"""RDMA cards, from `/sys/class`.
 
 Source: behaviour/koordlet-observe 10.2; behaviour/koordlet-act 21.
 """
@@ -15,17 +15,6 @@ _VIRTUAL_FUNCTION = "virtfn"
 _NETWORK_CLASS = "0x02"
 
 
-class Interface(msgspec.Struct, frozen=True):
-    """A network interface; speed in Mbit/s, None where the driver does not know."""
-
-    name: str
-    address: str
-    mtu: int
-    is_up: bool
-    is_physical: bool
-    speed_mbit: int | None = None
-
-
 class RDMADevice(msgspec.Struct, frozen=True):
     """A network card with RDMA; `virtual_functions` are bus ids, None while it has none switched on."""
 
@@ -36,12 +25,6 @@ class RDMADevice(msgspec.Struct, frozen=True):
     numa_node: int
     root_complex: str
     virtual_functions: tuple[str, ...] | None = None
-
-
-def interfaces(files: Files, roots: HostRoots) -> list[Interface]:
-    """Return all interfaces, by name."""
-    base = f"{roots.sys}/class/net"
-    return [_interface(files, f"{base}/{name}", name) for name in files.names(base) or ()]
 
 
 def rdma_devices(files: Files, roots: HostRoots) -> list[RDMADevice]:
@@ -68,19 +51,6 @@ def verbs_device(files: Files, roots: HostRoots, bus_id: str) -> str | None:
     """Name below `/dev/infiniband` of a PCI device; None when it has none."""
     names = files.names(f"{roots.sys}/bus/pci/devices/{bus_id}/infiniband_verbs")
     return names[0] if names else None
-
-
-def _interface(files: Files, where: str, name: str) -> Interface:
-    speed = (files.read(f"{where}/speed") or "").strip()  # reading fails on interfaces that are down
-    mtu = (files.read(f"{where}/mtu") or "").strip()
-    return Interface(
-        name=name,
-        address=(files.read(f"{where}/address") or "").strip(),
-        mtu=int(mtu) if mtu.isdigit() else 0,
-        is_up=(files.read(f"{where}/operstate") or "").strip() == "up",
-        is_physical=files.exists(f"{where}/device"),
-        speed_mbit=int(speed) if speed.isdigit() else None,
-    )
 
 
 def _rdma_device(files: Files, device: str, name: str, where: str) -> RDMADevice:

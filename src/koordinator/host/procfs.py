@@ -15,9 +15,6 @@ UNKNOWN = "unknown"
 _BUSY_FIELDS = (1, 2, 3, 6, 7)  # user, nice, system, irq, softirq; not idle, iowait, steal, guest
 _STAT_FIELDS_MIN = 8
 _START_FIELD = 19  # field 22 of the line, counted from the state
-_DISK_FIELDS_MIN = 14
-_SECTOR_BYTES = 512  # whatever the disk's own sectors are
-_INTERFACE_FIELDS_MIN = 16
 _EVERYWHERE = "00000000"
 _METRIC_WORST = 2**32
 
@@ -36,28 +33,6 @@ class CPUModel(msgspec.Struct, frozen=True):
     model: str
     vendor: str
     flags: frozenset[str]
-
-
-class DiskCounters(msgspec.Struct, frozen=True):
-    """The work of a disk or partition since boot; `number` is `major:minor`."""
-
-    number: str
-    reads: int
-    read_bytes: int
-    writes: int
-    written_bytes: int
-    busy_ms: int
-
-
-class InterfaceCounters(msgspec.Struct, frozen=True):
-    """The traffic of a network interface since it came up."""
-
-    received_bytes: int
-    received_packets: int
-    received_dropped: int
-    sent_bytes: int
-    sent_packets: int
-    sent_dropped: int
 
 
 class CPUTicks(msgspec.Struct, frozen=True):
@@ -192,40 +167,6 @@ def cgroups_of(text: str) -> dict[str, str]:
         parts = line.split(":", 2)
         if len(parts) == 3:
             found.update(dict.fromkeys(parts[1].split(","), parts[2].strip("/")))
-    return found
-
-
-def diskstats(text: str) -> dict[str, DiskCounters]:
-    """Counters by name of disk or partition. Raises: ContentError."""
-    found = {}
-    for line in text.splitlines():
-        fields = line.split()
-        if len(fields) < _DISK_FIELDS_MIN:
-            raise ContentError("diskstats", f"{len(fields)} fields, expected at least {_DISK_FIELDS_MIN}")
-        numbers = [count("diskstats", fields[index]) for index in (3, 5, 7, 9, 12)]
-        found[fields[2]] = DiskCounters(
-            number=f"{fields[0]}:{fields[1]}",
-            reads=numbers[0],
-            read_bytes=numbers[1] * _SECTOR_BYTES,
-            writes=numbers[2],
-            written_bytes=numbers[3] * _SECTOR_BYTES,
-            busy_ms=numbers[4],
-        )
-    return found
-
-
-def net_dev(text: str) -> dict[str, InterfaceCounters]:
-    """Counters by interface; the two lines of headings are left out. Raises: ContentError."""
-    found = {}
-    for line in text.splitlines():
-        name, separator, rest = line.rpartition(":")
-        if not separator:
-            continue
-        fields = rest.split()
-        if len(fields) < _INTERFACE_FIELDS_MIN:
-            raise ContentError("net/dev", f"{len(fields)} fields, expected at least {_INTERFACE_FIELDS_MIN}")
-        numbers = [count("net/dev", fields[index]) for index in (0, 1, 3, 8, 9, 11)]
-        found[name.strip()] = InterfaceCounters(*numbers)
     return found
 
 
