@@ -19,6 +19,7 @@ PROCESSES_MAX = 8
 _PREFIX = "koordinator-test-"
 LIFE_S = 20
 _REMOVAL_TRIES = 50
+_WAIT = "import sys; sys.stdin.read()\n"
 _V2_CONTROLLERS = ("cpu", "cpuset", "memory", "io")
 
 Spawn = Callable[..., int]
@@ -107,16 +108,19 @@ def remove(real: Cgroups, name: str) -> None:
 
 @pytest.fixture
 def spawn(real: Cgroups) -> Iterator[Spawn]:
-    """Starts a process that sleeps, in a group; all are ended and waited for at the end."""
+    """Starts a process that sleeps, or runs code once it is in its group, as what it forks must be; all are ended and
+    waited for at the end."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(name: str, code: str = "") -> int:
         assert len(started) < PROCESSES_MAX
-        command = [sys.executable, "-c", code] if code else ["sleep", str(LIFE_S)]
-        process = subprocess.Popen(command)
+        command = [sys.executable, "-c", _WAIT + code] if code else ["sleep", str(LIFE_S)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE)
         started.append(process)
         problem = real.move(process.pid, name)
         assert problem is None, problem
+        assert process.stdin is not None
+        process.stdin.close()
         return process.pid
 
     try:
