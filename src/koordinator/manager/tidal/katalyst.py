@@ -1,6 +1,6 @@
 """Read what Katalyst's tide controller said of nodes, and say in its words what ours does with them. Pure.
 
-What pods select by its labels stays true while they are kept. Its taints go: they evict at once, without asking a
+Labels that pods select by stay true while they are kept. Its taints go: they evict at once, without asking a
 disruption budget. Source: behaviour/tidal 2 and 3.1.
 """
 
