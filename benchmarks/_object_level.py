@@ -1,5 +1,6 @@
 """The demo's day with real components, watched: what a what-if run over arrays is compared with."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -14,8 +15,8 @@ from koordinator.clock import LoopClock
 from koordinator.cluster import garbage
 from koordinator.cluster.supervise import strictly
 from koordinator.local.nodes.usage import TRACE_STEP_S
-from koordinator.simulate import services
-from koordinator.simulate.batch_jobs import TraceJob
+from koordinator.simulate import batch_jobs, services
+from koordinator.simulate.batch_jobs import JobKind, TraceJob
 from koordinator.simulate.run import RunResult, _Day
 from koordinator.simulate.scenario import Scenario
 from koordinator.simulate.virtual_time import run_virtual
@@ -23,7 +24,7 @@ from koordinator.simulate.whatif import cluster as clusters
 from koordinator.simulate.whatif import history, strategy, summary
 from koordinator.simulate.whatif.batch_queue import BatchQueue
 from koordinator.simulate.whatif.cluster import WhatIfCluster
-from koordinator.simulate.whatif.demand import ListedJobs
+from koordinator.simulate.whatif.demand import ArrivingJob, BatchTasks
 from koordinator.simulate.whatif.run import WhatIfRun
 from koordinator.simulate.whatif.summary import StrategyResult
 
@@ -92,6 +93,33 @@ def _all(day: _Day, view: type[Any]) -> list[Any]:
     assert issubclass(view, Object)
     found = day.registry.store.table(view.resource.qualified)
     return [from_builtins(record.obj, view) for record in found.records()]
+
+
+class ListedJobs:
+    """Jobs that are known: those of an object-level run, say. All kinds of `jobs` are among `kinds`."""
+
+    has_limit = True
+
+    def __init__(self, jobs: Sequence[TraceJob], kinds: Sequence[JobKind] = batch_jobs.KINDS) -> None:
+        self.kinds = tuple(kinds)
+        self._number = {kind.name: number for number, kind in enumerate(kinds)}
+        self._left = sorted(jobs, key=lambda job: job.arrives_s, reverse=True)
+
+    def arriving(self, from_s: float, to_s: float) -> Iterator[ArrivingJob]:
+        """See `JobSource`."""
+        while self._left and self._left[-1].arrives_s < to_s:
+            job = self._left.pop()
+            yield ArrivingJob(self._number[job.kind], _stages_of(job))
+
+    def draw(self, kind: int, count: int) -> BatchTasks:
+        """There is no work but that of the jobs."""
+        raise AssertionError("listed jobs have an end")
+
+
+def _stages_of(job: TraceJob) -> Iterator[BatchTasks]:
+    for stage in job.stages:
+        used, held, work = np.array([(t.used_milli, t.used_bytes, 1000 * t.work_core_s) for t in stage]).T
+        yield BatchTasks(used, held, work, np.full(len(stage), -1))
 
 
 def array_day(day: ObjectDay, seed: int = 1) -> StrategyResult:

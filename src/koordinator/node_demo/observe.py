@@ -126,7 +126,7 @@ def _group_s(cgroups: Cgroups, group: str) -> float:
 
 
 def process_s(pid: int) -> float:
-    """User and system time of a process; raises when it has ended, for then the run means nothing."""
+    """Return user and system time of a process. Raises: DemoError when it has ended, for then the run means nothing."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError as error:

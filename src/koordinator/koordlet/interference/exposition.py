@@ -35,7 +35,7 @@ def _escaped(value: str) -> bytes:
 
 
 class _Layout(msgspec.Struct, frozen=True, eq=False):
-    """Where the wanted series stand in the lines of a family, in their order."""
+    """Places of the wanted series in the lines of a family, in their order."""
 
     lines: int
     at: tuple[int, ...]

@@ -50,7 +50,7 @@ class PoolLine(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def ledger(terms: F64, whys: Mapping[str, str]) -> list[LedgerLine]:
-    """Return the terms of what some nodes lend, (nodes, `TERMS`, 2) in milli-cores and bytes, as their sums; without
+    """Return the terms of what some nodes lend, (nodes, terms, 2) in milli-cores and bytes, as their sums; without
     those that nobody has."""
     sums = terms.sum(axis=0).tolist()
     return [

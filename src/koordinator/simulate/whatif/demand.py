@@ -16,7 +16,7 @@ from koordinator.local.nodes.usage import F64, Index, Mask
 from koordinator.scheduler.plugins.load_aware import load
 from koordinator.scheduler.plugins.load_aware.args import LoadAwarePolicy
 from koordinator.simulate import batch_jobs
-from koordinator.simulate.batch_jobs import MEMORY_USE_OF_REQUEST, USE_OF_REQUEST, JobKind, TraceJob
+from koordinator.simulate.batch_jobs import MEMORY_USE_OF_REQUEST, USE_OF_REQUEST, JobKind
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -117,33 +117,6 @@ class DrawnJobs:
         least, most = batch_jobs.tasks_range(shape, self._cores)
         for _ in range(int(self._rng.integers(shape.stages[0], shape.stages[1] + 1))):
             yield self.draw(kind, int(self._rng.integers(least, most + 1)))
-
-
-class ListedJobs:
-    """Jobs that are known: those of an object-level run, say. All kinds of `jobs` are among `kinds`."""
-
-    has_limit = True
-
-    def __init__(self, jobs: Sequence[TraceJob], kinds: Sequence[JobKind] = batch_jobs.KINDS) -> None:
-        self.kinds = tuple(kinds)
-        self._number = {kind.name: number for number, kind in enumerate(kinds)}
-        self._left = sorted(jobs, key=lambda job: job.arrives_s, reverse=True)
-
-    def arriving(self, from_s: float, to_s: float) -> Iterator[ArrivingJob]:
-        """See `JobSource`."""
-        while self._left and self._left[-1].arrives_s < to_s:
-            job = self._left.pop()
-            yield ArrivingJob(self._number[job.kind], _stages_of(job))
-
-    def draw(self, kind: int, count: int) -> BatchTasks:
-        """There is no work but that of the jobs."""
-        raise AssertionError("listed jobs have an end")
-
-
-def _stages_of(job: TraceJob) -> Iterator[BatchTasks]:
-    for stage in job.stages:
-        used, held, work = np.array([(t.used_milli, t.used_bytes, 1000 * t.work_core_s) for t in stage]).T
-        yield BatchTasks(used, held, work, np.full(len(stage), -1))
 
 
 def estimates(kinds: Sequence[JobKind], policy: LoadAwarePolicy) -> Index:

@@ -33,7 +33,8 @@ TERMS = (*ledger.FORMULA_TERMS, "rounding")
 
 
 class LentTerms(msgspec.Struct, frozen=True, eq=False):
-    """What nodes lend, milli-cores and bytes: `amounts` (2, nodes) are the sums of `terms` (nodes, `TERMS`, 2)."""
+    """Amounts that nodes lend, milli-cores and bytes: `amounts` (2, nodes) are the sums of `terms` (nodes, terms, 2),
+    in the order of `TERMS`."""
 
     amounts: Index
     terms: Index

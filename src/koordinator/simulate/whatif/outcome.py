@@ -182,7 +182,7 @@ class Adder:
 
     @property
     def lent_terms(self) -> F64:
-        """Return the means of the terms of what each node lends, (nodes, `TERMS`, 2): milli-cores and bytes."""
+        """Return the means of the terms of what each node lends, (nodes, terms, 2): milli-cores and bytes."""
         return self._terms / max(self.seconds, 1e-9)
 
     @property
