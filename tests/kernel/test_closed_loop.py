@@ -10,6 +10,7 @@ import pytest
 
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import Cgroups
+from koordinator.host.host import Host
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.interference import latency
 from koordinator.koordlet.interference.act import InterferenceControl
@@ -42,22 +43,30 @@ GATES = "Interference=true,InterferenceControl=true"
 class Served(StrategyNode):
     """A service that tells how long its requests take, and hogs that the kernel prefers to it."""
 
-    def __init__(self, group: str, journal: Path) -> None:
-        super().__init__(group, journal, gates=GATES)
+    def __init__(self, group: str, journal: Path, host: Host | None = None) -> None:
+        super().__init__(group, journal, gates=GATES, host=host)
         self.make_classes()
         self.web, self.batch = self.make_pod(WEB), self.make_pod(BATCH)
         self.know(WEB, BATCH)
         self.target_s = 0.0
         self.suppression = self.suppress()
         self.control = InterferenceControl(self.shared, Evictor(self.shared))
-        self.patch_slo(
-            resourceUsedThresholdWithBE={"enable": True, "cpuSuppressPolicy": "cfsQuota"},
-            extensions={"interference": {"enable": True, "cpuThresholdMaxPercent": 100}},
-        )
+        self.follow_services(is_on=True)
         many = "8192" if self.host.cgroups.version == V1 else "800"
         assert self.host.cgroups.write(Knob.CPU_SHARES, BE, many) is None
         self._used_ns = {each: self._count(each) for each in (LS, BE)}
         self._at_s = time.monotonic()
+
+    def follow_services(self, *, is_on: bool, percent: int = 65) -> None:
+        """What the NodeSLO says of the closed loop, and of batch without it."""
+        self.patch_slo(
+            resourceUsedThresholdWithBE={
+                "enable": True,
+                "cpuSuppressPolicy": "cfsQuota",
+                "cpuSuppressThresholdPercent": percent,
+            },
+            extensions={"interference": {"enable": is_on, "cpuThresholdMaxPercent": 100}},
+        )
 
     def _count(self, group: str) -> int:
         return self.host.cgroups.cpu_usage_ns(group) or 0
@@ -70,14 +79,18 @@ class Served(StrategyNode):
         self._used_ns = now
         return found
 
-    async def round(self, log: Path) -> float:
-        """A moment of the kernel counts as a second of the agent; the slack that the service had."""
+    async def measure(self) -> None:
+        """A moment of the kernel counts as a second of the agent."""
         _moment()
         await asyncio.sleep(1)
         cores = self._cores()
         self.second(cores[LS] + cores[BE], w=cores[LS], b=cores[BE])
         be = {kinds.BE_RESOURCE: "cpu", kinds.BE_ALLOCATION: kinds.BE_USAGE}
         self.store.ring(kinds.NODE_BE, be).append(int(self.clock.now_s * 1000), cores[BE] * 1000)
+
+    async def round(self, log: Path) -> float:
+        """A second; the slack that the service had."""
+        await self.measure()
         now_s = asyncio.get_running_loop().time()
         slack = latency.slack(recent(log), self.target_s)
         felt = Suffering(uid="w", senses={Sense.LATENCY: 1 - slack}, slack=slack, at_s=now_s)
