@@ -247,6 +247,7 @@ DEFAULTS = {
     "ScheduleExplanation": {"spec.ttl": "24h"},
     "TidalPool": {
         "spec.onlineReserve": 0,
+        "spec.katalystLabels": False,
         "spec.batchReserve": 0,
         "spec.timeZone": "UTC",
         "spec.load.scaleInBelowPercent": 45,
