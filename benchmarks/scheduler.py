@@ -241,11 +241,12 @@ def walk_s(nodes: int) -> float:
 
 def _walk(engine: Engine, profile: Profile, pod: PodInfo) -> None:
     states = {plugin.name: plugin.prepare(pod) for plugin in profile.evaluators}
+    skipped = {each.name for each in profile.pre_scorers if each.pre_score(states[each.name]).is_skip}
     for row in engine.table.rows[:LOOPED_NODES].tolist():
         rows = np.array([row], np.intp)
         if all(plugin.filter(states[plugin.name], rows)[0] == 0 for plugin in profile.filters):
             for plugin, _ in profile.scorers:
-                if plugin.scores(state := states[plugin.name]):
+                if plugin.name not in skipped and plugin.scores(state := states[plugin.name]):
                     plugin.score(state, rows)
 
 
