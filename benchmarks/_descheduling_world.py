@@ -250,7 +250,11 @@ def _pod(workload: int) -> Pod:
             "schedulerName": "koord-scheduler",
             "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}],
         },
-        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+        "status": {
+            "phase": "Running",
+            "qosClass": "Burstable",
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
     }
     return from_builtins(body, Pod)
 

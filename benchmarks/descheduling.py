@@ -289,24 +289,25 @@ def cost_in_a_process(config: Json) -> Cost:
     return found
 
 
-def compare(nodes: int, seeds: int) -> None:
+def compare(nodes: int, first: int, seeds: int) -> None:
     """Print what both ways do to the same clusters, summed over the seeds so far."""
     ways = {"pod by pod": False, "by plan": True}
     found: dict[str, list[Course]] = {name: [] for name in ways}
     spent_s = dict.fromkeys(ways, 0.0)
-    for seed in range(seeds):
+    for seed in range(first, first + seeds):
         for name, by_plan in ways.items():
             began_s = time.process_time()
             found[name].append(course(nodes, seed, by_plan=by_plan))
             spent_s[name] += time.process_time() - began_s
-        if seed + 1 in (seeds, 1) or (seed + 1) % 5 == 0:
+        done = seed + 1 - first
+        if done in (seeds, 1) or done % 5 == 0:
             for name, courses in found.items():
-                print(_sums(nodes, name, courses, spent_s[name]), flush=True)
+                print(_sums(nodes, first, name, courses, spent_s[name]), flush=True)
 
 
-def _sums(nodes: int, name: str, courses: Sequence[Course], spent_s: float) -> str:
+def _sums(nodes: int, first: int, name: str, courses: Sequence[Course], spent_s: float) -> str:
     return (
-        f"{nodes:,} nodes, {len(courses)} seeds, {STEPS} minutes, {name}: "
+        f"{nodes:,} nodes, {len(courses)} seeds from {first}, {STEPS} minutes, {name}: "
         f"{sum(one.hot_minutes for one in courses):,} hot node-minutes, "
         f"{sum(one.evictions for one in courses):,} evictions, {sum(one.returns for one in courses)} returns, "
         f"{sum(one.violations for one in courses)} limits exceeded; "
@@ -318,11 +319,12 @@ def main() -> None:
     """Measure and print; `--seeds 50 --nodes 100,1000,5000` takes hours."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--nodes", default="100,1000")
     parser.add_argument("--courses", action="store_true", help="compare only")
     asked = parser.parse_args()
     for nodes in map(int, asked.nodes.split(",")):
-        compare(nodes, asked.seeds)
+        compare(nodes, asked.first, asked.seeds)
     if asked.courses:
         return
     for name, config in (
