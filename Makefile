@@ -79,6 +79,7 @@ endif
 
 test-runtime: $(STAMP) ## pods by a real containerd and runc, as their first instruction sees them (root; built once where Go is)
 	$(BIN)/python -m tests.runtime.binaries || true
+	$(BIN)/python -m tests.runtime.docker || true
 	$(BIN)/python -m tests.real.binaries kubelet || true
 	$(BIN)/python -m pytest -m runtime -rs tests/runtime
 

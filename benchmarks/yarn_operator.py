@@ -18,6 +18,7 @@ from tests.yarn.rpc.fake_rm import FakeRM
 from koordinator.api import labels, resources
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
+from koordinator.clock import SystemClock
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.yarn import amounts
 from koordinator.yarn.amounts import DEFAULT_CLUSTER
@@ -106,7 +107,14 @@ async def run(where: str) -> None:
             cluster, Login("yarn"), RestClient(session, "yarn"), MODES["rpc"], lambda *_: None
         )
         loop = ClusterLoop(
-            cluster, managers, table, SyncRules(), voice, OperatorMetrics(), Backoff(_PAUSE, random.Random(1))
+            cluster,
+            managers,
+            table,
+            SyncRules(),
+            voice,
+            OperatorMetrics(),
+            Backoff(_PAUSE, random.Random(1)),
+            SystemClock(),
         )
         for number in range(NODES):
             table.pod_changed(manager(number))

@@ -21,7 +21,7 @@ from tests.runtime.cri import CRIClient
 
 CGROUPS = Path("/sys/fs/cgroup")
 IMAGE = "koordinator.test/probe:1"
-WAIT_S = 20.0
+WAIT_S = 60.0
 """Only what fails waits so long; the machine may be busy."""
 _REMOVAL_TRIES = 200
 _PREFIX = "koordinator-runtime-"
@@ -133,7 +133,7 @@ class RuntimeNode:
     def log(self, name: str) -> str:
         """What a program said so far."""
         path = self.folder / "log" / name
-        return path.read_text(errors="replace") if path.exists() else ""
+        return path.read_text(errors="replace") if path.is_file() else ""
 
     def start_containerd(self, *, nri: bool = True) -> None:
         """Start it, or start it again; its containers, images and sandboxes are those of before."""
@@ -244,11 +244,18 @@ def why_not() -> str:
 @contextlib.contextmanager
 def running_node(*, nri: bool = True) -> Iterator[RuntimeNode]:
     """A node with containerd and the probe's image."""
+    with bare_node() as node:
+        node.start_containerd(nri=nri)
+        node.import_image()
+        yield node
+
+
+@contextlib.contextmanager
+def bare_node() -> Iterator[RuntimeNode]:
+    """A node without a container runtime."""
     _remove_left_overs()
     node = RuntimeNode()
     try:
-        node.start_containerd(nri=nri)
-        node.import_image()
         yield node
     finally:
         node.close()

@@ -26,8 +26,8 @@ OWN_FILES = {
     "memory": "memory/memory.limit_in_bytes",
 }
 """Files of a container's own groups, as it sees them."""
-_SCORE = "/proc/self/oom_score_adj"
-_OWN, _OF_NODE = "/sys/fs/cgroup", "/node-cgroup"
+SCORE = "/proc/self/oom_score_adj"
+_OWN, OF_NODE = "/sys/fs/cgroup", "/node-cgroup"
 
 
 class PodShape(NamedTuple):
@@ -70,14 +70,7 @@ class RunningPod(NamedTuple):
         """What the container said first."""
         log = f"pods/{self.shape.name}/main.log"
         self.node.until(lambda: _said(self.node.log(log)).endswith("\nend"), log)
-        lines = [line.partition("\t") for line in _said(self.node.log(log)).splitlines() if "\t" in line]
-        short = {f"{_OWN}/{path}": name for name, path in OWN_FILES.items()}
-        short |= {
-            f"{_OF_NODE}/{_of_pod(path, self.shape)}": f"pod {name}" for name, path in OWN_FILES.items()
-        }
-        files = {short.get(what, what): text.removesuffix("\\n") for what, _, text in lines}
-        environment = {key[4:]: value for key, value in files.items() if key.startswith("env:")}
-        return Told({key: value for key, value in files.items() if not key.startswith("env:")}, environment)
+        return as_told(_said(self.node.log(log)), self.shape)
 
     def remove(self) -> None:
         self.node.cri.remove_sandbox(self.sandbox)
@@ -87,7 +80,7 @@ class RunningPod(NamedTuple):
 def start_pod(node: RuntimeNode, shape: PodShape, client: CRIClient | None = None) -> RunningPod:
     """Run it by calls of `client`, by default containerd's; the pod's own group is made first, as a kubelet does."""
     calls = client if client is not None else node.cri
-    _make_pod_group(node, shape)
+    make_pod_group(node, shape)
     config = sandbox_config(node, shape)
     sandbox = calls.run_sandbox(config)
     container = calls.create_container(sandbox, _container_config(shape), config)
@@ -116,7 +109,12 @@ def batch_pod(name: str, environment: Mapping[str, str] | None = None) -> PodSha
 
 def is_protected(pod: RunningPod) -> bool:
     """Whether a `batch_pod` had its limits from its first instruction on."""
-    files = pod.told().files
+    return has_batch_limits(pod.told())
+
+
+def has_batch_limits(told: Told) -> bool:
+    """Whether the container of a `batch_pod` was told its limits."""
+    files = told.files
     return (files["shares"], files["quota"], files["memory"]) == ("512", "70000", str(128 << 20))
 
 
@@ -147,10 +145,10 @@ def listed(node: RuntimeNode, changed: Callable[[list[Any]], list[Any]]) -> None
     beside.rename(path)
 
 
-def manifest(shape: PodShape, container: str) -> dict[str, Any]:
+def manifest(shape: PodShape, container: str, runtime: str = "containerd") -> dict[str, Any]:
     """The running pod as a kubelet lists it."""
     qos = {"besteffort": "BestEffort", "burstable": "Burstable"}.get(shape.kube_qos, "Guaranteed")
-    status = {"name": "main", "containerID": f"containerd://{container}", "state": {"running": {}}}
+    status = {"name": "main", "containerID": f"{runtime}://{container}", "state": {"running": {}}}
     return {
         "metadata": {
             "name": shape.name,
@@ -164,15 +162,30 @@ def manifest(shape: PodShape, container: str) -> dict[str, Any]:
     }
 
 
-def _container_config(shape: PodShape) -> cri.MountingContainerConfig:
+def as_told(said: str, shape: PodShape) -> Told:
+    """What the probe of a pod said, by the short names of files."""
+    lines = [line.partition("\t") for line in said.splitlines() if "\t" in line]
+    short = {f"{_OWN}/{path}": name for name, path in OWN_FILES.items()}
+    short |= {f"{OF_NODE}/{_of_pod(path, shape)}": f"pod {name}" for name, path in OWN_FILES.items()}
+    files = {short.get(what, what): text.removesuffix("\\n") for what, _, text in lines}
+    environment = {key[4:]: value for key, value in files.items() if key.startswith("env:")}
+    return Told({key: value for key, value in files.items() if not key.startswith("env:")}, environment)
+
+
+def questions(shape: PodShape) -> tuple[str, ...]:
+    """Arguments of the probe: files of the container's own groups, of its pod's, its score, what is asked for."""
     own = [f"{_OWN}/{path}" for path in OWN_FILES.values()]
-    of_pod = [f"{_OF_NODE}/{_of_pod(path, shape)}" for path in OWN_FILES.values()]
+    of_pod = [f"{OF_NODE}/{_of_pod(path, shape)}" for path in OWN_FILES.values()]
+    return (*own, *of_pod, SCORE, *shape.tells)
+
+
+def _container_config(shape: PodShape) -> cri.MountingContainerConfig:
     return cri.MountingContainerConfig(
         metadata=ContainerMetadata("main"),
         image=ImageSpec(IMAGE),
-        args=(*own, *of_pod, _SCORE, *shape.tells),
+        args=questions(shape),
         envs=tuple(KeyValue(*each) for each in shape.environment.items()),
-        mounts=(cri.Mount(_OF_NODE, "/sys/fs/cgroup", readonly=True),),
+        mounts=(cri.Mount(OF_NODE, "/sys/fs/cgroup", readonly=True),),
         labels={
             "io.kubernetes.container.name": "main",
             "io.kubernetes.pod.name": shape.name,
@@ -189,7 +202,7 @@ def _of_pod(path: str, shape: PodShape) -> str:
     return f"{controller}{shape.parent}/{file}"
 
 
-def _make_pod_group(node: RuntimeNode, shape: PodShape) -> None:
+def make_pod_group(node: RuntimeNode, shape: PodShape) -> None:
     """As a kubelet does before it asks for a sandbox."""
     for controller in ("cpu", "cpuset", "memory"):
         make_group(node.group(controller, shape.parent))

@@ -2,80 +2,19 @@
 
 import contextlib
 import json
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
 
 from koordinator.host.cri_messages import ContainerState, LinuxContainerResources
 from tests.runtime import node as nodes
-from tests.runtime.agent import RunningAgent
 from tests.runtime.cri import CRIClient
-from tests.runtime.node import WAIT_S, RuntimeNode
+from tests.runtime.node import WAIT_S
 from tests.runtime.pods import PodShape, batch_pod, is_protected, start_pod
-
-_LOG, _SOCKET = "proxy", "koord-runtimeproxy/runtimeproxy.sock"
-
-
-class RunningProxy:
-    """The proxy and koordlet on a node; each can be killed and started again."""
-
-    def __init__(self, node: RuntimeNode) -> None:
-        self.node = node
-        self.hooks = node.folder / "hookserver.d"
-        (node.run / "koordlet").mkdir()
-        self.agent = RunningAgent(node, ("-enable-nri-runtime-hook=false",))
-        self.cri = CRIClient(str(node.run / _SOCKET))
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def file(self) -> Path:
-        """The file by which koordlet registers."""
-        return self.hooks / "koordlet.json"
-
-    def start_agent(self, policy: str = "Ignore") -> None:
-        self.file.unlink(missing_ok=True)
-        self.agent.flags = ("-enable-nri-runtime-hook=false", f"-runtime-hooks-failure-policy={policy}")
-        self.agent.start_unjoined()
-        self.node.until(self.file.exists, "koordlet")
-
-    def start(self) -> None:
-        before = self._said()
-        arguments = ["-m", "koordinator.cli.runtime_proxy", f"-hook-server-directory={self.hooks}", "-v=1"]
-        self._process = self.node.spawn(_LOG, [sys.executable, *arguments])
-        self.node.until(lambda: self._said() > before, _LOG)
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        self.wait_killed()
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def wait_killed(self) -> None:
-        """Somebody else has killed it."""
-        assert self._process is not None
-        self._process.wait(WAIT_S)
-
-    def loaded(self) -> int:
-        """How often it has read koordlet's file."""
-        return self.node.log(_LOG).count("hook server loaded")
-
-    def _said(self) -> int:
-        return self.node.log(_LOG).count("runtime proxy started")
-
-    def close(self) -> None:
-        self.cri.close()
-        self.kill()
-        self.agent.close()
+from tests.runtime.proxy import LOG, RunningProxy
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +25,7 @@ def proxy(_can_run: None) -> Iterator[RunningProxy]:
         try:
             running.start()
             running.start_agent()
-            node.until(lambda: running.loaded() > 0, _LOG)
+            node.until(lambda: running.loaded() > 0, LOG)
             yield running
         finally:
             running.close()
@@ -155,7 +94,7 @@ def test_a_proxy_killed_in_the_middle_of_a_call_is_an_error_that_the_kubelet_can
 ) -> None:
     loaded = proxy.loaded()
     with silent_server(proxy):
-        proxy.node.until(lambda: proxy.loaded() > loaded, _LOG)
+        proxy.node.until(lambda: proxy.loaded() > loaded, LOG)
         killer = subprocess.Popen(["sh", "-c", 'sleep 1; exec kill -9 "$1"', "sh", str(proxy.pid)])
         with pytest.raises(grpc.RpcError):
             start_pod(proxy.node, batch_pod("cut"), proxy.cri)
@@ -175,7 +114,7 @@ def test_containerd_may_restart_behind_the_proxy(proxy: RunningProxy) -> None:
     proxy.node.stop_containerd()
     proxy.node.start_containerd(nri=False)
 
-    proxy.node.until(lambda: _answers(proxy.cri), _LOG)
+    proxy.node.until(lambda: _answers(proxy.cri), LOG)
     assert proxy.cri.container_status(pod.container).state == ContainerState.RUNNING
     after = start_pod(proxy.node, batch_pod("after"), proxy.cri)
     assert is_protected(after)
@@ -188,7 +127,7 @@ def test_without_koordlet_the_policy_says_whether_containers_start(proxy: Runnin
     proxy.agent.kill()
     loaded = proxy.loaded()
     proxy.start_agent(policy)
-    proxy.node.until(lambda: proxy.loaded() > loaded, _LOG)
+    proxy.node.until(lambda: proxy.loaded() > loaded, LOG)
     proxy.agent.kill()
 
     if policy == "Ignore":
@@ -201,7 +140,7 @@ def test_without_koordlet_the_policy_says_whether_containers_start(proxy: Runnin
 
     loaded = proxy.loaded()
     proxy.start_agent()
-    proxy.node.until(lambda: proxy.loaded() > loaded, _LOG)
+    proxy.node.until(lambda: proxy.loaded() > loaded, LOG)
     pod = start_pod(proxy.node, batch_pod(f"again-{policy.lower()}"), proxy.cri)
     assert is_protected(pod)
     pod.remove()

@@ -128,9 +128,27 @@ class DockerCaller:
             text = await response.text()
             return response.status, await response.json() if text else None
 
-    async def get(self, target: str) -> str:
+    async def get(self, target: str, until: str = "") -> str:
+        """The answer; of a stream that does not end, what comes until it says a word."""
         async with self._session.get(f"http://docker{target}") as response:
-            return await response.text()
+            if not until:
+                return await response.text()
+            said = ""
+            while not said.endswith(until) and (more := await response.content.readany()):
+                said += more.decode()
+            return said
+
+    async def delete(self, target: str) -> None:
+        async with self._session.delete(f"http://docker{target}") as response:
+            await response.read()
+
+    async def send(self, target: str, archive: bytes) -> None:
+        """Post an archive."""
+        kind = {"Content-Type": "application/x-tar"}
+        async with self._session.post(
+            f"http://docker{target}", data=archive, headers=kind, raise_for_status=True
+        ) as response:
+            await response.read()
 
     async def close(self) -> None:
         await self._session.close()
