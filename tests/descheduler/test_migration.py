@@ -2,16 +2,24 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import pytest
 
 from koordinator.api import labels
 from koordinator.api.core import Event, Pod
 from koordinator.api.groups import PodDisruptionBudget
+from koordinator.api.meta import Object
 from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.cluster.protocol import Cluster, WatchEvent
+from koordinator.cluster.write_through import ClusterWrite, WriteThrough
 from koordinator.descheduler.migration.controller import SCAVENGE_PERIOD_S
 from tests.cluster.faulty_cluster import Faults, FaultyCluster
 from tests.descheduler.world import World, config, run
+
+T = TypeVar("T", bound=Object)
+R = TypeVar("R")
 
 LOOSE = {
     "maxMigratingPerWorkload": 3,
@@ -127,6 +135,42 @@ def test_a_pod_that_may_never_move_fails_its_job_with_the_reason() -> None:
             job = await world.ended()
         assert (job.status.phase, job.status.reason) == ("Failed", "ForbiddenMigratePod")
         assert "its workload has only 1 replicas" in job.status.message
+
+    run(scenario)
+
+
+class LateCluster(WriteThrough):
+    """Whatever is written is watched before its answer arrives, or long after."""
+
+    def __init__(self, inner: Cluster, answer_s: float, watch_s: float) -> None:
+        super().__init__(inner)
+        self._answer_s, self._watch_s = answer_s, watch_s
+
+    async def watch(
+        self, view: type[T], namespace: str = "", **options: Any
+    ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
+        async for batch in self._inner.watch(view, namespace, **options):
+            await asyncio.sleep(self._watch_s)
+            yield batch
+
+    async def _send(self, write: ClusterWrite | None, effect: Callable[[], Awaitable[R]]) -> R:
+        result = await effect()
+        await asyncio.sleep(self._answer_s)
+        return result
+
+
+@pytest.mark.parametrize(("answer_s", "watch_s"), [(3.0, 0.0), (0.0, 3.0)])
+def test_a_verdict_is_written_and_told_once_however_late_its_answer_or_its_watch_event(
+    answer_s: float, watch_s: float
+) -> None:
+    async def scenario(world: World) -> None:
+        [pod] = await world.deployment("alone", 1, "n0")
+        async with world.descheduling(config(), LateCluster(world.cluster, answer_s, watch_s)):
+            await world.migrate(pod)
+            await world.ended()
+            await asyncio.sleep(60)
+        told = [one for one in (await world.cluster.list(Event)).items if one.reason == "ForbiddenMigratePod"]
+        assert [one.count for one in told] == [1]
 
     run(scenario)
 

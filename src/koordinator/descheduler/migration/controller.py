@@ -223,7 +223,7 @@ class Migration:
         ):
             self._metrics.arbitrations.inc(decision, by=len(some))
         for each in found.failed:
-            await self._forbid(each)
+            self._forbid(each)
         for one in found.passed:
             await self._let_pass(one.job)
         return interval_s
@@ -233,7 +233,13 @@ class Migration:
         created_by = job.metadata.annotations.get(labels.JOB_CREATED_BY, self.uid)
         is_new = job.status.phase in ("", jobs.PENDING) and not job.spec.paused
         has_passed = jobs.has_passed(job) or job.metadata.uid in self._passed
-        return is_new and created_by == self.uid and not has_passed
+        name = job.metadata.name
+        is_judged = (
+            has_passed
+            or name in self._unwritten
+            or job.metadata.resource_version in self._stale.get(name, ())
+        )
+        return is_new and created_by == self.uid and not is_judged
 
     async def _let_pass(self, job: PodMigrationJob) -> None:
         meta = job.metadata
@@ -244,14 +250,16 @@ class Migration:
             return  # gone, or another of its name: the next round sees
         self._passed.add(meta.uid)
 
-    async def _forbid(self, rejected: Rejected) -> None:
+    def _forbid(self, rejected: Rejected) -> None:
+        """Leave the verdict to the job's own worker: two that write one job would tell everything twice."""
         job = rejected.waiting.job
         draft = jobs.Draft(job, self._cluster.clock.now())
         message = (
             f"Pod {jobs.quoted_ref(job.spec.pod_ref)} is forbidden to migrate because it does not meet the "
             f"requirements: {rejected.reason}"
         )
-        await self._write(job, draft.fail(jobs.FORBIDDEN_MIGRATE_POD, message))
+        self._unwritten[job.metadata.name] = draft.fail(jobs.FORBIDDEN_MIGRATE_POD, message)
+        self._controller.queue.add(job.metadata.name)
 
     async def _scavenge(self) -> float:
         """Delete what is far past its time, with its Reservation."""
@@ -415,9 +423,9 @@ class Migration:
                 patch = {"metadata": {"uid": uid}, "status": _difference(job.status, step.job.status)}
                 written = await self._cluster.patch(PodMigrationJob, name, patch, subresource="status")
         except errors.NotFound:
-            del self._unwritten[name]
+            self._unwritten.pop(name, None)  # its deletion may have been seen already
             return
-        del self._unwritten[name]
+        self._unwritten.pop(name, None)
         self._stale[name] = replaced - {written.metadata.resource_version}
         for event in step.events:
             severity = EventSeverity.WARNING if event.type == jobs.WARNING else EventSeverity.NORMAL
