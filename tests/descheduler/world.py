@@ -47,7 +47,7 @@ class World:
     async def descheduling(
         self, body: dict[str, Any], through: Cluster | None = None, prove: Prove | None = None
     ) -> AsyncIterator[Descheduler]:
-        """A running descheduler, until the end of the block."""
+        """A running descheduler, until the end of the block; what ended it before fails the test."""
         config = configuration.decode(body, installed_plugins())
         cluster, rng = through or self.cluster, random.Random(1)
         made = Descheduler(cluster, config, installed_plugins(), rng=rng, prove=prove)
@@ -58,7 +58,8 @@ class World:
             yield made
         finally:
             running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
 
     async def deployment(self, name: str, replicas: int, node: str) -> list[Pod]:
         """A Deployment whose pods are all ready on a node."""
