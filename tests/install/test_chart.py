@@ -140,6 +140,24 @@ def as_installed(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
+def test_pods_of_the_chart_have_the_labels_that_install_gives_them() -> None:
+    """Also where no Helm is there to render it: labels of pods depend on no value."""
+    everything = values.read([("test", VALUE_SETS["everything on"])])
+    for body in objects.objects(everything):
+        if body["kind"] in ("DaemonSet", "Deployment"):
+            labels = body["spec"]["template"]["metadata"]["labels"]
+            name = body["metadata"]["name"].removeprefix("koord-")
+            template = yaml_of_pod_labels((CHART / "templates" / f"{name}.yaml").read_text())
+            assert template == labels, name
+
+
+def yaml_of_pod_labels(template: str) -> Any:
+    """The labels that a template of a workload gives to its pods."""
+    labels = re.search(r"^  template:\n    metadata:\n      labels:\n((?: {8}.*\n)+)", template, re.MULTILINE)
+    assert labels is not None
+    return yaml.safe_load(labels[1])
+
+
 @needs_helm
 @pytest.mark.parametrize("name", list(VALUE_SETS))
 def test_the_chart_renders_what_install_applies(name: str, tmp_path: Path) -> None:
