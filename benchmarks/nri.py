@@ -92,7 +92,9 @@ async def run(node: RuntimeNode) -> dict[str, Took]:
     (node.run / "nri").mkdir(exist_ok=True)
     for number in range(PODS):
         for controller in ("cpu", "cpuset", "memory"):
-            make_group(node.group(controller, batch_pod(f"job-{number}").parent))
+            group = node.group(controller, batch_pod(f"job-{number}").parent)
+            make_group(group)
+            make_group(group / f"container-{number}")
     listed(node, lambda _: [manifest(batch_pod(f"job-{each}"), f"container-{each}") for each in range(PODS)])
     runtime = Runtime(node.run / "nri/nri.sock")
     await runtime.start()

@@ -296,3 +296,25 @@ def test_pods_with_cpus_of_their_own_are_not_normalized(tmp_path: Path) -> None:
     node.run_pods(pod("pinned", "", kube="Guaranteed", resources=[native("1")], annotations=BOUND))
 
     assert node.says(Knob.CPU_QUOTA, PINNED) == "-1"
+
+
+def test_of_many_pods_a_part_is_compared_again_with_each_list_and_none_is_forgotten(tmp_path: Path) -> None:
+    node = started(tmp_path)
+    names = [f"job{number}" for number in range(80)]
+    groups = [f"{BEST_EFFORT}/pod{name}" for name in names]
+    node.run_pods(*(pod(name, "BE", resources=[batch(1000)]) for name in names))
+
+    def limited() -> int:
+        return sum(node.says(Knob.CPU_QUOTA, group) == "100000" for group in groups)
+
+    assert limited() == len(names)
+    for group in groups:
+        node.host.files.write(node.host.cgroups.path(Knob.CPU_QUOTA, group), "-1")
+    node.clock.now_s += 61
+    repaired = []
+    for _ in range(3):
+        node.refresh()
+        repaired.append(limited())
+
+    assert 0 < repaired[0] < len(names), "the event loop is not held up for all at once"
+    assert repaired[-1] == len(names)

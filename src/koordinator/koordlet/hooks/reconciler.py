@@ -4,7 +4,9 @@ A pod whose record is the one of last time, under the rules of last time, costs 
 again when the executor would. Source: behaviour/koordlet-act 13.7.
 """
 
+import heapq
 import logging
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -45,6 +47,8 @@ log = logging.getLogger(__name__)
 
 _UNSETTLED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD))
 _PROBLEMS_MAX = 4_096
+_COMPARED_MIN = 32
+"""Pods whose files are compared again in one go, if so many are due: some 4 ms."""
 
 Levels = list[list[Update]]
 
@@ -100,6 +104,20 @@ class Reconciler:
                 self._guard.call(self._pod, uid, record, now_s)
         for uid in [uid for uid in self._plans if uid not in pods or not pods[uid].is_active]:
             del self._plans[uid]
+        for plan in self._overdue(now_s):
+            self._guard.call(self._apply, plan, now_s)
+
+    def _overdue(self, now_s: float) -> list[_Plan]:
+        """Return whose files are to be compared again, the longest ago first: of many as many as keeps the pause of the
+        event loop short, and all within the interval."""
+        force_s, every_s = self._shared.config.qos.force_update_s, self._shared.config.kubelet.sync_interval_s
+        due = [
+            (each.applied_s, uid)
+            for uid, each in self._plans.items()
+            if each.applied_s is not None and not 0 <= now_s - each.applied_s < force_s
+        ]
+        share = math.ceil(len(self._plans) * every_s / force_s) if force_s > 0 else len(due)
+        return [self._plans[uid] for _, uid in heapq.nsmallest(max(share, _COMPARED_MIN), due)]
 
     def _pod(self, uid: str, record: PodRecord, now_s: float) -> None:
         plan = self._plans.get(uid)
@@ -113,11 +131,13 @@ class Reconciler:
             plan = self._plans[uid] = fresh
         elif plan.record is not record:
             plan.record = record  # equal: keep the one that others have, too
-        force_s = self._shared.config.qos.force_update_s
-        if plan.applied_s is None or not 0 <= now_s - plan.applied_s < force_s:
-            plan.applied_s = now_s if self._applied(plan) else None
+        if plan.applied_s is None:
+            self._apply(plan, now_s)
         for deliver, context, response in plan.effects:
             self._guard.call(deliver, context, response)
+
+    def _apply(self, plan: _Plan, now_s: float) -> None:
+        plan.applied_s = now_s if self._applied(plan) else None
 
     def _planned(self, record: PodRecord) -> _Plan:
         plan = _Plan(record, self._generation)
