@@ -14,7 +14,7 @@ from koordinator.api.core import ConfigMap, Node, Pod
 from koordinator.api.node_metric import NodeMetric
 from koordinator.cli import logs
 from koordinator.cli.prometheus_asked import PrometheusAsked, used_before
-from koordinator.cli.tables import console, table_of
+from koordinator.cli.tables import table_of, write_report
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
 from koordinator.local.nodes.usage import TraceError, read_trace
@@ -73,7 +73,14 @@ def colocation(
     steps = met.steps if hours is None else max(round(hours * 3600 / met.step_s), 1)
     results = [_run(cluster, met, steps, each, wanted, price, seed, notes) for each in chosen]
     found = summary.answer(cluster, met, steps * met.step_s / 3600, wanted.source, price, results)
-    _write(found, output, output_file)
+    write_report(
+        found,
+        output,
+        output_file,
+        show=lambda out: print_answer(out, found),
+        page=lambda: _page(found),
+        indent=1,
+    )
 
 
 async def _fetched(kubeconfig: str) -> Dump:
@@ -171,20 +178,10 @@ def _run(
     return summary.result_of(cluster, chosen, run, queue, price)
 
 
-def _write(found: WhatIfAnswer, output: str, output_file: Path | None) -> None:
-    if output == "text":
-        print_answer(console(), found)
-        return
-    if output == "json":
-        text = msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
-    else:
-        from koordinator.simulate.report import whatif_page  # plotly, which only pages need
+def _page(found: WhatIfAnswer) -> str:
+    from koordinator.simulate.report import whatif_page  # plotly, which only pages need
 
-        text = whatif_page.render(found)
-    if output_file is not None:
-        output_file.write_text(text, encoding="utf-8")
-    else:
-        click.echo(text, nl=False)
+    return whatif_page.render(found)
 
 
 def print_answer(out: Console, found: WhatIfAnswer) -> None:

@@ -3,12 +3,10 @@
 Its result is one screen, all figures, or a page with plots.
 """
 
-import io
 import time
 from pathlib import Path
 
 import click
-import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -16,7 +14,7 @@ from rich.table import Table
 from koordinator.api import readable
 from koordinator.cli import logs
 from koordinator.cli.scheduler_config import read_config
-from koordinator.cli.tables import UNBOUNDED, console, table_of
+from koordinator.cli.tables import table_of, write_report
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.simulate import replay, replay_config, replay_input, replay_report
 from koordinator.simulate.gpu_course import GpuReport
@@ -76,7 +74,14 @@ def scheduling(
         )
     placed_s = time.perf_counter()
     found = replay_report.report(given, result, read_s - started_s, placed_s - read_s)
-    _write(found, output, output_file)
+    write_report(
+        found,
+        output,
+        output_file,
+        show=lambda out: print_report(out, found),
+        page=lambda: _page(found),
+        indent=2,
+    )
 
 
 def _config(config_file: Path | None, gpu: Gpu, score: str | None) -> SchedulerConfig:
@@ -86,25 +91,10 @@ def _config(config_file: Path | None, gpu: Gpu, score: str | None) -> SchedulerC
     return read_config(config_file)
 
 
-def _write(found: ReplayReport, output: str, output_file: Path | None) -> None:
-    """To standard output, or to `output_file`."""
-    if output == "text" and output_file is None:
-        print_report(console(), found)
-        return
-    if output == "text":
-        stream = io.StringIO()
-        print_report(Console(file=stream, highlight=False, width=UNBOUNDED), found)
-        text = stream.getvalue()
-    elif output == "json":
-        text = msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
-    else:
-        from koordinator.simulate.report import replay_page  # plotly, which only pages need
+def _page(found: ReplayReport) -> str:
+    from koordinator.simulate.report import replay_page  # plotly, which only pages need
 
-        text = replay_page.render(found)
-    if output_file is not None:
-        output_file.write_text(text, encoding="utf-8")
-    else:
-        click.echo(text, nl=False)
+    return replay_page.render(found)
 
 
 def print_report(console: Console, found: ReplayReport) -> None:

@@ -1,11 +1,14 @@
 """Print answers: tables as wide as a terminal is, in files and pipes whole lines without padding; JSON and YAML."""
 
+import io
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TextIO
 
 import click
+import msgspec
 import yaml
 from rich import box
 from rich.console import Console
@@ -58,3 +61,30 @@ def print_document(body: object, output: str, *, ascii_only: bool = True) -> Non
         click.echo(json.dumps(body, indent=2, ensure_ascii=ascii_only))
     else:
         click.echo(yaml.safe_dump(body, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def write_report(
+    found: msgspec.Struct,
+    output: str,
+    output_file: Path | None,
+    *,
+    show: Callable[[Console], None],
+    page: Callable[[], str],
+    indent: int,
+) -> None:
+    """Write a report to `output_file`, or to standard output; `output` is text (as `show` prints it), json or html."""
+    if output == "text" and output_file is None:
+        show(console())
+        return
+    if output == "text":
+        stream = io.StringIO()
+        show(Console(file=stream, highlight=False, width=UNBOUNDED))
+        text = stream.getvalue()
+    elif output == "json":
+        text = msgspec.json.format(msgspec.json.encode(found), indent=indent).decode() + "\n"
+    else:
+        text = page()
+    if output_file is not None:
+        output_file.write_text(text, encoding="utf-8")
+    else:
+        click.echo(text, nl=False)

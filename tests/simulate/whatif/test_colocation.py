@@ -132,6 +132,16 @@ def test_the_page_says_it_in_words_and_needs_no_network(tmp_path: Path) -> None:
     assert 'src="http' not in text and "@import" not in text
 
 
+def test_the_table_goes_to_a_file_too(tmp_path: Path) -> None:
+    dump, table = shop().dump(tmp_path / "dump.json"), tmp_path / "what-if.txt"
+
+    result = run("--dump", dump, "--hours", 1, "--output-file", table)
+
+    assert result.exit_code == 0 and result.stdout == ""
+    text = table.read_text()
+    assert "Without → with co-location" in text and "What to do first:" in text
+
+
 def test_by_slack_batch_fills_the_node_only_while_services_do_not_feel_it(tmp_path: Path) -> None:
     dump = shop().dump(tmp_path / "dump.json")
     names = ("--strategy", "installed", "--strategy", "closed-loop")
