@@ -71,20 +71,6 @@ def test_the_kubelet_can_force_whole_cores() -> None:
     assert node_labels.cpu_bind_policy({}, None) == "None"
 
 
-def test_third_parties_replace_their_own_entry_and_keep_others() -> None:
-    annotations: dict[str, str] = {}
-    for name, cpu in (("yarn", "1"), ("other", "2"), ("yarn", "3")):
-        allocation = node.ThirdPartyAllocation(
-            name=name, priority="koord-batch", resources={"kubernetes.io/batch-cpu": cpu}
-        )
-        annotations = {
-            labels.NODE_THIRD_PARTY_ALLOCATIONS: node.with_third_party_allocation(annotations, allocation)
-        }
-    total = node.third_party_by_priority(annotations, "koord-batch")
-    assert total["kubernetes.io/batch-cpu"].value == 5
-    assert annotations[labels.NODE_THIRD_PARTY_ALLOCATIONS].index("yarn") < 30
-
-
 def test_quota_readers_fall_back_as_documented() -> None:
     spec_max: ResourceList = {"cpu": "10"}
     for text in ("5", "{}", '{"cpu":0}', ""):

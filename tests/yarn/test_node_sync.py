@@ -69,11 +69,11 @@ def test_exact_rounding_never_promises_more_than_there_is(batch: BatchAmount) ->
 def test_recording_twice_writes_once_and_keeps_foreign_entries(used: BatchAmount, foreign: list[str]) -> None:
     entries = [ThirdPartyAllocation(name=name, priority="koord-batch") for name in foreign]
 
-    merged = amounts.with_entry(entries, used)
+    merged = amounts.with_allocation(entries, amounts.entry(used))
 
     others = [name for name in foreign if name != amounts.ALLOCATION_NAME]
     assert [each.name for each in merged if each.name != amounts.ALLOCATION_NAME] == others
-    assert amounts.with_entry(merged, used) == merged
+    assert amounts.with_allocation(merged, amounts.entry(used)) == merged
     text = amounts.new_text(None, used)
     assert amounts.recorded(text) == used
     assert amounts.new_text(text, used) is None

@@ -120,11 +120,12 @@ def read(text: str | None) -> list[ThirdPartyAllocation]:
         return []
 
 
-def with_entry(existing: list[ThirdPartyAllocation], used: BatchAmount) -> list[ThirdPartyAllocation]:
-    """Return the entries with ours in place of its first; further ones of our name, made by hand, are dropped."""
-    ours = entry(used)
-    at = next((i for i, each in enumerate(existing) if each.name == ALLOCATION_NAME), len(existing))
-    others = [each for each in existing[at + 1 :] if each.name != ALLOCATION_NAME]
+def with_allocation(
+    existing: list[ThirdPartyAllocation], ours: ThirdPartyAllocation
+) -> list[ThirdPartyAllocation]:
+    """Return the entries with ours in place of the first of its name; further ones, made by hand, are dropped."""
+    at = next((i for i, each in enumerate(existing) if each.name == ours.name), len(existing))
+    others = [each for each in existing[at + 1 :] if each.name != ours.name]
     return [*existing[:at], ours, *others]
 
 
@@ -144,7 +145,7 @@ def recorded(text: str | None) -> BatchAmount | None:
 def new_text(text: str | None, used: BatchAmount) -> str | None:
     """Return what the annotation must become, None when it already says so."""
     existing = read(text)
-    wanted = with_entry(existing, used)
+    wanted = with_allocation(existing, entry(used))
     return None if _same(existing, wanted) else _CODEC.encode(ThirdPartyAllocations(allocations=wanted))
 
 

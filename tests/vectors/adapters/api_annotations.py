@@ -42,6 +42,7 @@ from koordinator.api.reservation import (
 from koordinator.koordlet.report import topology as topology_report
 from koordinator.manager.config import amplification
 from koordinator.manager.noderesource import target
+from koordinator.yarn import amounts
 from tests.vectors.compare import quantities
 
 Case = dict[str, Any]
@@ -98,7 +99,7 @@ def _system_qos_exclusive(case: Case) -> bool:
 
 
 def _third_party(case: Case) -> Any:
-    return resource_list.to_wire(node.third_party_by_priority(case["annotations"], case["name"]))
+    return resource_list.to_wire(node.third_party_by_priority(case["annotations"], case["name"]) or {})
 
 
 def _amplification_ratio(case: Case) -> float:
@@ -305,7 +306,9 @@ def _set_third_party_allocation(case: Case) -> Case:
     allocation = node.ThirdPartyAllocation(
         name=case["name"], priority=case["priority"], resources=case["resources"]
     )
-    return {"text": node.with_third_party_allocation(annotations, allocation)}
+    old = node.THIRD_PARTY_ALLOCATIONS.read(annotations) or node.ThirdPartyAllocations()
+    allocations = amounts.with_allocation(old.allocations, allocation)
+    return {"text": node.THIRD_PARTY_ALLOCATIONS.encode(node.ThirdPartyAllocations(allocations=allocations))}
 
 
 def _set_extended_resource_spec(case: Case) -> Case:

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import copilot, labels, quantity, resources
+from koordinator.api import copilot, quantity, resources
 from koordinator.api.annotations import node as node_annotations
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
@@ -51,7 +51,7 @@ def node_resource(case: Case) -> Any:
             return {rounding.value: _yarn(amounts.to_yarn(batch, rounding)) for rounding in Rounding}
         case "annotation":
             used = amounts.to_batch(YarnResource(case["usedVcores"], case["usedMemoryMB"]))
-            entries = amounts.with_entry(amounts.read(case["existing"]), used)
+            entries = amounts.with_allocation(amounts.read(case["existing"]), amounts.entry(used))
             return {
                 "allocations": [
                     {"name": e.name, "priority": e.priority, "resources": _values(e.resources)}
@@ -126,12 +126,12 @@ def batch_subtract(case: Case) -> Any:
 
 def _sum(case: Case) -> Any:
     annotations = case.get("annotations") or {}
-    if labels.NODE_THIRD_PARTY_ALLOCATIONS not in annotations:
-        return {"sum": None, "error": False}
     try:
         found = node_annotations.third_party_by_priority(annotations, case["class"])
     except (ProtocolError, QuantityError):
         return {"sum": None, "error": True}
+    if found is None:
+        return {"sum": None, "error": False}
     return {"sum": {name: amount.value for name, amount in found.items()}, "error": False}
 
 

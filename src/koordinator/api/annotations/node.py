@@ -103,24 +103,14 @@ def encode_amplification_ratios(ratios: Mapping[str, float]) -> str:
     return f"{{{','.join(members)}}}"
 
 
-def with_third_party_allocation(annotations: Mapping[str, str], allocation: ThirdPartyAllocation) -> str:
-    """Return the annotation's new text with the allocation in place of that of the same name, else appended.
+def third_party_by_priority(annotations: Mapping[str, str], priority: str, obj: str = "") -> Amounts | None:
+    """Return what third parties of one priority class use, summed; None where nothing is said of any.
 
-    Raises: ProtocolError when the present annotation is malformed.
+    Raises: ProtocolError or QuantityError when the annotation is malformed.
     """
-    old = THIRD_PARTY_ALLOCATIONS.read(annotations) or ThirdPartyAllocations()
-    allocations = [allocation if each.name == allocation.name else each for each in old.allocations]
-    if allocation not in allocations:
-        allocations.append(allocation)
-    return THIRD_PARTY_ALLOCATIONS.encode(ThirdPartyAllocations(allocations=allocations))
-
-
-def third_party_by_priority(annotations: Mapping[str, str], priority: str, obj: str = "") -> Amounts:
-    """Return what third parties of one priority class use, summed.
-
-    Raises: ProtocolError when the annotation is malformed.
-    """
-    found = THIRD_PARTY_ALLOCATIONS.read(annotations, obj) or ThirdPartyAllocations()
+    found = THIRD_PARTY_ALLOCATIONS.read(annotations, obj)
+    if found is None:
+        return None
     return resource_list.sum_of(
         resource_list.of(each.resources) for each in found.allocations if each.priority == priority
     )

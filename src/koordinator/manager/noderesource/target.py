@@ -59,15 +59,10 @@ def third_party(annotations: Mapping[str, str], obj: str = "") -> dict[str, int]
 
     Raises: ProtocolError or QuantityError for a malformed annotation, which then counts as none.
     """
-    found = node_annotations.THIRD_PARTY_ALLOCATIONS.read(annotations, obj)
+    found = node_annotations.third_party_by_priority(annotations, PriorityClass.BATCH, obj)
     if found is None:
         return {}
-    taken = dict.fromkeys(BATCH, 0)
-    for allocation in found.allocations:
-        if allocation.priority == PriorityClass.BATCH:
-            for name in BATCH:
-                taken[name] += quantity.value(allocation.resources.get(name, 0))
-    return taken
+    return {name: found[name].value if name in found else 0 for name in BATCH}
 
 
 def origin_text(annotations: Mapping[str, str], origin: Mapping[str, int]) -> str:
