@@ -4,6 +4,7 @@ from koordinator.cluster import errors
 from tests.scheduler.coscheduling.test_preemption import (
     full_of_low_pods,
     gang,
+    nominated,
     placed,
     victims,
     with_preemption,
@@ -78,6 +79,30 @@ def test_a_gang_is_tried_again_when_somebody_leaves_whom_it_could_not_evict() ->
 
         assert len(placed(world, "high")) == 2
         assert victims(world) == ["low-0", "low-1"]
+
+    play(story, with_preemption())
+
+
+def test_a_member_that_is_made_anew_waits_for_the_victims_of_the_one_before() -> None:
+    async def story(world: World) -> None:
+        await full_of_low_pods(world, 1)
+        world.api.hold_deletions = True
+        gang(world, "high", 1, cpu="4", priority=1000)
+        await world.settle(5)
+        assert victims(world) == ["low-0"]
+
+        world.api.remove("Pod", "high-0", "default")
+        world.api.put("Node", node("node-1", cpu="4"))
+        world.api.put("Pod", pod("low-1", cpu="4", priority=0, nodeName="node-1"))
+        await world.settle(5)
+        gang(world, "high", 1, cpu="4", priority=1000)
+        await world.settle(30)
+        assert victims(world) == ["low-0"]
+        assert nominated(world) == {"high-0": "node-0"}
+
+        world.api.remove("Pod", "low-0", "default")
+        await world.settle(20)
+        assert placed(world, "high") == {"high-0": "node-0"}
 
     play(story, with_preemption())
 

@@ -304,8 +304,6 @@ class JobPreemptor(msgspec.Struct, frozen=True, kw_only=True):
     never: bool = False
     is_complete: bool = True
     """Whether it starts once all members have room."""
-    is_vacating: bool = False
-    """Whether its victims of an earlier attempt are still on their way out."""
     members: tuple[JobMember, ...]
     waiting: tuple[JobMember, ...] = ()
     earlier: str = ""
@@ -343,8 +341,6 @@ def _objection(job: JobPreemptor, dry_run: PreemptionCluster) -> PreemptReason:
         return PreemptReason.NEVER
     if not job.is_complete:
         return PreemptReason.INCOMPLETE
-    if job.is_vacating:
-        return PreemptReason.TERMINATING
     for member in job.members:
         is_trigger = member.key == job.trigger.key
         if not member.nominated or (

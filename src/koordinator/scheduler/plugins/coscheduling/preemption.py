@@ -24,7 +24,7 @@ from koordinator.scheduler.plugin.framework import (
     PreemptionOffer,
 )
 from koordinator.scheduler.plugin.handle import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT
-from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun, is_preempted
 from koordinator.scheduler.plugins.coscheduling.events import GangRound, is_on_its_own
@@ -85,8 +85,8 @@ class GangPreemption:
         self._eviction = PreemptionExecutor(handle)
         self._evicting: dict[str, str] = {}
         """Gang group → the member whose victims are being deleted."""
-        self._doomed: dict[str, str] = {}
-        """Victims that the API has agreed to delete, and for which job, until they are gone: news take their time."""
+        self._doomed: set[str] = set()
+        """uids of victims that the API has agreed to delete, until they are gone: their deletion shows later."""
         self._duration = handle.metrics.registry.shared(
             Histogram(
                 "scheduler_job_preemption_duration_seconds",
@@ -234,11 +234,11 @@ class GangPreemption:
         """Return the decision, and on success whom to evict from each node."""
         assert self._residents is not None
         table, trigger = self._handle.table, job.trigger
+        self._doomed = {uid for uid in self._doomed if table.place_of(uid) is not None}
         preemptor = JobPreemptor(
             trigger=self._member(trigger),
             never=trigger.pod.spec.preemption_policy == "Never",
             is_complete=job.is_complete,
-            is_vacating=self._is_awaited(job, diagnosis),
             members=tuple(
                 self._member(each, is_needed=key not in job.surplus) for key, each in job.members.items()
             ),
@@ -265,17 +265,6 @@ class GangPreemption:
                 if each.action is not VictimAction.NOTHING:
                     victims.setdefault(each.victim.node, []).append(dry_run.info(each.victim))
         return found, victims
-
-    def _is_awaited(self, job: PreemptorJob, diagnosis: Diagnosis) -> bool:
-        """Return whether victims of the job are on their way out of nodes where that helps."""
-        places = {uid: self._handle.table.place_of(uid) for uid in self._doomed}
-        self._doomed = {uid: by for uid, by in self._doomed.items() if places[uid] is not None}
-        return any(
-            by == job.name
-            and place is not None
-            and diagnosis.status_of(place.row).code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE
-            for (uid, by), place in ((each, places[each[0]]) for each in self._doomed.items())
-        )
 
     def _spare(self, pod: PodInfo) -> int:
         """Return how many members the pod's gang has beyond its minimum."""
@@ -328,7 +317,7 @@ class GangPreemption:
             self._handle.nominations.set(pod, node)
 
         def evicted(victim: PodInfo) -> None:
-            self._doomed[victim.uid] = job.name
+            self._doomed.add(victim.uid)
 
         terms = PreemptionTerms(
             accommodates=f"higher priority pods, preemptor: {job.name}, triggerPod: {trigger.key}",
