@@ -329,10 +329,11 @@ class _Index(Generic[T]):
             self._keys.setdefault(value, {})[key] = None
 
     def _evaluate(self, obj: T) -> tuple[str, ...]:
-        result: list[str] = []
-        if not self._guard.call(lambda: result.extend(self.values(obj))):
-            return ()
-        return tuple(dict.fromkeys(result))
+        found = self._guard.answer(self._listed, obj, otherwise=_nothing) or ()
+        return tuple(dict.fromkeys(found)) if len(found) > 1 else found
+
+    def _listed(self, obj: T) -> tuple[str, ...]:
+        return tuple(self.values(obj))
 
 
 class InformerFactory:

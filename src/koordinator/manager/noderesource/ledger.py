@@ -152,8 +152,10 @@ def _amounts(
 def _batch_table(known: Sequence[NodeInputs], policies: Sequence[ReclaimPolicy]) -> I64:
     """Return the terms of `_BATCH_TERMS` up to the formula's end, memory in bytes rounded toward minus infinity."""
     found = decide.batch_terms(known, policies)
-    now = [msgspec.structs.replace(each, ahead=ZERO) for each in known]
-    by_now = decide.batch_terms(now, policies).yielded
+    by_now = found.yielded
+    if any(each.ahead != ZERO for each in known):
+        now = [msgspec.structs.replace(each, ahead=ZERO) for each in known]
+        by_now = decide.batch_terms(now, policies).yielded
     capacity = np.array([each.node.capacity for each in known], np.int64)
     reserved = np.array([each.node.reserved for each in known], np.int64)
     usages = [each.report.system_usage for each in known]
