@@ -80,7 +80,7 @@ def test_a_hotter_node_counts_no_later(low: float, high: tuple[float, float], mi
 @pytest.mark.parametrize(
     ("hot", "cycles", "minutes"),
     [
-        pytest.param(0.70, 1, 3, id="as far above as it was below"),
+        pytest.param(0.70, 1, 2, id="as far above as it was below"),
         pytest.param(0.70, 5, 6, id="the same, where nodes must be hot for five cycles"),
         pytest.param(0.95, 1, 0, id="far above"),
     ],

@@ -17,9 +17,9 @@ from koordinator.descheduler.plugins.low_node_load.usage import Classified, Colu
 
 Floats = npt.NDArray[np.float64]
 
-SOURCE_S_MIN, SOURCE_S_MAX = 300.0, 900.0
-"""Time constant of the level that makes a node a source. At 300 s, over which NodeMetrics average by default, one that
-was as far below its limit as it is above it now counts after three and a half minutes."""
+SOURCE_S_MIN, SOURCE_S_MAX = 180.0, 900.0
+"""Time constant of the level that makes a node a source. At 180 s one that was as far below its limit as it is above it
+now counts after two minutes; shorter ones cost evictions and cool little more (docs/performance.md)."""
 CYCLES = 2
 """The time constant is so many times that for which a node must be hot by the pool's anomaly condition."""
 TARGET_S = 1_800.0
