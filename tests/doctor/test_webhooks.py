@@ -291,6 +291,11 @@ def test_lacking_permissions_are_one_finding_per_component() -> None:
     assert found.object == f"ServiceAccount {NAMESPACE}/koord-manager"
     assert len(found.objects) == 2
     assert "get nodes (what it computes and decides on)" in found.problem
+    assert [line.partition("    #")[0] for line in found.remedy] == [
+        "koordinator install --apply",
+        "koordinator install --apply --force-conflicts",  # a role that somebody replaced
+        f"kubectl auth can-i {needs[0].words} --as={account}",
+    ]
 
 
 def test_a_certificate_is_vouched_for_by_its_own_authority_only() -> None:

@@ -15,6 +15,7 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.manager import caches
 from koordinator.manager.noderesource import account
+from koordinator.manager.noderesource import target as targets
 from koordinator.manager.options import ManagerOptions
 from tests.manager.noderesource.world import (
     BATCH_CPU,
@@ -168,6 +169,17 @@ def test_a_node_that_is_no_longer_amplified_has_its_own_allocatable_back_at_once
         assert (found.status.allocatable["cpu"], found.status.capacity["cpu"]) == ("90", "100")
 
     run(scenario, nodes=[body])
+
+
+def test_an_amount_of_the_kubelet_that_is_written_otherwise_is_not_written_again() -> None:
+    node = from_builtins(node_body(), Node)  # 100 cores
+    target = targets.NodeTarget(native={"cpu": "100000m", "memory": "120000M"})
+
+    assert targets.node_patch(node, target, with_status=True) == {}
+    target.native["cpu"] = "100001m"
+    assert targets.node_patch(node, target, with_status=True) == {
+        "status": {"allocatable": {"cpu": "100001m"}}
+    }
 
 
 def test_cards_are_on_the_node_whether_colocation_is_on_or_not() -> None:

@@ -95,6 +95,17 @@ def test_resources_that_are_no_longer_counted_leave_the_quota() -> None:
     assert profile.quota_patch(wanted, from_builtins(old, ElasticQuota)) == {"spec": {"min": {"gone": None}}}
 
 
+def test_an_amount_that_is_written_otherwise_needs_no_patch() -> None:
+    wanted = wanted_quota(profile_of(), [node(3000)])
+    old = profile.new_quota(wanted)
+    old["spec"]["min"]["cpu"], other = "3000m", {"cpu": "3001m"}
+
+    assert wanted.min["cpu"] == "3"
+    assert profile.quota_patch(wanted, from_builtins(old, ElasticQuota)) == {}
+    old["spec"]["min"].update(other)
+    assert profile.quota_patch(wanted, from_builtins(old, ElasticQuota)) == {"spec": {"min": {"cpu": "3"}}}
+
+
 def test_labels_of_the_tree_cannot_be_overridden_but_that_of_the_profile_can() -> None:
     given_labels = {labels.QUOTA_IS_ROOT: "false", labels.QUOTA_TREE_ID: "x", labels.QUOTA_PROFILE: "mine"}
 
