@@ -178,6 +178,24 @@ def test_a_more_important_pod_takes_the_place_of_a_lesser_one_of_its_quota(disab
     play(story, without(*disabled))
 
 
+def test_evictions_in_vain_are_told_and_left_out_and_where_nobody_may_go_others_speak() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="10")
+        world.api.put("ElasticQuota", quota("team", low=2, high=2))
+        world.api.put("Pod", member("least", "team", priority=1))
+        await world.settle()
+        world.api.put("Pod", member("large", "team", cpu="3", priority=10))
+        world.api.put("Pod", member("equal", "team", cpu="2", priority=1))
+        await world.settle(3)
+
+        assert placed(world) == ["least"] and not world.api.events("Preempted")
+        in_vain = "preemption: no eviction of less important pods of quota team would make room"
+        assert world.condition("large")["message"].endswith(f" {in_vain}")
+        assert "of less important pods" not in world.condition("equal")["message"]
+
+    play(story, without())
+
+
 @pytest.mark.parametrize("where", ["named", "bound"])
 def test_a_pod_without_a_label_belongs_to_the_quota_of_its_namespace(where: str) -> None:
     async def story(world: World) -> None:
