@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from koordinator.api.core import Event, Namespace
 from koordinator.host.cgroup_knobs import V1
 from koordinator.host.host import Feature
+from koordinator.koordlet.audit import AuditFilter, AuditQuery
 from tests.host import host_tree
 from tests.koordlet.agent_world import World, live
 
@@ -51,6 +53,21 @@ def test_a_node_is_reported_and_its_services_are_protected(tmp_path: Path, versi
         assert world.quota() == unlimited
 
     live(tmp_path, scenario, version=version)
+
+
+def test_the_audit_log_names_the_pod_and_container_that_something_was_done_to(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.create_objects(protecting(cpuSuppressPolicy="cpuset"))
+        world.run_pod("web", batch=False, cores=1.0)
+        world.run_pod("batch", batch=True, cores=1.0)
+        await asyncio.sleep(10)
+
+        query = AuditQuery(world.agent.shared.audit, world.agent.shared.clock, random.Random(0))
+        events = query.page("2048", "", AuditFilter(namespace="d", name="batch")).events
+        assert {(each.type, each.container) for each in events} == {("pod", ""), ("pod", "c0")}
+        assert all("/podbatch/" in each.message for each in events)
+
+    live(tmp_path, scenario, gates="AuditEvents=true")
 
 
 def test_the_log_says_once_which_features_the_host_lacks(

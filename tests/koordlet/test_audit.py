@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from koordinator.clock import FixedClock
 from koordinator.koordlet import audit, http
-from koordinator.koordlet.audit import AuditLog, AuditQuery, QueryError
+from koordinator.koordlet.audit import AuditFilter, AuditLog, AuditPage, AuditQuery, QueryError
 
 
 def filled(directory: str, count: int, clock: FixedClock | None = None, text: str = "") -> AuditLog:
@@ -68,6 +68,29 @@ def test_pages_go_from_the_newest_to_the_oldest_without_gaps(tmp_path: Path, on_
 
     assert first + second + third == [f"pod-{number}" for number in range(9, -1, -1)]
     assert end == ""
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_what_happened_to_a_pod_can_be_asked(tmp_path: Path, on_disk: bool) -> None:
+    clock = FixedClock()
+    log = AuditLog(clock, directory=str(tmp_path) if on_disk else "")
+    for number in range(20):
+        for name in ("web", "web-2", 'odd"name'):
+            log.pod(3, "default", name, "UpdateCgroups", f"web {number}", container=f"c{number % 2}")
+        log.pod(3, "other", "web", "UpdateCgroups", "default")
+        log.node(1, "web", "default")
+    query = query_of(log)
+
+    of_web = AuditFilter(namespace="default", name="web", container="c1")
+    first = query.page("4", "", of_web)
+    rest = query.page("100", first.next_page_token)
+
+    assert [each.message for each in (*first.events, *rest.events)] == [f"web {n}" for n in range(19, 0, -2)]
+    assert {each.name for each in rest.events} == {"web"}
+    assert len(query.page("100", "", AuditFilter(name='odd"name')).events) == 20
+    of_node = query.page("1", "", AuditFilter(reason="web", type="node"))
+    assert [each.type for each in of_node.events] == ["node"]
+    assert query.page("1", "", AuditFilter(name="nobody")) == AuditPage("", [])
 
 
 def test_files_rotate_at_two_megabytes_also_across_restarts_and_the_oldest_go(tmp_path: Path) -> None:

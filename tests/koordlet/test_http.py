@@ -47,5 +47,9 @@ async def test_the_audit_log_is_served_page_by_page() -> None:
         )
         body = await answer.json()
         assert [event["message"] for event in body["Events"]] == ["event 0"] and body["NextPageToken"] == ""
+        answer = await client.get("/events", params={"reason": "Test", "type": "pod"})
+        assert (answer.status, await answer.text()) == (200, "")
+        answer = await client.get("/events", params={"reason": "Test", "type": "node", "size": "9"})
+        assert (await answer.text()).count('"reason":"Test"') == 3
         assert (await client.get("/events", params={"pageToken": "x"})).status == 409
         assert (await client.get("/events", params={"size": "-1"})).status == 400

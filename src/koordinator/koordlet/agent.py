@@ -53,6 +53,7 @@ from koordinator.koordlet.states.pods import FALLBACK
 from koordinator.koordlet.states.states import States
 from koordinator.koordlet.view import NodeView, Topic
 from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.group_owners import GroupOwners
 from koordinator.koordlet.writing.restore_log import RestoreLog
 
 T = TypeVar("T", bound=Object)
@@ -329,7 +330,7 @@ class Agent:
             view=view,
             store=store,
             readings=Readings(store, clock, config.collect.used_interval_s),
-            executor=_executor(config, host, clock, audit, metrics, on_dry_run),
+            executor=_executor(config, host, clock, audit, metrics, on_dry_run, view),
             audit=audit,
             metrics=metrics,
             cluster=cluster,
@@ -471,6 +472,7 @@ def _executor(
     audit: AuditLog,
     metrics: AgentMetrics,
     on_dry_run: Callable[[str], None] | None,
+    view: NodeView,
 ) -> Executor:
     def on_update(kind: str, is_success: bool, seconds: float) -> None:
         status = "success" if is_success else "failed"
@@ -487,4 +489,5 @@ def _executor(
         force_update_s=config.qos.force_update_s,
         on_dry_run=None if on_dry_run is None else lambda write: on_dry_run(str(write)),
         on_update=on_update,
+        owner_of=GroupOwners(lambda: view.pods).of,
     )

@@ -260,12 +260,43 @@ class AuditPage(msgspec.Struct, frozen=True):
     events: list[AuditEvent] = msgspec.field(name="Events")
 
 
-class _Reader:
-    """The position of a reader; one line is read ahead to know the end."""
+class AuditFilter(msgspec.Struct, frozen=True):
+    """The events that are asked for; an empty field takes all."""
 
-    def __init__(self, lines: Iterator[bytes], now_s: float) -> None:
+    type: str = ""
+    namespace: str = ""
+    name: str = ""
+    container: str = ""
+    reason: str = ""
+
+    def events(self, lines: Iterator[bytes]) -> Iterator[AuditEvent]:
+        """Yield events that match, from lines of the log; what a crash has torn is left out."""
+        asked = {field: text for field in self.__struct_fields__ if (text := getattr(self, field))}
+        for text in asked.values():
+            lines = _holding(lines, msgspec.json.encode(text))  # decoding them all would take too long
+        for line in lines:
+            try:
+                event = decode(line)
+            except msgspec.MsgspecError:
+                continue
+            if all(getattr(event, field) == text for field, text in asked.items()):
+                yield event
+
+
+def _holding(lines: Iterator[bytes], part: bytes) -> Iterator[bytes]:
+    return (line for line in lines if part in line)
+
+
+ALL_EVENTS = AuditFilter()
+
+
+class _Reader:
+    """The position of a reader; one event is read ahead to know the end."""
+
+    def __init__(self, lines: Iterator[bytes], wanted: AuditFilter, now_s: float) -> None:
         self._lines = lines
-        self._ahead = self._next()
+        self._events = wanted.events(lines)
+        self._ahead = next(self._events, None)
         self.used_s = now_s
 
     @property
@@ -276,21 +307,13 @@ class _Reader:
         events: list[AuditEvent] = []
         while self._ahead is not None and len(events) < count:
             events.append(self._ahead)
-            self._ahead = self._next()
+            self._ahead = next(self._events, None)
         return events
 
     def close(self) -> None:
         close = getattr(self._lines, "close", None)
         if close is not None:
             close()
-
-    def _next(self) -> AuditEvent | None:
-        for line in self._lines:
-            try:
-                return decode(line)
-            except msgspec.MsgspecError:
-                continue  # torn by a crash
-        return None
 
 
 class AuditQuery:
@@ -312,8 +335,8 @@ class AuditQuery:
         self._readers_max = max(readers_max, 1)
         self._readers: dict[str, _Reader] = {}
 
-    def page(self, size: str = "", token: str = "") -> AuditPage:
-        """Return the newest events, or those after a token. Raises: QueryError."""
+    def page(self, size: str = "", token: str = "", wanted: AuditFilter = ALL_EVENTS) -> AuditPage:
+        """Return the newest events that are wanted; with a token the next ones of that query. Raises: QueryError."""
         count = self._size(size)
         now_s = self._clock.now()
         for each in [each for each, reader in self._readers.items() if now_s - reader.used_s > TOKEN_LIFE_S]:
@@ -325,7 +348,7 @@ class AuditQuery:
                     _CONFLICT, f"invalid pageToken {token[:80]}: unknown, or expired; start anew"
                 )
         else:
-            reader = self._opened(now_s)
+            reader = self._opened(wanted, now_s)
             token = f"{self._rng.getrandbits(128):032x}"
             self._readers[token] = reader
         reader.used_s = now_s
@@ -341,11 +364,11 @@ class AuditQuery:
             reader.close()
         self._readers.clear()
 
-    def _opened(self, now_s: float) -> _Reader:
+    def _opened(self, wanted: AuditFilter, now_s: float) -> _Reader:
         while len(self._readers) >= self._readers_max:
             oldest = min(self._readers, key=lambda each: self._readers[each].used_s)
             self._readers.pop(oldest).close()
-        return _Reader(self._log.newest_first(), now_s)
+        return _Reader(self._log.newest_first(), wanted, now_s)
 
     def _size(self, text: str) -> int:
         if not text:

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from koordinator import prometheus
-from koordinator.koordlet.audit import AuditQuery, QueryError
+from koordinator.koordlet.audit import AuditFilter, AuditQuery, QueryError
 from koordinator.prometheus import MetricsRegistry
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -52,11 +52,16 @@ def application(
 
 
 def audit_events(query: AuditQuery) -> Handler:
-    """Answer `GET /events` with pages of events: one JSON line each, or all as JSON when asked for."""
+    """Answer `GET /events` with pages of events: one JSON line each, or all as JSON when asked for.
+
+    `type`, `namespace`, `name`, `container` and `reason` leave all others out.
+    """
 
     async def handle(request: web.Request) -> web.Response:
         try:
-            page = query.page(request.query.get("size", ""), request.query.get("pageToken", ""))
+            asked = request.query
+            wanted = AuditFilter(*(asked.get(field, "") for field in AuditFilter.__struct_fields__))
+            page = query.page(asked.get("size", ""), asked.get("pageToken", ""), wanted)
         except QueryError as error:
             return web.Response(status=error.status, text=str(error))
         if "application/json" in request.headers.get("Accept", ""):

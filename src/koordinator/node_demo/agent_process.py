@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from koordinator.node_demo.stage import Written
 _MODULE = "koordinator.cli.koordlet"
 _GATES = "AuditEvents=true,BlkIOReconcile=true,CgroupReconcile=true"
 _CLOSED_LOOP_GATES = f"{_GATES},Interference=true,InterferenceControl=true"
+_WRITE = re.compile(r"update (.+?) to .*", re.DOTALL)
 _STOP_S = 10.0
 _CALM_S = 20
 """Seconds to wait at most until the agent has started up …"""
@@ -112,15 +114,13 @@ class AgentProcess:
             for line in path.read_bytes().splitlines():
                 with contextlib.suppress(msgspec.MsgspecError):
                     event = msgspec.json.decode(line, type=_Event)
-                    if event.type == "group":
-                        found.append(Written(event.name, event.message, event.reason))
+                    if write := _WRITE.fullmatch(event.message):
+                        found.append(Written(write[1], event.message, event.reason))
         return found
 
 
 class _Event(msgspec.Struct):
     """A line of the audit log."""
 
-    type: str = ""
-    name: str = ""
     message: str = ""
     reason: str = ""

@@ -159,8 +159,8 @@ def test_a_pod_says_otherwise_by_annotation_and_nonsense_counts_as_nothing(tmp_p
     assert node.host.cgroups.number(Knob.CPU_BURST, f"{LS}/podbroken/broken-c0") == 0
 
 
-def test_a_kernel_that_takes_no_buffer_above_the_quota_gets_the_quota(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_kernel_that_takes_no_buffer_above_the_quota_gets_the_quota_and_nothing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = limited_node(tmp_path)
     write = node.files.write
@@ -177,6 +177,7 @@ def test_a_kernel_that_takes_no_buffer_above_the_quota_gets_the_quota(
 
     assert buffers(node) == (100_000, 50_000, 50_000)
     assert node.says("scaled_burst")["default", "w", "containerd://w-c0", "c0"] == 50_000
+    assert caplog.messages == []
 
 
 def test_tokens_bound_how_long_a_container_may_burst(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from koordinator.koordlet.audit import AuditLog, decode
 from koordinator.koordlet.writing import update_plan
 from koordinator.koordlet.writing.executor import Executor
 from koordinator.koordlet.writing.file_writer import PlannedWrite
+from koordinator.koordlet.writing.group_owners import GroupOwner
 from koordinator.koordlet.writing.restore_log import RestoreLog
 from koordinator.koordlet.writing.update_plan import Result, Update, WriteOutcome
 from tests.host import host_tree
@@ -52,6 +53,7 @@ class Node:
             force_update_s=force_update_s,
             on_dry_run=self.dry_run_writes.append if dry_run else None,
             on_update=lambda kind, is_success, _: self.updates.append((kind, is_success)),
+            owner_of={POD: GroupOwner("default", "web")}.get,
         )
 
     def path(self, knob: Knob, group: str = BE) -> str:
@@ -91,6 +93,49 @@ def test_after_the_forced_time_the_file_is_looked_at_again(tmp_path: Path) -> No
     node.clock.now_s += 1
     assert node.write(Knob.CPU_SHARES, "2").outcome is WriteOutcome.WRITTEN
     assert node.says(Knob.CPU_SHARES) == "2"
+
+
+def test_what_is_done_to_a_pod_is_audited_under_its_name_and_a_value_given_in_two_steps_once(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path)
+    for group in (POD, BE):
+        node.files.write(node.path(Knob.CPUSET, group), "0-1")
+    node.files.written.clear()
+    levels = [[Update(group, Knob.CPUSET, "2-3", "moved")] for group in (BE, POD)]
+
+    node.executor.update_leveled(levels, owner="suppress")
+
+    assert [text for _, text in node.files.written] == ["0-3", "0-3", "2-3", "2-3"]
+    events = [decode(line) for line in node.audit.newest_first()]
+    assert sorted((each.type, each.namespace, each.name) for each in events) == [
+        ("group", "", node.path(Knob.CPUSET)),
+        ("pod", "default", "web"),
+    ]
+    assert all(each.message.endswith("cpuset.cpus to 2-3") for each in events)
+
+    node.executor.restore("suppress")
+    back = [decode(line) for line in node.audit.newest_first()][:2]
+    assert sorted((each.type, each.name) for each in back) == [
+        ("group", node.path(Knob.CPUSET)),
+        ("pod", "web"),
+    ]
+
+
+def test_a_kernel_that_refuses_what_a_probe_asks_has_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(tmp_path)
+    path = node.path(Knob.CPU_BURST)
+    probe = [Update(BE, Knob.CPU_BURST, "500000")]
+    node.files.refusals[path] = [FileProblem(path, FileFailure.INVALID)] * 2
+
+    (answer,) = node.executor.update(probe, owner="burst", is_probe=True)
+    assert (answer.outcome, node.updates, caplog.messages) == (WriteOutcome.FAILED, [], [])
+
+    node.executor.update(probe, owner="burst")
+    assert node.updates == [("cgroup", False)]
+    assert caplog.messages == ["cgroup not updated"]
 
 
 def test_changes_are_counted_as_those_of_groups_and_all_others(tmp_path: Path) -> None:

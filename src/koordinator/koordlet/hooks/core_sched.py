@@ -387,6 +387,7 @@ class CoreSchedHook(Hook):
                 functools.partial(self._cookies.give, container.id, group, pids, now_s),
                 self.name,
                 REASON,
+                group=container.group,
             )
             self.shared.metrics.core_sched_status.inc(group, status_of(problem is None))
         pod, cookie = container.pod, str(self._cookies.cookie_of(group))
@@ -402,6 +403,7 @@ class CoreSchedHook(Hook):
             functools.partial(self._cookies.clear, container, self._pids(group)),
             self.name,
             REASON,
+            group=group,
         )
         if problem is None:
             self._marks.pop(group, None)

@@ -58,6 +58,7 @@ class OOMScoreAdj(Hook):
                     owner=self.name,
                     reason=REASON,
                     restorable=False,
+                    group=container.group,
                 )
             holds = holds or problem is None
         if holds and wanted is not None:

@@ -228,7 +228,7 @@ class ResctrlHook(Hook):
         missing = resctrl.new_tasks(wanted, self.shared.host.resctrl.tasks(name) or ())
         if missing:
             self.shared.executor.add_tasks(
-                f"{self._path(name)}/tasks", missing, owner=self.name, reason=REASON
+                f"{self._path(name)}/tasks", missing, owner=self.name, reason=REASON, group=record.group
             )
 
     def _report_problem(self, uid: str, name: str, problem: FileProblem | None) -> None:

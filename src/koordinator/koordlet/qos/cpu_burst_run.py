@@ -229,7 +229,7 @@ class CPUBurst:
         if pod.buffered_s is None and pod.tried_s and 0 <= now_s - pod.tried_s < RETRY_S:
             return
         pod.tried_s = now_s
-        is_held = self._write_buffers(pod)
+        is_held = self._write_buffers(pod, is_probe=not self._is_buffer_capped)
         if not is_held and not self._is_buffer_capped:
             # Kernels without a patch for it refuse a buffer above the quota (Documentation/scheduler/sched-bwc.rst).
             self._is_buffer_capped = True
@@ -238,12 +238,12 @@ class CPUBurst:
             self._show()
         pod.buffered_s = now_s if is_held else None
 
-    def _write_buffers(self, pod: _Pod) -> bool:
-        """Containers first, then the pod."""
+    def _write_buffers(self, pod: _Pod, *, is_probe: bool = False) -> bool:
+        """Write containers first, then the pod; a probe finds out whether the kernel takes buffers above the quota."""
         amounts = [(container.group, self._burst_us(pod, container)) for container in pod.containers]
         amounts.append((pod.record.group, sum(amount for _, amount in amounts)))
         updates = [Update(group, Knob.CPU_BURST, str(amount), BUFFER_REASON) for group, amount in amounts]
-        results = self._shared.executor.update(updates, owner=self.name)
+        results = self._shared.executor.update(updates, owner=self.name, is_probe=is_probe)
         return not any(result.outcome in _REFUSED for result in results)
 
     def _burst_us(self, pod: _Pod, container: _Container) -> int:

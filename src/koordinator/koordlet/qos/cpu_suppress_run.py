@@ -427,7 +427,7 @@ class CPUSuppress:
         if not decision.is_written or (only_less and not is_less) or (not is_less and self._is_held()):
             return False
         self._set_metrics("cfsQuota", decision.quota_us / CFS_PERIOD_US)
-        if decision.quota_us == old_us or not self._write_quota(decision.quota_us):
+        if decision.quota_us == old_us or not self._write_quota(decision.quota_us, is_audited=False):
             return False
         message = f"update BE group to cfs_quota: {decision.quota_us}"
         self._shared.audit.node(AUDIT_LEVEL, REASON, message)
@@ -441,9 +441,11 @@ class CPUSuppress:
         if not self._is_quota_undone:
             self._is_quota_undone = self._write_quota(UNLIMITED)
 
-    def _write_quota(self, quota_us: int) -> bool:
+    def _write_quota(self, quota_us: int, *, is_audited: bool = True) -> bool:
         update = Update(self._top, Knob.CPU_QUOTA, str(quota_us), REASON)
-        (result,) = self._shared.executor.update([update], owner=self.name, cacheable=False)
+        (result,) = self._shared.executor.update(
+            [update], owner=self.name, cacheable=False, is_audited=is_audited
+        )
         return result.outcome in _SETTLED
 
 

@@ -14,6 +14,8 @@ import logging
 import os
 from collections.abc import Callable, Container, Iterable, Sequence
 
+import msgspec
+
 from koordinator.api import cpuset
 from koordinator.clock import Clock
 from koordinator.host import cgroup_knobs
@@ -24,6 +26,7 @@ from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.writing import idle_shares, restore_log, update_plan
 from koordinator.koordlet.writing.file_writer import CGROUP_UPDATE, OTHER_UPDATE, FileWriter, PlannedWrite
+from koordinator.koordlet.writing.group_owners import GroupOwner
 from koordinator.koordlet.writing.restore_log import Restored, RestoreLog, RestoreRecord
 from koordinator.koordlet.writing.update_plan import (
     Cache,
@@ -43,6 +46,17 @@ _WARNINGS_MAX = 4_096
 _SHADOW_MAX = 65_536
 _FAILED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD))
 
+
+class _Manner(msgspec.Struct, frozen=True):
+    """The way in which updates are carried out: by whom, whether what is known may be believed, and the like."""
+
+    owner: str
+    cacheable: bool = True
+    records: bool = True
+    is_probe: bool = False
+    is_audited: bool = True
+
+
 _Plan = Callable[[Sequence[Sequence[Update]], Contents, int, Cache, float], UpdatePlan]
 _Key = tuple[str, Knob]
 
@@ -60,8 +74,17 @@ class Executor(FileWriter):
         force_update_s: float = update_plan.FORCE_UPDATE_S,
         on_dry_run: Callable[[PlannedWrite], None] | None = None,
         on_update: Callable[[str, bool, float], None] | None = None,
+        owner_of: Callable[[str], GroupOwner | None] | None = None,
     ) -> None:
-        super().__init__(cgroups.files, clock, audit, records, on_dry_run=on_dry_run, on_update=on_update)
+        super().__init__(
+            cgroups.files,
+            clock,
+            audit,
+            records,
+            on_dry_run=on_dry_run,
+            on_update=on_update,
+            owner_of=owner_of,
+        )
         self._cgroups = cgroups
         self._force_update_s = force_update_s
         self._cache: dict[str, CacheEntry] = {}
@@ -70,13 +93,26 @@ class Executor(FileWriter):
 
     # Updates of groups
 
-    def update(self, updates: Sequence[Update], *, owner: str, cacheable: bool = True) -> list[Result]:
-        """Give groups exact values, in the order given; one result per group and knob."""
-        return self._run([updates], update_plan.plan_exact, owner, cacheable)
+    def update(
+        self,
+        updates: Sequence[Update],
+        *,
+        owner: str,
+        cacheable: bool = True,
+        is_probe: bool = False,
+        is_audited: bool = True,
+    ) -> list[Result]:
+        """Give groups exact values, in the order given; one result per group and knob.
+
+        With `is_probe` the kernel may find that the value is none: that is an answer, neither logged nor counted as a
+        failure. Without `is_audited` the caller tells of the change in words of its own.
+        """
+        manner = _Manner(owner, cacheable=cacheable, is_probe=is_probe, is_audited=is_audited)
+        return self._run([updates], update_plan.plan_exact, manner)
 
     def update_leveled(self, levels: Sequence[Sequence[Update]], *, owner: str) -> list[Result]:
         """Give groups of several levels their values, top level first: parents are never narrower than children."""
-        return self._run(levels, update_plan.plan_leveled, owner, True)
+        return self._run(levels, update_plan.plan_leveled, _Manner(owner))
 
     def expire(self) -> None:
         """Forget what nobody asked for in a while, and records of groups that are gone; once a minute, say."""
@@ -180,7 +216,7 @@ class Executor(FileWriter):
             problem = self._give_all_cpus(record)
         if problem is not None:
             return Restored(record, WriteOutcome.FAILED, str(problem))
-        self._audited(record.path, record.before, owner, reason)
+        self._audited(record.path, record.before, owner, reason, group=record.group)
         self._settled(record)
         if is_no_longer_idle:
             self._give_shares_back(record.group, owner)
@@ -194,7 +230,7 @@ class Executor(FileWriter):
     def _put_back_leveled(self, records: Sequence[RestoreRecord], owner: str, reason: str) -> list[Restored]:
         of_key = {_key(restore_log.update_of(record, reason)): record for record in records}
         levels = restore_log.levels(records, reason)
-        results = self._run(levels, update_plan.plan_leveled, owner, True, records=False)
+        results = self._run(levels, update_plan.plan_leveled, _Manner(owner, records=False))
         restored = [Restored(of_key[_key(each.update)], each.outcome, each.problem) for each in results]
         for each in restored:
             if each.outcome not in _FAILED:
@@ -214,13 +250,11 @@ class Executor(FileWriter):
         self,
         levels: Sequence[Sequence[Update]],
         plan_of: _Plan,
-        owner: str,
-        cacheable: bool,
-        *,
-        records: bool = True,
+        manner: _Manner,
     ) -> list[Result]:
-        now_s = self._clock.now()
-        known = update_plan.aged(self._cache, self._force_update_s) if cacheable and records else {}
+        now_s, owner = self._clock.now(), manner.owner
+        is_cache_used = manner.cacheable and manner.records
+        known = update_plan.aged(self._cache, self._force_update_s) if is_cache_used else {}
         results: dict[_Key, Result] = {}
         pending = levels
         for _ in range(TRIES_MAX):
@@ -230,17 +264,17 @@ class Executor(FileWriter):
                 for level in pending
             ]
             plan = plan_of(pending, contents, self._cgroups.version, known, now_s)
-            refused = self._carry_out(plan, owner, records)
+            refused = self._carry_out(plan, manner)
             for result in plan.results:
                 results[_key(result.update)] = refused.get(_key(result.update), (result, False))[0]
                 if result.update.knob is Knob.CPU_IDLE and result.update.value == "0":
                     self._give_shares_back(result.update.group, owner)
-            self._remember(plan, refused, cacheable, now_s)
+            self._remember(plan, refused, manner.cacheable, now_s)
             again = {key for key, (_, is_worth_it) in refused.items() if is_worth_it}
             if not again:
                 break
             pending = [[update for update in level if _key(update) in again] for level in pending]
-        return self._reported(results.values(), owner)
+        return self._reported(results.values(), manner)
 
     def _contents(self, levels: Sequence[Sequence[Update]], known: Cache, now_s: float) -> dict[str, str]:
         """Return what the files say that the plan will ask for, by path relative to the cgroup root."""
@@ -275,10 +309,11 @@ class Executor(FileWriter):
         results[_key(update)] = Result(update, WriteOutcome.KEPT)
         return True
 
-    def _carry_out(self, plan: UpdatePlan, owner: str, records: bool) -> dict[_Key, tuple[Result, bool]]:
-        """Write; what went wrong, and whether another try may help."""
+    def _carry_out(self, plan: UpdatePlan, manner: _Manner) -> dict[_Key, tuple[Result, bool]]:
+        """Write; what went wrong, and whether another try may help. A value given in two steps is audited once."""
+        owner = manner.owner
         refused: dict[_Key, tuple[Result, bool]] = {}
-        last: dict[_Key, tuple[str, str]] = {}
+        last: dict[_Key, tuple[str, str, Update]] = {}
         for write in plan.writes:
             update = write.update
             path = self._cgroups.absolute(write.path)
@@ -287,20 +322,21 @@ class Executor(FileWriter):
                 self._would_write(path, before, write.text, owner, update.reason)
                 refused[_key(update)] = Result(update, WriteOutcome.WOULD_WRITE), False
                 continue
-            if records:
+            if manner.records:
                 self._note(update, path, write.text, owner)
             if update.knob is Knob.CPU_IDLE and write.text == "1":
                 idle_shares.keep(self._cgroups, self._records, update.group, owner)
-            problem = self._timed(CGROUP_UPDATE, functools.partial(self._files.write, path, write.text))
+            write_it = functools.partial(self._files.write, path, write.text)
+            problem = self._timed(CGROUP_UPDATE, write_it, is_probe=manner.is_probe)
             if problem is None:
-                last[_key(update)] = path, write.text
+                last[_key(update)] = path, write.text, update
                 refused.pop(_key(update), None)
-                self._audited(path, write.text, owner, update.reason)
             else:
                 refused[_key(update)] = update_plan.refusal(update, problem)
-        for key, (path, text) in last.items():
+        for key, (path, text, update) in last.items():
+            if manner.is_audited:
+                self._audited(path, text, owner, update.reason, group=update.group)
             if key not in refused and (found := self._verified(key[1], path, text)) is not None:
-                update = next(write.update for write in plan.writes if _key(write.update) == key)
                 refused[key] = Result(update, found[0], found[1]), False
         return refused
 
@@ -323,7 +359,7 @@ class Executor(FileWriter):
 
     def _give_shares_back(self, group: str, owner: str) -> None:
         if self._on_dry_run is None and (back := idle_shares.give_back(self._cgroups, self._records, group)):
-            self._audited(*back, owner, "no longer idle")
+            self._audited(*back, owner, "no longer idle", group=group)
 
     def _remember(
         self, plan: UpdatePlan, refused: dict[_Key, tuple[Result, bool]], cacheable: bool, now_s: float
@@ -340,10 +376,11 @@ class Executor(FileWriter):
             else:
                 self._cache.pop(path, None)
 
-    def _reported(self, results: Iterable[Result], owner: str) -> list[Result]:
+    def _reported(self, results: Iterable[Result], manner: _Manner) -> list[Result]:
         reported = list(results)
         for result in reported:
-            self._warn(result, owner)
+            if not (manner.is_probe and result.outcome is WriteOutcome.FAILED):
+                self._warn(result, manner.owner)
         return reported
 
     def _warn(self, result: Result, owner: str) -> None:

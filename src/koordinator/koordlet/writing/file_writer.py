@@ -13,6 +13,7 @@ from koordinator.clock import Clock
 from koordinator.host.files import FileFailure, FileProblem, Files
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.writing import restore_log
+from koordinator.koordlet.writing.group_owners import GroupOwner
 from koordinator.koordlet.writing.restore_log import RestoreLog, RestoreRecord
 
 CGROUP_UPDATE, OTHER_UPDATE = "cgroup", "default"
@@ -37,7 +38,8 @@ class PlannedWrite(msgspec.Struct, frozen=True):
 
 class FileWriter:
     """`on_dry_run` makes it a dry run: nothing is written, each change is handed to it once. `on_update` hears of each
-    write: its kind (`CGROUP_UPDATE`, say), whether it succeeded, and how many seconds it took."""
+    write: its kind (`CGROUP_UPDATE`, say), whether it succeeded, and how many seconds it took. `owner_of` tells whose a
+    group is; what concerns a `group` is audited as done to that pod."""
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class FileWriter:
         *,
         on_dry_run: Callable[[PlannedWrite], None] | None,
         on_update: Callable[[str, bool, float], None] | None,
+        owner_of: Callable[[str], GroupOwner | None] | None = None,
     ) -> None:
         self._files = files
         self._clock = clock
@@ -55,6 +58,7 @@ class FileWriter:
         self._records = records
         self._on_dry_run = on_dry_run
         self._on_update = on_update
+        self._owner_of = owner_of
         self._shadow: dict[str, str] = {}
         """Dry run: what files would say now."""
 
@@ -73,6 +77,7 @@ class FileWriter:
         part: str = "",
         is_held: Callable[[str], bool] | None = None,
         restorable: bool = True,
+        group: str = "",
     ) -> FileProblem | None:
         """Make a file of /proc, /sys or resctrl (absolute path) hold a text; None when it does.
 
@@ -96,7 +101,7 @@ class FileWriter:
                 self._keep(restore_log.file_record(path, part, owner, content, text, identity), content)
         problem = self._timed(OTHER_UPDATE, functools.partial(self._files.write, path, text))
         if problem is None:
-            self._audited(path, text, owner, reason)
+            self._audited(path, text, owner, reason, group=group)
         return problem
 
     def claim(self, directory: str, name: str, *, owner: str) -> None:
@@ -125,7 +130,7 @@ class FileWriter:
         self._records.drop([restore_log.part_key(path, owner)])
 
     def add_tasks(
-        self, path: str, threads: Iterable[int], *, owner: str, reason: str = ""
+        self, path: str, threads: Iterable[int], *, owner: str, reason: str = "", group: str = ""
     ) -> dict[int, FileProblem]:
         """Move threads to a list such as resctrl's `tasks`, one per write; problems by thread (it may have ended)."""
         write = functools.partial(self._files.write, path)
@@ -139,6 +144,7 @@ class FileWriter:
                     owner,
                     reason,
                     level=TASKS_AUDIT_LEVEL,
+                    group=group,
                 ),
             )
             for each in threads
@@ -168,6 +174,8 @@ class FileWriter:
         owner: str,
         reason: str,
         level: int = AUDIT_LEVEL,
+        *,
+        group: str = "",
     ) -> FileProblem | None:
         """Any other change of the host that is due: done and audited, or told once by a dry run."""
         if self._on_dry_run is not None:
@@ -176,7 +184,7 @@ class FileWriter:
             return None
         problem = self._timed(OTHER_UPDATE, action)
         if problem is None:
-            self._audited(target, what, owner, reason, level)
+            self._audited(target, what, owner, reason, level, group=group)
         return problem
 
     def _keep(self, record: RestoreRecord, content: str) -> None:
@@ -196,13 +204,30 @@ class FileWriter:
         self._shadow[path] = text
         self._on_dry_run(PlannedWrite(path, before, text, owner, reason))
 
-    def _timed(self, kind: str, action: Callable[[], FileProblem | None]) -> FileProblem | None:
+    def _timed(
+        self, kind: str, action: Callable[[], FileProblem | None], *, is_probe: bool = False
+    ) -> FileProblem | None:
+        """Do it and count it; the refusal of a probe is an answer and no failure."""
         if self._on_update is None:
             return action()
         began_s = self._clock.now()
         problem = action()
+        if is_probe and is_answer(problem):
+            return problem
         self._on_update(kind, problem is None, max(self._clock.now() - began_s, 0.0))
         return problem
 
-    def _audited(self, path: str, text: str, owner: str, reason: str, level: int = AUDIT_LEVEL) -> None:
-        self._audit.group(level, path, reason or owner, f"update {path} to {text.strip()}")
+    def _audited(
+        self, path: str, text: str, owner: str, reason: str, level: int = AUDIT_LEVEL, *, group: str = ""
+    ) -> None:
+        whose = self._owner_of(group) if group and self._owner_of is not None else None
+        reason, message = reason or owner, f"update {path} to {text.strip()}"
+        if whose is None:
+            self._audit.group(level, path, reason, message)
+        else:
+            self._audit.pod(level, whose.namespace, whose.name, reason, message, container=whose.container)
+
+
+def is_answer(problem: FileProblem | None) -> bool:
+    """Return whether a kernel that was asked by a probe says that it takes no such value."""
+    return problem is not None and problem.failure is FileFailure.INVALID
