@@ -293,7 +293,8 @@ def facts_of(table: NodeTable) -> dict[str, Any]:
             "exists": table.node_at(row) is not None,
             "amounts": {name: found for name, found in amounts.items() if found != (0, 0, 0, 1)},
             "nonzero": table.nonzero_requested[:, row].tolist(),
-            "nonzero free": table.nonzero_free[:, row].tolist(),
+            "free hundredths": table.free_hundredths[:, row].tolist(),
+            "nonzero free hundredths": table.nonzero_free_hundredths[:, row].tolist(),
             "used": table.used[:, row].tolist(),
             "pods": (int(table.pods_max[row]), int(table.pod_count[row]), int(table.free_pods[row])),
             "unschedulable": bool(table.is_unschedulable[row]),
@@ -329,7 +330,10 @@ def slow_facts(
         "exists": exists,
         "amounts": {name: found for name, found in amounts.items() if found != (0, 0, 0, 1)},
         "nonzero": nonzero,
-        "nonzero free": [room.get(name, 0) - n for name, n in zip(defaults, nonzero, strict=True)],
+        "free hundredths": [float(100 * amounts[name][2]) for name in defaults],
+        "nonzero free hundredths": [
+            float(100 * (room.get(name, 0) - n)) for name, n in zip(defaults, nonzero, strict=True)
+        ],
         "used": [requested["cpu"], requested["memory"]],
         "pods": (room.get("pods", 0), len(asked), room.get("pods", 0) - len(asked)),
         "unschedulable": is_off,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.plugin.percent import ScoredRequest, floor_percent, free_percent
+from koordinator.scheduler.plugin.percent import ScoredRequest, floor_percent, free_percent, mean_percent
 from koordinator.scheduler.table.nodes import SMALL_AMOUNT_MAX, NodeTable
 from tests.scheduler.world import node
 
@@ -32,6 +32,29 @@ def test_a_percentage_is_rounded_down_as_in_whole_numbers(pair: tuple[int, int])
     [found] = floor_percent(np.array([part], np.float64), np.array([whole], np.float64))
 
     assert found == max(0, part) * 100 // whole
+
+
+@given(
+    rows=st.lists(st.tuples(pairs(), pairs()), min_size=1, max_size=8),
+    weights=st.sampled_from(([1, 1], [3, 3], [1, 2], [0, 5])),
+)
+def test_a_mean_of_percentages_is_rounded_down_as_in_whole_numbers(
+    rows: list[tuple[tuple[int, int], tuple[int, int]]], weights: list[int]
+) -> None:
+    parts, wholes = (
+        [[min(pair[at], pair[1]) for pair in pairs] for pairs in zip(*rows, strict=True)] for at in (0, 1)
+    )
+
+    found = mean_percent(100 * np.array(parts, np.float64), np.array(wholes, np.float64), weights)
+
+    shares = [
+        [max(0, part) * 100 // whole for part, whole in zip(*each, strict=True)]
+        for each in zip(parts, wholes, strict=True)
+    ]
+    assert found.tolist() == [
+        sum(weight * share for weight, share in zip(weights, each, strict=True)) // sum(weights)
+        for each in zip(*shares, strict=True)
+    ]
 
 
 def table_of(*cpus: str) -> NodeTable:

@@ -21,7 +21,7 @@ from koordinator.scheduler.plugin.framework import (
     Scores,
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, count_reasons, fit_error, unresolvable
-from koordinator.scheduler.table.columns import LEFT_OUT, NO_NODE, RefusedBy, Rows, at, put
+from koordinator.scheduler.table.columns import LEFT_OUT, NO_NODE, RefusedBy, Rows, are_no_points, at, put
 from koordinator.scheduler.table.nodes import NodeTable
 
 EVALUATION_BYTES = 20_000
@@ -136,7 +136,7 @@ class WideScorer:
     def set(self, rows: Rows, raw: Scores) -> bool:
         """Take raw scores (rows,) of `rows`; return whether one of them is another one now."""
         if self._raw is None:
-            if not raw.any():
+            if are_no_points(raw) or not raw.any():
                 return False
             self._raw = np.zeros(self._capacity, np.int64)
         if np.array_equal(at(self._raw, rows), raw):

@@ -33,9 +33,15 @@ from koordinator.scheduler.engine.pick import (
 )
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.wide_answers import WideAnswers
-from koordinator.scheduler.plugin.framework import Mask, Plugin, ScorePlugin, Scores, is_pass
-from koordinator.scheduler.plugin.status import SUCCESS, unresolvable
-from koordinator.scheduler.table.columns import LEFT_OUT, NOT_FEASIBLE, Changes, Rows, put
+from koordinator.scheduler.plugin.framework import (
+    Mask,
+    Plugin,
+    ScorePlugin,
+    Scores,
+    is_pass,
+)
+from koordinator.scheduler.plugin.status import SUCCESS, Code, unresolvable
+from koordinator.scheduler.table.columns import LEFT_OUT, NOT_FEASIBLE, Changes, Rows, are_no_points, put
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -44,6 +50,7 @@ BLOCK_ROWS = 6_144
 cache, and below the size from which memory is fetched from the system each time."""
 
 _NO_ROWS: Rows = np.empty(0, np.intp)
+_SUCCESS, _SKIP = Code.SUCCESS, Code.SKIP
 
 
 class Evaluation(WideAnswers):
@@ -94,8 +101,11 @@ class Evaluation(WideAnswers):
 
     def _note_epochs(self) -> None:
         states = self.states
-        found = [(plugin, plugin.epoch(states[plugin.name])) for plugin in self._profile.epochal]
-        self._epochs: list[tuple[Plugin[Any], Hashable]] = [each for each in found if each[1] is not None]
+        self._epochs: list[tuple[Plugin[Any], Hashable]] = [
+            (plugin, epoch)
+            for plugin in self._profile.epochal
+            if (epoch := plugin.epoch(states[plugin.name])) is not None
+        ]
 
     def _ask_all(self) -> None:
         """Ask all plugins about all rows that PreFilter left."""
@@ -138,11 +148,13 @@ class Evaluation(WideAnswers):
         self.status = SUCCESS
         names: frozenset[str] | None = None
         narrowed_by: list[str] = []
+        states, skips = self.states, self._skips_filter
         for plugin in self._profile.pre_filters:
-            result = plugin.pre_filter(self.states[plugin.name])
-            if result.status.is_skip:
-                self._skips_filter.add(plugin.name)
-            elif not result.status.is_success:
+            result = plugin.pre_filter(states[plugin.name])
+            code = result.status.code
+            if code is _SKIP:
+                skips.add(plugin.name)
+            elif code is not _SUCCESS:
                 self.status = result.status.by(plugin.name)
                 return
             elif result.node_names is not None:
@@ -157,10 +169,11 @@ class Evaluation(WideAnswers):
         self._choose_local_filters()
 
     def _choose_local_filters(self) -> None:
+        states, skips = self.states, self._skips_filter
         self._local_filters: list[LocalFilter] = [
-            (index, plugin, self.states[plugin.name], int(plugin.reads))
-            for index, plugin in enumerate(self._profile.filters)
-            if plugin.name not in self._skips_filter and not self._profile.has_epoch(plugin)
+            (index, plugin, states[plugin.name], reads)
+            for index, plugin, reads in self._profile.local_filters
+            if plugin.name not in skips
         ]
 
     def _rows_of(self, names: frozenset[str]) -> Rows:
@@ -172,22 +185,20 @@ class Evaluation(WideAnswers):
         self._participation = None
         self._skips_score = set()
         self.score_status = SUCCESS
-        for pre_scorer in self._profile.pre_scorers:
-            status = pre_scorer.pre_score(self.states[pre_scorer.name])
-            if status.is_skip:
-                self._skips_score.add(pre_scorer.name)
-            elif not status.is_success:
+        states, skips = self.states, self._skips_score
+        for pre_scorer in self._profile.choosy_pre_scorers:
+            status = pre_scorer.pre_score(states[pre_scorer.name])
+            if status.code is _SKIP:
+                skips.add(pre_scorer.name)
+            elif status.code is not _SUCCESS:
                 self.score_status = status.by(pre_scorer.name)
-        for scorer, _ in self._profile.scorers:
-            if not scorer.scores(self.states[scorer.name]):
-                self._skips_score.add(scorer.name)
-        self._choose_local_scorers()
-
-    def _choose_local_scorers(self) -> None:
+        for scorer in self._profile.choosy_scorers:
+            if not scorer.scores(states[scorer.name]):
+                skips.add(scorer.name)
         self._local_scorers: list[LocalScorer] = [
-            (plugin, self.states[plugin.name], weight, int(plugin.reads))
-            for plugin, weight in self._profile.scorers
-            if plugin.name not in self._skips_score and not self._is_wide_scorer(plugin)
+            (plugin, states[plugin.name], weight, reads)
+            for plugin, weight, reads in self._profile.local_scorers
+            if plugin.name not in skips
         ]
 
     # Local plugins
@@ -232,7 +243,8 @@ class Evaluation(WideAnswers):
         total: Scores = np.zeros(rows.size, np.int64)
         for scorer, state, weight, _ in self._local_scorers:
             score = scorer.score(state, rows)
-            total += score if weight == 1 else weight * score
+            if not are_no_points(score):
+                total += score if weight == 1 else weight * score
         return total
 
     # Keeping current

@@ -148,8 +148,11 @@ class Extensions:
 
     def shown_nodes(self, pod: PodInfo) -> "ShownNodes | None":
         """Return the nodes that the pod sees otherwise than they are; None when there are none."""
-        prepared = ((plugin, plugin.prepare(pod)) for plugin in self.node_transformers)
-        shown = [(plugin, state) for plugin, state in prepared if plugin.shows_nodes(state)]
+        shown = [
+            (plugin, state)
+            for plugin in self.node_transformers
+            if plugin.shows_nodes(state := plugin.prepare(pod))
+        ]
         return ShownNodes(shown) if shown else None
 
     def notify_after_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:

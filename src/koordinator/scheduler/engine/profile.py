@@ -154,6 +154,24 @@ class Profile:
         self._live = tuple(p for p in self.evaluators if type(p).live_key is not Plugin.live_key)
         self.epochal = tuple(p for p in self.evaluators if type(p).epoch is not Plugin.epoch)
         """Plugins whose answers for rows depend on more than these rows."""
+        self.choosy_pre_scorers = tuple(
+            p for p in self.pre_scorers if type(p).pre_score is not PreScorePlugin.pre_score
+        )
+        self.choosy_scorers = tuple(p for p in scorers if type(p).scores is not ScorePlugin.scores)
+        """Those that may say that they take no part."""
+        self._note_kinds()
+
+    def _note_kinds(self) -> None:
+        """Tell local plugins, which answer by what is in the row, from wide ones. Kinds of changes that they read are
+        plain integers: flags are slow."""
+        filters = [(index, plugin, int(plugin.reads)) for index, plugin in enumerate(self.filters)]
+        self.local_filters = tuple(each for each in filters if not self.has_epoch(each[1]))
+        self.wide_filters = tuple(each for each in filters if self.has_epoch(each[1]))
+        scorers = [(plugin, weight, int(plugin.reads)) for plugin, weight in self.scorers]
+        self.local_scorers = tuple(
+            each for each in scorers if not (each[0].normalizes or self.has_epoch(each[0]))
+        )
+        self.wide_scorers = tuple(each for each in scorers if each not in self.local_scorers)
 
     def participation(
         self, skips_filter: frozenset[str], skips_score: frozenset[str], refused_by: str

@@ -5,13 +5,11 @@ the set of feasible rows changed, or a raw score by which others are normalised;
 """
 
 from collections.abc import Hashable
-from typing import Any
 
 import numpy as np
 
 from koordinator.scheduler.engine.answers import Answers, WideFilter, WideScorer
 from koordinator.scheduler.engine.pick import BY_PLACEMENT
-from koordinator.scheduler.plugin.framework import Plugin, ScorePlugin
 from koordinator.scheduler.table.columns import NOT_FEASIBLE, Rows, at, put
 
 
@@ -21,29 +19,21 @@ class WideAnswers(Answers):
     _wide_reads: int
     """Kinds of changes that wide plugins read: plain integers, as flags are slow."""
 
-    def _is_wide_scorer(self, plugin: ScorePlugin[Any]) -> bool:
-        return plugin.normalizes or self._profile.has_epoch(plugin)
-
     def _choose_wide(self) -> None:
         """Set the wide plugins that take part; those that did before keep their answers."""
-        capacity = self._table.capacity
+        capacity, profile = self._table.capacity, self._profile
         filters = {wide.index: wide for wide in self._wide_filters}
-        self._wide_filters = [
-            filters.get(index) or WideFilter(index, plugin, capacity)
-            for index, plugin in enumerate(self._profile.filters)
-            if plugin.name not in self._skips_filter and self._profile.has_epoch(plugin)
-        ]
         scorers = {scorer.plugin.name: scorer for scorer in self._wide_scorers}
-        self._wide_scorers = [
-            scorers.get(plugin.name) or WideScorer(plugin, weight, capacity)
-            for plugin, weight in self._profile.scorers
-            if plugin.name not in self._skips_score and self._is_wide_scorer(plugin)
-        ]
-        self._wide_reads = 0  # plain integers, as flags are slow
-        wide: list[Plugin[Any]] = [each.plugin for each in self._wide_filters]
-        wide += [each.plugin for each in self._wide_scorers]
-        for plugin in wide:
-            self._wide_reads |= int(plugin.reads)
+        self._wide_filters, self._wide_scorers, self._wide_reads = [], [], 0
+        for index, plugin, reads in profile.wide_filters:
+            if plugin.name not in self._skips_filter:
+                self._wide_filters.append(filters.get(index) or WideFilter(index, plugin, capacity))
+                self._wide_reads |= reads
+        for scorer, weight, reads in profile.wide_scorers:
+            if scorer.name not in self._skips_score:
+                known = scorers.get(scorer.name)
+                self._wide_scorers.append(known or WideScorer(scorer, weight, capacity))
+                self._wide_reads |= reads
 
     def _ask_filter(self, wide: WideFilter, rows: Rows) -> None:
         if rows.size:

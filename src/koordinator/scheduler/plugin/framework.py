@@ -54,7 +54,7 @@ def is_pass(codes: ReasonCodes) -> bool:
 
 
 Scores = npt.NDArray[np.int64]
-"""One per row."""
+"""One per row; `columns.no_points` where all are 0."""
 
 Mask = npt.NDArray[np.bool_]
 

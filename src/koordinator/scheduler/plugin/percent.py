@@ -21,11 +21,30 @@ def floor_percent(parts: F64, wholes: F64) -> F64:
     Exact for wholes from 1 to `nodes.SMALL_AMOUNT_MAX` and parts up to the whole: 100·part is a whole number
     below 2^53, and a quotient that is no whole number is further from the next one than rounding moves it.
     """
-    if parts.size and np.minimum.reduce(parts, axis=None) < 0:
-        np.maximum(parts, 0.0, out=parts)
     parts *= PERCENT
-    parts /= wholes
-    return np.floor(parts, out=parts)
+    return np.floor(_quotients(parts, wholes), out=parts)
+
+
+def mean_percent(hundredths: F64, wholes: F64, weights: Sequence[int]) -> Scores:
+    """Return the weighted mean over resources of what `floor_percent` says, rounded down. Shapes: `hundredths` (100
+    times the parts, overwritten) and `wholes` (resources, rows); returns (rows,)."""
+    quotients = _quotients(hundredths, wholes)
+    if len(weights) == 2 and weights[0] == weights[1] > 0:
+        # Most often: whole numbers cost half as much to add up and halve.
+        shares = quotients.astype(np.int64)
+        total: Scores = shares[0]
+        total += shares[1]
+        total >>= 1
+        return total
+    return weighted_mean(np.floor(quotients, out=quotients), weights)
+
+
+def _quotients(hundredths: F64, wholes: F64) -> F64:
+    """Divide in place; negative numbers count as 0."""
+    if hundredths.size and np.minimum.reduce(hundredths, axis=None) < 0:
+        np.maximum(hundredths, 0.0, out=hundredths)
+    hundredths /= wholes
+    return hundredths
 
 
 def weighted_mean(shares: Sequence[F64] | F64, weights: Sequence[int]) -> Scores:
@@ -38,23 +57,25 @@ def weighted_mean(shares: Sequence[F64] | F64, weights: Sequence[int]) -> Scores
 
 def rounded_down_mean(total: F64, count: int) -> Scores:
     """Return a sum of `count` whole numbers from 0 on, divided by that and rounded down; shapes (rows,)."""
-    if count == 2:  # two resources of equal weight, most often: exact as well, and several times as fast
-        return (total * 0.5).astype(np.int64)
     return (total / count).astype(np.int64)
 
 
 class ScoredRequest(msgspec.Struct, frozen=True):
-    """The requests of one pod for the resources that count in a score: `amounts` is (resources, 1)."""
+    """The requests of one pod for the resources that count in a score: `amounts` and 100 times these,
+    `hundredths`, are (resources, 1)."""
 
     columns: list[int]
     amounts: I64
     weights: list[int]
+    hundredths: F64
 
     @classmethod
     def of(cls, scored: Sequence[tuple[int, int, int]]) -> "ScoredRequest":
         """From (column, amount, weight) of each resource."""
         amounts = np.array([[amount] for _, amount, _ in scored], np.int64)
-        return cls([column for column, _, _ in scored], amounts, [weight for _, _, weight in scored])
+        weights = [weight for _, _, weight in scored]
+        hundredths = amounts.astype(np.float64) * PERCENT
+        return cls([column for column, _, _ in scored], amounts, weights, hundredths)
 
 
 def free_percent(table: NodeTable, wanted: ScoredRequest, rows: Rows, copies: int | I64 = 1) -> Scores | None:
@@ -68,8 +89,8 @@ def free_percent(table: NodeTable, wanted: ScoredRequest, rows: Rows, copies: in
     if not all(table.is_everywhere(column) for column in wanted.columns):
         return None
     if wanted.columns == _LEADING:  # CPU and memory, most often: both at once
-        both: F64 = (at(table.free[:2], rows) - wanted.amounts * copies).astype(np.float64)
-        return weighted_mean(floor_percent(both, at(table.nonzero_divisor, rows)), wanted.weights)
+        both: F64 = at(table.free_hundredths, rows) - wanted.hundredths * copies
+        return mean_percent(both, at(table.nonzero_divisor, rows), wanted.weights)
     shares = []
     for column, [amount] in zip(wanted.columns, wanted.amounts, strict=True):
         # Subtracting into floating point at once goes through buffers, at four times the cost.

@@ -29,7 +29,7 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.table import pod_info
-from koordinator.scheduler.table.columns import Recent, RowChange, Rows, at
+from koordinator.scheduler.table.columns import Recent, RowChange, Rows, at, no_points
 from koordinator.scheduler.table.label_columns import NAME_FIELD, LabelColumns, TaintColumns
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import HOST_PORTS, NODE_NAME, HostPort, PodInfo
@@ -132,7 +132,7 @@ class TaintToleration(FilterPlugin[TaintState], PreScorePlugin[TaintState], Scor
     def score(self, state: TaintState, rows: Rows) -> Scores:
         self._judge_new_sets(state)
         if not state.prefers:
-            return np.zeros(rows.size, np.int64)
+            return no_points(rows)
         return state.counts.take(at(self._taints.numbers, rows))
 
     def normalize(self, state: TaintState, scores: Scores) -> Scores:

@@ -22,7 +22,7 @@ from koordinator.scheduler.plugin.framework import (
     Scores,
     passes,
 )
-from koordinator.scheduler.plugin.percent import floor_percent, weighted_mean
+from koordinator.scheduler.plugin.percent import PERCENT, mean_percent
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.fit_index import FitIndex
 from koordinator.scheduler.table.columns import RowChange, Rows, at
@@ -117,8 +117,8 @@ class FitState(msgspec.Struct, frozen=True):
     """(resources, 1): the amounts in `checked`."""
     checked_columns: I64
     """(resources, 1): the columns in `checked`."""
-    scored_amounts: F64
-    """(resources, 1): the amounts in `scored`."""
+    scored_hundredths: F64
+    """(resources, 1): 100 times the amounts in `scored`."""
     is_cpu_and_memory: bool
     """Whether `scored` are just these two."""
     checks_cpu_and_memory: bool
@@ -164,6 +164,9 @@ class NodeResourcesFit(
         self._ignored_groups = frozenset(args.ignored_resource_groups)
         strategy = args.scoring_strategy
         self._weights = {resource.name: resource.effective_weight for resource in strategy.resources}
+        self._scorable: list[tuple[int, int, int | None, bool]] | None = None
+        """Column, weight, row of `nonzero_requested`, and whether only pods that request the resource are scored by
+        it; the table learns of resources when the first pod comes."""
         self._mean = _round_down_mean
         self._resource_score: Callable[[I64, I64], I64] = least_allocated
         if strategy.type == "MostAllocated":
@@ -174,22 +177,56 @@ class NodeResourcesFit(
             self._mean = _half_up_mean_of_positive
 
     def prepare(self, pod: PodInfo) -> FitState:
-        names = self.handle.table.registry.names
         amounts = dict(pod.requests)
-        wanted = [column for column in amounts if not self._is_ignored(names[column])]
-        wanted.sort(key=lambda column: (_NATIVE_ORDER.get(names[column], 3), names[column]))
-        scored = scored_resources(self._weights, pod, amounts, self.handle.table)
+        wanted = list(amounts)
+        asks_for_cpu_and_memory = wanted == _CPU_AND_MEMORY_COLUMNS
+        if asks_for_cpu_and_memory:
+            names, checked = _CPU_AND_MEMORY, pod.requests
+            checked_amounts, checked_columns = pod.request_amounts[:, np.newaxis], _LEADING
+        else:
+            wanted = self._in_order(wanted)
+            known = self.handle.table.registry.names
+            names = tuple([known[column] for column in wanted])
+            checked = tuple([(column, amounts[column]) for column in wanted])
+            checked_amounts = np.array([[amounts[column]] for column in wanted], np.int64)
+            checked_columns = np.array([[column] for column in wanted], np.int64)
+        scored = self._scored(pod, amounts)
         return FitState(
-            checked=tuple([(column, amounts[column]) for column in wanted]),
-            names=tuple([names[column] for column in wanted]),
+            checked=checked,
+            names=names,
             scored=tuple(scored),
             combinations=[],
-            checked_amounts=np.array([[amounts[column]] for column in wanted], np.int64),
-            checked_columns=np.array([[column] for column in wanted], np.int64),
-            scored_amounts=np.array([[resource.amount] for resource in scored], np.float64),
+            checked_amounts=checked_amounts,
+            checked_columns=checked_columns,
+            scored_hundredths=np.array([[PERCENT * resource.amount] for resource in scored], np.float64),
             is_cpu_and_memory=[resource.nonzero_index for resource in scored] == [0, 1],
-            checks_cpu_and_memory=wanted == _CPU_AND_MEMORY_COLUMNS,
+            checks_cpu_and_memory=asks_for_cpu_and_memory,
         )
+
+    def _in_order(self, columns: list[int]) -> list[int]:
+        """Return what is checked, in the order of the reasons."""
+        names = self.handle.table.registry.names
+        wanted = [column for column in columns if not self._is_ignored(names[column])]
+        return sorted(wanted, key=lambda column: (_NATIVE_ORDER.get(names[column], 3), names[column]))
+
+    def _scored(self, pod: PodInfo, amounts: dict[int, int]) -> list[ScoredFitResource]:
+        """Return the configured resources that count for this pod: a scalar one only if the pod requests it."""
+        table = self.handle.table
+        if self._scorable is None:
+            columns = [(name, table.registry.column(name)) for name in self._weights]
+            self._scorable = [
+                (column, self._weights[name], NONZERO_INDEX.get(column), is_scalar(name))
+                for name, column in columns
+            ]
+        table.widen()
+        scored = []
+        for column, weight, index, is_optional in self._scorable:
+            amount = amounts.get(column, 0)
+            if amount or not is_optional:
+                if index is not None:
+                    amount = pod.nonzero_amounts[index]
+                scored.append(ScoredFitResource(column, weight, amount, index))
+        return scored
 
     def _is_ignored(self, name: str) -> bool:
         if not is_extended(name):
@@ -290,18 +327,19 @@ class NodeResourcesFit(
         """Return the same for LeastAllocated and resources that all nodes have: in floating point, but exact."""
         table = self.handle.table
         if state.is_cpu_and_memory:
-            free = at(table.nonzero_free, rows) - state.scored_amounts * copies
-            shares = floor_percent(free, at(table.nonzero_divisor, rows))
+            left = at(table.nonzero_free_hundredths, rows) - state.scored_hundredths * copies
+            wholes = at(table.nonzero_divisor, rows)
         else:
-            free = np.empty((len(state.scored), rows.size))
+            left = np.empty((len(state.scored), rows.size))
             for index, resource in enumerate(state.scored):
-                part = table.free[resource.column]
+                hundredths = resource.amount * PERCENT * copies
                 if resource.nonzero_index is not None:
-                    part = table.nonzero_free[resource.nonzero_index]
-                np.subtract(at(part, rows), resource.amount * copies, out=free[index])
-            columns = [resource.column for resource in state.scored]
-            shares = floor_percent(free, at(table.divisor, rows)[columns])
-        return weighted_mean(shares, [resource.weight for resource in state.scored])
+                    free = at(table.nonzero_free_hundredths[resource.nonzero_index], rows)
+                else:
+                    free = at(table.free[resource.column], rows) * PERCENT
+                np.subtract(free, hundredths, out=left[index])
+            wholes = at(table.divisor, rows)[[resource.column for resource in state.scored]]
+        return mean_percent(left, wholes, [resource.weight for resource in state.scored])
 
     def _finish(self, weighted: I64, weights: I64) -> Scores:
         divisor = np.maximum(weights, 1)
@@ -371,25 +409,10 @@ def _short_of_few(
     return found if masks is None else masks | found
 
 
-def scored_resources(
-    weights: dict[str, int], pod: PodInfo, amounts: dict[int, int], table: NodeTable
-) -> list[ScoredFitResource]:
-    """Return the configured resources that count for this pod: a scalar one only if the pod requests it."""
-    scored = []
-    for name, weight in weights.items():
-        column = table.registry.column(name)
-        amount = amounts.get(column, 0)
-        if is_scalar(name) and amount == 0:
-            continue
-        index = NONZERO_INDEX.get(column)
-        if index is not None:
-            amount = pod.nonzero_amounts[index]
-        scored.append(ScoredFitResource(column, weight, amount, index))
-    table.widen()
-    return scored
-
-
 _CPU_AND_MEMORY_COLUMNS = [resource_vector.CPU_COLUMN, resource_vector.MEMORY_COLUMN]
+_CPU_AND_MEMORY: tuple[str, ...] = (resources.CPU, resources.MEMORY)
+_LEADING: I64 = np.array([[column] for column in _CPU_AND_MEMORY_COLUMNS], np.int64)
+_LEADING.setflags(write=False)
 NONZERO_INDEX = {resource_vector.CPU_COLUMN: 0, resource_vector.MEMORY_COLUMN: 1}
 
 

@@ -290,18 +290,17 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
 
     def __init__(self, args: BalancedArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._names = [resource.name for resource in args.resources]
+        self._names = [(resource.name, is_scalar(resource.name)) for resource in args.resources]
+        """With whether only pods that request the resource are scored by it."""
 
     def prepare(self, pod: PodInfo) -> BalancedState:
-        table = self.handle.table
-        amounts = dict(pod.requests)
-        counted = []
-        for name in self._names:
-            column = table.registry.column(name)
+        amounts, counted = dict(pod.requests), []
+        for name, is_optional in self._names:
+            column = self.handle.table.registry.column(name)
             amount = amounts.get(column, 0)
-            if amount or not is_scalar(name):
+            if amount or not is_optional:
                 counted.append((column, amount))
-        table.widen()
+        self.handle.table.widen()
         amounts_of = np.array([[amount] for _, amount in counted], np.float64)
         return BalancedState(tuple(counted), not any(amount for _, amount in counted), amounts_of)
 
@@ -332,13 +331,13 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
 def balanced_pair(fractions: F64) -> Scores:
     """Score as `balanced_allocation` does, for two resources that all nodes have. Shapes: `fractions` (2, rows), what
     is used of each, overwritten; returns (rows,)."""
-    np.minimum(fractions, 1.0, out=fractions)
-    deviation: F64 = fractions[0] - fractions[1]
-    np.abs(deviation, out=deviation)
-    deviation *= 0.5
-    np.subtract(1.0, deviation, out=deviation)
-    deviation *= SCORE_MAX
-    return deviation.astype(np.int64)
+    if fractions.size and np.maximum.reduce(fractions, axis=None) > 1.0:
+        np.minimum(fractions, 1.0, out=fractions)
+    twice: F64 = fractions[0] - fractions[1]
+    np.abs(twice, out=twice)
+    np.subtract(2.0, twice, out=twice)  # halved with the next step: dividing by 2 rounds nothing
+    twice *= SCORE_MAX / 2
+    return twice.astype(np.int64)
 
 
 def balanced_allocation(requested: I64, capacity: I64) -> Scores:

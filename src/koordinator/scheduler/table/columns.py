@@ -46,6 +46,20 @@ def put(values: npt.NDArray[Any], rows: Rows, entries: npt.NDArray[Any] | int) -
     values[rows] = entries
 
 
+_NO_POINTS: npt.NDArray[np.int64] = np.zeros(1 << 15, np.int64)
+_NO_POINTS.setflags(write=False)
+
+
+def no_points(rows: Rows) -> npt.NDArray[np.int64]:
+    """Return scores of 0 (rows,), made without effort; to be read only."""
+    return _NO_POINTS[: rows.size] if rows.size <= _NO_POINTS.size else np.zeros(rows.size, np.int64)
+
+
+def are_no_points(scores: npt.NDArray[np.int64]) -> bool:
+    """Return whether `scores` (rows,) are what `no_points` answers."""
+    return scores.base is _NO_POINTS
+
+
 class ColumnSpec(msgspec.Struct, frozen=True):
     """A column that a plugin keeps: `width` numbers per row (0: one, as a plain vector)."""
 

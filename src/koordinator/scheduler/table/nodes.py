@@ -123,7 +123,8 @@ class NodeTable:
         self._pods_max = self.add_column(ColumnSpec("allocatablePods", np.int64))
         self._free = self.add_column(ColumnSpec("free", np.int64, width))
         self._free_pods = self.add_column(ColumnSpec("freePods", np.int64))
-        self._nonzero_free = self.add_column(ColumnSpec("nonzeroFree", np.float64, 2))
+        self._free_hundredths = self.add_column(ColumnSpec("freeHundredths", np.float64, 2))
+        self._nonzero_free_hundredths = self.add_column(ColumnSpec("nonzeroFreeHundredths", np.float64, 2))
         self._used = self.add_column(ColumnSpec("used", np.float64, 2))
         self._divisor = self.add_column(ColumnSpec("divisor", np.float64, width, fill=1.0))
         self.has_small_amounts = True
@@ -170,9 +171,14 @@ class NodeTable:
         return self._free_pods.values
 
     @property
-    def nonzero_free(self) -> F64:
-        """(2, rows): allocatable milli-cores and bytes less `nonzero_requested`."""
-        return self._nonzero_free.values
+    def free_hundredths(self) -> F64:
+        """(2, rows): 100 times `free` of milli-cores and bytes, in floating point."""
+        return self._free_hundredths.values
+
+    @property
+    def nonzero_free_hundredths(self) -> F64:
+        """(2, rows): the same of allocatable milli-cores and bytes less `nonzero_requested`."""
+        return self._nonzero_free_hundredths.values
 
     @property
     def divisor(self) -> F64:
@@ -186,7 +192,7 @@ class NodeTable:
 
     @property
     def nonzero_divisor(self) -> F64:
-        """(2, rows): `divisor` of the resources of `nonzero_free`."""
+        """(2, rows): `divisor` of milli-cores and bytes."""
         return self._divisor.values[: len(_NONZERO_COLUMNS)]
 
     def is_everywhere(self, column: int) -> bool:
@@ -306,9 +312,10 @@ class NodeTable:
         self._free.values[:, row] = self.allocatable[:, row] - self.requested[:, row]
         self._divisor.values[:, row] = np.maximum(self.allocatable[:, row], 1)
         self._free_pods.values[row] = pods_max - self.pod_count[row]
-        self._nonzero_free.values[:, row] = (
-            self.allocatable[_NONZERO_COLUMNS, row] - self._nonzero.values[:, row]
-        )
+        for column in _NONZERO_COLUMNS:
+            self._free_hundredths.values[column, row] = 100 * self._free.values.item(column, row)
+            left = self.allocatable.item(column, row) - self._nonzero.values.item(column, row)
+            self._nonzero_free_hundredths.values[column, row] = 100 * left
         self._everywhere.clear()
         if max(allocatable.values(), default=0) > SMALL_AMOUNT_MAX:
             self.has_small_amounts = False
@@ -391,18 +398,19 @@ class NodeTable:
     def _count(self, row: int, pod: PodInfo, sign: int) -> None:
         # One number after the other: for so few, an operation on arrays costs several times as much.
         requested, free, used = self._requested.values, self._free.values, self._used.values
+        free_hundredths = self._free_hundredths.values
         for column, amount in pod.requests:
             total = requested.item(column, row) + sign * amount
-            requested[column, row] = total
-            free[column, row] = free.item(column, row) - sign * amount
+            left = free.item(column, row) - sign * amount
+            requested[column, row], free[column, row] = total, left
             if column < 2:  # of _NONZERO_COLUMNS
-                used[column, row] = total
+                used[column, row], free_hundredths[column, row] = total, 100 * left
         nonzero, allocatable = self._nonzero.values, self._allocatable.values
-        nonzero_free = self._nonzero_free.values
+        nonzero_free_hundredths = self._nonzero_free_hundredths.values
         for index, amount in enumerate(pod.nonzero_amounts):
             total = nonzero.item(index, row) + sign * amount
             nonzero[index, row] = total
-            nonzero_free[index, row] = allocatable.item(index, row) - total
+            nonzero_free_hundredths[index, row] = 100 * (allocatable.item(index, row) - total)
         count, left = self._pod_count.values, self._free_pods.values
         count[row] = count.item(row) + sign
         left[row] = left.item(row) - sign

@@ -33,7 +33,7 @@ from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
     Term,
     TermIndex,
 )
-from koordinator.scheduler.table.columns import RowChange, Rows, at
+from koordinator.scheduler.table.columns import RowChange, Rows, at, no_points
 from koordinator.scheduler.table.domain_counts import DomainCounts, Tally, Topology
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
 from koordinator.scheduler.table.nodes import NodeTable
@@ -112,6 +112,10 @@ class PodAffinityState(msgspec.Struct, eq=False):
     """With the weight of each."""
 
 
+_NOBODY = PodAffinityState(NO_AFFINITY, True, (), ())
+"""Of pods that mean nobody, and that nobody means."""
+
+
 class InterPodAffinity(
     PreFilterPlugin[PodAffinityState],
     FilterPlugin[PodAffinityState],
@@ -178,7 +182,9 @@ class InterPodAffinity(
 
     def prepare(self, pod: PodInfo) -> PodAffinityState:
         affinity = self._affinities.of(pod.pod)
-        meaning = self._index.meaning(pod)
+        meaning = self._index.meaning(pod) if len(self._index) else ()
+        if affinity is NO_AFFINITY and not meaning:
+            return _NOBODY
         # As upstream: the argument spares pods without preferences the whole score.
         is_scored = bool(affinity.preferred) or not self._ignores_preferred
         weighed = (
@@ -236,6 +242,8 @@ class InterPodAffinity(
     # Filter
 
     def pre_filter(self, state: PodAffinityState) -> PreFilterResult:
+        if state is _NOBODY:
+            return PreFilterResult(SKIP)
         has_own = state.affinity.together or state.affinity.apart
         takes_part = has_own or any(each.total for each in self._holders(state))
         return PreFilterResult() if takes_part else PreFilterResult(SKIP)
@@ -292,7 +300,7 @@ class InterPodAffinity(
     # Score
 
     def pre_score(self, state: PodAffinityState) -> Status:
-        return SUCCESS if self._takes_part_in_score(state) else SKIP
+        return SUCCESS if state is not _NOBODY and self._takes_part_in_score(state) else SKIP
 
     def _takes_part_in_score(self, state: PodAffinityState) -> bool:
         """Return whether anything is booked."""
@@ -300,7 +308,7 @@ class InterPodAffinity(
 
     def score(self, state: PodAffinityState, rows: Rows) -> Scores:
         """Sums change for whole domains at once: see `normalize_at`."""
-        return np.zeros(rows.size, np.int64)
+        return no_points(rows)
 
     def normalize_at(self, state: PodAffinityState, scores: Scores, rows: Rows) -> Scores:
         by_key: dict[str, tuple[DomainCounts, Scores]] = {}

@@ -22,7 +22,7 @@ from koordinator.api.quantity import ResourceList
 from koordinator.api.resource_vector import I64
 from koordinator.clock import parse_rfc3339
 from koordinator.scheduler.plugin.framework import Scores
-from koordinator.scheduler.plugin.percent import floor_percent, rounded_down_mean, weighted_mean
+from koordinator.scheduler.plugin.percent import PERCENT, floor_percent, mean_percent, rounded_down_mean
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, UsageAggregation
 from koordinator.scheduler.table.label_columns import Mask
 from koordinator.scheduler.table.nodes import F64
@@ -388,9 +388,10 @@ def usage_score(free: F64, capacity: F64, weights: I64, dominant_weight: int) ->
     weight_sum = sum(each_weight) + dominant_weight
     if weight_sum == 0:
         return np.zeros(capacity.shape[1], np.int64)
-    shares = floor_percent(free, capacity)
     if not dominant_weight:
-        return weighted_mean(shares, each_weight)
+        free *= PERCENT
+        return mean_percent(free, capacity, each_weight)
+    shares = floor_percent(free, capacity)
     total = dominant_weight * shares.min(axis=0)
     for weight, share in zip(each_weight, shares, strict=True):
         total += share if weight == 1 else weight * share

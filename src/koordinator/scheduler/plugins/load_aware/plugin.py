@@ -39,7 +39,7 @@ from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwa
 from koordinator.scheduler.plugins.load_aware.judgement import NodeLoadRules, NodeLoadRulesTable
 from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad, estimate, kind_key
 from koordinator.scheduler.plugins.load_aware.suffering import NodeSuffering, Sharer
-from koordinator.scheduler.table.columns import ColumnSpec, Recent, RowChange, Rows, at
+from koordinator.scheduler.table.columns import ColumnSpec, Recent, RowChange, Rows, at, no_points
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -263,7 +263,7 @@ class LoadAwareScheduling(
 
     def score_ahead(self, state: LoadState, rows: Rows, ahead: int | I64) -> Scores:
         if not self._metrics:
-            return np.zeros(rows.size, np.int64)  # nothing is known to be left on any node
+            return no_points(rows)  # nothing is known to be left on any node
         by_prod = state.is_prod and self.policy.args.score_according_prod_usage
         left = at((self._prod_left if by_prod else self._left).values, rows)
         divisor = at(self._capacity.values, rows)

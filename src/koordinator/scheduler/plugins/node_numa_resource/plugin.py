@@ -143,10 +143,7 @@ class NodeNUMAResource(
 
     def prepare(self, pod: PodInfo) -> NUMAState:
         names = self._table.registry.names
-        requests = {
-            names[column]: amount
-            for column, amount in zip(pod.request_columns.tolist(), pod.request_amounts.tolist(), strict=True)
-        }
+        requests = {names[column]: amount for column, amount in pod.requests}
         plan = policy.plan_pod(pod.pod, self._args.default_cpu_bind_policy, requests)
         chosen = None
         try:

@@ -163,6 +163,9 @@ class SpreadState(msgspec.Struct, eq=False):
     """What the feasible nodes look like for the score, as long as they are the same."""
 
 
+_UNCONSTRAINED = SpreadState((), (), needs_keys=False)
+
+
 class DerivedConstraints:
     """The constraints that follow for pods from the selectors of their namespace, as long as these are the same: at
     most `size_max` in all."""
@@ -254,6 +257,8 @@ class PodTopologySpread(
 
     def prepare(self, pod: PodInfo) -> SpreadState:
         found = self._constraints(pod)
+        if found is UNCONSTRAINED:
+            return _UNCONSTRAINED
         return SpreadState(
             hard=tuple((each, self._inclusions.of(pod.pod, each.policy)) for each in found.hard),
             soft=tuple((each, self._inclusions.of(pod.pod, each.policy)) for each in found.soft),

@@ -94,6 +94,9 @@ class BindingState(msgspec.Struct, frozen=True):
     refusal: Status
 
 
+_NO_CLAIMS = BindingState((), (), (), SUCCESS)
+
+
 class VolumeBinding(
     PreFilterPlugin[BindingState],
     FilterPlugin[BindingState],
@@ -126,6 +129,8 @@ class VolumeBinding(
 
     def prepare(self, pod: PodInfo) -> BindingState:
         uses = claims_of(pod.pod)
+        if not uses:
+            return _NO_CLAIMS
         keys = tuple(use.key for use in uses)
         bound: list[PersistentVolumeClaim] = []
         unbound: list[PersistentVolumeClaim] = []

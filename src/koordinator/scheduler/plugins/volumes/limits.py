@@ -57,6 +57,9 @@ class LimitState(msgspec.Struct, frozen=True):
     missing: str
 
 
+_NO_CLAIMS = LimitState((), {}, "")
+
+
 class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], RowKeeper):
     name = "NodeVolumeLimits"
     keyed_by = (class_key_of,)
@@ -87,6 +90,8 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
 
     def prepare(self, pod: PodInfo) -> LimitState:
         claims = claims_of(pod.pod)
+        if not claims:
+            return _NO_CLAIMS
         volumes: Attached = defaultdict(set)
         for use in claims:
             namespace, name = use.key

@@ -65,6 +65,9 @@ class RestrictionState(msgspec.Struct, frozen=True):
     """Claims for a single pod."""
 
 
+_NO_VOLUMES = RestrictionState((), (), "", ())
+
+
 class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[RestrictionState], RowKeeper):
     name = "VolumeRestrictions"
     fewer_pods_help = True
@@ -89,6 +92,8 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
         return (_claims(pod.pod), tuple(disks_of(pod.pod))) if pod.pod.spec.volumes else ()
 
     def prepare(self, pod: PodInfo) -> RestrictionState:
+        if not pod.pod.spec.volumes:
+            return _NO_VOLUMES
         claims = _claims(pod.pod)
         found = [(key, self._catalog.claim(key)) for key in claims]
         return RestrictionState(
@@ -106,6 +111,8 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
         return (self._catalog.version, self._is_taken(state)) if state.claims else None
 
     def pre_filter(self, state: RestrictionState) -> PreFilterResult:
+        if state is _NO_VOLUMES:
+            return PreFilterResult(SKIP)
         if state.missing:
             return PreFilterResult(unresolvable(not_found(state.missing)))
         if not state.disks and not self._is_taken(state):
@@ -233,6 +240,9 @@ class ZoneState(msgspec.Struct, frozen=True):
     refusal: Status
 
 
+_NO_ZONES = ZoneState(False, (), SUCCESS)
+
+
 class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
     name = "VolumeZone"
     keyed_by = (class_key_of,)
@@ -252,6 +262,8 @@ class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
         self._labels = handle.table.shared(LabelColumns)
 
     def prepare(self, pod: PodInfo) -> ZoneState:
+        if not pod.pod.spec.volumes:
+            return _NO_ZONES
         zones: list[Zones] = []
         claims = _claims(pod.pod)
         for key in claims:
