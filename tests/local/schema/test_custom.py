@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501 - the tables quote the API server's texts whole, one case a line
 
+import time
 from copy import deepcopy
 from typing import Any
 
@@ -125,6 +126,18 @@ WIDGETS = widgets()
 )  # fmt: skip
 def test_values(spec: Json, expected: list[str]) -> None:
     assert texts(WIDGETS.validate(WIDGETS.default(widget(**spec)), None)) == expected
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|aa)+$", "(x+x+)+y"])
+def test_a_pattern_that_backtracks_elsewhere_takes_linear_time(pattern: str) -> None:
+    schema = widgets({"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}}})
+    body = widget(x="a" * 5_000 + "!" + "x" * 5_000)
+    del body["spec"]["size"]
+    started_s = time.process_time()
+
+    (text,) = texts(schema.validate(body, None))
+    assert text.endswith(f"spec.x in body should match '{pattern}'")
+    assert time.process_time() - started_s < 2
 
 
 def test_a_missing_required_field_is_named() -> None:
