@@ -1,9 +1,13 @@
 """What a person reads when a command cannot do its work: one line, no words of Python, and what to do next."""
 
+import http.server
+import json
 import os
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +43,55 @@ def nobody(tmp_path: Path) -> Path:
     path = tmp_path / "kubeconfig"
     path.write_text(KUBECONFIG % port)
     return path
+
+
+DENIED = 'nodes is forbidden: User "jane" cannot list resource "nodes" in API group "" at the cluster scope'
+
+
+class _Refusing(http.server.BaseHTTPRequestHandler):
+    """An API server in which nobody may do anything."""
+
+    def do_GET(self) -> None:
+        status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403}
+        body = json.dumps({**status, "reason": "Forbidden", "message": DENIED}).encode()
+        self.send_response(403)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: tests are quiet."""
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Iterator[Path]:
+    """A kubeconfig of a user without any rights."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        path = tmp_path / "kubeconfig"
+        path.write_text(KUBECONFIG % server.server_port)
+        yield path
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("command", [("explain", "pod", "web"), ("quota", "tree"), ("install", "--apply")])
+def test_what_may_not_be_done_is_told_with_who_can_help(command: tuple[str, ...], stranger: Path) -> None:
+    last = _last_line(*command, "--kubeconfig", str(stranger))
+
+    told = "somebody with more rights can grant this one (kubectl auth can-i --list shows yours)"
+    assert last == f"Error: {DENIED}; {told}"
+
+
+def test_yaml_that_is_none_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.yaml"
+    path.write_text("kind: KubeSchedulerConfiguration\nprofiles:\n- schedulerName: [a\nparallelism: 3\n")
+
+    last = _last_line("up", "--scheduler-config", str(path))
+
+    assert f"{path}" in last and "line 4" in last
 
 
 @pytest.mark.parametrize(

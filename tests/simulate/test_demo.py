@@ -124,7 +124,21 @@ def test_the_report_stands_alone_and_shows_the_figures() -> None:
     own = text.replace(library, "")
     assert "src=" not in own and "href=" not in own  # no network needed
     assert "$" not in own  # every placeholder was filled in
-    assert text.count('class="plotly-graph-div"') == 12
+    pictures = own.split('<div class="figure">')[1:]
+    assert len(pictures) == text.count('class="plotly-graph-div"') == 12
+    assert all('<button type="button" class="csv">CSV</button>' in each for each in pictures)
+    assert "@media (prefers-color-scheme: dark)" in own and 'dark.addEventListener("change", recolour)' in own
+
+
+def test_every_row_of_the_table_says_its_unit_unless_it_counts() -> None:
+    units = {"%", "ms", "Cores", "core-hours", "Minutes", "h", "min", "s"}
+    bare = {
+        row.name
+        for row in summary.rows(*both())
+        if not units & set(f"{row.name} {row.after}".replace(",", " ").split())
+    }
+
+    assert bare == {"Batch jobs finished", "Evictions"}
 
 
 def test_the_command_prints_a_table_and_writes_both_files(tmp_path: Path) -> None:

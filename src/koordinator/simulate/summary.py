@@ -182,9 +182,9 @@ def rows(before: Summary, after: Summary) -> list[SummaryRow]:
         ),
         _row("Service latency p50, ms", before, after, "latency_p50_ms", _ms, _relative),
         _row("Service latency p99, ms", before, after, "latency_p99_ms", _ms, _relative),
-        _row("  p99 if there were no batch", before, after, "latency_p99_alone_ms", _ms, _relative),
+        _row("  p99 if there were no batch, ms", before, after, "latency_p99_alone_ms", _ms, _relative),
         _row("Service latency p99.9, ms", before, after, "latency_p999_ms", _ms, _relative),
-        _row("  p99.9 if there were no batch", before, after, "latency_p999_alone_ms", _ms, _relative),
+        _row("  p99.9 if there were no batch, ms", before, after, "latency_p999_alone_ms", _ms, _relative),
         _row(
             "Minutes with a service twice as slow by batch",
             before,
