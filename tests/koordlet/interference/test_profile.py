@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from koordinator.api import decode, workload_profile
 from koordinator.api.meta import OwnerReference
 from koordinator.api.workload_profile import Moments
-from koordinator.koordlet.interference import profile
-from koordinator.koordlet.interference.profile import Violations
+from koordinator.koordlet.interference import counters
+from koordinator.koordlet.interference.counters import Violations
 from tests.koordlet.qos.acting_node import make_pod
 
 VALUES = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=50)
@@ -19,7 +19,7 @@ VALUES = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=50)
 def moments(values: list[float]) -> Moments:
     found = Moments()
     for value in values:
-        found = profile.learnt(found, value, 0.0)
+        found = counters.learnt(found, value, 0.0)
     return found
 
 
@@ -35,7 +35,7 @@ def test_two_nodes_together_know_what_one_would_that_saw_all(first: list[float],
 
 @given(values=VALUES)
 def test_old_samples_fade(values: list[float]) -> None:
-    found = profile.learnt(moments(values), 5.0, 100 * profile.HALF_LIFE_S)
+    found = counters.learnt(moments(values), 5.0, 100 * counters.HALF_LIFE_S)
 
     assert found.mean == pytest.approx(5.0, rel=1e-6)
     assert found.weight == pytest.approx(1.0)
@@ -43,7 +43,7 @@ def test_old_samples_fade(values: list[float]) -> None:
 
 def test_three_violations_within_five_minutes_make_an_outlier() -> None:
     known = Moments(weight=1000, mean=1.0, variance=0.01)
-    level = profile.level(known, 1.3)
+    level = counters.profile_level(known, 1.3)
     assert level == pytest.approx(1.5)
     violations = Violations()
 
@@ -53,14 +53,14 @@ def test_three_violations_within_five_minutes_make_an_outlier() -> None:
 
 
 def test_young_profiles_and_containers_that_hardly_run_say_nothing() -> None:
-    assert profile.level(Moments(weight=5, mean=1.0, variance=0.01), 3.0) is None
+    assert counters.profile_level(Moments(weight=5, mean=1.0, variance=0.01), 3.0) is None
     violations = Violations()
     assert [violations.felt(3.0, cores=0.1, now_s=at_s) for at_s in range(4)] == [0.99] * 4
 
 
 def test_pods_of_a_deployment_are_one_workload() -> None:
     pod = make_pod("web-abc12-x", labels={"pod-template-hash": "abc12"})
-    assert profile.workload_of(pod) == "n/Pod/web-abc12-x"
+    assert counters.workload_of(pod) == "n/Pod/web-abc12-x"
     owner = {"kind": "ReplicaSet", "name": "web-abc12", "controller": True}
     pod.metadata.owner_references.append(decode.from_builtins(owner, OwnerReference))
-    assert profile.workload_of(pod) == "n/Deployment/web"
+    assert counters.workload_of(pod) == "n/Deployment/web"

@@ -1,18 +1,24 @@
 """Count cycles, instructions and cache misses of containers, learn what is usual for their workloads, and notice when
 it is not.
 
+Decayed moments tell what is usual. A value beyond the mean by twice the deviation is a violation; a container with
+three of them within five minutes that uses a quarter of a core at least is an outlier. Source: Zhang et al., CPI2,
+EuroSys 2013, sections 3.1 and 4.1.
+
 The cluster's profile of a workload on this CPU model (NodeSLO) goes before what this node has learnt. Where the CPU
 does not count, that is said once, and nothing is guessed.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from koordinator.api import slo, workload_profile
+from koordinator.api.core import Pod
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.api.workload_profile import ContainerProfile, Moments, WorkloadProfiles
 from koordinator.host import perf_events
@@ -20,11 +26,64 @@ from koordinator.host.errors import ContentError
 from koordinator.host.perf_events import CYCLES_AND_INSTRUCTIONS, EventKind, EventPair
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
-from koordinator.koordlet.interference import profile
-from koordinator.koordlet.interference.profile import Violations
 from koordinator.koordlet.node_pods import NodeContainer, PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.suffering import INTERFERENCE, Learnt, Sense
+
+DEVIATIONS = 2.0
+VIOLATIONS, VIOLATION_WINDOW_S = 3, 300.0
+CORES_MIN = 0.25
+HALF_LIFE_S = 24 * 3600.0
+WEIGHT_MIN = 100.0
+"""So many samples make a profile; before that nothing is unusual."""
+DEVIATION_SHARE_MIN = 0.05
+"""The least deviation, as a share of the mean: a quiet workload's noise is no violation."""
+_CALM_MAX = 0.99
+
+
+def learnt(before: Moments, value: float, elapsed_s: float) -> Moments:
+    """Return the moments with one more sample; older ones have faded by half each `HALF_LIFE_S`."""
+    faded = before.weight * 0.5 ** (elapsed_s / HALF_LIFE_S)
+    weight = faded + 1.0
+    mean = before.mean + (value - before.mean) / weight
+    spread = faded * (before.variance + (before.mean - mean) ** 2) + (value - mean) ** 2
+    return Moments(weight=weight, mean=mean, variance=spread / weight)
+
+
+def profile_level(known: Moments, value: float) -> float | None:
+    """Return how far a value is on the way to a violation, which is 1; None while the profile is too young."""
+    if known.weight < WEIGHT_MIN or known.mean <= 0:
+        return None
+    deviation = max(known.deviation, DEVIATION_SHARE_MIN * known.mean)
+    return max(value - known.mean, 0.0) / (DEVIATIONS * deviation)
+
+
+class Violations:
+    """The violations of one container."""
+
+    def __init__(self) -> None:
+        self._at_s: deque[float] = deque(maxlen=VIOLATIONS)
+
+    def felt(self, level: float, cores: float, now_s: float) -> float:
+        """Return the suffering by a new sample: below 1 until the container is an outlier."""
+        if level > 1 and cores >= CORES_MIN:
+            self._at_s.append(now_s)
+        is_outlier = len(self._at_s) == VIOLATIONS and now_s - self._at_s[0] <= VIOLATION_WINDOW_S
+        return level if is_outlier and cores >= CORES_MIN else min(level, _CALM_MAX)
+
+
+def workload_of(pod: Pod) -> str:
+    """Return what names the workload of a pod, `namespace/kind/name`: its controller, for a ReplicaSet the Deployment
+    above it; the pod itself without one."""
+    meta = pod.metadata
+    owner = next((each for each in meta.owner_references if each.controller), None)
+    if owner is None:
+        return f"{meta.namespace}/Pod/{meta.name}"
+    hashed = meta.labels.get("pod-template-hash", "")
+    if owner.kind == "ReplicaSet" and hashed and owner.name.endswith(f"-{hashed}"):
+        return f"{meta.namespace}/Deployment/{owner.name.removesuffix(f'-{hashed}')}"
+    return f"{meta.namespace}/{owner.kind}/{owner.name}"
+
 
 log = logging.getLogger(__name__)
 
@@ -145,9 +204,9 @@ class CounterSampler:
                 moved[record.uid] = moved.get(record.uid, 0.0) + bytes_per_s
             if not node_pods.is_service(record):
                 continue
-            known = self._known.get(container.id) or _Known(profile.workload_of(record.pod), container.name)
+            known = self._known.get(container.id) or _Known(workload_of(record.pod), container.name)
             kept[container.id] = known
-            if used < profile.CORES_MIN:
+            if used < CORES_MIN:
                 continue
             per_core = bytes_per_s / used if bytes_per_s is not None else None
             own = self._learn(known, cpi.ratio if cpi is not None else None, per_core, used, now_s)
@@ -176,16 +235,16 @@ class CounterSampler:
         known.learnt_s = now_s
         found: dict[Sense, float] = {}
         if cpi is not None:
-            level = profile.level((shared_profile and shared_profile.cpi) or known.cpi, cpi)
+            level = profile_level((shared_profile and shared_profile.cpi) or known.cpi, cpi)
             if level is not None:
                 found[Sense.CPI] = known.cpi_violations.felt(level, used, now_s)
-            known.cpi = profile.learnt(known.cpi, cpi, elapsed_s)
+            known.cpi = learnt(known.cpi, cpi, elapsed_s)
         if per_core is not None:
             of_cluster = shared_profile.memory_bandwidth if shared_profile is not None else None
-            level = profile.level(of_cluster or known.moved, per_core)
+            level = profile_level(of_cluster or known.moved, per_core)
             if level is not None:
                 found[Sense.MEMORY_BANDWIDTH] = known.moved_violations.felt(level, used, now_s)
-            known.moved = profile.learnt(known.moved, per_core, elapsed_s)
+            known.moved = learnt(known.moved, per_core, elapsed_s)
         return found
 
     def _of_cluster(self, known: _Known) -> ContainerProfile | None:

@@ -1,12 +1,19 @@
 """Say how much each service suffers, by what its senses measured. Pure; docs/interference.md has the marks.
 
-Each sense works alone, and what is not measured is left out, never taken as calm.
+Each sense works alone, and what is not measured is left out, never taken as calm. `felt` takes from all of it what the
+controller decides by: the service that is worst off, the resource it suffers from, who is to blame, how much the node
+is used.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 
+import msgspec
+import numpy as np
+
+from koordinator.koordlet.interference.control import FULL_PERCENT, Resource, Senses
 from koordinator.koordlet.interference.latency import Latency
-from koordinator.koordlet.suffering import SUFFERS, Sense, Suffering
+from koordinator.koordlet.suffering import SUFFERS, Contended, Interference, Sense, Suffering, Verdict
 
 MARKS: Mapping[Sense, float] = {
     Sense.RUN_QUEUE: 0.5,
@@ -49,3 +56,112 @@ def suffering(
         at_s=now_s,
         age_s=max(now_s - latency.at_s, 0.0) if latency is not None else 0.0,
     )
+
+
+RESOURCE_OF: Mapping[Contended, Resource] = {
+    Contended.CPU: Resource.CPU,
+    Contended.CACHE: Resource.CACHE,
+    Contended.MEMORY: Resource.MEMORY,
+    Contended.DISK: Resource.DISK,
+    Contended.NETWORK: Resource.NETWORK,
+}
+_RESOURCE_OF_SENSE: Mapping[Sense, Resource] = {
+    Sense.CPI: Resource.CACHE,
+    Sense.MEMORY_BANDWIDTH: Resource.CACHE,
+    Sense.MEMORY_PRESSURE: Resource.MEMORY,
+    Sense.IO_PRESSURE: Resource.DISK,
+}
+"""All others mean CPU."""
+
+
+class NodeUse(msgspec.Struct, frozen=True):
+    """CPU in use in percent of the node, as measured last."""
+
+    others_percent: float
+    batch_percent: float
+
+
+class Felt(msgspec.Struct, frozen=True):
+    """Facts about the node for `control.step`, and about whom they are."""
+
+    senses: Senses
+    victim: str = ""
+    """UID of the service that is worst off; empty without any."""
+    verdict: Verdict | None = None
+    """The verdict that names a culprit who may be acted upon."""
+
+
+def felt(
+    found: Interference | None,
+    use: NodeUse | None,
+    usable: Collection[Resource],
+    is_culprit: Callable[[str], bool],
+    now_s: float,
+) -> Felt:
+    """Return what is known. `usable` are resources that batch can be shrunk on here: another one counts as CPU, since
+    batch that runs less also takes less of all else. `is_culprit` says of a UID whether that pod may be acted upon.
+
+    Without a measured use nothing is known to be fresh, so that the fixed threshold counts.
+    """
+    services = list(found.services.values()) if found is not None else []
+    latencies = [each for each in services if each.slack is not None]
+    pressures = [each for each in services if each.slack is None and each.senses]
+    by_latency = min(latencies, key=slack_of, default=None)
+    by_pressure = min(pressures, key=slack_of, default=None)
+    both = [each for each in (by_latency, by_pressure) if each is not None]
+    worst = min(both, key=slack_of, default=None)
+    verdict = _verdict(found, worst, is_culprit)
+    return Felt(
+        Senses(
+            slack=_one(slack_of(by_latency)),
+            slack_age_s=_one(_age_s(by_latency, now_s) if use is not None else math.inf),
+            pressure_slack=_one(slack_of(by_pressure)),
+            pressure_age_s=_one(_age_s(by_pressure, now_s) if use is not None else math.inf),
+            resource=np.array([_resource(worst, found, usable)], np.int64),
+            has_culprit=np.array([verdict is not None], np.bool_),
+            others_percent=_one(use.others_percent if use is not None else FULL_PERCENT),
+            batch_percent=_one(use.batch_percent if use is not None else 0.0),
+        ),
+        worst.uid if worst is not None else "",
+        verdict,
+    )
+
+
+def slack_of(service: Suffering | None) -> float:
+    """Return what is left of a service's objective; without one, of what its other senses bear. NaN for nobody."""
+    if service is None:
+        return math.nan
+    return service.slack if service.slack is not None else SUFFERS - service.level
+
+
+def _one(number: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array([number], np.float64)
+
+
+def _age_s(service: Suffering | None, now_s: float) -> float:
+    return math.inf if service is None else max(now_s - service.at_s, 0.0) + service.age_s
+
+
+def _verdict(
+    found: Interference | None, worst: Suffering | None, is_culprit: Callable[[str], bool]
+) -> Verdict | None:
+    """Return the verdict about the service that is worst off, else the surest one about another."""
+    if found is None:
+        return None
+    named = [each for each in found.verdicts.values() if is_culprit(each.culprit)]
+    about = [each for each in named if worst is not None and each.victim == worst.uid]
+    return max(about or named, key=lambda each: each.confidence, default=None)
+
+
+def _resource(worst: Suffering | None, found: Interference | None, usable: Collection[Resource]) -> Resource:
+    """Return what the service that is worst off suffers from: as its verdict says, else its worst sense but latency."""
+    if worst is None or found is None:
+        return Resource.CPU
+    verdict = found.verdicts.get(worst.uid)
+    if verdict is not None:
+        resource = RESOURCE_OF[verdict.resource]
+    else:
+        told = [(level, each) for each, level in worst.senses.items() if each is not Sense.LATENCY]
+        level, sense = max(told, default=(0.0, Sense.LATENCY))
+        resource = _RESOURCE_OF_SENSE.get(sense, Resource.CPU) if level >= SUFFERS else Resource.CPU
+    return resource if resource in usable else Resource.CPU

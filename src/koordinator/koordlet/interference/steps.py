@@ -14,7 +14,7 @@ from koordinator.api import interference as api
 from koordinator.api.core import Pod
 from koordinator.api.interference import CALM, Fading, InterferenceSettings, NodeInterference, WorkloadPair
 from koordinator.koordlet.interference.control import FULL_PERCENT, Resource, Source, Stage
-from koordinator.koordlet.interference.felt import Felt
+from koordinator.koordlet.interference.senses import Felt
 from koordinator.koordlet.parts import Shared
 
 log = logging.getLogger(__name__)

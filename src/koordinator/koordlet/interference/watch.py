@@ -15,7 +15,7 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.interference import culprit, senses, tell
 from koordinator.koordlet.interference.counters import CounterSampler
-from koordinator.koordlet.interference.history import History
+from koordinator.koordlet.interference.culprit import History
 from koordinator.koordlet.interference.scrape import LatencyScrapes
 from koordinator.koordlet.interference.stalls import StallReader
 from koordinator.koordlet.interference.tell import Teller
