@@ -9,6 +9,9 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from aiohttp import web
+
+from koordinator import endpoints
 from koordinator.api import duration, label_selector
 from koordinator.api.errors import ProtocolError
 from koordinator.cli import component, logs, running, serving
@@ -18,7 +21,6 @@ from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.gatekeeper import AccessReviewer, Authorities, Gatekeeper, TokenReviewer
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElector
-from koordinator.virtual_node import http
 from koordinator.virtual_node.node import KubeletAddress
 from koordinator.virtual_node.offer import LendingPolicy
 from koordinator.virtual_node.pods import PodRules
@@ -143,6 +145,7 @@ async def _served(
 
     async with contextlib.AsyncExitStack() as stack:
         if asked["port"]:
-            app = http.application(nodes, lease)
+            app = web.Application()
+            endpoints.add_component(app, nodes.metrics.registry, nodes.synced, lease)
             await stack.enter_async_context(component.served(app, asked["address"], asked["port"]))
         yield

@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from koordinator import profiling
+from koordinator import endpoints, profiling
 from koordinator.api import duration, user_files
 from koordinator.cli import component, logs, running
 from koordinator.cli.flag_settings import FlagError
@@ -23,7 +23,7 @@ from koordinator.cluster.backoff import Rate
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElector
-from koordinator.yarn import hadoop_config, http, tokens
+from koordinator.yarn import hadoop_config, tokens
 from koordinator.yarn.amounts import Rounding
 from koordinator.yarn.cluster_loop import SyncRules
 from koordinator.yarn.connection import Login
@@ -169,12 +169,14 @@ async def _served(
     def lease() -> str:
         return "" if election is None else election.trouble
 
-    profiles = web.Application()
+    measured, probed, profiles = web.Application(), web.Application(), web.Application()
+    measured.router.add_get("/metrics", endpoints.metrics(operator.metrics.registry))
+    endpoints.add_health(probed, operator.synced, lease)
     profiling.add_routes(profiles)
     async with contextlib.AsyncExitStack() as stack:
         for address, app in (
-            (flags.address("metrics-addr"), http.metrics_application(operator)),
-            (flags.address("health-probe-addr"), http.health_application(operator, lease)),
+            (flags.address("metrics-addr"), measured),
+            (flags.address("health-probe-addr"), probed),
             (flags.address("pprof-addr") if flags.enable_pprof else None, profiles),
         ):
             if address is not None:

@@ -1,13 +1,13 @@
 """Serve over HTTP: health, metrics, the configuration, and what the last cycles did and why.
 Source: behaviour/descheduler 1.2."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from koordinator import health, profiling, prometheus
+from koordinator import endpoints, health, profiling
 from koordinator.descheduler import explain
 from koordinator.descheduler.descheduler import Descheduler
 from koordinator.health import Check
@@ -28,19 +28,7 @@ def application(
     """Return the HTTP application; `middlewares` guard a secure port."""
     app = web.Application(middlewares=middlewares)
 
-    def informers() -> str:
-        return "" if descheduler.synced.is_set() else "caches are not filled yet"
-
-    alive: dict[str, Check] = {"ping": health.well, "leaderElection": options.lease}
-    for endpoint, checks in (
-        ("healthz", alive),
-        ("livez", alive),
-        ("readyz", {**alive, "informer-sync": informers}),
-    ):
-        app.router.add_get(f"/{endpoint}", _health(endpoint, checks))
-        for name, check in checks.items():
-            app.router.add_get(f"/{endpoint}/{name}", _health(endpoint, {name: check}))
-    app.router.add_get("/metrics", _metrics(descheduler))
+    endpoints.add_component(app, descheduler.metrics.registry, descheduler.synced, options.lease)
     app.router.add_get("/configz", _configz(descheduler))
     explain.add_routes(app, descheduler)
     if options.set_verbosity is not None:
@@ -48,24 +36,6 @@ def application(
     if descheduler.config.enable_profiling:
         profiling.add_routes(app)
     return app
-
-
-def _health(endpoint: str, checks: Mapping[str, Check]) -> Callable[[web.Request], Any]:
-    async def handle(request: web.Request) -> web.Response:
-        excluded = request.query.getall("exclude", [])
-        found = health.report(endpoint, checks, verbose="verbose" in request.query, excluded=excluded)
-        headers = {"X-Content-Type-Options": "nosniff"}
-        return web.Response(text=found.text, status=200 if found.is_well else 500, headers=headers)
-
-    return handle
-
-
-def _metrics(descheduler: Descheduler) -> Callable[[web.Request], Any]:
-    async def handle(_: web.Request) -> web.Response:
-        body = descheduler.metrics.registry.text().encode()
-        return web.Response(body=body, headers={"Content-Type": prometheus.CONTENT_TYPE})
-
-    return handle
 
 
 def _configz(descheduler: Descheduler) -> Callable[[web.Request], Any]:

@@ -3,17 +3,17 @@
 Source: behaviour/koordlet-observe 2.5, 13.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from koordinator import prometheus
+from koordinator import endpoints
+from koordinator.endpoints import Handler
 from koordinator.koordlet.audit import AuditFilter, AuditQuery, QueryError
 from koordinator.prometheus import MetricsRegistry
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Troubles = Callable[[], Mapping[str, str]]
 """What is not as it should be, by name."""
 
@@ -38,9 +38,9 @@ def application(
     agent that protects the node by what it knew last. `/readyz` tells about those.
     """
     app = web.Application()
-    app.router.add_get("/metrics", _metrics(internal, external))
-    app.router.add_get("/internal-metrics", _metrics(internal))
-    app.router.add_get("/external-metrics", _metrics(external))
+    app.router.add_get("/metrics", endpoints.metrics(internal, external))
+    app.router.add_get("/internal-metrics", endpoints.metrics(internal))
+    app.router.add_get("/external-metrics", endpoints.metrics(external))
     app.router.add_get("/healthz", _healthy)
     app.router.add_get("/readyz", _ready(troubles))
     if interference is not None:
@@ -69,14 +69,6 @@ def audit_events(query: AuditQuery) -> Handler:
         lines = b"".join(msgspec.json.encode(event) + b"\n" for event in page.events)
         headers = {_TOKEN_HEADER: page.next_page_token} if page.next_page_token else {}
         return web.Response(body=lines, content_type="text/plain", headers=headers)
-
-    return handle
-
-
-def _metrics(*registries: MetricsRegistry) -> Handler:
-    async def handle(_: web.Request) -> web.Response:
-        text = "".join(registry.text() for registry in registries)
-        return web.Response(body=text.encode(), headers={"Content-Type": prometheus.CONTENT_TYPE})
 
     return handle
 

@@ -7,17 +7,15 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from koordinator import health, prometheus
+from koordinator import endpoints, health
+from koordinator.endpoints import Handler
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.manager.noderesource.ledger_answers import LedgerQuestionError, LentAnswers
-from koordinator.prometheus import MetricsRegistry
 
 Check = Callable[[], Awaitable[str]]
 """Why something is not well; empty when it is."""
 CHECK_S_MAX = 5.0
 """A check that takes longer has failed: probes do not wait for long."""
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def metrics_application(
@@ -28,10 +26,10 @@ def metrics_application(
     app = web.Application(middlewares=middlewares)
     if answers is not None:
         add_ledger(app, answers)
-    app.router.add_get("/metrics", _metrics(metrics.runtime))
-    app.router.add_get("/internal-metrics", _metrics(metrics.internal))
-    app.router.add_get("/external-metrics", _metrics(metrics.external))
-    app.router.add_get("/all-metrics", _metrics(metrics.runtime, metrics.internal, metrics.external))
+    app.router.add_get("/metrics", endpoints.metrics(metrics.runtime))
+    app.router.add_get("/internal-metrics", endpoints.metrics(metrics.internal))
+    app.router.add_get("/external-metrics", endpoints.metrics(metrics.external))
+    app.router.add_get("/all-metrics", endpoints.metrics(metrics.runtime, metrics.internal, metrics.external))
     return app
 
 
@@ -66,22 +64,12 @@ async def well() -> str:
     return ""
 
 
-def _metrics(*registries: MetricsRegistry) -> Handler:
-    async def handle(_: web.Request) -> web.Response:
-        text = "".join(registry.text() for registry in registries)
-        return web.Response(body=text.encode(), headers={"Content-Type": prometheus.CONTENT_TYPE})
-
-    return handle
-
-
 def _health(endpoint: str, checks: Mapping[str, Check]) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         excluded = request.query.getall("exclude", [])
         found = {name: await _reason(check) for name, check in checks.items() if name not in excluded}
         known = {name: _saying(found.get(name, "")) for name in checks}
-        report = health.report(endpoint, known, verbose="verbose" in request.query, excluded=excluded)
-        headers = {"X-Content-Type-Options": "nosniff"}
-        return web.Response(text=report.text, status=200 if report.is_well else 500, headers=headers)
+        return endpoints.health_response(request, endpoint, known)
 
     return handle
 

@@ -4,23 +4,23 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
-from koordinator import prometheus
+from koordinator import endpoints
 from koordinator.api import copilot, decode
 from koordinator.api.copilot import CopilotInfo, CopilotProblem, KillRequest, ReleaseRequest
 from koordinator.api.errors import KoordinatorError
+from koordinator.endpoints import Handler
 from koordinator.yarn.copilot.agent import BadRequest, KillFailed, UnknownContainer, YarnCopilot
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 INFO = CopilotInfo("yarn", "v1")
 SOCKET_MODE = 0o600
@@ -73,15 +73,11 @@ def application(agent: YarnCopilot) -> web.Application:
 def metrics_application(agent: YarnCopilot) -> web.Application:
     """Return `/metrics` and `/healthz`, for a port."""
 
-    async def metrics(_: web.Request) -> web.Response:
-        text = agent.metrics.registry.text()
-        return web.Response(body=text.encode(), headers={"Content-Type": prometheus.CONTENT_TYPE})
-
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
     app = web.Application()
-    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/metrics", endpoints.metrics(agent.metrics.registry))
     app.router.add_get("/healthz", healthz)
     return app
 
