@@ -17,6 +17,7 @@ from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.groups import PodDisruptionBudget
+from koordinator.api.meta import controller_of
 from koordinator.api.node_metric import (
     NodeMetric,
     NodeMetricInfo,
@@ -26,7 +27,7 @@ from koordinator.api.node_metric import (
 )
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.cluster.proof import MoveAnswer, MoveQuestion
-from koordinator.descheduler import config, facts, plan_input
+from koordinator.descheduler import config, plan_input
 from koordinator.descheduler.actions import CycleLimits
 from koordinator.descheduler.measurements import MeasuredNode, measured
 from koordinator.descheduler.migration import object_limiter
@@ -208,7 +209,7 @@ def course(nodes: int, seed: int, *, by_plan: bool) -> Course:
 
 
 def _owner(pod: Pod) -> str:
-    owner = facts.controller_of(pod)
+    owner = controller_of(pod)
     return "" if owner is None else owner.uid
 
 

@@ -24,10 +24,11 @@ from typing import Any
 
 import msgspec
 import yaml
+from tests.free_ports import free_port
 from tests.real import binaries, components
 from tests.real.cluster import RealCluster, Shape
 from tests.real.components import HOST, Scheduler
-from tests.real.processes import Program, free_port
+from tests.real.processes import Program
 
 from benchmarks.scheduler_end_to_end import TEMPLATES, node_body, pod_body
 from koordinator.api.core import Node, Pod

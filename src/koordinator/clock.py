@@ -74,3 +74,11 @@ def parse_rfc3339(text: str) -> float:
     Raises: ValueError when the text is no such time.
     """
     return datetime.fromisoformat(text).timestamp()
+
+
+def parse_rfc3339_or(text: str | None, otherwise_s: float) -> float:
+    """Return seconds since 1970 of an RFC 3339 time, `otherwise_s` where the text is missing or no such time."""
+    try:
+        return parse_rfc3339(text) if text else otherwise_s
+    except ValueError:
+        return otherwise_s

@@ -14,7 +14,7 @@ import msgspec
 from koordinator import clock
 from koordinator.api import decode, slo
 from koordinator.api.core import Pod
-from koordinator.api.meta import ViewPart
+from koordinator.api.meta import ViewPart, controller_of
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ _TEMPLATE_HASH = "pod-template-hash"
 def workload_of(pod: Pod) -> str:
     """Return a pod's workload as `namespace/kind/name`: its controller, a ReplicaSet's Deployment, else itself."""
     meta = pod.metadata
-    owner = next((each for each in meta.owner_references if each.controller), None)
+    owner = controller_of(pod)
     if owner is None:
         return f"{meta.namespace}/Pod/{meta.name}"
     template = meta.labels.get(_TEMPLATE_HASH, "")

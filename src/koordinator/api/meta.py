@@ -123,6 +123,14 @@ class Object(ViewPart, frozen=True, kw_only=True):
         return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 
+def controller_of(obj: Object) -> OwnerReference | None:
+    """Return the owner that controls an object, and makes its successors."""
+    for owner in obj.metadata.owner_references:
+        if owner.controller:
+            return owner
+    return None
+
+
 def to_wire(obj: Object) -> dict[str, Any]:
     """Return the JSON object of a view built by us, with `apiVersion` and `kind`; for creates only."""
     body: dict[str, Any] = {"apiVersion": obj.resource.api_version, "kind": obj.resource.kind}
@@ -147,6 +155,19 @@ class ObjectReference(ViewPart, frozen=True, kw_only=True):
     uid: Annotated[str, "UID of the object: a successor of the same name is not meant."] = ""
     resource_version: Annotated[str, "The version of the object that is meant, if one."] = ""
     field_path: Annotated[str, "The part of the object that is meant, such as spec.containers{web}."] = ""
+
+
+def reference(obj: Object) -> ObjectReference:
+    """Return a reference to exactly this version of an object."""
+    meta = obj.metadata
+    return ObjectReference(
+        api_version=obj.resource.api_version,
+        kind=obj.resource.kind,
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+    )
 
 
 class LocalObjectReference(ViewPart, frozen=True, kw_only=True):

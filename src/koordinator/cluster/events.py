@@ -22,7 +22,7 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api.core import Event
-from koordinator.api.meta import Object, ObjectReference
+from koordinator.api.meta import Object, ObjectReference, reference
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy, Rate, TokenBucket
 from koordinator.cluster.protocol import Cluster, PatchType
@@ -453,19 +453,6 @@ class EventRecorder:
 
 def _series(verdict: CorrelatedEvent) -> dict[str, Any]:
     return {"count": verdict.count, "lastObservedTime": clock.rfc3339_micro(verdict.last_s)}
-
-
-def reference(obj: Object) -> ObjectReference:
-    """Return a reference to exactly this version of `obj`."""
-    meta = obj.metadata
-    return ObjectReference(
-        api_version=obj.resource.api_version,
-        kind=obj.resource.kind,
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-        resource_version=meta.resource_version,
-    )
 
 
 def _shortened(message: str) -> str:

@@ -176,7 +176,7 @@ class Informer(Generic[T]):
             try:
                 return transform(obj)
             except Exception as error:
-                failed[_key(obj)] = error
+                failed[key_of(obj)] = error
                 return obj
 
         page = await self._cluster.list(
@@ -187,12 +187,12 @@ class Informer(Generic[T]):
             transform=None if transform is None else transformed,
         )
         self.list_count += 1
-        present = {_key(obj) for obj in page.items}
+        present = {key_of(obj) for obj in page.items}
         present.update(page.unreadable)
         for key in [key for key in self._cache if key not in present]:
             self._remove(key, self._cache[key])
         for obj in page.items:
-            error = failed.get(_key(obj)) if failed else None
+            error = failed.get(key_of(obj)) if failed else None
             if error is None:
                 self._keep(obj)
             else:
@@ -298,7 +298,8 @@ def _nothing(_: Exception) -> None:
     return None
 
 
-def _key(obj: Object) -> Key:
+def key_of(obj: Object) -> Key:
+    """Return the key of an object in an informer's cache."""
     return obj.metadata.namespace, obj.metadata.name
 
 

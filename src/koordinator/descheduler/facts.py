@@ -6,7 +6,7 @@ from koordinator.api import labels, pod_labels, priority, qos, quantity, resourc
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.labels import parse_plain_int32, read
-from koordinator.api.meta import OwnerReference
+from koordinator.api.meta import Object
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.quantity import RawQuantity
@@ -24,18 +24,9 @@ def has_evict_annotation(pod: Pod) -> bool:
     return labels.DESCHEDULER_EVICT in pod.metadata.annotations
 
 
-def created_s(pod: Pod) -> float:
-    """Creation time in seconds since the epoch, 0 when the pod has none."""
-    text = pod.metadata.creation_timestamp
-    return clock.parse_rfc3339(text) if text else 0.0
-
-
-def controller_of(pod: Pod) -> OwnerReference | None:
-    """Return the managing owner, if the pod has one."""
-    for owner in pod.metadata.owner_references:
-        if owner.controller:
-            return owner
-    return None
+def created_s(obj: Object) -> float:
+    """Creation time in seconds since the epoch, 0 when the object has none."""
+    return clock.parse_rfc3339_or(obj.metadata.creation_timestamp, 0.0)
 
 
 def condition_status(pod: Pod, kind: str) -> str:

@@ -11,6 +11,7 @@ from koordinator.api import labels, pod_resources
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import PodDisruptionBudget
+from koordinator.api.meta import controller_of
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.priority import PriorityClass, default
 from koordinator.api.quantity import NANO
@@ -245,7 +246,7 @@ class _Past(msgspec.Struct, frozen=True):
 
     def rest_of(self, pod: Pod) -> str:
         """Return why the pod stays where it is; empty when earlier moves do not keep it."""
-        owner = facts.controller_of(pod)
+        owner = controller_of(pod)
         is_resting = owner is not None and owner.uid in self.resting
         return "its workload was moved a short time ago" if is_resting else ""
 
@@ -260,7 +261,7 @@ def _past(seen: Observation, jobs: Iterable[PodMigrationJob]) -> _Past:
             known[f"{ref.namespace}/{ref.name}"] = job
     past = _Past(set(), [])
     for pod in _pods(seen, known):
-        if (owner := facts.controller_of(pod)) is None:
+        if (owner := controller_of(pod)) is None:
             continue
         job = known[pod.key]
         source = job.metadata.annotations.get(labels.JOB_SOURCE_NODE, "")
@@ -300,7 +301,7 @@ class _Books:
 
     def workload(self, pod: Pod) -> int:
         """Return the number of the pod's workload; a pod without one is a workload of its own."""
-        owner = facts.controller_of(pod)
+        owner = controller_of(pod)
         key = owner.uid if owner is not None else pod.key
         if key not in self._numbers:
             name = pod.key if owner is None else f"{pod.metadata.namespace}/{owner.kind}/{owner.name}"

@@ -9,6 +9,7 @@ from koordinator import clock
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
+from koordinator.api.meta import controller_of
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler import actions, config, facts, node_fit, plugin_sets, pod_filter
 from koordinator.descheduler.config.low_node_load import pools
@@ -237,7 +238,7 @@ def arbitration_filter(case: dict[str, Any]) -> Any:
 
     def workload_of(_: str, owner: Any) -> gates.Workload | None:
         known = case["workloads"].get(owner.uid, {"replicas": 0})
-        members = tuple(p for p in pods if (c := facts.controller_of(p)) is not None and c.uid == owner.uid)
+        members = tuple(p for p in pods if (c := controller_of(p)) is not None and c.uid == owner.uid)
         return None if known.get("error") else gates.Workload.of(known["replicas"], members)
 
     world = gates.GateState(

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from koordinator import clock
 from koordinator.api.core import Pod
-from koordinator.api.meta import OwnerReference
+from koordinator.api.meta import OwnerReference, controller_of
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler import facts
 from koordinator.descheduler.migration import jobs
@@ -47,7 +46,7 @@ def order(
     with the most migrating pods.
     """
     ranked = sorted(waiting, key=lambda one: one.job.metadata.name)
-    ranked.sort(key=lambda one: -_created_s(one.job))
+    ranked.sort(key=lambda one: -facts.created_s(one.job))
     ranked.sort(key=_pod_rank)
     ranked = _together(ranked)
     migrating = _migrating_by_owner(all_jobs, pods)
@@ -79,17 +78,12 @@ def judge(
     return found
 
 
-def _created_s(job: PodMigrationJob) -> float:
-    text = job.metadata.creation_timestamp
-    return clock.parse_rfc3339(text) if text else 0.0
-
-
 def _pod_rank(one: WaitingJob) -> tuple[bool, tuple[facts.Importance, float] | tuple[()]]:
     return (one.pod is not None, facts.arbitration_key(one.pod) if one.pod is not None else ())
 
 
 def _batch_owner(pod: Pod | None) -> OwnerReference | None:
-    owner = facts.controller_of(pod) if pod is not None else None
+    owner = controller_of(pod) if pod is not None else None
     return owner if owner is not None and owner.kind == "Job" else None
 
 

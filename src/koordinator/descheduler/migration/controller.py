@@ -17,7 +17,7 @@ import msgspec
 
 from koordinator.api import duration, labels
 from koordinator.api.core import Pod
-from koordinator.api.meta import ObjectReference
+from koordinator.api.meta import ObjectReference, controller_of
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
 from koordinator.cluster import errors
@@ -26,7 +26,6 @@ from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder, EventSeverity
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard, supervise
-from koordinator.descheduler import facts
 from koordinator.descheduler.caches import BY_POD, BY_RESERVATION, Caches, PodsByKey
 from koordinator.descheduler.config import migration
 from koordinator.descheduler.config.migration import MigrationControllerArgs
@@ -146,7 +145,7 @@ class Migration:
 
     def _new_job(self, pod: Pod, trigger: str, reason: str) -> dict[str, Any]:
         args, meta = self.args, pod.metadata
-        has_controller = facts.controller_of(pod) is not None
+        has_controller = controller_of(pod) is not None
         spec: dict[str, Any] = {
             "podRef": {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid},
             # Nobody makes a successor of a bare pod, so there is nobody to reserve for.
@@ -173,7 +172,7 @@ class Migration:
         return GateState(open_jobs, counted, PodsByKey(caches), caches.pods_of_node, self.workloads.of)
 
     def _subject(self, pod: Pod) -> Subject:
-        owner = facts.controller_of(pod)
+        owner = controller_of(pod)
         namespace = pod.metadata.namespace
         if owner is None:
             return Subject("", 0, namespace)

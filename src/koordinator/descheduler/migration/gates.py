@@ -11,7 +11,7 @@ import msgspec
 from koordinator.api import pod_labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import OwnerReference
+from koordinator.api.meta import OwnerReference, controller_of
 from koordinator.descheduler import facts, pod_filter
 from koordinator.descheduler.config.migration import RESERVATION_FIRST, MigrationControllerArgs, SkippableGate
 from koordinator.descheduler.migration import object_limiter
@@ -126,7 +126,7 @@ class Gates:
         )
 
     def workload(self, pod: Pod, world: GateState) -> str:
-        owner = facts.controller_of(pod)
+        owner = controller_of(pod)
         checks_migrating = SkippableGate.MAX_MIGRATING_PER_WORKLOAD not in self._skipped
         checks_unavailable = SkippableGate.MAX_UNAVAILABLE_PER_WORKLOAD not in self._skipped
         if owner is None or not (checks_migrating or checks_unavailable):
@@ -147,7 +147,7 @@ class Gates:
 
     def expected_replicas(self, pod: Pod, world: GateState) -> str:
         """Refuses where one migration touches all of a workload. A limit of all replicas counts as that."""
-        owner = facts.controller_of(pod)
+        owner = controller_of(pod)
         is_off = SkippableGate.EXPECTED_REPLICAS in self._skipped or self._args.skip_check_expected_replicas
         if owner is None or is_off:
             return ""
@@ -212,7 +212,7 @@ def _migrating(pod: Pod, owner: OwnerReference, world: GateState) -> set[str]:
         return found
     for key in world.counted_jobs.other_pods_in_namespace(pod):
         other = world.pods.get(key)
-        controller = facts.controller_of(other) if other is not None else None
+        controller = controller_of(other) if other is not None else None
         if controller is not None and controller.uid == owner.uid:
             found.add(key)
     return found

@@ -6,18 +6,17 @@ gates cannot wait. Source: behaviour/descheduler 8.3.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
 
 from koordinator.api import kinds
 from koordinator.api.core import Pod
-from koordinator.api.meta import Object, OwnerReference
+from koordinator.api.meta import Object, OwnerReference, controller_of
 from koordinator.cluster import errors
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster
-from koordinator.descheduler import facts
 from koordinator.descheduler.caches import BY_OWNER, Caches
 from koordinator.descheduler.migration import surge
 from koordinator.descheduler.migration.gates import Workload
@@ -63,13 +62,12 @@ class Workloads:
     def surge_of(self, pod: Pod) -> Surge | None:
         """Return the workload that decides how many replicas there are of a pod, None where none of them could be added
         for a time."""
-        owner = facts.controller_of(pod)
+        owner = controller_of(pod)
         if owner is None:
             return None
         namespace, kind, name = pod.metadata.namespace, owner.kind, owner.name
-        parent = (
-            _controller(_same(self._caches.replica_sets, namespace, owner)) if kind == "ReplicaSet" else None
-        )
+        replica_set = _same(self._caches.replica_sets, namespace, owner) if kind == "ReplicaSet" else None
+        parent = controller_of(replica_set) if replica_set is not None else None
         if parent is not None:
             kind, name = parent.kind, parent.name
         known = self._find(namespace, owner)
@@ -96,7 +94,7 @@ class Workloads:
         now_s = self._cluster.clock.now()
         owners = {}
         for pod in self._caches.pods.by_index(FOREIGN, FOREIGN):
-            if (owner := facts.controller_of(pod)) is not None:
+            if (owner := controller_of(pod)) is not None:
                 owners[owner.uid] = (pod.metadata.namespace, owner)
         self._scales = {uid: scale for uid, scale in self._scales.items() if uid in owners}
         due = [
@@ -119,7 +117,7 @@ class Workloads:
             return None if scale is None or scale.replicas is None else Workload.of(scale.replicas, pods)
         if owner.kind == "ReplicaSet":
             replica_set = _same(caches.replica_sets, namespace, owner)
-            parent = _controller(replica_set)
+            parent = controller_of(replica_set) if replica_set is not None else None
             if replica_set is None or parent is None or parent.kind != "Deployment":
                 return Workload.of(replica_set.spec.replicas if replica_set else 0, pods)
             deployment = _same(caches.deployments, namespace, parent)
@@ -172,16 +170,11 @@ class Workloads:
 
 def _foreign(pod: Pod) -> Iterable[str]:
     """Index the pods of workloads whose replicas only their scale tells."""
-    owner = facts.controller_of(pod)
+    owner = controller_of(pod)
     if owner is None or owner.kind in _WITHOUT_SCALE:
         return ()
     group, _, _ = owner.api_version.rpartition("/")
     return () if group in ("", "apps") and owner.kind in _BUILT_IN else (FOREIGN,)
-
-
-def _controller(obj: Object | None) -> OwnerReference | None:
-    owners: Sequence[OwnerReference] = obj.metadata.owner_references if obj is not None else ()
-    return next((owner for owner in owners if owner.controller), None)
 
 
 def _same(informer: Informer[T], namespace: str, owner: OwnerReference) -> T | None:

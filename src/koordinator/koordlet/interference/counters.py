@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from koordinator.api import slo, workload_profile
-from koordinator.api.core import Pod
+from koordinator.api.interference import workload_of
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.api.workload_profile import ContainerProfile, Moments, WorkloadProfiles
 from koordinator.host import perf_events
@@ -70,19 +70,6 @@ class Violations:
             self._at_s.append(now_s)
         is_outlier = len(self._at_s) == VIOLATIONS and now_s - self._at_s[0] <= VIOLATION_WINDOW_S
         return level if is_outlier and cores >= CORES_MIN else min(level, _CALM_MAX)
-
-
-def workload_of(pod: Pod) -> str:
-    """Return what names the workload of a pod, `namespace/kind/name`: its controller, for a ReplicaSet the Deployment
-    above it; the pod itself without one."""
-    meta = pod.metadata
-    owner = next((each for each in meta.owner_references if each.controller), None)
-    if owner is None:
-        return f"{meta.namespace}/Pod/{meta.name}"
-    hashed = meta.labels.get("pod-template-hash", "")
-    if owner.kind == "ReplicaSet" and hashed and owner.name.endswith(f"-{hashed}"):
-        return f"{meta.namespace}/Deployment/{owner.name.removesuffix(f'-{hashed}')}"
-    return f"{meta.namespace}/{owner.kind}/{owner.name}"
 
 
 log = logging.getLogger(__name__)

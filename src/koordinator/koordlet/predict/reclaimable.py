@@ -205,10 +205,7 @@ def ages_s(pods: Iterable[Pod], now_s: float) -> dict[str, float]:
     """Return ages by UID; a pod of unknown age is young."""
     found = {}
     for pod in pods:
-        try:
-            created_s = clock.parse_rfc3339(pod.metadata.creation_timestamp or "")
-        except ValueError:
-            created_s = now_s
+        created_s = clock.parse_rfc3339_or(pod.metadata.creation_timestamp, now_s)
         found[pod.metadata.uid] = now_s - created_s
     return found
 

@@ -13,20 +13,14 @@ from koordinator import clock
 from koordinator.api import cron
 from koordinator.api.apps import CronJob, CronJobStatus, Job
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import ObjectReference
+from koordinator.api.meta import ObjectReference, controller_of, reference
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import InformerFactory, Key
+from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers import job_plan, pod_control
-from koordinator.local.controllers.ownership import (
-    Children,
-    controller_of,
-    is_deleting,
-    key_of,
-    owner_reference,
-)
+from koordinator.local.controllers.ownership import Children, is_deleting, owner_reference
 
 log = logging.getLogger(__name__)
 
@@ -132,17 +126,17 @@ class CronJobController(ControllerLoop):
         """Return the status without the active Jobs that have ended or are gone."""
         by_uid = {job.metadata.uid: job for job in jobs}
         active = []
-        for reference in obj.status.active:
-            job = by_uid.get(reference.uid)
-            if job is None and not await self._exists(reference):
-                message = f"Active job went missing: {reference.name}"
+        for started in obj.status.active:
+            job = by_uid.get(started.uid)
+            if job is None and not await self._exists(started):
+                message = f"Active job went missing: {started.name}"
                 self._events.normal(obj, "MissingJob", message)
             elif job is not None and job_plan.is_finished(job):
                 kind = "Complete" if pod_control.is_true(job.status.conditions, "Complete") else "Failed"
-                message = f"Saw completed job: {reference.name}, condition: {kind}"
+                message = f"Saw completed job: {started.name}, condition: {kind}"
                 self._events.normal(obj, "SawCompletedJob", message)
             else:
-                active.append(reference)
+                active.append(started)
         ends = [job.status.completion_time for job in jobs if job.status.completion_time]
         last = max([*ends, obj.status.last_successful_time or ""])
         return msgspec.structs.replace(obj.status, active=active, last_successful_time=last or None)
@@ -178,8 +172,8 @@ class CronJobController(ControllerLoop):
             self._events.normal(obj, "JobAlreadyActive", message)
             return status, again_s
         if obj.spec.concurrency_policy == REPLACE and status.active:
-            for reference in status.active:
-                job = next((one for one in jobs if one.metadata.uid == reference.uid), None)
+            for started in status.active:
+                job = next((one for one in jobs if one.metadata.uid == started.uid), None)
                 if job is not None:
                     await self._delete(obj, job)
             status = msgspec.structs.replace(status, active=[])
@@ -188,7 +182,7 @@ class CronJobController(ControllerLoop):
             return status, again_s
         active = status.active
         if not job_plan.is_finished(job):
-            active = [*active, _reference(job)]
+            active = [*active, reference(job)]
         at = clock.rfc3339(found.at_s)
         return msgspec.structs.replace(status, active=active, last_schedule_time=at), again_s
 
@@ -223,15 +217,3 @@ class CronJobController(ControllerLoop):
     async def _write(self, obj: CronJob, status: CronJobStatus) -> None:
         # Only the version that was read: the list of active Jobs is written whole.
         await pod_control.write(self._cluster, obj, obj.status, status, guarded=True)
-
-
-def _reference(job: Job) -> ObjectReference:
-    meta = job.metadata
-    return ObjectReference(
-        api_version=job.resource.api_version,
-        kind=job.resource.kind,
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-        resource_version=meta.resource_version,
-    )

@@ -15,21 +15,14 @@ from koordinator import clock
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import Deployment, DeploymentStatus, ReplicaSet
 from koordinator.api.core import Pod
-from koordinator.api.meta import Condition
+from koordinator.api.meta import Condition, controller_of
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import InformerFactory, Key
+from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers import pod_control, revisions, rollout
-from koordinator.local.controllers.ownership import (
-    BY_CONTROLLER,
-    Children,
-    controller_of,
-    controller_uid,
-    is_deleting,
-    key_of,
-)
+from koordinator.local.controllers.ownership import BY_CONTROLLER, Children, controller_uid, is_deleting
 from koordinator.local.controllers.pod_control import find, without_condition
 from koordinator.local.controllers.replicaset import REPLICA_FAILURE
 

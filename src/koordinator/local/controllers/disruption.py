@@ -16,7 +16,7 @@ from koordinator.api.apps import Deployment, ReplicaSet, ReplicationController, 
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
 from koordinator.api.groups import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
-from koordinator.api.meta import Condition, Object, OwnerReference
+from koordinator.api.meta import Condition, Object, OwnerReference, controller_of
 from koordinator.api.schema import IntOrString
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
@@ -176,7 +176,7 @@ class DisruptionController(ControllerLoop):
         total = 0
         counted: set[str] = set()
         for pod in pods:
-            owner = _controller_of(pod)
+            owner = controller_of(pod)
             if owner is None:
                 raise BudgetError(f'found no controller ref for pod "{pod.metadata.name}"')
             uid, replicas = self._scale(owner, pod)
@@ -195,7 +195,7 @@ class DisruptionController(ControllerLoop):
                 f"{owner.kind} {owner.name!r} of pod {pod.metadata.name!r} has no scale; "
                 "use a whole number in minAvailable"
             )
-        above = _controller_of(found)
+        above = controller_of(found)
         if above is not None and above.kind == "Deployment":
             deployment = self._scales["Deployment"].get(above.name, namespace)
             if deployment is not None and deployment.metadata.uid == above.uid:
@@ -223,10 +223,6 @@ class DisruptionController(ControllerLoop):
 
 def _namespace(obj: Object) -> list[str]:
     return [obj.metadata.namespace]
-
-
-def _controller_of(obj: Object) -> OwnerReference | None:
-    return next((owner for owner in obj.metadata.owner_references if owner.controller), None)
 
 
 def _selects(budget: PodDisruptionBudget, pod: Pod) -> bool:

@@ -12,11 +12,11 @@ from koordinator.api.meta import Object
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import InformerFactory, Key
+from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers import endpoint_slices, pod_control, selected_pods
 from koordinator.local.controllers.endpoint_slices import TriggerTimes
-from koordinator.local.controllers.ownership import Expectations, is_deleting, key_of, owner_reference
+from koordinator.local.controllers.ownership import Expectations, is_deleting, owner_reference
 from koordinator.local.controllers.selected_pods import SelectedPods
 
 WORKERS = 5

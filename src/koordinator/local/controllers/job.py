@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import Job, JobStatus
 from koordinator.api.core import Pod
+from koordinator.api.meta import controller_of
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import InformerFactory, Key
+from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers import job_plan, job_pods, pod_control
 from koordinator.local.controllers.job_plan import BatchJobPlan, JobBackoff
-from koordinator.local.controllers.ownership import Children, controller_of, is_deleting, key_of
+from koordinator.local.controllers.ownership import Children, is_deleting
 from koordinator.local.controllers.pod_control import PodControl
 
 log = logging.getLogger(__name__)

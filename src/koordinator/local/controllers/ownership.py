@@ -18,10 +18,10 @@ import msgspec
 from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import Object, OwnerReference
+from koordinator.api.meta import Object, OwnerReference, controller_of
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
-from koordinator.cluster.informer import Informer, InformerFactory, Key
+from koordinator.cluster.informer import Informer, InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 
 log = logging.getLogger(__name__)
@@ -104,11 +104,6 @@ BY_CONTROLLER = "controller uid"
 STRAYS = "strays by label"
 
 
-def controller_of(obj: Object) -> OwnerReference | None:
-    """Return the owner that controls the object."""
-    return next((owner for owner in obj.metadata.owner_references if owner.controller), None)
-
-
 def owner_reference(owner: Object) -> dict[str, Any]:
     """Return the entry of `ownerReferences` by which `owner` controls an object and waits for its deletion."""
     return {
@@ -133,10 +128,6 @@ def stray_labels(obj: Object) -> list[str]:
         return []
     meta = obj.metadata
     return [_place(meta.namespace), *(_place(meta.namespace, label) for label in meta.labels.items())]
-
-
-def key_of(obj: Object) -> Key:
-    return obj.metadata.namespace, obj.metadata.name
 
 
 def is_deleting(obj: Object) -> bool:

@@ -24,7 +24,7 @@ from koordinator.api.node_metric import NodeMetric, ResourceMap
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import Informer, InformerFactory, Key
+from koordinator.cluster.informer import Informer, InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 from koordinator.local import selectors
 from koordinator.local.controllers import autoscaler_decisions, pod_control, selected_pods
@@ -37,7 +37,7 @@ from koordinator.local.controllers.autoscaler_decisions import (
     ReplicaBounds,
     Tolerance,
 )
-from koordinator.local.controllers.ownership import is_deleting, key_of
+from koordinator.local.controllers.ownership import is_deleting
 from koordinator.local.controllers.selected_pods import SelectedPods
 from koordinator.local.registry.scale import selector_text
 

@@ -12,21 +12,19 @@ from koordinator import clock
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import ReplicaCounts, ReplicaSet, ReplicationController
 from koordinator.api.core import Pod
-from koordinator.api.meta import Condition
+from koordinator.api.meta import Condition, controller_of
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import Informer, InformerFactory, Key
+from koordinator.cluster.informer import Informer, InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers import pod_control, pod_health
 from koordinator.local.controllers.ownership import (
     BY_CONTROLLER,
     Children,
     compiled,
-    controller_of,
     controller_uid,
     is_deleting,
-    key_of,
 )
 from koordinator.local.controllers.pod_control import PodControl
 

@@ -16,17 +16,16 @@ from koordinator.api.dra import (
     ResourceClaim,
     ResourceClaimTemplate,
 )
+from koordinator.api.meta import controller_of
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import InformerFactory, Key
+from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers.ownership import (
     BY_CONTROLLER,
-    controller_of,
     controller_uid,
     is_deleting,
-    key_of,
     owner_reference,
 )
 

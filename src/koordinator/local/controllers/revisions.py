@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 
 from koordinator.api.apps import ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet
+from koordinator.api.meta import controller_of
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers import rollout
-from koordinator.local.controllers.ownership import controller_of, is_deleting, owner_reference
+from koordinator.local.controllers.ownership import is_deleting, owner_reference
 
 log = logging.getLogger(__name__)
 

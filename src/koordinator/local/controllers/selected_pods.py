@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from koordinator.api.core import Pod
 from koordinator.api.label_selector import Predicate
-from koordinator.cluster.informer import Informer, Key
+from koordinator.cluster.informer import Informer, Key, key_of
 from koordinator.local import selectors
-from koordinator.local.controllers.ownership import key_of
 
 _Anchor = tuple[str, str] | None
 """A label that every selected pod has, None for selectors that ask for none."""

@@ -16,9 +16,9 @@ from koordinator.api.meta import Object
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import InformerFactory, Key
+from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers.ownership import is_deleting, key_of
+from koordinator.local.controllers.ownership import is_deleting
 
 NAME, NAMESPACE, PORT = "kubernetes", "default", "https"
 # Nothing is sent there: routing to it tells under which address others see this machine.

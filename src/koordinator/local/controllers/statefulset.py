@@ -21,10 +21,10 @@ from koordinator.api.storage import PersistentVolumeClaim
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import InformerFactory, Key
+from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers import pod_control, pod_health, revisions, rollout
-from koordinator.local.controllers.ownership import Children, is_deleting, key_of
+from koordinator.local.controllers.ownership import Children, is_deleting
 from koordinator.local.controllers.replicaset import next_available_s
 from koordinator.local.controllers.revisions import POD_LABEL
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api.meta import Object, ObjectReference
+from koordinator.api.meta import ObjectReference, reference
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import InformerFactory, Key
+from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.plugins.volumes import catalog
 
@@ -60,22 +60,10 @@ def new_volume(claim: PersistentVolumeClaim, storage_class: StorageClass) -> dic
             "volumeMode": claim.spec.volume_mode or "Filesystem",
             "storageClassName": storage_class.metadata.name,
             "persistentVolumeReclaimPolicy": storage_class.reclaim_policy or "Delete",
-            "claimRef": msgspec.to_builtins(claim_reference(claim)),
+            "claimRef": _claim_reference(claim),
             "csi": {"driver": PROVISIONER, "volumeHandle": claim.metadata.uid},
         },
     }
-
-
-def claim_reference(claim: PersistentVolumeClaim) -> ObjectReference:
-    """Return a reference to the claim that a volume belongs to."""
-    meta = claim.metadata
-    return ObjectReference(
-        api_version="v1",
-        kind="PersistentVolumeClaim",
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-    )
 
 
 class VolumeController(ControllerLoop):
@@ -88,8 +76,8 @@ class VolumeController(ControllerLoop):
         self._volumes = factory.informer(PersistentVolume)
         self._classes = factory.informer(StorageClass)
         self._controller: Controller[Key] = Controller("persistent volumes", self._reconcile, workers=WORKERS)
-        self._controller.watch(self._claims, lambda claim: [_key(claim), *_volume_key(claim)])
-        self._controller.watch(self._volumes, lambda volume: [_key(volume), *_claim_key(volume)])
+        self._controller.watch(self._claims, lambda claim: [key_of(claim), *_volume_key(claim)])
+        self._controller.watch(self._volumes, lambda volume: [key_of(volume), *_claim_key(volume)])
         self._volumes.add_handler(None, self._on_volume)
         self._classes.add_handler(lambda _: self._look_at_waiting())
         self._informers = [self._claims, self._volumes, self._classes]
@@ -101,7 +89,7 @@ class VolumeController(ControllerLoop):
     def _look_at_waiting(self) -> None:
         for claim in self._claims.objects.values():
             if not claim.spec.volume_name:
-                self._controller.queue.add(_key(claim))
+                self._controller.queue.add(key_of(claim))
 
     async def _reconcile(self, key: Key) -> None:
         try:
@@ -181,7 +169,7 @@ class VolumeController(ControllerLoop):
             marks = {BOUND_BY_CONTROLLER: "yes"} if ref is None else {}
             # Two claims may want one volume: only the version that we saw free may be taken.
             guard = {"resourceVersion": volume.metadata.resource_version, "annotations": marks}
-            reference = msgspec.to_builtins(claim_reference(claim))
+            reference = _claim_reference(claim)
             patch = {"metadata": guard, "spec": {"claimRef": reference}}
             await self._cluster.patch(PersistentVolume, volume.metadata.name, patch)
         annotations = {BIND_COMPLETED: "yes", BOUND_BY_CONTROLLER: "yes"}
@@ -262,8 +250,12 @@ class VolumeController(ControllerLoop):
             await self._cluster.patch(PersistentVolume, volume.metadata.name, patch, subresource="status")
 
 
-def _key(obj: Object) -> Key:
-    return obj.metadata.namespace, obj.metadata.name
+def _claim_reference(claim: PersistentVolumeClaim) -> dict[str, Any]:
+    """Return the reference to the claim that a volume belongs to, whatever its version."""
+    found: dict[str, Any] = msgspec.to_builtins(
+        msgspec.structs.replace(reference(claim), resource_version="")
+    )
+    return found
 
 
 def _volume_key(claim: PersistentVolumeClaim) -> list[Key]:

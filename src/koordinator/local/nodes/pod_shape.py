@@ -155,7 +155,7 @@ def _shape(pod: Pod, wanted: Behaviour, rule: BatchRule, burst: CPUBurstStrategy
         priority=priority.default(pod),
         is_best_effort=is_best_effort,
         is_batch=is_batch,
-        created_s=_created_s(pod),
+        created_s=clock.parse_rfc3339_or(pod.metadata.creation_timestamp, 0.0),
         group=group_of(pod, rule),
         burst=cpu_burst.settings_of(burst, annotations) if CPU_BURST.key in annotations else burst,
         request_milli=request_milli,
@@ -189,13 +189,6 @@ def _cards(shares: Sequence[GPUShare], wanted: Behaviour, ratios: Defaults) -> d
 def seed_of(key: str) -> int:
     """Return a 64-bit seed that depends on the name only, so that a pod's load is the same in every run."""
     return int(np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), np.uint64)[0])
-
-
-def _created_s(pod: Pod) -> float:
-    try:
-        return clock.parse_rfc3339(pod.metadata.creation_timestamp or "")
-    except ValueError:
-        return 0.0
 
 
 def _first(given: float | None, of_request: float, default: float) -> float:

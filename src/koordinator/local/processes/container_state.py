@@ -76,14 +76,14 @@ class ContainerRecord:
             self.state = Terminated(
                 ended.exit_code,
                 ended.reason,
-                _seconds(ended.started_at, now_s),
-                _seconds(ended.finished_at, now_s),
+                clock.parse_rfc3339_or(ended.started_at, now_s),
+                clock.parse_rfc3339_or(ended.finished_at, now_s),
                 ended.container_id,
                 message=ended.message,
             )
         elif before.container_id:
             running = before.state.running
-            begun_s = now_s if running is None else _seconds(running.started_at, now_s)
+            begun_s = now_s if running is None else clock.parse_rfc3339_or(running.started_at, now_s)
             self.state = Terminated(
                 KILLED_CODE, ERROR, begun_s, now_s, before.container_id, message="the node was restarted"
             )
@@ -103,13 +103,6 @@ class ContainerRecord:
         if self.id:
             status["containerID"] = self.id
         return status
-
-
-def _seconds(text: str | None, otherwise_s: float) -> float:
-    try:
-        return otherwise_s if text is None else clock.parse_rfc3339(text)
-    except ValueError:
-        return otherwise_s
 
 
 def restarts_again(restart_policy: str, exit_code: int, *, is_step: bool, is_sidecar: bool) -> bool:

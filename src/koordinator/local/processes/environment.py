@@ -13,9 +13,10 @@ import aiohttp
 import msgspec
 
 from koordinator.api import quantity
+from koordinator.api.meta import reference
 from koordinator.api.quantity import RawQuantity, ResourceList
 from koordinator.clock import Clock
-from koordinator.cluster.events import EventRecorder, EventSeverity, reference
+from koordinator.cluster.events import EventRecorder, EventSeverity
 from koordinator.cluster.protocol import Cluster
 from koordinator.host.cgroup_layout import ContainerID, Runtime
 from koordinator.host.errors import HostError

@@ -243,7 +243,7 @@ class TidalPoolController(ControllerLoop):
             await self._set_finalizers(pool, [*pool.metadata.finalizers, labels.TIDAL_FINALIZER])
         kept = self._kept[name]
         # What another leader wrote counts, too; a clock that was wrong must not hold for longer than a right one.
-        hold_s = max(kept.hold_until_s, _time(pool.status.hold_until))
+        hold_s = max(kept.hold_until_s, clock.parse_rfc3339_or(pool.status.hold_until, 0.0))
         hold_s = min(hold_s, now_s + max(policy.cooldown_s, HOLD_S))
         memory = PoolMemory(hold_s, kept.history.highest(now_s, policy.load_window_s))
         places = PoolPlaces(
@@ -465,10 +465,3 @@ async def _trying(failures: list[errors.ApiError], write: Awaitable[Any]) -> Non
         return
     except errors.ApiError as error:
         failures.append(error)
-
-
-def _time(text: str | None) -> float:
-    try:
-        return clock.parse_rfc3339(text) if text else 0.0
-    except ValueError:
-        return 0.0

@@ -57,11 +57,11 @@ class NodeMarks(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             pool=said.get(labels.TIDAL_POOL, ""),
             phase=_PHASES.get(said.get(labels.TIDAL_PHASE, ""), TidalPhase.ONLINE),
-            since_s=_time(notes.get(labels.TIDAL_SINCE)),
+            since_s=clock.parse_rfc3339_or(notes.get(labels.TIDAL_SINCE), 0.0),
             reserve=_SIDES.get(said.get(labels.TIDAL_RESERVE, "")),
             reason=notes.get(labels.TIDAL_REASON, ""),
-            blocked_until_s=_time(notes.get(labels.TIDAL_BLOCKED_UNTIL)),
-            return_at_s=_time(notes.get(labels.TIDAL_RETURN_AT)),
+            blocked_until_s=clock.parse_rfc3339_or(notes.get(labels.TIDAL_BLOCKED_UNTIL), 0.0),
+            return_at_s=clock.parse_rfc3339_or(notes.get(labels.TIDAL_RETURN_AT), 0.0),
             has_katalyst=labels.TIDAL_KATALYST in notes,
         )
 
@@ -73,13 +73,6 @@ class NodeMarks(msgspec.Struct, frozen=True, kw_only=True):
             return marks
         phase, reserve = katalyst.phase_of(said), katalyst.reserve_of(said)
         return msgspec.structs.replace(marks, phase=phase, reserve=reserve)
-
-
-def _time(text: str | None) -> float:
-    try:
-        return clock.parse_rfc3339(text) if text else 0.0
-    except ValueError:
-        return 0.0
 
 
 def patch(node: Node, wanted: NodeMarks | None) -> dict[str, Any] | None:

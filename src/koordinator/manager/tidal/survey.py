@@ -9,7 +9,7 @@ from koordinator import clock
 from koordinator.api import labels, pod_labels, pod_resources, resource_list, resources, tolerations
 from koordinator.api.affinity import any_term_holds
 from koordinator.api.core import Node, Pod
-from koordinator.api.meta import OwnerReference
+from koordinator.api.meta import OwnerReference, controller_of
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.quantity import QuantityError, ResourceList
 from koordinator.api.resource_list import Amounts
@@ -87,11 +87,6 @@ def _demand(amounts: Amounts) -> PodDemand:
     return PodDemand(cpu.milli if cpu is not None else 0, memory.value if memory is not None else 0)
 
 
-def controller_of(pod: Pod) -> OwnerReference | None:
-    """Return the owner that makes successors of the pod."""
-    return next((owner for owner in pod.metadata.owner_references if owner.controller), None)
-
-
 def _is_bound_to_node(pod: Pod, owner: OwnerReference | None) -> bool:
     return _MIRROR in pod.metadata.annotations or (owner is not None and owner.kind in ("DaemonSet", "Node"))
 
@@ -106,7 +101,7 @@ def _tidal_pod(pod: Pod, demand: PodDemand, owner: OwnerReference | None) -> Tid
         uid=meta.uid,
         workload=owner.uid if owner is not None else "",
         labels=meta.labels,
-        started_s=_time(meta.creation_timestamp),
+        started_s=clock.parse_rfc3339_or(meta.creation_timestamp, 0.0),
         is_going=meta.deletion_timestamp is not None,
         return_at=meta.annotations.get(labels.TIDAL_RETURN_AT, ""),
         is_scaled=owner is not None and owner.kind in _SCALED_KINDS,
@@ -143,7 +138,7 @@ def pending_pods(
                 demand.cpu_milli,
                 demand.memory_bytes,
                 key=pod.key,
-                since_s=_time(refusals[0].last_transition_time if refusals else None),
+                since_s=clock.parse_rfc3339_or(refusals[0].last_transition_time if refusals else None, 0.0),
                 admits=admissions[wishes],
             )
         )
@@ -203,7 +198,9 @@ def last_try(jobs: Sequence[PodMigrationJob], since_s: float) -> MigrationTry | 
     return MigrationTry(
         latest.metadata.name,
         len(own),
-        _time(ended or latest.metadata.creation_timestamp) if not is_open(latest) else None,
+        clock.parse_rfc3339_or(ended or latest.metadata.creation_timestamp, 0.0)
+        if not is_open(latest)
+        else None,
         _obstacle(latest),
         latest.status.reason == _FORBIDDEN and latest.spec.reservation_options is None,
     )
@@ -214,10 +211,3 @@ def _obstacle(job: PodMigrationJob) -> str:
     refused = (each for each in job.status.conditions[::-1] if each.status != "True")
     said = next((each.message or each.reason for each in refused if each.message or each.reason), "")
     return said or job.status.message or job.status.reason
-
-
-def _time(text: str | None) -> float:
-    try:
-        return clock.parse_rfc3339(text) if text else 0.0
-    except ValueError:
-        return 0.0

@@ -11,6 +11,7 @@ import numpy as np
 from koordinator.api import pod_resources, quantity
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
+from koordinator.api.meta import controller_of
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.quantity import QuantityError
 from koordinator.host import cgroup_knobs
@@ -197,7 +198,7 @@ def _service(pod: Pod, facts: AccountedPod, row: int, usage: tuple[float, float]
 def workload_of(pod: Pod) -> str:
     """Return the name of what a pod is a replica of, `namespace/name`: of a ReplicaSet, its Deployment's."""
     meta = pod.metadata
-    owner = next((each for each in meta.owner_references if each.controller), None)
+    owner = controller_of(pod)
     if owner is None:
         name = meta.labels.get("app.kubernetes.io/name") or meta.labels.get("app") or meta.name
         return f"{meta.namespace}/{name}"

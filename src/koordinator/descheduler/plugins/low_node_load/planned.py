@@ -12,8 +12,9 @@ import numpy as np
 
 from koordinator.api import gang_labels, pod_labels, pod_resources
 from koordinator.api.core import Pod
+from koordinator.api.meta import controller_of
 from koordinator.cluster.proof import MoveQuestion, Prove
-from koordinator.descheduler import facts, node_fit, plan, pod_filter
+from koordinator.descheduler import node_fit, plan, pod_filter
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs
 from koordinator.descheduler.node_fit import Rooms
 from koordinator.descheduler.observation import Observation
@@ -95,7 +96,7 @@ class LeftNodes:
 
     def add(self, pod: Pod, now_s: float) -> None:
         """Remember that a pod leaves its node."""
-        if (owner := facts.controller_of(pod)) is not None:
+        if (owner := controller_of(pod)) is not None:
             self._at_s[owner.uid, pod.spec.node_name] = now_s
 
     def known(self, now_s: float) -> list[tuple[str, str]]:

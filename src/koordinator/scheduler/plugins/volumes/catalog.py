@@ -10,7 +10,7 @@ import msgspec
 
 from koordinator.api import label_selector, quantity
 from koordinator.api.core import Pod
-from koordinator.api.meta import Object, ObjectMeta, ObjectReference
+from koordinator.api.meta import Object, ObjectMeta, ObjectReference, reference
 from koordinator.api.quantity import Quantity
 from koordinator.api.storage import (
     CSIDriver,
@@ -326,7 +326,7 @@ class Commitments:
         """Promise the volumes of a plan."""
         self._plans[uid] = plan
         for claim, volume in plan.static:
-            self._promises.claim_of[volume.metadata.name] = _reference(claim)
+            self._promises.claim_of[volume.metadata.name] = reference(claim)
             self._promises.volume_of[key_of(claim)] = volume.metadata.name
         for claim in plan.dynamic:
             self._promises.node_of[key_of(claim)] = node_name
@@ -404,7 +404,7 @@ class Commitments:
         meta = volume.metadata
         body: dict[str, Any] = {
             "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
-            "spec": {"claimRef": msgspec.to_builtins(_reference(claim))},
+            "spec": {"claimRef": msgspec.to_builtins(reference(claim))},
         }
         if volume.spec.claim_ref is None:
             body["metadata"]["annotations"] = {BOUND_BY_CONTROLLER: "yes"}
@@ -418,15 +418,3 @@ class Commitments:
     def _changed(self, old: Any, new: Any) -> None:
         for event in self._waiting:
             event.set()
-
-
-def _reference(claim: PersistentVolumeClaim) -> ObjectReference:
-    meta = claim.metadata
-    return ObjectReference(
-        api_version="v1",
-        kind="PersistentVolumeClaim",
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-        resource_version=meta.resource_version,
-    )
