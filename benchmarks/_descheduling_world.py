@@ -29,10 +29,9 @@ from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.cluster.proof import MoveAnswer, MoveQuestion
 from koordinator.descheduler import config, plan_input
 from koordinator.descheduler.actions import CycleLimits
-from koordinator.descheduler.measurements import MeasuredNode, measured
+from koordinator.descheduler.measurements import MeasuredNode, Observation, measured
 from koordinator.descheduler.migration import object_limiter
 from koordinator.descheduler.migration.gates import Workload
-from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plan_input import PlanRules
 from koordinator.descheduler.plugin import Handle
 from koordinator.descheduler.plugins.low_node_load import planned

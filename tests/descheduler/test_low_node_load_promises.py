@@ -14,8 +14,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import config
 from koordinator.descheduler.actions import EvictAction
-from koordinator.descheduler.measurements import measured
-from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.measurements import Observation, measured
 from koordinator.descheduler.plugins.low_node_load.cycle import (
     AnomalyRule,
     BalanceOutcome,

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from koordinator.api import node_affinity
 from koordinator.api.affinity import Affinity
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
-from koordinator.descheduler import node_fit
 from koordinator.descheduler.plugins.stock import placement, pod_state
 from koordinator.descheduler.plugins.stock.common import CommonArgs
 from tests.descheduler.builders import node, pod
@@ -71,7 +71,7 @@ def test_a_pod_leaves_a_node_only_if_one_that_it_wants_fits(kind: str) -> None:
     elsewhere = placement.Preferences(nodes)
 
     def fits_b(candidate: Pod, there: Node) -> bool:
-        return there.metadata.name == "n2" and node_fit.selects(candidate, there)
+        return there.metadata.name == "n2" and node_affinity.selects(candidate.spec, there)
 
     assert placement.misplaced_by_affinity(args, nodes[0], [one], elsewhere, fits_b, any_pod) == [one]
     assert not placement.misplaced_by_affinity(args, nodes[0], [one], elsewhere, lambda *_: False, any_pod)

@@ -8,7 +8,7 @@ import pytest
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
-from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.plugins.stock import default_evictor, strategies
 from koordinator.descheduler.plugins.stock.default_evictor import DefaultEvictorArgs
 from tests.descheduler.builders import NOW_S, handle, node, pod

@@ -35,8 +35,7 @@ from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
 from koordinator.cluster.informer import Informer, InformerFactory
 from koordinator.cluster.protocol import Cluster
-from koordinator.descheduler.measurements import MeasuredNode, measured
-from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.measurements import MeasuredNode, Observation, measured
 
 BY_NODE = "node"
 BY_OWNER = "owner uid"

@@ -18,8 +18,8 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.config_text import ConfigFileError, ConfigPart, ConfigProblem, Duration
 from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import compile_selector
+from koordinator.api.meta import ViewPart
 from koordinator.cluster.plugin_registry import PluginRegistry, why_missing
-from koordinator.descheduler import plugin_sets
 from koordinator.descheduler.actions import CycleLimits
 from koordinator.descheduler.config import API_VERSION, low_node_load
 from koordinator.descheduler.config.migration import RESERVATION_FIRST
@@ -32,7 +32,55 @@ from koordinator.descheduler.plugin import (
     FilterPlugin,
     Plugin,
 )
-from koordinator.descheduler.plugin_sets import Enabled, Plugins
+
+MIGRATION_CONTROLLER = "MigrationController"
+
+
+class PluginName(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str = ""
+
+
+class PluginSet(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Plugins switched on and defaults switched off at one extension point."""
+
+    enabled: list[PluginName] = []
+    disabled: list[PluginName] = []
+
+
+class Plugins(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Plugin sets by extension point."""
+
+    deschedule: PluginSet = PluginSet()
+    balance: PluginSet = PluginSet()
+    evict: PluginSet = PluginSet()
+    filter: PluginSet = PluginSet()
+
+
+class Enabled(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Plugins that run, in order, by extension point."""
+
+    deschedule: list[str]
+    balance: list[str]
+    evict: list[str]
+    filter: list[str]
+
+
+def enabled_plugins(plugins: Plugins) -> Enabled:
+    """Return the defaults merged with what a profile says. Source: behaviour/descheduler 2.2."""
+    return Enabled(
+        deschedule=_merge([], plugins.deschedule),
+        balance=_merge([], plugins.balance),
+        evict=_merge([MIGRATION_CONTROLLER], plugins.evict),
+        filter=_merge([MIGRATION_CONTROLLER], plugins.filter),
+    )
+
+
+def _merge(defaults: list[str], chosen: PluginSet) -> list[str]:
+    """Defaults that are not disabled (those also enabled keep their place), then the enabled ones."""
+    disabled = {plugin.name for plugin in chosen.disabled}
+    kept = [] if "*" in disabled else [name for name in defaults if name not in disabled]
+    return kept + [plugin.name for plugin in chosen.enabled if plugin.name not in kept]
+
 
 KIND = "DeschedulerConfiguration"
 DEFAULT_PROFILE = "koord-descheduler"
@@ -88,7 +136,7 @@ class ProfileConfig(ConfigPart, frozen=True):
     @property
     def enabled(self) -> Enabled:
         """Return the plugins that run, by extension point."""
-        return plugin_sets.enabled(self.plugins)
+        return enabled_plugins(self.plugins)
 
     def raw_args(self, plugin: str) -> dict[str, Any]:
         """Return the arguments as they are written; none when nothing is."""
@@ -257,7 +305,7 @@ def _args_problems(
 
 def _shared_controller_problems(config: DeschedulerConfig) -> Iterator[ConfigProblem]:
     """One controller carries out the jobs of all profiles, so it can have one set of arguments only."""
-    name = plugin_sets.MIGRATION_CONTROLLER
+    name = MIGRATION_CONTROLLER
     using = [one for one in config.profiles if name in (*one.enabled.evict, *one.enabled.filter)]
     for other in using[1:]:
         if other.raw_args(name) != using[0].raw_args(name):
@@ -271,13 +319,13 @@ def _plan_problems(config: DeschedulerConfig) -> Iterator[ConfigProblem]:
     """Plans have destinations, which only jobs that reserve room first can keep."""
     for index, profile in enumerate(config.profiles):
         is_planned = profile.raw_args("LowNodeLoad").get("plan") is not None
-        migration = profile.raw_args(plugin_sets.MIGRATION_CONTROLLER)
+        migration = profile.raw_args(MIGRATION_CONTROLLER)
         if not is_planned or "LowNodeLoad" not in profile.enabled.balance:
             continue
         where = f"profiles[{index}]"
-        if profile.enabled.evict != [plugin_sets.MIGRATION_CONTROLLER]:
-            reason = f"LowNodeLoad with a plan needs {plugin_sets.MIGRATION_CONTROLLER} as evict plugin"
+        if profile.enabled.evict != [MIGRATION_CONTROLLER]:
+            reason = f"LowNodeLoad with a plan needs {MIGRATION_CONTROLLER} as evict plugin"
             yield ConfigProblem(f"{where}.plugins.evict", reason)
         elif migration.get("defaultJobMode", RESERVATION_FIRST) != RESERVATION_FIRST:
             reason = f"LowNodeLoad with a plan needs defaultJobMode {RESERVATION_FIRST}"
-            yield ConfigProblem(f"{where}.pluginConfig of {plugin_sets.MIGRATION_CONTROLLER}", reason)
+            yield ConfigProblem(f"{where}.pluginConfig of {MIGRATION_CONTROLLER}", reason)

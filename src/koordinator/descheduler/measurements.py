@@ -1,4 +1,4 @@
-"""Keep the usage of a node's pods as arrays, read once when the NodeMetric comes. Pure."""
+"""Keep the usage of a node's pods as arrays, read once when the NodeMetric comes; and what one cycle looks at. Pure."""
 
 import logging
 from array import array
@@ -8,6 +8,7 @@ from typing import ClassVar
 import msgspec
 
 from koordinator.api import interference, quantity
+from koordinator.api.core import Node, Pod
 from koordinator.api.interference import NodeInterference
 from koordinator.api.meta import Object, Resource
 from koordinator.api.node_metric import NodeMetric, PodMetricInfo
@@ -133,3 +134,13 @@ def _interference(metric: NodeMetric) -> NodeInterference | None:
         facts = {"node": metric.metadata.name, "error": str(error)}
         log.warning("NodeMetric extension invalid", extra=facts)
         return None
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """The cluster in one cycle: the nodes that take part, with their pods and measurements. `pods_of` and `metrics` are
+    by node name."""
+
+    now_s: float
+    nodes: Sequence[Node]
+    pods_of: Mapping[str, Sequence[Pod]]
+    metrics: Mapping[str, MeasuredNode]

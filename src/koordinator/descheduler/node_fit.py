@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import pod_resources, quantity, resource_list, resources
-from koordinator.api.affinity import NodeSelector, NodeSelectorTerm, PodAffinityTerm, Taint, term_holds
+from koordinator.api import node_affinity, pod_resources, quantity, resource_list, resources
+from koordinator.api.affinity import NodeSelectorTerm, PodAffinityTerm, Taint, term_holds
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.api.resource_list import Amounts
@@ -40,7 +40,7 @@ def fits(pod: Pod, room: NodeFree) -> bool:
     """Return whether the pod could move to the node."""
     return (
         not room.node.spec.unschedulable
-        and selects(pod, room.node)
+        and node_affinity.selects(pod.spec, room.node)
         and bears_taints(pod, room.node)
         and has_room(pod, room)
     )
@@ -79,7 +79,7 @@ def fits_as_upstream(pod: Pod, room: NodeFree) -> bool:
         most = quantity.of(room.node.status.allocatable.get(resources.PODS)).value
         if not has_room(pod, room) or len(room.pods) >= most:
             return False
-    may_be_here = not room.node.spec.unschedulable and selects(pod, room.node)
+    may_be_here = not room.node.spec.unschedulable and node_affinity.selects(pod.spec, room.node)
     return may_be_here and bears_taints(pod, room.node) and not _keeps_away(pod, room)
 
 
@@ -122,23 +122,6 @@ def _of(node: Node) -> Amounts:
 def _whole_milli(name: str, milli: int, value: int) -> int:
     """Sums are kept in milli-cores of cpu and whole units of all else; both as thousandths."""
     return milli if name == resources.CPU else value * 1000
-
-
-def required_affinity(pod: Pod) -> NodeSelector | None:
-    """Return the node affinity that the pod insists on."""
-    affinity = pod.spec.affinity
-    if affinity is None or affinity.node_affinity is None:
-        return None
-    return affinity.node_affinity.required_during_scheduling_ignored_during_execution
-
-
-def selects(pod: Pod, node: Node) -> bool:
-    """Return whether node selector and required affinity of the pod hold on the node."""
-    node_labels = node.metadata.labels
-    if any(node_labels.get(key) != value for key, value in pod.spec.node_selector.items()):
-        return False
-    required = required_affinity(pod)
-    return required is None or any(term_matches(term, node) for term in required.node_selector_terms)
 
 
 def term_matches(term: NodeSelectorTerm, node: Node) -> bool:

@@ -20,11 +20,11 @@ from koordinator.descheduler import facts, plan, pod_filter
 from koordinator.descheduler.actions import CycleLimits
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, NodePool, pools
 from koordinator.descheduler.config.migration import MigrationControllerArgs
+from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.migration import object_limiter
 from koordinator.descheduler.migration.gates import Workload, WorkloadOf
 from koordinator.descheduler.migration.jobs import is_open, pod_key
 from koordinator.descheduler.migration.reservation_template import target_of
-from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plan import PlanNodes, PlanPods
 from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.usage import PODS, Classified, NodeUtilization

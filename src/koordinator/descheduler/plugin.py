@@ -30,9 +30,9 @@ from koordinator.descheduler.actions import (
     SetDeletionCost,
 )
 from koordinator.descheduler.caches import Caches
+from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.metrics import DeschedulerMetrics
 from koordinator.descheduler.migration.controller import Migration
-from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.pod_filter import PodPredicate
 
 ENTRY_POINTS = "koordinator.descheduler.plugins"

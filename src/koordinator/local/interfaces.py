@@ -14,6 +14,10 @@ from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import Forbidden, StatusCause, StatusDetails
 from koordinator.cluster.protocol import PatchType
 
+KUBERNETES = "1.35.0"
+"""The release whose API, defaults and rules the local cluster follows. `make test-real` runs the same stories on
+servers of this release, so that the claim is held."""
+
 Json = dict[str, Any]
 
 

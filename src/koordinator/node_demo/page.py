@@ -1,11 +1,13 @@
 """The report: one HTML file that needs no network."""
 
 import html
+from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 
-from koordinator.node_demo import matrix_page, results, texts
+from koordinator.node_demo import matrix, results, texts
+from koordinator.node_demo.matrix import MatrixLine
 from koordinator.node_demo.measure import Measured, Records
 from koordinator.node_demo.plan import BASELINES, SERVICES, DemoMode, DemoScenario, alone_like
 from koordinator.node_demo.results import ResultRow
@@ -32,6 +34,9 @@ _NS_PER_MS, _NS_PER_S = 1e6, 1e9
 _STYLE = """
   .kept { color: #009E73; } .missed { color: #D55E00; }
   .warning { border-left: 4px solid #E69F00; padding-left: 1rem; }
+  .wide { overflow-x: auto; }
+  .wide table { font-size: .9rem; }
+  .wide th, .wide td { padding: .2rem .6rem; white-space: nowrap; }
 """
 
 
@@ -47,13 +52,13 @@ def render(shown: ShownResults, rows: list[ResultRow], is_matrix: bool = False) 
             f'<p class="warning">The machine was not quiet. {html.escape(t)}</p>' for t in found
         ),
         verdicts="\n".join(_verdict(each) for each in verdicts),
-        scenarios=matrix_page.render(rows, _COLOURS)
+        scenarios=_matrix(rows, _COLOURS)
         if is_matrix
         else "\n".join(_scenario(each, shown, rows) for each in scenarios),
         evidence=_evidence(shown),
         method=html.escape(texts.METHOD),
     )
-    return page("A service and batch on one machine", text, style=_STYLE + matrix_page.STYLE)
+    return page("A service and batch on one machine", text, style=_STYLE)
 
 
 def _facts(shown: ShownResults) -> str:
@@ -160,4 +165,62 @@ def _cpus(rows: list[ResultRow]) -> go.Figure:
     figure.update_layout(barmode="stack", height=240)
     figure.update_xaxes(title="% of all CPUs", range=[0, 100])
     figure.update_yaxes(title="", autorange="reversed")
+    return figure
+
+
+_LINE_PX, _AROUND_PX = 24, 150
+_TICKS = [0.5, 1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000]
+_PROMISED = "#7F7F7F"
+
+
+def _matrix(rows: Sequence[ResultRow], colours: dict[DemoMode, str]) -> str:
+    """Return the matrix as HTML: one table, and one picture of all ratios."""
+    found = matrix.lines(rows)
+    shown = matrix.modes(rows)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in matrix.header(rows))
+    lines = "".join(_line(line, shown) for line in found)
+    return (
+        f"<h2>p99 of each service beside each antagonist</h2><p>{html.escape(texts.MATRIX)}</p>"
+        f'<div class="wide"><table><tr>{head}</tr>{lines}</table></div>{div(_ratios(found, shown, colours))}'
+    )
+
+
+def _line(line: MatrixLine, shown: Sequence[DemoMode]) -> str:
+    *texts_, promises = matrix.cells(line, shown)
+    word = "kept" if all(check.is_kept for check in line.checks) else "missed"
+    told = "; ".join(f"{check.text}: {check.found}" for check in line.checks)
+    last = f'<td class="{word}" title="{html.escape(told)}">{html.escape(promises)}</td>'
+    return "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in texts_) + last + "</tr>"
+
+
+def _ratios(
+    found: Sequence[MatrixLine], shown: Sequence[DemoMode], colours: dict[DemoMode, str]
+) -> go.Figure:
+    """Draw p99 of each mode relative to the service by itself, and the bound that is promised."""
+    figure = new_figure("", "p99 ÷ p99 on CPUs kept awake")
+    names = [matrix.name(line) for line in found]
+    for mode in shown:
+        points = [
+            (name, value)
+            for name, line in zip(names, found, strict=True)
+            if mode in line.rows and (value := matrix.relative(line.rows[mode])) is not None
+        ]
+        figure.add_scatter(
+            y=[name for name, _ in points], x=[value for _, value in points], name=texts.MODES[mode],
+            mode="markers", marker={"color": colours[mode], "size": 10},
+        )  # fmt: skip
+    bounds = [
+        (name, aim.p99_max)
+        for name, line in zip(names, found, strict=True)
+        for row in line.rows.values()
+        if (aim := texts.aim(row)) is not None and aim.than is DemoMode.AWAKE
+    ]
+    if bounds:
+        figure.add_scatter(
+            y=[name for name, _ in bounds], x=[value for _, value in bounds], name="promised at most",
+            mode="markers", marker={"color": _PROMISED, "size": 14, "symbol": "line-ns-open"},
+        )  # fmt: skip
+    figure.update_layout(height=_AROUND_PX + _LINE_PX * len(found))
+    figure.update_xaxes(type="log", tickvals=_TICKS)
+    figure.update_yaxes(categoryorder="array", categoryarray=names, autorange="reversed", automargin=True)
     return figure

@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from koordinator.api import labels, pod_resources, priority
-from koordinator.api.core import Container, Pod, PodSpec
+from koordinator.api import labels, node_affinity, pod_resources, priority
+from koordinator.api.core import Container, Node, Pod, PodSpec
 from koordinator.api.meta import Object, Resource
 from koordinator.api.priority import PriorityClass
+from koordinator.api.tolerations import keeps_out
 
 Json = dict[str, Any]
 
@@ -131,6 +132,12 @@ def _amounts_of(container: Container) -> Container:
 def is_online(pod: Pod) -> bool:
     """Return whether a pod of the lender is one for whose sake room is given back: all but batch and free."""
     return priority.default(pod) not in (PriorityClass.BATCH, PriorityClass.FREE)
+
+
+def may_run(pod: Pod, node: Node) -> bool:
+    """Return whether an online pod of the lender may be on a node at all, by selector, required affinity and taints."""
+    is_open = not node.spec.unschedulable and not keeps_out(tuple(pod.spec.tolerations), node.spec.taints)
+    return is_open and node_affinity.selects(pod.spec, node)
 
 
 def is_unschedulable(pod: Pod) -> bool:

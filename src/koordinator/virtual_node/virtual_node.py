@@ -29,7 +29,7 @@ from koordinator.cluster.leader import LeaderElector, lead_while_elected
 from koordinator.cluster.protocol import Cluster, PatchType
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.cluster.write_through import FencedCluster
-from koordinator.virtual_node import node, objects, offer, placement, reclaim
+from koordinator.virtual_node import node, objects, offer, reclaim
 from koordinator.virtual_node.metrics import VirtualNodeMetrics
 from koordinator.virtual_node.node import KubeletAddress, NodeOffer
 from koordinator.virtual_node.objects import Lending, PodDocument
@@ -333,7 +333,7 @@ class VirtualNodes:
         if table.claimed_row(uid) != offer.NOWHERE:
             return []  # room was made for it; its scheduler has not looked yet
         request = request_vector(objects.requests_of(pod.spec))
-        may_run = functools.partial(placement.may_run, pod)
+        may_run = functools.partial(objects.may_run, pod)
         given = reclaim.for_waiting(
             request,
             table.allocatable,

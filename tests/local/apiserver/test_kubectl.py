@@ -12,7 +12,7 @@ import pytest_asyncio
 from koordinator.clock import SystemClock
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.local import release
+from koordinator.local import interfaces
 from koordinator.local.controllers.garbage_collector import GarbageCollector
 from koordinator.local.controllers.namespace import NamespaceController
 from koordinator.local.registry import ObjectRegistry
@@ -236,7 +236,7 @@ async def test_discovery_explain_and_cluster_info(kubectl: Kubectl) -> None:
     assert {"v1", "apps/v1", "example.com/v1", "metrics.k8s.io/v1beta1"} <= set(versions.split())
     assert "containers" in await kubectl("explain pod.spec")
     assert "is running at" in await kubectl("cluster-info")
-    assert f"v{release.KUBERNETES}" in await kubectl("version", stderr=True)  # kubectl may warn of its age
+    assert f"v{interfaces.KUBERNETES}" in await kubectl("version", stderr=True)  # kubectl may warn of its age
     assert json.loads(await kubectl("get --raw /version"))["major"] == "1"
 
 

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.manager.tidal.load import GAP_S, LoadHistory
+from koordinator.manager.tidal.target import GAP_S, LoadHistory
 from tests.manager.tidal.test_controller import all_run
 from tests.manager.tidal.world import TideWorld, run
 

@@ -11,8 +11,7 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import config
 from koordinator.descheduler.actions import CycleLimiter, CycleLimits, EvictAction
 from koordinator.descheduler.config.low_node_load import AnomalyCondition, NodePool
-from koordinator.descheduler.measurements import measured
-from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.measurements import Observation, measured
 from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.cycle import (
     AnomalyRule,

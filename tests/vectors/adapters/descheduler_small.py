@@ -11,7 +11,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import controller_of
 from koordinator.api.pod_migration import PodMigrationJob
-from koordinator.descheduler import actions, config, facts, node_fit, plugin_sets, pod_filter
+from koordinator.descheduler import actions, config, configuration, facts, node_fit, pod_filter
 from koordinator.descheduler.config.low_node_load import pools
 from koordinator.descheduler.migration import arbitration, gates, jobs, object_limiter
 from koordinator.descheduler.node_fit import NodeFree
@@ -106,8 +106,8 @@ def limiter(case: dict[str, Any]) -> Any:
 
 
 def merge(case: dict[str, Any]) -> Any:
-    plugins = from_builtins(case["plugins"] or {}, plugin_sets.Plugins)
-    return {"enabled": msgspec.to_builtins(plugin_sets.enabled(plugins))}
+    plugins = from_builtins(case["plugins"] or {}, configuration.Plugins)
+    return {"enabled": msgspec.to_builtins(configuration.enabled_plugins(plugins))}
 
 
 def sort_pods(case: dict[str, Any]) -> Any:

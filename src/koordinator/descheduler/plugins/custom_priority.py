@@ -16,8 +16,8 @@ from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import node_fit, pod_filter
 from koordinator.descheduler.actions import Actions, EvictAction, Evictions, SetCordon
 from koordinator.descheduler.config.node_plugins import DRAIN_NODE, CustomPriorityArgs
+from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.node_fit import NodeFree
-from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plugin import BalancePlugin, Handle
 
 MISSES_MAX = 5

@@ -13,8 +13,8 @@ from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import node_fit, pod_filter
 from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.node_plugins import FragmentationAwareArgs
+from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.node_fit import NodeFree
-from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plugin import BalancePlugin, Handle
 
 Floats = npt.NDArray[np.float64]

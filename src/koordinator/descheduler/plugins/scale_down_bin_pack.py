@@ -12,7 +12,7 @@ from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import facts, pod_filter
 from koordinator.descheduler.actions import Actions, EvictAction, SetDeletionCost
 from koordinator.descheduler.config.node_plugins import EVICT_DIRECTLY, ScaleDownBinPackArgs
-from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.plugin import BalancePlugin, Handle
 
 SKIPPED_COST = pod_labels.EVICTION_COST_NEVER

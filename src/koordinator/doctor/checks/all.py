@@ -35,7 +35,6 @@ from koordinator.doctor.checks import (
     topology,
     webhooks,
     yarn,
-    yarn_operator,
 )
 from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.snapshot import NOT_SERVED, ClusterSnapshot, RawDefinition
@@ -133,7 +132,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "yarn-operator",
         "is batch capacity shared with YARN where NodeManagers run?",
-        yarn_operator.check,
+        yarn.check_operator,
         (Pod, Node, Lease),
     ),
     Check(

@@ -11,7 +11,7 @@ from aiohttp import web
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.host.protobuf import field
-from koordinator.local import release
+from koordinator.local import interfaces
 from koordinator.local.apiserver import calls, discovery
 from koordinator.local.apiserver.calls import MediaForm
 from koordinator.local.apiserver.extras import Extra
@@ -20,9 +20,9 @@ from koordinator.local.apiserver.watching import Watches
 from koordinator.local.openapi import OpenApi
 
 VERSION = {
-    "major": release.KUBERNETES.split(".")[0],
-    "minor": release.KUBERNETES.split(".")[1],
-    "gitVersion": f"v{release.KUBERNETES}+koordinator",
+    "major": interfaces.KUBERNETES.split(".")[0],
+    "minor": interfaces.KUBERNETES.split(".")[1],
+    "gitVersion": f"v{interfaces.KUBERNETES}+koordinator",
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",  # as Go programs say that were built without one

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api.affinity import NAME_FIELD, LabelSelector, Taint, Toleration, any_term_holds
+from koordinator.api import node_affinity
+from koordinator.api.affinity import NAME_FIELD, LabelSelector, Taint, Toleration
 from koordinator.api.apps import ControllerRevision, DaemonSet, DaemonSetStatus
 from koordinator.api.core import Node, Pod, PodSpec
 from koordinator.api.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated
@@ -56,17 +57,9 @@ def daemon_tolerations(spec: PodSpec) -> list[Toleration]:
 def eligibility(spec: PodSpec) -> Callable[[Node], Eligibility]:
     """Return a function that tells about nodes, for a template's pod spec."""
     tolerations = [*spec.tolerations, *daemon_tolerations(spec)]
-    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
 
     def judge(node: Node) -> Eligibility:
-        labels = node.metadata.labels
-        is_fitting = (
-            spec.node_name in ("", node.metadata.name)
-            and all(labels.get(key) == value for key, value in spec.node_selector.items())
-            and (required is None or any_term_holds(required.node_selector_terms, labels, node.metadata.name))
-        )
-        if not is_fitting:
+        if spec.node_name not in ("", node.metadata.name) or not node_affinity.selects(spec, node):
             return Eligibility(False, False)
         hard = _untolerated(node.spec.taints, tolerations)
         return Eligibility(not hard, all(taint.effect != NO_EXECUTE for taint in hard))
@@ -116,8 +109,7 @@ def target_node(pod: Pod) -> str:
     """Return the node that a pod is on, or that its affinity names; empty when it has none."""
     if pod.spec.node_name:
         return pod.spec.node_name
-    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    required = node_affinity.required(pod.spec)
     for term in required.node_selector_terms if required is not None else []:
         for field in term.match_fields:
             if field.key == NAME_FIELD and field.operator == "In" and len(field.values) == 1:

@@ -14,7 +14,7 @@ from koordinator.api import pod_resize
 from koordinator.api.core import Container, Pod, PodSpec, PodStatus, Probe, ResourceRequirements
 from koordinator.api.meta import Condition
 from koordinator.api.pod_resize import is_sidecar
-from koordinator.local import release
+from koordinator.local import interfaces
 from koordinator.local.nodes.behaviour import HOLLOW_LABEL, Behaviour
 from koordinator.local.nodes.fleet import NodeShape
 
@@ -107,7 +107,7 @@ def _until_failed_s(probe: Probe) -> float:
 
 Json = dict[str, Any]
 
-KUBELET_VERSION = f"v{release.KUBERNETES}"
+KUBELET_VERSION = f"v{interfaces.KUBERNETES}"
 OOM_EXIT_CODE = KILLED_EXIT_CODE = 137
 LEASE_NAMESPACE = "kube-node-lease"
 RESTART_BACKOFF_S, RESTART_BACKOFF_S_MAX = 10.0, 300.0

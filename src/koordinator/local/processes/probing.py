@@ -13,7 +13,7 @@ import msgspec
 
 from koordinator.api.schema import IntOrString
 from koordinator.cluster.supervise import Guard
-from koordinator.local import release
+from koordinator.local import interfaces
 from koordinator.local.processes.container_state import ContainerRecord
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import Process, StartError
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 OUTPUT_BYTES_MAX = 10 * 1024
 """Of what a probe prints; more is not read, as in the kubelet."""
-_USER_AGENT = f"kube-probe/{release.KUBERNETES.rpartition('.')[0]}"
+_USER_AGENT = f"kube-probe/{interfaces.KUBERNETES.rpartition('.')[0]}"
 
 
 class ActionResult(msgspec.Struct, frozen=True):

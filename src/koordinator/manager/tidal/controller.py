@@ -27,11 +27,11 @@ from koordinator.manager.tidal import proof, survey
 from koordinator.manager.tidal import status as pool_status
 from koordinator.manager.tidal.drain import DeletePod, Drain, MigratePod, NotifyPod
 from koordinator.manager.tidal.emergency import HOLD_S
-from koordinator.manager.tidal.load import LoadHistory
 from koordinator.manager.tidal.membership import Membership
 from koordinator.manager.tidal.nodes import TidalNode, TidalPhase, total
 from koordinator.manager.tidal.policy import PoolPolicy, policy_of
 from koordinator.manager.tidal.pool_pass import CostChange, PoolMemory, PoolPass, PoolPlaces, look
+from koordinator.manager.tidal.target import LoadHistory
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from koordinator import clock
-from koordinator.api import labels, pod_labels, pod_resources, resource_list, resources, tolerations
-from koordinator.api.affinity import any_term_holds
+from koordinator.api import (
+    labels,
+    node_affinity,
+    pod_labels,
+    pod_resources,
+    resource_list,
+    resources,
+    tolerations,
+)
 from koordinator.api.core import Node, Pod
 from koordinator.api.meta import OwnerReference, controller_of
 from koordinator.api.pod_migration import PodMigrationJob
@@ -149,17 +156,10 @@ def _admission(pod: Pod, node_of: Callable[[str], Node | None]) -> Callable[[str
     """Return whether a node's labels and taints, ours left out, let the pod in."""
     spec = pod.spec
     borne = tuple(spec.tolerations)
-    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
 
     def admits(name: str) -> bool:
         node = node_of(name)
-        if node is None:
-            return False
-        said = node.metadata.labels
-        if any(said.get(key) != text for key, text in spec.node_selector.items()):
-            return False
-        if required is not None and not any_term_holds(required.node_selector_terms, said, name):
+        if node is None or not node_affinity.selects(spec, node):
             return False
         taints = [taint for taint in node.spec.taints if taint.key not in TAINTS]
         return not tolerations.keeps_out(borne, taints)

@@ -2,6 +2,7 @@
 
 import enum
 import re
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -166,3 +167,37 @@ def _by_load(pool: PoolFacts, load: OnlineLoad | None, cap: int) -> LendTarget:
     elif spare_percent is not None and spare_percent < rule.lend_below_percent:
         change, reason = 1, TargetReason.LOAD_LOW
     return LendTarget(min(max(pool.lent + change, 0), cap), reason)
+
+
+GAP_S = 120.0
+"""Samples further apart than this tell nothing about the time between them."""
+
+
+class LoadHistory:
+    """Samples of the load that one node less would have made, over the window of the load rule (behaviour/tidal 3)."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque()
+
+    def add(self, at_s: float, percent: float | None, window_s: float) -> None:
+        """Note a sample; None, a gap, and a clock that went back begin anew."""
+        samples = self._samples
+        if samples and not 0.0 <= at_s - samples[-1][0] <= GAP_S:
+            samples.clear()
+        if percent is None:
+            samples.clear()
+            return
+        samples.append((at_s, percent))
+        # The oldest one that is kept tells that the window is full.
+        while len(samples) > 1 and samples[1][0] <= at_s - window_s:
+            samples.popleft()
+
+    def clear(self) -> None:
+        """Forget everything: a node was lent, so what was measured was another pool."""
+        self._samples.clear()
+
+    def highest(self, now_s: float, window_s: float) -> float | None:
+        """Return the highest load within the window, None while the window is not full."""
+        if not self._samples or self._samples[0][0] > now_s - window_s:
+            return None
+        return max(percent for _, percent in self._samples)

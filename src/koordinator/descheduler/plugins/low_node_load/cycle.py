@@ -12,7 +12,7 @@ from koordinator.cluster.proof import ProofError, Prove
 from koordinator.descheduler import plan_input, pod_filter
 from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, NodePool, PlanArgs, pools
-from koordinator.descheduler.observation import Observation
+from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.plugin import BalancePlugin, Handle, LiveHandle
 from koordinator.descheduler.plugins.low_node_load import planned, usage
 from koordinator.descheduler.plugins.low_node_load.evict import Balance, EvictOptions

@@ -16,8 +16,8 @@ from koordinator.api.meta import controller_of
 from koordinator.cluster.proof import MoveQuestion, Prove
 from koordinator.descheduler import node_fit, plan, pod_filter
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs
+from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.node_fit import Rooms
-from koordinator.descheduler.observation import Observation
 from koordinator.descheduler.plan import Move, Plan, Rows
 from koordinator.descheduler.plan_input import PlanInput, PlanRules, gather
 from koordinator.descheduler.plugin import LiveHandle

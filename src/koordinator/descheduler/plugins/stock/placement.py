@@ -12,7 +12,7 @@ from itertools import chain
 
 import msgspec
 
-from koordinator.api import tolerations
+from koordinator.api import node_affinity, tolerations
 from koordinator.api.affinity import LabelSelector, PodAffinityTerm, Taint
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
@@ -77,7 +77,7 @@ def preference(pod: Pod, node: Node) -> int:
 
 
 def _violates_required(pod: Pod, node: Node) -> bool:
-    return node_fit.required_affinity(pod) is not None and not node_fit.selects(pod, node)
+    return node_affinity.required(pod.spec) is not None and not node_affinity.selects(pod.spec, node)
 
 
 class Preferences:
@@ -279,13 +279,13 @@ class _Places:
         return len(found)
 
     def _of(self, pod: Pod) -> frozenset[str]:
-        shape = (pod.spec.tolerations, pod.spec.node_selector, node_fit.required_affinity(pod))
+        shape = (pod.spec.tolerations, pod.spec.node_selector, node_affinity.required(pod.spec))
         key = msgspec.json.encode(shape)
         if key not in self._known:
             self._known[key] = frozenset(
                 node.metadata.name
                 for node in self._nodes
-                if node_fit.bears_taints(pod, node) and node_fit.selects(pod, node)
+                if node_fit.bears_taints(pod, node) and node_affinity.selects(pod.spec, node)
             )
         return self._known[key]
 

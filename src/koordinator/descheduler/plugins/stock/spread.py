@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from koordinator.api import node_affinity
 from koordinator.api.affinity import LabelSelector, LabelSelectorRequirement, TopologySpreadConstraint
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
@@ -74,7 +75,7 @@ def _rules(pods: Iterable[Pod], kinds: frozenset[str], selected: MayEvict) -> li
                 shape = (
                     merged,
                     pod.spec.node_selector,
-                    node_fit.required_affinity(pod),
+                    node_affinity.required(pod.spec),
                     pod.spec.tolerations,
                 )
                 key = msgspec.json.encode(shape)
@@ -141,7 +142,7 @@ def _surplus(
 
 def _is_eligible(node: Node, rule: _Rule) -> bool:
     constraint, pod = rule.constraint, rule.pod
-    if (constraint.node_affinity_policy or HONOR) == HONOR and not node_fit.selects(pod, node):
+    if (constraint.node_affinity_policy or HONOR) == HONOR and not node_affinity.selects(pod.spec, node):
         return False
     return (constraint.node_taints_policy or IGNORE) == IGNORE or node_fit.bears_taints(pod, node)
 
@@ -149,5 +150,5 @@ def _is_eligible(node: Node, rule: _Rule) -> bool:
 def _place(pod: Pod, selected: MayEvict) -> tuple[bool, bool, tuple[bool, int, int, bool], str]:
     """Order inside a domain; the back goes first: pods that may go, free to go anywhere, of the highest priority
     (as upstream, where the lowest was meant)."""
-    is_bound = bool(pod.spec.node_selector) or node_fit.required_affinity(pod) is not None
+    is_bound = bool(pod.spec.node_selector) or node_affinity.required(pod.spec) is not None
     return selected(pod), not is_bound, common.priority_key(pod), pod.key
