@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from koordinator.host import grpc_server, grpc_sockets
-from koordinator.host.grpc_server import CallError, UnaryServer
+from koordinator.host.errors import CallError, GrpcCode
+from koordinator.host.grpc_server import UnaryServer
+from tests import grpcio_sockets
 
 grpc = pytest.importorskip("grpc")
 
 
 def refuse(raw: bytes) -> bytes:
-    raise CallError(grpc_server.INVALID_ARGUMENT, "100 % wrong: naïve")
+    raise CallError(GrpcCode.INVALID_ARGUMENT, "100 % wrong: naïve")
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ async def path(tmp_path: Path) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def channel(path: str) -> AsyncIterator[Any]:
-    async with grpc_sockets.channel(path) as made:
+    async with grpcio_sockets.channel(path) as made:
         yield made
 
 
@@ -54,7 +55,7 @@ async def test_a_failure_is_told_with_code_and_reason(
 
 
 async def test_a_message_above_the_limit_ends_its_connection_and_no_other(channel: Any, path: str) -> None:
-    async with grpc_sockets.channel(path) as other:
+    async with grpcio_sockets.channel(path) as other:
         assert await other.unary_unary("/s/Echo")(b"before", timeout=10) == b"before"
 
         with pytest.raises(grpc.aio.AioRpcError):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from koordinator.host import grpc_sockets, protobuf_messages
+from koordinator.host import protobuf_messages
 from koordinator.host.cri_messages import (
     RUNTIME_SERVICE,
     Container,
@@ -31,6 +31,7 @@ from koordinator.host.cri_messages import (
     RunPodSandboxResponse,
 )
 from koordinator.host.protobuf_messages import Message
+from tests import grpcio_sockets
 
 M = TypeVar("M", bound=Message)
 UNKNOWN = b"\xf2\x3f\x03new"
@@ -85,7 +86,7 @@ class FakeRuntime:
         self._server: Any = None
 
     async def start(self) -> None:
-        self._server = grpc_sockets.server(str(self.path), self)
+        self._server = grpcio_sockets.server(str(self.path), self)
         await self._server.start()
 
     async def stop(self) -> None:
@@ -153,7 +154,7 @@ class Caller:
     """Calls a socket as a kubelet does."""
 
     def __init__(self, path: Path) -> None:
-        self.channel = grpc_sockets.channel(str(path))
+        self.channel = grpcio_sockets.channel(str(path))
 
     async def call(self, method: str, request: Message | bytes, **options: Any) -> bytes:
         raw = request if isinstance(request, bytes) else protobuf_messages.encode(request)

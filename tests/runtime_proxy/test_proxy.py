@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from koordinator.host import grpc_sockets, protobuf_messages
+from koordinator.host import protobuf_messages
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cri_messages import (
     ContainerIDMessage,
@@ -20,8 +20,10 @@ from koordinator.host.cri_messages import (
     StopContainerRequest,
     UpdateContainerResourcesRequest,
 )
+from koordinator.host.grpc_sockets import SocketError
 from koordinator.host.hook_messages import HOOK_SERVICE
 from koordinator.runtime_proxy.proxy import RuntimeProxy
+from tests import grpcio_sockets
 from tests.runtime_proxy.fake_runtime import (
     PARENT,
     UNKNOWN,
@@ -232,7 +234,7 @@ async def test_stopping_a_container_tells_its_hook_afterwards(node: Node) -> Non
             return grpc.unary_unary_rpc_method_handler(answer)
 
     socket = str(node.root / "hooks.sock")
-    server = grpc_sockets.server(socket, Server())
+    server = grpcio_sockets.server(socket, Server())
     await server.start()
     node.register("a", socket, "PostStopContainer", "PostStopPodSandbox")
     await node.start_proxy()
@@ -280,7 +282,7 @@ async def test_a_hook_server_that_answers_nonsense_counts_as_its_policy_says(nod
             return grpc.unary_unary_rpc_method_handler(answer)
 
     socket = str(node.root / "hooks.sock")
-    server = grpc_sockets.server(socket, Server())
+    server = grpcio_sockets.server(socket, Server())
     await server.start()
     node.register("mad", socket, "PreCreateContainer", policy=policy)
     await node.start_proxy()
@@ -342,7 +344,7 @@ async def test_a_stale_socket_is_replaced_and_anything_else_is_not(node: Node) -
     node.socket.unlink(missing_ok=True)
     node.socket.write_text("precious")
 
-    with pytest.raises(grpc_sockets.SocketError, match="no socket"):
+    with pytest.raises(SocketError, match="no socket"):
         await node.start_proxy()
 
     assert node.socket.read_text() == "precious"
@@ -352,7 +354,7 @@ async def test_a_stale_socket_is_replaced_and_anything_else_is_not(node: Node) -
 async def test_what_anybody_could_have_put_there_is_not_used(node: Node, damage: str) -> None:
     if damage.startswith("a runtime"):
         node.runtime.path.chmod(0o666)
-        with pytest.raises(grpc_sockets.SocketError, match="written by everybody"):
+        with pytest.raises(SocketError, match="written by everybody"):
             await node.start_proxy()
         return
     node.register("evil", str(node.root / "away.sock"), "PreRunPodSandbox", policy="Fail")

@@ -1,6 +1,7 @@
 """Calls of a container runtime at its own socket (CRI): stop a container, tell what containers use, list images.
 
-gRPC is loaded with the first call, since it costs 17 MB. Source: behaviour/koordlet-act 3.1 and 5.5; k8s.io/cri-api.
+The client of gRPC is loaded with the first call, as hpack is an extra. Source: behaviour/koordlet-act 3.1 and 5.5;
+k8s.io/cri-api.
 """
 
 import asyncio
@@ -21,9 +22,8 @@ from koordinator.host.cri_messages import (
     PodSandboxStats,
     StopContainerRequest,
 )
-from koordinator.host.errors import RuntimeCallError
+from koordinator.host.errors import CallError, GrpcCode, RuntimeCallError
 from koordinator.host.files import Files, HostRoots
-from koordinator.host.grpc_sockets import OPTIONS
 from koordinator.host.protobuf_messages import Message
 
 CALL_S_MAX = 10.0
@@ -31,8 +31,8 @@ CALL_S_MAX = 10.0
 SERVICES = (RUNTIME_SERVICE, "runtime.v1alpha2.RuntimeService")
 """Newest first; containerd before 1.6 knows only the second."""
 IMAGE_SERVICES = (IMAGE_SERVICE, "runtime.v1alpha2.ImageService")
-_NOT_FOUND, _UNIMPLEMENTED = "NOT_FOUND", "UNIMPLEMENTED"
-_GRPC, _AIO = "grpc", "grpc.aio"
+_CLIENT = "koordinator.host.grpc_client"
+"""Needs hpack."""
 
 _SOCKETS = {
     Runtime.CONTAINERD: ("containerd/containerd.sock",),
@@ -72,9 +72,9 @@ class ContainerRuntimes:
         if self.socket(runtime) is None:
             return f"no socket of {runtime} below {' or '.join(self._bases)}"
         try:
-            importlib.import_module(_AIO)
+            importlib.import_module(_CLIENT)
         except ImportError:
-            return "grpcio is not installed (pip install '.[node]')"
+            return "hpack is not installed (pip install '.[node]')"
         return ""
 
     def present(self) -> list[Runtime]:
@@ -88,7 +88,7 @@ class ContainerRuntimes:
             await self._ask(container.runtime, SERVICES, "StopContainer", request, CALL_S_MAX + grace_s)
         except RuntimeCallError as error:
             # What is not found has ended and been removed meanwhile.
-            return "" if error.code == _NOT_FOUND else str(error)
+            return "" if error.code == GrpcCode.NOT_FOUND.name else str(error)
         return ""
 
     async def used(self, runtime: Runtime) -> RuntimeUsage:
@@ -99,7 +99,7 @@ class ContainerRuntimes:
         try:
             answer = await self._ask(runtime, SERVICES[:1], "ListPodSandboxStats", Message())
         except RuntimeCallError as error:
-            if error.code != _UNIMPLEMENTED:
+            if error.code != GrpcCode.UNIMPLEMENTED.name:
                 raise
             answer = await self._ask(runtime, SERVICES, "ListContainerStats", Message())
             return RuntimeUsage((), protobuf_messages.decode(ListContainerStatsResponse, answer).stats)
@@ -123,26 +123,28 @@ class ContainerRuntimes:
         """Return the answer of the first service that knows a method. Raises: RuntimeCallError."""
         if problem := self.problem(runtime):
             raise RuntimeCallError("", problem)
-        path, grpc = self.socket(runtime), importlib.import_module(_GRPC)
+        path = self.socket(runtime) or ""
+        channel = importlib.import_module(_CLIENT).Channel(path)
         wait_s = CALL_S_MAX if wait_s is None else wait_s
         try:
-            async with (
-                asyncio.timeout(wait_s),
-                grpc.aio.insecure_channel(f"unix://{path}", options=OPTIONS) as channel,
-            ):
-                return await _call(grpc, channel, services, method, protobuf_messages.encode(request))
+            async with asyncio.timeout(wait_s):
+                return await _call(channel, services, method, protobuf_messages.encode(request), wait_s)
         except TimeoutError as error:
             raise RuntimeCallError("", f"{path} did not answer within {wait_s:.0f} s") from error
+        finally:
+            await channel.close()
 
 
-async def _call(grpc: Any, channel: Any, services: Sequence[str], method: str, request: bytes) -> bytes:
+async def _call(channel: Any, services: Sequence[str], method: str, request: bytes, wait_s: float) -> bytes:
     problem = RuntimeCallError(method, "no service was asked")
     for service in services:
         try:
-            answer: bytes = await channel.unary_unary(f"/{service}/{method}")(request)
-        except grpc.aio.AioRpcError as error:
-            problem = RuntimeCallError(service, error.details() or "", error.code().name)
-            if problem.code != _UNIMPLEMENTED:
+            answer: bytes = await channel.call(f"/{service}/{method}", request, wait_s)
+        except CallError as error:
+            problem = RuntimeCallError(service, error.reason, error.code.name)
+            if error.code is GrpcCode.DEADLINE_EXCEEDED:
+                raise TimeoutError from error
+            if error.code is not GrpcCode.UNIMPLEMENTED:
                 break
         else:
             return answer

@@ -1,4 +1,6 @@
-"""Errors in a node's files."""
+"""Errors in a node's files and in calls over its sockets."""
+
+import enum
 
 from koordinator.api.errors import KoordinatorError
 
@@ -61,3 +63,44 @@ class RuntimeCallError(HostError):
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.call, self.code, self.reason) if part)
+
+
+class GrpcCode(enum.IntEnum):
+    """Status codes of calls. Source: grpc.io, "Status codes and their use in gRPC"."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+    @classmethod
+    def of(cls, text: bytes) -> "GrpcCode":
+        """Return the code of a `grpc-status` header; UNKNOWN for what is none."""
+        try:
+            return cls(int(text))
+        except ValueError:
+            return cls.UNKNOWN
+
+
+class CallError(HostError):
+    """A gRPC call failed."""
+
+    def __init__(self, code: GrpcCode, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code, self.reason = code, reason
+
+    def __str__(self) -> str:
+        return self.reason

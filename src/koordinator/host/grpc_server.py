@@ -13,29 +13,15 @@ from urllib.parse import quote
 import msgspec
 
 from koordinator.host import grpc_sockets, http2
-from koordinator.host.errors import ContentError, HostError
+from koordinator.host.errors import CallError, ContentError, GrpcCode
 from koordinator.host.http2 import Frame, FrameReader, HeaderReader
 
 log = logging.getLogger(__name__)
 
-OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, UNIMPLEMENTED, INTERNAL = 0, 3, 4, 5, 12, 13
-"""Codes of gRPC."""
 STREAMS_MAX = 1_000
 HEADERS_BYTES_MAX = 64 * 1024
 Handler = Callable[[bytes], bytes | Awaitable[bytes]]
 """From message to message, at once or later. Raises: CallError."""
-_MAX_STREAMS = 3
-
-
-class CallError(HostError):
-    """A call failed, with a code of gRPC."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(code, reason)
-        self.code, self.reason = code, reason
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class _Call(msgspec.Struct):
@@ -61,15 +47,17 @@ class UnaryConnection(asyncio.Protocol):
         self._handlers = handlers
         self._bytes_max = message_bytes_max
         self._transport: asyncio.Transport | None = None
-        self._reader, self._headers = FrameReader(), HeaderReader(HEADERS_BYTES_MAX)
+        self._reader, self._headers = FrameReader(http2.CHUNK_BYTES), HeaderReader(HEADERS_BYTES_MAX)
         self._preface = b""
         self._calls: dict[int, _Call] = {}
         self._window = self._stream_window = http2.WINDOW_BYTES
         self._more = asyncio.Event()
+        self._taken = 0
+        """What the caller may not send again yet on this connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._send(http2.SETTINGS, 0, 0, _MAX_STREAMS.to_bytes(2, "big") + STREAMS_MAX.to_bytes(4, "big"))
+        self._send(http2.SETTINGS, 0, 0, http2.setting(http2.MAX_CONCURRENT_STREAMS, STREAMS_MAX))
 
     def connection_lost(self, _: Exception | None) -> None:
         for call in self._calls.values():
@@ -126,8 +114,10 @@ class UnaryConnection(asyncio.Protocol):
             self._begin(found.stream, call)
 
     def _data(self, found: Frame) -> None:
-        if found.payload:
-            self._write(http2.window_update(0, len(found.payload)))
+        self._taken += len(found.payload)
+        if self._taken >= http2.WINDOW_BYTES // 2:
+            self._write(http2.window_update(0, self._taken))
+            self._taken = 0
         call = self._calls.get(found.stream)
         if call is None or call.task is not None:
             return  # given up already
@@ -157,46 +147,51 @@ class UnaryConnection(asyncio.Protocol):
             self.close()
 
     async def _answer(self, stream: int, call: _Call) -> None:
-        code, reason, answer = OK, "", b""
+        code, reason, answer, head = GrpcCode.OK, "", b"", b""
         try:
             found = self._handled(call)
             answer = found if isinstance(found, bytes) else await found
         except CallError as error:
             code, reason = error.code, error.reason
-        if code == OK:
-            head = http2.literals((("content-type", "application/grpc"),))
-            self._send(http2.HEADERS, http2.END_HEADERS, stream, head)
-            await self._send_body(stream, call, http2.grpc_message(answer))
+        if code is GrpcCode.OK:
+            head = await self._send_body(stream, call, http2.grpc_message(answer))
             block = http2.literals((("grpc-status", "0"),))[1:]
         else:
             block = http2.literals(
                 (
                     ("content-type", "application/grpc"),
-                    ("grpc-status", str(code)),
+                    ("grpc-status", str(code.value)),
                     ("grpc-message", quote(reason[:2_000], safe=" /:,()'{}[]=")),
                 )
             )
-        self._send(http2.HEADERS, http2.END_HEADERS | http2.END_STREAM, stream, block)
+        self._write(head + http2.frame(http2.HEADERS, http2.END_HEADERS | http2.END_STREAM, stream, block))
         self._calls.pop(stream, None)
 
     def _handled(self, call: _Call) -> bytes | Awaitable[bytes]:
         handler = self._handlers.get(call.path)
         if handler is None:
-            raise CallError(UNIMPLEMENTED, f"no method {call.path[:200]!r}")
+            raise CallError(GrpcCode.UNIMPLEMENTED, f"no method {call.path[:200]!r}")
         message = http2.of_grpc(bytes(call.body))
         if message is None:
-            raise CallError(UNIMPLEMENTED, "expected one message, not compressed")
+            raise CallError(GrpcCode.UNIMPLEMENTED, "expected one message, not compressed")
         return handler(message)
 
-    async def _send_body(self, stream: int, call: _Call, body: bytes) -> None:
+    async def _send_body(self, stream: int, call: _Call, body: bytes) -> bytes:
+        """Send headers and body as far as windows let them; return what is left to send, at once with the trailers."""
+        block = http2.literals((("content-type", "application/grpc"),))
+        unsent = http2.frame(http2.HEADERS, http2.END_HEADERS, stream, block)
         for start in range(0, len(body), http2.CHUNK_BYTES):
             chunk = body[start : start + http2.CHUNK_BYTES]
+            if len(unsent) >= http2.CHUNK_BYTES or min(self._window, call.window) < len(chunk):
+                self._write(unsent)
+                unsent = b""
             while min(self._window, call.window) < len(chunk):
                 self._more.clear()
                 await self._more.wait()
             self._window -= len(chunk)
             call.window -= len(chunk)
-            self._send(http2.DATA, 0, stream, chunk)
+            unsent += http2.frame(http2.DATA, 0, stream, chunk)
+        return unsent
 
     def _send(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         self._write(http2.frame(kind, flags, stream, payload))

@@ -1,29 +1,16 @@
-"""gRPC over unix sockets: whom we trust, limits, and sockets of our own.
+"""gRPC over unix sockets: whom we trust, limits, and sockets of our own."""
 
-gRPC is loaded when it is needed, since it costs 17 MB; who calls these functions needs `grpcio`.
-"""
-
-import importlib
 import os
 import socket
 import stat
-from typing import Any
 
 from koordinator.host.errors import HostError
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """As the kubelet's own clients have it."""
-RECONNECT_MS_MIN, RECONNECT_MS_MAX = 50, 500
-"""Pauses between tries to connect: who was restarted is used again at once."""
-STREAMS_MAX = 1_000
-"""Calls at once of one connection; a kubelet makes some dozens."""
 BACKLOG = 128
 _UMASK = 0o117
 """Sockets of ours have the mode 0660, as those of containerd and CRI-O."""
-OPTIONS = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-)
 
 
 class SocketError(HostError):
@@ -62,39 +49,11 @@ def problem_of_socket(path: str) -> str:
     return distrust(path, status)
 
 
-def channel(path: str) -> Any:
-    """Return a channel to a socket, which connects by itself, again and again."""
-    aio = importlib.import_module("grpc.aio")
-    options = (
-        *OPTIONS,
-        ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
-        ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
-        ("grpc.use_local_subchannel_pool", 1),
-    )
-    return aio.insecure_channel(f"unix://{path}", options=options)
-
-
-def server(path: str, handlers: Any) -> Any:
-    """Return a gRPC server on a socket of ours, not started yet; a stale socket there is replaced.
+def listening(path: str) -> socket.socket:
+    """Return a socket of ours that listens; a stale one there is replaced.
 
     Raises: SocketError where something else than a socket is, or the socket cannot be made.
     """
-    aio = importlib.import_module("grpc.aio")
-    _make_room(path)
-    found = aio.server(options=(*OPTIONS, ("grpc.max_concurrent_streams", STREAMS_MAX)))
-    found.add_generic_rpc_handlers((handlers,))
-    before = os.umask(_UMASK)
-    try:
-        found.add_insecure_port(f"unix://{path}")
-    except RuntimeError as error:
-        raise SocketError(path, f"cannot listen: {error}") from error
-    finally:
-        os.umask(before)
-    return found
-
-
-def listening(path: str) -> socket.socket:
-    """Return a socket of ours that listens; a stale one there is replaced. Raises: SocketError as `server` does."""
     _make_room(path)
     made = socket.socket(socket.AF_UNIX)
     before = os.umask(_UMASK)

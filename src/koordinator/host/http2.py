@@ -10,18 +10,18 @@ import msgspec
 from koordinator.host.errors import ContentError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 """Flags."""
-HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE = 1, 4
+HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 1, 2, 3, 4
 """Settings."""
 WINDOW_BYTES = 65_535
 """Of a connection, and of its streams until a setting says otherwise."""
 CHUNK_BYTES = 16_384
 """A frame that everybody must take."""
 FRAME_BYTES_MAX = (1 << 24) - 1
-CANCEL = 8
-"""Error code of a stream that is not needed any more."""
+REFUSED_STREAM, CANCEL = 7, 8
+"""Error codes of a stream that nobody has looked at, and of one that is not needed any more."""
 
 _HEAD_BYTES, _PREFIX_BYTES = 9, 5
 _PRIORITY_BYTES = 5
@@ -40,18 +40,21 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 class FrameReader:
-    """Cuts what comes into frames."""
+    """Cuts what comes into frames, with payloads of at most `bytes_max`."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Yield the frames that are complete now."""
+        """Yield the frames that are complete now. Raises: ContentError."""
         data = self._rest + data if self._rest else data
         at = 0
         while len(data) - at >= _HEAD_BYTES:
             start = at + _HEAD_BYTES
             end = start + int.from_bytes(data[at : at + 3], "big")
+            if end - start > self._bytes_max:
+                raise ContentError("http2", f"a frame of {end - start} bytes")
             if end > len(data):
                 break
             stream = int.from_bytes(data[at + 5 : start], "big") & _STREAM_BITS
@@ -82,6 +85,11 @@ def settings(found: Frame) -> dict[int, int]:
     if len(found.payload) % _SETTING.size:
         raise ContentError("http2", f"SETTINGS of {len(found.payload)} bytes")
     return dict(_SETTING.iter_unpack(found.payload))
+
+
+def setting(name: int, value: int) -> bytes:
+    """Return one setting of a SETTINGS frame."""
+    return _SETTING.pack(name, value)
 
 
 def content(found: Frame) -> bytes:
@@ -131,10 +139,17 @@ class HeaderReader:
 
 def literals(headers: Iterable[tuple[str, str]]) -> bytes:
     """Return headers as literals that leave the dynamic table alone; `:status` is 200, the first of them."""
-    parts = [b"\x88"]
-    for name, value in headers:
-        parts.append(b"\0" + _text(name) + _text(value))
-    return b"".join(parts)
+    return b"\x88" + _literals(headers)
+
+
+def request_headers(path: str, headers: Iterable[tuple[str, str]]) -> bytes:
+    """Return the headers of a POST as literals that leave the dynamic table alone."""
+    authority, of_path = b"\x01" + _text("localhost"), b"\x04" + _text(path)  # names by their index
+    return b"\x83\x86" + of_path + authority + _literals(headers)
+
+
+def _literals(headers: Iterable[tuple[str, str]]) -> bytes:
+    return b"".join(b"\0" + _text(name) + _text(value) for name, value in headers)
 
 
 def _text(text: str) -> bytes:

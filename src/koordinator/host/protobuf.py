@@ -15,6 +15,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _GROUP_BITS = 7
 _MORE = 0x80
 _VARINT_BYTES_MAX = 10
+_ONE_BYTE = tuple(bytes((each,)) for each in range(_MORE))
 _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 
 
@@ -29,20 +30,26 @@ class ProtobufField(msgspec.Struct, frozen=True):
 
 def fields(message: bytes) -> Iterator[ProtobufField]:
     """Yield the fields of a message, in their order. Raises: ContentError."""
-    at = 0
-    while at < len(message):
-        tag, start = _varint_at(message, at)
+    at, total = 0, len(message)
+    while at < total:
+        # Nearly all tags and lengths are one byte; a call for each of them was a third of the time.
+        tag, start = message[at], at + 1
+        if tag >= _MORE:
+            tag, start = _varint_at(message, at)
         wire_type = tag & 7
-        if wire_type == VARINT:
-            _, end = _varint_at(message, start)
-        elif wire_type == BYTES:
-            size, start = _varint_at(message, start)
+        if wire_type == BYTES:
+            if start < total and (size := message[start]) < _MORE:
+                start += 1
+            else:
+                size, start = _varint_at(message, start)
             end = start + size
+        elif wire_type == VARINT:
+            _, end = _varint_at(message, start)
         elif wire_type in _FIXED_SIZES:
             end = start + _FIXED_SIZES[wire_type]
         else:
             raise ContentError("protobuf", f"wire type {wire_type} at byte {at}")
-        if end > len(message):
+        if end > total:
             raise ContentError("protobuf", f"field {tag >> 3} ends after the message")
         yield ProtobufField(tag >> 3, wire_type, message[start:end], message[at:end])
         at = end
@@ -64,6 +71,8 @@ def field(number: int, content: bytes | str) -> bytes:
 
 def varint(number: int) -> bytes:
     """Return a number in groups of seven bits, the lowest first."""
+    if number < _MORE:
+        return _ONE_BYTE[number]
     groups = []
     while number >= _MORE:
         groups.append(number % _MORE | _MORE)
@@ -73,7 +82,7 @@ def varint(number: int) -> bytes:
 
 def _varint_at(message: bytes, at: int) -> tuple[int, int]:
     """Return the number that begins there, and where it ends."""
-    if at < len(message) and (first := message[at]) < _MORE:  # nearly all tags and lengths
+    if at < len(message) and (first := message[at]) < _MORE:
         return first, at + 1
     number = 0
     for index, byte in enumerate(message[at : at + _VARINT_BYTES_MAX]):

@@ -59,8 +59,10 @@ class _Plan(msgspec.Struct, frozen=True):
     attribute: str
     wire_type: int
     decode: Decode
-    encode: Callable[[int, Any], bytes]
-    """Number and value → all of the field, tags included."""
+    encode: Encode
+    """Value → all of the field, tag included."""
+    is_optional: bool = False
+    """None is absent; all other values are encoded, zero too."""
     is_repeated: bool = False
     is_map: bool = False
 
@@ -98,16 +100,19 @@ def decode(kind: type[M], message: bytes, depth: int = 0) -> M:
 
 def encode(message: Message) -> bytes:
     """Return the bytes of a message, fields by number, then those that it does not know."""
-    parts = []
-    for number, plan in _plans(type(message)).items():
+    parts: list[bytes] = []
+    for plan in _plans(type(message)).values():
         value = getattr(message, plan.attribute)
+        if value is None or (not value and not plan.is_optional):
+            continue
         if plan.is_map:
-            parts += [plan.encode(number, item) for item in value.items()]
+            parts += map(plan.encode, value.items())
         elif plan.is_repeated:
-            parts += [plan.encode(number, each) for each in value]
+            parts += map(plan.encode, value)
         else:
-            parts.append(plan.encode(number, value))
-    return b"".join((*parts, message.unknown))
+            parts.append(plan.encode(value))
+    parts.append(message.unknown)
+    return b"".join(parts)
 
 
 @functools.cache
@@ -118,50 +123,41 @@ def _plans(kind: type[Message]) -> Mapping[int, _Plan]:
         if attribute == _UNKNOWN:
             continue
         annotated, number = get_args(hint)
-        found[number] = _plan(attribute, annotated)
+        found[number] = _plan(attribute, number, annotated)
     return dict(sorted(found.items()))
 
 
-def _plan(attribute: str, hint: Any) -> _Plan:
+def _plan(attribute: str, number: int, hint: Any) -> _Plan:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is tuple:
-        of_item = _plan(attribute, arguments[0])
-        decode_item, encode_item = _item(arguments[0])
-        return msgspec.structs.replace(
-            of_item,
-            is_repeated=True,
-            decode=decode_item,
-            encode=_always(of_item.wire_type, encode_item),
-        )
+        # No item is left out of a list, not even an empty one.
+        return msgspec.structs.replace(_plan_of_value(attribute, number, arguments[0]), is_repeated=True)
     if origin is not None and issubclass(origin, Mapping):
-        return _Plan(attribute, BYTES, *_entry(arguments[1]), is_map=True)
+        return _Plan(attribute, BYTES, *_entry(number, arguments[1]), is_map=True)
     if origin in (types.UnionType, typing.Union):
         kind = next(each for each in arguments if each is not type(None))
-        is_message = issubclass(kind, Message)
-        decode_value, encode_value = _item(kind) if is_message else _wrapper(kind)
-        present = _always(BYTES, encode_value)
-        return _Plan(
-            attribute,
-            BYTES,
-            decode_value,
-            lambda number, value: b"" if value is None else present(number, value),
-        )
-    decode_value, encode_value = _item(hint)
-    wire_type = VARINT if hint in _VARINT_KINDS else BYTES
-    given = _always(wire_type, encode_value)
-    return _Plan(
-        attribute, wire_type, decode_value, lambda number, value: given(number, value) if value else b""
-    )
+        decode_value, encode_value = _item(kind) if issubclass(kind, Message) else _wrapper(kind)
+        return _Plan(attribute, BYTES, decode_value, _field(number, BYTES, encode_value), is_optional=True)
+    return _plan_of_value(attribute, number, hint)
 
 
-def _always(wire_type: int, encode_value: Encode) -> Callable[[int, Any], bytes]:
-    def field(number: int, value: Any) -> bytes:
+def _plan_of_value(attribute: str, number: int, kind: Any) -> _Plan:
+    decode_value, encode_value = _item(kind)
+    wire_type = VARINT if kind in _VARINT_KINDS else BYTES
+    return _Plan(attribute, wire_type, decode_value, _field(number, wire_type, encode_value))
+
+
+def _field(number: int, wire_type: int, encode_value: Encode) -> Encode:
+    """Return how a value becomes a field with its tag."""
+    tag = protobuf.varint(number << 3 | wire_type)
+    if wire_type == VARINT:
+        return lambda value: tag + encode_value(value)
+
+    def of_bytes(value: Any) -> bytes:
         content = encode_value(value)
-        if wire_type == VARINT:
-            return protobuf.varint(number << 3 | VARINT) + content
-        return protobuf.field(number, content)
+        return tag + protobuf.varint(len(content)) + content
 
-    return field
+    return of_bytes
 
 
 def _item(kind: Any) -> tuple[Decode, Encode]:
@@ -180,7 +176,7 @@ def _item(kind: Any) -> tuple[Decode, Encode]:
 def _wrapper(kind: Any) -> tuple[Decode, Encode]:
     decode_value, encode_value = _item(kind)
     wire_type = VARINT if kind in _VARINT_KINDS else BYTES
-    put = _always(wire_type, encode_value)
+    put = _field(_WRAPPED, wire_type, encode_value)
 
     def read(content: bytes, depth: int) -> Any:
         value = kind()
@@ -189,11 +185,12 @@ def _wrapper(kind: Any) -> tuple[Decode, Encode]:
                 value = decode_value(field.content, depth)
         return value
 
-    return read, lambda value: put(_WRAPPED, value) if value else b""
+    return read, lambda value: put(value) if value else b""
 
 
-def _entry(kind: Any) -> tuple[Decode, Callable[[int, Any], bytes]]:
+def _entry(number: int, kind: Any) -> tuple[Decode, Encode]:
     decode_value, encode_value = _item(kind)
+    put = _field(number, BYTES, lambda entry: entry)
 
     def read(content: bytes, depth: int) -> tuple[str, Any]:
         key, value = "", kind()
@@ -204,10 +201,9 @@ def _entry(kind: Any) -> tuple[Decode, Callable[[int, Any], bytes]]:
                 value = decode_value(field.content, depth)
         return key, value
 
-    def write(number: int, item: tuple[str, Any]) -> bytes:
+    def write(item: tuple[str, Any]) -> bytes:
         key, value = item
-        entry = protobuf.field(_KEY, key) + protobuf.field(_VALUE, encode_value(value))
-        return protobuf.field(number, entry)
+        return put(protobuf.field(_KEY, key) + protobuf.field(_VALUE, encode_value(value)))
 
     return read, write
 

@@ -18,7 +18,7 @@ import msgspec
 from koordinator.api.errors import KoordinatorError
 from koordinator.host import grpc_sockets, protobuf_messages
 from koordinator.host.cri_messages import LinuxContainerResources, PodSandboxMetadata
-from koordinator.host.errors import ContentError
+from koordinator.host.errors import CallError, ContentError, GrpcCode
 from koordinator.host.grpc_sockets import SocketError
 from koordinator.host.hook_messages import (
     HOOK_SERVICE,
@@ -88,7 +88,7 @@ class HookServer:
         if not os.path.isdir(os.path.dirname(path)):
             raise SocketError(path, "its folder does not exist (mount it, or set --runtime-hooks-addr)")
         grpc_server = importlib.import_module("koordinator.host.grpc_server")  # needs hpack
-        server = grpc_server.UnaryServer(self._handlers(grpc_server), grpc_sockets.MESSAGE_BYTES_MAX)
+        server = grpc_server.UnaryServer(self._handlers(), grpc_sockets.MESSAGE_BYTES_MAX)
         await server.start(path)
         stages = served_stages(self._hooks.registry.stages(), self._config.disabled_stages)
         try:
@@ -102,7 +102,7 @@ class HookServer:
             self._hooks.delivered(DeliveryMode.PROXY, False)
             server.close()
 
-    def _handlers(self, grpc_server: Any) -> Any:
+    def _handlers(self) -> Any:
         def handler(
             stage: HookStage, kind: type[M], answered: Callable[[HookStage, M], Message]
         ) -> Callable[[bytes], bytes]:
@@ -110,9 +110,9 @@ class HookServer:
                 try:
                     return protobuf_messages.encode(answered(stage, protobuf_messages.decode(kind, raw)))
                 except ContentError as error:
-                    raise grpc_server.CallError(grpc_server.INVALID_ARGUMENT, str(error)) from error
+                    raise CallError(GrpcCode.INVALID_ARGUMENT, str(error)) from error
                 except KoordinatorError as error:
-                    raise grpc_server.CallError(grpc_server.INTERNAL, str(error)) from error
+                    raise CallError(GrpcCode.INTERNAL, str(error)) from error
 
             return answer
 

@@ -3,11 +3,10 @@
 Source: behaviour/koordlet-act 23.3.
 """
 
-import importlib
 import logging
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from koordinator.host import grpc_sockets, protobuf_messages
+from koordinator.host import protobuf_messages
 from koordinator.host.cri_messages import (
     RUNTIME_SERVICE,
     ContainerIDMessage,
@@ -18,7 +17,8 @@ from koordinator.host.cri_messages import (
     ListContainersResponse,
     ListPodSandboxResponse,
 )
-from koordinator.host.errors import ContentError
+from koordinator.host.errors import CallError, ContentError
+from koordinator.host.grpc_client import Channel
 from koordinator.host.protobuf_messages import Message
 from koordinator.runtime_proxy.checkpoints import Checkpoints, ContainerInfo, SandboxInfo
 
@@ -30,16 +30,16 @@ M = TypeVar("M", bound=Message)
 
 
 class Backend:
-    """The runtime's socket. `channel` carries the calls of the kubelet."""
+    """The runtime's socket."""
 
     def __init__(self, path: str, checkpoints: Checkpoints) -> None:
         self.path = path
-        self.channel = grpc_sockets.channel(path)
+        self._channel = Channel(path)
         self._checkpoints = checkpoints
 
     async def close(self) -> None:
         """Close the connection."""
-        await self.channel.close()
+        await self._channel.close()
 
     async def sandbox(self, own_id: str) -> SandboxInfo | None:
         """Return a sandbox, as remembered or as the runtime tells; None when there is none."""
@@ -76,14 +76,12 @@ class Backend:
         return found.status.resources.linux
 
     async def _ask(self, method: str, request: Message, kind: type[M]) -> M | None:
-        call = self.channel.unary_unary(f"/{RUNTIME_SERVICE}/{method}")
-        errors: Any = importlib.import_module("grpc.aio").AioRpcError
+        message = protobuf_messages.encode(request)
         try:
-            return protobuf_messages.decode(
-                kind, await call(protobuf_messages.encode(request), timeout=LOOK_S_MAX)
-            )
-        except errors as error:
-            problem = f"{error.code().name}: {error.details()}"
+            answer = await self._channel.call(f"/{RUNTIME_SERVICE}/{method}", message, LOOK_S_MAX)
+            return protobuf_messages.decode(kind, answer)
+        except CallError as error:
+            problem = f"{error.code.name}: {error.reason}"
         except ContentError as error:
             problem = str(error)
         log.warning("runtime not asked", extra={"method": method, "problem": problem})

@@ -1,15 +1,16 @@
 """Keeps up with the files of hook servers, and calls them. Source: behaviour/koordlet-act 23.2."""
 
 import asyncio
-import importlib
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
 from koordinator.host import grpc_sockets, protobuf_messages
+from koordinator.host.errors import CallError
+from koordinator.host.grpc_client import Channel
 from koordinator.host.hook_messages import HOOK_SERVICE
 from koordinator.host.inotify import Inotify
 from koordinator.host.protobuf_messages import Message
@@ -43,7 +44,7 @@ class HookClient:
         self._syscalls = syscalls
         self._servers: dict[str, HookServer] = {}
         self._read_ns: dict[str, int] = {}
-        self._channels: dict[str, Any] = {}
+        self._channels: dict[str, Channel] = {}
         self.by_stage: Mapping[str, HookServer] = {}
         """Who is asked at which stage."""
 
@@ -101,14 +102,14 @@ class HookClient:
         problem = grpc_sockets.problem_of_socket(server.socket)
         if problem:
             return self._failed(server, stage, problem)
-        if server.socket not in self._channels:
-            self._channels[server.socket] = grpc_sockets.channel(server.socket)
-        call = self._channels[server.socket].unary_unary(f"/{HOOK_SERVICE}/{stage}Hook")
-        grpc_aio = importlib.import_module("grpc.aio")
+        channel = self._channels.get(server.socket)
+        if channel is None:
+            channel = self._channels[server.socket] = Channel(server.socket)
+        message = protobuf_messages.encode(request)
         try:
-            answer: bytes = await call(protobuf_messages.encode(request), timeout=CALL_S_MAX)
-        except grpc_aio.AioRpcError as error:
-            return self._failed(server, stage, f"{error.code().name}: {error.details()}")
+            answer = await channel.call(f"/{HOOK_SERVICE}/{stage}Hook", message, CALL_S_MAX)
+        except CallError as error:
+            return self._failed(server, stage, f"{error.code.name}: {error.reason}")
         return HookOutcome(answer, policy=server.policy)
 
     def _failed(self, server: HookServer, stage: str, problem: str) -> HookOutcome:

@@ -329,6 +329,7 @@ class _Side(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._has_begun = has_begun
         self._waiting = b""
+        self._unsent: list[bytes] = []
         self._is_closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -369,12 +370,24 @@ class _Side(asyncio.Protocol):
             self.other._transport.resume_reading()
 
     def send(self, data: bytes) -> None:
-        """Send; both ends are there before anything is read."""
-        if self._transport is not None:
-            self._transport.write(data)
+        """Send, in one write with whatever else is sent in this round of the loop: each write wakes the other end.
+
+        Both ends are there before anything is read.
+        """
+        if self._transport is None:
+            return
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent.append(data)
+
+    def _flush(self) -> None:
+        if self._transport is not None and self._unsent:
+            unsent, self._unsent = self._unsent, []
+            self._transport.write(b"".join(unsent))
 
     def close(self) -> None:
         """Close; what was sent is delivered first."""
         self._is_closed = True
         if self._transport is not None:
+            self._flush()
             self._transport.close()

@@ -1,11 +1,11 @@
 """Devices that our scheduler allocated, told to whoever asks the kubelet. Source: behaviour/koordlet-observe 10.5."""
 
 import asyncio
-import contextlib
+import functools
 import importlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from koordinator.api.annotations.device import DEVICE_ALLOCATED, DeviceAllocatio
 from koordinator.api.errors import ProtocolError
 from koordinator.host import protobuf
 from koordinator.host.errors import ContentError
+from koordinator.host.grpc_sockets import MESSAGE_BYTES_MAX, SocketError
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.report.outage import Outage
 
@@ -27,11 +28,8 @@ SERVICE = "v1.PodResourcesLister"
 AUGMENTED, FORWARDED = ("List", "Get"), ("GetAllocatableResources",)
 SOCKET = "kubelet.sock"
 CALL_S_MAX = 10.0
-MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-"""As the kubelet's clients have it."""
 CHECK_S = 10.0
-_STOP_S = 1.0
-_GRPC = "grpc"
+_NEED_HPACK = ("koordinator.host.grpc_client", "koordinator.host.grpc_server")
 
 
 class ContainerDevices(msgspec.Struct, frozen=True):
@@ -127,7 +125,7 @@ class PodResourcesProxy:
     """Serves until its `run` is cancelled; what fails is tried again after `interval_s`.
 
     Exporters of GPU metrics ask this socket in place of the kubelet's own, which knows nothing of such devices. gRPC is
-    loaded when the proxy starts, since it costs 17 MB.
+    loaded when the proxy starts, as hpack is an extra.
     """
 
     name = "podresources"
@@ -139,60 +137,37 @@ class PodResourcesProxy:
         self._outage = Outage("pod-resources proxy")
         self.path = os.path.join(shared.config.kubelet.pod_resources_proxy, SOCKET)
         self._kubelet = f"{shared.host.roots.kubelet}/pod-resources/{SOCKET}"
-        self._grpc: Any = None
 
     async def run(self) -> None:
         """Serve as long as the socket is there: who removes it (a cleaned /run, say) gets a new one."""
         try:
-            self._grpc = importlib.import_module(_GRPC)
-            importlib.import_module(f"{_GRPC}.aio")
+            client, server = (importlib.import_module(name) for name in _NEED_HPACK)
         except ImportError:
-            self._outage.failed("grpcio is not installed (pip install '.[node]')")
+            self._outage.failed("hpack is not installed (pip install '.[node]')")
             return
+        kubelet = client.Channel(self._kubelet)
+        serving = server.UnaryServer(self._handlers(kubelet), MESSAGE_BYTES_MAX)
         try:
-            os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path)  # left by a killed agent
-        except OSError as error:
-            self._outage.failed(error)
-            return
-        options = [("grpc.max_receive_message_length", MESSAGE_BYTES_MAX)]
-        server = self._grpc.aio.server(options=options)
-        async with self._grpc.aio.insecure_channel(f"unix://{self._kubelet}", options=options) as channel:
-            server.add_generic_rpc_handlers((self._handlers(channel),))
-            try:
-                server.add_insecure_port(f"unix://{self.path}")
-            except RuntimeError as error:
-                self._outage.failed(str(error))
-                return
-            await server.start()
+            await serving.start(self.path)
             self._outage.ended()
             log.info("pod-resources proxy started", extra={"path": self.path})
-            try:
-                while os.path.exists(self.path):  # noqa: ASYNC110 - nobody tells us of its end
-                    await asyncio.sleep(CHECK_S)
-            finally:
-                await server.stop(_STOP_S)
+            while os.path.exists(self.path):  # noqa: ASYNC110 - nobody tells us of its end
+                await asyncio.sleep(CHECK_S)
+        except SocketError as error:
+            self._outage.failed(error)
+        finally:
+            serving.close()
+            await kubelet.close()
 
-    def _handlers(self, channel: Any) -> Any:
-        def handler(method: str) -> Any:
-            call = channel.unary_unary(f"/{SERVICE}/{method}")
+    def _handlers(self, kubelet: Any) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:
+        return {
+            f"/{SERVICE}/{method}": functools.partial(self._answer, kubelet, method)
+            for method in (*AUGMENTED, *FORWARDED)
+        }
 
-            async def answer(request: bytes, context: Any) -> bytes:
-                return await self._answer(call, method, request, context)
-
-            return self._grpc.unary_unary_rpc_method_handler(answer)
-
-        methods = {method: handler(method) for method in (*AUGMENTED, *FORWARDED)}
-        return self._grpc.method_handlers_generic_handler(SERVICE, methods)
-
-    async def _answer(self, call: Any, method: str, request: bytes, context: Any) -> bytes:
-        """Return the kubelet's answer; its refusals are passed on as they are."""
-        try:
-            answer: bytes = await call(request, timeout=CALL_S_MAX)
-        except self._grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), error.details())
-            raise AssertionError("abort raises") from error
+    async def _answer(self, kubelet: Any, method: str, request: bytes) -> bytes:
+        """Return the kubelet's answer. Raises: CallError, as it was refused."""
+        answer: bytes = await kubelet.call(f"/{SERVICE}/{method}", request, CALL_S_MAX)
         if method not in AUGMENTED:
             return answer
         annotations = {

@@ -19,7 +19,7 @@ from koordinator.clock import Clock
 from koordinator.host import cri_messages as cri
 from koordinator.host import protobuf_messages
 from koordinator.host.cri_messages import IMAGE_SERVICE, RUNTIME_SERVICE, ContainerState, PodSandboxState
-from koordinator.host.errors import ContentError, HostError
+from koordinator.host.errors import CallError, ContentError, GrpcCode, HostError
 from koordinator.host.grpc_sockets import MESSAGE_BYTES_MAX
 from koordinator.host.host import Host
 from koordinator.host.protobuf_messages import Message
@@ -57,7 +57,7 @@ class CriService:
     async def start(self, path: Path) -> None:
         """Listen. Raises: SocketError; ImportError where hpack is not installed."""
         grpc_server = importlib.import_module("koordinator.host.grpc_server")  # needs hpack
-        self._server = grpc_server.UnaryServer(self._handlers(grpc_server), MESSAGE_BYTES_MAX)
+        self._server = grpc_server.UnaryServer(self._handlers(), MESSAGE_BYTES_MAX)
         await self._server.start(str(path))
         log.info("CRI socket of the process node", extra={"path": str(path)})
 
@@ -73,19 +73,19 @@ class CriService:
             except HostError as error:
                 log.warning("sandbox not removed", extra={"sandbox": sandbox.id, "problem": str(error)})
 
-    def _handlers(self, grpc_server: Any) -> Mapping[str, Any]:
+    def _handlers(self) -> Mapping[str, Any]:
         def handler(kind: type[Message], answer: Answer) -> Callable[[bytes], Awaitable[bytes]]:
             async def handled(raw: bytes) -> bytes:
                 try:
                     return protobuf_messages.encode(await answer(protobuf_messages.decode(kind, raw)))
                 except ContentError as error:
-                    raise grpc_server.CallError(grpc_server.INVALID_ARGUMENT, str(error)) from error
+                    raise CallError(GrpcCode.INVALID_ARGUMENT, str(error)) from error
                 except Unknown as error:
-                    raise grpc_server.CallError(grpc_server.NOT_FOUND, str(error)) from error
+                    raise CallError(GrpcCode.NOT_FOUND, str(error)) from error
                 except TimeoutError as error:
-                    raise grpc_server.CallError(grpc_server.DEADLINE_EXCEEDED, "it took too long") from error
+                    raise CallError(GrpcCode.DEADLINE_EXCEEDED, "it took too long") from error
                 except (HostError, OSError) as error:
-                    raise grpc_server.CallError(grpc_server.INTERNAL, str(error)) from error
+                    raise CallError(GrpcCode.INTERNAL, str(error)) from error
 
             return handled
 
