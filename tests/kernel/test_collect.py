@@ -182,7 +182,7 @@ async def test_the_node_and_its_parts_add_up(kernel: CollectingKernel, spawn: Sp
     for _ in range(2):
         node.collect()
         await kernel.pods.collect()
-        best_effort.collect()
+        await best_effort.collect()
         await asyncio.sleep(1.0)
 
     used = kernel.newest(kinds.NODE_CPU)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.host import protobuf
 from koordinator.yarn.amounts import YarnResource
 from koordinator.yarn.node_sync import NodeId, NodeManagerReport
 
@@ -26,13 +27,7 @@ class WireError(KoordinatorError, ValueError):
 
 def varint(number: int) -> bytes:
     """Return a number of up to 64 bits; a negative one as its two's complement (int32, int64)."""
-    rest = number & _MASK_64
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
+    return protobuf.varint(number & _MASK_64)
 
 
 def number_field(field: int, value: int) -> bytes:

@@ -193,6 +193,8 @@ class CollectorRunner:
 
 
 def _shares_rounds(collector: Collector, used_interval_s: float) -> bool:
-    """Return whether a collector has the pace of the others and waits for nobody; one of pods lets others go first."""
-    is_quick = isinstance(collector, PodUsage) or not inspect.iscoroutinefunction(collector.collect)
+    """Return whether a collector has the pace of the others and waits for nobody; those of pods let others go first."""
+    is_quick = isinstance(collector, PodUsage | BestEffortUsage) or not inspect.iscoroutinefunction(
+        collector.collect
+    )
     return collector.interval_s == used_interval_s and is_quick

@@ -250,7 +250,6 @@ class HostApplicationUsages:
 
 WALK_ROUNDS = 10
 """How often groups that no pod of the list has (sandboxes) are looked for."""
-_CONTAINER_DEPTH = 2
 
 
 class BestEffortUsage:
@@ -274,16 +273,19 @@ class BestEffortUsage:
         self._cpus_paths: list[str] = []
         self._rounds_left = 0
 
-    def collect(self) -> bool:
+    async def collect(self) -> bool:
         shared = self._shared
         if not shared.view.has_pods:
             return False
         self._name_files()
+        if self._rounds_left == 0 or shared.view.pods is not self._listed:
+            self._cpus_paths = await self._paths_of_cpus()
+            self._rounds_left, self._listed = WALK_ROUNDS, shared.view.pods
+        self._rounds_left -= 1
         used_milli = self._used_milli()
         limit_milli = self._limit_milli()
         if used_milli is None or limit_milli is None:
             return False
-        self._listed = shared.view.pods
         self._add_requests()
         at_ms = int(shared.clock.now() * 1000)
         self._limit.append(at_ms, limit_milli)
@@ -338,23 +340,22 @@ class BestEffortUsage:
             period_us = cgroup_values.period_us(version, period.decode(errors="replace"))
         except ContentError:
             return None
-        if self._rounds_left == 0 or view.pods is not self._listed:
-            self._rounds_left = WALK_ROUNDS
-            self._cpus_paths = self._paths_of_cpus()
-        self._rounds_left -= 1
         sets = [_cpus(data) for data in files.hot_many(self._cpus_paths) if data is not None]
         known = [each for each in sets if each is not None]
         if not known and view.cpu is not None:
             known = [view.cpu.cpus]  # nobody confines them: the controller is not even on
         return rates.be_limit_milli(min(known, key=len), quota_us, period_us) if known else None
 
-    def _paths_of_cpus(self) -> list[str]:
+    async def _paths_of_cpus(self) -> list[str]:
+        """Return the files of the class and of all containers in it; others have their turn between a few pods."""
         cgroups = self._shared.host.cgroups
         knob = Knob.CPUSET if cgroups.version == V1 else Knob.CPUSET_EFFECTIVE
-        depth = self._class.count("/")
-        groups = cgroups.walk(self._class, _CONTAINER_DEPTH, "cpuset")
-        wanted = [each for each in groups if each.count("/") - depth in (0, _CONTAINER_DEPTH)]
-        return [cgroups.path(knob, each) for each in wanted]
+        groups = [self._class]
+        for number, pod in enumerate(cgroups.children(self._class, "cpuset") or ()):
+            if number % GROUPS_AT_ONCE == GROUPS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            groups += cgroups.children(pod, "cpuset") or ()
+        return [cgroups.path(knob, each) for each in groups]
 
 
 @functools.lru_cache(maxsize=64)
