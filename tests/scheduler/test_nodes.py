@@ -252,6 +252,7 @@ def test_whatever_came_and_went_a_row_says_what_its_node_and_pods_say(steps: lis
         objects = {name: objects.get(name, ({}, False)) for name in alive | {on for on, _ in placed.values()}}
         after = {name: slow_facts(name in alive, objects[name], asked_on(name, placed)) for name in objects}
         assert facts_of(table) == after
+        assert_that_least_is_a_bound(table)
         assert [table.is_everywhere(column) for column in (0, 1)] == [
             all(after[name]["amounts"].get(resource, (0,))[0] for name in alive)
             for resource in ("cpu", "memory")
@@ -268,6 +269,25 @@ def test_whatever_came_and_went_a_row_says_what_its_node_and_pods_say(steps: lis
             assert hearer.nodes[row or 0] == table.node_at(row or 0)
         heard = {row: pods for row, pods in hearer.pods.items() if pods}
         assert heard == {place.row: table.pods_at(place.row) for place in table.places()}
+
+
+def assert_that_least_is_a_bound(table: NodeTable) -> None:
+    """Until somebody looks; then it is exact."""
+    columns = [
+        table.free_pods,
+        *table.free[:2],
+        *(table.allocatable[:2] - table.nonzero_requested),
+    ]
+    if table.node_count:
+        exact = [int(each[table.rows].min()) for each in columns]
+        assert all(bound <= found for bound, found in zip(bounds_of(table), exact, strict=True))
+    if table.node_count > 2:
+        table.look_at_least()
+        assert bounds_of(table) == exact
+
+
+def bounds_of(table: NodeTable) -> list[float]:
+    return [table.least_free.pods, *table.least_free.amounts, *table.least_free.nonzero]
 
 
 def asked_on(name: str, placed: dict[str, tuple[str, dict[str, str]]]) -> list[dict[str, str]]:

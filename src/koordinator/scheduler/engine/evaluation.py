@@ -186,7 +186,7 @@ class Evaluation(WideAnswers):
         self._skips_score = set()
         self.score_status = SUCCESS
         states, skips = self.states, self._skips_score
-        for pre_scorer in self._profile.choosy_pre_scorers:
+        for pre_scorer in self._profile.pre_scorers:
             status = pre_scorer.pre_score(states[pre_scorer.name])
             if status.code is _SKIP:
                 skips.add(pre_scorer.name)

@@ -154,9 +154,6 @@ class Profile:
         self._live = tuple(p for p in self.evaluators if type(p).live_key is not Plugin.live_key)
         self.epochal = tuple(p for p in self.evaluators if type(p).epoch is not Plugin.epoch)
         """Plugins whose answers for rows depend on more than these rows."""
-        self.choosy_pre_scorers = tuple(
-            p for p in self.pre_scorers if type(p).pre_score is not PreScorePlugin.pre_score
-        )
         self.choosy_scorers = tuple(p for p in scorers if type(p).scores is not ScorePlugin.scores)
         """Those that may say that they take no part."""
         self._note_kinds()

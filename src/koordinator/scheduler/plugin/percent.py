@@ -1,5 +1,6 @@
 """Percentages of amounts over rows, rounded down as in integers but worked out in floating point."""
 
+import operator
 from collections.abc import Sequence
 
 import msgspec
@@ -25,10 +26,13 @@ def floor_percent(parts: F64, wholes: F64) -> F64:
     return np.floor(_quotients(parts, wholes), out=parts)
 
 
-def mean_percent(hundredths: F64, wholes: F64, weights: Sequence[int]) -> Scores:
+def mean_percent(
+    hundredths: F64, wholes: F64, weights: Sequence[int], *, is_positive: bool = False
+) -> Scores:
     """Return the weighted mean over resources of what `floor_percent` says, rounded down. Shapes: `hundredths` (100
-    times the parts, overwritten) and `wholes` (resources, rows); returns (rows,)."""
-    quotients = _quotients(hundredths, wholes)
+    times the parts, overwritten) and `wholes` (resources, rows); returns (rows,). `is_positive`: no part is negative,
+    as is known."""
+    quotients = _quotients(hundredths, wholes, is_positive=is_positive)
     if len(weights) == 2 and weights[0] == weights[1] > 0:
         # Most often: whole numbers cost half as much to add up and halve.
         shares = quotients.astype(np.int64)
@@ -39,9 +43,9 @@ def mean_percent(hundredths: F64, wholes: F64, weights: Sequence[int]) -> Scores
     return weighted_mean(np.floor(quotients, out=quotients), weights)
 
 
-def _quotients(hundredths: F64, wholes: F64) -> F64:
+def _quotients(hundredths: F64, wholes: F64, *, is_positive: bool = False) -> F64:
     """Divide in place; negative numbers count as 0."""
-    if hundredths.size and np.minimum.reduce(hundredths, axis=None) < 0:
+    if not is_positive and hundredths.size and np.minimum.reduce(hundredths, axis=None) < 0:
         np.maximum(hundredths, 0.0, out=hundredths)
     hundredths /= wholes
     return hundredths
@@ -60,6 +64,12 @@ def rounded_down_mean(total: F64, count: int) -> Scores:
     return (total / count).astype(np.int64)
 
 
+def are_left(least: Sequence[float], amounts: Sequence[int], copies: int | I64) -> bool:
+    """Return whether `copies` pods, (rows,) or one number, that ask for these amounts surely fit where `least` is left
+    of each."""
+    return isinstance(copies, int) and all(map(operator.ge, least, [copies * each for each in amounts]))
+
+
 class ScoredRequest(msgspec.Struct, frozen=True):
     """The requests of one pod for the resources that count in a score: `amounts` and 100 times these,
     `hundredths`, are (resources, 1)."""
@@ -68,6 +78,11 @@ class ScoredRequest(msgspec.Struct, frozen=True):
     amounts: I64
     weights: list[int]
     hundredths: F64
+
+    @property
+    def leading(self) -> list[int]:
+        """Return the amounts of CPU and memory, where these are the resources."""
+        return [self.amounts.item(0), self.amounts.item(1)]
 
     @classmethod
     def of(cls, scored: Sequence[tuple[int, int, int]]) -> "ScoredRequest":
@@ -90,7 +105,8 @@ def free_percent(table: NodeTable, wanted: ScoredRequest, rows: Rows, copies: in
         return None
     if wanted.columns == _LEADING:  # CPU and memory, most often: both at once
         both: F64 = at(table.free_hundredths, rows) - wanted.hundredths * copies
-        return mean_percent(both, at(table.nonzero_divisor, rows), wanted.weights)
+        is_positive = are_left(table.least_free.amounts, wanted.leading, copies)
+        return mean_percent(both, at(table.nonzero_divisor, rows), wanted.weights, is_positive=is_positive)
     shares = []
     for column, [amount] in zip(wanted.columns, wanted.amounts, strict=True):
         # Subtracting into floating point at once goes through buffers, at four times the cost.

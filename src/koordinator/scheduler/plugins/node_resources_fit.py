@@ -22,7 +22,7 @@ from koordinator.scheduler.plugin.framework import (
     Scores,
     passes,
 )
-from koordinator.scheduler.plugin.percent import PERCENT, mean_percent
+from koordinator.scheduler.plugin.percent import PERCENT, are_left, mean_percent
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.fit_index import FitIndex
 from koordinator.scheduler.table.columns import RowChange, Rows, at
@@ -270,11 +270,19 @@ class NodeResourcesFit(
         return _combination_codes(masks, state.combinations)
 
     def _fits_everywhere(self, state: FitState, rows: Rows, copies: Copies) -> bool:
-        """Most often yes: worth a glance at both resources together before looking what is short."""
+        """Most often yes: worth a glance at what is left at least, and at both resources together, before looking what
+        is short."""
         table = self.handle.table
+        least, amounts = table.least_free, [amount for _, amount in state.checked]
+        if are_left([least.pods, *least.amounts], [1, *amounts], copies):
+            return True
         if np.count_nonzero(at(table.free_pods, rows) < copies):
             return False
-        return not np.count_nonzero(at(table.free[:2], rows) < state.checked_amounts * copies)
+        if np.count_nonzero(at(table.free[:2], rows) < state.checked_amounts * copies):
+            return False
+        if rows.size == table.node_count:
+            table.look_at_least()
+        return True
 
     def refusal(self, state: FitState, code: int) -> Status:
         mask = code
@@ -325,21 +333,21 @@ class NodeResourcesFit(
 
     def _least_allocated(self, state: FitState, rows: Rows, copies: Copies) -> Scores:
         """Return the same for LeastAllocated and resources that all nodes have: in floating point, but exact."""
-        table = self.handle.table
+        table, weights = self.handle.table, [resource.weight for resource in state.scored]
         if state.is_cpu_and_memory:
             left = at(table.nonzero_free_hundredths, rows) - state.scored_hundredths * copies
-            wholes = at(table.nonzero_divisor, rows)
-        else:
-            left = np.empty((len(state.scored), rows.size))
-            for index, resource in enumerate(state.scored):
-                hundredths = resource.amount * PERCENT * copies
-                if resource.nonzero_index is not None:
-                    free = at(table.nonzero_free_hundredths[resource.nonzero_index], rows)
-                else:
-                    free = at(table.free[resource.column], rows) * PERCENT
-                np.subtract(free, hundredths, out=left[index])
-            wholes = at(table.divisor, rows)[[resource.column for resource in state.scored]]
-        return mean_percent(left, wholes, [resource.weight for resource in state.scored])
+            amounts = [resource.amount for resource in state.scored]
+            is_positive = are_left(table.least_free.nonzero, amounts, copies)
+            return mean_percent(left, at(table.nonzero_divisor, rows), weights, is_positive=is_positive)
+        left = np.empty((len(state.scored), rows.size))
+        for index, resource in enumerate(state.scored):
+            if resource.nonzero_index is not None:
+                free = at(table.nonzero_free_hundredths[resource.nonzero_index], rows)
+            else:
+                free = at(table.free[resource.column], rows) * PERCENT
+            np.subtract(free, resource.amount * PERCENT * copies, out=left[index])
+        columns = [resource.column for resource in state.scored]
+        return mean_percent(left, at(table.divisor, rows)[columns], weights)
 
     def _finish(self, weighted: I64, weights: I64) -> Scores:
         divisor = np.maximum(weights, 1)

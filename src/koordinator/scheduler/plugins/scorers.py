@@ -15,6 +15,7 @@ from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
+from koordinator.scheduler.plugin.percent import are_left
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
 from koordinator.scheduler.plugins.node_resources_fit import (
     CPU_AND_MEMORY,
@@ -319,19 +320,22 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
         if columns == [0, 1] and table.is_everywhere(0) and table.is_everywhere(1):
             fractions = at(table.used, rows) + state.amounts * copies
             fractions /= at(table.nonzero_divisor, rows)
-            return balanced_pair(fractions)
-        amounts = [at(table.requested[column], rows) + amount * copies for column, amount in state.resources]
+            amounts = [amount for _, amount in state.resources]
+            return balanced_pair(fractions, is_below=are_left(table.least_free.amounts, amounts, copies))
+        requested = [
+            at(table.requested[column], rows) + amount * copies for column, amount in state.resources
+        ]
         capacity = [at(table.allocatable[column], rows) for column in columns]
         shape = (len(state.resources), rows.size)
         return balanced_allocation(
-            np.array(amounts, np.int64).reshape(shape), np.array(capacity, np.int64).reshape(shape)
+            np.array(requested, np.int64).reshape(shape), np.array(capacity, np.int64).reshape(shape)
         )
 
 
-def balanced_pair(fractions: F64) -> Scores:
+def balanced_pair(fractions: F64, *, is_below: bool = False) -> Scores:
     """Score as `balanced_allocation` does, for two resources that all nodes have. Shapes: `fractions` (2, rows), what
-    is used of each, overwritten; returns (rows,)."""
-    if fractions.size and np.maximum.reduce(fractions, axis=None) > 1.0:
+    is used of each, overwritten; returns (rows,). `is_below`: nowhere more than all of it, as is known."""
+    if not is_below and fractions.size and np.maximum.reduce(fractions, axis=None) > 1.0:
         np.minimum(fractions, 1.0, out=fractions)
     twice: F64 = fractions[0] - fractions[1]
     np.abs(twice, out=twice)

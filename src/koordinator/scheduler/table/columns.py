@@ -4,6 +4,7 @@ changed since when, and in what respect; a bounded memory of values computed fro
 import contextlib
 import enum
 import itertools
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, TypeVar
@@ -58,6 +59,34 @@ def no_points(rows: Rows) -> npt.NDArray[np.int64]:
 def are_no_points(scores: npt.NDArray[np.int64]) -> bool:
     """Return whether `scores` (rows,) are what `no_points` answers."""
     return scores.base is _NO_POINTS
+
+
+class LeastFree:
+    """Knows what is left at least on each node: a pod that asks for no more fits everywhere, and nobody needs to look.
+
+    Lower bounds: they follow what pods take, and not what they give back, until somebody looks (`look`).
+    """
+
+    __slots__ = ("amounts", "nonzero", "pods")
+
+    def __init__(self) -> None:
+        self.amounts: list[float] = [math.inf, math.inf]
+        """Milli-cores and bytes."""
+        self.nonzero: list[float] = [math.inf, math.inf]
+        """The same with the defaults for containers that do not say what they request."""
+        self.pods: float = math.inf
+
+    def note(self, column: int, free: int, nonzero_free: int) -> None:
+        """Note what a node has left of CPU or memory."""
+        self.amounts[column] = min(self.amounts[column], free)
+        self.nonzero[column] = min(self.nonzero[column], nonzero_free)
+
+    def look(self, pods: npt.NDArray[Any], free: npt.NDArray[Any], nonzero_free: npt.NDArray[Any]) -> None:
+        """Work out all of it anew, from what is left on all nodes: (rows,), (2, rows) and (2, rows)."""
+        highest = np.iinfo(np.int64).max
+        self.pods = int(pods.min(initial=highest))
+        self.amounts = free.min(axis=1, initial=highest).tolist()
+        self.nonzero = nonzero_free.min(axis=1, initial=highest).tolist()
 
 
 class ColumnSpec(msgspec.Struct, frozen=True):

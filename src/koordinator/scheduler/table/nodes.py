@@ -22,11 +22,13 @@ from koordinator.scheduler.table.columns import (
     AnswerPatterns,
     ChangeLog,
     ColumnSpec,
+    LeastFree,
     NodeAspect,
     RowChange,
     Rows,
     TableColumn,
     aspects_of,
+    at,
 )
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -127,6 +129,7 @@ class NodeTable:
         self._nonzero_free_hundredths = self.add_column(ColumnSpec("nonzeroFreeHundredths", np.float64, 2))
         self._used = self.add_column(ColumnSpec("used", np.float64, 2))
         self._divisor = self.add_column(ColumnSpec("divisor", np.float64, width, fill=1.0))
+        self.least_free = LeastFree()
         self.has_small_amounts = True
         """Whether no allocatable amount was ever above `SMALL_AMOUNT_MAX`."""
         self._everywhere: dict[int, bool] = {}
@@ -312,10 +315,13 @@ class NodeTable:
         self._free.values[:, row] = self.allocatable[:, row] - self.requested[:, row]
         self._divisor.values[:, row] = np.maximum(self.allocatable[:, row], 1)
         self._free_pods.values[row] = pods_max - self.pod_count[row]
+        self.least_free.pods = min(self.least_free.pods, self.free_pods.item(row))
         for column in _NONZERO_COLUMNS:
-            self._free_hundredths.values[column, row] = 100 * self._free.values.item(column, row)
+            free = self._free.values.item(column, row)
             left = self.allocatable.item(column, row) - self._nonzero.values.item(column, row)
+            self._free_hundredths.values[column, row] = 100 * free
             self._nonzero_free_hundredths.values[column, row] = 100 * left
+            self.least_free.note(column, free, left)
         self._everywhere.clear()
         if max(allocatable.values(), default=0) > SMALL_AMOUNT_MAX:
             self.has_small_amounts = False
@@ -398,22 +404,34 @@ class NodeTable:
     def _count(self, row: int, pod: PodInfo, sign: int) -> None:
         # One number after the other: for so few, an operation on arrays costs several times as much.
         requested, free, used = self._requested.values, self._free.values, self._used.values
-        free_hundredths = self._free_hundredths.values
+        free_hundredths, least = self._free_hundredths.values, self.least_free
         for column, amount in pod.requests:
             total = requested.item(column, row) + sign * amount
             left = free.item(column, row) - sign * amount
             requested[column, row], free[column, row] = total, left
             if column < 2:  # of _NONZERO_COLUMNS
                 used[column, row], free_hundredths[column, row] = total, 100 * left
+                if left < least.amounts[column]:
+                    least.amounts[column] = left
         nonzero, allocatable = self._nonzero.values, self._allocatable.values
         nonzero_free_hundredths = self._nonzero_free_hundredths.values
         for index, amount in enumerate(pod.nonzero_amounts):
             total = nonzero.item(index, row) + sign * amount
             nonzero[index, row] = total
-            nonzero_free_hundredths[index, row] = 100 * (allocatable.item(index, row) - total)
-        count, left = self._pod_count.values, self._free_pods.values
+            left = allocatable.item(index, row) - total
+            nonzero_free_hundredths[index, row] = 100 * left
+            if left < least.nonzero[index]:
+                least.nonzero[index] = left
+        count, free_pods = self._pod_count.values, self._free_pods.values
         count[row] = count.item(row) + sign
-        left[row] = left.item(row) - sign
+        free_pods[row] = left = free_pods.item(row) - sign
+        if left < least.pods:
+            least.pods = left
+
+    def look_at_least(self) -> None:
+        """Work out `least_free` anew."""
+        nonzero_free = self.allocatable[:2] - self.nonzero_requested
+        self.least_free.look(*(at(each, self.rows) for each in (self.free_pods, self.free[:2], nonzero_free)))
 
     # Rows
 

@@ -41,6 +41,8 @@ PLUGIN = "NodeNUMAResource"
 def designated_for(pod: Pod, uid: str) -> PodHolding | None:
     """Return what was chosen for the pod, if its hint says that this is to be followed. Raises: ProtocolError when one
     of the annotations is malformed."""
+    if not pod.metadata.annotations:
+        return None
     hint = placement.scheduling_hint(pod.metadata.annotations, f"Pod {pod.key}")
     if hint is None or PLUGIN not in hint.extensions:
         return None

@@ -39,6 +39,7 @@ INVALID_TOPOLOGY = unresolvable("node(s) invalid CPU Topology")
 POLICY_CONFLICT = unresolvable("node(s) cpu bind policy conflicts with pod's required cpu bind policy")
 BROKEN_CORES = unresolvable("node(s) requested cpus not multiple cpus per core")
 
+_NO_SPEC, _NO_NUMA_SPEC = ResourceSpec(), placement.NUMATopologySpec()
 _BINDING_POLICIES = (CPUBindPolicy.FULL_PCPUS, CPUBindPolicy.SPREAD_BY_PCPUS)
 _FORCED = {
     NodeCPUBindPolicy.FULL_PCPUS_ONLY: CPUBindPolicy.FULL_PCPUS,
@@ -103,12 +104,14 @@ def plan_pod(
 
     `requests` are the pod's without zeros, where the caller knows them already.
     """
-    annotations, obj = pod.metadata.annotations, f"Pod {pod.metadata.namespace}/{pod.metadata.name}"
-    try:
-        spec = placement.RESOURCE_SPEC.read(annotations, obj) or ResourceSpec()
-        numa = placement.NUMA_TOPOLOGY_SPEC.read(annotations, obj) or placement.NUMATopologySpec()
-    except ProtocolError as bad:
-        return PodPlan(status=error(str(bad)))
+    annotations, spec, numa = pod.metadata.annotations, _NO_SPEC, _NO_NUMA_SPEC
+    if annotations:
+        obj = f"Pod {pod.metadata.namespace}/{pod.metadata.name}"
+        try:
+            spec = placement.RESOURCE_SPEC.read(annotations, obj) or spec
+            numa = placement.NUMA_TOPOLOGY_SPEC.read(annotations, obj) or numa
+        except ProtocolError as bad:
+            return PodPlan(status=error(str(bad)))
     if requests is None:
         requests = _requests(pod)
     if not requests:
@@ -152,10 +155,10 @@ def _with_binding(plan: PodPlan, pod: Pod, spec: ResourceSpec, default: str) -> 
 
 def numa_policy_of(text: str) -> NUMATopologyPolicy:
     """Return the policy of that name; any other text is no policy."""
-    return NUMATopologyPolicy(text) if text in _NUMA_POLICIES else NUMATopologyPolicy.NONE
+    return _NUMA_POLICIES.get(text, NUMATopologyPolicy.NONE)
 
 
-_NUMA_POLICIES = frozenset(policy.value for policy in NUMATopologyPolicy)
+_NUMA_POLICIES = {policy.value: policy for policy in NUMATopologyPolicy}
 
 
 # The pod on a node
