@@ -1,9 +1,11 @@
-"""Damaged HTTP/2 frames at the sockets of the runtime proxy and of the hook server: they live on and keep nothing.
+"""Damaged HTTP/2 frames at the sockets of the runtime proxy and of the hook server, and from servers that both call:
+they live on and keep nothing.
 
 FRAMES= says how many each of them gets.
 """
 
 import asyncio
+import collections
 import contextlib
 import os
 import random
@@ -18,6 +20,8 @@ from benchmarks.runtime_proxy import processes
 
 from koordinator.host import protobuf_messages
 from koordinator.host.cri_messages import RunPodSandboxRequest
+from koordinator.host.errors import CallError
+from koordinator.host.grpc_client import Channel
 from koordinator.host.hook_messages import HOOK_SERVICE, PodSandboxHookRequest
 from tests.runtime_proxy.endpoints import HOOKS, PROXY
 from tests.runtime_proxy.fake_runtime import Caller, sandbox_config
@@ -59,14 +63,35 @@ def frames(rng: random.Random, method: bytes) -> Iterator[bytes]:
         body = rng.randbytes(rng.choice((0, 1, 20, 500)))
         message = bytes([rng.choice((0, 0, 0, 1, 7))]) + len(body).to_bytes(4, "big") + body
         for whole in (frame(1, 4, stream, headers), frame(0, 1, stream, message)):
-            damaged = bytearray(whole)
-            if rng.random() < 0.3:
-                damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
-            if rng.random() < 0.05:
-                damaged = damaged[: rng.randrange(len(damaged))]
-            if rng.random() < 0.05:
-                damaged += rng.randbytes(30)
-            yield bytes(damaged)
+            yield damaged(rng, whole)
+
+
+def answer_frames(rng: random.Random) -> Iterator[bytes]:
+    """Answers to a connection's first calls, damaged in the same way, and frames of all kinds without a sense."""
+    for index in range(PER_CONNECTION):
+        stream = 2 * (index // 3) + 1
+        body = rng.randbytes(rng.choice((0, 1, 20, 500)))
+        whole = rng.choice(
+            (
+                frame(1, 4, stream, b"\x88" + literal(b"content-type", b"application/grpc")),
+                frame(0, 0, stream, b"\0" + len(body).to_bytes(4, "big") + body),
+                frame(1, 5, stream, literal(b"grpc-status", str(rng.randrange(20)).encode())),
+                frame(rng.randrange(12), rng.randrange(256), rng.randrange(9), body[:60]),
+            )
+        )
+        yield damaged(rng, whole)
+
+
+def damaged(rng: random.Random, whole: bytes) -> bytes:
+    """A frame, often as it was."""
+    found = bytearray(whole)
+    if rng.random() < 0.3:
+        found[rng.randrange(len(found))] ^= 1 << rng.randrange(8)
+    if rng.random() < 0.05:
+        found = found[: rng.randrange(len(found))]
+    if rng.random() < 0.05:
+        found += rng.randbytes(30)
+    return bytes(found)
 
 
 def throw(path: Path, rng: random.Random, method: bytes) -> int:
@@ -145,6 +170,39 @@ def test_damaged_frames_neither_stop_a_server_nor_stay_with_it(
     print(f"{which}: {thrown} frames; memory {memory_mib:.0f} MiB, then {memory_after_mib:.0f} MiB")
     assert files_after <= files + 3
     assert memory_after_mib <= memory_mib + GROWTH_MIB_MAX
+
+
+async def test_damaged_answers_end_calls_and_leave_nothing_behind(tmp_path: Path) -> None:
+    rng, given = random.Random(19), 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal given
+        await reader.read(1)
+        with contextlib.suppress(OSError):
+            writer.writelines((_SETTINGS, *answer_frames(rng)))
+            given += PER_CONNECTION
+            writer.close()
+            await writer.wait_closed()
+
+    async def outcome(calls: Channel) -> str:
+        try:
+            await calls.call(_HOOK.decode(), b"message", 5)
+            return "answer"
+        except CallError as error:
+            return "time limit" if error.reason.startswith("no answer within") else error.code.name
+
+    server = await asyncio.start_unix_server(serve, tmp_path / "s")
+    outcomes: collections.Counter[str] = collections.Counter()
+    async with server:
+        while given < FRAMES:
+            calls = Channel(str(tmp_path / "s"))
+            outcomes.update(await asyncio.gather(*(outcome(calls) for _ in range(4))))
+            await calls.close()
+        await asyncio.sleep(0.1)
+    print(f"client: {given} frames, calls ended by {dict(outcomes)}")
+    assert outcomes["time limit"] == 0
+    assert outcomes["answer"] > 0
+    assert len(asyncio.all_tasks()) == 1
 
 
 def test_a_message_above_the_limit_is_refused_and_the_next_is_not(tmp_path: Path) -> None:

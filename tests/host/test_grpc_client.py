@@ -229,6 +229,8 @@ ENDS = http2.END_HEADERS | http2.END_STREAM
         (frames((http2.GOAWAY, 0, 0, bytes(8))), GrpcCode.UNAVAILABLE),
         (frames((http2.DATA, http2.PADDED, 1, b"")), GrpcCode.INTERNAL),
         (frames((http2.SETTINGS, 0, 0, b"odd")), GrpcCode.INTERNAL),
+        (frames((http2.RST_STREAM, 0, 1, bytes(5_000))), GrpcCode.INTERNAL),
+        (frames((http2.GOAWAY, 0, 0, b"")), GrpcCode.INTERNAL),
     ],
 )
 async def test_each_wrong_answer_is_an_error_with_a_code(
@@ -236,6 +238,13 @@ async def test_each_wrong_answer_is_an_error_with_a_code(
 ) -> None:
     async with raw_server(tmp_path / "s", answer), channel(tmp_path / "s") as calls:
         assert (await failure(calls.call(METHOD, b"message", 10))).code is code
+
+
+async def test_calls_that_wait_for_their_turn_end_with_the_connection(tmp_path: Path) -> None:
+    no_room = frames((http2.SETTINGS, 0, 0, http2.setting(http2.MAX_CONCURRENT_STREAMS, 0)))
+    async with raw_server(tmp_path / "s", no_room), channel(tmp_path / "s") as calls:
+        ended = await asyncio.gather(*(failure(calls.call(METHOD, b"", 10)) for _ in range(3)))
+    assert {each.code for each in ended} == {GrpcCode.UNAVAILABLE}
 
 
 async def test_an_answer_beyond_the_limit_is_refused(tmp_path: Path) -> None:

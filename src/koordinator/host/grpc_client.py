@@ -102,7 +102,7 @@ class _Connection(asyncio.Protocol):
 
     async def call(self, path: str, message: bytes, timeout_s: float) -> bytes:
         """Return the answer of a method. Raises: CallError."""
-        while len(self._calls) >= self._streams_max:
+        while self.is_open and len(self._calls) >= self._streams_max:
             await self._changed()
         if not self.is_open:
             raise CallError(GrpcCode.UNAVAILABLE, "the connection was closed")
@@ -194,10 +194,10 @@ class _Connection(asyncio.Protocol):
             case http2.WINDOW_UPDATE:
                 self._take_window(found)
             case http2.RST_STREAM:
-                self._fail(found.stream, _of_reset(int.from_bytes(found.payload, "big")))
+                self._fail(found.stream, _of_reset(http2.error_code(found)))
             case http2.GOAWAY:
                 self.is_open = False  # what is under way may still be answered
-                last = int.from_bytes(found.payload[:4], "big") & _STREAM_MAX
+                last = http2.last_stream(found)
                 for stream in [each for each in self._calls if each > last]:
                     self._fail(stream, _NotLookedAt(GrpcCode.UNAVAILABLE, "the server is about to end"))
 

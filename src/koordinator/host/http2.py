@@ -80,6 +80,20 @@ def increment(update: Frame) -> int:
     return int.from_bytes(update.payload, "big") & _STREAM_BITS
 
 
+def error_code(reset: Frame) -> int:
+    """Return why a stream was reset. Raises: ContentError."""
+    if len(reset.payload) != 4:
+        raise ContentError("http2", f"RST_STREAM of {len(reset.payload)} bytes")
+    return int.from_bytes(reset.payload, "big")
+
+
+def last_stream(goaway: Frame) -> int:
+    """Return the last stream that the other side may answer. Raises: ContentError."""
+    if len(goaway.payload) < 8:
+        raise ContentError("http2", f"GOAWAY of {len(goaway.payload)} bytes")
+    return int.from_bytes(goaway.payload[:4], "big") & _STREAM_BITS
+
+
 def settings(found: Frame) -> dict[int, int]:
     """Return the settings of a frame. Raises: ContentError."""
     if len(found.payload) % _SETTING.size:
