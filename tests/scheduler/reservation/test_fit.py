@@ -1,5 +1,6 @@
 """Whether pods fit nodes with reservations, and what is given back."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,3 +132,49 @@ def test_a_nomination_does_not_depend_on_the_order_of_the_cache(scores: list[int
 def test_the_order_of_a_used_up_reservation_does_not_count() -> None:
     used = preallocation.NominationCandidate(name="used", order="1", assigned=1)
     assert preallocation.nominate([used, preallocation.NominationCandidate(name="free")], True) == "free"
+
+
+def option(name: str, **parts: int) -> preallocation.NominationCandidate:
+    return preallocation.NominationCandidate(name=name, **parts)
+
+
+@pytest.mark.parametrize(
+    ("options", "must_reserve", "existing", "expected"),
+    [
+        ([option("a", score=1), option("b", score=9)], False, "a", "a"),
+        ([option("a", score=1), option("b", score=9)], False, "gone", "b"),
+        ([option("a", assigned=1), option("b")], False, "a", "a"),
+        ([option("a", assigned=1)], True, None, "a"),
+        ([option("a", assigned=1)], False, None, None),
+        ([option("a", assigned=1, is_once=False)], False, None, "a"),
+        ([option("a", assigned=1), option("b", assigned=1)], True, None, None),
+        ([option("a", order=2, score=9), option("b", order=1), option("c", score=99)], False, None, "b"),
+        ([option("b", order=1), option("a", order=1)], False, None, "a"),
+        ([], True, None, None),
+    ],
+)
+def test_who_is_nominated(
+    options: list[preallocation.NominationCandidate],
+    must_reserve: bool,
+    existing: str | None,
+    expected: str | None,
+) -> None:
+    assert preallocation.nominate(options, must_reserve, existing) == expected
+
+
+@pytest.mark.parametrize(
+    ("asks", "allocated", "allocatable", "expected"),
+    [
+        ({"cpu": 3}, {"cpu": 2}, {"cpu": 5}, 100),
+        ({"cpu": 4}, {"cpu": 2}, {"cpu": 5}, 0),
+        ({"cpu": 1}, {}, {"cpu": 3}, 33),
+        ({}, {"cpu": 1}, {"cpu": 2, "memory": 4}, 25),
+        ({"cpu": 1}, {}, {"cpu": 1, "memory": 0}, 100),
+        ({"cpu": 1}, {}, {}, 0),
+    ],
+)
+def test_a_reservation_scores_by_how_full_the_pod_makes_it(
+    asks: dict[str, int], allocated: dict[str, int], allocatable: dict[str, int], expected: int
+) -> None:
+    room = ReservationAmounts(allocatable=allocatable, allocated=allocated)
+    assert preallocation.score(asks, room) == expected
