@@ -1,15 +1,25 @@
-"""From the Go project to ours and back, on a real API server, by exactly the commands that we tell."""
+"""From the Go project, or from kube-scheduler, to ours and back, on a real API server, by exactly what we tell."""
 
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
+import msgspec
 import pytest
+import yaml
 
+from koordinator.install.values import Values
+from tests.docs.pages import ROOT
+from tests.free_ports import free_port
 from tests.install.test_predecessor import GO
+from tests.real import binaries
 from tests.real.cluster import SYSTEM, RealCluster, Shape
+from tests.real.components import HOST
+from tests.real.processes import Program
 
 COMMAND = re.compile(r"kubectl ((?:-n \S+ )?delete \S+ \S+)")
+PAGE = ROOT / "docs" / "switch-from-kube-scheduler.md"
 CRD = "reservations.scheduling.koordinator.sh"
 
 
@@ -58,3 +68,75 @@ def test_installing_over_the_go_project_takes_the_commands_that_it_tells_and_the
     bare.kubectl("-n", SYSTEM, "delete", "deployment", "koord-descheduler")
     bring_go(bare)
     bare.kubectl("get", "crd", CRD)
+
+
+STOCK = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+    "profiles": [{"schedulerName": "default-scheduler"}],
+}
+LEASE = ("lease", "kube-scheduler", "-n", "kube-system")
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def stock(_servers: None, tmp_path: Path) -> Iterator[RealCluster]:
+    """A cluster whose pods wait for kube-scheduler; ours is installed, and does not run yet."""
+    values = msgspec.convert({"scheduler": {"config": yaml.safe_dump(STOCK)}}, Values)
+    shape = Shape(nodes=2, manager=False, scheduler=False, values=values)
+    with RealCluster.open(tmp_path, shape) as running:
+        yield running
+
+
+def kube_scheduler(cluster: RealCluster, binary: Path) -> Program:
+    """As a static pod of the control plane runs it."""
+    user, config = cluster.folder / "stock.kubeconfig", cluster.folder / "stock.yaml"
+    cluster.servers.write_kubeconfig(user, "system:kube-scheduler")
+    config.write_text(yaml.safe_dump({**STOCK, "clientConnection": {"kubeconfig": str(user)}}))
+    flags = [f"--config={config}", f"--bind-address={HOST}", f"--secure-port={free_port()}"]
+    return Program("kube-scheduler", [str(binary), *flags], cluster.folder / "stock.log")
+
+
+def holder(cluster: RealCluster) -> str:
+    found = cluster.run("get", *LEASE, "-o", "jsonpath={.spec.holderIdentity}")
+    return found.stdout.strip()
+
+
+def place(cluster: RealCluster, name: str, by: Program) -> None:
+    """Create a pod that names no scheduler, and wait until it has a node."""
+    cluster.kubectl("run", name, "--image=web")
+    by.wait(lambda: cluster.get("pod", name)["spec"].get("nodeName"), WAIT_S, f"places {name}")
+
+
+def test_ours_takes_the_place_of_kube_scheduler_by_its_lease_and_gives_it_back(stock: RealCluster) -> None:
+    binary = binaries.find("kube-scheduler")
+    if binary is None:
+        pytest.skip(binaries.why_missing(("kube-scheduler",)))
+    theirs = kube_scheduler(stock, binary)
+    try:
+        theirs.wait(lambda: holder(stock), WAIT_S, "leads")
+        place(stock, "before", theirs)
+        their_name = holder(stock)
+
+        told = re.findall(r"^ *kubectl (-n kube-system create .+)$", PAGE.read_text(), re.MULTILINE)
+        assert len(told) == 2
+        for command in told:
+            stock.kubectl(*command.split())
+        ours = stock.start_scheduler()
+        assert holder(stock) == their_name, "only one of the two works at any time"
+
+        theirs.stop()
+        ours.wait(lambda: holder(stock) not in ("", their_name), WAIT_S, "leads")
+        place(stock, "meanwhile", ours)
+        our_name = holder(stock)
+
+        theirs.start_again()
+        assert ours.stop() == 0
+        theirs.wait(lambda: holder(stock) not in ("", our_name), WAIT_S, "leads")
+        place(stock, "after", theirs)
+        placed = {each["metadata"]["name"] for each in stock.get("pods")["items"] if each["spec"]["nodeName"]}
+        assert placed == {"before", "meanwhile", "after"}, "what ours placed stays"
+        assert stock.refusals() == []
+    finally:
+        if theirs.process.poll() is None:
+            theirs.kill()
