@@ -315,3 +315,10 @@ def parse_plain_int32(text: str) -> int:
     if text[:1] == "+" or (text[:1] == "0" and text != "0"):
         raise ScalarError(text, "an integer without plus sign and leading zeros")
     return parse_int32(text)
+
+
+def without_last_applied(annotations: dict[str, str]) -> dict[str, str]:
+    """Return annotations without what kubectl keeps there of the whole object; the same map where there is none."""
+    if LAST_APPLIED not in annotations:
+        return annotations
+    return {key: text for key, text in annotations.items() if key != LAST_APPLIED}

@@ -6,6 +6,7 @@ written back; writes are patches (`cluster.protocol`).
 """
 
 import re
+import sys
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -107,6 +108,22 @@ class ObjectMeta(ViewPart, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
     owner_references: list[OwnerReference] = []
     finalizers: list[str] = []
+
+
+_EMPTY = ObjectMeta()
+
+
+def identity_of(meta: ObjectMeta, **kept: Any) -> ObjectMeta:
+    """Return the metadata that caches of many objects keep: identity, version, and the fields that are given. All
+    copies share what is empty."""
+    return msgspec.structs.replace(
+        _EMPTY,
+        name=meta.name,
+        namespace=sys.intern(meta.namespace),
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        **kept,
+    )
 
 
 class Object(ViewPart, frozen=True, kw_only=True):

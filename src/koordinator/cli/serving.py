@@ -3,7 +3,6 @@ certificate authorities."""
 
 import contextlib
 import datetime
-import ipaddress
 import logging
 import os
 import random
@@ -16,9 +15,9 @@ from typing import Any
 
 from aiohttp import web
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from koordinator.api import duration, user_files
 from koordinator.api.config_text import LeaderElection
@@ -27,6 +26,7 @@ from koordinator.cli.flag_settings import FlagError
 from koordinator.cli.serving_flags import ServingFlags
 from koordinator.clock import Clock
 from koordinator.cluster import config, connect, errors
+from koordinator.cluster.certificates import alternative_names, builder, certificate_pem, common_name, key_pem
 from koordinator.cluster.gatekeeper import (
     AccessReviewer,
     Authorities,
@@ -181,26 +181,16 @@ def _self_signed(clock: Clock) -> bytes:
     """Certificate and key for this machine's name, PEM."""
     host = socket.gethostname()
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
+    name = common_name(host)
     now = datetime.datetime.fromtimestamp(clock.now(), datetime.UTC)
-    names: list[x509.GeneralName] = [x509.DNSName(each) for each in dict.fromkeys((host, "localhost"))]
-    names += [x509.IPAddress(ipaddress.ip_address(each)) for each in ("127.0.0.1", "::1")]
     certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks of callers may be behind
-        .not_valid_after(now + datetime.timedelta(days=CERTIFICATE_DAYS))
+        builder(name, name, key, now, datetime.timedelta(days=CERTIFICATE_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .add_extension(x509.SubjectAlternativeName(names), False)
+        .add_extension(alternative_names((host, "localhost", "127.0.0.1", "::1")), False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
         .sign(key, hashes.SHA256())
     )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return certificate.public_bytes(pem) + private
+    return certificate_pem(certificate) + key_pem(key)
 
 
 @contextlib.asynccontextmanager

@@ -29,7 +29,7 @@ from koordinator.api.core import (
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.label_selector import Labels
-from koordinator.api.meta import Condition, Object, ObjectMeta
+from koordinator.api.meta import Condition, Object, identity_of
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
@@ -50,7 +50,7 @@ SHARED_PARTS_MAX = 65_536
 """Labels, owners, conditions and the like that are kept to be shared."""
 T = TypeVar("T")
 
-_META, _SPEC, _STATUS, _NODE_STATUS = ObjectMeta(), PodSpec(), PodStatus(), NodeStatus()
+_SPEC, _STATUS, _NODE_STATUS = PodSpec(), PodStatus(), NodeStatus()
 _RUNNING = ContainerStateRunning()
 _CONTAINER, _REQUIREMENTS = Container(), ResourceRequirements()
 
@@ -193,16 +193,12 @@ class Shrinker:
         meta = whole.metadata
         return replace(
             whole,
-            metadata=replace(
-                _META,
-                name=meta.name,
-                namespace=sys.intern(meta.namespace),
-                uid=meta.uid,
-                resource_version=meta.resource_version,
+            metadata=identity_of(
+                meta,
                 creation_timestamp=meta.creation_timestamp,
                 deletion_timestamp=meta.deletion_timestamp,
                 labels=self._shared(meta.labels),
-                annotations=self._shared(_without_last_applied(meta.annotations)),
+                annotations=self._shared(labels.without_last_applied(meta.annotations)),
                 owner_references=self._shared(meta.owner_references),
             ),
             spec=self._spec(whole.spec),
@@ -310,21 +306,13 @@ def _without_times(condition: Condition) -> Condition:
     )
 
 
-def _without_last_applied(annotations: dict[str, str]) -> dict[str, str]:
-    return {key: text for key, text in annotations.items() if key != labels.LAST_APPLIED}
-
-
 def cached_workload(whole: Any) -> Any:
     """Return the workload's replicas and owner."""
     meta = whole.metadata
     return replace(
         whole,
-        metadata=replace(
-            _META,
-            name=meta.name,
-            namespace=sys.intern(meta.namespace),
-            uid=meta.uid,
-            resource_version=meta.resource_version,
+        metadata=identity_of(
+            meta,
             owner_references=meta.owner_references,
         ),
         spec=type(whole.spec)(replicas=whole.spec.replicas),

@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from koordinator.api import labels, pod_resize, workload_profile
 from koordinator.api.core import Container, Node, Pod, PodSpec, PodStatus, ResourceRequirements
-from koordinator.api.meta import Object, ObjectMeta
+from koordinator.api.meta import Object, identity_of
 from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
 from koordinator.api.quantity import ResourceList
 from koordinator.manager.noderesource.rows import ReadMetric, reading_of
 
 _NO_STATUS = NodeMetricStatus()
 # Copies of these share their empty lists and maps: twenty of each pod's own would be two kilobytes.
-_POD, _META, _SPEC, _STATUS = Pod(), ObjectMeta(), PodSpec(), PodStatus()
+_POD, _SPEC, _STATUS = Pod(), PodSpec(), PodStatus()
 _CONTAINER, _RESOURCES = Container(), ResourceRequirements()
 _NOTHING: dict[str, Any] = {}
 _NONE: list[Any] = []
@@ -34,16 +34,12 @@ def pod(whole: Pod) -> Pod:
     meta, spec = whole.metadata, whole.spec
     return replace(
         _POD,
-        metadata=replace(
-            _META,
-            name=meta.name,
-            namespace=sys.intern(meta.namespace),
-            uid=meta.uid,
-            resource_version=meta.resource_version,
+        metadata=identity_of(
+            meta,
             creation_timestamp=meta.creation_timestamp,
             deletion_timestamp=meta.deletion_timestamp,
             labels=_interned(meta.labels),
-            annotations=_without_last_applied(meta.annotations),
+            annotations=labels.without_last_applied(meta.annotations) or _NOTHING,
             owner_references=meta.owner_references or _NONE,
         ),
         spec=replace(
@@ -136,9 +132,3 @@ def _interned(texts: dict[str, str]) -> dict[str, str]:
     if not texts:
         return _NOTHING
     return {key: sys.intern(text) for key, text in texts.items()}
-
-
-def _without_last_applied(annotations: dict[str, str]) -> dict[str, str]:
-    if labels.LAST_APPLIED not in annotations:
-        return annotations or _NOTHING
-    return {key: text for key, text in annotations.items() if key != labels.LAST_APPLIED}

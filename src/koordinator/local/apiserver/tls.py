@@ -3,7 +3,6 @@ kubeconfig file."""
 
 import base64
 import datetime
-import ipaddress
 import os
 import ssl
 import tempfile
@@ -15,14 +14,20 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from koordinator.api import user_files
 from koordinator.clock import Clock
+from koordinator.cluster import certificates
+from koordinator.cluster.certificates import (
+    alternative_names,
+    certificate_pem,
+    common_name,
+    key_pem,
+    key_usage,
+)
 
-_CA_DAYS, _CERTIFICATE_DAYS = 3650, 365
-# Clients whose clock is a little behind accept a fresh certificate too.
-_BACKDATED = datetime.timedelta(hours=1)
+_CA_LIFE, _CERTIFICATE_LIFE = datetime.timedelta(days=3650), datetime.timedelta(days=365)
 _NAMES = ("localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 
@@ -51,21 +56,21 @@ def self_signed(directory: Path, clock: Clock, names: Iterable[str] = ()) -> Ser
     ca_certificate, ca_key = _authority(directory, now)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
-        _builder("koordinator-apiserver", ca_certificate.subject, key, now, _CERTIFICATE_DAYS)
-        .add_extension(
-            x509.SubjectAlternativeName([_alternative(n) for n in dict.fromkeys([*_NAMES, *names])]), False
+        certificates.builder(
+            common_name("koordinator-apiserver"), ca_certificate.subject, key, now, _CERTIFICATE_LIFE
         )
+        .add_extension(alternative_names([*_NAMES, *names]), False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False)
         .sign(ca_key, hashes.SHA256())
     )
-    _write_secret(directory / "apiserver.key", _pem_key(key))
-    _write_secret(directory / "apiserver.crt", certificate.public_bytes(serialization.Encoding.PEM))
+    _write_secret(directory / "apiserver.key", key_pem(key))
+    _write_secret(directory / "apiserver.crt", certificate_pem(certificate))
     return ServerTls(
         directory / "apiserver.crt",
         directory / "apiserver.key",
-        ca_certificate.public_bytes(serialization.Encoding.PEM),
+        certificate_pem(ca_certificate),
     )
 
 
@@ -79,61 +84,20 @@ def _authority(
         key = serialization.load_pem_private_key(user_files.read(key_path), password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError(f"{key_path}: expected an elliptic-curve key, found {type(key).__name__}")
-        if certificate.not_valid_after_utc - now > datetime.timedelta(days=_CERTIFICATE_DAYS):
+        if certificate.not_valid_after_utc - now > _CERTIFICATE_LIFE:
             return certificate, key
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koordinator-ca")])
+    name = common_name("koordinator-ca")
     certificate = (
-        _builder("koordinator-ca", name, key, now, _CA_DAYS)
+        certificates.builder(name, name, key, now, _CA_LIFE)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-        .add_extension(_signing_only(), True)
+        .add_extension(key_usage(signs_certificates=True), True)
         .sign(key, hashes.SHA256())
     )
-    _write_secret(key_path, _pem_key(key))
-    _write_secret(certificate_path, certificate.public_bytes(serialization.Encoding.PEM))
+    _write_secret(key_path, key_pem(key))
+    _write_secret(certificate_path, certificate_pem(certificate))
     return certificate, key
-
-
-def _builder(
-    name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime.datetime, days: int
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BACKDATED)
-        .not_valid_after(now + datetime.timedelta(days=days))
-    )
-
-
-def _signing_only() -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=True,
-        crl_sign=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _alternative(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
-
-
-def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
 
 
 def _write_secret(path: Path, data: bytes) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api.apps import ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet
+from koordinator.api.labels import without_last_applied
 from koordinator.api.meta import controller_of
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
@@ -155,7 +156,6 @@ def _is_idle(one: ReplicaSet) -> bool:
 POD_LABEL = "controller-revision-hash"
 HASH_LABEL = "controller.kubernetes.io/hash"
 LIMIT_DEFAULT = 10
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _NAME_BASE_LENGTH_MAX = 223  # what is left of 253 characters after the hash, as upstream
 
 Owner = StatefulSet | DaemonSet
@@ -186,7 +186,7 @@ def new_revision(owner: Owner, number: int, collisions: int) -> dict[str, Any]:
     labels = {**((template.get("metadata") or {}).get("labels") or {}), HASH_LABEL: value}
     if isinstance(owner, DaemonSet):
         labels[POD_LABEL] = value
-    annotations = {key: text for key, text in owner.metadata.annotations.items() if key != _LAST_APPLIED}
+    annotations = dict(without_last_applied(owner.metadata.annotations))
     return {
         "metadata": {
             "name": f"{owner.metadata.name[:_NAME_BASE_LENGTH_MAX]}-{value}",

@@ -10,7 +10,7 @@ import binascii
 import functools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from koordinator import clock
@@ -19,7 +19,69 @@ from koordinator.clock import parse_rfc3339
 from koordinator.local.schema.types import SchemaType, WireKind
 
 Step = Callable[[Any, list[str]], Any]
-"""Value and the list that collects the paths of unknown fields → the value as it should be."""
+"""Value and the list that collects the paths of unknown fields → the value as it should be. Raises: Undecodable."""
+NULL_GOES = object()
+"""In place of what null becomes: the field is left out."""
+
+
+def keep(value: Any, unknown: list[str]) -> Any:
+    """Return the value: the step of what is taken as it comes."""
+    return value
+
+
+def fields_step(
+    steps_of: Callable[[], Mapping[str, Step]],
+    other: Step | None,
+    null: Any,
+    otherwise: Step,
+    struct: str = "",
+) -> Step:
+    """Return the step of an object: each field as its step makes it, or `other` where it has none, and `null` for null;
+    the object itself when nothing changes.
+
+    Without any step a field is unknown and goes. `steps_of` is asked on first use, since types may contain themselves;
+    `otherwise` is the step of what is no object. `struct` is the name of the Go struct, if errors tell the field.
+    """
+    steps: Mapping[str, Step] | None = None
+
+    def decode(value: Any, unknown: list[str]) -> Any:
+        nonlocal steps
+        if not isinstance(value, dict):
+            return otherwise(value, unknown)
+        if steps is None:
+            steps = steps_of()
+        result: dict[str, Any] | None = None
+        mark = len(unknown)
+        for key, item in value.items():
+            step = steps.get(key) or other
+            if item is None or step is None:
+                if step is None:
+                    unknown.append(key)
+                    mark += 1
+                elif null is None:
+                    continue
+                result = dict(value) if result is None else result
+                if step is None or null is NULL_GOES:
+                    del result[key]
+                else:
+                    result[key] = null
+                continue
+            try:
+                new = step(item, unknown)
+            except Undecodable as error:
+                if struct:
+                    error.struct = error.struct or struct
+                    error.path.insert(0, key)
+                raise
+            if len(unknown) > mark:
+                put_below(unknown, mark, key)
+                mark = len(unknown)
+            if new is not item:
+                result = dict(value) if result is None else result
+                result[key] = new
+        return value if result is None else result
+
+    return decode
 
 
 def through_list(values: list[Any], step: Step, unknown: list[str], null: Any) -> list[Any]:
@@ -43,9 +105,6 @@ def put_below(unknown: list[str], mark: int, key: str) -> None:
         tail = unknown[index]
         unknown[index] = f"{key}{tail}" if tail.startswith("[") else f"{key}.{tail}"
 
-
-Decoder = Callable[[Any, list[str]], Any]
-"""Value and the list that collects the paths of unknown fields → decoded value. Raises `Undecodable`."""
 
 _QUANTITY_TEXT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _QUANTITY_FORM = re.compile(r"[+-]?[0-9.]+[eEinumkKMGTP]*[-+]?[0-9]*")
@@ -111,76 +170,35 @@ def struct_name(shape: SchemaType) -> str:
 
 
 @functools.cache
-def decoder_of(shape: SchemaType) -> Decoder:
+def decoder_of(shape: SchemaType) -> Step:
     """Return the compiled decoder of a type."""
     compile_ = {WireKind.STRUCT: _struct, WireKind.MAP: _map, WireKind.LIST: _list}.get(shape.kind)
     return _PLAIN[shape.kind] if compile_ is None else compile_(shape)
 
 
-def _struct(shape: SchemaType) -> Decoder:
-    decoders: dict[str, Decoder] | None = None
-    name = struct_name(shape)
-    type_text = go_type(shape)
+def _struct(shape: SchemaType) -> Step:
+    def steps() -> dict[str, Step]:
+        return {key: decoder_of(field.type) for key, field in shape.fields.items()}
 
-    def decode(value: Any, unknown: list[str]) -> Any:
-        nonlocal decoders
-        if not isinstance(value, dict):
-            raise Undecodable(word_of(value), type_text)
-        if decoders is None:  # compiled on first use: types may contain themselves
-            decoders = {key: decoder_of(field.type) for key, field in shape.fields.items()}
-        result: dict[str, Any] | None = None
-        mark = len(unknown)
-        for key, item in value.items():
-            decoder = decoders.get(key)
-            if decoder is None or item is None:
-                if decoder is None:
-                    unknown.append(key)
-                    mark += 1
-                result = dict(value) if result is None else result
-                del result[key]
-                continue
-            try:
-                new = decoder(item, unknown)
-            except Undecodable as error:
-                error.struct = error.struct or name
-                error.path.insert(0, key)
-                raise
-            if len(unknown) > mark:
-                put_below(unknown, mark, key)
-                mark = len(unknown)
-            if new is not item:
-                result = dict(value) if result is None else result
-                result[key] = new
-        return value if result is None else result
-
-    return decode
+    return fields_step(steps, None, NULL_GOES, _refusal(shape), struct_name(shape))
 
 
-def _map(shape: SchemaType) -> Decoder:
+def _map(shape: SchemaType) -> Step:
     assert shape.element is not None
-    element = decoder_of(shape.element)
+    return fields_step(dict, decoder_of(shape.element), _zero(shape.element), _refusal(shape))
+
+
+def _refusal(shape: SchemaType) -> Step:
+    """Return the step of a value of another type, which raises."""
     type_text = go_type(shape)
-    zero = _zero(shape.element)
 
-    def decode(value: Any, unknown: list[str]) -> Any:
-        if not isinstance(value, dict):
-            raise Undecodable(word_of(value), type_text)
-        result: dict[str, Any] | None = None
-        mark = len(unknown)
-        for key, item in value.items():
-            new = zero if item is None else element(item, unknown)
-            if len(unknown) > mark:
-                put_below(unknown, mark, key)
-                mark = len(unknown)
-            if new is not item:
-                result = dict(value) if result is None else result
-                result[key] = new
-        return value if result is None else result
+    def refuse(value: Any, unknown: list[str]) -> Any:
+        raise Undecodable(word_of(value), type_text)
 
-    return decode
+    return refuse
 
 
-def _list(shape: SchemaType) -> Decoder:
+def _list(shape: SchemaType) -> Step:
     assert shape.element is not None
     element = decoder_of(shape.element)
     type_text = go_type(shape)
@@ -212,10 +230,6 @@ def _zero(shape: SchemaType) -> Any:
     return 0
 
 
-def _any(value: Any, unknown: list[str]) -> Any:
-    return value
-
-
 def _string(value: Any, unknown: list[str]) -> Any:
     if not isinstance(value, str):
         raise Undecodable(word_of(value), "string")
@@ -228,7 +242,7 @@ def _bool(value: Any, unknown: list[str]) -> Any:
     return value
 
 
-def _integer(kind: WireKind) -> Decoder:
+def _integer(kind: WireKind) -> Step:
     limit = 1 << _INTEGER_RANGES[kind]
 
     def decode(value: Any, unknown: list[str]) -> Any:
@@ -292,7 +306,7 @@ def _bytes(value: Any, unknown: list[str]) -> Any:
     return value
 
 
-def _time(canonical: Callable[[str], str]) -> Decoder:
+def _time(canonical: Callable[[str], str]) -> Step:
     """Return the decoder of a time, which becomes the one text that Go writes for it: clients send other zones and
     parts of seconds back."""
 
@@ -326,8 +340,8 @@ def _seconds(text: str) -> float:
     return parse_rfc3339(text)
 
 
-_PLAIN: dict[WireKind, Decoder] = {
-    WireKind.ANY: _any,
+_PLAIN: dict[WireKind, Step] = {
+    WireKind.ANY: keep,
     WireKind.STRING: _string,
     WireKind.BOOL: _bool,
     WireKind.INT32: _integer(WireKind.INT32),
@@ -339,4 +353,4 @@ _PLAIN: dict[WireKind, Decoder] = {
     WireKind.MICRO_TIME: _time(_canonical_micro_time),
     WireKind.TIME: _time(_canonical_time),
 }
-"""Decoders of types that have no parts."""
+"""Steps of types that have no parts."""

@@ -8,7 +8,6 @@ Pure, but for the chance in keys and serial numbers.
 import datetime
 import enum
 import functools
-import ipaddress
 from collections.abc import Sequence
 
 import msgspec
@@ -17,6 +16,16 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from koordinator.cluster.certificates import (
+    alternative_name,
+    alternative_names,
+    builder,
+    certificate_pem,
+    common_name,
+    key_pem,
+    key_usage,
+)
 
 KEY_BITS = 2048
 VALIDITY = datetime.timedelta(days=3650)
@@ -95,7 +104,7 @@ def why_renew(certs: CertificateSet | None, host: str, now_s: float) -> Renewal:
     facts = _facts(certs)
     if facts.flaw:
         return facts.flaw
-    if _alternative(host) not in facts.names:
+    if alternative_name(host) not in facts.names:
         return Renewal.WRONG_NAME
     now = _time(now_s)
     if facts.begins > now:
@@ -143,7 +152,7 @@ def trusted(certs: CertificateSet, present: bytes, now_s: float) -> bytes:
     """
     ca_cert = x509.load_pem_x509_certificate(certs.ca_cert)
     now = _time(now_s)
-    ours = _cert_pem(ca_cert)
+    ours = certificate_pem(ca_cert)
     if now >= ca_cert.not_valid_before_utc + BACKDATED + TRUST_OVERLAP:
         return ours
     try:
@@ -152,7 +161,7 @@ def trusted(certs: CertificateSet, present: bytes, now_s: float) -> bytes:
         known = []
     older = [each for each in dict.fromkeys(known) if each != ca_cert and _was_ours(each, now)]
     older.sort(key=lambda each: each.not_valid_before_utc, reverse=True)
-    return ours + b"".join(_cert_pem(each) for each in older[:OLD_CAS_MAX])
+    return ours + b"".join(certificate_pem(each) for each in older[:OLD_CAS_MAX])
 
 
 class _Authority(msgspec.Struct, frozen=True):
@@ -182,11 +191,11 @@ def _usable_authority(certs: CertificateSet, now: datetime.datetime) -> _Authori
 
 def _new_authority(now: datetime.datetime) -> _Authority:
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, CA_NAME)])
+    name = common_name(CA_NAME)
     cert = (
-        _builder(name, name, key.public_key(), now)
+        builder(name, name, key, now, VALIDITY, BACKDATED)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(key_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -195,20 +204,19 @@ def _new_authority(now: datetime.datetime) -> _Authority:
 
 def _issue(hosts: Sequence[str], authority: _Authority, now: datetime.datetime) -> CertificateSet:
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, (hosts[0] if hosts else "localhost")[:64])])
-    names = [_alternative(host) for host in dict.fromkeys([*hosts, "localhost"])]
+    name = common_name(hosts[0] if hosts else "localhost")
     issuer = authority.cert
     cert = (
-        _builder(name, issuer.subject, key.public_key(), now)
+        builder(name, issuer.subject, key, now, VALIDITY, BACKDATED)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(_issuer_id(issuer), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(alternative_names([*hosts, "localhost"]), critical=False)
         .sign(authority.key, hashes.SHA256())
     )
     return CertificateSet(
-        ca_key=_pem(authority.key), ca_cert=_cert_pem(issuer), key=_pem(key), cert=_cert_pem(cert)
+        ca_key=_pem(authority.key), ca_cert=certificate_pem(issuer), key=_pem(key), cert=certificate_pem(cert)
     )
 
 
@@ -221,47 +229,12 @@ def _issuer_id(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
     return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, public_key: rsa.RSAPublicKey, now: datetime.datetime
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
-        .not_valid_after(now + VALIDITY)
-    )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=not signs_certificates,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
 def _is_ca(cert: x509.Certificate) -> bool:
     return cert.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
 
 def _time(now_s: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(now_s, datetime.UTC)
-
-
-def _alternative(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
 
 
 def _public_bytes(key: object) -> bytes:
@@ -271,12 +244,4 @@ def _public_bytes(key: object) -> bytes:
 
 
 def _pem(key: rsa.RSAPrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.TraditionalOpenSSL,
-        serialization.NoEncryption(),
-    )
-
-
-def _cert_pem(cert: x509.Certificate) -> bytes:
-    return cert.public_bytes(serialization.Encoding.PEM)
+    return key_pem(key, serialization.PrivateFormat.TraditionalOpenSSL)

@@ -8,20 +8,17 @@ from typing import Any
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import BadRequest, StatusCause
 from koordinator.local.schema import decode, errors, names, types
-from koordinator.local.schema import decode as decoding
 from koordinator.local.schema.builtin import models
 from koordinator.local.schema.custom import rules, validate
 from koordinator.local.schema.types import Fields, ListType, SchemaField, SchemaType, WireKind
 
 Json = dict[str, Any]
-Pruner = Callable[[Any, list[str]], Any]
-"""Value and the list that collects the paths of dropped fields → value without unknown fields."""
 Defaulter = Callable[[Any], Any]
 
 _RESOURCE_FIELDS = frozenset({"apiVersion", "kind", "metadata"})
 
 
-def compile_pruner(schema: Json, *, is_root: bool = False) -> Pruner:
+def compile_pruner(schema: Json, *, is_root: bool = False) -> decode.Step:
     """Return the function that drops the fields that a schema does not name. `is_root` and embedded resources keep
     apiVersion, kind and metadata."""
     items = schema.get("items")
@@ -31,61 +28,36 @@ def compile_pruner(schema: Json, *, is_root: bool = False) -> Pruner:
     embedded = is_root or bool(schema.get("x-kubernetes-embedded-resource"))
     more = schema.get("additionalProperties")
     if not keeps and not embedded and schema.get("type") != "object":
-        return _keep
+        return decode.keep
     properties = {name: compile_pruner(inner) for name, inner in (schema.get("properties") or {}).items()}
     if embedded:
-        properties |= dict.fromkeys(_RESOURCE_FIELDS, _keep)
-    other: Pruner | None = None
+        properties |= dict.fromkeys(_RESOURCE_FIELDS, decode.keep)
+    other: decode.Step | None = None
     if isinstance(more, dict):
-        other = compile_pruner(more) if more else _keep
+        other = compile_pruner(more) if more else decode.keep
     elif more or keeps:
-        other = _keep
-    if other is _keep and all(pruner is _keep for pruner in properties.values()):
-        return _keep
+        other = decode.keep
+    if other is decode.keep and all(pruner is decode.keep for pruner in properties.values()):
+        return decode.keep
     return _prune_object(properties, other)
 
 
-def _keep(value: Any, unknown: list[str]) -> Any:
-    return value
-
-
-def _prune_object(properties: Mapping[str, Pruner], other: Pruner | None) -> Pruner:
+def _prune_object(properties: Mapping[str, decode.Step], other: decode.Step | None) -> decode.Step:
+    each = decode.fields_step(lambda: properties, other, None, decode.keep)
+    if any(pruner is not decode.keep for pruner in properties.values()):
+        return each
     known = properties.keys()
-    deep = {name: pruner for name, pruner in properties.items() if pruner is not _keep}
 
     def prune(value: Any, unknown: list[str]) -> Any:
-        if not isinstance(value, dict):
-            return value
-        all_known = value.keys() <= known
-        if all_known and not deep:
-            return value
-        result: Json | None = None
-        mark = len(unknown)
-        for key, item in value.items():
-            if all_known and key not in deep:
-                continue
-            inner = properties.get(key, other)
-            if inner is None:
-                unknown.append(key)
-                mark += 1
-                result = dict(value) if result is None else result
-                del result[key]
-                continue
-            new = inner(item, unknown)
-            if len(unknown) > mark:
-                decode.put_below(unknown, mark, key)
-                mark = len(unknown)
-            if new is not item:
-                result = dict(value) if result is None else result
-                result[key] = new
-        return value if result is None else result
+        is_known = not isinstance(value, dict) or value.keys() <= known
+        return value if is_known else each(value, unknown)
 
     return prune
 
 
-def _prune_items(inner: Pruner) -> Pruner:
-    if inner is _keep:
-        return _keep
+def _prune_items(inner: decode.Step) -> decode.Step:
+    if inner is decode.keep:
+        return decode.keep
 
     def prune(value: Any, unknown: list[str]) -> Any:
         return decode.through_list(value, inner, unknown, None) if isinstance(value, list) else value
@@ -315,16 +287,16 @@ def _same_but_metadata(obj: Json, old: Json) -> bool:
 
 
 @functools.cache
-def _decoder() -> decoding.Decoder:
-    return decoding.decoder_of(models.struct_of("V1ObjectMeta"))
+def _decoder() -> decode.Step:
+    return decode.decoder_of(models.struct_of("V1ObjectMeta"))
 
 
 def decode_meta(meta: Any, unknown: list[str]) -> Any:
-    """`metadata` by its Go types; paths of unknown fields are added to `unknown`. Raises: decode.Unreadable."""
+    """`metadata` by its Go types; paths of unknown fields are added to `unknown`. Raises: decode.Undecodable."""
     found: list[str] = []
     try:
         decoded = _decoder()(meta, found)
-    except decoding.Undecodable as error:
+    except decode.Undecodable as error:
         error.struct = error.struct or "Object"
         error.path.insert(0, "metadata")
         raise

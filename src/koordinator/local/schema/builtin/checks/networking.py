@@ -232,7 +232,7 @@ def _check_rule(rule: Json, field: str) -> list[StatusCause]:
     causes: list[StatusCause] = []
     host = rule.get("host") or ""
     if host:
-        if _is_address(host):
+        if _is_ip(host):
             causes.append(errors.invalid(f"{field}.host", host, "must be a DNS name, not an IP address"))
         causes += _check_host(host, f"{field}.host")
     http = rule.get("http")
@@ -409,11 +409,3 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
         return ipaddress.ip_network(f"{address}/{int(bits)}", strict=False)
     except ValueError:
         return None
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
