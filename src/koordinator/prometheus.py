@@ -228,11 +228,12 @@ def _head(name: str, description: str, kind: str) -> tuple[str, str]:
 def _labels(names: Labels, values: Labels) -> str:
     if not names:
         return ""
-    pairs = (f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
+    pairs = (f'{name}="{escaped(value)}"' for name, value in zip(names, values, strict=True))
     return "{" + ",".join(pairs) + "}"
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
+    """Return the value of a label as it stands between quotes."""
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 

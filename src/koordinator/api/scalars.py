@@ -1,5 +1,6 @@
 """Plain texts in labels and annotations: integers, booleans, floats. Source: behaviour/api 1.3."""
 
+import ipaddress
 import math
 import re
 
@@ -42,6 +43,15 @@ def parse_bool(text: str) -> bool:
     if (known := _BOOLEAN.get(text)) is None:
         raise ScalarError(text, "a boolean (true or false)")
     return known
+
+
+def is_ip(text: str) -> bool:
+    """Return whether a text is an IP address, of either version."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_float(text: str) -> float:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from koordinator.cel import functions, syntax
-from koordinator.cel.functions import no_overload
 from koordinator.cel.syntax import Call, Index, ListLiteral, Literal, MapLiteral, Name, Select, SyntaxNode
 from koordinator.cel.values import (
     NONE,
@@ -14,6 +13,7 @@ from koordinator.cel.values import (
     OptionalValue,
     OutOfBudget,
     kind_of,
+    no_overload,
 )
 
 Scope = dict[str, Any]

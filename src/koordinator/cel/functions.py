@@ -20,16 +20,13 @@ from koordinator.cel.values import (
     is_ordered_with,
     kind_of,
     merged,
+    no_overload,
 )
 
 Function = Callable[..., Any]
 
 LENGTH_MAX = 1 << 20
 """Characters or items of a value that an expression makes."""
-
-
-def no_overload(name: str, *values: Any) -> EvaluationError:
-    return EvaluationError(f"no such overload: {name}({', '.join(kind_of(value) for value in values)})")
 
 
 def _whole(number: int) -> int:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from koordinator.cel.values import NONE, EvaluationError, OptionalValue, TypeName, kind_of
+from koordinator.cel.values import NONE, EvaluationError, OptionalValue, TypeName, kind_of, no_overload
 
 Function = Callable[..., Any]
 
@@ -32,7 +32,7 @@ def timestamp(text: Any) -> datetime.datetime:
     if isinstance(text, datetime.datetime):
         return text
     if not isinstance(text, str):
-        raise _no_overload("timestamp", text)
+        raise no_overload("timestamp", text)
     found = _STAMP.fullmatch(text)
     try:
         if found is None:
@@ -49,7 +49,7 @@ def duration(text: Any) -> datetime.timedelta:
     if isinstance(text, datetime.timedelta):
         return text
     if not isinstance(text, str):
-        raise _no_overload("duration", text)
+        raise no_overload("duration", text)
     if _SPAN.fullmatch(text) is None:
         raise EvaluationError(f"{text!r} is no duration")
     total_s = sum(float(number) * _SECONDS[unit] for number, unit in _SPAN_PART.findall(text))
@@ -93,7 +93,7 @@ def bytes_of(value: Any) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
-    raise _no_overload("bytes", value)
+    raise no_overload("bytes", value)
 
 
 def decode_base64(text: str) -> bytes:
@@ -170,7 +170,7 @@ class Url(msgspec.Struct, frozen=True):
 def url(text: Any) -> Url:
     """Raises: EvaluationError unless the text is an absolute URI or an absolute path."""
     if not isinstance(text, str):
-        raise _no_overload("url", text)
+        raise no_overload("url", text)
     try:
         parts = urlsplit(text)
         parts.port  # noqa: B018  it raises for what is no port
@@ -197,7 +197,7 @@ class NamedFormat(msgspec.Struct, frozen=True):
     def validate(self, text: Any) -> OptionalValue:
         """Return what is wrong with a text; none when it is valid."""
         if not isinstance(text, str):
-            raise _no_overload("validate", text)
+            raise no_overload("validate", text)
         wrong = []
         if len(text) > self.length_max:
             wrong.append(f"must be no more than {self.length_max} characters")
@@ -236,7 +236,7 @@ def named_format(name: Any) -> OptionalValue:
 def format_text(template: str, values: Any) -> str:
     """`'%s of %d'.format([...])`. Raises: EvaluationError."""
     if not isinstance(values, list):
-        raise _no_overload("format", template, values)
+        raise no_overload("format", template, values)
     left = list(values)
 
     def fill(found: re.Match[str]) -> str:
@@ -297,10 +297,6 @@ def shown(value: Any) -> str:
         case TypeName():
             return value.name
     return str(value)
-
-
-def _no_overload(name: str, *values: Any) -> EvaluationError:
-    return EvaluationError(f"no such overload: {name}({', '.join(kind_of(value) for value in values)})")
 
 
 FUNCTIONS: dict[str, Function] = {

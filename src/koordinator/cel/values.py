@@ -217,3 +217,8 @@ def merged(a: list[Any], b: list[Any]) -> list[Any]:
         both.keys = a.keys
         return both
     return [*a, *b]
+
+
+def no_overload(name: str, *values: Any) -> EvaluationError:
+    """Return the error of a function that does not take values of these types."""
+    return EvaluationError(f"no such overload: {name}({', '.join(kind_of(value) for value in values)})")

@@ -6,7 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from koordinator.cli.explain_lent_text import cpu_text, memory_text
+from koordinator.cli.explain_lent_text import amount_texts, cpu_text, memory_text
 from koordinator.report import page
 from koordinator.report.page import div, table
 
@@ -95,7 +95,7 @@ def _terms(ledger: Json) -> str:
         [each["name"], _signed(each, "cpuMilli"), _signed(each, "memoryBytes"), each["why"]]
         for each in ledger["terms"]
     ]
-    rows.append(["lent", *_amounts(ledger), "as decided"])
+    rows.append(["lent", *amount_texts(ledger), "as decided"])
     unwritten, on_node = ledger["unwritten"], ledger["onNode"]
     if unwritten["cpuMilli"] or unwritten["memoryBytes"]:
         rows.append(
@@ -118,12 +118,10 @@ def _signed(found: Json, amount: str) -> str:
     return f"+{shown}" if value > 0 else shown
 
 
-def _amounts(found: Json) -> tuple[str, str]:
-    return cpu_text(found["cpuMilli"]), memory_text(found["memoryBytes"])
-
-
 def _services(services: Sequence[Json]) -> str:
-    return table(["pod", "CPU used", "memory used"], [[each["pod"], *_amounts(each)] for each in services])
+    return table(
+        ["pod", "CPU used", "memory used"], [[each["pod"], *amount_texts(each)] for each in services]
+    )
 
 
 def _nodes(nodes: Sequence[Json]) -> str:
@@ -131,7 +129,7 @@ def _nodes(nodes: Sequence[Json]) -> str:
     for node in nodes:
         of_kind = node["lent"]
         by_kind = of_kind if isinstance(of_kind, Mapping) else {each["kind"]: each for each in of_kind}
-        cells = [_amounts(by_kind[kind]) if kind in by_kind else ("", "") for kind in ("batch", "mid")]
+        cells = [amount_texts(by_kind[kind]) if kind in by_kind else ("", "") for kind in ("batch", "mid")]
         why = "; ".join(node.get("notes", ())) or ("" if by_kind else node.get("state", ""))
         rows.append([node["node"], *cells[0], *cells[1], why])
     return table(["node", "batch CPU", "batch memory", "mid CPU", "mid memory", ""], rows)

@@ -73,7 +73,7 @@ def print_ledgers(found: Sequence[Json]) -> None:
         for term in ledger["terms"]:
             table.add_row(term["name"], *_signed(term), term["why"])
         table.add_section()
-        table.add_row("lent", *_amounts(ledger), "as decided", style="bold")
+        table.add_row("lent", *amount_texts(ledger), "as decided", style="bold")
         on_node, unwritten = ledger["onNode"], ledger["unwritten"]
         if unwritten["cpuMilli"] or unwritten["memoryBytes"]:
             table.add_row(unwritten["name"], *_signed(unwritten), unwritten["why"])
@@ -91,7 +91,7 @@ def _print_services(services: Sequence[Json]) -> None:
     table = table_of("Services on the node", columns | ({"requested": True} if has_requests else {}))
     for each in services[:PODS_SHOWN]:
         requested = [cpu_text(each["requestCpuMilli"])] if has_requests else []
-        table.add_row(each["pod"], *_amounts(each), *requested)
+        table.add_row(each["pod"], *amount_texts(each), *requested)
     if len(services) > PODS_SHOWN:
         table.add_row(f"and {len(services) - PODS_SHOWN} more")
     console().print(table)
@@ -128,7 +128,8 @@ def _cells(amounts: Sequence[int]) -> list[str]:
     return [shown(amount) for amount, shown in zip(amounts, (cpu_text, memory_text) * 2, strict=True)]
 
 
-def _amounts(found: Json) -> tuple[str, str]:
+def amount_texts(found: Json) -> tuple[str, str]:
+    """Return CPU and memory for people."""
     return cpu_text(found["cpuMilli"]), memory_text(found["memoryBytes"])
 
 

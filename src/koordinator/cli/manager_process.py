@@ -5,7 +5,6 @@ import contextlib
 import logging
 import os
 import random
-import socket
 from collections.abc import AsyncIterator, Mapping
 
 import msgspec
@@ -17,7 +16,7 @@ from koordinator.cli.manager_flags import ManagerSettings
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import LeaderElector
+from koordinator.cluster.leader import LeaderElector, process_identity
 from koordinator.manager import http
 from koordinator.manager.manager import Manager
 from koordinator.manager.webhooks.configuration import WebhookSettings
@@ -74,9 +73,7 @@ async def _main(settings: ManagerSettings, where: WebhookSettings, client: Clien
         component.add_gates(metrics.runtime, settings.gates)
         election: LeaderElector | None = None
         if settings.election is not None:
-            # Two processes may have the same host name and number, in containers.
-            identity = f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}"
-            config = msgspec.structs.replace(settings.election, identity=identity)
+            config = msgspec.structs.replace(settings.election, identity=process_identity(rng))
             election = LeaderElector(lease_cluster, config, rng=random.Random(rng.getrandbits(64)))
         async with served(manager, webhooks, election, settings), asyncio.TaskGroup() as group:
             beside = [

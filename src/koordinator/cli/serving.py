@@ -38,7 +38,7 @@ from koordinator.cluster.gatekeeper import (
     trust_clients,
 )
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import ElectionConfig
+from koordinator.cluster.leader import ElectionConfig, process_identity
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ def election_config(elected: LeaderElection, rng: random.Random) -> ElectionConf
     return ElectionConfig(
         name=elected.resource_name,
         namespace=elected.resource_namespace,
-        identity=f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}",
+        identity=process_identity(rng),
         lease_duration_s=int(duration.parse(elected.lease_duration)),
         renew_deadline_s=duration.parse(elected.renew_deadline),
         retry_period_s=duration.parse(elected.retry_period),

@@ -5,7 +5,6 @@ import logging
 import os
 import random
 import re
-import socket
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from koordinator.cluster import connect, errors, gatekeeper
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.gatekeeper import AccessReviewer, Authorities, Gatekeeper, TokenReviewer
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import ElectionConfig, LeaderElector
+from koordinator.cluster.leader import ElectionConfig, LeaderElector, process_identity
 from koordinator.virtual_node.node import KubeletAddress
 from koordinator.virtual_node.offer import LendingPolicy
 from koordinator.virtual_node.pods import PodRules
@@ -104,7 +103,7 @@ async def _main(
             candidate = ElectionConfig(
                 name=f"koordinator-virtual-node-{config.base_name}",
                 namespace=asked["lease_namespace"],
-                identity=f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}",
+                identity=process_identity(rng),
             )
             election = LeaderElector(lease_cluster, candidate, rng=random.Random(rng.getrandbits(64)))
         async with _served(asked, nodes, election), _streams(asked, nodes, here, there):

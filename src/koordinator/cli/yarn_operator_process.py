@@ -6,7 +6,6 @@ import logging
 import os
 import random
 import secrets
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import Rate
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import ElectionConfig, LeaderElector
+from koordinator.cluster.leader import ElectionConfig, LeaderElector, process_identity
 from koordinator.yarn import hadoop_config, tokens
 from koordinator.yarn.amounts import Rounding
 from koordinator.yarn.cluster_loop import SyncRules
@@ -150,7 +149,7 @@ async def _main(flags: Flags, client: ClientConfig) -> None:
             candidate = ElectionConfig(
                 name=LEASE,
                 namespace=flags.leader_election_namespace,
-                identity=f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}",
+                identity=process_identity(rng),
             )
             election = LeaderElector(lease_cluster, candidate, rng=random.Random(rng.getrandbits(64)))
         async with _served(flags, operator, election):

@@ -7,7 +7,9 @@ the same record, never by comparing clocks of two machines.
 import asyncio
 import contextlib
 import logging
+import os
 import random
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -25,6 +27,11 @@ log = logging.getLogger(__name__)
 JITTER_RATIO = 1.2
 # How long a lease may have ended before the health check of its holder fails, as upstream's watchdog.
 EXPIRED_S_MAX = 20.0
+
+
+def process_identity(rng: random.Random) -> str:
+    """Return a name of this process as a candidate; in containers, two may have the same host name and number."""
+    return f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}"
 
 
 class ElectionConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ def pod(whole: Pod) -> Pod:
             preemption_policy=spec.preemption_policy,
             overhead=spec.overhead or _NOTHING,
             resources=spec.resources,
-            **_wishes(whole),
+            **_constraints(whole),
         ),
         status=_status(whole),
     )
@@ -66,7 +66,7 @@ def _is_refused(whole: Pod) -> bool:
     )
 
 
-def _wishes(whole: Pod) -> dict[str, Any]:
+def _constraints(whole: Pod) -> dict[str, Any]:
     """Return what decides which nodes a pod may use, if it found none."""
     if not _is_refused(whole):
         return {}

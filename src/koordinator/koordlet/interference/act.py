@@ -32,7 +32,7 @@ from koordinator.koordlet.interference.control import (
     Resource,
     State,
 )
-from koordinator.koordlet.interference.senses import Felt, NodeUse, felt
+from koordinator.koordlet.interference.senses import ControlInput, NodeUse, control_input
 from koordinator.koordlet.interference.steps import Step, StepRecords
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
@@ -95,7 +95,9 @@ class InterferenceControl:
         config = control.config_of(settings, self._fixed_percent())
         if self._state is None or config != self._config:
             self._state, self._config, self._stepped_s = self._begun(config), config, now_s
-        known = felt(self._view.interference, self._use(), self._usable(settings), self._may_act_on, now_s)
+        known = control_input(
+            self._view.interference, self._use(), self._usable(settings), self._may_act_on, now_s
+        )
         self._state, actions = control.step(self._state, known.senses, now_s - self._stepped_s, config)
         self._stepped_s = now_s
         step = self._step(known, actions)
@@ -181,7 +183,7 @@ class InterferenceControl:
             return record.is_active and record.qos is QoSClass.BE
         return uid in self._view.foreign
 
-    def _step(self, known: Felt, actions: Actions) -> Step:
+    def _step(self, known: ControlInput, actions: Actions) -> Step:
         return Step(
             at_s=self._shared.clock.now(),
             stage=control.Stage(int(actions.stage[0])),
@@ -197,7 +199,7 @@ class InterferenceControl:
 
     # What is done
 
-    def _allow(self, settings: InterferenceSettings, known: Felt, step: Step) -> None:
+    def _allow(self, settings: InterferenceSettings, known: ControlInput, step: Step) -> None:
         self._name_cap(known, step)
         self._set(control.allowance_of(step.ceilings, settings, self._cap, step.culprit_percent))
         if settings.acts_on("memory"):
@@ -210,7 +212,7 @@ class InterferenceControl:
             self._view.allowance = allowed
             self._view.changed(Topic.ALLOWANCE)
 
-    def _name_cap(self, known: Felt, step: Step) -> None:
+    def _name_cap(self, known: ControlInput, step: Step) -> None:
         """Keep who is capped, and what it used then; a new culprit takes the place of the one before."""
         if step.culprit_percent >= FULL_PERCENT:
             self._cap = None
@@ -260,7 +262,7 @@ class InterferenceControl:
         except ContentError:
             return None
 
-    async def _evict(self, known: Felt, step: Step) -> None:
+    async def _evict(self, known: ControlInput, step: Step) -> None:
         """Evict the culprit, where its own annotation lets us; the pair that is told keeps its successor away."""
         verdict = known.verdict
         if verdict is None:

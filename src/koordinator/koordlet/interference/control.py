@@ -200,7 +200,7 @@ def initial(nodes: int, config: ControlConfig) -> State:
     )
 
 
-def felt(senses: Senses, config: ControlConfig) -> tuple[F64, Index]:
+def fresh_slack(senses: Senses, config: ControlConfig) -> tuple[F64, Index]:
     """Return the least slack of fresh senses, NaN without any, and the source that it is from; (nodes,) both."""
     slack = np.where(senses.slack_age_s <= config.stale_seconds, senses.slack, np.nan)
     pressure = np.where(senses.pressure_age_s <= config.stale_seconds, senses.pressure_slack, np.nan)
@@ -212,7 +212,7 @@ def felt(senses: Senses, config: ControlConfig) -> tuple[F64, Index]:
 def step(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) -> tuple[State, Actions]:
     """Return the next state of all nodes and what to do on each, `elapsed_s` seconds after the last step."""
     watched_s = min(elapsed_s, ELAPSED_S_MAX)
-    slack, source = felt(senses, config)
+    slack, source = fresh_slack(senses, config)
     known = source != Source.FIXED
     suffers, has_room = known & (slack < config.slack_low_ratio), known & (slack > config.slack_high_ratio)
     calm_s = np.where(suffers, 0.0, state.calm_s + watched_s)

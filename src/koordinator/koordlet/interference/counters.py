@@ -64,7 +64,7 @@ class Violations:
     def __init__(self) -> None:
         self._at_s: deque[float] = deque(maxlen=VIOLATIONS)
 
-    def felt(self, level: float, cores: float, now_s: float) -> float:
+    def suffering(self, level: float, cores: float, now_s: float) -> float:
         """Return the suffering by a new sample: below 1 until the container is an outlier."""
         if level > 1 and cores >= CORES_MIN:
             self._at_s.append(now_s)
@@ -121,7 +121,7 @@ class CounterSampler:
         """By container id."""
         self._cpu_model = ""
         self._read: tuple[NodeSLOSpec | None, WorkloadProfiles | None] = (None, None)
-        self._felt: dict[str, dict[Sense, float]] = {}
+        self._levels: dict[str, dict[Sense, float]] = {}
         self._at_s = float("-inf")
         self.available: dict[Sense, str] = {}
         """Sense → why it is missing; empty text when it is there."""
@@ -158,9 +158,9 @@ class CounterSampler:
     def disable(self) -> None:
         """Put nothing back: it only reads."""
 
-    def felt(self, uid: str, now_s: float) -> Mapping[Sense, float]:
+    def levels(self, uid: str, now_s: float) -> Mapping[Sense, float]:
         """Return the suffering of a service by its profile; empty while nothing is known."""
-        return self._felt.get(uid, {}) if now_s - self._at_s <= SAMPLE_S_MAX else {}
+        return self._levels.get(uid, {}) if now_s - self._at_s <= SAMPLE_S_MAX else {}
 
     def _probe(self) -> None:
         if self.available:
@@ -179,7 +179,7 @@ class CounterSampler:
         now_s = asyncio.get_running_loop().time()
         seconds = max(now_s - began_s, 1e-3)
         cores = self._shared.readings.containers(kinds.CONTAINER_CPU)
-        felt: dict[str, dict[Sense, float]] = {}
+        levels: dict[str, dict[Sense, float]] = {}
         moved: dict[str, float] = {}
         kept: dict[str, _Known] = {}
         for record, container in watched:
@@ -197,10 +197,10 @@ class CounterSampler:
                 continue
             per_core = bytes_per_s / used if bytes_per_s is not None else None
             own = self._learn(known, cpi.ratio if cpi is not None else None, per_core, used, now_s)
-            of_pod = felt.setdefault(record.uid, {})
+            of_pod = levels.setdefault(record.uid, {})
             for sense, value in own.items():
                 of_pod[sense] = max(of_pod.get(sense, 0.0), value)
-        self._known, self._felt, self.moved, self._at_s = kept, felt, moved, now_s
+        self._known, self._levels, self.moved, self._at_s = kept, levels, moved, now_s
         self._shared.view.learnt = {
             container: Learnt(
                 workload=known.workload,
@@ -224,13 +224,13 @@ class CounterSampler:
         if cpi is not None:
             level = profile_level((shared_profile and shared_profile.cpi) or known.cpi, cpi)
             if level is not None:
-                found[Sense.CPI] = known.cpi_violations.felt(level, used, now_s)
+                found[Sense.CPI] = known.cpi_violations.suffering(level, used, now_s)
             known.cpi = learnt(known.cpi, cpi, elapsed_s)
         if per_core is not None:
             of_cluster = shared_profile.memory_bandwidth if shared_profile is not None else None
             level = profile_level(of_cluster or known.moved, per_core)
             if level is not None:
-                found[Sense.MEMORY_BANDWIDTH] = known.moved_violations.felt(level, used, now_s)
+                found[Sense.MEMORY_BANDWIDTH] = known.moved_violations.suffering(level, used, now_s)
             known.moved = learnt(known.moved, per_core, elapsed_s)
         return found
 

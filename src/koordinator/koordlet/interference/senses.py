@@ -1,8 +1,8 @@
 """Say how much each service suffers, by what its senses measured. Pure; docs/interference.md has the marks.
 
-Each sense works alone, and what is not measured is left out, never taken as calm. `felt` takes from all of it what the
-controller decides by: the service that is worst off, the resource it suffers from, who is to blame, how much the node
-is used.
+Each sense works alone, and what is not measured is left out, never taken as calm. `control_input` takes from all of it
+what the controller decides by: the service that is worst off, the resource it suffers from, who is to blame, how much
+the node is used.
 """
 
 import math
@@ -40,17 +40,17 @@ def levels(
 
 def suffering(
     uid: str,
-    felt: Mapping[Sense, float],
+    levels: Mapping[Sense, float],
     latency: Latency | None,
     before: Suffering | None,
     now_s: float,
 ) -> Suffering:
     """Return the record of this second; `before` is that of the last one."""
-    suffers = max(felt.values(), default=0.0) >= SUFFERS
+    suffers = max(levels.values(), default=0.0) >= SUFFERS
     since_s = (before.since_s if before is not None else None) or now_s
     return Suffering(
         uid=uid,
-        senses=felt,
+        senses=levels,
         slack=latency.slack if latency is not None else None,
         since_s=since_s if suffers else None,
         at_s=now_s,
@@ -81,7 +81,7 @@ class NodeUse(msgspec.Struct, frozen=True):
     batch_percent: float
 
 
-class Felt(msgspec.Struct, frozen=True):
+class ControlInput(msgspec.Struct, frozen=True):
     """Facts about the node for `control.step`, and about whom they are."""
 
     senses: Senses
@@ -91,13 +91,13 @@ class Felt(msgspec.Struct, frozen=True):
     """The verdict that names a culprit who may be acted upon."""
 
 
-def felt(
+def control_input(
     found: Interference | None,
     use: NodeUse | None,
     usable: Collection[Resource],
     is_culprit: Callable[[str], bool],
     now_s: float,
-) -> Felt:
+) -> ControlInput:
     """Return what is known. `usable` are resources that batch can be shrunk on here: another one counts as CPU, since
     batch that runs less also takes less of all else. `is_culprit` says of a UID whether that pod may be acted upon.
 
@@ -111,7 +111,7 @@ def felt(
     both = [each for each in (by_latency, by_pressure) if each is not None]
     worst = min(both, key=slack_of, default=None)
     verdict = _verdict(found, worst, is_culprit)
-    return Felt(
+    return ControlInput(
         Senses(
             slack=_one(slack_of(by_latency)),
             slack_age_s=_one(_age_s(by_latency, now_s) if use is not None else math.inf),

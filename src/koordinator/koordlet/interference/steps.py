@@ -14,7 +14,7 @@ from koordinator.api import interference as api
 from koordinator.api.core import Pod
 from koordinator.api.interference import CALM, Fading, InterferenceSettings, NodeInterference, WorkloadPair
 from koordinator.koordlet.interference.control import FULL_PERCENT, Resource, Source, Stage
-from koordinator.koordlet.interference.senses import Felt
+from koordinator.koordlet.interference.senses import ControlInput
 from koordinator.koordlet.parts import Shared
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class StepRecords:
         self._names: dict[str, str] = {}
         """Names of pods by UID, as of the steps that are kept."""
 
-    def took(self, step: Step, known: Felt, settings: InterferenceSettings) -> None:
+    def took(self, step: Step, known: ControlInput, settings: InterferenceSettings) -> None:
         """Record a step."""
         self._measure(step)
         if self._is_news(step):
@@ -104,8 +104,8 @@ class StepRecords:
         """Return the last steps for people: `GET /interference`."""
         return {"steps": [self._shown(step) for step in self._kept]}
 
-    def why(self, step: Step, known: Felt) -> str:
-        """Return what was felt and what follows, in words."""
+    def why(self, step: Step, known: ControlInput) -> str:
+        """Return what services suffer and what follows, in words."""
         parts = []
         if step.source is Source.FIXED:
             parts.append("nothing fresh is known of services")
@@ -154,7 +154,7 @@ class StepRecords:
         if self._last is None or self._last.stage is not step.stage:
             metrics.interference_steps.inc(step.stage.name.lower())
 
-    def _tell_events(self, step: Step, known: Felt) -> None:
+    def _tell_events(self, step: Step, known: ControlInput) -> None:
         """One event when an episode begins, and one for each culprit that is capped; evictions tell of themselves."""
         if step.stage is Stage.GROW:
             self._has_told_episode, self._capped = False, ""
@@ -167,7 +167,7 @@ class StepRecords:
             if pod is not None:
                 self._shared.events.warning(pod, CAPPED, self.why(step, known))
 
-    def _tell_cluster(self, step: Step, known: Felt, settings: InterferenceSettings) -> None:
+    def _tell_cluster(self, step: Step, known: ControlInput, settings: InterferenceSettings) -> None:
         half_life_s = settings.signal_half_life_seconds
         if half_life_s <= 0:
             self._extend(None)
@@ -191,7 +191,7 @@ class StepRecords:
             )
         )
 
-    def _pair(self, step: Step, known: Felt, half_life_s: float) -> bool:
+    def _pair(self, step: Step, known: ControlInput, half_life_s: float) -> bool:
         """Remember who should not meet again; whether that is news worth telling."""
         verdict = known.verdict
         victim = self._pod(verdict.victim) if verdict is not None else None

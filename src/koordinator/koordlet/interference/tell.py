@@ -115,9 +115,9 @@ def _shown(each: Suffering, now: Interference | None) -> dict[str, Any]:
 def levels_told(view: NodeView) -> dict[tuple[str, ...], float]:
     """Return how services suffer by sense, as metrics have it."""
     return {
-        (*_labels(record.pod), sense): felt
+        (*_labels(record.pod), sense): level
         for each, record in _known(view)
-        for sense, felt in each.senses.items()
+        for sense, level in each.senses.items()
     }
 
 

@@ -76,11 +76,11 @@ class InterferenceWatch:
         for uid in self._services:
             target = self._scrapes.targets.get(uid)
             latency = target.latency(now_s) if target is not None else None
-            profile = self._counters.felt(uid, now_s)
-            felt = senses.levels(lost[uid], latency, profile)
-            found[uid] = senses.suffering(uid, felt, latency, before.services.get(uid), now_s)
+            profile = self._counters.levels(uid, now_s)
+            by_sense = senses.levels(lost[uid], latency, profile)
+            found[uid] = senses.suffering(uid, by_sense, latency, before.services.get(uid), now_s)
             if target is None and not profile:
-                levels[uid] = max(felt.values(), default=math.nan)
+                levels[uid] = max(by_sense.values(), default=math.nan)
                 continue
             newest = target.this_second(now_s) if target is not None else None
             levels[uid] = max(senses.levels(lost[uid], newest, {}).values(), default=math.nan)

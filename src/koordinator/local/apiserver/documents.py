@@ -18,6 +18,7 @@ from koordinator.local.apiserver.extras import Extra
 from koordinator.local.apiserver.short_requests import AnyRequest
 from koordinator.local.apiserver.watching import Watches
 from koordinator.local.openapi import OpenApi
+from koordinator.prometheus import escaped
 
 VERSION = {
     "major": interfaces.KUBERNETES.split(".")[0],
@@ -64,7 +65,7 @@ class Telemetry:
             "apiserver_request_total", "counter", "Requests by verb, group, resource and HTTP code."
         )
         for (verb, group, resource, code), requests in sorted(self._requests.items()):
-            labels = f'code="{code}",group="{_label(group)}",resource="{_label(resource)}",verb="{verb}"'
+            labels = f'code="{code}",group="{escaped(group)}",resource="{escaped(resource)}",verb="{verb}"'
             lines.append(f"apiserver_request_total{{{labels}}} {requests}")
         name = "apiserver_request_duration_seconds"
         lines += _head(
@@ -104,10 +105,6 @@ class Telemetry:
 
 def _head(name: str, kind: str, words: str) -> list[str]:
     return [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
-
-
-def _label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 class Pages:

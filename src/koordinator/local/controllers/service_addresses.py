@@ -13,6 +13,7 @@ from typing import Any
 from koordinator.api.core import Service
 from koordinator.api.groups import SERVICE_NAME, SKIP_MIRROR, Endpoints, EndpointSlice
 from koordinator.api.meta import Object
+from koordinator.api.scalars import is_ip
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
@@ -150,7 +151,7 @@ class LoadBalancerController(ControllerLoop):
     def _take(self, asked: str, key: Key) -> str:
         """Return the address that was asked for, or the next free one; empty when there is none."""
         if asked:
-            is_ours = _is_ip(asked) and ipaddress.ip_address(asked) in NETWORK
+            is_ours = is_ip(asked) and ipaddress.ip_address(asked) in NETWORK
             free = is_ours and self._holders.setdefault(asked, key) == key
             return asked if free else ""
         hosts = NETWORK.num_addresses - 2
@@ -165,11 +166,3 @@ class LoadBalancerController(ControllerLoop):
     def _release(self, address: str, key: Key) -> None:
         if self._holders.get(address) == key:
             del self._holders[address]
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

@@ -136,9 +136,9 @@ def pending_pods(
             continue
         demand = demand_of(pod)
         # Pods of a workload may use the same nodes: each node is asked once for all of them.
-        wishes = msgspec.json.encode((pod.spec.node_selector, pod.spec.affinity, pod.spec.tolerations))
-        if wishes not in admissions:
-            admissions[wishes] = functools.cache(_admission(pod, node_of))
+        constraints = msgspec.json.encode((pod.spec.node_selector, pod.spec.affinity, pod.spec.tolerations))
+        if constraints not in admissions:
+            admissions[constraints] = functools.cache(_admission(pod, node_of))
         refusals = [c for c in pod.status.conditions if c.type == "PodScheduled"]
         found.append(
             PendingPod(
@@ -146,7 +146,7 @@ def pending_pods(
                 demand.memory_bytes,
                 key=pod.key,
                 since_s=clock.parse_rfc3339_or(refusals[0].last_transition_time if refusals else None, 0.0),
-                admits=admissions[wishes],
+                admits=admissions[constraints],
             )
         )
     return found

@@ -8,6 +8,7 @@ kubernetes/kubernetes.
 import ipaddress
 from typing import Any
 
+from koordinator.api.scalars import is_ip
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin.checks.common import (
@@ -43,11 +44,11 @@ def check_service(obj: Json) -> list[StatusCause]:
         if kind != "ClusterIP":
             detail = f"may not be set to 'None' for {kind} services"
             causes.append(errors.invalid("spec.clusterIPs[0]", address, detail))
-    elif address and not _is_ip(address):
+    elif address and not is_ip(address):
         detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
         causes.append(errors.invalid("spec.clusterIPs[0]", address, detail))
     for index, external in enumerate(spec.get("externalIPs") or ()):
-        if not _is_ip(external):
+        if not is_ip(external):
             detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
             causes.append(errors.invalid(f"spec.externalIPs[{index}]", external, detail))
     if kind == "ClusterIP":
@@ -57,14 +58,6 @@ def check_service(obj: Json) -> list[StatusCause]:
             if port.get("nodePort")
         ]
     return causes
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _check_ports(ports: list[Json], field: str) -> list[StatusCause]:
@@ -232,7 +225,7 @@ def _check_rule(rule: Json, field: str) -> list[StatusCause]:
     causes: list[StatusCause] = []
     host = rule.get("host") or ""
     if host:
-        if _is_ip(host):
+        if is_ip(host):
             causes.append(errors.invalid(f"{field}.host", host, "must be a DNS name, not an IP address"))
         causes += _check_host(host, f"{field}.host")
     http = rule.get("http")
