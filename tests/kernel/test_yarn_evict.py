@@ -14,8 +14,8 @@ from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import HostRoots
 from koordinator.host.host import open_host
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.collect.foreign_usage import ForeignUsage
 from koordinator.koordlet.collect.group_usage import GroupScan
+from koordinator.koordlet.collect.pod_usage import ForeignUsage
 from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.qos.memory_evict import MemoryEvict
 from koordinator.koordlet.states.copilots import CopilotsState

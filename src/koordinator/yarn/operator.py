@@ -27,10 +27,9 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.cluster.write_through import FencedCluster
 from koordinator.prometheus import Labels
-from koordinator.yarn import amounts, configuration, hadoop_config, handover, node_sync
+from koordinator.yarn import amounts, hadoop_config, handover, node_sync
 from koordinator.yarn.cluster_loop import ClusterLoop, RmClient, SyncRules, Voice
-from koordinator.yarn.configuration import FolderError, Stamp
-from koordinator.yarn.hadoop_config import HadoopConfigError, Loaded, YarnCluster
+from koordinator.yarn.hadoop_config import FolderError, HadoopConfigError, Loaded, Stamp, YarnCluster
 from koordinator.yarn.handover import Standing
 from koordinator.yarn.metrics import OperatorMetrics
 from koordinator.yarn.node_sync import SyncOutcome
@@ -195,7 +194,7 @@ class YarnOperator:
         """Take the configuration anew when the folder has changed."""
         try:
             before = self._loaded
-            if configuration.stamp(self.config.folder) != self._stamp:
+            if hadoop_config.stamp(self.config.folder) != self._stamp:
                 self._read()
             for name, error in self._loaded.errors.items():
                 if before.errors.get(name) != error:
@@ -210,8 +209,8 @@ class YarnOperator:
     def _read(self) -> None:
         """Read the folder; a cluster whose files are bad now keeps what it had. Raises: FolderError."""
         folder = self.config.folder
-        self._stamp = configuration.stamp(folder)
-        loaded = hadoop_config.load(configuration.read(folder), self.config.environment)
+        self._stamp = hadoop_config.stamp(folder)
+        loaded = hadoop_config.load(hadoop_config.read_folder(folder), self.config.environment)
         for name, cluster in list(loaded.clusters.items()):
             if why := hadoop_config.refusal(cluster, has_keytab=self.config.has_keytab):
                 loaded.errors[name] = HadoopConfigError(name, hadoop_config.AUTHENTICATION, why)

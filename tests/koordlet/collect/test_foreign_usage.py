@@ -8,8 +8,7 @@ from koordinator.clock import Clock
 from koordinator.host import cgroup_layout
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
-from koordinator.koordlet.collect.foreign_usage import ForeignUsage
-from koordinator.koordlet.collect.pod_usage import BestEffortUsage
+from koordinator.koordlet.collect.pod_usage import BestEffortUsage, ForeignUsage
 from tests.host import host_tree
 from tests.koordlet.collect.collecting_node import BEST_EFFORT, NS, CollectingNode, life, make_pod, rounds
 from tests.koordlet.copilot_double import told, yarn_id

@@ -19,12 +19,16 @@ from koordinator.cluster.supervise import Guard
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.collect import cold_pages, runtime_usage
 from koordinator.koordlet.collect.cold_pages import ColdPages
-from koordinator.koordlet.collect.foreign_usage import ForeignUsage
 from koordinator.koordlet.collect.gpu_usage import GPUUsageCollector
 from koordinator.koordlet.collect.group_usage import GroupScan
 from koordinator.koordlet.collect.node_usage import NodeInfo, NodeUsageCollector, StorageInfo, SystemUsage
 from koordinator.koordlet.collect.performance import CPI, PressureCollector, ResctrlMonitors
-from koordinator.koordlet.collect.pod_usage import BestEffortUsage, HostApplicationUsages, PodUsage
+from koordinator.koordlet.collect.pod_usage import (
+    BestEffortUsage,
+    ForeignUsage,
+    HostApplicationUsages,
+    PodUsage,
+)
 from koordinator.koordlet.collect.rates import LatestSamples
 from koordinator.koordlet.collect.runtime_usage import RuntimeUsageCollector
 from koordinator.koordlet.parts import Collector, Shared

@@ -10,9 +10,8 @@ from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.qos.shadow import ShadowMode
 from koordinator.koordlet.report import device_reporter, image_reporter, pod_resources
 from koordinator.koordlet.report.device_reporter import DeviceReporter
-from koordinator.koordlet.report.extension_reporter import ExtensionReporter
 from koordinator.koordlet.report.image_reporter import ImageReporter
-from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
+from koordinator.koordlet.report.node_metric_reporter import ExtensionReporter, NodeMetricReporter
 from koordinator.koordlet.report.pod_resources import PodResourcesProxy
 from koordinator.koordlet.report.topology_reporter import TopologyReporter
 
