@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from koordinator.cluster import errors, informer, kube
+from koordinator.cluster import errors, informer, kube, wire
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import EventType, WatchEvent
+from koordinator.cluster.transport import HttpRequest
 from tests.cluster.fake_backend import PodView
 from tests.cluster.scripted_pods import connected, pod, pod_list
 from tests.cluster.scripted_server import (
@@ -40,6 +41,44 @@ async def test_a_list_is_fetched_in_chunks() -> None:
             "limit": "500",
             "continue": "next",
         }
+
+
+async def test_while_a_page_is_read_the_next_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [ok(pod_list(pod("a"), more="next")), ok(pod_list(pod("b")))]
+    async with scripted(*pages) as server, connected(server) as cluster:
+        steps: list[str] = []
+        send, read_page = cluster.transport.send, wire.read_page
+
+        async def sent(call: HttpRequest) -> bytes:
+            steps.append("ask")
+            return await send(call)
+
+        def read(view: type[PodView], data: bytes) -> Any:
+            steps.append("read")
+            return read_page(view, data)
+
+        monkeypatch.setattr(cluster.transport, "send", sent)
+        monkeypatch.setattr(wire, "read_page", read)
+        await cluster.list(PodView)
+
+        assert steps == ["ask", "ask", "read", "read"]
+
+
+async def test_a_list_whose_metadata_comes_last_has_all_its_pages() -> None:
+    first = {"items": [pod("a")], "metadata": {"resourceVersion": "5", "continue": "next"}}
+    async with scripted(ok(first), ok(pod_list(pod("b")))) as server, connected(server) as cluster:
+        page = await cluster.list(PodView)
+
+        assert [obj.metadata.name for obj in page.items] == ["a", "b"]
+
+
+async def test_a_page_that_is_no_list_ends_what_is_on_its_way() -> None:
+    broken = {"metadata": {"continue": "next"}, "items": {"a": 1}}
+    async with scripted(ok(broken), ok(pod_list(pod("b")))) as server, connected(server) as cluster:
+        with pytest.raises(errors.InternalError, match="not a list of pods"):
+            await cluster.list(PodView)
+
+        assert len([task for task in asyncio.all_tasks() if "send" in str(task)]) == 0
 
 
 async def test_a_list_that_expires_midway_is_fetched_again_as_a_whole() -> None:

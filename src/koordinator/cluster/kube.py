@@ -215,19 +215,34 @@ class KubeCluster:
         limit: int,
         transform: Callable[[T], T] | None,
     ) -> Page[T]:
+        """Return all pages; while one is read, the next is on its way."""
         items: list[T] = []
         unreadable: list[tuple[str, str]] = []
         params = dict(selection) | ({"limit": str(limit)} if limit else {})
-        while True:
-            call = HttpRequest(
-                method="GET", path=view.resource.path(namespace), params=params, repeatable=True
-            )
-            page, left_out = wire.read_page(view, await self.transport.send(call))
-            items += page.items if transform is None else map(transform, page.items)
-            unreadable += left_out
-            if not page.metadata.continue_token:
-                return Page(items, page.metadata.resource_version, tuple(unreadable))
-            params["continue"] = page.metadata.continue_token
+
+        def call(token: str) -> HttpRequest:
+            more = {"continue": token} if token else {}
+            path = view.resource.path(namespace)
+            return HttpRequest(method="GET", path=path, params=params | more, repeatable=True)
+
+        coming: asyncio.Task[bytes] | None = None
+        data = await self.transport.send(call(""))
+        try:
+            while True:
+                if token := wire.token_ahead(data):
+                    coming = asyncio.create_task(self.transport.send(call(token)))
+                    await asyncio.sleep(0)  # the request leaves
+                page, left_out = wire.read_page(view, data)
+                items += page.items if transform is None else map(transform, page.items)
+                unreadable += left_out
+                if not (token := page.metadata.continue_token):
+                    return Page(items, page.metadata.resource_version, tuple(unreadable))
+                data = await (coming or self.transport.send(call(token)))
+                coming = None
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
 
 
 async def _within(silent_s_max: float, chunks: AsyncIterator[bytes], call: HttpRequest) -> bytes | None:
