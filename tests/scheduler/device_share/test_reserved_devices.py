@@ -128,6 +128,22 @@ def test_an_owner_gets_nothing_beyond_a_restricted_reservation() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("policy", ["", "Aligned"])
+def test_an_owner_gets_what_is_free_on_top_of_a_reservation_that_is_not_restricted(policy: str) -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", gpus=1)
+        put_reservation(world, gpu_reservation("room", 50, allocatePolicy=policy, allocateOnce=False))
+        await world.settle()
+        world.api.put("Pod", gpu_pod("stranger", 100))
+        world.api.put("Pod", owner("web", 100, must=True))
+        await world.settle()
+
+        assert not is_bound(world, "stranger")
+        assert minors(world, "web") == [0] and used(world) == {0: 100}
+
+    play(story)
+
+
 def test_virtual_functions_of_a_reservation_go_to_its_owner() -> None:
     async def story(world: World) -> None:
         machine(world, "a", gpus=2, nics=1)
