@@ -36,7 +36,7 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                preexec_fn=_end_with_us,
+                preexec_fn=end_with_us,
             )
 
     def said(self) -> str:
@@ -75,6 +75,6 @@ class Program:
         self.process = self._start()
 
 
-def _end_with_us() -> None:
+def end_with_us() -> None:
     """In the program, before it begins: when the test is killed, the kernel ends it, too."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -19,6 +19,7 @@ from xml.sax.saxutils import escape
 
 import aiohttp
 
+from tests.real.processes import end_with_us
 from tests.yarn.hadoop import jars
 
 HOST = "localhost"
@@ -66,7 +67,12 @@ class Daemon:
         with self.log.open("ab") as out:
             # A group of its own; containers are in sessions of theirs, see `_end_containers`.
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdout=out, stderr=out, stdin=asyncio.subprocess.DEVNULL, process_group=0
+                *self._command,
+                stdout=out,
+                stderr=out,
+                stdin=asyncio.subprocess.DEVNULL,
+                process_group=0,
+                preexec_fn=end_with_us,
             )
 
     async def kill(self) -> None:

@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from tests.real.processes import end_with_us
+
 REALM = "TEST"
 _PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local")
 
@@ -66,7 +68,11 @@ class Realm:
         out = (self._folder / "kdc.log").open("wb")
         with out:
             return await asyncio.create_subprocess_exec(
-                *("krb5kdc", "-n", "-r", REALM), env=self._environment, stdout=out, stderr=out
+                *("krb5kdc", "-n", "-r", REALM),
+                env=self._environment,
+                stdout=out,
+                stderr=out,
+                preexec_fn=end_with_us,
             )
 
 
