@@ -175,33 +175,33 @@ async def test_without_a_server_calls_fail_at_once_and_succeed_when_it_is_there(
     assert str(tmp_path / "s") in absent.reason
 
 
-async def test_a_server_that_ends_still_answers_what_it_has_begun(tmp_path: Path) -> None:
-    has_begun = asyncio.Event()
+class SlowServer:
+    """Answers a call 0.2 s after it has begun."""
 
-    async def slow(message: bytes, context: Any) -> bytes:
-        has_begun.set()
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+
+    async def __call__(self, message: bytes, context: Any) -> bytes:
+        self.has_begun.set()
         await asyncio.sleep(0.2)
         return message
 
+
+async def test_a_server_that_ends_still_answers_what_it_has_begun(tmp_path: Path) -> None:
+    slow = SlowServer()
     async with grpcio(tmp_path / "s", slow) as server, channel(tmp_path / "s") as calls:
         waiting = asyncio.create_task(calls.call(METHOD, b"begun", 10))
-        await has_begun.wait()
+        await slow.has_begun.wait()
         await server.stop(5)
         assert await waiting == b"begun"
 
 
 async def test_closing_waits_for_calls_under_way(tmp_path: Path) -> None:
-    has_begun = asyncio.Event()
-
-    async def slow(message: bytes, context: Any) -> bytes:
-        has_begun.set()
-        await asyncio.sleep(0.2)
-        return message
-
+    slow = SlowServer()
     async with grpcio(tmp_path / "s", slow):
         calls = Channel(str(tmp_path / "s"))
         waiting = asyncio.create_task(calls.call(METHOD, b"begun", 10))
-        await has_begun.wait()
+        await slow.has_begun.wait()
         await calls.close(5)
         assert await waiting == b"begun"
 

@@ -5,18 +5,17 @@ Source: gRPC over HTTP/2; RFC 9113.
 """
 
 import asyncio
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
 import msgspec
 
 from koordinator.host import http2
 from koordinator.host.errors import CallError, ContentError, GrpcCode
+from koordinator.host.grpc_connection import GrpcConnection
 from koordinator.host.grpc_sockets import MESSAGE_BYTES_MAX
-from koordinator.host.http2 import Frame, FrameReader, HeaderReader
+from koordinator.host.http2 import Frame
 
-HEADERS_BYTES_MAX = 64 * 1024
 _STREAM_MAX = 0x7FFF_FFFF
 _STREAM_WINDOW = MESSAGE_BYTES_MAX + http2.WINDOW_BYTES
 """Enough for the longest message, so that windows of streams are never enlarged, and for seeing that one is longer."""
@@ -85,20 +84,18 @@ class Channel:
             self._connection = None
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(GrpcConnection):
     """One connection. `is_open` says whether calls can begin on it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_open = True
-        self._transport: asyncio.Transport | None = None
-        self._reader, self._headers = FrameReader(http2.CHUNK_BYTES), HeaderReader(HEADERS_BYTES_MAX)
         self._calls: dict[int, _Call] = {}
         self._next = 1
-        self._window = self._stream_window = http2.WINDOW_BYTES
         self._streams_max = _STREAM_MAX
-        self._more = asyncio.Event()
-        self._taken = 0
-        """What the server may not send again yet on this connection."""
+
+    def _open_calls(self) -> Iterable[_Call]:
+        return self._calls.values()
 
     async def call(self, path: str, message: bytes, timeout_s: float) -> bytes:
         """Return the answer of a method. Raises: CallError."""
@@ -118,6 +115,8 @@ class _Connection(asyncio.Protocol):
             if self._calls.pop(stream, None) is not None:  # given up, or refused by us
                 self._send(http2.RST_STREAM, 0, stream, http2.CANCEL.to_bytes(4, "big"))
             self._more.set()
+            if not self.is_open and not self._calls:
+                self._hang_up()  # another connection has taken its place
 
     async def _send_body(self, head: bytes, stream: int, call: _Call, body: bytes) -> None:
         """Send a body as far as windows let it, its begin in one write with the `head`. An answer that comes before the
@@ -137,23 +136,18 @@ class _Connection(asyncio.Protocol):
             self._write(head + http2.frame(http2.DATA, http2.END_STREAM if is_last else 0, stream, chunk))
             head = b""
 
-    async def _changed(self) -> None:
-        self._more.clear()
-        await self._more.wait()
-
     async def close(self, grace_s: float) -> None:
         """Close, once the calls under way have ended or `grace_s` are over."""
         self.is_open = False
         if self._calls and grace_s > 0:
             await asyncio.wait([each.answer for each in self._calls.values()], timeout=grace_s)
-        if self._transport is not None:
-            self._transport.close()
+        self._hang_up()
 
     # From the server
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # that of uvloop is none of its subclasses
-        self._transport.write(_GREETING)
+        super().connection_made(transport)
+        self._write(_GREETING)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._fail_all(GrpcCode.UNAVAILABLE, f"the connection was lost{f': {error}' if error else ''}")
@@ -164,8 +158,7 @@ class _Connection(asyncio.Protocol):
                 self._take(found)
         except ContentError as error:
             self._fail_all(GrpcCode.INTERNAL, f"the server's answer is damaged: {error}")
-            if self._transport is not None:
-                self._transport.close()
+            self._hang_up()
 
     def _fail_all(self, code: GrpcCode, reason: str) -> None:
         self.is_open = False
@@ -188,11 +181,12 @@ class _Connection(asyncio.Protocol):
             case http2.DATA:
                 self._take_data(found)
             case http2.SETTINGS if not found.flags & http2.ACK:
-                self._take_settings(http2.settings(found))
+                wanted = self._take_settings(found)
+                self._streams_max = wanted.get(http2.MAX_CONCURRENT_STREAMS, self._streams_max)
             case http2.PING if not found.flags & http2.ACK:
                 self._send(http2.PING, http2.ACK, 0, found.payload)
             case http2.WINDOW_UPDATE:
-                self._take_window(found)
+                self._take_window(found, self._calls.get(found.stream))
             case http2.RST_STREAM:
                 self._fail(found.stream, _of_reset(http2.error_code(found)))
             case http2.GOAWAY:
@@ -231,10 +225,7 @@ class _Connection(asyncio.Protocol):
             call.answer.set_result(message)
 
     def _take_data(self, found: Frame) -> None:
-        self._taken += len(found.payload)
-        if self._taken >= MESSAGE_BYTES_MAX // 2:
-            self._write(http2.window_update(0, self._taken))
-            self._taken = 0
+        self._give_back(len(found.payload), MESSAGE_BYTES_MAX // 2)
         call = self._calls.get(found.stream)
         if call is None:
             return  # given up already
@@ -245,30 +236,6 @@ class _Connection(asyncio.Protocol):
             self._fail(found.stream, CallError(GrpcCode.RESOURCE_EXHAUSTED, problem))
         elif found.flags & http2.END_STREAM:
             self._fail(found.stream, _no_status())
-
-    def _take_settings(self, found: dict[int, int]) -> None:
-        window = found.get(http2.INITIAL_WINDOW_SIZE, self._stream_window)
-        for call in self._calls.values():
-            call.window += window - self._stream_window
-        self._stream_window = window
-        self._streams_max = found.get(http2.MAX_CONCURRENT_STREAMS, self._streams_max)
-        self._send(http2.SETTINGS, http2.ACK, 0, b"")
-        self._more.set()
-
-    def _take_window(self, found: Frame) -> None:
-        size, call = http2.increment(found), self._calls.get(found.stream)
-        if found.stream == 0:
-            self._window += size
-        elif call is not None:
-            call.window += size
-        self._more.set()
-
-    def _send(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        self._write(http2.frame(kind, flags, stream, payload))
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
 
 
 def _headers(path: str, timeout_s: float) -> bytes:

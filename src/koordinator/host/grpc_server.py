@@ -6,20 +6,19 @@ text) and answer in a fraction of a millisecond. Source: gRPC over HTTP/2; RFC 9
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import cast
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import quote
 
 import msgspec
 
 from koordinator.host import grpc_sockets, http2
 from koordinator.host.errors import CallError, ContentError, GrpcCode
-from koordinator.host.http2 import Frame, FrameReader, HeaderReader
+from koordinator.host.grpc_connection import GrpcConnection
+from koordinator.host.http2 import Frame
 
 log = logging.getLogger(__name__)
 
 STREAMS_MAX = 1_000
-HEADERS_BYTES_MAX = 64 * 1024
 Handler = Callable[[bytes], bytes | Awaitable[bytes]]
 """From message to message, at once or later. Raises: CallError."""
 
@@ -33,7 +32,7 @@ class _Call(msgspec.Struct):
     task: asyncio.Task[None] | None = None
 
 
-class UnaryConnection(asyncio.Protocol):
+class UnaryConnection(GrpcConnection):
     """One caller. `handlers` are by path; messages have at most `message_bytes_max`."""
 
     def __init__(
@@ -43,21 +42,19 @@ class UnaryConnection(asyncio.Protocol):
         lost: Callable[["UnaryConnection"], None],
     ) -> None:
         """`lost` is told when the connection is at its end."""
+        super().__init__()
         self._lost = lost
         self._handlers = handlers
         self._bytes_max = message_bytes_max
-        self._transport: asyncio.Transport | None = None
-        self._reader, self._headers = FrameReader(http2.CHUNK_BYTES), HeaderReader(HEADERS_BYTES_MAX)
         self._preface = b""
         self._calls: dict[int, _Call] = {}
-        self._window = self._stream_window = http2.WINDOW_BYTES
-        self._more = asyncio.Event()
-        self._taken = 0
-        """What the caller may not send again yet on this connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        super().connection_made(transport)
         self._send(http2.SETTINGS, 0, 0, http2.setting(http2.MAX_CONCURRENT_STREAMS, STREAMS_MAX))
+
+    def _open_calls(self) -> Iterable[_Call]:
+        return self._calls.values()
 
     def connection_lost(self, _: Exception | None) -> None:
         for call in self._calls.values():
@@ -80,8 +77,7 @@ class UnaryConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """End the connection, and the calls on it."""
-        if self._transport is not None:
-            self._transport.close()
+        self._hang_up()
 
     def _take(self, found: Frame) -> None:
         match found.kind:
@@ -90,13 +86,11 @@ class UnaryConnection(asyncio.Protocol):
             case http2.DATA:
                 self._data(found)
             case http2.SETTINGS if not found.flags & http2.ACK:
-                wanted = http2.settings(found)
-                self._stream_window = wanted.get(http2.INITIAL_WINDOW_SIZE, self._stream_window)
-                self._send(http2.SETTINGS, http2.ACK, 0, b"")
+                self._take_settings(found)
             case http2.PING if not found.flags & http2.ACK:
                 self._send(http2.PING, http2.ACK, 0, found.payload)
             case http2.WINDOW_UPDATE:
-                self._grant(found)
+                self._take_window(found, self._calls.get(found.stream))
             case http2.RST_STREAM:
                 call = self._calls.pop(found.stream, None)
                 if call is not None and call.task is not None:
@@ -114,10 +108,7 @@ class UnaryConnection(asyncio.Protocol):
             self._begin(found.stream, call)
 
     def _data(self, found: Frame) -> None:
-        self._taken += len(found.payload)
-        if self._taken >= http2.WINDOW_BYTES // 2:
-            self._write(http2.window_update(0, self._taken))
-            self._taken = 0
+        self._give_back(len(found.payload), http2.WINDOW_BYTES // 2)
         call = self._calls.get(found.stream)
         if call is None or call.task is not None:
             return  # given up already
@@ -128,14 +119,6 @@ class UnaryConnection(asyncio.Protocol):
             self._begin(found.stream, call)
         elif found.payload:
             self._write(http2.window_update(found.stream, len(found.payload)))
-
-    def _grant(self, found: Frame) -> None:
-        size, call = http2.increment(found), self._calls.get(found.stream)
-        if found.stream == 0:
-            self._window += size
-        elif call is not None:
-            call.window += size
-        self._more.set()
 
     def _begin(self, stream: int, call: _Call) -> None:
         call.task = asyncio.ensure_future(self._answer(stream, call))
@@ -186,19 +169,11 @@ class UnaryConnection(asyncio.Protocol):
                 self._write(unsent)
                 unsent = b""
             while min(self._window, call.window) < len(chunk):
-                self._more.clear()
-                await self._more.wait()
+                await self._changed()
             self._window -= len(chunk)
             call.window -= len(chunk)
             unsent += http2.frame(http2.DATA, 0, stream, chunk)
         return unsent
-
-    def _send(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        self._write(http2.frame(kind, flags, stream, payload))
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
 
 
 class UnaryServer:

@@ -1,0 +1,81 @@
+"""Both ends of a gRPC connection: frames cut and sent, windows kept. Source: RFC 9113, 5.2 and 6."""
+
+import abc
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol, cast
+
+from koordinator.host import http2
+from koordinator.host.http2 import Frame, FrameReader, HeaderReader
+
+HEADERS_BYTES_MAX = 64 * 1024
+
+
+class OpenCall(Protocol):
+    """A call under way."""
+
+    window: int
+    """What may be sent on its stream."""
+
+
+class GrpcConnection(asyncio.Protocol, abc.ABC):
+    """One end. Errors of the methods that take frames: ContentError, for damaged ones."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._reader, self._headers = FrameReader(http2.CHUNK_BYTES), HeaderReader(HEADERS_BYTES_MAX)
+        self._window = self._stream_window = http2.WINDOW_BYTES
+        """What may be sent on the connection, and at first on a stream."""
+        self._taken = 0
+        """What the other end may not send again yet on this connection."""
+        self._more = asyncio.Event()
+        """Set when windows or calls have changed."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # that of uvloop is none of its subclasses
+
+    @abc.abstractmethod
+    def _open_calls(self) -> Iterable[OpenCall]:
+        """Return the calls under way."""
+
+    def _take_settings(self, found: Frame) -> dict[int, int]:
+        """Take settings, which change the windows of calls under way, too; return them."""
+        wanted = http2.settings(found)
+        window = wanted.get(http2.INITIAL_WINDOW_SIZE, self._stream_window)
+        for call in self._open_calls():
+            call.window += window - self._stream_window
+        self._stream_window = window
+        self._send(http2.SETTINGS, http2.ACK, 0, b"")
+        self._more.set()
+        return wanted
+
+    def _take_window(self, found: Frame, call: OpenCall | None) -> None:
+        size = http2.increment(found)
+        if found.stream == 0:
+            self._window += size
+        elif call is not None:
+            call.window += size
+        self._more.set()
+
+    def _give_back(self, size: int, owed_max: int) -> None:
+        """Let the other end send again what it has sent, once that is `owed_max` bytes."""
+        self._taken += size
+        if self._taken >= owed_max:
+            self._write(http2.window_update(0, self._taken))
+            self._taken = 0
+
+    async def _changed(self) -> None:
+        """Wait until windows or calls have changed."""
+        self._more.clear()
+        await self._more.wait()
+
+    def _send(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        self._write(http2.frame(kind, flags, stream, payload))
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _hang_up(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
