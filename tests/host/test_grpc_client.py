@@ -181,7 +181,7 @@ class SlowServer:
     def __init__(self) -> None:
         self.has_begun = asyncio.Event()
 
-    async def __call__(self, message: bytes, context: Any) -> bytes:
+    async def answer(self, message: bytes, context: Any) -> bytes:
         self.has_begun.set()
         await asyncio.sleep(0.2)
         return message
@@ -189,7 +189,7 @@ class SlowServer:
 
 async def test_a_server_that_ends_still_answers_what_it_has_begun(tmp_path: Path) -> None:
     slow = SlowServer()
-    async with grpcio(tmp_path / "s", slow) as server, channel(tmp_path / "s") as calls:
+    async with grpcio(tmp_path / "s", slow.answer) as server, channel(tmp_path / "s") as calls:
         waiting = asyncio.create_task(calls.call(METHOD, b"begun", 10))
         await slow.has_begun.wait()
         await server.stop(5)
@@ -198,7 +198,7 @@ async def test_a_server_that_ends_still_answers_what_it_has_begun(tmp_path: Path
 
 async def test_closing_waits_for_calls_under_way(tmp_path: Path) -> None:
     slow = SlowServer()
-    async with grpcio(tmp_path / "s", slow):
+    async with grpcio(tmp_path / "s", slow.answer):
         calls = Channel(str(tmp_path / "s"))
         waiting = asyncio.create_task(calls.call(METHOD, b"begun", 10))
         await slow.has_begun.wait()
