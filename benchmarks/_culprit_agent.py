@@ -15,7 +15,7 @@ OWN_GATES = "Interference=true,BECPUSuppress=false,GroupIdentity=false,CPUBurst=
 
 
 class AgentReport(msgspec.Struct, frozen=True):
-    """One second: the service's suffering, and the verdict about it."""
+    """One second: the service's degradation, and the verdict about it."""
 
     at_s: float
     level: float

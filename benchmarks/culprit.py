@@ -7,7 +7,7 @@ Six batch pods have harmless habits; in each run one of them (by the seed) becom
 an antagonist for some seconds. `--surges` runs in which the service itself gets more requests, where nobody is to
 blame, follow. `--senses run-queue` leaves the service without an objective.
 
-Printed are verdicts: right, wrong or none, and seconds from the first suffering to the verdict. Needs root.
+Printed are verdicts: right, wrong or none, and seconds from the first degraded second to the verdict. Needs root.
 """
 
 import argparse
@@ -58,7 +58,7 @@ class CulpritRun(msgspec.Struct, frozen=True):
     resource: str = ""
     level: float = 0.0
     started_s: float | None = None
-    """From the antagonist's start to the first suffering."""
+    """From the antagonist's start to the first degraded second."""
 
 
 def main() -> None:
@@ -144,16 +144,16 @@ def _run(
     workers[name].write("calm")
     seconds += _reports_until(agent, time.monotonic() + 1.0)  # what was measured in the last second
     level = max((each.level for each in seconds), default=0.0)
-    suffered = next((each.since_s for each in seconds if each.since_s is not None), None)
-    if suffered is None:
+    degraded_s = next((each.since_s for each in seconds if each.since_s is not None), None)
+    if degraded_s is None:
         return CulpritRun(kind, CALM, level=level)
     verdicts = [each for each in seconds if each.culprit]
-    started_s = suffered - began_s
+    started_s = degraded_s - began_s
     if not verdicts:
         return CulpritRun(kind, RIGHT if kind == "surge" else NONE, level=level, started_s=started_s)
     outcome = RIGHT if all(each.culprit == name for each in verdicts) else WRONG
     first = verdicts[0]
-    return CulpritRun(kind, outcome, first.named_s - suffered, first.resource, level, started_s)
+    return CulpritRun(kind, outcome, first.named_s - degraded_s, first.resource, level, started_s)
 
 
 def _reports_until(agent: LineProcess, until_s: float) -> list[AgentReport]:

@@ -12,10 +12,10 @@ from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.host import Host
 from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.degradation import Degradation, Interference, Sense
 from koordinator.koordlet.interference import latency
 from koordinator.koordlet.interference.act import InterferenceControl
 from koordinator.koordlet.qos.evictor import Evictor
-from koordinator.koordlet.suffering import Interference, Sense, Suffering
 from koordinator.simulate import virtual_time
 from tests.kernel.conftest import Spawn
 from tests.kernel.strategy_node import BE, LS, StrategyNode, pod_object
@@ -93,8 +93,8 @@ class Served(StrategyNode):
         await self.measure()
         now_s = asyncio.get_running_loop().time()
         slack = latency.slack(recent(log), self.target_s)
-        felt = Suffering(uid="w", senses={Sense.LATENCY: 1 - slack}, slack=slack, at_s=now_s)
-        self.view.interference = Interference(at_s=now_s, services={"w": felt})
+        found = Degradation(uid="w", senses={Sense.LATENCY: 1 - slack}, slack=slack, at_s=now_s)
+        self.view.interference = Interference(at_s=now_s, services={"w": found})
         await self.control.run()
         self.suppression.run()
         return slack

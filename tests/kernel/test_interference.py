@@ -12,10 +12,10 @@ import pytest
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.degradation import Contended, Degradation
 from koordinator.koordlet.interference.all import InterferenceParts
 from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.qos.shadow import ShadowMode
-from koordinator.koordlet.suffering import Contended, Suffering
 from tests.kernel.conftest import Spawn
 from tests.kernel.strategy_node import BE, LS, StrategyNode, pod_object
 
@@ -60,7 +60,7 @@ class SharedNode(StrategyNode):
         self._used_ns: dict[str, int] = {}
         self._at_s = 0.0
 
-    async def round(self) -> Suffering:
+    async def round(self) -> Degradation:
         """Some time passes, and everything is measured."""
         await asyncio.sleep(ROUND_S)
         now_s = time.monotonic()
@@ -93,8 +93,8 @@ def test_the_antagonist_is_named_among_innocents(
         pids = {name: spawn(f"{group}/{node.containers[name]}", INNOCENT) for name in BATCH}
         calm = 0
         for _ in range(TRIES_MAX):
-            felt = await node.round()
-            calm = 0 if felt.is_suffering or not felt.senses else calm + 1
+            found = await node.round()
+            calm = 0 if found.is_degraded or not found.senses else calm + 1
             if calm >= CALM_ROUNDS:
                 break
         else:

@@ -102,9 +102,9 @@ class Nginx(Served):
             if result is not None:
                 await result
         self.suppression.run()
-        felt = self.view.interference
-        assert felt is not None
-        return felt.services["w"].slack, self.host.cgroups.quota_us(BE) or -1
+        found = self.view.interference
+        assert found is not None
+        return found.services["w"].slack, self.host.cgroups.quota_us(BE) or -1
 
 
 def _asked(path: Path) -> str:

@@ -22,7 +22,7 @@ from koordinator.cluster import connect, errors
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.koordlet.interference.scrape import NOT_HEARD
-from koordinator.koordlet.interference.tell import SLOWED, SLOWS
+from koordinator.koordlet.interference.verdict_reporter import SLOWED, SLOWS
 
 Json = dict[str, Any]
 REASONS = frozenset((SLOWED, SLOWS, NOT_HEARD))
@@ -61,7 +61,7 @@ async def gather(cluster: Cluster, namespace: str, name: str) -> Json:
     pod = await cluster.get(Pod, name, namespace)
     selector = f"involvedObject.name={name}"
     events = (await cluster.list(Event, namespace, field_selector=selector)).items
-    told = sorted(
+    events = sorted(
         (each for each in events if each.reason in REASONS and each.involved_object.name == name),
         key=lambda each: each.last_timestamp or each.event_time or "",
     )
@@ -77,7 +77,7 @@ async def gather(cluster: Cluster, namespace: str, name: str) -> Json:
                 "count": max(each.count, 1),
                 "message": each.message,
             }
-            for each in told[-EVENTS_SHOWN:]
+            for each in events[-EVENTS_SHOWN:]
         ],
     }
 
@@ -147,8 +147,8 @@ def _report_lines(report: Mapping[str, Any] | None) -> Iterator[str]:
         yield "  Its node does not report how it suffers: gate Interference of koordlet is off, or it is no service."
         return
     slack = report.get("slack")
-    told = "" if slack is None else f", slack {slack:.0%}"
-    yield f"  Reported {report['at']}: level {report.get('level', 0.0):.2f} (1: suffers){told}."
+    left = "" if slack is None else f", slack {slack:.0%}"
+    yield f"  Reported {report['at']}: level {report.get('level', 0.0):.2f} (1: suffers){left}."
     seconds = report.get("sufferingSeconds")
     if seconds is not None:
         yield f"  It had suffered for {seconds:.0f} s then."

@@ -17,10 +17,10 @@ from koordinator.host.host import Host, open_host
 from koordinator.koordlet import http
 from koordinator.koordlet.agent import Agent
 from koordinator.koordlet.audit import AuditQuery
+from koordinator.koordlet.degradation import INTERFERENCE
 from koordinator.koordlet.hook_server import HookServer
 from koordinator.koordlet.nri.plugin import NRIPlugin
 from koordinator.koordlet.states.kubelet import KubeletIdentity, NodeKubelet
-from koordinator.koordlet.suffering import INTERFERENCE
 
 log = logging.getLogger(__name__)
 

@@ -71,15 +71,15 @@ class NodeGauge(Gauge):
 
 
 class NodeReading(GaugeReading):
-    """A gauge of this node that costs nothing until somebody asks: `tells` then says what it is, by other labels."""
+    """A gauge of this node that costs nothing until somebody asks: `read` then returns it by other labels."""
 
     def __init__(self, node: str, name: str, description: str, labels: Sequence[str]) -> None:
-        super().__init__(PREFIX + name, description, ("node", *labels), self._told)
+        super().__init__(PREFIX + name, description, ("node", *labels), self._readings)
         self._node = node
-        self.tells: Callable[[], Mapping[Labels, float]] = dict
+        self.read: Callable[[], Mapping[Labels, float]] = dict
 
-    def _told(self) -> Mapping[Labels, float]:
-        return {(self._node, *values): number for values, number in self.tells().items()}
+    def _readings(self) -> Mapping[Labels, float]:
+        return {(self._node, *values): number for values, number in self.read().items()}
 
 
 class NodeCounter(NodeGauge):

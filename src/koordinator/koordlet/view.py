@@ -22,8 +22,8 @@ from koordinator.host.storage import LocalStorage
 from koordinator.host.sysfs import HostCPUTopology
 from koordinator.koordlet import allowance
 from koordinator.koordlet.allowance import AS_CONFIGURED, BatchAllowance
+from koordinator.koordlet.degradation import Interference, Learnt
 from koordinator.koordlet.node_pods import ForeignContainer, PodRecord
-from koordinator.koordlet.suffering import Interference, Learnt
 
 
 class Topic(enum.Enum):
@@ -67,7 +67,7 @@ class NodeView:
         self.has_cold_pages = False
         """The kernel's cold page scanning was started by this agent."""
         self.interference: Interference | None = None
-        """How services suffer, each second (gate Interference); whoever acts on it looks at `at_s` first."""
+        """How degraded services are, each second (gate Interference); whoever acts on it looks at `at_s` first."""
         self.learnt: Mapping[str, Learnt] = {}
         """Profiles of containers of services, by container id; empty where the CPU does not count."""
         self.allowance: BatchAllowance = AS_CONFIGURED

@@ -29,7 +29,7 @@ class LoggingNode(ActingNode):
         self.volume.mkdir(parents=True)
         self.scrapes = LatencyScrapes(self.shared)
 
-    async def hear(self) -> Latency | None:
+    async def read(self) -> Latency | None:
         await self.scrapes.run()
         return self.scrapes.targets["web"].latency(asyncio.get_running_loop().time())
 
@@ -38,11 +38,11 @@ async def test_a_file_is_read_from_its_end_on_and_across_rotations(tmp_path: Pat
     node = LoggingNode(tmp_path)
     log = node.volume / "access.log"
     log.write_text("GET / 900\n" * 50)
-    assert await node.hear() is None  # what was written before says nothing of now
+    assert await node.read() is None  # what was written before says nothing of now
 
     with log.open("a") as file:
         file.write("GET / 5\n" * 9 + "half a li")
-    found = await node.hear()
+    found = await node.read()
     assert found is not None
     assert found.now_s == 0.005
 
@@ -50,7 +50,7 @@ async def test_a_file_is_read_from_its_end_on_and_across_rotations(tmp_path: Pat
         file.write("ne 30\n" * 5)
     log.rename(node.volume / "access.log.1")
     log.write_text("GET / 40\n" * 6)
-    found = await node.hear()
+    found = await node.read()
     assert found is not None
     assert found.now_s == 0.04
     assert found.slack == -1
@@ -59,7 +59,7 @@ async def test_a_file_is_read_from_its_end_on_and_across_rotations(tmp_path: Pat
 
 async def test_datagrams_are_taken_by_a_socket_that_goes_with_the_agent(tmp_path: Path) -> None:
     node = LoggingNode(tmp_path, path="log.sock", socket=True, field="took")
-    await node.hear()
+    await node.read()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         directory = os.open(node.volume, os.O_RDONLY)
         sender.connect(f"/proc/self/fd/{directory}/log.sock")  # the path itself is too long for an address
@@ -69,7 +69,7 @@ async def test_datagrams_are_taken_by_a_socket_that_goes_with_the_agent(tmp_path
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
-    found = await node.hear()
+    found = await node.read()
 
     assert found is not None
     assert found.now_s == 0.031
@@ -82,7 +82,7 @@ async def test_links_and_what_is_no_file_are_not_followed(tmp_path: Path) -> Non
     (tmp_path / "secret").write_text("1\n" * 20)
     (node.volume / "access.log").symlink_to(tmp_path / "secret")
 
-    assert await node.hear() is None
+    assert await node.read() is None
 
     assert node.events.reasons() == [("web", "LatencyNotHeard")]
     node.scrapes.close()

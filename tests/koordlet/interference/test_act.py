@@ -1,4 +1,4 @@
-"""The closed loop on a node of files: what batch is allowed follows what services feel, and all is put back."""
+"""The closed loop on a node of files: what batch is allowed follows the slack of services, and all is put back."""
 
 import asyncio
 import json
@@ -16,13 +16,13 @@ from koordinator.api import interference as api
 from koordinator.api.slo import NodeSLOSpec, ResourceThresholdStrategy
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.allowance import AS_CONFIGURED
+from koordinator.koordlet.degradation import Contended, Degradation, Interference, Sense, Verdict
 from koordinator.koordlet.interference.act import InterferenceControl
 from koordinator.koordlet.interference.all import InterferenceParts
 from koordinator.koordlet.qos.cpu_suppress_run import threshold_percent
 from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.qos.shadow import Part, ShadowMode
 from koordinator.koordlet.states.node import with_defaults
-from koordinator.koordlet.suffering import Contended, Interference, Sense, Suffering, Verdict
 from koordinator.simulate import virtual_time
 from tests.host import host_tree
 from tests.koordlet.qos.acting_node import ActingNode, make_pod
@@ -35,7 +35,7 @@ THRESHOLD = ResourceThresholdStrategy(
 
 
 class FeltNode(ActingNode):
-    """A service and two batch pods; the test says what the service feels."""
+    """A service and two batch pods; the test says what slack the service has."""
 
     def __init__(self, root: Path, **more: Any) -> None:
         super().__init__(root, **{"gates": GATES} | more)
@@ -48,7 +48,7 @@ class FeltNode(ActingNode):
         )
         self.control = InterferenceControl(self.shared, Evictor(self.shared))
         self.slack: float | None = 0.5
-        self.suffers_s: float | None = None
+        self.degraded_s: float | None = None
         self.culprit = ""
         self.cores = {"node": 6.0, "batch": 4.0}
 
@@ -64,12 +64,12 @@ class FeltNode(ActingNode):
         for _ in range(count):
             await asyncio.sleep(1)
             now_s = asyncio.get_running_loop().time()
-            suffers = self.slack is not None and self.slack < 0
-            self.suffers_s = (self.suffers_s or now_s) if suffers else None
+            is_degraded = self.slack is not None and self.slack < 0
+            self.degraded_s = (self.degraded_s or now_s) if is_degraded else None
             self.view.interference = Interference(
                 at_s=now_s,
-                services={"web": Suffering(uid="web", slack=self.slack, senses=self.senses(), at_s=now_s)},
-                verdicts={"web": self.verdict(now_s)} if self.culprit and suffers else {},
+                services={"web": Degradation(uid="web", slack=self.slack, senses=self.senses(), at_s=now_s)},
+                verdicts={"web": self.verdict(now_s)} if self.culprit and is_degraded else {},
             )
             self.measure(kinds.NODE_CPU, self.cores["node"])
             self.measure_best_effort(self.cores["batch"], 8, 8)
@@ -88,7 +88,7 @@ class FeltNode(ActingNode):
             confidence=0.9,
             runner_up=0.1,
             share=0.8,
-            since_s=self.suffers_s or now_s,
+            since_s=self.degraded_s or now_s,
             at_s=now_s,
         )
 
@@ -191,9 +191,9 @@ def test_the_named_culprit_is_capped_then_goes_and_its_workload_is_told(tmp_path
         said = [(name, reason) for name, reason, _ in node.events.recorded]
         assert said == [("node", "ServicesSuffer"), ("hog", "CulpritCapped"), ("hog", "evictPodSuccess")]
         assert "another node may suit it" in node.events.recorded[-1][2]
-        told = api.of_report(node.view.extensions)
-        assert told is not None and told.percent > 20
-        assert [(pair.victim, pair.culprit) for pair in told.pairs] == [("n/Pod/web", "n/Pod/hog")]
+        reported = api.of_report(node.view.extensions)
+        assert reported is not None and reported.percent > 20
+        assert [(pair.victim, pair.culprit) for pair in reported.pairs] == [("n/Pod/web", "n/Pod/hog")]
 
         node.slack = 0.5
         await node.seconds(120)

@@ -93,10 +93,10 @@ def test_nothing_grows_until_services_were_well_for_a_while() -> None:
 
 
 def test_a_named_culprit_is_capped_and_evicted_when_that_does_not_help() -> None:
-    state, suffering = node(), sense(-0.2, has_culprit=True)
+    state, degraded = node(), sense(-0.2, has_culprit=True)
 
-    state, soon = after(5, state, suffering)
-    state, later = after(25, state, suffering)
+    state, soon = after(5, state, degraded)
+    state, later = after(25, state, degraded)
 
     assert soon.stage[0] == Stage.CAP and soon.culprit_percent[0] < 100
     assert later.evict[0] and later.stage[0] == Stage.EVICT
@@ -121,11 +121,11 @@ def test_evictions_that_do_not_help_end() -> None:
     assert evictions == CONFIG.evictions_max
 
 
-def test_schedulers_see_suffering_and_that_it_is_long_ago() -> None:
-    state, suffering = after(60, node(), sense(-0.2))
+def test_schedulers_see_degradation_and_that_it_is_long_ago() -> None:
+    state, degraded = after(60, node(), sense(-0.2))
     _, forgiven = after(3_600, state, sense(0.5))
 
-    assert suffering.signal[0] > 0.8
+    assert degraded.signal[0] > 0.8
     assert forgiven.signal[0] < 0.05
 
 
@@ -265,7 +265,7 @@ def test_under_constant_load_it_comes_to_rest(
     services: float, demand: float, alone: float, cost: float, knee: float, late_s: int
 ) -> None:
     """A plant whose slack falls from `alone` by `cost` per 100 % of batch beyond `knee`, seen `late_s` seconds late."""
-    state, seen, levels, suffered = node(), [alone] * (late_s + 1), [], []
+    state, seen, levels, degraded = node(), [alone] * (late_s + 1), [], []
     batch = 0.0
     for _ in range(1_200):
         senses = sense(seen[-1 - late_s], others_percent=services, batch_percent=batch)
@@ -273,24 +273,24 @@ def test_under_constant_load_it_comes_to_rest(
         batch = min(max(ceiling(actions) - services, 0.0), demand)
         seen.append(alone - cost * max(batch - knee, 0.0) / 100)
         levels.append(batch)
-        suffered.append(seen[-1] < CONFIG.slack_low_ratio)
+        degraded.append(seen[-1] < CONFIG.slack_low_ratio)
 
     assert len(set(levels[-400:])) == 1, "no cycle"
     least = min(max(CONFIG.threshold_min_percent - services, 0.0), demand)
-    assert (not any(suffered[-400:])) or batch == least, (
+    assert (not any(degraded[-400:])) or batch == least, (
         "it rests where services are well, or batch has the least"
     )
 
 
 def test_in_a_day_of_constant_load_what_harmed_is_tried_a_handful_of_times() -> None:
-    state, batch, episodes, suffered = node(), 0.0, 0, False
+    state, batch, episodes, degraded = node(), 0.0, 0, False
     for _ in range(0, 86_400, 5):
         slack = 0.4 if batch <= 20 else 0.0  # a cliff
         state, actions = control.step(
             state, sense(slack, batch_percent=batch, others_percent=50.0), 5.0, CONFIG
         )
         batch = max(ceiling(actions) - 50, 0.0)
-        episodes += (slack < CONFIG.slack_low_ratio) and not suffered
-        suffered = slack < CONFIG.slack_low_ratio
+        episodes += (slack < CONFIG.slack_low_ratio) and not degraded
+        degraded = slack < CONFIG.slack_low_ratio
 
     assert episodes < 40

@@ -1,27 +1,27 @@
-"""Naming a culprit: the one whose use rises with the suffering, nobody when that is not sure."""
+"""Naming a culprit: the one whose use rises with the degradation, nobody when that is not sure."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordinator.koordlet.degradation import Contended
 from koordinator.koordlet.interference import culprit
 from koordinator.koordlet.interference.culprit import F64, RESOURCES, UNITS
-from koordinator.koordlet.suffering import Contended
 
 CPU, DISK = RESOURCES.index(Contended.CPU), RESOURCES.index(Contended.DISK)
-CALM, SUFFERING = 20, 4
+CALM, DEGRADED = 20, 4
 CANDIDATES = 6
 SEEDS = st.integers(0, 10_000)
 
 
-def levels(seed: int, suffering: int = SUFFERING) -> F64:
+def levels(seed: int, degraded: int = DEGRADED) -> F64:
     rng = np.random.default_rng(seed)
     calm = rng.uniform(0.1, 0.6, CALM)
-    return np.concatenate([calm, rng.uniform(1.5, 8.0, suffering)])
+    return np.concatenate([calm, rng.uniform(1.5, 8.0, degraded)])
 
 
-def innocents(seed: int, seconds: int = CALM + SUFFERING) -> F64:
+def innocents(seed: int, seconds: int = CALM + DEGRADED) -> F64:
     """Constant, random, bursty and idle users."""
     rng = np.random.default_rng(seed)
     use = np.zeros((seconds, CANDIDATES, len(RESOURCES)))
@@ -35,7 +35,7 @@ def innocents(seed: int, seconds: int = CALM + SUFFERING) -> F64:
 @given(seed=SEEDS, who=st.integers(0, CANDIDATES - 1))
 def test_an_antagonist_is_named_with_what_it_takes(seed: int, who: int) -> None:
     use = innocents(seed)
-    use[-SUFFERING:, who, CPU] += 1.7
+    use[-DEGRADED:, who, CPU] += 1.7
 
     found = culprit.name(levels(seed), use)
 
@@ -55,7 +55,7 @@ def test_nobody_is_named_when_nobody_uses_more(seed: int) -> None:
 @given(seed=SEEDS, first=st.integers(0, 2), second=st.integers(3, 5))
 def test_nobody_is_named_when_two_come_at_once(seed: int, first: int, second: int) -> None:
     use = innocents(seed)
-    use[-SUFFERING:, (first, second), CPU] += 1.0
+    use[-DEGRADED:, (first, second), CPU] += 1.0
 
     assert culprit.name(levels(seed), use) is None
 
@@ -63,7 +63,7 @@ def test_nobody_is_named_when_two_come_at_once(seed: int, first: int, second: in
 @given(seed=SEEDS, factor=st.floats(1e-3, 1e3))
 def test_units_of_use_do_not_matter(seed: int, factor: float) -> None:
     use = innocents(seed)
-    use[-SUFFERING:, 4, CPU] += 1.0
+    use[-DEGRADED:, 4, CPU] += 1.0
     level = levels(seed)
 
     plain = culprit.name(level, use)
@@ -78,7 +78,7 @@ def test_units_of_use_do_not_matter(seed: int, factor: float) -> None:
 @given(seed=SEEDS)
 def test_the_order_of_candidates_does_not_matter(seed: int) -> None:
     use = innocents(seed)
-    use[-SUFFERING:, 4, CPU] += 1.0
+    use[-DEGRADED:, 4, CPU] += 1.0
     order = np.random.default_rng(seed).permutation(CANDIDATES)
 
     found = culprit.name(levels(seed), use[:, order])
@@ -90,26 +90,26 @@ def test_the_order_of_candidates_does_not_matter(seed: int) -> None:
 def test_who_always_used_much_is_not_to_blame_for_a_load_of_the_service_itself() -> None:
     use = innocents(1)
     use[:, 4, CPU] = 1.5
-    use[-SUFFERING:, 4, CPU] = 0.9  # the service takes it
+    use[-DEGRADED:, 4, CPU] = 0.9  # the service takes it
 
     assert culprit.name(levels(1), use) is None
 
 
 def test_one_bad_second_or_no_calm_ones_are_not_enough() -> None:
-    use = np.zeros((CALM + SUFFERING, 1, len(RESOURCES)))
-    use[-SUFFERING:, 0, CPU] = 2.0
-    one_bad = np.full(CALM + SUFFERING, 0.2)
+    use = np.zeros((CALM + DEGRADED, 1, len(RESOURCES)))
+    use[-DEGRADED:, 0, CPU] = 2.0
+    one_bad = np.full(CALM + DEGRADED, 0.2)
     one_bad[-1] = 4.0
 
     assert culprit.name(one_bad, use) is None
-    assert culprit.name(np.full(CALM + SUFFERING, 4.0), use) is None
-    assert culprit.name(np.full(CALM + SUFFERING, np.nan), use) is None
+    assert culprit.name(np.full(CALM + DEGRADED, 4.0), use) is None
+    assert culprit.name(np.full(CALM + DEGRADED, np.nan), use) is None
 
 
 def test_a_disk_hog_is_named_for_the_disk_though_it_uses_cpu_too() -> None:
     use = innocents(3)
-    use[-SUFFERING:, 5, CPU] += 0.4
-    use[-SUFFERING:, 5, DISK] += 300 * 2**20
+    use[-DEGRADED:, 5, CPU] += 0.4
+    use[-DEGRADED:, 5, DISK] += 300 * 2**20
 
     found = culprit.name(levels(3), use)
 
@@ -118,4 +118,4 @@ def test_a_disk_hog_is_named_for_the_disk_though_it_uses_cpu_too() -> None:
 
 
 def test_without_candidates_nobody_is_named() -> None:
-    assert culprit.name(levels(1), np.zeros((CALM + SUFFERING, 0, len(RESOURCES)))) is None
+    assert culprit.name(levels(1), np.zeros((CALM + DEGRADED, 0, len(RESOURCES)))) is None

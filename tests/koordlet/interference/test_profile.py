@@ -47,15 +47,15 @@ def test_three_violations_within_five_minutes_make_an_outlier() -> None:
     assert level == pytest.approx(1.5)
     violations = Violations()
 
-    levels = [violations.suffering(1.5, cores=1.0, now_s=at_s) for at_s in (0, 100, 200)]
+    levels = [violations.level(1.5, cores=1.0, now_s=at_s) for at_s in (0, 100, 200)]
     assert levels == [0.99, 0.99, 1.5]
-    assert violations.suffering(1.5, cores=1.0, now_s=700) == 0.99  # two of the three are too old
+    assert violations.level(1.5, cores=1.0, now_s=700) == 0.99  # two of the three are too old
 
 
 def test_young_profiles_and_containers_that_hardly_run_say_nothing() -> None:
     assert counters.profile_level(Moments(weight=5, mean=1.0, variance=0.01), 3.0) is None
     violations = Violations()
-    assert [violations.suffering(3.0, cores=0.1, now_s=at_s) for at_s in range(4)] == [0.99] * 4
+    assert [violations.level(3.0, cores=0.1, now_s=at_s) for at_s in range(4)] == [0.99] * 4
 
 
 def test_pods_of_a_deployment_are_one_workload() -> None:

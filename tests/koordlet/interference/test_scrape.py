@@ -53,7 +53,7 @@ class HeardNode(ActingNode):
         self.set_pods([msgspec.structs.replace(pod, status=status)])
         self.scrapes = LatencyScrapes(self.shared)
 
-    async def hear(self) -> Any:
+    async def read(self) -> Any:
         await self.scrapes.run()
         target = self.scrapes.targets["web"]
         return target.latency(asyncio.get_running_loop().time())
@@ -73,16 +73,16 @@ async def test_slack_follows_what_the_target_tells(tmp_path: Path, served: tuple
     target, port = served
     node = HeardNode(tmp_path, port)
 
-    assert await node.hear() is None  # one reading is no rate
-    found = await node.hear()
+    assert await node.read() is None  # one reading is no rate
+    found = await node.read()
     assert found.now_s <= 0.005
     assert found.slack >= 0.75
 
     target.took_ms = 40
     asked = target.scrapes
-    await node.hear()
+    await node.read()
     assert target.scrapes == asked, "far below its objective: each second round"
-    found = await node.hear()
+    found = await node.read()
     assert 0.02 < found.now_s <= 0.05
     assert found.slack < 0
     node.scrapes.close()
@@ -96,15 +96,15 @@ async def test_a_target_that_is_away_is_asked_less_often_and_said_once(
     target.is_away = True
 
     for _ in range(5):
-        await node.hear()
+        await node.read()
 
     assert target.scrapes == 1
     assert node.events.recorded == [("web", "LatencyNotHeard", f"http://127.0.0.1:{port}/metrics: HTTP 503")]
 
     target.is_away = False
     node.scrapes.targets["web"].due_s = 0.0  # its time has come
-    await node.hear()
-    assert await node.hear() is not None
+    await node.read()
+    assert await node.read() is not None
     node.scrapes.close()
 
 
@@ -124,7 +124,7 @@ async def test_what_cannot_be_used_is_said(
     _, port = served
     node = HeardNode(tmp_path, port, **source)
 
-    assert await node.hear() is None
+    assert await node.read() is None
 
     assert problem in node.events.recorded[0][2]
     node.scrapes.close()
@@ -135,7 +135,7 @@ async def test_a_body_without_end_is_not_read(tmp_path: Path, served: tuple[Targ
     target.is_huge = True
     node = HeardNode(tmp_path, port)
 
-    assert await node.hear() is None
+    assert await node.read() is None
 
     assert node.events.reasons() == [("web", "LatencyNotHeard")]
     node.scrapes.close()

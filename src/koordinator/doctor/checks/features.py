@@ -12,10 +12,10 @@ from koordinator.doctor.checks.quotas import BUILT_IN
 from koordinator.doctor.finding import Finding, some_of
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
+from koordinator.koordlet.degradation import INTERFERENCE
 from koordinator.koordlet.gpu_shares import BATCH_GPU
 from koordinator.koordlet.interference.act import INTERFERENCE_CONTROL
 from koordinator.koordlet.predict.hour_trainer import GATE as PEAKS_BY_HOUR
-from koordinator.koordlet.suffering import INTERFERENCE
 from koordinator.manager.config import addons, amplification, colocation_config, cpu_normalization
 from koordinator.manager.webhooks import table
 

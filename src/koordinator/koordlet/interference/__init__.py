@@ -1,1 +1,1 @@
-"""Notice how services suffer from batch, name who makes them, and do something about it (docs/interference.md)."""
+"""Notice when batch degrades services, name the culprit, and act on it (docs/interference.md)."""

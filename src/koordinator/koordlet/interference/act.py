@@ -1,4 +1,4 @@
-"""Act on what services feel, each second: senses → one step of the controller → what strategies are allowed.
+"""Act on the degradation of services, each second: senses → one step of the controller → what strategies are allowed.
 
 No file has two writers: CPU suppression, resctrl, disk limits, bandwidth and batch quotas act on `view.allowance` in
 their next rounds. Only `memory.high` of the group of all batch is written here, since nobody else writes it. Groups of
@@ -23,6 +23,7 @@ from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.errors import ContentError
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.allowance import AS_CONFIGURED, BatchAllowance
+from koordinator.koordlet.degradation import INTERFERENCE
 from koordinator.koordlet.interference import control
 from koordinator.koordlet.interference.control import (
     FULL_PERCENT,
@@ -32,21 +33,20 @@ from koordinator.koordlet.interference.control import (
     Resource,
     State,
 )
-from koordinator.koordlet.interference.senses import ControlInput, NodeUse, control_input
+from koordinator.koordlet.interference.senses import ControlInput, NodeUsage, control_input
 from koordinator.koordlet.interference.steps import Step, StepRecords
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
 from koordinator.koordlet.qos.cpu_suppress_run import threshold_percent
 from koordinator.koordlet.qos.eviction import EvictionTask, ReleaseTarget
 from koordinator.koordlet.qos.eviction_strategy import CarriesOut
-from koordinator.koordlet.suffering import INTERFERENCE
 from koordinator.koordlet.view import Topic
 from koordinator.koordlet.writing.update_plan import Update
 
 log = logging.getLogger(__name__)
 
 INTERFERENCE_CONTROL = "InterferenceControl"
-"""Feature gate of acting; senses have their own (`suffering.INTERFERENCE`)."""
+"""Feature gate of acting; senses have their own (`degradation.INTERFERENCE`)."""
 NEW_GATES: Mapping[str, FeatureGate] = {
     INTERFERENCE_CONTROL: FeatureGate(
         False, FeatureStage.ALPHA, f"let batch follow what services feel (needs {INTERFERENCE})"
@@ -102,7 +102,7 @@ class InterferenceControl:
         self._stepped_s = now_s
         step = self._step(known, actions)
         self._allow(settings, known, step)
-        self.records.took(step, known, settings)
+        self.records.record(step, known, settings)
         if actions.evict[0] and settings.evict_culprit:
             await self._evict(known, step)
 
@@ -117,14 +117,14 @@ class InterferenceControl:
         if self._state is None:
             return fresh
         return msgspec.structs.replace(
-            fresh, calm_s=np.zeros(1), suffering_s=self._state.suffering_s, signal=self._state.signal
+            fresh, calm_s=np.zeros(1), degraded_s=self._state.degraded_s, signal=self._state.signal
         )
 
     def _stop(self) -> None:
         self._state, self._cap = None, None
         self._give_memory_back()
         self._set(AS_CONFIGURED)
-        self.records.ended()
+        self.records.end()
 
     # What is known
 
@@ -145,7 +145,7 @@ class InterferenceControl:
             return int(FULL_PERCENT)
         return threshold_percent(strategy)
 
-    def _use(self) -> NodeUse | None:
+    def _use(self) -> NodeUsage | None:
         """Return how much of the node's CPU is used; None when that is not measured."""
         capacity_milli = self._view.capacity(resources.CPU)
         readings = self._shared.readings
@@ -154,7 +154,7 @@ class InterferenceControl:
             return None
         batch_percent = min((batch or 0.0) / capacity_milli * FULL_PERCENT, FULL_PERCENT)
         node_percent = min(node * _MILLI / capacity_milli * FULL_PERCENT, FULL_PERCENT)
-        return NodeUse(max(node_percent - batch_percent, 0.0), batch_percent)
+        return NodeUsage(max(node_percent - batch_percent, 0.0), batch_percent)
 
     def _usable(self, settings: InterferenceSettings) -> frozenset[Resource]:
         """Return the resources that batch can be shrunk on here: a switch is on, and what it needs is configured."""
@@ -263,7 +263,7 @@ class InterferenceControl:
             return None
 
     async def _evict(self, known: ControlInput, step: Step) -> None:
-        """Evict the culprit, where its own annotation lets us; the pair that is told keeps its successor away."""
+        """Evict the culprit, where its own annotation lets us; the pair that is reported keeps its successor away."""
         verdict = known.verdict
         if verdict is None:
             return

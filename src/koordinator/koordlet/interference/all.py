@@ -5,17 +5,17 @@ from functools import partial
 from typing import Any
 
 from koordinator.api.feature_gates import FeatureGate, FeatureStage
+from koordinator.koordlet.degradation import INTERFERENCE
 from koordinator.koordlet.interference import act
 from koordinator.koordlet.interference.act import InterferenceControl
 from koordinator.koordlet.interference.counters import CounterSampler
+from koordinator.koordlet.interference.detector import InterferenceDetector
 from koordinator.koordlet.interference.scrape import LatencyScrapes
-from koordinator.koordlet.interference.tell import Teller
-from koordinator.koordlet.interference.watch import InterferenceWatch
+from koordinator.koordlet.interference.verdict_reporter import VerdictReporter
 from koordinator.koordlet.parts import Shared, Strategy
 from koordinator.koordlet.qos import shadow
 from koordinator.koordlet.qos.eviction_strategy import CarriesOut
 from koordinator.koordlet.qos.shadow import Shadowed, ShadowEvictor, ShadowMode
-from koordinator.koordlet.suffering import INTERFERENCE
 
 NEW_GATES: Mapping[str, FeatureGate] = {
     INTERFERENCE: FeatureGate(
@@ -31,9 +31,9 @@ class InterferenceParts:
 
     def __init__(self, shared: Shared, evictor: CarriesOut, mode: ShadowMode) -> None:
         self.scrapes = LatencyScrapes(shared)
-        self.teller = Teller(shared)
+        self.reporter = VerdictReporter(shared)
         self.counters = CounterSampler(shared)
-        self.watch = InterferenceWatch(shared, self.scrapes, self.counters, self.teller)
+        self.watch = InterferenceDetector(shared, self.scrapes, self.counters, self.reporter)
         double = ShadowEvictor(
             mode.shared_in_shadow(), on_evicted=partial(mode.bill_eviction, {}, is_shadow=True)
         )
@@ -51,7 +51,7 @@ class InterferenceParts:
     def answer(self, pod: str) -> dict[str, Any]:
         """Return what is known of a pod (of all when that is empty), and the last steps of the loop."""
         (control,) = self._control.in_force
-        return self.teller.answer(pod) | (
+        return self.reporter.answer(pod) | (
             control.records.report() if isinstance(control, InterferenceControl) else {}
         )
 

@@ -1,10 +1,10 @@
-"""Set the share of batch by the slack of services: less at once when they suffer, more slowly while all is well.
+"""Set the share of batch by the slack of services: less at once when they are degraded, more slowly while all is well.
 
 One step of all nodes, elementwise, so an agent is a fleet of one. In order of severity: growth is held, batch is shrunk
-on the resource that services suffer from, the named culprit is capped, then evicted with a hint to move; the scheduler
+on the resource that services lack, the named culprit is capped, then evicted with a hint to move; the scheduler
 and the descheduler read a level that decays. Without a fresh sense the ceiling is the fixed threshold.
 
-The ceiling is found by bisection: where services suffered is remembered, and no level in between is tried twice, so
+The ceiling is found by bisection: levels that degraded services are remembered, and none in between is tried twice, so
 under constant load it comes to rest instead of probing for ever. Such levels count no longer once services use
 clearly less, and at the latest after a time that doubles whenever that was in vain. Slack that holds growth and slack
 that shrinks differ (a band), so small errors of measurement move nothing.
@@ -88,10 +88,10 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     resource_min_percent: _Percent = 10.0
     """The least that batch keeps of other resources than CPU."""
     shrink_ratio: _Ratio = 0.5
-    """What a look at suffering services leaves of batch; an objective that is missed leaves the least."""
+    """What one step leaves of batch while services are degraded; an objective that is missed leaves the least."""
     growth_percent_per_second: _Percent = 2.0
     hold_seconds: _Seconds = 30.0
-    """No growth for so long after services suffered."""
+    """No growth for so long after services were degraded."""
     settle_seconds: _Seconds = 20.0
     """A level counts as harmless when services had slack at it for so long: longer than any sense is late."""
     resolution_percent: _Percent = 2.0
@@ -102,14 +102,14 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     forget_seconds: _Seconds = 1_800.0
     """… or after so long, twice as long each time that it is for nothing."""
     cap_after_seconds: _Seconds = 3.0
-    """A named culprit is capped when services suffered for so long …"""
+    """A named culprit is capped when services are degraded for so long …"""
     evict_after_seconds: _Seconds = 30.0
     """… and evicted after so long, if shrinking and capping did not help."""
     evict_rest_seconds: _Seconds = 60.0
     evictions_max: Annotated[int, msgspec.Meta(ge=0)] = 2
     """Evictions after which nobody else goes until services were well: who was named was not it."""
     signal_rise_seconds: Annotated[float, msgspec.Meta(gt=0)] = 30.0
-    """The level that schedulers see rises to 63 % in so many seconds of suffering …"""
+    """The level that schedulers see rises to 63 % in so many seconds of degradation …"""
     signal_half_life_seconds: Annotated[float, msgspec.Meta(gt=0)] = 600.0
     """… and halves in so many without."""
 
@@ -130,7 +130,7 @@ class Senses(msgspec.Struct, frozen=True, kw_only=True):
     """1 − stall (PSI) or CPI above its limit, of services without a latency; NaN where neither is known."""
     pressure_age_s: F64
     resource: Index
-    """The resource that services suffer from (`Resource`), CPU where that is not known."""
+    """The resource that services lack (`Resource`), CPU where that is not known."""
     has_culprit: Mask
     """Whether a batch pod is named as the cause, for sure enough to act on it."""
     others_percent: F64
@@ -146,7 +146,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     good: F64
     """The highest level at which services had slack, as far as known …"""
     bad: F64
-    """… and the lowest at which they suffered; infinite where unknown."""
+    """… and the lowest at which they were degraded; infinite where unknown."""
     still_s: F64
     """Since when the ceiling has not moved."""
     was_shrunk: Mask
@@ -154,8 +154,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     bad_age_s: F64
     forget_s: F64
     calm_s: F64
-    """Since services suffered last."""
-    suffering_s: F64
+    """Since services were degraded last."""
+    degraded_s: F64
     culprit_percent: F64
     since_eviction_s: F64
     evictions: Index
@@ -176,7 +176,7 @@ class Actions(msgspec.Struct, frozen=True, kw_only=True):
     evict: Mask
     """The culprit goes, with a hint that another node may suit it."""
     signal: F64
-    """How much services suffered lately, 0–1: for schedulers and deschedulers."""
+    """How degraded services were lately, 0–1: for schedulers and deschedulers."""
 
 
 def initial(nodes: int, config: ControlConfig) -> State:
@@ -192,7 +192,7 @@ def initial(nodes: int, config: ControlConfig) -> State:
         bad_age_s=np.zeros(nodes),
         forget_s=np.full(nodes, config.forget_seconds),
         calm_s=np.full(nodes, config.hold_seconds),
-        suffering_s=np.zeros(nodes),
+        degraded_s=np.zeros(nodes),
         culprit_percent=np.full(nodes, FULL_PERCENT),
         since_eviction_s=np.full(nodes, config.evict_rest_seconds),
         evictions=np.zeros(nodes, np.int64),
@@ -214,16 +214,19 @@ def step(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) 
     watched_s = min(elapsed_s, ELAPSED_S_MAX)
     slack, source = fresh_slack(senses, config)
     known = source != Source.FIXED
-    suffers, has_room = known & (slack < config.slack_low_ratio), known & (slack > config.slack_high_ratio)
-    calm_s = np.where(suffers, 0.0, state.calm_s + watched_s)
-    suffering_s = np.where(suffers, state.suffering_s + watched_s, 0.0)
+    is_degraded, has_room = (
+        known & (slack < config.slack_low_ratio),
+        known & (slack > config.slack_high_ratio),
+    )
+    calm_s = np.where(is_degraded, 0.0, state.calm_s + watched_s)
+    degraded_s = np.where(is_degraded, state.degraded_s + watched_s, 0.0)
     may_grow = has_room & (calm_s >= config.hold_seconds)
 
     state = _forget(state, senses, elapsed_s, config)
-    shrinks = suffers[:, None] & (senses.resource[:, None] == np.arange(len(Resource)))
+    shrinks = is_degraded[:, None] & (senses.resource[:, None] == np.arange(len(Resource)))
     ceiling = state.ceiling
-    # A fleet takes many steps in which no node suffers, grows or is blind: what nobody needs is not worked out.
-    if suffers.any():
+    # A fleet takes many steps in which no node is degraded, grows or is blind: what nobody needs is not worked out.
+    if is_degraded.any():
         used = np.minimum(state.ceiling, _used(senses))
         state = _mark(state, senses, shrinks, used, config)
         shrunk = _shrunk(used, senses, slack, config)
@@ -233,10 +236,10 @@ def step(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) 
     if not known.all():
         ceiling = np.where(known[:, None], ceiling, _towards_fixed(state.ceiling, watched_s, config))
     still_s = np.where(ceiling == state.ceiling, state.still_s + watched_s, 0.0)
-    is_proven = known[:, None] & ~suffers[:, None] & (still_s >= config.settle_seconds)
+    is_proven = known[:, None] & ~is_degraded[:, None] & (still_s >= config.settle_seconds)
 
-    culprit_percent = _culprit_percent(state, senses, suffering_s, may_grow | ~known, watched_s, config)
-    evict = _evicts(state, senses, ceiling, suffering_s, watched_s, config)
+    culprit_percent = _culprit_percent(state, senses, degraded_s, may_grow | ~known, watched_s, config)
+    evict = _evicts(state, senses, ceiling, degraded_s, watched_s, config)
     is_well = calm_s >= config.hold_seconds
     after = State(
         ceiling=ceiling,
@@ -248,15 +251,15 @@ def step(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) 
         bad_age_s=state.bad_age_s,
         forget_s=state.forget_s,
         calm_s=calm_s,
-        suffering_s=suffering_s,
+        degraded_s=degraded_s,
         culprit_percent=culprit_percent,
         since_eviction_s=np.where(evict, 0.0, state.since_eviction_s + watched_s),
         evictions=np.where(is_well, 0, state.evictions + evict),
-        signal=_signal(state.signal, suffers, elapsed_s, config),
+        signal=_signal(state.signal, is_degraded, elapsed_s, config),
     )
     stage = np.where(may_grow, Stage.GROW, Stage.HOLD)
-    stage = np.where(suffers, Stage.SHRINK, stage)
-    stage = np.where(suffers & (culprit_percent < FULL_PERCENT), Stage.CAP, stage)
+    stage = np.where(is_degraded, Stage.SHRINK, stage)
+    stage = np.where(is_degraded & (culprit_percent < FULL_PERCENT), Stage.CAP, stage)
     stage = np.where(evict, Stage.EVICT, stage).astype(np.int64)
     return after, Actions(
         ceiling_percent=ceiling,
@@ -315,7 +318,7 @@ def _forget(state: State, senses: Senses, elapsed_s: float, config: ControlConfi
 
 
 def _mark(state: State, senses: Senses, shrinks: Mask, used: F64, config: ControlConfig) -> State:
-    """Remember where services began to suffer; a level that was harmless before is so no longer."""
+    """Remember where degradation began; a level that was harmless before is so no longer."""
     begins = shrinks & ~state.was_shrunk
     least, most = _bounds(config)
     bad = np.where(begins, np.minimum(state.bad, np.clip(used, least, most)), state.bad)
@@ -356,27 +359,27 @@ def _towards_fixed(ceiling: F64, elapsed_s: float, config: ControlConfig) -> F64
 
 
 def _culprit_percent(
-    state: State, senses: Senses, suffering_s: F64, recovers: Mask, elapsed_s: float, config: ControlConfig
+    state: State, senses: Senses, degraded_s: F64, recovers: Mask, elapsed_s: float, config: ControlConfig
 ) -> F64:
     if not senses.has_culprit.any() and (state.culprit_percent >= FULL_PERCENT).all():
         return state.culprit_percent
-    is_capped = senses.has_culprit & (suffering_s >= config.cap_after_seconds) & (suffering_s > 0)
+    is_capped = senses.has_culprit & (degraded_s >= config.cap_after_seconds) & (degraded_s > 0)
     capped = np.maximum(state.culprit_percent * config.shrink_ratio, config.resource_min_percent)
     grown = np.minimum(state.culprit_percent + config.growth_percent_per_second * elapsed_s, FULL_PERCENT)
     return np.where(is_capped, capped, np.where(recovers, grown, state.culprit_percent))
 
 
 def _evicts(
-    state: State, senses: Senses, ceiling: F64, suffering_s: F64, watched_s: float, config: ControlConfig
+    state: State, senses: Senses, ceiling: F64, degraded_s: F64, watched_s: float, config: ControlConfig
 ) -> Mask:
-    """Return whether a named culprit goes: batch has the least already, and services suffer all the same."""
+    """Return whether a named culprit goes: batch has the least already, and services are degraded all the same."""
     if not senses.has_culprit.any():
         return senses.has_culprit
     least, _ = _bounds(config)
     is_least = np.take_along_axis(ceiling <= least, senses.resource[:, None], axis=1)[:, 0]
     found: Mask = (
         senses.has_culprit
-        & (suffering_s >= config.evict_after_seconds)
+        & (degraded_s >= config.evict_after_seconds)
         & is_least
         & (state.since_eviction_s + watched_s >= config.evict_rest_seconds)
         & (state.evictions < config.evictions_max)
@@ -384,10 +387,10 @@ def _evicts(
     return found
 
 
-def _signal(signal: F64, suffers: Mask, elapsed_s: float, config: ControlConfig) -> F64:
+def _signal(signal: F64, is_degraded: Mask, elapsed_s: float, config: ControlConfig) -> F64:
     risen = 1 - (1 - signal) * np.exp(-elapsed_s / config.signal_rise_seconds)
     fallen: F64 = signal * 0.5 ** (elapsed_s / config.signal_half_life_seconds)
-    return np.where(suffers, risen, fallen)
+    return np.where(is_degraded, risen, fallen)
 
 
 STEP_PERCENT = 5
@@ -448,5 +451,5 @@ def stepped(percent: float) -> int:
 
 
 def memory_high_bytes(used_bytes: int, percent: float, page_bytes: int = 4096) -> int:
-    """Return `memory.high` of all batch: a share of what it used when services began to suffer, in whole pages."""
+    """Return `memory.high` of all batch: a share of what it used when degradation began, in whole pages."""
     return max(int(used_bytes * percent / FULL_PERCENT) // page_bytes, 1) * page_bytes

@@ -26,9 +26,9 @@ from koordinator.host.errors import ContentError
 from koordinator.host.perf_events import CYCLES_AND_INSTRUCTIONS, EventKind, EventPair
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
+from koordinator.koordlet.degradation import INTERFERENCE, Learnt, Sense
 from koordinator.koordlet.node_pods import NodeContainer, PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.suffering import INTERFERENCE, Learnt, Sense
 
 DEVIATIONS = 2.0
 VIOLATIONS, VIOLATION_WINDOW_S = 3, 300.0
@@ -64,8 +64,8 @@ class Violations:
     def __init__(self) -> None:
         self._at_s: deque[float] = deque(maxlen=VIOLATIONS)
 
-    def suffering(self, level: float, cores: float, now_s: float) -> float:
-        """Return the suffering by a new sample: below 1 until the container is an outlier."""
+    def level(self, level: float, cores: float, now_s: float) -> float:
+        """Return the degradation by a new sample: below 1 until the container is an outlier."""
         if level > 1 and cores >= CORES_MIN:
             self._at_s.append(now_s)
         is_outlier = len(self._at_s) == VIOLATIONS and now_s - self._at_s[0] <= VIOLATION_WINDOW_S
@@ -159,7 +159,7 @@ class CounterSampler:
         """Put nothing back: it only reads."""
 
     def levels(self, uid: str, now_s: float) -> Mapping[Sense, float]:
-        """Return the suffering of a service by its profile; empty while nothing is known."""
+        """Return the degradation of a service by its profile; empty while nothing is known."""
         return self._levels.get(uid, {}) if now_s - self._at_s <= SAMPLE_S_MAX else {}
 
     def _probe(self) -> None:
@@ -224,13 +224,13 @@ class CounterSampler:
         if cpi is not None:
             level = profile_level((shared_profile and shared_profile.cpi) or known.cpi, cpi)
             if level is not None:
-                found[Sense.CPI] = known.cpi_violations.suffering(level, used, now_s)
+                found[Sense.CPI] = known.cpi_violations.level(level, used, now_s)
             known.cpi = learnt(known.cpi, cpi, elapsed_s)
         if per_core is not None:
             of_cluster = shared_profile.memory_bandwidth if shared_profile is not None else None
             level = profile_level(of_cluster or known.moved, per_core)
             if level is not None:
-                found[Sense.MEMORY_BANDWIDTH] = known.moved_violations.suffering(level, used, now_s)
+                found[Sense.MEMORY_BANDWIDTH] = known.moved_violations.level(level, used, now_s)
             known.moved = learnt(known.moved, per_core, elapsed_s)
         return found
 

@@ -1,11 +1,11 @@
-"""Name the pod that makes a service suffer. While that is not sure, nobody is named. Pure, over arrays.
+"""Name the pod that degrades a service. While that is not sure, nobody is named. Pure, over arrays.
 
-The culprit's use rises with the suffering, falls with it, and nobody else's does: the use of each candidate and
-resource is correlated with the victim's suffering over the seconds since that began and the calm ones before, both
+The culprit's use rises with the degradation, falls with it, and nobody else's does: the use of each candidate and
+resource is correlated with the victim's degradation over the seconds since that began and the calm ones before, both
 weighing the same. How much more those use that correlate is the evidence, and the correlation times the share of the
 evidence is how sure it is.
 
-CPI2 sums use that is normalised to 1 against the suffering's distance from its mark, over ten minutes of one sample
+CPI2 sums use that is normalised to 1 against the degradation's distance from its mark, over ten minutes of one sample
 each. With one sample per second and an answer within three, chance is kept out by the correlation's use of calm
 seconds, by the share, and by the distance to the next candidate. Source: Zhang et al., CPI2, EuroSys 2013, section 4.2.
 """
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from koordinator.koordlet.suffering import SUFFERS, Contended
+from koordinator.koordlet.degradation import DEGRADED, Contended
 
 F64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -34,9 +34,9 @@ UNITS: Mapping[Contended, float] = {
 """How much more a candidate must use to matter: cores, bytes, bytes per second moved from memory, disk and network."""
 CALM_S_MIN, CALM_S_MAX = 4, 30
 """Calm seconds that must be known, and that are looked at."""
-SUFFERING_S_MIN, SUFFERING_S_MAX = 2, 30
+DEGRADED_S_MIN, DEGRADED_S_MAX = 2, 30
 PAUSE_S = 3
-"""So many calm seconds in a row end an episode of suffering; the ones before are another's fault, perhaps."""
+"""So many calm seconds in a row end an episode; the ones before are another's fault, perhaps."""
 CORRELATION_MIN = 0.6
 CONFIDENCE_MIN = 0.45
 MARGIN_MIN = 0.2
@@ -58,9 +58,9 @@ class Accusation(msgspec.Struct, frozen=True):
 
 
 def name(level: F64, use: F64, units: Mapping[Contended, float] = UNITS) -> Accusation | None:
-    """Return who makes the victim suffer; None while unsure.
+    """Return who degrades the victim; None while unsure.
 
-    Shapes: level (seconds,), the victim's suffering with the newest last, 1 at its mark, NaN where unknown; use
+    Shapes: level (seconds,), the victim's degradation with the newest last, 1 at its mark, NaN where unknown; use
     (seconds, candidates, resources) in the order of `RESOURCES`, NaN where unknown. Multiplying use and `units` by the
     same number changes nothing.
     """
@@ -72,27 +72,27 @@ def name(level: F64, use: F64, units: Mapping[Contended, float] = UNITS) -> Accu
     seconds = weight > 0
     weight, level = weight[seconds], level[seconds]
     use = np.nan_to_num(use[seconds])
-    suffers = level >= SUFFERS
-    rise = 2 * (_mean(use[suffers], weight[suffers]) - _mean(use[~suffers], weight[~suffers]))
-    correlation = correlations(level / (level + SUFFERS), use, weight)
+    degraded = level >= DEGRADED
+    rise = 2 * (_mean(use[degraded], weight[degraded]) - _mean(use[~degraded], weight[~degraded]))
+    correlation = correlations(level / (level + DEGRADED), use, weight)
     return _surest(rise / np.array([units[each] for each in RESOURCES]), correlation)
 
 
 def weights(level: F64) -> F64 | None:
-    """Return what each second weighs, shape (seconds,): the seconds of suffering of this episode together as much as
+    """Return what each second weighs, shape (seconds,): the seconds of degradation of this episode together as much as
     the newest calm ones; None when there are too few of either.
 
     Shapes: level (seconds,).
     """
-    suffers, calm = level >= SUFFERS, level < SUFFERS  # neither where it is not known
+    degraded, calm = level >= DEGRADED, level < DEGRADED  # neither where it is not known
     good = np.flatnonzero(calm)[-CALM_S_MAX:]
     in_a_row = calm[PAUSE_S - 1 :].copy()
     for before in range(PAUSE_S - 1):
         in_a_row &= calm[before : before + len(in_a_row)]
     pauses = np.flatnonzero(in_a_row)
     begin = pauses[-1] if len(pauses) else 0
-    bad = begin + np.flatnonzero(suffers[begin:])[-SUFFERING_S_MAX:]
-    if len(bad) < SUFFERING_S_MIN or len(good) < CALM_S_MIN:
+    bad = begin + np.flatnonzero(degraded[begin:])[-DEGRADED_S_MAX:]
+    if len(bad) < DEGRADED_S_MIN or len(good) < CALM_S_MIN:
         return None
     found = np.zeros(len(level))
     found[bad], found[good] = 0.5 / len(bad), 0.5 / len(good)
@@ -163,7 +163,7 @@ def history_of(candidates: Sequence[str], former: Sequence[str], use: F64) -> F6
 
 
 HISTORY_S = 90
-"""How far back a history reaches: long suffering, and the calm before it."""
+"""How far back a history reaches: a long episode, and the calm before it."""
 
 
 class History:
@@ -175,7 +175,7 @@ class History:
         self._use: F64 = np.zeros((seconds, 0, len(RESOURCES)))
 
     def add(self, levels: Mapping[str, float], candidates: Sequence[str], use: F64) -> None:
-        """Add a second: each service's suffering (NaN: unknown), use of shape (candidates, resources).
+        """Add a second: each service's degradation (NaN: unknown), use of shape (candidates, resources).
 
         Services and candidates that are not named any more are forgotten.
         """
@@ -189,6 +189,6 @@ class History:
         self._levels = {uid: [*self._levels.get(uid, unknown)[1:], level] for uid, level in levels.items()}
 
     def of(self, service: str) -> tuple[F64, F64]:
-        """Return the service's suffering, shape (seconds,), and what candidates used, shape (seconds, candidates,
+        """Return the service's degradation, shape (seconds,), and what candidates used, shape (seconds, candidates,
         resources)."""
         return np.array(self._levels[service]), self._use

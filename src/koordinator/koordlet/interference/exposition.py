@@ -187,8 +187,8 @@ class QuantileReader:
         if not offered:
             return None
         if not values:
-            told = ", ".join(f"{each:g}" for each in sorted(offered))
-            raise FamilyError(f"the summary has no quantile {self._quantile:g}, only {told}")
+            listed = ", ".join(f"{each:g}" for each in sorted(offered))
+            raise FamilyError(f"the summary has no quantile {self._quantile:g}, only {listed}")
         known = [value for value in values if not math.isnan(value)]
         count = self._count(body)
         before, self._last_count = self._last_count, count

@@ -21,7 +21,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     """Requests per second over the window."""
     at_s: float
-    """When the newest requests were told."""
+    """When the newest requests were reported."""
 
     @property
     def slack(self) -> float:
@@ -74,7 +74,7 @@ class BucketWindow:
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
         self._parts: deque[tuple[float, float, Mapping[float, float]]] = deque()
-        """When it was told, since when it was counted, increase by upper end."""
+        """When it was reported, since when it was counted, increase by upper end."""
         self._total: dict[float, float] = {}
         """The increase over all parts. Counts are whole, so what is added and taken away leaves nothing; an end stays,
         as a bound below which nobody was."""
@@ -124,7 +124,7 @@ class SampleWindow:
         self._samples: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
 
     def add(self, at_s: float, durations_s: Iterable[float]) -> None:
-        """Add requests that were told now."""
+        """Add requests that were reported now."""
         self._samples.extend((at_s, each) for each in durations_s)
 
     def latency(self, share: float, target_s: float, now_s: float) -> Latency | None:
@@ -134,9 +134,9 @@ class SampleWindow:
         return self._of([each for _, each in self._samples], share, target_s, self._window_s)
 
     def newest(self, share: float, target_s: float) -> Latency | None:
-        """Return the percentile of what was told last; None with too few requests."""
-        told = [each for at_s, each in self._samples if at_s == self._samples[-1][0]]
-        return self._of(told, share, target_s, 1.0)
+        """Return the percentile of what was reported last; None with too few requests."""
+        last = [each for at_s, each in self._samples if at_s == self._samples[-1][0]]
+        return self._of(last, share, target_s, 1.0)
 
     def _of(self, samples: list[float], share: float, target_s: float, seconds: float) -> Latency | None:
         found = percentile_of_samples(samples, share)

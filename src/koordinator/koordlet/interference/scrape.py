@@ -1,4 +1,4 @@
-"""Hear what services tell of their latency, each second: bounded in size, time and number, apart from all other work.
+"""Read what services report of their latency, each second: bounded in size, time and number, apart from all other work.
 
 A target that is away is asked less and less often (`AWAY_S_MAX`); that is said once, on its pod. Certificates are not
 checked, as the kubelet does not check those of probes: nothing is sent but the request. Redirects are not followed.
@@ -21,13 +21,13 @@ from koordinator.api.annotations.koordlet import (
 )
 from koordinator.api.errors import ProtocolError
 from koordinator.cluster.exchange import ConnectionPool, Origin
+from koordinator.koordlet.degradation import INTERFERENCE
 from koordinator.koordlet.interference import access_log, exposition
 from koordinator.koordlet.interference.access_log import LogFile, LogSocket
 from koordinator.koordlet.interference.exposition import BucketReader, FamilyError, QuantileReader
 from koordinator.koordlet.interference.latency import BucketWindow, Latency, SampleWindow
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.suffering import INTERFERENCE
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class SourceError(Exception):
 
 
 class Target(abc.ABC):
-    """One pod's objective, and what was heard of it."""
+    """One pod's objective, and what it reported."""
 
     calm_rounds = 1
     """It is asked each such round while its service is calm: logs, which go on growing, each."""
@@ -73,21 +73,21 @@ class Target(abc.ABC):
         """Its latency is far below its objective."""
         self.rounds_left = 0
         """Rounds in which it is not asked."""
-        self.heard_s: float | None = None
-        """When it told something last."""
+        self.answered_s: float | None = None
+        """When it answered last."""
 
     @property
     @abc.abstractmethod
     def place(self) -> str:
-        """Return where it tells."""
+        """Return where it reports."""
 
     @abc.abstractmethod
     async def ask(self) -> None:
-        """Take what it tells. Raises: SourceError, and what reading raises."""
+        """Take what it reports. Raises: SourceError, and what reading raises."""
 
     @abc.abstractmethod
     def measured(self, now_s: float) -> Latency | None:
-        """Return the newest that was heard, however old."""
+        """Return the newest report, however old."""
 
     @abc.abstractmethod
     def newest(self) -> Latency | None:
@@ -98,9 +98,9 @@ class Target(abc.ABC):
         """Close what it is read by."""
 
     @property
-    def is_heard(self) -> bool:
+    def is_answering(self) -> bool:
         """Return whether it has answered, and still does."""
-        return self.heard_s is not None and not self.problem
+        return self.answered_s is not None and not self.problem
 
     def is_due(self, now_s: float) -> bool:
         """Return whether to ask it in this round; to be called once in each."""
@@ -132,7 +132,7 @@ class PrometheusTarget(Target):
         self._buckets = BucketReader(wanted)
         self._quantile = QuantileReader(wanted, self.share)
         self._window = BucketWindow(objective.window_seconds)
-        self._told: Latency | None = None
+        self._summary: Latency | None = None
         self._address = ""
         self._request = b""
         self._pool: ConnectionPool | None = None
@@ -154,7 +154,7 @@ class PrometheusTarget(Target):
         if answer.status != 200:
             raise SourceError(f"HTTP {answer.status}")
         try:
-            self._hear(answer.body, asyncio.get_running_loop().time())
+            self._parse(answer.body, asyncio.get_running_loop().time())
         except FamilyError as error:
             raise SourceError(str(error)) from error
 
@@ -185,15 +185,15 @@ class PrometheusTarget(Target):
             self._pool.close()
             self._pool = None
 
-    def _hear(self, body: bytes, now_s: float) -> None:
-        since_s, self.heard_s = self.heard_s, now_s
+    def _parse(self, body: bytes, now_s: float) -> None:
+        since_s, self.answered_s = self.answered_s, now_s
         increase = self._buckets.read(body)
         if self._buckets.is_there:
             self._check_ends()
             if increase is not None and since_s is not None:
                 scaled = {end * self._unit_s: count for end, count in increase.items()}
                 self._window.add(now_s, since_s, scaled)
-            self._told = None
+            self._summary = None
             return
         found = self._quantile.read(body)
         if not self._quantile.is_there:
@@ -201,7 +201,7 @@ class PrometheusTarget(Target):
         if found is not None and since_s is not None:
             value, came = found
             rate = came / max(now_s - since_s, 1e-3)
-            self._told = Latency(now_s=value * self._unit_s, target_s=self.target_s, rate=rate, at_s=now_s)
+            self._summary = Latency(now_s=value * self._unit_s, target_s=self.target_s, rate=rate, at_s=now_s)
 
     def _check_ends(self) -> None:
         largest = self._buckets.largest_end * self._unit_s
@@ -209,10 +209,10 @@ class PrometheusTarget(Target):
             raise SourceError(f"the largest bucket ends at {largest:g} s, not above the target")
 
     def measured(self, now_s: float) -> Latency | None:
-        return self._told or self._window.latency(self.share, self.target_s, now_s)
+        return self._summary or self._window.latency(self.share, self.target_s, now_s)
 
     def newest(self) -> Latency | None:
-        return self._told or self._window.newest(self.share, self.target_s)
+        return self._summary or self._window.newest(self.share, self.target_s)
 
 
 class LogTarget(Target):
@@ -236,7 +236,7 @@ class LogTarget(Target):
             self._reader = access_log.opened(self._directory, self._source)
         now_s = asyncio.get_running_loop().time()
         self._window.add(now_s, self._reader.read())
-        self.heard_s = now_s
+        self.answered_s = now_s
 
     def measured(self, now_s: float) -> Latency | None:
         return self._window.latency(self.share, self.target_s, now_s)
@@ -339,8 +339,8 @@ class LatencyScrapes:
             return
         if target.problem:
             log.info("latency heard again", extra={"pod": target.record.key})
-        heard = target.latency(loop.time())
-        target.is_calm = heard is not None and heard.slack >= CALM_SLACK
+        found = target.latency(loop.time())
+        target.is_calm = found is not None and found.slack >= CALM_SLACK
         target.rounds_left = target.calm_rounds - 1 if target.is_calm else 0
         target.problem, target.away_s, target.due_s = "", 0.0, 0.0
 

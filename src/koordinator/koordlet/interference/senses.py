@@ -1,7 +1,7 @@
-"""Say how much each service suffers, by what its senses measured. Pure; docs/interference.md has the marks.
+"""Say how degraded each service is, by what its senses measured. Pure; docs/interference.md has the marks.
 
 Each sense works alone, and what is not measured is left out, never taken as calm. `control_input` takes from all of it
-what the controller decides by: the service that is worst off, the resource it suffers from, who is to blame, how much
+what the controller decides by: the service that is worst off, the resource it lacks, who is to blame, how much
 the node is used.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 import numpy as np
 
+from koordinator.koordlet.degradation import DEGRADED, Contended, Degradation, Interference, Sense, Verdict
 from koordinator.koordlet.interference.control import FULL_PERCENT, Resource, Senses
 from koordinator.koordlet.interference.latency import Latency
-from koordinator.koordlet.suffering import SUFFERS, Contended, Interference, Sense, Suffering, Verdict
 
 MARKS: Mapping[Sense, float] = {
     Sense.RUN_QUEUE: 0.5,
@@ -21,13 +21,13 @@ MARKS: Mapping[Sense, float] = {
     Sense.MEMORY_PRESSURE: 0.1,
     Sense.IO_PRESSURE: 0.2,
 }
-"""Share of time lost from which a service suffers: of its runnable time for RUN_QUEUE, of all time for pressure."""
+"""Share of time lost from which a service is degraded: of its runnable time for RUN_QUEUE, of all time for pressure."""
 
 
 def levels(
     lost: Mapping[Sense, float], latency: Latency | None, profile: Mapping[Sense, float]
 ) -> dict[Sense, float]:
-    """Return the suffering by sense, 1 at its mark.
+    """Return the degradation by sense, 1 at its mark.
 
     `lost` are shares of time, `profile` what CPI and memory bandwidth are against their outlier marks.
     """
@@ -38,21 +38,21 @@ def levels(
     return found
 
 
-def suffering(
+def degradation(
     uid: str,
     levels: Mapping[Sense, float],
     latency: Latency | None,
-    before: Suffering | None,
+    before: Degradation | None,
     now_s: float,
-) -> Suffering:
+) -> Degradation:
     """Return the record of this second; `before` is that of the last one."""
-    suffers = max(levels.values(), default=0.0) >= SUFFERS
+    is_degraded = max(levels.values(), default=0.0) >= DEGRADED
     since_s = (before.since_s if before is not None else None) or now_s
-    return Suffering(
+    return Degradation(
         uid=uid,
         senses=levels,
         slack=latency.slack if latency is not None else None,
-        since_s=since_s if suffers else None,
+        since_s=since_s if is_degraded else None,
         at_s=now_s,
         age_s=max(now_s - latency.at_s, 0.0) if latency is not None else 0.0,
     )
@@ -74,7 +74,7 @@ _RESOURCE_OF_SENSE: Mapping[Sense, Resource] = {
 """All others mean CPU."""
 
 
-class NodeUse(msgspec.Struct, frozen=True):
+class NodeUsage(msgspec.Struct, frozen=True):
     """CPU in use in percent of the node, as measured last."""
 
     others_percent: float
@@ -93,7 +93,7 @@ class ControlInput(msgspec.Struct, frozen=True):
 
 def control_input(
     found: Interference | None,
-    use: NodeUse | None,
+    use: NodeUsage | None,
     usable: Collection[Resource],
     is_culprit: Callable[[str], bool],
     now_s: float,
@@ -127,23 +127,23 @@ def control_input(
     )
 
 
-def slack_of(service: Suffering | None) -> float:
+def slack_of(service: Degradation | None) -> float:
     """Return what is left of a service's objective; without one, of what its other senses bear. NaN for nobody."""
     if service is None:
         return math.nan
-    return service.slack if service.slack is not None else SUFFERS - service.level
+    return service.slack if service.slack is not None else DEGRADED - service.level
 
 
 def _one(number: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.array([number], np.float64)
 
 
-def _age_s(service: Suffering | None, now_s: float) -> float:
+def _age_s(service: Degradation | None, now_s: float) -> float:
     return math.inf if service is None else max(now_s - service.at_s, 0.0) + service.age_s
 
 
 def _verdict(
-    found: Interference | None, worst: Suffering | None, is_culprit: Callable[[str], bool]
+    found: Interference | None, worst: Degradation | None, is_culprit: Callable[[str], bool]
 ) -> Verdict | None:
     """Return the verdict about the service that is worst off, else the surest one about another."""
     if found is None:
@@ -153,15 +153,17 @@ def _verdict(
     return max(about or named, key=lambda each: each.confidence, default=None)
 
 
-def _resource(worst: Suffering | None, found: Interference | None, usable: Collection[Resource]) -> Resource:
-    """Return what the service that is worst off suffers from: as its verdict says, else its worst sense but latency."""
+def _resource(
+    worst: Degradation | None, found: Interference | None, usable: Collection[Resource]
+) -> Resource:
+    """Return what the service that is worst off lacks: as its verdict says, else its worst sense but latency."""
     if worst is None or found is None:
         return Resource.CPU
     verdict = found.verdicts.get(worst.uid)
     if verdict is not None:
         resource = RESOURCE_OF[verdict.resource]
     else:
-        told = [(level, each) for each, level in worst.senses.items() if each is not Sense.LATENCY]
-        level, sense = max(told, default=(0.0, Sense.LATENCY))
-        resource = _RESOURCE_OF_SENSE.get(sense, Resource.CPU) if level >= SUFFERS else Resource.CPU
+        others = [(level, each) for each, level in worst.senses.items() if each is not Sense.LATENCY]
+        level, sense = max(others, default=(0.0, Sense.LATENCY))
+        resource = _RESOURCE_OF_SENSE.get(sense, Resource.CPU) if level >= DEGRADED else Resource.CPU
     return resource if resource in usable else Resource.CPU

@@ -15,8 +15,8 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import ContentError
 from koordinator.host.host import Host
+from koordinator.koordlet.degradation import Sense
 from koordinator.koordlet.node_pods import PodRecord
-from koordinator.koordlet.suffering import Sense
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Record what the closed loop does: the audit log, events, metrics, HTTP, and what the node tells of itself to
+"""Record what the closed loop does: the audit log, events, metrics, HTTP, and what the node reports to
 scheduler and descheduler (NodeMetric's `status.extensions.interference`)."""
 
 import logging
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 AUDIT_LEVEL = 1
 REASON = "FollowServices"
 """Of lines in the audit log."""
-SUFFERS, CAPPED = "ServicesSuffer", "CulpritCapped"
+SERVICES_SUFFER, CULPRIT_CAPPED = "ServicesSuffer", "CulpritCapped"
 """Reasons of events: on the node when an episode begins, on the culprit when it gets a quota of its own."""
 KEPT_MAX = 256
 """Steps that are kept for whoever asks: those that changed something, some minutes of an episode."""
 CHANGE_PERCENT = 5.0
 """A ceiling that moves less is no step of its own in the records."""
-TELL_PERCENT = 10
-"""Readers know how a level fades; they are told anew when it is so much higher than that."""
+REPORT_PERCENT = 10
+"""Readers know how a level fades; it is reported anew when it is so much higher than that."""
 PAIRS_MAX = 16
 _STAGE_WORDS = {
     Stage.GROW: "grows",
@@ -59,23 +59,23 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepRecords:
-    """Tells of steps, each way only when something is new there."""
+    """Reports steps, each way only what is new there."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._last: Step | None = None
         self._kept: deque[Step] = deque(maxlen=KEPT_MAX)
         self._capped = ""
-        self._has_told_episode = False
-        self._told: Fading = CALM
+        self._is_episode_reported = False
+        self._reported: Fading = CALM
         self._pairs: dict[tuple[str, str], WorkloadPair] = {}
         self._names: dict[str, str] = {}
         """Names of pods by UID, as of the steps that are kept."""
 
-    def took(self, step: Step, known: ControlInput, settings: InterferenceSettings) -> None:
+    def record(self, step: Step, known: ControlInput, settings: InterferenceSettings) -> None:
         """Record a step."""
         self._measure(step)
-        if self._is_news(step):
+        if self._has_changed(step):
             self._last = step
             self._kept.append(step)
             for uid in filter(None, (step.victim, step.culprit)):
@@ -83,15 +83,15 @@ class StepRecords:
             self._shared.audit.node(
                 AUDIT_LEVEL, REASON, f"batch {_STAGE_WORDS[step.stage]}: {self.why(step, known)}"
             )
-        self._tell_events(step, known)
-        self._tell_cluster(step, known, settings)
+        self._emit_events(step, known)
+        self._report_to_cluster(step, known, settings)
 
-    def ended(self) -> None:
-        """Tell nothing any more: the loop is off."""
+    def end(self) -> None:
+        """Report nothing any more: the loop is off."""
         if self._last is None:
             return
-        self._last, self._has_told_episode, self._capped = None, False, ""
-        self._told, self._pairs = CALM, {}
+        self._last, self._is_episode_reported, self._capped = None, False, ""
+        self._reported, self._pairs = CALM, {}
         self._extend(None)
         metrics = self._shared.metrics
         for gauge in (metrics.interference_slack, metrics.interference_ceiling, metrics.interference_stage):
@@ -105,7 +105,7 @@ class StepRecords:
         return {"steps": [self._shown(step) for step in self._kept]}
 
     def why(self, step: Step, known: ControlInput) -> str:
-        """Return what services suffer and what follows, in words."""
+        """Return how degraded services are and what follows, in words."""
         parts = []
         if step.source is Source.FIXED:
             parts.append("nothing fresh is known of services")
@@ -121,7 +121,7 @@ class StepRecords:
             ", ".join(
                 f"{each.name.lower()} {percent:.0f}%"
                 for each, percent in step.ceilings.items()
-                if _tells(each, percent)
+                if _is_shown(each, percent)
             )
         )
         if step.culprit_percent < FULL_PERCENT:
@@ -130,7 +130,7 @@ class StepRecords:
 
     # Each way
 
-    def _is_news(self, step: Step) -> bool:
+    def _has_changed(self, step: Step) -> bool:
         old = self._last
         if old is None or (old.stage, old.source, old.resource) != (step.stage, step.source, step.resource):
             return True
@@ -154,33 +154,41 @@ class StepRecords:
         if self._last is None or self._last.stage is not step.stage:
             metrics.interference_steps.inc(step.stage.name.lower())
 
-    def _tell_events(self, step: Step, known: ControlInput) -> None:
-        """One event when an episode begins, and one for each culprit that is capped; evictions tell of themselves."""
+    def _emit_events(self, step: Step, known: ControlInput) -> None:
+        """One event when an episode begins, and one for each culprit that is capped; evictions have their own."""
         if step.stage is Stage.GROW:
-            self._has_told_episode, self._capped = False, ""
-        if step.stage >= Stage.SHRINK and not self._has_told_episode and self._shared.view.node is not None:
-            self._has_told_episode = True
-            self._shared.events.warning(self._shared.view.node, SUFFERS, self.why(step, known))
+            self._is_episode_reported, self._capped = False, ""
+        if (
+            step.stage >= Stage.SHRINK
+            and not self._is_episode_reported
+            and self._shared.view.node is not None
+        ):
+            self._is_episode_reported = True
+            self._shared.events.warning(self._shared.view.node, SERVICES_SUFFER, self.why(step, known))
         if step.stage is Stage.CAP and step.culprit and step.culprit != self._capped:
             self._capped = step.culprit
             pod = self._pod(step.culprit)
             if pod is not None:
-                self._shared.events.warning(pod, CAPPED, self.why(step, known))
+                self._shared.events.warning(pod, CULPRIT_CAPPED, self.why(step, known))
 
-    def _tell_cluster(self, step: Step, known: ControlInput, settings: InterferenceSettings) -> None:
+    def _report_to_cluster(self, step: Step, known: ControlInput, settings: InterferenceSettings) -> None:
         half_life_s = settings.signal_half_life_seconds
         if half_life_s <= 0:
             self._extend(None)
             return
         percent = round(step.signal * FULL_PERCENT)
         is_paired = step.stage >= Stage.CAP and self._pair(step, known, half_life_s)
-        is_risen = percent >= max(self._told.level(step.at_s) + TELL_PERCENT, TELL_PERCENT)
+        is_risen = percent >= max(self._reported.level(step.at_s) + REPORT_PERCENT, REPORT_PERCENT)
         if not is_paired and not is_risen:
-            if self._told.percent and not self._told.level(step.at_s) and not self._live_pairs(step.at_s):
-                self._told = CALM
+            if (
+                self._reported.percent
+                and not self._reported.level(step.at_s)
+                and not self._live_pairs(step.at_s)
+            ):
+                self._reported = CALM
                 self._extend(None)
             return
-        self._told = Fading(percent, step.at_s, half_life_s)
+        self._reported = Fading(percent, step.at_s, half_life_s)
         self._extend(
             NodeInterference(
                 percent=percent,
@@ -192,7 +200,7 @@ class StepRecords:
         )
 
     def _pair(self, step: Step, known: ControlInput, half_life_s: float) -> bool:
-        """Remember who should not meet again; whether that is news worth telling."""
+        """Remember who should not meet again; return whether that is worth a report."""
         verdict = known.verdict
         victim = self._pod(verdict.victim) if verdict is not None else None
         culprit = self._pod(verdict.culprit) if verdict is not None else None
@@ -247,7 +255,7 @@ class StepRecords:
         return record.key if record is not None else uid or "nobody"
 
 
-def _tells(resource: Resource, percent: float) -> bool:
+def _is_shown(resource: Resource, percent: float) -> bool:
     """Return whether a ceiling is worth words: CPU always, others when they are shrunk."""
     return resource is Resource.CPU or percent < FULL_PERCENT
 

@@ -32,11 +32,11 @@ from koordinator.api.scalars import ScalarError
 from koordinator.api.slo import HostApplicationSpec
 from koordinator.api.workload_profile import EXTENSION, PodInterference
 from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.degradation import Interference, Learnt
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT
 from koordinator.koordlet.predict.reclaimable import Prediction, ReclaimableAmount
 from koordinator.koordlet.series import NO_PROPERTIES, Aggregation, SeriesStore
-from koordinator.koordlet.suffering import Interference, Learnt
 
 REPORT_INTERVAL_S_MIN = 30
 AGGREGATE_DURATION_S_MIN = 60
@@ -200,7 +200,7 @@ def pod_info(pod: Pod, usage: ResourceMap) -> PodMetricInfo:
 def with_interference(
     status: NodeMetricStatus, found: Mapping[tuple[str, str], PodInterference]
 ) -> NodeMetricStatus:
-    """Return a report that also tells how services suffer, by namespace and name of their pods."""
+    """Return a report that also says how degraded services are, by namespace and name of their pods."""
     if not found:
         return status
     pods = [
@@ -218,7 +218,7 @@ def with_interference(
 def interference_of(
     now: Interference, pods: Mapping[str, PodRecord], learnt: Mapping[str, Learnt]
 ) -> dict[tuple[str, str], PodInterference]:
-    """Return how services suffer and what they taught, by namespace and name."""
+    """Return how degraded services are and what they taught, by namespace and name."""
     found = {}
     for uid, each in now.services.items():
         record = pods.get(uid)

@@ -155,7 +155,7 @@ class NodeMetricReporter:
         )
 
     def _with_interference(self, status: NodeMetricStatus) -> NodeMetricStatus:
-        """Return a report with how services suffer, where that is looked at."""
+        """Return a report with how degraded services are, where that is measured."""
         view = self._shared.view
         if view.interference is None:
             return status

@@ -205,7 +205,7 @@ class Balance:
             return pod_score(whole, whole_excess, self._options.weights)
 
         ranked = sorted(pods, key=lambda pod: facts.usage_key(pod, score(pod)))
-        if load.culprits:  # who makes services suffer leaves first
+        if load.culprits:  # who degrades services leaves first
             ranked.sort(key=lambda pod: workload_of(pod) not in load.culprits)
         return ranked
 

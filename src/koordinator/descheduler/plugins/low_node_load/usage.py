@@ -43,10 +43,10 @@ class NodeUtilization(msgspec.Struct, frozen=True):
     usage: Nanos
     prod_usage: Nanos
     pod_usage: PodAmounts
-    suffers_percent: int = 0
-    """How much its services suffer from batch now."""
+    interference_percent: int = 0
+    """How much batch degrades its services now."""
     culprits: frozenset[str] = frozenset()
-    """Workloads that made them suffer."""
+    """Workloads that degraded them."""
 
     @property
     def name(self) -> str:
@@ -112,11 +112,11 @@ def loads(
 
 
 def _with_interference(load: NodeUtilization, metric: MeasuredNode, now_s: float) -> NodeUtilization:
-    told = metric.interference
+    reported = metric.interference
     return msgspec.structs.replace(
         load,
-        suffers_percent=interference.fading_of(told).level(now_s),
-        culprits=frozenset(culprit for _, culprit in interference.pairs_of(told, now_s)),
+        interference_percent=interference.fading_of(reported).level(now_s),
+        culprits=frozenset(culprit for _, culprit in interference.pairs_of(reported, now_s)),
     )
 
 
@@ -283,8 +283,8 @@ def classify(loads: Sequence[NodeUtilization], filled: Filled) -> Classified:
 
 
 def _may_get_pods(load: NodeUtilization) -> bool:
-    """Return whether a node comes into question as a target: one whose services suffer is not idle, it is held back."""
-    return not load.node.spec.unschedulable and load.suffers_percent < interference.REFUSED_PERCENT
+    """Return whether a node may be a target: one whose services are degraded is held back, not idle."""
+    return not load.node.spec.unschedulable and load.interference_percent < interference.REFUSED_PERCENT
 
 
 def classes_of(used: Columns, prod_used: Columns, limits: Limits, schedulable: Mask) -> npt.NDArray[np.int8]:

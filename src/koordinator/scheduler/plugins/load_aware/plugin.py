@@ -34,11 +34,11 @@ from koordinator.scheduler.plugin.framework import (
     passes,
 )
 from koordinator.scheduler.plugin.status import Status, unschedulable
-from koordinator.scheduler.plugins.load_aware import judgement, load, pods, suffering
+from koordinator.scheduler.plugins.load_aware import interference_levels, judgement, load, pods
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy, vector
+from koordinator.scheduler.plugins.load_aware.interference_levels import InterferenceLevels, Neighbour
 from koordinator.scheduler.plugins.load_aware.judgement import NodeLoadRules, NodeLoadRulesTable
 from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad, estimate, kind_key
-from koordinator.scheduler.plugins.load_aware.suffering import NodeSuffering, Sharer
 from koordinator.scheduler.table.columns import ColumnSpec, Recent, RowChange, Rows, at, no_points
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -64,7 +64,7 @@ class LoadState(msgspec.Struct, frozen=True):
     amounts: I64
     is_prod: bool
     is_daemon: bool
-    sharer: Sharer
+    neighbour: Neighbour
 
 
 class LoadAwareScheduling(
@@ -118,7 +118,7 @@ class LoadAwareScheduling(
         self._prod_is_judged = columns["prodIsJudged"]
         self._expires_s = columns["expires"]
         self._is_expired = columns["isExpired"]
-        self._suffering = NodeSuffering(suffering.columns_of(columns), handle.table)
+        self._interference = InterferenceLevels(interference_levels.columns_of(columns), handle.table)
         handle.watch(
             Watch(
                 NodeMetric,
@@ -143,7 +143,7 @@ class LoadAwareScheduling(
             ColumnSpec("capacity", np.float64, width, fill=1.0),
             *(ColumnSpec(name, np.bool_, fill=False) for name in flags),
             ColumnSpec("expires", np.float64, fill=np.inf),
-            *suffering.COLUMNS,
+            *interference_levels.COLUMNS,
         )
 
     # A pod
@@ -153,7 +153,7 @@ class LoadAwareScheduling(
         return estimated, is_prod, pods.is_daemon(pod)
 
     def live_key(self, pod: PodInfo) -> Hashable:
-        return self._suffering.key(pod)
+        return self._interference.key(pod)
 
     def looks_further(self) -> bool:
         return False  # whom a pod should not meet is counted row by row
@@ -161,7 +161,7 @@ class LoadAwareScheduling(
     def prepare(self, pod: PodInfo) -> LoadState:
         estimated, is_prod = self._facts(pod)
         amounts = np.array(estimated, np.int64)[:, np.newaxis]
-        return LoadState(amounts, is_prod, pods.is_daemon(pod), self._suffering.sharer(pod))
+        return LoadState(amounts, is_prod, pods.is_daemon(pod), self._interference.neighbour(pod))
 
     def _facts(self, pod: PodInfo) -> Facts:
         """Return the pod's estimate and whether it is prod; remembered until it is assigned or gone."""
@@ -224,13 +224,13 @@ class LoadAwareScheduling(
                 codes = np.zeros(rows.size, np.uint16) if codes is None else codes
                 passes_expired = self.policy.args.enable_schedule_when_node_metrics_expired
                 codes[is_expired & is_judged] = 0 if passes_expired else _EXPIRED_CODE
-        codes = self._suffering.refuse(state.sharer, rows, codes)
+        codes = self._interference.refuse(state.neighbour, rows, codes)
         return passes(rows) if codes is None else codes
 
     def refusal(self, state: LoadState, code: int) -> Status:
         if code == _EXPIRED_CODE:
             return EXPIRED
-        if (found := self._suffering.refusal(code)) is not None:
+        if (found := self._interference.refusal(code)) is not None:
             return found
         index, is_aggregated = divmod(code - _FIRST_OVER_CODE, 2)
         how = "aggregated usage" if is_aggregated else "usage"
@@ -239,11 +239,11 @@ class LoadAwareScheduling(
     def facts(self, state: LoadState, row: int) -> tuple[str, ...]:
         if state.is_daemon:
             return ("pods of DaemonSets are not judged",)
-        found, suffers = self._judged(state, row), self._suffering.facts(state.sharer, row)
+        found, interference = self._judged(state, row), self._interference.facts(state.neighbour, row)
         if found is None:
-            return ("its usage is not known", *suffers)
+            return ("its usage is not known", *interference)
         old = ("the report is expired",) if self._is_expired.values[row] else ()
-        return (*old, *judgement.facts(found), *suffers)
+        return (*old, *judgement.facts(found), *interference)
 
     def reliefs(self, state: LoadState, rows: Rows) -> list[Relief]:
         name_of = self.handle.table.name_of
@@ -251,7 +251,7 @@ class LoadAwareScheduling(
             rows = rows[~self._is_expired.values[rows]]  # these wait for a report
         nodes = ((row, name_of(row), self._judged(state, row)) for row in rows.tolist())
         by_usage = judgement.reliefs((row, name, found) for row, name, found in nodes if found is not None)
-        return [*by_usage, *self._suffering.reliefs(state.sharer, rows)]
+        return [*by_usage, *self._interference.reliefs(state.neighbour, rows)]
 
     def _judged(self, state: LoadState, row: int) -> judgement.JudgedNode | None:
         estimated = tuple(state.amounts[:, 0].tolist())
@@ -273,13 +273,13 @@ class LoadAwareScheduling(
         is_expired = at(self._is_expired.values, rows)
         if np.count_nonzero(is_expired):
             scores[is_expired] = 0
-        return self._suffering.lower(state.sharer, rows, scores)
+        return self._interference.lower(state.neighbour, rows, scores)
 
     # Time
 
     def refresh(self, now_s: float) -> None:
-        """Reports grow old, and what they tell of suffering fades, without any event."""
-        self._suffering_changed(self._suffering.refresh(now_s))
+        """Reports grow old, and the interference that they say fades, without any event."""
+        self._interference_changed(self._interference.refresh(now_s))
         if now_s < self._next_expiry_s:
             return
         expires_s = self._expires_s.values
@@ -309,20 +309,20 @@ class LoadAwareScheduling(
         self._metrics.pop(name, None)
         self._updated_s.pop(name, None)
         row = self.handle.table.row_of(name)
-        self._suffering_changed(self._suffering.gone(row, name, self.handle.clock.now()))
+        self._interference_changed(self._interference.forget(row, name, self.handle.clock.now()))
         if row is not None:
             self._load_at(row).set_report(None, include_system=False)
             self._write_usage(row)
             self.handle.happened(QueueingEvent(ClusterEvent.NODE_METRIC_DELETED, row, metric, None))
 
-    def _suffering_changed(self, rows: Iterable[int]) -> None:
+    def _interference_changed(self, rows: Iterable[int]) -> None:
         for row in rows:
             self.handle.table.changes.add(row, RowChange.USAGE)
             self.handle.happened(QueueingEvent(ClusterEvent.NODE_METRIC_UPDATED, row))
 
     def _apply_metric(self, row: int, metric: NodeMetric) -> None:
         name = metric.metadata.name
-        self._suffering_changed(self._suffering.told(row, metric, self.handle.clock.now()))
+        self._interference_changed(self._interference.reported(row, metric, self.handle.clock.now()))
         try:
             report = load.read_report(metric, self.policy.names, self._updated_s.get(name, NEVER_S))
         except (KoordinatorError, ValueError) as error:
@@ -354,7 +354,7 @@ class LoadAwareScheduling(
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         """Add the pod to its row; do not log what an evaluation foresees, as the table logs the pod itself."""
-        self._suffering.moved(row, pod, 1)
+        self._interference.count(row, pod, 1)
         if pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
             self.handle.table.changes.add(row, RowChange.USAGE)  # less than was foreseen: it uses nothing
             return
@@ -379,7 +379,7 @@ class LoadAwareScheduling(
             self._write_usage(row)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
-        self._suffering.moved(row, pod, -1)
+        self._interference.count(row, pod, -1)
         if self._load_at(row).remove_pod(pod.uid):
             self._write_usage(row)
 

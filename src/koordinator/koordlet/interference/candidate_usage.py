@@ -12,10 +12,10 @@ import numpy as np
 
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.degradation import Contended
 from koordinator.koordlet.interference.culprit import F64, RESOURCES
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.suffering import Contended
 
 PROCESS_ROUNDS = 10
 """After so many rounds a pod without a process that tells of its network is asked for one again."""
@@ -36,7 +36,7 @@ class _Counters(msgspec.Struct):
     net: float = math.nan
 
 
-class CandidateUse:
+class CandidateUsage:
     """Rates of all candidates, in the order in which they are given."""
 
     def __init__(self, shared: Shared) -> None:

@@ -1,7 +1,5 @@
-"""Say how services suffer, and who makes them: what senses find each second, and whoever acts reads
-(`view.interference`).
-
-`interference` computes it; docs/interference.md says how.
+"""Say how degraded services are, and by whom: what `interference` finds each second and publishes as
+`view.interference` (docs/interference.md).
 """
 
 import enum
@@ -16,7 +14,7 @@ INTERFERENCE = "Interference"
 
 
 class Sense(enum.StrEnum):
-    """A way to notice that a service suffers."""
+    """A way to notice that a service is degraded."""
 
     LATENCY = "latency"
     """What the service itself says (annotation `latency-objective`)."""
@@ -43,17 +41,17 @@ class Contended(enum.StrEnum):
     NETWORK = "network"
 
 
-class Suffering(msgspec.Struct, frozen=True, kw_only=True):
+class Degradation(msgspec.Struct, frozen=True, kw_only=True):
     """One service pod in one second. Times are those of the event loop, which no step of the clock moves."""
 
     uid: str
     senses: Mapping[Sense, float] = {}
-    """By sense, without those that say nothing now: 0 is calm, from 1 on the service suffers."""
+    """By sense, without those that say nothing now: 0 is calm, from 1 on the service is degraded."""
     slack: float | None = None
     """(target - now) / target of its latency objective: 1 is instant, 0 at the target, negative beyond it; None without
-    an objective, without requests, and while its target is not heard."""
+    an objective, without requests, and while its target does not answer."""
     since_s: float | None = None
-    """When it began to suffer, without a calm second since; None while calm."""
+    """Since when it is degraded, without a calm second; None while calm."""
     at_s: float = 0.0
     """When this was made."""
     age_s: float = 0.0
@@ -65,13 +63,13 @@ class Suffering(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.senses.values(), default=0.0)
 
     @property
-    def is_suffering(self) -> bool:
+    def is_degraded(self) -> bool:
         """Return whether any sense says so."""
-        return self.level >= SUFFERS
+        return self.level >= DEGRADED
 
 
-SUFFERS = 1.0
-"""The level from which a service suffers."""
+DEGRADED = 1.0
+"""The level from which a service is degraded."""
 
 
 class Learnt(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +84,7 @@ class Learnt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The culprit who makes a service suffer, by which resource, how sure that is, and why."""
+    """The culprit that degrades a service, by which resource, how sure that is, and why."""
 
     victim: str
     """UID of the service's pod."""
@@ -94,15 +92,15 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """UID of the pod, or of a container of another runtime."""
     resource: Contended
     sense: Sense
-    """The sense that told most of the suffering."""
+    """The sense that is highest."""
     confidence: float
-    """Correlation of the culprit's use with the suffering times its share, 0 to 1 (`interference.culprit`)."""
+    """Correlation of the culprit's use with the degradation times its share, 0 to 1 (`interference.culprit`)."""
     runner_up: float
     """The same of the next likely candidate."""
     share: float
     """The culprit's share of the evidence against all candidates."""
     since_s: float
-    """When the service began to suffer."""
+    """Since when the service is degraded."""
     at_s: float
     """When the culprit was named."""
 
@@ -111,7 +109,7 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
     """The services and verdicts of this second."""
 
     at_s: float
-    services: Mapping[str, Suffering] = {}
+    services: Mapping[str, Degradation] = {}
     """Each running service pod, by UID."""
     verdicts: Mapping[str, Verdict] = {}
-    """The newest verdict about each service that still suffers, by the service's UID."""
+    """The newest verdict about each service that is still degraded, by the service's UID."""

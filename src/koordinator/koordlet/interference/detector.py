@@ -13,50 +13,50 @@ from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
-from koordinator.koordlet.interference import culprit, senses, tell
+from koordinator.koordlet.degradation import INTERFERENCE, Degradation, Interference, Sense, Verdict
+from koordinator.koordlet.interference import culprit, senses, verdict_reporter
+from koordinator.koordlet.interference.candidate_usage import CandidateUsage
 from koordinator.koordlet.interference.counters import CounterSampler
 from koordinator.koordlet.interference.culprit import History
 from koordinator.koordlet.interference.scrape import LatencyScrapes
 from koordinator.koordlet.interference.stalls import StallReader
-from koordinator.koordlet.interference.tell import Teller
-from koordinator.koordlet.interference.use import CandidateUse
+from koordinator.koordlet.interference.verdict_reporter import VerdictReporter
 from koordinator.koordlet.node_pods import ForeignContainer, PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.suffering import INTERFERENCE, Interference, Sense, Suffering, Verdict
 from koordinator.koordlet.view import Topic
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 AGAIN_S = 10.0
-"""How often a verdict is looked at again while its victim suffers on."""
+"""How often a verdict is looked at again while its victim stays degraded."""
 
 
-class InterferenceWatch:
+class InterferenceDetector:
     """A strategy that only looks: it publishes, and writes nothing on the node."""
 
-    name = "InterferenceWatch"
+    name = "InterferenceDetector"
     gates: tuple[str, ...] = (INTERFERENCE,)
     interval_s = INTERVAL_S
     after = Topic.USAGE
 
     def __init__(
-        self, shared: Shared, scrapes: LatencyScrapes, counters: CounterSampler, teller: Teller
+        self, shared: Shared, scrapes: LatencyScrapes, counters: CounterSampler, reporter: VerdictReporter
     ) -> None:
         self._shared = shared
         self._scrapes = scrapes
         self._counters = counters
-        self._teller = teller
+        self._reporter = reporter
         self._stalls = StallReader(shared.host)
-        self._uses = CandidateUse(shared)
+        self._uses = CandidateUsage(shared)
         self._history = History()
         self._listed: Mapping[str, PodRecord] | None = None
         self._foreign: Mapping[str, ForeignContainer] | None = None
         self._services: dict[str, PodRecord] = {}
         self._candidates: dict[str, PodRecord] = {}
         self._said: set[Sense] = set()
-        shared.metrics.interference_level.tells = partial(tell.levels_told, shared.view)
-        shared.metrics.latency_slack.tells = partial(tell.slack_told, shared.view)
+        shared.metrics.interference_level.read = partial(verdict_reporter.reported_levels, shared.view)
+        shared.metrics.latency_slack.read = partial(verdict_reporter.reported_slack, shared.view)
 
     def run(self) -> None:
         """Do one round."""
@@ -71,14 +71,14 @@ class InterferenceWatch:
         lost = self._stalls.read(self._services, kubepods, throttled, calm)
         self._say_available()
         before = view.interference or Interference(at_s=now_s)
-        found: dict[str, Suffering] = {}
+        found: dict[str, Degradation] = {}
         levels: dict[str, float] = {}
         for uid in self._services:
             target = self._scrapes.targets.get(uid)
             latency = target.latency(now_s) if target is not None else None
             profile = self._counters.levels(uid, now_s)
             by_sense = senses.levels(lost[uid], latency, profile)
-            found[uid] = senses.suffering(uid, by_sense, latency, before.services.get(uid), now_s)
+            found[uid] = senses.degradation(uid, by_sense, latency, before.services.get(uid), now_s)
             if target is None and not profile:
                 levels[uid] = max(by_sense.values(), default=math.nan)
                 continue
@@ -105,7 +105,7 @@ class InterferenceWatch:
         self._candidates |= {uid: each.record for uid, each in view.foreign.items()}
 
     def _verdicts(
-        self, found: Mapping[str, Suffering], before: Mapping[str, Verdict], now_s: float
+        self, found: Mapping[str, Degradation], before: Mapping[str, Verdict], now_s: float
     ) -> dict[str, Verdict]:
         verdicts: dict[str, Verdict] = {}
         for uid, each in found.items():
@@ -123,12 +123,12 @@ class InterferenceWatch:
                 verdicts[uid] = named
                 if known is None or not is_known or known.culprit != named.culprit:
                     victim, accused = self._services[uid], self._candidates[named.culprit]
-                    self._teller.tell(named, victim, accused, each.level)
+                    self._reporter.report(named, victim, accused, each.level)
             elif known is not None and is_known:
                 verdicts[uid] = known
         return verdicts
 
-    def _name(self, each: Suffering, since_s: float, now_s: float) -> Verdict | None:
+    def _name(self, each: Degradation, since_s: float, now_s: float) -> Verdict | None:
         found = culprit.name(*self._history.of(each.uid))
         if found is None:
             return None
@@ -136,7 +136,7 @@ class InterferenceWatch:
             victim=each.uid,
             culprit=self._history.candidates[found.candidate],
             resource=found.resource,
-            sense=tell.worst(each),
+            sense=verdict_reporter.worst(each),
             confidence=found.confidence,
             runner_up=found.runner_up,
             share=found.share,
@@ -145,9 +145,9 @@ class InterferenceWatch:
         )
 
     def _say_available(self) -> None:
-        is_heard = any(target.is_heard for target in self._scrapes.targets.values())
+        is_answering = any(target.is_answering for target in self._scrapes.targets.values())
         if self._scrapes.targets:
-            self._shared.metrics.sense_available.set(float(is_heard), Sense.LATENCY)
+            self._shared.metrics.sense_available.set(float(is_answering), Sense.LATENCY)
         for sense, missing in (self._stalls.available | self._counters.available).items():
             self._shared.metrics.sense_available.set(float(not missing), sense)
             if sense in self._said:

@@ -1,6 +1,6 @@
-"""Know which nodes have services that suffer from batch, and which workloads should not meet again for a while.
+"""Know on which nodes batch degrades services, and which workloads should not meet again for a while.
 
-Nodes tell it of themselves (NodeMetric's `status.extensions.interference`); a level fades by itself, and without any
+Nodes report it (NodeMetric's `status.extensions.interference`); a level fades by itself, and without any
 report all of this costs a comparison per pod. Ours; the reference has nothing of it.
 """
 
@@ -29,40 +29,40 @@ log = logging.getLogger(__name__)
 REFRESH_S = 10.0
 """How often fading levels are worked out anew."""
 FULL_PERCENT = 100
-SUFFERS_CODE, PAIR_CODE = 60_000, 60_001
+INTERFERENCE_CODE, PAIR_CODE = 60_000, 60_001
 """Beside the codes of thresholds, which count up from 1."""
-SUFFERS = unschedulable("node(s) have services that suffer from batch")
+INTERFERENCE = unschedulable("node(s) have services that suffer from batch")
 PAIR = unschedulable("node(s) run a workload that suffered from this one")
 Counts = npt.NDArray[np.int32]
 
 
-class Sharer(msgspec.Struct, frozen=True):
+class Neighbour(msgspec.Struct, frozen=True):
     """A pod, as far as it may disturb or be disturbed: is it batch, and its workload where a pair names that."""
 
     is_batch: bool = False
     workload: str = ""
 
 
-NOBODY = Sharer()
+NOBODY = Neighbour()
 
 COLUMNS = (
-    ColumnSpec("sufferPercent", np.int64),
-    ColumnSpec("sufferedPercent", np.float64),
-    ColumnSpec("sufferedAt", np.float64),
-    ColumnSpec("sufferedHalfLife", np.float64, fill=1.0),
+    ColumnSpec("interferencePercent", np.int64),
+    ColumnSpec("reportedInterference", np.float64),
+    ColumnSpec("interferenceReportedAt", np.float64),
+    ColumnSpec("interferenceHalfLife", np.float64, fill=1.0),
 )
 """The level now, and the last report that it fades from."""
 
 
-class NodeSuffering:
+class InterferenceLevels:
     """Keeps levels of rows, and counts of pods of workloads that pairs name."""
 
     def __init__(self, columns: dict[str, TableColumn], table: NodeTable) -> None:
         self._table = table
-        self._level, self._percent = columns["sufferPercent"], columns["sufferedPercent"]
-        self._at_s, self._half_life_s = columns["sufferedAt"], columns["sufferedHalfLife"]
+        self._level, self._percent = columns["interferencePercent"], columns["reportedInterference"]
+        self._at_s, self._half_life_s = columns["interferenceReportedAt"], columns["interferenceHalfLife"]
         self._refresh_s = -np.inf
-        self._is_told = False
+        self._has_levels = False
         """Whether any row has a level."""
         self._pairs_of: dict[str, dict[tuple[str, str], float]] = {}
         """Node → (victim, culprit) → until when."""
@@ -76,27 +76,27 @@ class NodeSuffering:
     # Pods
 
     def key(self, pod: PodInfo) -> Hashable:
-        """Return what tells pods apart here; the same of all pods while no node suffers."""
-        if not self._is_told and not self._foes:
+        """Return what tells pods apart here; the same of all pods while no node reports any."""
+        if not self._has_levels and not self._foes:
             return NOBODY
-        found = self.sharer(pod)
+        found = self.neighbour(pod)
         return (found, self._version) if found.workload else found
 
-    def sharer(self, pod: PodInfo) -> Sharer:
+    def neighbour(self, pod: PodInfo) -> Neighbour:
         """Return the pod as it counts now."""
-        if not self._is_told and not self._foes:
+        if not self._has_levels and not self._foes:
             return NOBODY
         workload = workload_of(pod.pod) if self._foes else ""
-        return Sharer(is_batch(pod.pod), workload if workload in self._foes else "")
+        return Neighbour(is_batch(pod.pod), workload if workload in self._foes else "")
 
-    def moved(self, row: int, pod: PodInfo, sign: int) -> None:
+    def count(self, row: int, pod: PodInfo, sign: int) -> None:
         """Count a pod that came to a row (1) or left it (-1)."""
         if self._counts and (counts := self._counts.get(workload_of(pod.pod))) is not None:
             self._counts_of_all(counts)[row] += sign
 
     # Nodes
 
-    def told(self, row: int, metric: NodeMetric, now_s: float) -> set[int]:
+    def reported(self, row: int, metric: NodeMetric, now_s: float) -> set[int]:
         """Take what a report says; return the rows whose answer may differ now."""
         name, raw = metric.metadata.name, metric.status.extensions
         if not raw and not self._percent.values[row] and name not in self._pairs_of:
@@ -105,14 +105,14 @@ class NodeSuffering:
             found = interference.of_report(raw)
         except (msgspec.ValidationError, ValueError) as error:
             log.warning("NodeMetric extension invalid", extra={"node": name, "error": str(error)})
-            return set()  # what was told last fades
+            return set()  # the last report fades
         fading = interference.fading_of(found)
         self._percent.values[row] = fading.percent
         self._at_s.values[row], self._half_life_s.values[row] = fading.at_s, fading.half_life_s
         changed = self._refreshed(np.array([row], np.intp), now_s)
         return changed | self._set_pairs(name, interference.pairs_of(found, now_s))
 
-    def gone(self, row: int | None, name: str, now_s: float) -> set[int]:
+    def forget(self, row: int | None, name: str, now_s: float) -> set[int]:
         """Forget a node that is not reported on any more; without a row where it is no node, either."""
         changed: set[int] = set()
         if row is not None:
@@ -122,11 +122,11 @@ class NodeSuffering:
 
     def refresh(self, now_s: float) -> set[int]:
         """Let levels fade and pairs end; return the rows whose answer may differ now."""
-        if (not self._is_told and not self._foes) or 0 <= now_s - self._refresh_s < REFRESH_S:
+        if (not self._has_levels and not self._foes) or 0 <= now_s - self._refresh_s < REFRESH_S:
             return set()
         self._refresh_s = now_s
-        changed = self._refreshed(np.flatnonzero(self._level.values), now_s) if self._is_told else set()
-        self._is_told = bool(self._level.values.any())
+        changed = self._refreshed(np.flatnonzero(self._level.values), now_s) if self._has_levels else set()
+        self._has_levels = bool(self._level.values.any())
         ended = [name for name, pairs in self._pairs_of.items() if min(pairs.values()) <= now_s]
         for name in ended:
             left = {pair: until_s for pair, until_s in self._pairs_of[name].items() if until_s > now_s}
@@ -135,45 +135,45 @@ class NodeSuffering:
 
     # Answers
 
-    def refuse(self, sharer: Sharer, rows: Rows, codes: ReasonCodes | None) -> ReasonCodes | None:
-        """Return codes (rows,) with refusals of nodes that suffer, where nothing else refuses; None: nobody refuses."""
-        if sharer.is_batch and self._is_told:
-            codes = _marked(codes, at(self._level.values, rows) >= REFUSED_PERCENT, SUFFERS_CODE)
-        if sharer.workload in self._culprits:
-            codes = _marked(codes, self._foes_at(sharer, rows), PAIR_CODE)
+    def refuse(self, neighbour: Neighbour, rows: Rows, codes: ReasonCodes | None) -> ReasonCodes | None:
+        """Return codes (rows,) with refusals by level, where nothing else refuses; None: nobody refuses."""
+        if neighbour.is_batch and self._has_levels:
+            codes = _marked(codes, at(self._level.values, rows) >= REFUSED_PERCENT, INTERFERENCE_CODE)
+        if neighbour.workload in self._culprits:
+            codes = _marked(codes, self._foes_at(neighbour, rows), PAIR_CODE)
         return codes
 
-    def lower(self, sharer: Sharer, rows: Rows, scores: Scores) -> Scores:
-        """Return scores (rows,) of nodes, less for batch by how much they suffer; 0 where a victim would meet its
+    def lower(self, neighbour: Neighbour, rows: Rows, scores: Scores) -> Scores:
+        """Return scores (rows,) of nodes, less for batch by the level; 0 where a victim would meet its
         culprit."""
-        if sharer.is_batch and self._is_told:
+        if neighbour.is_batch and self._has_levels:
             scores = scores * (FULL_PERCENT - at(self._level.values, rows)) // FULL_PERCENT
-        if sharer.workload:
-            scores = np.where(self._foes_at(sharer, rows), 0, scores)
+        if neighbour.workload:
+            scores = np.where(self._foes_at(neighbour, rows), 0, scores)
         return scores
 
     def refusal(self, code: int) -> Status | None:
         """Return what a code means; None for one of somebody else."""
-        return {SUFFERS_CODE: SUFFERS, PAIR_CODE: PAIR}.get(code)
+        return {INTERFERENCE_CODE: INTERFERENCE, PAIR_CODE: PAIR}.get(code)
 
-    def facts(self, sharer: Sharer, row: int) -> Iterator[str]:
+    def facts(self, neighbour: Neighbour, row: int) -> Iterator[str]:
         """Yield what is known of a node, in words."""
         level = int(self._level.values[row])
         if level:
             what = "refused" if level >= REFUSED_PERCENT else "less welcome"
-            effect = f", batch is {what} there" if sharer.is_batch else ""
+            effect = f", batch is {what} there" if neighbour.is_batch else ""
             yield (
                 f"its services suffered from batch: level {level}%, halving every "
                 f"{self._half_life_s.values[row]:.0f}s{effect}"
             )
-        for foe in sorted(self._foes.get(sharer.workload, ())):
+        for foe in sorted(self._foes.get(neighbour.workload, ())):
             if self._counts[foe][row : row + 1].any():
-                did = "suffered from" if self._suffers(foe, sharer) else "made suffer"
+                did = "suffered from" if self._is_victim(foe, neighbour) else "made suffer"
                 yield f"{foe} runs there, and {did} this one"
 
-    def reliefs(self, sharer: Sharer, rows: Rows) -> list[Relief]:
-        """Return what opens nodes that are refused because they suffer: time."""
-        if not sharer.is_batch or not self._is_told:
+    def reliefs(self, neighbour: Neighbour, rows: Rows) -> list[Relief]:
+        """Return what opens nodes that are refused for their level: time."""
+        if not neighbour.is_batch or not self._has_levels:
             return []
         level, half_life_s = at(self._level.values, rows), at(self._half_life_s.values, rows)
         is_refused = level >= REFUSED_PERCENT
@@ -188,8 +188,8 @@ class NodeSuffering:
 
     # How it is kept
 
-    def _suffers(self, foe: str, sharer: Sharer) -> bool:
-        return any((foe, sharer.workload) in pairs for pairs in self._pairs_of.values())
+    def _is_victim(self, foe: str, neighbour: Neighbour) -> bool:
+        return any((foe, neighbour.workload) in pairs for pairs in self._pairs_of.values())
 
     def _refreshed(self, rows: Rows, now_s: float) -> set[int]:
         """Work out the levels of rows; return those that changed."""
@@ -198,7 +198,7 @@ class NodeSuffering:
         left[left < LEVEL_PERCENT_MIN] = 0
         changed = rows[left != self._level.values[rows]]
         self._level.values[rows] = left
-        self._is_told = self._is_told or bool(left.any())
+        self._has_levels = self._has_levels or bool(left.any())
         return set(changed.tolist())
 
     def _set_pairs(self, name: str, live: dict[tuple[str, str], float]) -> set[int]:
@@ -217,11 +217,11 @@ class NodeSuffering:
         if self._foes == before:
             return set()
         self._version += 1
-        self._count(self._foes.keys())
+        self._count_anew(self._foes.keys())
         counts = [self._counts_of_all(each) for each in self._counts.values()]
         return set(np.flatnonzero(np.any(counts, axis=0)).tolist()) if counts else set()
 
-    def _count(self, named: Iterable[str]) -> None:
+    def _count_anew(self, named: Iterable[str]) -> None:
         """Count the pods of workloads that pairs name; all pods are looked at only when one is named anew."""
         wanted = set(named)
         new = wanted - self._counts.keys()
@@ -247,10 +247,10 @@ class NodeSuffering:
                 break
         return grown
 
-    def _foes_at(self, sharer: Sharer, rows: Rows) -> npt.NDArray[np.bool_]:
+    def _foes_at(self, neighbour: Neighbour, rows: Rows) -> npt.NDArray[np.bool_]:
         """(rows,): whether pods of workloads that this one should not meet are there."""
         found = np.zeros(rows.size, np.bool_)
-        for foe in self._foes.get(sharer.workload, ()):
+        for foe in self._foes.get(neighbour.workload, ()):
             found |= at(self._counts_of_all(self._counts[foe]), rows) > 0
         return found
 

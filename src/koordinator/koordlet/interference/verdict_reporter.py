@@ -1,4 +1,4 @@
-"""Tell who makes a service suffer: events on both pods, a line in the audit log, metrics, and the answer to
+"""Report who degrades a service: events on both pods, a line in the audit log, metrics, and the answer to
 `GET /interference`."""
 
 from collections import deque
@@ -9,9 +9,9 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api.core import Pod
+from koordinator.koordlet.degradation import Degradation, Interference, Sense, Verdict
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.suffering import Interference, Sense, Suffering, Verdict
 from koordinator.koordlet.view import NodeView
 
 SLOWED = "SlowedByNeighbour"
@@ -19,12 +19,12 @@ SLOWED = "SlowedByNeighbour"
 SLOWS = "SlowsNeighbour"
 """Reason of the event on the culprit."""
 AGAIN_S = 60.0
-"""The same verdict is not told again within that time: a service may be calm for a second now and then."""
+"""The same verdict is not reported again within that time: a service may be calm for a second now and then."""
 VERDICTS_MAX = 64
 """Verdicts that are kept for who asks later."""
 
 
-class Accused(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ReportedVerdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A verdict in words and names, as `GET /interference` answers."""
 
     at: str
@@ -37,7 +37,7 @@ class Accused(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     runner_up: float
     share: float
     after_seconds: float
-    """From the first suffering to the verdict."""
+    """From the first degraded second to the verdict."""
     message: str
 
 
@@ -50,21 +50,23 @@ def sentence(verdict: Verdict, victim: str, culprit: str, level: float) -> str:
     )
 
 
-class Teller:
-    """Tells each verdict once."""
+class VerdictReporter:
+    """Reports each verdict once."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._verdicts: deque[Accused] = deque(maxlen=VERDICTS_MAX)
-        self._told_s: dict[tuple[str, str], float] = {}
+        self._verdicts: deque[ReportedVerdict] = deque(maxlen=VERDICTS_MAX)
+        self._reported_s: dict[tuple[str, str], float] = {}
 
-    def tell(self, verdict: Verdict, victim: PodRecord, culprit: PodRecord, level: float) -> None:
-        """Tell everybody of a new verdict."""
+    def report(self, verdict: Verdict, victim: PodRecord, culprit: PodRecord, level: float) -> None:
+        """Report a new verdict everywhere."""
         shared, pair = self._shared, (verdict.victim, verdict.culprit)
-        self._told_s = {each: at_s for each, at_s in self._told_s.items() if verdict.at_s - at_s < AGAIN_S}
-        if pair in self._told_s:
+        self._reported_s = {
+            each: at_s for each, at_s in self._reported_s.items() if verdict.at_s - at_s < AGAIN_S
+        }
+        if pair in self._reported_s:
             return
-        self._told_s[pair] = verdict.at_s
+        self._reported_s[pair] = verdict.at_s
         message = sentence(verdict, victim.key, culprit.key, level)
         shared.events.warning(victim.pod, SLOWED, message)
         if culprit.uid in shared.view.pods:  # a container of another runtime is no object of the API
@@ -73,7 +75,7 @@ class Teller:
         shared.audit.pod(1, meta.namespace, meta.name, SLOWED, message)
         shared.metrics.interference_verdicts.inc(verdict.resource)
         self._verdicts.appendleft(
-            Accused(
+            ReportedVerdict(
                 at=clock.rfc3339_micro(shared.clock.now()),
                 victim=victim.key,
                 culprit=culprit.key,
@@ -101,19 +103,19 @@ class Teller:
         return {"services": found, "verdicts": msgspec.to_builtins(verdicts)}
 
 
-def _shown(each: Suffering, now: Interference | None) -> dict[str, Any]:
-    suffers_s = now.at_s - each.since_s if now is not None and each.since_s is not None else None
+def _shown(each: Degradation, now: Interference | None) -> dict[str, Any]:
+    degraded_s = now.at_s - each.since_s if now is not None and each.since_s is not None else None
     return {
-        "suffers": each.is_suffering,
+        "suffers": each.is_degraded,
         "level": round(each.level, 3),
         "senses": {sense.value: round(level, 3) for sense, level in each.senses.items()},
         "slack": None if each.slack is None else round(each.slack, 3),
-        "sufferingSeconds": None if suffers_s is None else round(suffers_s, 1),
+        "sufferingSeconds": None if degraded_s is None else round(degraded_s, 1),
     }
 
 
-def levels_told(view: NodeView) -> dict[tuple[str, ...], float]:
-    """Return how services suffer by sense, as metrics have it."""
+def reported_levels(view: NodeView) -> dict[tuple[str, ...], float]:
+    """Return how degraded services are by sense, as metrics have it."""
     return {
         (*_labels(record.pod), sense): level
         for each, record in _known(view)
@@ -121,13 +123,13 @@ def levels_told(view: NodeView) -> dict[tuple[str, ...], float]:
     }
 
 
-def slack_told(view: NodeView) -> dict[tuple[str, ...], float]:
+def reported_slack(view: NodeView) -> dict[tuple[str, ...], float]:
     """Return what is left of latency objectives, as metrics have it."""
     return {_labels(record.pod): each.slack for each, record in _known(view) if each.slack is not None}
 
 
-def _known(view: NodeView) -> Iterator[tuple[Suffering, PodRecord]]:
-    """Yield the services that are there and were looked at."""
+def _known(view: NodeView) -> Iterator[tuple[Degradation, PodRecord]]:
+    """Yield the services that are there."""
     if view.interference is None:
         return
     for uid, each in view.interference.services.items():
@@ -136,8 +138,8 @@ def _known(view: NodeView) -> Iterator[tuple[Suffering, PodRecord]]:
             yield each, record
 
 
-def worst(each: Suffering) -> Sense:
-    """Return the sense that tells most."""
+def worst(each: Degradation) -> Sense:
+    """Return the sense that is highest."""
     return max(each.senses, key=lambda sense: each.senses[sense])
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from koordinator.host.cgroup_knobs import V1, V2
 from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.degradation import Contended, Sense
 from koordinator.koordlet.interference.all import InterferenceParts
 from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.qos.shadow import ShadowMode
-from koordinator.koordlet.suffering import Contended, Sense
 from tests.cluster import virtual_loop
 from tests.host import host_tree
 from tests.koordlet.qos.acting_node import ActingNode, make_pod
@@ -59,7 +59,7 @@ def test_who_makes_a_service_wait_is_named_within_three_seconds_and_told_once(tm
         for _ in range(10):
             await node.second(waits=0.02, cores={"a": 0.5, "b": 0.1, "c": 0.0})
         assert node.view.interference is not None
-        assert not node.view.interference.services["web"].is_suffering
+        assert not node.view.interference.services["web"].is_degraded
         began_s = asyncio.get_running_loop().time()
 
         for _ in range(5):
@@ -71,7 +71,7 @@ def test_who_makes_a_service_wait_is_named_within_three_seconds_and_told_once(tm
         assert verdict.at_s - began_s <= 3
         assert now.services["web"].since_s == began_s + 1
         assert node.events.reasons() == [("web", "SlowedByNeighbour"), ("c", "SlowsNeighbour")]
-        answer = node.parts.teller.answer("n/c")
+        answer = node.parts.reporter.answer("n/c")
         assert [each["culprit"] for each in answer["verdicts"]] == ["n/c"]
         lines = [line.decode() for line in node.audit.newest_first()]
         assert len(lines) == 1
@@ -83,7 +83,7 @@ def test_who_makes_a_service_wait_is_named_within_three_seconds_and_told_once(tm
     on_virtual_time(scenario())
 
 
-def test_waiting_by_its_own_limit_is_no_suffering(tmp_path: Path) -> None:
+def test_waiting_by_its_own_limit_is_no_degradation(tmp_path: Path) -> None:
     async def scenario() -> None:
         node = WatchedNode(tmp_path)
         limited = make_pod("web", qos="LS", priority=9500)
@@ -134,8 +134,8 @@ def test_threads_that_wait_for_a_cpu_are_a_sense_of_their_own(tmp_path: Path) ->
             await node.second(waits=0.0, cores={})
 
         assert node.view.interference is not None
-        felt = node.view.interference.services["web"].senses[Sense.RUN_QUEUE]
-        assert felt == 0.6 / 0.5
+        level = node.view.interference.services["web"].senses[Sense.RUN_QUEUE]
+        assert level == 0.6 / 0.5
 
     on_virtual_time(scenario())
 
