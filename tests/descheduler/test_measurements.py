@@ -43,7 +43,9 @@ def test_sums_are_exact(used: dict[str, dict[str, str]], some: set[str]) -> None
 
     for name in ("cpu", "memory", "pods"):
         assert found.total(name) == sum(own.get(name, 0) for own in found.values())
-        assert found.total(name, some) == sum(own.get(name, 0) for key, own in found.items() if key in some)
+        assert found.total(name, found.rows(some)) == sum(
+            own.get(name, 0) for key, own in found.items() if key in some
+        )
 
 
 def test_a_report_that_cannot_be_read_says_why() -> None:

@@ -90,6 +90,25 @@ def test_duplicates_beyond_an_even_share_go_and_the_first_stays() -> None:
     assert not placement.duplicates(args, cramped, {"n1": crowd}, any_pod)
 
 
+def test_pods_that_may_not_be_evicted_are_no_duplicates() -> None:
+    nodes = [node("n1"), node("n2")]
+    pods_of = {
+        "n1": [pod(f"p{i}", "n1") for i in range(4)],
+        "n2": [pod("alone", "n2", owner="other")],
+    }
+    args = placement.RemoveDuplicatesArgs()
+    asked: list[str] = []
+
+    def may_evict(one: Pod) -> bool:
+        asked.append(one.metadata.name)
+        return one.metadata.name != "p0"
+
+    found = placement.duplicates(args, nodes, pods_of, may_evict)
+    assert [one.metadata.name for one in found] == ["p3"], "of three that count, an even share is two"
+    assert asked == ["p0", "p1", "p2", "p3"], "of an owner without two pods on a node none can be too many"
+    assert not placement.duplicates(args, nodes, pods_of, lambda one: one.metadata.name == "p0")
+
+
 def test_arguments_that_ask_for_nothing_are_refused() -> None:
     with pytest.raises(ProtocolError, match="maxPodLifeTimeSeconds"):
         pod_state.check_pod_life_time(pod_state.PodLifeTimeArgs())

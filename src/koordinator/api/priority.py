@@ -42,6 +42,7 @@ PREEMPT_NEVER = "Never"
 PREEMPT_LOWER_PRIORITY = "PreemptLowerPriority"
 
 _BY_NAME = {cls.value: cls for cls in PriorityClass}
+_BY_THOUSAND = {low // 1000: cls for cls, (low, _) in BANDS.items()}
 
 
 def of_name(name: str) -> PriorityClass:
@@ -51,11 +52,7 @@ def of_name(name: str) -> PriorityClass:
 
 def of_number(number: int | None) -> PriorityClass:
     """Return the class whose band holds the number."""
-    if number is not None:
-        for cls, (low, high) in BANDS.items():
-            if low <= number <= high:
-                return cls
-    return PriorityClass.NONE
+    return PriorityClass.NONE if number is None else _BY_THOUSAND.get(number // 1000, PriorityClass.NONE)
 
 
 def raw(pod: Pod) -> PriorityClass:

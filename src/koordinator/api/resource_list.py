@@ -46,7 +46,7 @@ def sum_of(lists: Iterable[Amounts]) -> Amounts:
     """Sum of all lists, missing is zero."""
     total: Amounts = {}
     for amounts in lists:
-        total = add(total, amounts)
+        total = add(total, amounts) if total else dict(amounts)
     return total
 
 

@@ -29,13 +29,11 @@ def created_s(obj: Object) -> float:
     return clock.parse_rfc3339_or(obj.metadata.creation_timestamp, 0.0)
 
 
-def condition_status(pod: Pod, kind: str) -> str:
-    """Status of a condition, empty when the pod does not have it."""
-    return next((c.status for c in pod.status.conditions if c.type == kind), "")
-
-
 def is_ready(pod: Pod) -> bool:
-    return condition_status(pod, "Ready") == "True"
+    for condition in pod.status.conditions:
+        if condition.type == "Ready":
+            return condition.status == "True"
+    return False
 
 
 def eviction_cost(pod: Pod) -> int:

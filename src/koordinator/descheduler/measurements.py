@@ -2,7 +2,7 @@
 
 import logging
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -47,7 +47,7 @@ class Column(msgspec.Struct, frozen=True, gc=False):
     def total(self, rows: Iterable[int] | None) -> int:
         """Return the sum over rows, None: all, in billionths."""
         amounts = self.amounts if rows is None else [self.amounts[row] for row in rows]
-        return sum(one for one in amounts if one != ABSENT) * self.scale
+        return (sum(amounts) - amounts.count(ABSENT) * ABSENT) * self.scale
 
 
 class PodAmounts(Mapping[str, Nanos]):
@@ -81,14 +81,19 @@ class PodAmounts(Mapping[str, Nanos]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def total(self, name: str, keys: Iterable[str] | None = None) -> int:
-        """Return what all pods use of a resource in billionths, or those of `keys` that are known."""
+    def keys(self) -> KeysView[str]:
+        return self._rows.keys()
+
+    def rows(self, keys: Iterable[str]) -> list[int]:
+        """Return the rows of pods, of those that are known; for `total`."""
+        return [row for key in keys if (row := self._rows.get(key)) is not None]
+
+    def total(self, name: str, rows: Collection[int] | None = None) -> int:
+        """Return what all pods use of a resource in billionths, or those of `rows`."""
         column = self._columns.get(name)
         if column is None:
             return 0
-        return column.total(
-            None if keys is None else [row for key in keys if (row := self._rows.get(key)) is not None]
-        )
+        return column.total(None if rows is None or len(rows) == len(self) else rows)
 
 
 NOTHING = PodAmounts(())

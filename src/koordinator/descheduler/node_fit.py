@@ -12,6 +12,7 @@ from koordinator.api import node_affinity, pod_resources, quantity, resource_lis
 from koordinator.api.affinity import NodeSelectorTerm, PodAffinityTerm, Taint, term_holds
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
+from koordinator.api.quantity import Quantity
 from koordinator.api.resource_list import Amounts
 from koordinator.api.tolerations import is_tolerated, keeps_out
 from koordinator.descheduler import facts
@@ -28,11 +29,11 @@ class NodeFree(msgspec.Struct, frozen=True):
 def room_of(node: Node, pods: Iterable[Pod]) -> NodeFree:
     """`pods`: all pods of the node; those that ended take no room."""
     active = tuple(pod for pod in pods if facts.is_active(pod))
-    free = {name: _whole_milli(name, q.milli, q.value) for name, q in _of(node).items()}
+    free = {name: _whole_milli(name, amount) for name, amount in _of(node).items()}
     for pod in active:
-        for name, q in pod_resources.requests(pod).items():
+        for name, amount in pod_resources.requests(pod).items():
             if name in free:
-                free[name] -= _whole_milli(name, q.milli, q.value)
+                free[name] -= _whole_milli(name, amount)
     return NodeFree(node, free, active)
 
 
@@ -119,9 +120,9 @@ def _of(node: Node) -> Amounts:
     return resource_list.of(node.status.allocatable)
 
 
-def _whole_milli(name: str, milli: int, value: int) -> int:
+def _whole_milli(name: str, amount: Quantity) -> int:
     """Sums are kept in milli-cores of cpu and whole units of all else; both as thousandths."""
-    return milli if name == resources.CPU else value * 1000
+    return amount.milli if name == resources.CPU else amount.value * 1000
 
 
 def term_matches(term: NodeSelectorTerm, node: Node) -> bool:

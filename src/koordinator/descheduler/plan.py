@@ -169,7 +169,7 @@ class _Draft:
 
     def __init__(self, nodes: PlanNodes, pods: PlanPods, left: Mapping[str, int], place: Place) -> None:
         self.moves: list[Move] = []
-        self.used = nodes.used.copy()
+        self.used = nodes.used.copy(order="K")
         self._nodes = nodes
         self._pods = pods
         self._left = dict(left)

@@ -86,7 +86,8 @@ def gather(
     resources = (*names, *(PROD + name for name in names))
     loads = {load.name: load for each in found for load in each.loads}
     index = {name: row for row, name in enumerate(loads)}
-    limit = np.full((len(loads), len(resources)), UNLIMITED, np.int64)
+    # By columns, in which what is asked of all nodes at once is several times as fast.
+    limit = np.full((len(loads), len(resources)), UNLIMITED, np.int64, order="F")
     used = np.zeros_like(limit)
     is_in = np.zeros((len(loads), len(found)), np.bool_)
     for number, pool in enumerate(found):
@@ -135,18 +136,21 @@ def _since(
     index = {name: row for row, name in enumerate(loads)}
     on_way = {pod_key(job): target_of(job) for job in jobs if is_open(job)}
     for row, load in enumerate(loads.values()):
-        there = {pod.key for pod in load.pods}
-        if not there.issuperset(load.pod_usage):
-            for key in load.pod_usage.keys() - there:
-                change[row] -= [load.pod_usage[key].get(name, 0) // usage.unit(name) for name in resources]
+        known, measured = load.pod_usage.keys(), 0
         for pod in load.pods:
-            if pod.key not in load.pod_usage:
+            key = pod.key
+            if key not in known:
                 change[row] += _requested(pod, resources)
-            elif pod.key in on_way:
+                continue
+            measured += 1
+            if key in on_way:
                 leaves, arrives = _amounts(load, pod, resources)
                 change[row] -= leaves
-                if (target := index.get(on_way[pod.key])) is not None:
+                if (target := index.get(on_way[key])) is not None:
                     change[target] += arrives
+        if measured < len(known):
+            for key in known - {pod.key for pod in load.pods}:
+                change[row] -= [load.pod_usage[key].get(name, 0) // usage.unit(name) for name in resources]
     return change
 
 
@@ -188,28 +192,31 @@ def _with_pods(
     past, books = _past(seen, rules.jobs), _Books(rules)
     refused: dict[str, str] = {}
     chosen: list[tuple[int, Pod]] = []
+    groups: list[tuple[str, ...]] = []
     for row in rows:
         load = loads[row]
         for pod in load.pods:
             why = "" if pod.key in load.pod_usage else "nothing is measured of it"
             why = why or rules.refusal(pod) or past.rest_of(pod)
-            why = why or plan.used_up(books.groups(pod), books.left)
-            if why:
+            own = () if why else books.groups(pod)
+            if why := why or plan.used_up(own, books.left):
                 refused[pod.key] = why
             else:
                 chosen.append((row, pod))
+                groups.append(own)
     index = {name: row for row, name in enumerate(nodes.names)}
     amounts = [_amounts(loads[row], pod, resources) for row, pod in chosen]
     shape = (len(chosen), len(resources))
-    rank = {key: number for number, key in enumerate(sorted({facts.importance(pod) for _, pod in chosen}))}
+    importance = [facts.importance(pod) for _, pod in chosen]
+    rank = {one: number for number, one in enumerate(sorted(set(importance)))}
     pods = PlanPods(
         keys=tuple(pod.key for _, pod in chosen),
         rows=np.array([row for row, _ in chosen], np.intp),
         leaves=np.array([leaves for leaves, _ in amounts], np.int64).reshape(shape),
         arrives=np.array([arrives for _, arrives in amounts], np.int64).reshape(shape),
-        rank=np.array([rank[facts.importance(pod)] for _, pod in chosen], np.int64),
+        rank=np.array([rank[one] for one in importance], np.int64),
         workloads=np.array([books.workload(pod) for _, pod in chosen], np.int64),
-        groups=tuple(books.groups(pod) for _, pod in chosen),
+        groups=tuple(groups),
         history=tuple(
             (number, index.get(source, -1), index.get(target, -1))
             for owner, source, target in (*past.moves, *((*each, "") for each in rules.left))

@@ -6,7 +6,7 @@ gates cannot wait. Source: behaviour/descheduler 8.3.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -109,29 +109,36 @@ class Workloads:
                 self._scales[owner.uid] = _Scale(replicas, now_s)
 
     def _find(self, namespace: str, owner: OwnerReference) -> Workload | None:
-        caches = self._caches
-        pods = caches.pods.by_index(BY_OWNER, owner.uid)
+        found = self._size(namespace, owner)
+        if found is None:
+            return None
+        replicas, controllers = found
+        pods = self._caches.pods
+        return Workload.of(replicas, (pod for uid in controllers for pod in pods.by_index(BY_OWNER, uid)))
+
+    def _size(self, namespace: str, owner: OwnerReference) -> tuple[int, Sequence[str]] | None:
+        """Return a workload's replicas, and the UIDs of the controllers of its pods; None: it cannot be looked up."""
+        caches, own = self._caches, (owner.uid,)
         group, _, _ = owner.api_version.rpartition("/")
         if group not in ("", "apps") or owner.kind not in _BUILT_IN:
             scale = self._scales.get(owner.uid)
-            return None if scale is None or scale.replicas is None else Workload.of(scale.replicas, pods)
+            return None if scale is None or scale.replicas is None else (scale.replicas, own)
         if owner.kind == "ReplicaSet":
             replica_set = _same(caches.replica_sets, namespace, owner)
             parent = controller_of(replica_set) if replica_set is not None else None
             if replica_set is None or parent is None or parent.kind != "Deployment":
-                return Workload.of(replica_set.spec.replicas if replica_set else 0, pods)
+                return (replica_set.spec.replicas if replica_set else 0), own
             deployment = _same(caches.deployments, namespace, parent)
             sets = caches.replica_sets.by_index(BY_OWNER, parent.uid)
-            pods = [pod for one in sets for pod in caches.pods.by_index(BY_OWNER, one.metadata.uid)]
-            return Workload.of(deployment.spec.replicas if deployment else 0, pods)
+            return (deployment.spec.replicas if deployment else 0), [one.metadata.uid for one in sets]
         if owner.kind == "StatefulSet":
             found = _same(caches.stateful_sets, namespace, owner)
-            return Workload.of(found.spec.replicas if found else 0, pods)
+            return (found.spec.replicas if found else 0), own
         if owner.kind == "Deployment":
             named = _same(caches.deployments, namespace, owner)
-            return Workload.of(named.spec.replicas if named else 0, pods)
+            return (named.spec.replicas if named else 0), own
         controller = _same(caches.replication_controllers, namespace, owner)
-        return Workload.of(controller.spec.replicas if controller else 0, pods)
+        return (controller.spec.replicas if controller else 0), own
 
     async def _ask(self, namespace: str, owner: OwnerReference) -> int | None:
         """Return the replicas that the scale says; None when it cannot be told."""

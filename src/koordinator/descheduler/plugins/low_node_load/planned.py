@@ -170,7 +170,8 @@ class _Guess:
         self._given = given
         self._refused = refused
         self._rooms = Rooms(seen.nodes, seen.pods_of)
-        self._used = given.nodes.used.copy()
+        self._used = given.nodes.used.copy(order="F")
+        self._limit = np.maximum(given.nodes.limit, 1)
         self._moves: list[Move] = []
         self._arrivals: defaultdict[int, list[Pod]] = defaultdict(list)
 
@@ -178,18 +179,27 @@ class _Guess:
         """Return one of `rows` (nodes,) for a pod, or why there is none; see `plan.Place`."""
         nodes, pods = self._given.nodes, self._given.pods
         self._follow(moves)
-        heat = ((self._used[rows] + pods.arrives[pod]) / np.maximum(nodes.limit[rows], 1)).max(axis=1)
         whole = self._given.chosen[pod]
         why = ""
-        for row in rows[np.argsort(heat, kind="stable")[:TRIED_MAX]].tolist():
+        for row in self._coolest(rows, pods.arrives[pod]):
             name = nodes.names[row]
             said = self._refused.get((int(pods.workloads[pod]), name))
             if said is None and self._has_room(whole, name, self._arrivals[row]):
-                return int(row)
+                return row
             why = why or said or ""
         return (
             why or "no node below its limits has room for it by requests, and bears it by labels and taints"
         )
+
+    def _coolest(self, rows: Rows, arrives: plan.I64) -> list[int]:
+        """Return those of `rows` (nodes,) that are furthest below their limits with `arrives` (resources,)."""
+        if rows.size > 1:
+            heat = ((self._used + arrives) / self._limit).max(axis=1)[rows]
+            if rows.size > TRIED_MAX:  # sorting all of them would cost more than all else
+                cool = np.flatnonzero(heat <= np.partition(heat, TRIED_MAX - 1)[TRIED_MAX - 1])
+                rows, heat = rows[cool], heat[cool]
+            rows = rows[np.argsort(heat, kind="stable")[:TRIED_MAX]]
+        return [int(row) for row in rows]
 
     def _follow(self, moves: Sequence[Move]) -> None:
         """Book `moves`: those of the last question but for some at the end that were taken back, and new ones."""

@@ -125,10 +125,10 @@ def load_of(node: Node, pods: Iterable[Pod], metric: MeasuredNode, names: Sequen
     active = tuple(pod for pod in pods if facts.is_active(pod))
     prod = tuple(pod for pod in active if priority.default(pod) is PriorityClass.PROD)
     prod = active if len(prod) == len(active) else prod
-    prod_keys = {pod.key for pod in prod}
     system, own = metric.system or {}, metric.pods
+    of_prod = own.rows(pod.key for pod in prod)
     usage = {name: system.get(name, 0) + own.total(name) for name in names}
-    prod_usage = {name: own.total(name, prod_keys) for name in names}
+    prod_usage = {name: own.total(name, of_prod) for name in names}
     usage[PODS], prod_usage[PODS] = len(active) * NANO, len(prod) * NANO
     return NodeUtilization(node, active, prod, capacity_of(node), usage, prod_usage, own)
 

@@ -238,14 +238,20 @@ def duplicates(
     """Return the pods to evict, by node. Raises: ProtocolError for namespaces both included and excluded."""
     pod_filter.check_namespaces(args.namespaces, "namespaces")
     selected = common.selection(args, may_evict)
-    groups: list[defaultdict[OwnerKey, list[Pod]]] = []
     owners = _Owners(args.exclude_owner_kinds)
+    present: list[defaultdict[OwnerKey, list[Pod]]] = []
+    crowded: set[OwnerKey] = set()
     for node in nodes:
-        group: defaultdict[OwnerKey, list[Pod]] = defaultdict(list)
+        own: defaultdict[OwnerKey, list[Pod]] = defaultdict(list)
         for pod in pods_of.get(node.metadata.name, ()):
-            if (key := owners.key(pod)) and facts.is_active(pod) and selected(pod):
-                group[key].append(pod)
-        groups.append(group)
+            if (key := owners.key(pod)) and facts.is_active(pod):
+                own[key].append(pod)
+        crowded.update(key for key, pods in own.items() if len(pods) > 1)
+        present.append(own)
+    # The filters are dear: they are asked about owners only that have two pods on some node.
+    groups = [
+        {key: list(filter(selected, pods)) for key, pods in own.items() if key in crowded} for own in present
+    ]
     total: defaultdict[OwnerKey, list[Pod]] = defaultdict(list)
     for group in groups:
         for key, pods in group.items():

@@ -147,8 +147,12 @@ def check_too_many_restarts(args: TooManyRestartsArgs) -> None:
 def restarting_pods(args: TooManyRestartsArgs, pods: Iterable[Pod], may_evict: MayEvict) -> list[Pod]:
     """Return the pods of one node to evict, those with the most restarts first. `args` are checked."""
     selected = common.selection(args, may_evict)
-    counted = [(restarts(args, pod), pod) for pod in pods if _is_in_state(args, pod) and selected(pod)]
-    found = [one for one in counted if one[0] >= args.pod_restart_threshold]
+    counted = ((restarts(args, pod), pod) for pod in pods)
+    found = [
+        (count, pod)
+        for count, pod in counted
+        if count >= args.pod_restart_threshold and _is_in_state(args, pod) and selected(pod)
+    ]
     return [pod for _, pod in sorted(found, key=lambda one: -one[0])]
 
 
