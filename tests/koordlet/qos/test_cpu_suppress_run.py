@@ -74,6 +74,28 @@ def test_nothing_is_even_read_while_nothing_changes(tmp_path: Path, monkeypatch:
     assert len(node.files.written) == written
 
 
+def test_of_a_pod_that_comes_only_its_own_groups_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = busy_node(tmp_path)
+    suppress = node.suppress()
+    round_with(node, suppress, 1.0)
+    given = node.cpus()
+    looked: list[str] = []
+    original = node.files.directories
+    monkeypatch.setattr(node.files, "directories", lambda path: looked.append(path) or original(path))
+
+    before = node.view.pods
+    node.add(pod_object("late", "BE", "BestEffort"))
+    node.view.pods = {**node.view.pods, **before}  # records of unchanged pods are the same objects
+    round_with(node, suppress, 1.0)
+
+    assert given != node.all_cpus
+    for group in (f"{BE}/podlate", f"{BE}/podlate/late-c0"):
+        assert node.cpus(group) == given
+    assert [path for path in looked if "/cpuset/" in path and path.endswith("podb")] == []
+
+
 @both_versions
 def test_the_quota_follows_what_services_leave_and_cpus_are_given_back(tmp_path: Path, version: int) -> None:
     node = busy_node(tmp_path, version)

@@ -48,6 +48,8 @@ HOOKS: tuple[type[Hook], ...] = (
 _DIRECTORY_MODE = 0o777
 FOLLOW_GAP_S = 1.0
 """Least time between two rounds of work that waits: pods come in bursts."""
+_TURN_S = 0.001
+"""How long others have their turn after every few pods: enough to answer a container runtime."""
 
 
 class DeliveryMode(enum.StrEnum):
@@ -77,6 +79,9 @@ class RuntimeHooks:
         self._off = [each for each in every if each not in self._hooks]
         self._wake = {each.name: asyncio.Event() for each in self._hooks if each.waits}
         self._guard = Guard(self.name)
+        self._is_running = False
+        self._has_pods = asyncio.Event()
+        """Pods are to be reconciled."""
         self._has_idle = any(each.wants_idle for each in self._hooks)
         for each in self._hooks:
             each.invalidate = self._reconciler.invalidate
@@ -125,8 +130,10 @@ class RuntimeHooks:
         for hook in self._off:
             if hook.waits:
                 await self._guard.call_async(hook.close)
+        self._is_running = True
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reconcile(), name="hooks: reconcile")
+            tasks.create_task(self._reconcile_pods(), name="hooks: pods")
             for hook in self._hooks:
                 if hook.waits:
                     tasks.create_task(self._follow(hook), name=f"hooks: {hook.name}")
@@ -153,7 +160,24 @@ class RuntimeHooks:
             self._pods()
 
     def _pods(self) -> None:
-        self._reconciler.pods()
+        """Reconcile pods: before `run`, when no container runtime waits, at once."""
+        if self._is_running:
+            self._has_pods.set()
+            return
+        for _ in self._reconciler.pods():
+            pass
+        self._reconciled()
+
+    async def _reconcile_pods(self) -> None:
+        while True:
+            await self._has_pods.wait()
+            self._has_pods.clear()
+            for _ in self._reconciler.pods():
+                await asyncio.sleep(_TURN_S)
+            self._reconciled()
+
+    def _reconciled(self) -> None:
+        """All pods were."""
         for hook in self._hooks:
             self._guard.call(hook.on_pods)
         for event in self._wake.values():

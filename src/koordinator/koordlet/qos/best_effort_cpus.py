@@ -6,7 +6,7 @@ pods. On v2 the kernel narrows everything below a group by itself, and the group
 Source: behaviour/koordlet-act 4.5 and 4.7.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.errors import ContentError
+from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.writing.restore_log import RestoreRecord
 from koordinator.koordlet.writing.update_plan import Result, Update, WriteOutcome
@@ -48,8 +49,10 @@ class BestEffortCPUs:
         self._shared = shared
         self._owner = owner
         self._cgroups = shared.host.cgroups
-        self._levels: list[list[str]] | None = None
-        self._pods: object = None
+        self._below: Mapping[str, Sequence[str]] = {}
+        """Groups of containers, by that of the pod; only on v1."""
+        self._pods: Mapping[str, PodRecord] = {}
+        """Those for which it was looked last."""
         self._given: TreeCPUs | None = None
         self._refused: TreeCPUs | None = None
         self._written_s = 0.0
@@ -77,15 +80,14 @@ class BestEffortCPUs:
 
     def give(self, wanted: TreeCPUs, reason: str) -> bool:
         """Make all groups have these CPUs; whether they do. Nothing is even read while nothing has changed."""
-        pods = self._shared.view.pods
+        is_same = self._shared.view.pods is self._pods
         age_s = self._shared.clock.now() - self._written_s
         is_due = not 0 <= age_s < self._shared.config.qos.force_update_s
-        is_known = pods is self._pods and not is_due
-        if is_known and wanted == self._given:
+        if not is_due and wanted == self._given and (is_same or self._give_new(wanted, reason)):
             return True
-        if is_known and wanted == self._refused and age_s < RETRY_S:
+        if not is_due and is_same and wanted == self._refused and age_s < RETRY_S:
             return False
-        if self._levels is None or not is_known:
+        if is_due or not is_same or not self._below:
             self._find()
         results = self._write(wanted, reason)
         if _has_failed(results):
@@ -104,7 +106,8 @@ class BestEffortCPUs:
 
     def forget(self) -> None:
         """Look at everything again in the next round."""
-        self._given = self._refused = self._levels = self._pods = None
+        self._given = self._refused = None
+        self._below = self._pods = {}
 
     def adopt(self) -> None:
         """Take over groups that were made below a changed one, so that they are put back with it."""
@@ -113,36 +116,45 @@ class BestEffortCPUs:
         )
         self._adopt(groups)
 
-    def _find(self) -> None:
-        self._pods = self._shared.view.pods
-        if self._cgroups.version != V1:
-            self._levels = [[self._top]]
-            return
-        found = self._cgroups.walk(self._top, _LEVELS_BELOW, SUBSYSTEM)
-        depth = self._top.count("/")
-        self._levels = [
-            [group for group in found if group.count("/") == depth + level]
-            for level in range(_LEVELS_BELOW + 1)
-        ]
-        self._adopt(found)
+    def _give_new(self, wanted: TreeCPUs, reason: str) -> bool:
+        """Give groups that came with the last list of pods what the others have; return whether all of them do."""
+        before = self._pods
+        changed = {each.group for uid, each in self._shared.view.pods.items() if before.get(uid) is not each}
+        known = {group: below for group, below in self._below.items() if group not in changed}
+        self._find(known)
+        return bool(self._below) and not _has_failed(self._write(wanted, reason, known))
 
-    def _write(self, wanted: TreeCPUs, reason: str) -> Sequence[Result]:
-        levels = self._levels or []
-        sets = (wanted.of_class, wanted.of_pods, wanted.of_containers)
-        updates = [
-            [
-                Update(group, Knob.CPUSET, text, reason)
-                for group in groups
-                if level < _LEVELS_BELOW or not _is_below(group, wanted.left_alone)
-            ]
-            for level, (groups, text) in enumerate(
-                zip(levels, (cpuset.text_of(cpus) for cpus in sets), strict=False)
-            )
-        ]
+    def _find(self, known: Mapping[str, Sequence[str]] = {}) -> None:
+        """Find the groups; those below some pods are known."""
+        self._pods = self._shared.view.pods
+        pods = self._children(self._top) if self._cgroups.version == V1 else ()
+        self._below = {pod: known[pod] if pod in known else self._children(pod) for pod in pods}
+        self._adopt(
+            [each for pod, below in self._below.items() if pod not in known for each in (pod, *below)]
+        )
+
+    def _children(self, group: str) -> Sequence[str]:
+        return self._cgroups.children(group, SUBSYSTEM) or ()
+
+    def _write(self, wanted: TreeCPUs, reason: str, known: Container[str] = ()) -> Sequence[Result]:
+        """Write all, or all but pods that are known and what is below them."""
+        new = {pod: below for pod, below in self._below.items() if pod not in known}
+        containers = [each for pod, below in new.items() if pod not in wanted.left_alone for each in below]
+        levels = (
+            ((self._top,), wanted.of_class),
+            (new, wanted.of_pods),
+            (containers, wanted.of_containers),
+        )
+        updates = []
+        for groups, cpus in levels:
+            text = cpuset.text_of(cpus)
+            updates.append([Update(group, Knob.CPUSET, text, reason) for group in groups])
         return self._shared.executor.update_leveled(updates, owner=self._owner)
 
-    def _adopt(self, groups: Iterable[str]) -> None:
+    def _adopt(self, groups: Collection[str]) -> None:
         """A group of v1 starts with the CPUs of its parent: those that ours gave it are not its own."""
+        if not groups:
+            return
         changed = {each.group: each for each in self._changed()}
         top = changed.get(self._top)
         if top is None or _is_same(top.before, top.wrote):
@@ -165,10 +177,6 @@ class BestEffortCPUs:
 
 def _has_failed(results: Iterable[Result]) -> bool:
     return any(result.outcome in _FAILED for result in results)
-
-
-def _is_below(group: str, pods: frozenset[str]) -> bool:
-    return group.rpartition("/")[0] in pods
 
 
 def _is_same(a: str, b: str) -> bool:

@@ -80,7 +80,8 @@ class RestoreLog:
 
     def of_owner(self, owner: str) -> list[RestoreRecord]:
         """Records of files that an owner has changed, by path."""
-        return [record for _, record in sorted(self._records.items()) if owner in record.owners]
+        found = (record for record in self._records.values() if owner in record.owners)
+        return sorted(found, key=lambda record: record.key)
 
     def all(self) -> list[RestoreRecord]:
         """Return all records, by path."""
