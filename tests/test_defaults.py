@@ -52,11 +52,11 @@ from koordinator.scheduler.config.default_plugins import (
 from koordinator.scheduler.loop.caches import BarrierOptions
 from koordinator.scheduler.observe.debugging import DumpOptions
 from koordinator.scheduler.observe.observer import MonitorOptions
+from koordinator.scheduler.plugin.percent import ScoredResource, ScoringStrategy
 from koordinator.scheduler.plugins.coscheduling.config import GangDefaults
-from koordinator.scheduler.plugins.device_share.pick import ScoredDeviceResource
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import PodAffinityArgs
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs
-from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, ScoredNUMAResource
+from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage
 from koordinator.scheduler.plugins.node_resources_fit import WeightedResource
 from koordinator.scheduler.plugins.pod_rules import SchedulingHintArgs
 from koordinator.scheduler.plugins.preemption.plugin import PreemptionArgs
@@ -189,10 +189,10 @@ DEFAULTS: dict[type[msgspec.Struct], dict[str, Any]] = {
     DumpOptions: {"queue_size": 1000, "worker_count": 10},
     MonitorOptions: {"period_s": 10.0, "timeout_s": 30.0, "drop_unhandled_s": 5.0},
     GangDefaults: {"timeout_s": 600.0},
-    ScoredDeviceResource: {"weight": 1},
     PodAffinityArgs: {"hard_pod_affinity_weight": 1},
     LoadAwareArgs: {"filter_expired_node_metrics": True, "node_metric_expiration_seconds": 180},
-    ScoredNUMAResource: {"weight": 1},
+    ScoredResource: {"weight": 1},
+    ScoringStrategy: {"type": "LeastAllocated"},
     WeightedResource: {"weight": 1},
     PreemptionArgs: {"min_candidate_nodes_percentage": 10, "min_candidate_nodes_absolute": 100},
     SchedulingHintArgs: {"max_hint_nodes": 100},

@@ -148,6 +148,12 @@ def controller_of(obj: Object) -> OwnerReference | None:
     return None
 
 
+def is_controlled_by(obj: Object, owner: Object) -> bool:
+    """Return whether `owner` controls an object."""
+    found = controller_of(obj)
+    return found is not None and found.uid == owner.metadata.uid
+
+
 def to_wire(obj: Object) -> dict[str, Any]:
     """Return the JSON object of a view built by us, with `apiVersion` and `kind`; for creates only."""
     body: dict[str, Any] = {"apiVersion": obj.resource.api_version, "kind": obj.resource.kind}

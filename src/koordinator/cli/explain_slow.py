@@ -19,6 +19,7 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.cli import logs
 from koordinator.cli.tables import print_document
 from koordinator.cluster import connect, errors
+from koordinator.cluster.informer import key_of
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.koordlet.interference.scrape import NOT_HEARD
@@ -98,7 +99,7 @@ async def _report(cluster: Cluster, pod: Pod) -> Json | None:
         metric = await cluster.get(NodeMetric, pod.spec.node_name) if pod.spec.node_name else None
     except errors.NotFound:
         return None
-    own = (pod.metadata.namespace, pod.metadata.name)
+    own = key_of(pod)
     for each in metric.status.pods_metric if metric is not None else ():
         raw = each.extensions.get(workload_profile.EXTENSION)
         read = workload_profile.of_extension(raw) if raw is not None else None

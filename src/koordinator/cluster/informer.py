@@ -237,7 +237,7 @@ class Informer(Generic[T]):
             if obj is not None:
                 self.event_count += 1
                 if event.type is EventType.DELETED:
-                    self._remove((obj.metadata.namespace, obj.metadata.name), obj)
+                    self._remove(key_of(obj), obj)
                 else:
                     self._store(obj)
             if event.resource_version:

@@ -21,6 +21,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import ZERO
+from koordinator.cluster.informer import key_of
 from koordinator.koordlet.node_pods import PodRecord
 
 Used = Mapping[str, float]
@@ -207,7 +208,7 @@ def younger_first(pods: Iterable[Pod]) -> list[Pod]:
 
     Containers of other runtimes go by name backwards: ids of YARN count up.
     """
-    by_name = sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
+    by_name = sorted(pods, key=key_of)
     foreign = [pod for pod in reversed(by_name) if copilot.LABEL in pod.metadata.labels]
     if foreign:
         by_name = [*foreign, *(pod for pod in by_name if copilot.LABEL not in pod.metadata.labels)]

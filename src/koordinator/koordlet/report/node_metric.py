@@ -31,6 +31,7 @@ from koordinator.api.quantity import Family
 from koordinator.api.scalars import ScalarError
 from koordinator.api.slo import HostApplicationSpec
 from koordinator.api.workload_profile import EXTENSION, PodInterference
+from koordinator.cluster.informer import key_of
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.degradation import Interference, Learnt
 from koordinator.koordlet.node_pods import PodRecord
@@ -283,7 +284,7 @@ class _Report:
     def pods(self) -> list[PodMetricInfo]:
         """Return pods with samples, by namespace and name."""
         found = []
-        for pod in sorted(self._known.pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
+        for pod in sorted(self._known.pods, key=key_of):
             at = {kinds.POD_UID: pod.metadata.uid}
             usage = self._usage(kinds.POD_CPU, self._memory.pod, at)
             if usage.resources:

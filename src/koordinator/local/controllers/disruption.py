@@ -21,7 +21,7 @@ from koordinator.api.schema import IntOrString
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import Informer, InformerFactory, Key
+from koordinator.cluster.informer import Informer, InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class DisruptionController(ControllerLoop):
             "ReplicationController": factory.informer(ReplicationController),
         }
         self._controller: Controller[Key] = Controller("disruption", self._reconcile, workers=WORKERS)
-        self._controller.watch(self._budgets, lambda b: [(b.metadata.namespace, b.metadata.name)])
+        self._controller.watch(self._budgets, lambda budget: [key_of(budget)])
         self._controller.watch(self._pods, self._budgets_of)
         self._informers = [self._budgets, self._pods, *self._scales.values()]
 

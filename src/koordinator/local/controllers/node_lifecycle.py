@@ -23,7 +23,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, Rate, TokenBucket
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import RECONNECT, InformerFactory, Key
+from koordinator.cluster.informer import RECONNECT, InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard, supervise
 
@@ -262,7 +262,7 @@ class TaintEvictionController(ControllerLoop):
     def _on_node(self, node: Node) -> None:
         if no_execute(node.spec.taints) or self._since_s:
             for pod in self._pods.by_index(BY_NODE, node.metadata.name):
-                self._controller.queue.add((pod.metadata.namespace, pod.metadata.name))
+                self._controller.queue.add(key_of(pod))
 
     def _on_node_changed(self, old: Node, new: Node) -> None:
         if no_execute(old.spec.taints) != no_execute(new.spec.taints):
@@ -271,7 +271,7 @@ class TaintEvictionController(ControllerLoop):
     def _on_pod(self, pod: Pod) -> None:
         node = self._nodes.get(pod.spec.node_name) if pod.spec.node_name else None
         if node is not None and no_execute(node.spec.taints):
-            self._controller.queue.add((pod.metadata.namespace, pod.metadata.name))
+            self._controller.queue.add(key_of(pod))
 
     def _on_pod_changed(self, old: Pod, new: Pod) -> None:
         if old.spec.node_name != new.spec.node_name or old.spec.tolerations != new.spec.tolerations:

@@ -429,7 +429,7 @@ class ReportedUsage:
             if container and [one.name for one in pod.spec.containers] != [container]:
                 continue
             report = self._report(pod.spec.node_name)
-            used = report[1].get((pod.metadata.namespace, pod.metadata.name)) if report else None
+            used = report[1].get(key_of(pod)) if report else None
             if report is None or used is None or resource not in used.resources:
                 continue
             milli = quantity.milli(used.resources[resource])

@@ -12,7 +12,7 @@ from koordinator.api.core import Pod
 from koordinator.api.groups import ResourceQuota
 from koordinator.api.meta import Object, Resource
 from koordinator.cluster.controller import Controller, ControllerLoop
-from koordinator.cluster.informer import InformerFactory, Key
+from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.local.admission.quota import counted_kinds
 
 RESYNC_S = 300.0
@@ -41,7 +41,7 @@ class ResourceQuotaController(ControllerLoop):
 
     def _on_quota(self, quota: ResourceQuota) -> None:
         self._follow({counted_kinds(name) for name in quota.spec.hard})
-        self._controller.queue.add((quota.metadata.namespace, quota.metadata.name))
+        self._controller.queue.add(key_of(quota))
 
     def _follow(self, wanted: set[str]) -> None:
         """Watch kinds that are not watched yet; those that nobody serves are looked for with the next quota."""
@@ -72,7 +72,7 @@ class ResourceQuotaController(ControllerLoop):
 
     def _on_change(self, obj: Object) -> None:
         for quota in self._quotas.list(obj.metadata.namespace):
-            self._controller.queue.add_after((quota.metadata.namespace, quota.metadata.name), TOGETHER_S)
+            self._controller.queue.add_after(key_of(quota), TOGETHER_S)
 
     async def _reconcile(self, key: Key) -> float | None:
         await self._recount(*key)

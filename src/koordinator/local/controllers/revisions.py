@@ -16,7 +16,7 @@ import msgspec
 
 from koordinator.api.apps import ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet
 from koordinator.api.labels import without_last_applied
-from koordinator.api.meta import controller_of
+from koordinator.api.meta import is_controlled_by
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers import rollout
@@ -219,8 +219,7 @@ async def ensure(cluster: Cluster, owner: Owner, revisions: Sequence[ControllerR
             return Newest(await cluster.create(ControllerRevision, body, namespace), collisions)
         except errors.AlreadyExists:
             found = await cluster.get(ControllerRevision, name, namespace)
-        holder = controller_of(found)
-        if found.data == data and holder is not None and holder.uid == owner.metadata.uid:
+        if found.data == data and is_controlled_by(found, owner):
             return Newest(found, collisions)
         collisions += 1
 

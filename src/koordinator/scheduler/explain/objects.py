@@ -31,7 +31,7 @@ from koordinator.api.schedule_explanation import (
 from koordinator.clock import parse_rfc3339, rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
-from koordinator.cluster.informer import Informer
+from koordinator.cluster.informer import Informer, key_of
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.engine.answers import left_out_reason
 from koordinator.scheduler.engine.engine import Engine
@@ -255,7 +255,7 @@ class ExplanationObjects:
         """Answer until cancelled."""
         objects = Informer(self._cluster, ScheduleExplanation, rng=random.Random(self._rng.getrandbits(64)))
         controller: Controller[Key] = Controller(NAME, lambda key: self._reconcile(objects, key))
-        controller.watch(objects, lambda each: [(each.metadata.namespace, each.metadata.name)])
+        controller.watch(objects, lambda each: [key_of(each)])
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(objects.run(), name=objects.guard.name)
             tasks.create_task(controller.run([objects]), name=NAME)

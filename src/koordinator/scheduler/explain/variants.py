@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from koordinator.api import readable, resource_vector, resources, tolerations
+from koordinator.api import node_affinity, readable, resource_vector, resources, tolerations
 from koordinator.api.affinity import Affinity, NodeAffinity, NodeSelector, PodAffinity, Taint, Toleration
 from koordinator.api.core import Container, Pod, PodSpec
 from koordinator.api.quantity import RawQuantity
@@ -33,8 +33,7 @@ def for_selectors(pod: Pod) -> list[Variant]:
     if len(pod.spec.node_selector) > 1:
         keys = set(pod.spec.node_selector)
         found.append(_variant("nodeSelector", "remove the whole node selector", _without_selector(keys)))
-    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    required = node_affinity.required(pod.spec)
     if required is None:
         return found
     if len(required.node_selector_terms) == 1:

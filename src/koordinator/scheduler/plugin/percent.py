@@ -1,15 +1,35 @@
-"""Percentages of amounts over rows, rounded down as in integers but worked out in floating point."""
+"""Percentages of amounts, rounded down: one by one in integers, over rows in floating point."""
 
 import operator
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugin.framework import Scores
+from koordinator.scheduler.plugin.framework import SCORE_MAX, Scores
 from koordinator.scheduler.table.columns import Rows, at
 from koordinator.scheduler.table.nodes import F64, NodeTable
+
+
+class ScoredResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A resource that counts in a score."""
+
+    name: str
+    weight: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
+
+
+class ScoringStrategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The choice whether what is full (MostAllocated) or empty scores high."""
+
+    type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
+
+    def score(self, used: int, capacity: int) -> int:
+        """Return the score of one resource."""
+        part = min(used, capacity) if self.type == "MostAllocated" else max(0, capacity - used)
+        return part * SCORE_MAX // capacity
+
 
 PERCENT = 100.0
 _LEADING = [0, 1]

@@ -1,13 +1,13 @@
 """Devices of one type, by preference, score and number. Source: behaviour/devices 5.4 and 7."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Annotated, Literal
 
 import msgspec
 
 from koordinator.api import label_selector, resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.device import VirtualFunction
+from koordinator.scheduler.plugin.percent import ScoredResource, ScoringStrategy
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.device_share.inventory import View, VisibleDevice, add
 from koordinator.scheduler.plugins.device_share.request import Amounts, insufficient
@@ -109,24 +109,13 @@ def in_order(
     return sorted(ranked, key=lambda device: rounds[device.minor])
 
 
-SCORE_MAX = 100
-
-
-class ScoredDeviceResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A resource that counts in a score."""
-
-    name: str
-    weight: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
-
-
 _SCORED = (resources.GPU_MEMORY_RATIO, resources.GPU_MEMORY, resources.RDMA, resources.FPGA)
 
 
-class DeviceScoringStrategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DeviceScoringStrategy(ScoringStrategy, frozen=True, forbid_unknown_fields=True):
     """The choice whether devices in use (MostAllocated) or idle ones are preferred, and by which resources."""
 
-    type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
-    resources: tuple[ScoredDeviceResource, ...] = tuple(ScoredDeviceResource(name) for name in _SCORED)
+    resources: tuple[ScoredResource, ...] = tuple(ScoredResource(name) for name in _SCORED)
 
 
 def device_score(
@@ -143,15 +132,9 @@ def device_score(
             continue
         left = free.get(resource.name, 0)
         used = capacity if left > capacity else capacity - left + request.get(resource.name, 0)
-        points += resource.weight * _resource_score(strategy, used, capacity)
+        points += resource.weight * strategy.score(used, capacity)
         weights += resource.weight
     return points // weights if weights else 0
-
-
-def _resource_score(strategy: DeviceScoringStrategy, used: int, capacity: int) -> int:
-    if strategy.type == "MostAllocated":
-        return min(used, capacity) * SCORE_MAX // capacity
-    return max(0, capacity - used) * SCORE_MAX // capacity
 
 
 def type_score(

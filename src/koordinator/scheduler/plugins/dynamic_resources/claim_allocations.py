@@ -12,6 +12,7 @@ import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.api.dra import FINALIZER, RESERVATIONS_MAX, AllocationResult, DeviceClass, ResourceClaim
+from koordinator.api.meta import is_controlled_by
 from koordinator.clock import rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
@@ -76,7 +77,7 @@ def claims_of(pod: Pod, find: Find) -> list[tuple[ClaimUse, ResourceClaim]]:
             raise ClaimError(f'could not find ResourceClaim "{use.key[0]}/{use.key[1]}"')
         if claim.metadata.deletion_timestamp is not None:
             raise ClaimError(f'resourceclaim "{use.key[1]}" is being deleted')
-        if use.is_generated and not belongs_to(claim, pod):
+        if use.is_generated and not is_controlled_by(claim, pod):
             raise ClaimError(
                 f"ResourceClaim {claim.key} was not created for pod {pod.key} (pod is not owner)"
             )
@@ -91,13 +92,6 @@ def objection(pod: Pod, find: Find) -> str:
     except ClaimError as error:
         return str(error)
     return ""
-
-
-def belongs_to(claim: ResourceClaim, pod: Pod) -> bool:
-    """Return whether the claim was made for the pod."""
-    return any(
-        owner.controller and owner.uid == pod.metadata.uid for owner in claim.metadata.owner_references
-    )
 
 
 def is_reserved_for(claim: ResourceClaim, uid: str) -> bool:

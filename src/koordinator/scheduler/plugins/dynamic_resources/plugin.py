@@ -11,6 +11,7 @@ from koordinator.api import duration
 from koordinator.api.affinity import NodeSelector
 from koordinator.api.core import Pod
 from koordinator.api.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from koordinator.cluster.informer import key_of
 from koordinator.scheduler.config.default_plugins import DynamicResourcesArgs
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
@@ -93,7 +94,7 @@ def helps(event: QueueingEvent, pod: Pod) -> bool:
     if gives_back(event):
         return True
     old, new = event.old, event.new
-    if new is None or (new.metadata.namespace, new.metadata.name) not in keys_of(pod):
+    if new is None or key_of(new) not in keys_of(pod):
         return False
     return old is None or old.status != new.status or old.metadata.uid != new.metadata.uid
 
@@ -217,7 +218,7 @@ class DynamicResources(
     def _claim_set(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         some = new if new is not None else old
         assert some is not None
-        key = (some.metadata.namespace, some.metadata.name)
+        key = key_of(some)
         self._books.set_claim(key, new)
         self._writer.claim_changed(key)
         self._happened(CLAIM_EVENTS, old, new)
@@ -385,7 +386,7 @@ class DynamicResources(
         if not state.claims:
             return SUCCESS
         booked = [
-            ClaimInUse(_key(claim), claim.metadata.uid, None)
+            ClaimInUse(key_of(claim), claim.metadata.uid, None)
             for claim in state.claims
             if claim.status.allocation is not None
         ]
@@ -396,7 +397,7 @@ class DynamicResources(
             inventory, node_name = self._books.inventory, self.handle.table.name_of(row)
             for grant in supply.grants(state.demand, answer, numbers, inventory, node_name):
                 promise = self._books.promise(grant.claim, grant.devices, grant.allocation)
-                booked.append(ClaimInUse(_key(grant.claim), grant.claim.metadata.uid, promise))
+                booked.append(ClaimInUse(key_of(grant.claim), grant.claim.metadata.uid, promise))
         self._writer.book(pod, booked)
         return SUCCESS
 
@@ -423,7 +424,3 @@ def _would_answer(state: ClaimState, misplaced: ResourceClaim | None) -> PostFil
     if misplaced is None:
         return PostFilterResult(unschedulable("still not schedulable"))
     return PostFilterResult(unschedulable("deallocation of ResourceClaim completed"))
-
-
-def _key(claim: ResourceClaim) -> ClaimKey:
-    return claim.metadata.namespace, claim.metadata.name

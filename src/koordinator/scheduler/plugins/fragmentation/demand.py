@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from koordinator.api import labels, resource_vector, resources
+from koordinator.api import labels, node_affinity, resource_vector, resources
 from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm
 from koordinator.api.annotations.device import DeviceType
 from koordinator.api.core import Pod
@@ -64,9 +64,8 @@ def models_of(pod: Pod) -> Models:
     by_selector = spec.node_selector.get(labels.GPU_MODEL)
     if by_selector is not None:
         return (by_selector,)
-    node_affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-    required = node_affinity and node_affinity.required_during_scheduling_ignored_during_execution
-    if not required:
+    required = node_affinity.required(spec)
+    if required is None:
         return None
     found: set[str] = set()
     for term in required.node_selector_terms:

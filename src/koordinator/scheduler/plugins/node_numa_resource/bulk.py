@@ -12,7 +12,7 @@ import numpy.typing as npt
 from koordinator.api import resources
 from koordinator.api.annotations.placement import NUMANodeExclusive
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugin.framework import Mask, ReasonCodes, Scores
+from koordinator.scheduler.plugin.framework import SCORE_MAX, Mask, ReasonCodes, Scores
 from koordinator.scheduler.plugin.status import Reason
 from koordinator.scheduler.plugins.node_numa_resource import admission, policy
 from koordinator.scheduler.plugins.node_numa_resource import allocations as cols
@@ -22,7 +22,6 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NOT
 from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.score import (
-    SCORE_MAX,
     NUMAScoringStrategies,
     NUMAScoringStrategy,
 )

@@ -1,11 +1,11 @@
 """Score how well a node suits a pod: integer scores 0 to 100. Source: behaviour/numa-cpu 10."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal
 
 import msgspec
 
 from koordinator.api import node_labels, resources
+from koordinator.scheduler.plugin.percent import ScoredResource, ScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     CPU_MILLI,
@@ -16,24 +16,11 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
 )
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
 
-SCORE_MAX = 100
 
-
-class ScoredNUMAResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A resource that counts in a score."""
-
-    name: str
-    weight: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
-
-
-class NUMAScoringStrategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NUMAScoringStrategy(ScoringStrategy, frozen=True, forbid_unknown_fields=True):
     """The choice whether full (MostAllocated) or empty nodes score high, and by which resources."""
 
-    type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
-    resources: tuple[ScoredNUMAResource, ...] = (
-        ScoredNUMAResource(resources.CPU),
-        ScoredNUMAResource(resources.MEMORY),
-    )
+    resources: tuple[ScoredResource, ...] = (ScoredResource(resources.CPU), ScoredResource(resources.MEMORY))
 
 
 class NUMAScoringStrategies(msgspec.Struct, frozen=True):
@@ -71,15 +58,9 @@ def score(
         name, asked = resource.name, request.get(resource.name, 0)
         if capacity.get(name, 0) <= 0 or (is_scalar(name) and asked == 0):
             continue
-        total += resource.weight * _resource_score(strategy, used.get(name, 0) + asked, capacity[name])
+        total += resource.weight * strategy.score(used.get(name, 0) + asked, capacity[name])
         weights += resource.weight
     return total // weights if weights else 0
-
-
-def _resource_score(strategy: NUMAScoringStrategy, used: int, capacity: int) -> int:
-    if strategy.type == "MostAllocated":
-        return min(used, capacity) * SCORE_MAX // capacity
-    return max(0, capacity - used) * SCORE_MAX // capacity
 
 
 def demand(request: Mapping[str, int], cpu_ratio: float, *, binds_cpus: bool) -> Amounts:

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import numpy as np
 
-from koordinator.api.affinity import LabelSelector, LabelSelectorRequirement, NodeSelectorTerm
+from koordinator.api import node_affinity
+from koordinator.api.affinity import LabelSelector, LabelSelectorRequirement
 from koordinator.api.affinity import TopologySpreadConstraint as WireConstraint
 from koordinator.api.apps import ReplicaSet, ReplicationController, StatefulSet
 from koordinator.api.core import Pod, Service
@@ -45,7 +46,8 @@ class Inclusion:
         self._taints = taints
         self._policy = policy
         self._selector = tuple(pod.spec.node_selector.items()) if policy.honors_affinity else ()
-        self._terms = required_terms(pod) if policy.honors_affinity else None
+        required = node_affinity.required(pod.spec) if policy.honors_affinity else None
+        self._terms = None if required is None else required.node_selector_terms
         self._tolerations = tuple(pod.spec.tolerations)
         terms = (wanted.key for term in self._terms or () for wanted in term.match_expressions)
         self.keys = (*policy.keys, *(key for key, _ in self._selector), *terms)
@@ -112,17 +114,10 @@ def placement_key(pod: Pod, honors_affinity: bool, honors_taints: bool) -> bytes
     spec = pod.spec
     parts: list[object] = []
     if honors_affinity and (spec.node_selector or spec.affinity is not None):
-        parts += [sorted(spec.node_selector.items()), required_terms(pod)]
+        parts += [sorted(spec.node_selector.items()), node_affinity.required(spec)]
     if honors_taints and spec.tolerations:
         parts += ["taints", spec.tolerations]
     return msgspec.json.encode(parts) if parts else b""
-
-
-def required_terms(pod: Pod) -> list[NodeSelectorTerm] | None:
-    """Terms of the pod's required node affinity; None when it has none."""
-    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
-    return None if required is None else required.node_selector_terms
 
 
 SOFT: Final = "ScheduleAnyway"

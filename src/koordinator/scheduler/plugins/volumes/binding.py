@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.affinity import LabelSelector, NodeSelectorRequirement, NodeSelectorTerm
+from koordinator.api.meta import is_controlled_by
 from koordinator.api.storage import (
     CSIDriver,
     CSIStorageCapacity,
@@ -16,9 +17,7 @@ from koordinator.api.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
-from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
-    FilterPlugin,
     Handle,
     Mask,
     PreBindPlugin,
@@ -44,19 +43,15 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     Commitments,
     PodVolumes,
     Promises,
-    VolumeCatalog,
     VolumeClaimUse,
-    belongs_to,
+    VolumeReachPlugin,
     claims_of,
-    class_key_of,
     class_of,
-    helps,
     is_bound,
     not_found,
     not_owned,
 )
 from koordinator.scheduler.table.columns import Rows
-from koordinator.scheduler.table.label_columns import LabelColumns
 from koordinator.scheduler.table.pod_info import PodInfo
 
 # Bits of a reason code, in the order in which users read the reasons.
@@ -69,7 +64,6 @@ _REASONS = (
 _AFFINITY, _UNBOUND, _NO_SPACE = (bit for bit, _ in _REASONS)
 _VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 
-KINDS = (PersistentVolumeClaim, PersistentVolume, StorageClass, CSIDriver, CSIStorageCapacity)
 F64 = npt.NDArray[np.float64]
 Claims = tuple[PersistentVolumeClaim, ...]
 
@@ -99,28 +93,18 @@ _NO_CLAIMS = BindingState((), (), (), SUCCESS)
 
 class VolumeBinding(
     PreFilterPlugin[BindingState],
-    FilterPlugin[BindingState],
+    VolumeReachPlugin[BindingState],
     ReservePlugin[BindingState],
     PreBindPlugin[BindingState],
     PreScorePlugin[BindingState],
     ScorePlugin[BindingState],
 ):
     name = "VolumeBinding"
-    keyed_by = (class_key_of,)
-    fewer_pods_help = True
-    wakes_for_row = True
+    kinds = (PersistentVolumeClaim, PersistentVolume, StorageClass, CSIDriver, CSIStorageCapacity)
     args = VolumeBindingArgs
-    wakes_on = (
-        ClusterEvent.NODE_ADDED,
-        ClusterEvent.NODE_LABELS,
-        ClusterEvent.STORAGE,
-        ClusterEvent.POD_UPDATED,
-    )
 
     def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._catalog = VolumeCatalog(handle, KINDS)
-        self._labels = handle.table.shared(LabelColumns)
         self._promises = handle.table.shared(Promises)
         self._commitments = Commitments(handle, self._catalog, self._promises, args.bind_timeout_seconds)
         self._shape = scaled_shape(args.shape)
@@ -163,12 +147,6 @@ class VolumeBinding(
 
     def pre_filter(self, state: BindingState) -> PreFilterResult:
         return PreFilterResult(state.refusal if state.keys else SKIP)
-
-    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
-        """Nodes that reach the volumes help, and what is learnt about claims, volumes, classes and drivers."""
-        if event.kind is ClusterEvent.STORAGE:
-            return helps(event, pod.pod, KINDS)
-        return self.prepare(pod).refusal.is_success and super().wakes(event, pod)
 
     # Filter
 
@@ -371,7 +349,7 @@ def _objection(use: VolumeClaimUse, claim: PersistentVolumeClaim | None, pod: Po
         return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{volume}"'
     if claim.metadata.deletion_timestamp is not None:
         return f'persistentvolumeclaim "{name}" is being deleted'
-    if use.is_ephemeral and not belongs_to(claim, pod.pod):
+    if use.is_ephemeral and not is_controlled_by(claim, pod.pod):
         return not_owned(claim, pod.pod)
     return ""
 

@@ -4,7 +4,7 @@ behaviour/scheduler B9 (Volumes)."""
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
@@ -22,9 +22,11 @@ from koordinator.api.storage import (
     VolumeAttachment,
 )
 from koordinator.cluster import errors
+from koordinator.cluster.informer import key_of
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
-from koordinator.scheduler.plugin.framework import Handle, Watch
+from koordinator.scheduler.plugin.framework import FilterPlugin, Handle, Watch
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error
+from koordinator.scheduler.table.label_columns import LabelColumns
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -32,10 +34,6 @@ T = TypeVar("T", bound=Object)
 
 ClaimKey = tuple[str, str]
 """(namespace, name)"""
-
-
-def key_of(obj: Object) -> ClaimKey:
-    return obj.metadata.namespace, obj.metadata.name
 
 
 CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
@@ -167,6 +165,43 @@ def class_key_of(pod: PodInfo) -> Hashable:
     return (claims, pod.uid if any(use.is_ephemeral for use in claims) else "")
 
 
+class HasRefusal(Protocol):
+    """The state of a pod, and why no node can reach its volumes."""
+
+    @property
+    def refusal(self) -> Status: ...
+
+
+R = TypeVar("R", bound=HasRefusal)
+
+
+class VolumeReachPlugin(FilterPlugin[R]):
+    """A filter that refuses nodes which do not reach a pod's volumes."""
+
+    kinds: ClassVar[tuple[type[Object], ...]]
+    """The objects of storage that it looks at."""
+    keyed_by = (class_key_of,)
+    fewer_pods_help = True
+    wakes_for_row = True
+    wakes_on = (
+        ClusterEvent.NODE_ADDED,
+        ClusterEvent.NODE_LABELS,
+        ClusterEvent.STORAGE,
+        ClusterEvent.POD_UPDATED,
+    )
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._catalog = VolumeCatalog(handle, self.kinds)
+        self._labels = handle.table.shared(LabelColumns)
+
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
+        """Nodes that reach the volumes help, and what is learnt about claims, volumes, classes and drivers."""
+        if event.kind is ClusterEvent.STORAGE:
+            return helps(event, pod.pod, self.kinds)
+        return self.prepare(pod).refusal.is_success and super().wakes(event, pod)
+
+
 def class_of(claim: PersistentVolumeClaim) -> str:
     """Name of the claim's storage class, "" for none."""
     return claim.metadata.annotations.get(CLASS_ANNOTATION) or claim.spec.storage_class_name or ""
@@ -183,13 +218,6 @@ def is_bound(claim: PersistentVolumeClaim) -> bool:
 
 def not_found(claim: str) -> str:
     return f'persistentvolumeclaim "{claim}" not found'
-
-
-def belongs_to(claim: PersistentVolumeClaim, pod: Pod) -> bool:
-    """Return whether a claim was made for a pod's ephemeral volume."""
-    return any(
-        owner.controller and owner.uid == pod.metadata.uid for owner in claim.metadata.owner_references
-    )
 
 
 def not_owned(claim: PersistentVolumeClaim, pod: Pod) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from koordinator.api.meta import is_controlled_by
 from koordinator.api.storage import (
     CSINode,
     PersistentVolume,
@@ -15,6 +16,7 @@ from koordinator.api.storage import (
     StorageClass,
     VolumeAttachment,
 )
+from koordinator.cluster.informer import key_of
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
@@ -29,7 +31,6 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     ClaimKey,
     VolumeCatalog,
     VolumeClaimUse,
-    belongs_to,
     claims_of,
     class_key_of,
     class_of,
@@ -99,7 +100,7 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
             if claim is None:
                 text = f'looking up PVC {namespace}/{name}: persistentvolumeclaims "{name}" not found'
                 return LimitState(claims, {}, text)
-            if use.is_ephemeral and not belongs_to(claim, pod.pod):
+            if use.is_ephemeral and not is_controlled_by(claim, pod.pod):
                 return LimitState(claims, {}, not_owned(claim, pod.pod))
             self._add(volumes, claim)
         return LimitState(claims, dict(volumes), "")
@@ -212,7 +213,7 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
                 if attachment is not None:
                     self._set_attachment(attachment, is_there=is_there)
         elif isinstance(subject, PersistentVolumeClaim):
-            self._forget_users((subject.metadata.namespace, subject.metadata.name))
+            self._forget_users(key_of(subject))
         elif isinstance(subject, PersistentVolume):
             for volume in (old, new):
                 if volume is not None and volume.spec.claim_ref is not None:

@@ -23,14 +23,14 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     WAIT_FOR_FIRST_CONSUMER,
     ClaimKey,
     VolumeCatalog,
+    VolumeReachPlugin,
     claims_of,
-    class_key_of,
     class_of,
     helps,
     not_found,
 )
 from koordinator.scheduler.table.columns import RowChange, Rows
-from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
+from koordinator.scheduler.table.label_columns import ABSENT
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -219,7 +219,6 @@ _GA_KEY = {
 }
 KEYS = (*_GA_KEY, *_GA_KEY.values())
 SEPARATOR = "__"
-KINDS = (PersistentVolumeClaim, PersistentVolume, StorageClass)
 
 
 class ZoneReason(Reason):
@@ -243,23 +242,10 @@ class ZoneState(msgspec.Struct, frozen=True):
 _NO_ZONES = ZoneState(False, (), SUCCESS)
 
 
-class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
+class VolumeZone(PreFilterPlugin[ZoneState], VolumeReachPlugin[ZoneState]):
     name = "VolumeZone"
-    keyed_by = (class_key_of,)
-    fewer_pods_help = True
-    wakes_for_row = True
+    kinds = (PersistentVolumeClaim, PersistentVolume, StorageClass)
     reasons = ZoneReason
-    wakes_on = (
-        ClusterEvent.NODE_ADDED,
-        ClusterEvent.NODE_LABELS,
-        ClusterEvent.STORAGE,
-        ClusterEvent.POD_UPDATED,
-    )
-
-    def __init__(self, args: Any, handle: Handle) -> None:
-        super().__init__(args, handle)
-        self._catalog = VolumeCatalog(handle, KINDS)
-        self._labels = handle.table.shared(LabelColumns)
 
     def prepare(self, pod: PodInfo) -> ZoneState:
         if not pod.pod.spec.volumes:
@@ -312,12 +298,6 @@ class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
                 f"a volume needs {zones.key} in {', '.join(sorted(zones.values))}; the node has {has}"
             )
         return tuple(lines)
-
-    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
-        """Nodes in the right zone help, and what is learnt about the pod's claims and their volumes."""
-        if event.kind is ClusterEvent.STORAGE:
-            return helps(event, pod.pod, KINDS)
-        return self.prepare(pod).refusal.is_success and super().wakes(event, pod)
 
     def epoch(self, state: ZoneState) -> Hashable:
         return self._catalog.version if state.has_claims else None
