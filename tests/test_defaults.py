@@ -52,7 +52,7 @@ from koordinator.scheduler.config.default_plugins import (
 from koordinator.scheduler.loop.caches import BarrierOptions
 from koordinator.scheduler.observe.debugging import DumpOptions
 from koordinator.scheduler.observe.observer import MonitorOptions
-from koordinator.scheduler.plugin.percent import ScoredResource, ScoringStrategy
+from koordinator.scheduler.plugin.percent import ScoredResource
 from koordinator.scheduler.plugins.coscheduling.config import GangDefaults
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import PodAffinityArgs
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs
@@ -192,7 +192,6 @@ DEFAULTS: dict[type[msgspec.Struct], dict[str, Any]] = {
     PodAffinityArgs: {"hard_pod_affinity_weight": 1},
     LoadAwareArgs: {"filter_expired_node_metrics": True, "node_metric_expiration_seconds": 180},
     ScoredResource: {"weight": 1},
-    ScoringStrategy: {"type": "LeastAllocated"},
     WeightedResource: {"weight": 1},
     PreemptionArgs: {"min_candidate_nodes_percentage": 10, "min_candidate_nodes_absolute": 100},
     SchedulingHintArgs: {"max_hint_nodes": 100},

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from koordinator import endpoints, health
 from koordinator.clock import FixedClock
 from koordinator.manager import http
 from koordinator.manager.metrics import FAILED, ManagerMetrics
@@ -34,7 +35,7 @@ async def test_a_check_that_fails_is_named_and_can_be_asked_alone() -> None:
     async def webhook() -> str:
         return troubles["webhook-ready"]
 
-    app = http.health_application({"ping": http.well}, {"ping": http.well, "webhook-ready": webhook})
+    app = http.health_application({"ping": health.well}, {"ping": health.well, "webhook-ready": webhook})
     async with TestClient(TestServer(app)) as client:
         assert (await client.get("/healthz")).status == 200
         answer = await client.get("/readyz")
@@ -50,7 +51,7 @@ async def test_a_check_that_fails_is_named_and_can_be_asked_alone() -> None:
 
 
 async def test_a_check_that_hangs_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "CHECK_S_MAX", 0.01)
+    monkeypatch.setattr(endpoints, "CHECK_S_MAX", 0.01)
 
     async def hangs() -> str:
         await asyncio.sleep(3600)

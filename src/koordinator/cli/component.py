@@ -4,6 +4,7 @@ uses."""
 import contextlib
 import logging
 import os
+import random
 import resource
 import ssl
 import sys
@@ -13,6 +14,9 @@ from aiohttp import web
 
 from koordinator import __version__
 from koordinator.api.feature_gates import FeatureGates, FeatureStage
+from koordinator.cluster.backoff import Rate
+from koordinator.cluster.config import ClientConfig
+from koordinator.cluster.kube import KubeCluster
 from koordinator.prometheus import Gauge, GaugeReading, Labels, MetricsRegistry
 
 log = logging.getLogger(__name__)
@@ -87,6 +91,37 @@ def _memory_pages() -> tuple[int, int]:
     except OSError:
         return 0, 0
     return int(total), int(resident)
+
+
+@contextlib.asynccontextmanager
+async def clients(
+    config: ClientConfig, rng: random.Random, user_agent: str, rate: Rate | None
+) -> AsyncIterator[tuple[KubeCluster, KubeCluster]]:
+    """Connect twice: a lease has a client of its own, since behind a thousand writes that wait for their turn (`rate`)
+    it would be lost."""
+    async with (
+        KubeCluster(
+            config, rng=random.Random(rng.getrandbits(64)), component=user_agent, rate=rate
+        ) as cluster,
+        KubeCluster(config, rng=random.Random(rng.getrandbits(64)), component=user_agent) as lease_cluster,
+    ):
+        yield cluster, lease_cluster
+
+
+Served = tuple[tuple[str, int] | None, web.Application]
+"""Address and port, None where it is not asked for."""
+
+
+@contextlib.asynccontextmanager
+async def all_served(*apps: Served) -> AsyncIterator[None]:
+    """Serve each where it is asked for; an empty address is all of the machine. Raises: OSError for one that is
+    taken."""
+    async with contextlib.AsyncExitStack() as stack:
+        for where, app in apps:
+            if where is not None:
+                address, port = where
+                await stack.enter_async_context(served(app, address or None, port))
+        yield
 
 
 @contextlib.asynccontextmanager

@@ -17,8 +17,7 @@ from koordinator.cli.descheduler_flags import Flags
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import Rate
 from koordinator.cluster.config import ClientConfig
-from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import LeaderElector
+from koordinator.cluster.leader import LeaderElector, lease_check
 from koordinator.cluster.plugin_registry import PluginRegistry
 from koordinator.descheduler import configuration, explain, http
 from koordinator.descheduler.configuration import DeschedulerConfig, DeschedulerConfigError
@@ -85,13 +84,7 @@ async def _main(
     rng = random.Random()
     connection = settings.client_connection
     rate = Rate(per_s=connection.qps, burst=max(1, connection.burst)) if connection.qps > 0 else None
-    async with (
-        KubeCluster(
-            client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT, rate=rate
-        ) as cluster,
-        # The lease has a client of its own: behind many writes that wait for their turn it would be lost.
-        KubeCluster(client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT) as lease_cluster,
-    ):
+    async with component.clients(client, rng, USER_AGENT, rate) as (cluster, lease_cluster):
         descheduler = Descheduler(
             cluster, settings, registry, gates=gates, rng=rng, credentials=client.credentials
         )
@@ -117,10 +110,7 @@ async def _served(
 ) -> AsyncIterator[None]:
     """Serve the addresses of health and metrics, and the secure port, where they are on. Raises: OSError, FlagError."""
 
-    def lease() -> str:
-        return "" if election is None else election.trouble
-
-    options = HttpOptions(lease=lease, set_verbosity=logs.set_verbosity)
+    options = HttpOptions(lease=lease_check(election), set_verbosity=logs.set_verbosity)
     config = descheduler.config
     addresses = dict.fromkeys(
         configuration.socket_address(text)

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 from aiohttp import web
 
-from koordinator import profiling
+from koordinator import endpoints, health, profiling
 from koordinator.cli import component, logs, running
 from koordinator.cli.manager_flags import ManagerSettings
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.config import ClientConfig
-from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import LeaderElector, process_identity
+from koordinator.cluster.leader import LeaderElector, lease_check, process_identity
+from koordinator.endpoints import Check
 from koordinator.manager import http
 from koordinator.manager.manager import Manager
 from koordinator.manager.webhooks.configuration import WebhookSettings
@@ -57,13 +57,7 @@ def _log_remarks(settings: ManagerSettings, inert: Mapping[str, str]) -> None:
 async def _main(settings: ManagerSettings, where: WebhookSettings, client: ClientConfig) -> None:
     # Jitter must differ between instances.
     rng = random.Random()
-    async with (
-        KubeCluster(
-            client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT, rate=settings.rate
-        ) as cluster,
-        # The lease has a client of its own: behind a thousand writes that wait for their turn it would be lost.
-        KubeCluster(client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT) as lease_cluster,
-    ):
+    async with component.clients(client, rng, USER_AGENT, settings.rate) as (cluster, lease_cluster):
         manager = Manager(cluster, settings.options, settings.gates, credentials=client.credentials)
         webhooks = Webhooks(manager.shared, manager.admission, where, synced=manager.synced, drain_s=DRAIN_S)
         metrics = manager.shared.metrics
@@ -102,31 +96,23 @@ async def served(
     alive, ready = health_checks(manager, webhooks, election)
     profiles = web.Application()
     profiling.add_routes(profiles)
-    async with contextlib.AsyncExitStack() as stack:
-        for address, app in (
-            (settings.metrics, http.metrics_application(manager.shared.metrics, manager.lent)),
-            (settings.health, http.health_application(alive, ready)),
-            (settings.profiling, profiles),
-        ):
-            if address is not None:
-                host, port = address
-                await stack.enter_async_context(component.served(app, host or None, port))
+    async with component.all_served(
+        (settings.metrics, http.metrics_application(manager.shared.metrics, manager.lent)),
+        (settings.health, http.health_application(alive, ready)),
+        (settings.profiling, profiles),
+    ):
         yield
 
 
 def health_checks(
     manager: Manager, webhooks: Webhooks, election: LeaderElector | None
-) -> tuple[Mapping[str, http.Check], Mapping[str, http.Check]]:
+) -> tuple[Mapping[str, Check], Mapping[str, Check]]:
     """Return the checks by name: why the process should be restarted, and why it should not be asked."""
 
-    async def lease() -> str:
-        return "" if election is None else election.trouble
-
-    async def caches() -> str:
-        return "" if manager.synced.is_set() else "caches are not filled yet"
-
-    async def stays() -> str:
-        return "stopping" if manager.is_leaving else ""
-
-    ready = {"ping": http.well, "shutdown": stays, "informer-sync": caches, "webhook-ready": webhooks.check}
-    return {"ping": http.well, "leaderElection": lease}, ready
+    ready: dict[str, Check] = {
+        "ping": health.well,
+        "shutdown": lambda: "stopping" if manager.is_leaving else "",
+        "informer-sync": endpoints.filled(manager.synced),
+        "webhook-ready": webhooks.check,
+    }
+    return {"ping": health.well, "leaderElection": lease_check(election)}, ready

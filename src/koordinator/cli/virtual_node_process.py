@@ -19,7 +19,7 @@ from koordinator.cluster import connect, errors, gatekeeper
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.gatekeeper import AccessReviewer, Authorities, Gatekeeper, TokenReviewer
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import ElectionConfig, LeaderElector, process_identity
+from koordinator.cluster.leader import ElectionConfig, LeaderElector, lease_check, process_identity
 from koordinator.virtual_node.node import KubeletAddress
 from koordinator.virtual_node.offer import LendingPolicy
 from koordinator.virtual_node.pods import PodRules
@@ -139,12 +139,8 @@ async def _served(
 ) -> AsyncIterator[None]:
     """Serve health and metrics, unless the port is 0. Raises: OSError."""
 
-    def lease() -> str:
-        return "" if election is None else election.trouble
-
-    async with contextlib.AsyncExitStack() as stack:
-        if asked["port"]:
-            app = web.Application()
-            endpoints.add_component(app, nodes.metrics.registry, nodes.synced, lease)
-            await stack.enter_async_context(component.served(app, asked["address"], asked["port"]))
+    app = web.Application()
+    endpoints.add_component(app, nodes.metrics.registry, nodes.synced, lease_check(election))
+    where = (asked["address"], asked["port"]) if asked["port"] else None
+    async with component.all_served((where, app)):
         yield

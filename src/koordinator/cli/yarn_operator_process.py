@@ -20,8 +20,7 @@ from koordinator.cli.yarn_operator_flags import Flags
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import Rate
 from koordinator.cluster.config import ClientConfig
-from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import ElectionConfig, LeaderElector, process_identity
+from koordinator.cluster.leader import ElectionConfig, LeaderElector, lease_check, process_identity
 from koordinator.yarn import hadoop_config, tokens
 from koordinator.yarn.amounts import Rounding
 from koordinator.yarn.cluster_loop import SyncRules
@@ -126,11 +125,7 @@ async def _main(flags: Flags, client: ClientConfig) -> None:
     kerberos = kerberos_of(flags)
     login = Login(user, mechanisms_of(os.environ.get("HADOOP_TOKEN_FILE_LOCATION", "")))
     async with (
-        KubeCluster(
-            client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT, rate=rate
-        ) as cluster,
-        # The lease has a client of its own: behind many writes that wait for their turn it would be lost.
-        KubeCluster(client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT) as lease_cluster,
+        component.clients(client, rng, USER_AGENT, rate) as (cluster, lease_cluster),
         aiohttp.ClientSession() as session,
     ):
 
@@ -165,19 +160,13 @@ async def _served(
 ) -> AsyncIterator[None]:
     """Serve metrics, health and profiles, where they are asked for. Raises: OSError, FlagError."""
 
-    def lease() -> str:
-        return "" if election is None else election.trouble
-
     measured, probed, profiles = web.Application(), web.Application(), web.Application()
     measured.router.add_get("/metrics", endpoints.metrics(operator.metrics.registry))
-    endpoints.add_health(probed, operator.synced, lease)
+    endpoints.add_health(probed, operator.synced, lease_check(election))
     profiling.add_routes(profiles)
-    async with contextlib.AsyncExitStack() as stack:
-        for address, app in (
-            (flags.address("metrics-addr"), measured),
-            (flags.address("health-probe-addr"), probed),
-            (flags.address("pprof-addr") if flags.enable_pprof else None, profiles),
-        ):
-            if address is not None:
-                await stack.enter_async_context(component.served(app, address[0] or None, address[1]))
+    async with component.all_served(
+        (flags.address("metrics-addr"), measured),
+        (flags.address("health-probe-addr"), probed),
+        (flags.address("pprof-addr") if flags.enable_pprof else None, profiles),
+    ):
         yield

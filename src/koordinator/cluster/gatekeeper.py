@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidSignature
 
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
+from koordinator.endpoints import json_response
 
 log = logging.getLogger(__name__)
 
@@ -372,4 +373,4 @@ def refused(status: int, reason: str, message: str) -> web.Response:
         "reason": reason,
         "code": status,
     }
-    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
+    return json_response(body, status)

@@ -20,6 +20,7 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.groups import Lease, LeaseSpec
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster, EventType, WatchEvent
+from koordinator.health import Check
 
 log = logging.getLogger(__name__)
 
@@ -359,3 +360,8 @@ def _is_free(event: WatchEvent[Lease], name: str) -> bool:
 async def _cancelled(task: "asyncio.Future[None]") -> None:
     task.cancel()
     await asyncio.wait([task])
+
+
+def lease_check(election: LeaderElector | None) -> Check:
+    """Return the check of a component's lease; always well without an election."""
+    return lambda: "" if election is None else election.trouble

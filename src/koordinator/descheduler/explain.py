@@ -23,6 +23,7 @@ from koordinator.descheduler.plugin import Plugin
 from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.cycle import PoolReport
 from koordinator.descheduler.plugins.low_node_load.usage import Classified
+from koordinator.endpoints import json_response
 
 API_PREFIX = "/apis/v1"
 
@@ -157,11 +158,6 @@ def _eviction_body(record: EvictionRecord, at_s: float) -> dict[str, Any]:
 
 
 # Over HTTP
-
-
-def json_response(body: Any, status: int = 200) -> web.Response:
-    """Return an answer in JSON."""
-    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
 
 
 def add_routes(app: web.Application, descheduler: Descheduler) -> None:

@@ -10,9 +10,7 @@ from aiohttp import web
 from koordinator import endpoints, health, profiling
 from koordinator.descheduler import explain
 from koordinator.descheduler.descheduler import Descheduler
-from koordinator.health import Check
-
-FLAG_BYTES_MAX = 1_024
+from koordinator.endpoints import Check
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +30,8 @@ def application(
     app.router.add_get("/configz", _configz(descheduler))
     explain.add_routes(app, descheduler)
     if options.set_verbosity is not None:
-        app.router.add_put("/debug/flags/v", _verbosity(options.set_verbosity))
+        change = options.set_verbosity
+        endpoints.add_flag(app, "v", "klog.logging.verbosity", lambda text: change(int(text)))
     if descheduler.config.enable_profiling:
         profiling.add_routes(app)
     return app
@@ -40,20 +39,8 @@ def application(
 
 def _configz(descheduler: Descheduler) -> Callable[[web.Request], Any]:
     async def handle(_: web.Request) -> web.Response:
-        return explain.json_response(
+        return endpoints.json_response(
             {"componentconfig": explain.effective(descheduler.config, descheduler.registry)}
         )
-
-    return handle
-
-
-def _verbosity(change: Callable[[int], None]) -> Callable[[web.Request], Any]:
-    async def handle(request: web.Request) -> web.Response:
-        text = (await request.content.read(FLAG_BYTES_MAX)).decode(errors="replace").strip()
-        try:
-            change(int(text))
-        except ValueError as error:
-            return web.Response(text=f"failed set v {text}: {error}\n", status=400)
-        return web.Response(text=f"successfully set klog.logging.verbosity to {text}\n")
 
     return handle

@@ -1,4 +1,4 @@
-"""Serve over HTTP: metrics, the audit log, health, how services suffer.
+"""Serve over HTTP: metrics, the audit log, health, how degraded services are.
 
 Source: behaviour/koordlet-observe 2.5, 13.
 """
@@ -18,7 +18,7 @@ Troubles = Callable[[], Mapping[str, str]]
 """What is not as it should be, by name."""
 
 Interference = Callable[[str], Mapping[str, Any]]
-"""How services suffer and who was named; of one pod when its `namespace/name` is given."""
+"""How degraded services are and who was named; of one pod when its `namespace/name` is given."""
 
 _TOKEN_HEADER = "Next-Page-Token"
 
@@ -41,7 +41,7 @@ def application(
     app.router.add_get("/metrics", endpoints.metrics(internal, external))
     app.router.add_get("/internal-metrics", endpoints.metrics(internal))
     app.router.add_get("/external-metrics", endpoints.metrics(external))
-    app.router.add_get("/healthz", _healthy)
+    app.router.add_get("/healthz", endpoints.ok)
     app.router.add_get("/readyz", _ready(troubles))
     if interference is not None:
         app.router.add_get("/interference", _interference(interference))
@@ -65,7 +65,7 @@ def audit_events(query: AuditQuery) -> Handler:
         except QueryError as error:
             return web.Response(status=error.status, text=str(error))
         if "application/json" in request.headers.get("Accept", ""):
-            return web.Response(body=msgspec.json.encode(page), content_type="application/json")
+            return endpoints.json_response(page)
         lines = b"".join(msgspec.json.encode(event) + b"\n" for event in page.events)
         headers = {_TOKEN_HEADER: page.next_page_token} if page.next_page_token else {}
         return web.Response(body=lines, content_type="text/plain", headers=headers)
@@ -75,21 +75,16 @@ def audit_events(query: AuditQuery) -> Handler:
 
 def _interference(found: Interference) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        answer = found(request.query.get("pod", ""))
-        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+        return endpoints.json_response(found(request.query.get("pod", "")))
 
     return handle
 
 
 def _bills(bills: Callable[[], Mapping[str, Any]]) -> Handler:
     async def handle(_: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(bills()), content_type="application/json")
+        return endpoints.json_response(bills())
 
     return handle
-
-
-async def _healthy(_: web.Request) -> web.Response:
-    return web.Response(text="ok")
 
 
 def _ready(troubles: Troubles) -> Handler:

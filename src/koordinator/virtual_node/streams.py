@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 
 from aiohttp import hdrs, web
 
+from koordinator import endpoints
 from koordinator.api.core import Pod
 from koordinator.cluster import errors
 from koordinator.cluster.gatekeeper import AccessReviewer, Gatekeeper, Unauthenticated
@@ -42,7 +43,7 @@ class PodStreams:
     def application(self) -> web.Application:
         """Return the HTTP application."""
         app = web.Application(middlewares=[self._checked])
-        app.router.add_get("/healthz", _healthz)
+        app.router.add_get("/healthz", endpoints.ok)
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._log)
         for kind in ("exec", "attach"):
             for path in ("{namespace}/{pod}/{container}", "{namespace}/{pod}/{uid}/{container}"):
@@ -109,10 +110,6 @@ class PodStreams:
         meta = found[1].metadata
         base = Pod.resource.path(meta.namespace, meta.name)
         return quote(f"{base}/{kind}", safe="/")
-
-
-async def _healthz(_: web.Request) -> web.Response:
-    return web.Response(text="ok")
 
 
 def _params(request: web.Request) -> list[tuple[str, str]]:

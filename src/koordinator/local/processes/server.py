@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import msgspec
 from aiohttp import web
 
+from koordinator import endpoints
 from koordinator.api import quantity
 from koordinator.cluster import errors
 from koordinator.cluster.gatekeeper import MASTERS, certificate_user
@@ -114,7 +115,7 @@ class KubeletServer:
     async def start(self, port: int = 0) -> None:
         """Listen; a free port for 0. Raises: OSError."""
         app = web.Application(middlewares=[self._checked])
-        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/healthz", endpoints.ok)
         app.router.add_get("/pods", self._pods)
         app.router.add_get("/pods/", self._pods)
         app.router.add_get("/configz", self._configz)
@@ -156,9 +157,6 @@ class KubeletServer:
         given = secret.strip().encode("utf-8", "surrogateescape")
         matches = [hmac.compare_digest(token.encode(), given) for token in self._tokens]
         return scheme.lower() == "bearer" and any(matches)
-
-    async def _healthz(self, request: web.Request) -> web.Response:
-        return web.Response(text="ok")
 
     async def _pods(self, request: web.Request) -> web.Response:
         return web.json_response(self._api.pods())

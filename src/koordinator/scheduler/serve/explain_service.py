@@ -11,6 +11,7 @@ from aiohttp import web
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.reservation import Reservation
+from koordinator.endpoints import json_response
 from koordinator.scheduler.explain.answer import BEST_NODES, ConditionLine, GangAnswer, PodAnswer, QueueLine
 from koordinator.scheduler.explain.decide import PodQuestion, every_node, explain
 from koordinator.scheduler.explain.gang_group import GangSet, gang_keys, group_of, group_of_pod
@@ -200,8 +201,3 @@ def names_alike(wanted: str, names: Iterable[str], limit: int = ALIKE_MAX) -> li
     parts = [each for each in known if bare and bare in each]
     close = difflib.get_close_matches(wanted, known, n=limit, cutoff=0.6)
     return list(dict.fromkeys([*same, *parts, *close]))[:limit]
-
-
-def json_response(body: object, status: int = 200) -> web.Response:
-    """Return an answer with a body that is encoded as JSON."""
-    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")

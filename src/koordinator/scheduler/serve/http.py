@@ -14,12 +14,13 @@ import msgspec
 import yaml
 from aiohttp import web
 
-from koordinator import health, profiling, prometheus
+from koordinator import endpoints, health, profiling
 from koordinator.api import pod_resize, pod_resources, quantity, resources, scalars
 from koordinator.api.config_text import without_nulls
 from koordinator.api.core import Pod
 from koordinator.api.quantity import QuantityError
-from koordinator.health import Check, SliMetrics
+from koordinator.endpoints import Check, json_response
+from koordinator.health import SliMetrics
 from koordinator.prometheus import Gauge, GaugeReading
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
@@ -29,13 +30,11 @@ from koordinator.scheduler.plugin.capabilities import ApiRequest, Endpoint
 from koordinator.scheduler.plugin.framework import PluginType
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve import explain_service
-from koordinator.scheduler.serve.explain_service import json_response
 
 log = logging.getLogger(__name__)
 
 NOT_LEADER = {"message": "the instance is not leader"}
 API_PREFIX = "/apis/v1"
-FLAG_BYTES_MAX = 1_024
 PODS_PER_TURN = 200
 """Pods that `/metrics/resources` tells before others have a turn: about 5 ms."""
 
@@ -69,47 +68,19 @@ def application(
 
 
 def _add_health(app: web.Application, scheduler: Scheduler, options: HttpOptions) -> None:
-    def informers() -> str:
-        return "" if scheduler.synced.is_set() else "caches are not filled yet"
-
     alive: dict[str, Check] = {"ping": health.well, "leaderElection": options.lease}
-    endpoints: dict[str, dict[str, Check]] = {
-        "healthz": alive,
-        "livez": alive,
-        "readyz": {**alive, "informer-sync": informers, "sched-handler-sync": informers},
-    }
-    slis = options.slis
-    for name, checks in endpoints.items():
-        app.router.add_get(f"/{name}", _health_handler(name, checks, slis))
-        for check, why in checks.items():
-            app.router.add_get(f"/{name}/{check}", _health_handler(name, {check: why}, slis))
-
-    async def sli_metrics(_: web.Request) -> web.Response:
-        return _metrics_text(slis.text())
-
-    app.router.add_get("/metrics/slis", sli_metrics)
-
-
-def _health_handler(name: str, checks: Mapping[str, Check], slis: SliMetrics) -> Callable[[web.Request], Any]:
-    async def handle(request: web.Request) -> web.Response:
-        verbose = "verbose" in request.query
-        found = health.report(name, checks, verbose=verbose, excluded=request.query.getall("exclude", []))
-        for check, is_failed in found.failed.items():
-            slis.seen(name, check, is_well=not is_failed)
-        failure = 503 if name == "readyz" else 500
-        headers = {"X-Content-Type-Options": "nosniff"}
-        return web.Response(text=found.text, status=200 if found.is_well else failure, headers=headers)
-
-    return handle
+    informers = endpoints.filled(scheduler.synced)
+    ready = {**alive, "informer-sync": informers, "sched-handler-sync": informers}
+    endpoints.add_checks(app, "healthz", alive, seen=options.slis.seen)
+    endpoints.add_checks(app, "livez", alive, seen=options.slis.seen)
+    endpoints.add_checks(app, "readyz", ready, failure=503, seen=options.slis.seen)
+    app.router.add_get("/metrics/slis", endpoints.metrics(options.slis))
 
 
 def _add_metrics(app: web.Application, scheduler: Scheduler, options: HttpOptions) -> None:
-    async def metrics(_: web.Request) -> web.Response:
-        return _metrics_text(scheduler.metrics.text())
-
     async def resource_metrics(_: web.Request) -> web.Response:
         if not options.is_leader():
-            return _metrics_text("")  # as upstream: each pod is told by one scheduler
+            return endpoints.metrics_response("")  # as upstream: each pod is told by one scheduler
         found = ResourceMetrics()
         for number, pod in enumerate(list(scheduler.caches.pods.objects.values()), 1):
             try:
@@ -118,13 +89,13 @@ def _add_metrics(app: web.Application, scheduler: Scheduler, options: HttpOption
                 log.debug("pod skipped in resource metrics: %s", error, extra={"pod": pod.key})
             if number % PODS_PER_TURN == 0:
                 await asyncio.sleep(0)  # pods are scheduled meanwhile
-        return _metrics_text(found.text())
+        return endpoints.metrics_response(found.text())
 
     async def configz(_: web.Request) -> web.Response:
         body = effective(scheduler.config, scheduler.engine.plugin_types)
         return json_response({"kubescheduler.config.k8s.io": body})
 
-    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/metrics", endpoints.metrics(scheduler.metrics))
     app.router.add_get("/metrics/resources", resource_metrics)
     app.router.add_get("/configz", configz)
 
@@ -145,19 +116,7 @@ def _add_flags(app: web.Application, scheduler: Scheduler, options: HttpOptions)
     if set_verbosity is not None:
         flags["v"] = ("klog.logging.verbosity", lambda text: set_verbosity(int(text)))
     for name, (upstream, change) in flags.items():
-        app.router.add_put(f"/debug/flags/{name}", _flag_handler(name, upstream, change))
-
-
-def _flag_handler(name: str, upstream: str, change: Callable[[str], None]) -> Callable[[web.Request], Any]:
-    async def handle(request: web.Request) -> web.Response:
-        text = (await request.content.read(FLAG_BYTES_MAX)).decode(errors="replace").strip()
-        try:
-            change(text)
-            return web.Response(text=f"successfully set {upstream} to {text}\n")
-        except ValueError as error:
-            return web.Response(text=f"failed set {name} {text}: {error}\n", status=400)
-
-    return handle
+        endpoints.add_flag(app, name, upstream, change)
 
 
 def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -> None:
@@ -192,8 +151,8 @@ def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -
     add("GET", explain_service.RESERVATION_PATH, explain_service.reservation_handler(scheduler))
     add("GET", explain_service.PATH, explain_service.handler(scheduler))
     add("POST", explain_service.MOVES_PATH, explain_service.moves_handler(scheduler))
-    for plugin, endpoints in scheduler.engine.endpoints().items():
-        for endpoint in endpoints:
+    for plugin, offered in scheduler.engine.endpoints().items():
+        for endpoint in offered:
             add(endpoint.method, f"/plugins/{plugin}/{endpoint.path.lstrip('/')}", _endpoint(endpoint))
 
 
@@ -219,11 +178,6 @@ def describe_node(scheduler: Scheduler, name: str) -> dict[str, Any] | None:
         "requested": table.registry.to_wire(requested),
         "remaining": table.registry.to_wire(allocatable - requested),
     }
-
-
-def _metrics_text(text: str) -> web.Response:
-    headers = {"Content-Type": prometheus.CONTENT_TYPE}
-    return web.Response(body=text.encode(), headers=headers)
 
 
 def effective(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> dict[str, Any]:

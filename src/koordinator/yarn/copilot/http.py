@@ -15,7 +15,7 @@ from koordinator import endpoints
 from koordinator.api import copilot, decode
 from koordinator.api.copilot import CopilotInfo, CopilotProblem, KillRequest, ReleaseRequest
 from koordinator.api.errors import KoordinatorError
-from koordinator.endpoints import Handler
+from koordinator.endpoints import Handler, json_response
 from koordinator.yarn.copilot.agent import BadRequest, KillFailed, UnknownContainer, YarnCopilot
 
 log = logging.getLogger(__name__)
@@ -43,22 +43,22 @@ def application(agent: YarnCopilot) -> web.Application:
     """Return all routes."""
 
     async def health(_: web.Request) -> web.Response:
-        return _json("ok")
+        return json_response("ok")
 
     async def information(_: web.Request) -> web.Response:
-        return _json(INFO)
+        return json_response(INFO)
 
     async def containers(_: web.Request) -> web.Response:
-        return _json(await agent.containers())
+        return json_response(await agent.containers())
 
     async def container(request: web.Request) -> web.Response:
-        return _json(await agent.container(request.query.get(copilot.CONTAINER_ID, "")))
+        return json_response(await agent.container(request.query.get(copilot.CONTAINER_ID, "")))
 
     async def kill(request: web.Request) -> web.Response:
-        return _json(await agent.kill(await _body(request, KillRequest)))
+        return json_response(await agent.kill(await _body(request, KillRequest)))
 
     async def release(request: web.Request) -> web.Response:
-        return _json(await agent.release(await _body(request, ReleaseRequest)))
+        return json_response(await agent.release(await _body(request, ReleaseRequest)))
 
     app = web.Application(middlewares=[_errors], client_max_size=BODY_BYTES_MAX)
     app.router.add_get(copilot.HEALTH, health)
@@ -73,12 +73,9 @@ def application(agent: YarnCopilot) -> web.Application:
 def metrics_application(agent: YarnCopilot) -> web.Application:
     """Return `/metrics` and `/healthz`, for a port."""
 
-    async def healthz(_: web.Request) -> web.Response:
-        return web.Response(text="ok")
-
     app = web.Application()
     app.router.add_get("/metrics", endpoints.metrics(agent.metrics.registry))
-    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/healthz", endpoints.ok)
     return app
 
 
@@ -126,9 +123,9 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except (BadRequest, UnknownContainer, KillFailed) as error:
-        return _json(CopilotProblem(str(error)), _STATUSES[type(error)])
+        return json_response(CopilotProblem(str(error)), _STATUSES[type(error)])
     except web.HTTPException as error:
-        return _json(CopilotProblem(error.text or error.reason), error.status)
+        return json_response(CopilotProblem(error.text or error.reason), error.status)
 
 
 async def _body(request: web.Request, view: type[T]) -> T:
@@ -136,7 +133,3 @@ async def _body(request: web.Request, view: type[T]) -> T:
         return decode.from_json(await request.read(), view)
     except msgspec.MsgspecError as error:
         raise BadRequest("body", str(error)) from error
-
-
-def _json(body: object, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
