@@ -5,7 +5,8 @@ that is missing is not the same as zero unless a function says so. Source: behav
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from typing import TypeVar
 
 from koordinator.api import quantity
 from koordinator.api.quantity import NANO, Quantity, RawQuantity, ResourceList
@@ -13,6 +14,8 @@ from koordinator.api.quantity import NANO, Quantity, RawQuantity, ResourceList
 Amounts = dict[str, Quantity]
 """Resource name → exact amount."""
 
+Number = TypeVar("Number", int, Quantity)
+"""Some count in integers of one unit (`resource_vector`)."""
 _NANO_PER_MILLI = NANO // 1000
 
 
@@ -42,15 +45,16 @@ def sub(a: Amounts, b: Amounts) -> Amounts:
     return left
 
 
-def sum_of(lists: Iterable[Amounts]) -> Amounts:
+def sum_of(lists: Iterable[Mapping[str, Number]]) -> dict[str, Number]:
     """Sum of all lists, missing is zero."""
-    total: Amounts = {}
+    total: dict[str, Number] = {}
     for amounts in lists:
-        total = add(total, amounts) if total else dict(amounts)
+        for name, amount in amounts.items():
+            total[name] = total[name] + amount if name in total else amount
     return total
 
 
-def maximum(a: Amounts, b: Amounts) -> Amounts:
+def maximum(a: Mapping[str, Number], b: Mapping[str, Number]) -> dict[str, Number]:
     """Union of names, the larger amount; a name on one side only is copied."""
     return {**a, **{name: amount for name, amount in b.items() if name not in a or amount > a[name]}}
 
@@ -60,10 +64,9 @@ def minimum(a: Amounts, b: Amounts) -> Amounts:
     return {name: min(a[name], b[name]) for name in a if name in b}
 
 
-def mask(amounts: Amounts, names: Iterable[str]) -> Amounts:
+def mask(amounts: Mapping[str, Number], names: Container[str]) -> dict[str, Number]:
     """Only the entries of these names."""
-    kept = set(names)
-    return {name: amount for name, amount in amounts.items() if name in kept}
+    return {name: amount for name, amount in amounts.items() if name in names}
 
 
 def without_zeros(amounts: Amounts) -> Amounts:

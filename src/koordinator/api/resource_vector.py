@@ -37,8 +37,12 @@ MEMORY_COLUMN = FIRST_RESOURCES.index(resources.MEMORY)
 @lru_cache(_CACHE_MAX, typed=True)
 def amount(name: str, raw: RawQuantity) -> int:
     """Return the integer that stands for `raw` in the column of resource `name`. Raises: QuantityError."""
-    number = quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
-    return max(-AMOUNT_MAX, min(number, AMOUNT_MAX))
+    return max(-AMOUNT_MAX, min(exact_amount(name, raw), AMOUNT_MAX))
+
+
+def exact_amount(name: str, raw: RawQuantity) -> int:
+    """Return the same, however large it is. Raises: QuantityError."""
+    return quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
 
 
 def measured(name: str) -> Callable[[RawQuantity], int]:
@@ -62,6 +66,27 @@ def quantity_of(name: str, number: int) -> Quantity:
     if name == resources.CPU:
         return Quantity.of_milli(number)
     return Quantity.of_value(number, Family.BINARY if readable.is_bytes(name) else Family.DECIMAL)
+
+
+def integers(wire: Mapping[str, RawQuantity]) -> dict[str, int]:
+    """Return the integers of a list, by name. Raises: QuantityError."""
+    return {name: amount(name, raw) for name, raw in wire.items()}
+
+
+def texts(amounts: Mapping[str, int]) -> ResourceList:
+    """Return integers by name as on the wire."""
+    return {name: amount_text(name, number) for name, number in amounts.items()}
+
+
+def add_in_place(total: dict[str, int], more: Mapping[str, int], sign: int = 1) -> None:
+    """Add integers by name to `total`, or take them away."""
+    for name, number in more.items():
+        total[name] = total.get(name, 0) + sign * number
+
+
+def less(amounts: Mapping[str, int], used: Mapping[str, int]) -> dict[str, int]:
+    """Return what is left of each of `amounts`, at least zero."""
+    return {name: max(0, number - used.get(name, 0)) for name, number in amounts.items()}
 
 
 def readable_amount(name: str, number: int) -> str:
@@ -133,4 +158,4 @@ class ResourceRegistry:
 
     def to_wire(self, vector: I64) -> ResourceList:
         """Return the entries of `vector` (columns,) that are not zero as quantity texts."""
-        return {name: amount_text(name, number) for name, number in self.amounts(vector).items()}
+        return texts(self.amounts(vector))

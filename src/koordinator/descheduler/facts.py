@@ -2,14 +2,13 @@
 Source: behaviour/descheduler 4, 5 and 6.9 (point 2)."""
 
 from koordinator import clock
-from koordinator.api import labels, pod_labels, priority, qos, quantity, resources
+from koordinator.api import labels, pod_labels, priority, qos
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.labels import parse_plain_int32, read
 from koordinator.api.meta import Object
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import KubeQoS, QoSClass
-from koordinator.api.quantity import RawQuantity
 
 NEVER_EVICT_COST = pod_labels.EVICTION_COST_NEVER
 
@@ -44,11 +43,6 @@ def eviction_cost(pod: Pod) -> int:
 def deletion_cost(pod: Pod) -> int:
     """Return what users say it costs to delete the pod on scale-down; 0 when absent or malformed."""
     return _cost(pod, labels.POD_DELETION_COST)
-
-
-def amount(name: str, raw: RawQuantity) -> int:
-    """Return the integer that comparisons go by: thousandths of cpu, whole units of all else, rounded up."""
-    return quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
 
 
 def _cost(pod: Pod, key: str) -> int:

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordinator.api.resource_list import sum_of
 from koordinator.scheduler.plugins.reservation import fit, preallocation
 from koordinator.scheduler.plugins.reservation.fit import (
     Ignored,
     ReservationAmounts,
     ReservationNodeView,
     ReservationRequest,
-    added,
 )
 
 lists = st.dictionaries(st.sampled_from(["cpu", "memory", "x/y"]), st.integers(0, 9), max_size=3)
@@ -60,10 +60,10 @@ def test_who_asks_for_less_fits_as_well(
     request: dict[str, int], more: dict[str, int], held: list[ReservationAmounts]
 ) -> None:
     view = node({"cpu": 9, "memory": 9, "x/y": 9}, {"cpu": 5, "memory": 5}, len(held))
-    larger = fit.fit(ReservationRequest(request=added(request, more), must_reserve=True), view, held)
+    larger = fit.fit(ReservationRequest(request=sum_of((request, more)), must_reserve=True), view, held)
     smaller = fit.fit(
         ReservationRequest(
-            request={name: request.get(name, 0) for name in added(request, more)}, must_reserve=True
+            request={name: request.get(name, 0) for name in sum_of((request, more))}, must_reserve=True
         ),
         view,
         held,

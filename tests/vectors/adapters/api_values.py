@@ -12,6 +12,7 @@ from koordinator.api import (
     node_labels,
     quantity,
     resource_list,
+    resource_vector,
     schedule_explanation,
 )
 from koordinator.api.node_topology import NodeResourceTopology, Zone
@@ -147,7 +148,7 @@ def api_amplification(case: Case) -> Case:
     if case["op"] == "scalar":
         return {"amount": node_labels.amplify(case["amount"], case["ratio"])}
     ratios = {name: ratio for name, ratio in case["ratios"].items() if name in (case.get("names") or [name])}
-    amplified = cpu_topology.amplified(cpu_topology.amounts_of(case["resources"]), ratios)
+    amplified = cpu_topology.amplified(resource_vector.integers(case["resources"]), ratios)
     return {"resources": {name: amount_text(name, number) for name, number in amplified.items()}}
 
 

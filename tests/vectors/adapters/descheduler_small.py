@@ -11,6 +11,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import controller_of
 from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.api.resource_vector import exact_amount
 from koordinator.descheduler import actions, config, configuration, facts, node_fit, pod_filter
 from koordinator.descheduler.config.low_node_load import pools
 from koordinator.descheduler.migration import arbitration, gates, jobs, object_limiter
@@ -58,7 +59,7 @@ def on_node(node: Node, pods: list[Pod]) -> list[Pod]:
 
 
 def amounts(raw: dict[str, Any]) -> dict[str, int]:
-    return {name: facts.amount(name, amount) for name, amount in raw.items()}
+    return {name: exact_amount(name, amount) for name, amount in raw.items()}
 
 
 def fit(case: dict[str, Any]) -> Any:

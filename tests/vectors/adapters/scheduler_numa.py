@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import cpuset, labels, quantity
+from koordinator.api import cpuset, labels, quantity, resource_vector
 from koordinator.api.annotations.node import KubeletCPUManagerPolicy
 from koordinator.api.annotations.placement import NUMATopologyPolicy, ResourceSpec
 from koordinator.api.core import Pod
@@ -12,7 +12,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_labels import cpu_bind_policy
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.scheduler.plugin.status import Status
-from koordinator.scheduler.plugins.node_numa_resource import cpu_topology, node_allocation, policy, score
+from koordinator.scheduler.plugins.node_numa_resource import node_allocation, policy, score
 from koordinator.scheduler.plugins.node_numa_resource.admission import hints_of
 from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation, NUMANodeState, allocate
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
@@ -227,18 +227,18 @@ def amplified_filter(case: Case) -> Any:
 
 def numa_score(case: Case) -> Any:
     strategy = msgspec.convert(case["strategy"], NUMAScoringStrategy)
-    request = cpu_topology.amounts_of(case["podRequests"])
+    request = resource_vector.integers(case["podRequests"])
     node = NodeUsage(
-        cpu_topology.amounts_of(case["nodeAllocatable"]),
-        cpu_topology.amounts_of(case["nodeRequested"]),
+        resource_vector.integers(case["nodeAllocatable"]),
+        resource_vector.integers(case["nodeRequested"]),
         case["cpuAmplificationRatio"],
         case["pinnedCPUs"],
     )
     binds = case["podCpuset"]
     if case["kind"] == "node":
         return {"score": score.node_score(strategy, node, request, binds_cpus=binds)}
-    capacity = {zone["node"]: cpu_topology.amounts_of(zone["capacity"]) for zone in case["zones"]}
-    allocated = {zone["node"]: cpu_topology.amounts_of(zone["allocated"]) for zone in case["zones"]}
+    capacity = {zone["node"]: resource_vector.integers(zone["capacity"]) for zone in case["zones"]}
+    allocated = {zone["node"]: resource_vector.integers(zone["allocated"]) for zone in case["zones"]}
     # Only which zones and whether there are CPUs counts.
     allocation = Allocation({numa: {} for numa in case["allocatedZones"]}, cpus=1 if binds else 0)
     return {"score": score.numa_score(strategy, node, capacity, allocated, request, allocation)}

@@ -4,7 +4,6 @@ from typing import Any
 
 from koordinator.api import cpuset, resource_vector
 from koordinator.api.resources import CPU
-from koordinator.scheduler.plugins.node_numa_resource import cpu_topology
 from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NUMANodeState
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     NO_TOPOLOGY,
@@ -42,7 +41,7 @@ def machine(flat: Case | None) -> NodeCPUTopology:
 
 def zones_of(flat: Case) -> Zones:
     """Zones by ascending id."""
-    return {int(numa): cpu_topology.amounts_of(flat[numa]) for numa in sorted(flat, key=int)}
+    return {int(numa): resource_vector.integers(flat[numa]) for numa in sorted(flat, key=int)}
 
 
 def node_allocation_of(pods: list[Case]) -> NodeAllocation:
@@ -73,7 +72,7 @@ def node_of(case: Case) -> NUMANodeState:
 def request_of(case: Case) -> AllocationRequest:
     """What the pod of a case asks for."""
     return AllocationRequest(
-        cpu_topology.amounts_of(case["requests"]),
+        resource_vector.integers(case["requests"]),
         case["numCPUsNeeded"] if case["requestCPUBind"] else 0,
         case["bindPolicy"],
         case["requiredBindPolicy"],

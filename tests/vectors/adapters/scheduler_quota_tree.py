@@ -3,7 +3,7 @@
 from typing import Any
 
 from koordinator.api import quantity, resource_list
-from koordinator.api.resource_list import Amounts
+from koordinator.api.resource_list import Amounts, mask
 from koordinator.scheduler.plugins.elastic_quota.book import Capacity
 from koordinator.scheduler.plugins.elastic_quota.forest import TerminatingPolicy, is_ignored
 from koordinator.scheduler.plugins.elastic_quota.quota import (
@@ -14,7 +14,6 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     QuotaPodRequest,
     QuotaSpec,
     amounts_of,
-    masked,
 )
 from koordinator.scheduler.plugins.elastic_quota.runtime_calculator import ChildQuota, ChildQuotas
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
@@ -156,7 +155,7 @@ def field_of(quota: Quota, field: str) -> Amounts:
             "max": quota.max,
             "sharedWeight": quota.weight,
             "autoScaleMin": quota.auto_min,
-            "runtime": masked(quota.runtime, quota.max),
+            "runtime": mask(quota.runtime, quota.max),
         }[field]
     )
 

@@ -17,6 +17,7 @@ from koordinator.api.reservation import (
     ReservationOwner,
     ReservationStatus,
 )
+from koordinator.api.resource_list import sum_of
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import parse_rfc3339
 from koordinator.scheduler.loop.outcomes import event_message
@@ -188,7 +189,7 @@ def _node(case: Case, matched: int) -> ReservationNodeView:
     less = (fit.ints(case.get(part) or {}) for part in ("matchedAllocated", "preemptibleOnNode"))
     return ReservationNodeView(
         allocatable=fit.ints(case.get("nodeAllocatable") or {}),
-        requested=fit.added(counted, *({name: -amount for name, amount in part.items()} for part in less)),
+        requested=sum_of((counted, *({name: -amount for name, amount in part.items()} for part in less))),
         pods=case.get("podsOnNode", 0),
         matched=matched,
     )
@@ -248,12 +249,12 @@ def _restore(case: Case) -> Any:
             what_if.take(place.pod)
         row = 0  # the only node
         final = {name: int(table.requested[at, row]) for at, name in enumerate(table.registry.names)}
-    requested = fit.added(final, *(each.terms.allocatable for each in matched))
+    requested = sum_of((final, *(each.terms.allocatable for each in matched)))
     return {
-        "initial": _wire(fit.added(requested, *(each.allocated for each in others))),
+        "initial": _wire(sum_of((requested, *(each.allocated for each in others)))),
         "podRequested": _wire(requested),
         "final": _wire(final),
-        "matchedAllocated": _wire(fit.added(*(each.allocated for each in matched))),
+        "matchedAllocated": _wire(sum_of(each.allocated for each in matched)),
     }
 
 

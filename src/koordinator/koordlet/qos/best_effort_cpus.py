@@ -107,7 +107,7 @@ class BestEffortCPUs:
     def forget(self) -> None:
         """Look at everything again in the next round."""
         self._given = self._refused = None
-        self._below = self._pods = {}
+        self._below, self._pods = {}, {}
 
     def adopt(self) -> None:
         """Take over groups that were made below a changed one, so that they are put back with it."""

@@ -17,6 +17,7 @@ from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import NANO, QuantityError, ResourceList
 from koordinator.api.resource_list import Amounts
+from koordinator.api.resource_vector import add_in_place
 from koordinator.api.sigs import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota import admission
 from koordinator.scheduler.plugins.elastic_quota.admission import LendingReport
@@ -310,7 +311,7 @@ def _take_total(view: TreeView, nodes: Sequence[Node], known: Mapping[str, Elast
     total: Nanos = {}
     for node in nodes:
         try:
-            _add(total, nanos_of(resource_list.of(node.status.allocatable)), 1)
+            add_in_place(total, nanos_of(resource_list.of(node.status.allocatable)), 1)
         except QuantityError:
             continue  # the scheduler counts it without, too
     if not nodes:
@@ -321,7 +322,7 @@ def _take_total(view: TreeView, nodes: Sequence[Node], known: Mapping[str, Elast
         if not (quota_labels.is_tree_root(own) and quota_labels.tree_id(own)):
             continue
         if not quota_labels.ignores_default_tree(own):
-            _add(total, _annotation(quota, quota_annotations.TOTAL_RESOURCE, []), -1)
+            add_in_place(total, _annotation(quota, quota_annotations.TOTAL_RESOURCE, []), -1)
             view.source = f"{view.source.removesuffix(' less other trees')} less other trees"
     view.total = total
 
@@ -330,15 +331,10 @@ def _take_total_of(view: TreeView, roots: Sequence[ElasticQuota]) -> None:
     """Take the total of another tree: what its root quota says."""
     for root in roots:
         notes: list[str] = []
-        _add(view.total, _annotation(root, quota_annotations.TOTAL_RESOURCE, notes), 1)
+        add_in_place(view.total, _annotation(root, quota_annotations.TOTAL_RESOURCE, notes), 1)
         view.source = f"annotation total-resource of {root.metadata.name}"
     if not roots:
         view.source = f"no quota of the tree has the label {labels.QUOTA_IS_ROOT}=true"
-
-
-def _add(total: Nanos, more: Nanos, sign: int) -> None:
-    for name, number in more.items():
-        total[name] = total.get(name, 0) + sign * number
 
 
 def _root_figures(view: TreeView, tops: Sequence[QuotaNode]) -> dict[str, QuotaResource]:

@@ -8,6 +8,7 @@ import msgspec
 
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
+from koordinator.api.resource_list import mask
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.explain.answer import QuotaAnswer, QuotaExcess, QuotaLevel, QuotaLoan, Remedy
 from koordinator.scheduler.explain.quota_forest import is_unreached
@@ -22,7 +23,6 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     Quota,
     QuotaPodRequest,
     amounts_of,
-    masked,
     nanos_of,
     nanos_per_unit,
 )
@@ -178,7 +178,7 @@ def remedies(profile: Profile, pod: PodInfo, count: int = 1) -> list[Remedy]:
         return []
     try:
         decision = plugin.checks.decide(pod.pod, place, count)
-        request = masked(plugin.checks.request_of(pod.pod, place.quota), place.quota.max)
+        request = mask(plugin.checks.request_of(pod.pod, place.quota), place.quota.max)
         request = {name: count * number for name, number in request.items()}
     except (QuantityError, ProtocolError):
         return []

@@ -21,6 +21,7 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.label_selector import compile_selector
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import NANO, ResourceList
+from koordinator.api.resource_vector import exact_amount
 from koordinator.descheduler import facts
 from koordinator.descheduler.config.low_node_load import NodePool, Thresholds
 from koordinator.descheduler.measurements import MeasuredNode, Nanos, PodAmounts
@@ -139,10 +140,10 @@ def capacity_of(node: Node) -> dict[str, int]:
     try:
         raw: ResourceList | None = RAW_ALLOCATABLE.read(node.metadata.annotations)
         if raw is not None:
-            return {name: facts.amount(name, amount) for name, amount in raw.items()}
+            return {name: exact_amount(name, amount) for name, amount in raw.items()}
     except KoordinatorError:  # malformed counts as absent: the reference's defined answer
         pass
-    return {name: facts.amount(name, amount) for name, amount in node.status.allocatable.items()}
+    return {name: exact_amount(name, amount) for name, amount in node.status.allocatable.items()}
 
 
 def columns(amounts: Iterable[Nanos], names: Sequence[str]) -> Columns:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from koordinator.api import resource_vector
+from koordinator.api.resource_vector import add_in_place, texts
 from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiRequest, Endpoint
 from koordinator.scheduler.plugins.device_share.allocate import PodDevices
 from koordinator.scheduler.plugins.device_share.inventory import (
@@ -13,7 +14,6 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     Held,
     NodeDevices,
     VisibleDevice,
-    add,
     visible_device,
 )
 from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache
@@ -111,13 +111,13 @@ def summary(record: NodeDeviceRecord, pod_keys: Mapping[str, str]) -> Json:
     held: Json = {}
     for uid, by_type in record.held.items():
         for device_type, of_pod in by_type.items():
-            minors = {str(each.minor): _texts(each.amounts) for each in of_pod}
+            minors = {str(each.minor): texts(each.amounts) for each in of_pod}
             held.setdefault(device_type, {})[pod_keys.get(uid, uid)] = minors
     answer: Json = {"allocateSet": held}
     for name, by_type_ in (("Total", total), ("Free", free), ("Used", devices.used)):
-        answer[f"device{name}"] = _texts(_sum(minors for minors in by_type_.values()))
+        answer[f"device{name}"] = texts(_sum(minors for minors in by_type_.values()))
         answer[f"device{name}Detail"] = {
-            device_type: {str(minor): _texts(amounts) for minor, amounts in minors.items()}
+            device_type: {str(minor): texts(amounts) for minor, amounts in minors.items()}
             for device_type, minors in by_type_.items()
         }
     return answer
@@ -127,9 +127,5 @@ def _sum(by_type: Iterable[AmountsByMinor]) -> dict[str, int]:
     summed: dict[str, int] = {}
     for minors in by_type:
         for amounts in minors.values():
-            add(summed, amounts)
+            add_in_place(summed, amounts)
     return summed
-
-
-def _texts(amounts: Mapping[str, int]) -> dict[str, str]:
-    return {name: resource_vector.amount_text(name, amount) for name, amount in amounts.items()}

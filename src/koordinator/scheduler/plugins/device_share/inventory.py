@@ -17,6 +17,7 @@ from koordinator.api.annotations.device import (
 from koordinator.api.annotations.device import VirtualFunction as AllocatedVF
 from koordinator.api.device import Device, DeviceInfo, VirtualFunctionGroup
 from koordinator.api.quantity import RawQuantity
+from koordinator.api.resource_vector import add_in_place
 from koordinator.scheduler.plugins.device_share.request import LENT, Amounts, is_owned
 
 AmountsByMinor = Mapping[int, Mapping[str, int]]
@@ -144,9 +145,7 @@ def allocations_of(held: Held, ids: Mapping[str, Mapping[int, str]]) -> DeviceAl
         device_type: [
             DeviceAllocation(
                 minor=each.minor,
-                resources={
-                    name: resource_vector.amount_text(name, amount) for name, amount in each.amounts.items()
-                },
+                resources=resource_vector.texts(each.amounts),
                 id=ids.get(device_type, {}).get(each.minor, ""),
                 extension=_extension(each),
             )
@@ -194,14 +193,7 @@ def with_lent(
 
 def amounts_of(wire: Mapping[str, RawQuantity]) -> Amounts:
     """Return a resource list in integers, under the names of today. Raises: QuantityError."""
-    renamed = resources.rename_all(dict(wire), resources.DEPRECATED_DEVICE_NAMES)
-    return {name: resource_vector.amount(name, raw) for name, raw in renamed.items()}
-
-
-def add(summed: Amounts, amounts: Mapping[str, int]) -> None:
-    """Adds to `summed` in place."""
-    for name, amount in amounts.items():
-        summed[name] = summed.get(name, 0) + amount
+    return resource_vector.integers(resources.rename_all(dict(wire), resources.DEPRECATED_DEVICE_NAMES))
 
 
 def total_of(held: Held) -> Amounts:
@@ -209,7 +201,7 @@ def total_of(held: Held) -> Amounts:
     summed: Amounts = {}
     for devices in held.values():
         for device in devices:
-            add(summed, device.amounts)
+            add_in_place(summed, device.amounts)
     return summed
 
 
@@ -255,10 +247,10 @@ def visible_device(
     minor = entry.minor
     held: Mapping[str, int] = node.used.get(device_type, NOTHING).get(minor, NOTHING)
     if limits.given_back and (back := limits.given_back.get(device_type, NOTHING).get(minor)):
-        held = {name: max(0, amount - back.get(name, 0)) for name, amount in held.items()}
+        held = resource_vector.less(held, back)
     free: Mapping[str, int] = entry.total
     if held:
-        free = {name: max(0, total - held.get(name, 0)) for name, total in free.items()}
+        free = resource_vector.less(free, held)
     if limits.required and (cap := limits.required.get(device_type, NOTHING).get(minor)):
         free = {name: min(amount, cap.get(name, amount)) for name, amount in free.items()}
     return VisibleDevice(entry, free, is_owned(held))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from koordinator.api import labels
+from koordinator.api.resource_vector import add_in_place
 from koordinator.scheduler.plugins.device_share.inventory import NOTHING, DeviceEntry, Held, NodeDevices
 from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, left_of
 
@@ -148,6 +149,5 @@ class NodeDeviceRecord:
 def _plus(used: Mapping[str, int], amounts: Mapping[str, int], sign: int) -> dict[str, int]:
     """Return what is used with some more of it, or less; what is not used at all has no name."""
     total = dict(used)
-    for name, amount in amounts.items():
-        total[name] = total.get(name, 0) + sign * amount
+    add_in_place(total, amounts, sign)
     return {name: amount for name, amount in total.items() if amount}

@@ -7,9 +7,10 @@ import msgspec
 from koordinator.api import label_selector, resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.device import VirtualFunction
+from koordinator.api.resource_vector import add_in_place
 from koordinator.scheduler.plugin.percent import ScoredResource, ScoringStrategy
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
-from koordinator.scheduler.plugins.device_share.inventory import View, VisibleDevice, add
+from koordinator.scheduler.plugins.device_share.inventory import View, VisibleDevice
 from koordinator.scheduler.plugins.device_share.request import Amounts, insufficient
 
 Scorer = Callable[[VisibleDevice], int]
@@ -146,6 +147,6 @@ def type_score(
     total: Amounts = {}
     free: Amounts = {}
     for device_total, device_free in devices:
-        add(total, device_total)
-        add(free, device_free)
+        add_in_place(total, device_total)
+        add_in_place(free, device_free)
     return device_score(strategy, request, total, free)

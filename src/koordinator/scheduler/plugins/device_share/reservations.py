@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from koordinator.api.resource_vector import add_in_place, less
 from koordinator.scheduler.plugin.status import unschedulable
 from koordinator.scheduler.plugins.device_share.allocate import (
     AllocateOptions,
@@ -21,7 +22,6 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     Held,
     HeldDevice,
     NodeDevices,
-    add,
 )
 from koordinator.scheduler.plugins.device_share.request import Amounts
 
@@ -35,13 +35,13 @@ def left_of(reserved: Held, owners: Sequence[Held]) -> Held:
     for owner in owners:
         for device_type, devices in owner.items():
             for device in devices:
-                add(used.setdefault((device_type, device.minor), {}), device.amounts)
+                add_in_place(used.setdefault((device_type, device.minor), {}), device.amounts)
                 taken.update((device_type, vf.bus_id) for vf in device.vfs)
     return {
         device_type: [
             HeldDevice(
                 device.minor,
-                _less(device.amounts, used.get((device_type, device.minor), {})),
+                less(device.amounts, used.get((device_type, device.minor), {})),
                 tuple(vf for vf in device.vfs if (device_type, vf.bus_id) not in taken),
                 device.template,
             )
@@ -49,10 +49,6 @@ def left_of(reserved: Held, owners: Sequence[Held]) -> Held:
         ]
         for device_type, devices in reserved.items()
     }
-
-
-def _less(amounts: Mapping[str, int], used: Mapping[str, int]) -> Amounts:
-    return {name: max(0, amount - used.get(name, 0)) for name, amount in amounts.items()}
 
 
 class ReservedDevices(msgspec.Struct, frozen=True):
@@ -70,7 +66,7 @@ class ReservedDevices(msgspec.Struct, frozen=True):
         found: dict[str, dict[int, Amounts]] = {}
         for device_type, devices in self.left.items():
             for device in devices:
-                add(found.setdefault(device_type, {}).setdefault(device.minor, {}), device.amounts)
+                add_in_place(found.setdefault(device_type, {}).setdefault(device.minor, {}), device.amounts)
         return found
 
     @property
@@ -99,7 +95,7 @@ def all_of(holdings: Sequence[Held]) -> ReservedDevices:
             for device in devices:
                 known = of_type.get(device.minor, HeldDevice(device.minor, {}))
                 amounts = dict(known.amounts)
-                add(amounts, device.amounts)
+                add_in_place(amounts, device.amounts)
                 vfs = (*known.vfs, *device.vfs)
                 of_type[device.minor] = HeldDevice(device.minor, amounts, vfs, device.template)
     return ReservedDevices(
@@ -197,5 +193,5 @@ def _sum(
         for device_type, minors in part.items():
             for minor, amounts in minors.items():
                 if only is None or minor in only.get(device_type, ()):
-                    add(total.setdefault(device_type, {}).setdefault(minor, {}), amounts)
+                    add_in_place(total.setdefault(device_type, {}).setdefault(minor, {}), amounts)
     return total

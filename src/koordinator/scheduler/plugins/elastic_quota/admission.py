@@ -20,7 +20,6 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     Quota,
     amounts_of,
     exceeding,
-    masked,
     nanos_of,
     nanos_per_unit,
     text,
@@ -421,8 +420,8 @@ def of_quota(quota: Quota, tree_id: str, runtime: Amounts) -> QuotaSummary:
         min=quota.spec.min,
         max=quota.spec.max,
         runtime=resource_list.mask(runtime, counted),
-        used=amounts_of(masked(quota.below.used, counted)),
-        request=amounts_of(masked(quota.request, counted)),
+        used=amounts_of(mask(quota.below.used, counted)),
+        request=amounts_of(mask(quota.request, counted)),
     )
 
 

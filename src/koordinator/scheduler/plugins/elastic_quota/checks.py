@@ -12,7 +12,7 @@ from koordinator.api import labels, quota_labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
-from koordinator.api.resource_list import Amounts
+from koordinator.api.resource_list import Amounts, mask
 from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unschedulable
 from koordinator.scheduler.plugins.elastic_quota import admission
@@ -31,7 +31,6 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     Quota,
     accumulate_in_place,
     amounts_of,
-    masked,
     nanos_of,
 )
 from koordinator.scheduler.plugins.elastic_quota.quota_changes import Latencies
@@ -291,7 +290,7 @@ class QuotaChecks:
             below = [each for each in groups if any(one is ancestor for one in each.place.ancestors)]
             together: Nanos = {}
             for each in below:
-                accumulate_in_place(together, masked(each.request, each.place.quota.max))
+                accumulate_in_place(together, mask(each.request, each.place.quota.max))
             decision = admission.admit_above(
                 amounts_of(together),
                 ancestor if isinstance(ancestor, str) else self._standing_of(ancestor),

@@ -13,7 +13,7 @@ import msgspec
 from koordinator.api import labels, normalization, quantity, quota_labels, resource_list, resources
 from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.quantity import NANO, Family, Quantity
-from koordinator.api.resource_list import Amounts, add
+from koordinator.api.resource_list import Amounts, add, mask, maximum
 from koordinator.api.sigs import ElasticQuota
 
 Nanos = dict[str, int]
@@ -69,11 +69,6 @@ def accumulate_in_each(totals: Iterable[Nanos], delta: Mapping[str, int]) -> Non
             total[name] = number if number > 0 else 0
 
 
-def masked(nanos: Mapping[str, int], names: Collection[str]) -> Nanos:
-    """Only the entries of these names."""
-    return {name: number for name, number in nanos.items() if name in names}
-
-
 def negated(nanos: Mapping[str, int]) -> Nanos:
     """Return the same amounts with the other sign."""
     return {name: -number for name, number in nanos.items()}
@@ -84,11 +79,6 @@ def grown(after: Mapping[str, int], before: Mapping[str, int]) -> Nanos:
     changes = {name: number - before.get(name, 0) for name, number in after.items()}
     changes.update((name, -number) for name, number in before.items() if name not in after)
     return {name: number for name, number in changes.items() if number}
-
-
-def larger(a: Nanos, b: Nanos) -> Nanos:
-    """Union of names, the larger amount; a name on one side only is copied."""
-    return {**a, **{name: number for name, number in b.items() if name not in a or number > a[name]}}
 
 
 def above(nanos: Mapping[str, int], limit: Mapping[str, int]) -> bool:
@@ -297,12 +287,12 @@ class Quota(msgspec.Struct, kw_only=True):
     def request(self) -> Nanos:
         """Return what is asked for; one that does not lend always asks for its minimum."""
         asked = self.below.request
-        return asked if self.lends else larger(asked, self.min)
+        return asked if self.lends else maximum(asked, self.min)
 
     @property
     def guaranteed(self) -> Nanos:
         """Return what is never taken back: the minimum, or what was allocated already."""
-        return larger(self.allocated, self.min)
+        return maximum(self.allocated, self.min)
 
     def _limited(self) -> Nanos:
         ceiling = self.max
@@ -313,7 +303,7 @@ def count_pod(
     request: Nanos, names: Collection[str], is_preemptible: bool, is_assigned: bool
 ) -> CountedRequest:
     """Return a pod in a quota that counts the named resources."""
-    amounts = masked(request, names)
+    amounts = mask(request, names)
     return CountedRequest(
         request if len(amounts) < len(request) else amounts, amounts, is_preemptible, is_assigned
     )

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
+from koordinator.api.resource_vector import add_in_place
 from koordinator.scheduler.plugins.elastic_quota import runtime
 from koordinator.scheduler.plugins.elastic_quota.quota import Nanos, Quota, nanos_per_unit, to_units
 from koordinator.scheduler.plugins.elastic_quota.runtime import (
@@ -397,9 +398,7 @@ class RuntimeCalculator:
         return to_units(max(child.min.get(name, 0), guaranteed.get(name, 0)), unit)
 
     def _count_min(self, amounts: Nanos, sign: int) -> None:
-        sums = self._sum_of_mins
-        for name, number in amounts.items():
-            sums[name] = sums.get(name, 0) + sign * number
+        add_in_place(self._sum_of_mins, amounts, sign)
         self._short = None
 
     # Shares

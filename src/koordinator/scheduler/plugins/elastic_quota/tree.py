@@ -27,7 +27,6 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     change_of,
     count_pod,
     grown,
-    masked,
     nanos_of,
     negated,
     passed_on,
@@ -296,7 +295,7 @@ class GroupQuotaTree:
 
     def _allocated(self, quota: Quota) -> Nanos:
         if not self._is_above_others(quota):
-            return masked(quota.below.used, self._names(ROOT))
+            return mask(quota.below.used, self._names(ROOT))
         allocated: Nanos = {}
         for child in self._level(quota.spec.name).children.values():
             accumulate_in_place(allocated, child.guaranteed)
@@ -419,7 +418,7 @@ class GroupQuotaTree:
         if quota is not None and quota.fresh_version == self.version:
             return quota
         if name == ROOT and quota is not None:
-            quota.runtime = masked(self._shared(), self._names(ROOT))
+            quota.runtime = mask(self._shared(), self._names(ROOT))
         if quota is None or name == ROOT or name in OUTSIDE_THE_SHARES:
             return quota
         path = self.path(name)

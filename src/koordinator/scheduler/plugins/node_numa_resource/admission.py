@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from koordinator.api import resource_list, resource_vector
 from koordinator.api.annotations.placement import NUMANodeExclusive, NUMATopologyPolicy
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.node_numa_resource import allocate, cpu_topology, policy, score
+from koordinator.scheduler.plugins.node_numa_resource import allocate, policy, score
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     NOTHING_GIVEN_BACK,
     Allocation,
@@ -72,14 +73,14 @@ def hints_of(
     known: dict[str, list[tuple[NUMAMask, int]]] = {}
     smallest = dict.fromkeys(request.amounts, len(node.zones))
     for subset in _subsets(node.zones, sizes_max):
-        total = cpu_topology.total(node.zones[numa] for numa in subset)
+        total = resource_list.sum_of(node.zones[numa] for numa in subset)
         for name in request.amounts.keys() & total.keys():
             known.setdefault(name, [])
         mask = sum(1 << numa for numa in subset)
         if not trial(mask):
             continue
-        left = cpu_topology.total(available.get(numa, {}) for numa in subset)
-        points = score.score(strategy, cpu_topology.less(total, left), total, demand) if strategy else 0
+        left = resource_list.sum_of(available.get(numa, {}) for numa in subset)
+        points = score.score(strategy, resource_vector.less(total, left), total, demand) if strategy else 0
         for name, hints in known.items():
             if not mask & lacking.get(name, 0):
                 smallest[name] = min(smallest[name], len(subset))

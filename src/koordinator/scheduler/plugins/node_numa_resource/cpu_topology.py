@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from koordinator.api import node_labels, resource_vector
+from koordinator.api import node_labels
 from koordinator.api.errors import KoordinatorError
-from koordinator.api.quantity import RawQuantity
 from koordinator.scheduler.table.columns import Recent
 
 Amounts = dict[str, int]
@@ -25,28 +24,9 @@ CPU_MILLI = 1_000
 """One CPU."""
 
 
-def amounts_of(wire: Mapping[str, RawQuantity]) -> Amounts:
-    """Return a resource list in integers. Raises: QuantityError when an amount is no quantity."""
-    return {name: resource_vector.amount(name, raw) for name, raw in wire.items()}
-
-
 def amplified(amounts: Mapping[str, int], ratios: Mapping[str, float]) -> Amounts:
     """Return the amounts with those that have a ratio above 1 multiplied by it, rounded up."""
     return {name: node_labels.amplify(amount, ratios.get(name, 1.0)) for name, amount in amounts.items()}
-
-
-def total(lists: Iterable[Mapping[str, int]]) -> Amounts:
-    """Return the sum of all."""
-    summed: Amounts = {}
-    for amounts in lists:
-        for name, amount in amounts.items():
-            summed[name] = summed.get(name, 0) + amount
-    return summed
-
-
-def less(amounts: Mapping[str, int], others: Mapping[str, int]) -> Amounts:
-    """Return what is left of each amount, at least zero."""
-    return {name: max(0, amount - others.get(name, 0)) for name, amount in amounts.items()}
 
 
 CPUMask = int

@@ -261,9 +261,7 @@ def _zones(zones: Zones) -> list[Json]:
     return [
         {
             "node": numa,
-            "resources": {
-                name: resource_vector.amount_text(name, amount) for name, amount in sorted(amounts.items())
-            },
+            "resources": resource_vector.texts(dict(sorted(amounts.items()))),
         }
         for numa, amounts in sorted(zones.items())
     ]

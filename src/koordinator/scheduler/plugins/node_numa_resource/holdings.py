@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordinator.api import cpuset, labels, resource_vector, resources
+from koordinator.api import cpuset, labels, resource_list, resource_vector, resources
 from koordinator.api.annotations import node as node_annotations
 from koordinator.api.annotations import placement
 from koordinator.api.annotations.placement import (
@@ -20,7 +20,7 @@ from koordinator.api.cpuset import CPUSetError
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_labels import NodeCPUBindPolicy, NUMAAllocateStrategy, cpu_bind_policy
 from koordinator.api.quantity import QuantityError
-from koordinator.scheduler.plugins.node_numa_resource import cpu_topology, policy
+from koordinator.scheduler.plugins.node_numa_resource import policy
 from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation, NUMANodeState
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_ID_MAX, Zones, cpus_of
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
@@ -131,10 +131,10 @@ def _zones(status: ResourceStatus) -> Zones:
     found: Zones = {}
     for part in status.numa_node_resources:
         amounts = {
-            name: amount for name, amount in cpu_topology.amounts_of(part.resources).items() if amount > 0
+            name: amount for name, amount in resource_vector.integers(part.resources).items() if amount > 0
         }
         if amounts and 0 <= part.node <= NUMA_ID_MAX:
-            found[part.node] = cpu_topology.total((found.get(part.node, {}), amounts))
+            found[part.node] = resource_list.sum_of((found.get(part.node, {}), amounts))
     return found
 
 
@@ -158,6 +158,6 @@ def status_of(allocation: Allocation) -> ResourceStatus:
     """Return the `resource-status` that tells node agent, and schedulers to come, what the pod got."""
     numa: list[NUMANodeResource] = []
     for node, amounts in allocation.numa.items():
-        wire = {name: resource_vector.amount_text(name, amount) for name, amount in amounts.items()}
+        wire = resource_vector.texts(amounts)
         numa.append(NUMANodeResource(node=node, resources={**wire}))
     return ResourceStatus(cpuset=cpuset.text_of(cpus_of(allocation.cpus)), numa_node_resources=numa)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import node_labels, resources
+from koordinator.api import node_labels, resource_list, resource_vector, resources
 from koordinator.api.annotations.placement import CPUBindPolicy, CPUExclusivePolicy
 from koordinator.api.cpuset import CPUSet
 from koordinator.api.node_labels import NUMAAllocateStrategy
@@ -22,7 +22,6 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     Zones,
     cpus_of,
     mask_of,
-    total,
     union_of,
 )
 
@@ -364,7 +363,7 @@ class NodeAllocation:
             held = self.holds.get(cpu)
             self.holds[cpu] = CPUHold(held.ref_count + 1 if held else 1, holding.exclusive)
         for numa, amounts in holding.numa.items():
-            self.numa[numa] = total((self.numa.get(numa, {}), amounts))
+            self.numa[numa] = resource_list.sum_of((self.numa.get(numa, {}), amounts))
 
     def remove(self, uid: str) -> None:
         """Forgets a pod; nothing when it is not known."""
@@ -388,7 +387,7 @@ class NodeAllocation:
         # Summed anew: subtracting would need a floor, and a floor would hide a lost update.
         holders = [h.numa[numa] for h in self.holdings.values() if numa in h.numa]
         if holders:
-            self.numa[numa] = total(holders)
+            self.numa[numa] = resource_list.sum_of(holders)
         else:
             self.numa.pop(numa, None)
 
@@ -470,9 +469,7 @@ def free_zones(
             if more_milli:
                 used[resources.CPU] = used.get(resources.CPU, 0) + more_milli
         back = reusable.get(numa, {})
-        used = {name: max(0, amount - back.get(name, 0)) for name, amount in used.items()}
+        used = resource_vector.less(used, back)
         allocated[numa] = used
-        available[numa] = dict.fromkeys(used, 0) | {
-            name: max(0, amount - used.get(name, 0)) for name, amount in zone.items()
-        }
+        available[numa] = dict.fromkeys(used, 0) | resource_vector.less(zone, used)
     return FreeZones(available, allocated)

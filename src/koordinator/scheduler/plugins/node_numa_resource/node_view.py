@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordinator.api import node_labels, resources
+from koordinator.api import node_labels, resource_vector, resources
 from koordinator.api.annotations.placement import CPUBindPolicy, NUMANodeExclusive, NUMATopologyPolicy
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.node_numa_resource import admission, allocate, policy, score
@@ -208,7 +208,7 @@ def best_numa(
     for slot, numa in fitting:
         capacity = view.facts.zones[numa]
         available = _trimmed(view, terms, slot, numa)
-        used = {name: max(0, amount - available.get(name, 0)) for name, amount in capacity.items()}
+        used = resource_vector.less(capacity, available)
         points = score.score(strategies.numa, used, capacity, demand)
         if points > most:
             best, most = numa, points

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from koordinator.api import labels, pod_resources, priority, qos, resource_list, resources
+from koordinator.api import labels, pod_resources, priority, qos, resource_list, resource_vector, resources
 from koordinator.api.annotations import placement
 from koordinator.api.annotations.placement import CPUBindPolicy, NUMATopologyPolicy, ResourceSpec
 from koordinator.api.core import Pod
@@ -14,7 +14,7 @@ from koordinator.api.node_labels import NodeCPUBindPolicy, amplify
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
-from koordinator.scheduler.plugins.node_numa_resource import allocate, cpu_topology
+from koordinator.scheduler.plugins.node_numa_resource import allocate
 from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NUMANodeState
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI, Amounts, NodeCPUTopology
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
@@ -126,7 +126,7 @@ def plan_pod(
 
 def _requests(pod: Pod) -> Amounts:
     amounts = resource_list.without_zeros(pod_resources.requests(pod))
-    return cpu_topology.amounts_of(resource_list.to_wire(amounts))
+    return resource_vector.integers(resource_list.to_wire(amounts))
 
 
 def _with_binding(plan: PodPlan, pod: Pod, spec: ResourceSpec, default: str) -> PodPlan:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from koordinator.api import resource_list, resource_vector
 from koordinator.scheduler.plugin.status import unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import allocate
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
@@ -24,8 +25,6 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     CPUMask,
     NodeCPUTopology,
     Zones,
-    less,
-    total,
     union_of,
 )
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
@@ -259,7 +258,7 @@ def _summed(parts: Iterable[Zones]) -> Zones:
     found: Zones = {}
     for zones in parts:
         for numa, amounts in zones.items():
-            found[numa] = total((found.get(numa, {}), amounts))
+            found[numa] = resource_list.sum_of((found.get(numa, {}), amounts))
     return found
 
 
@@ -269,4 +268,4 @@ def _less(zones: Zones, others: Zones) -> Zones:
 
 
 def _floored(zones: Zones) -> Zones:
-    return {numa: less(amounts, {}) for numa, amounts in zones.items()}
+    return {numa: resource_vector.less(amounts, {}) for numa, amounts in zones.items()}

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Zones, less, total
+from koordinator.api import resource_list, resource_vector
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Zones
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
 
 
@@ -25,11 +26,13 @@ def rest_of(whole: PodHolding, users: Iterable[PodHolding]) -> PodHolding:
     used: Zones = {}
     for user in users:
         for numa, amounts in user.numa.items():
-            used[numa] = total((used.get(numa, {}), amounts))
+            used[numa] = resource_list.sum_of((used.get(numa, {}), amounts))
     return msgspec.structs.replace(
         whole,
         cpus=whole.cpus.difference(*(user.cpus for user in users)),
-        numa={numa: less(amounts, used.get(numa, {})) for numa, amounts in whole.numa.items()},
+        numa={
+            numa: resource_vector.less(amounts, used.get(numa, {})) for numa, amounts in whole.numa.items()
+        },
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from koordinator.api import node_labels, resources
+from koordinator.api import node_labels, resource_list, resources
 from koordinator.scheduler.plugin.percent import ScoredResource, ScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
@@ -12,7 +12,6 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     Amounts,
     Zones,
     amplified,
-    total,
 )
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
 
@@ -104,4 +103,4 @@ def numa_score(
 
 
 def _total(zones: Zones, numa_nodes: Iterable[int]) -> Amounts:
-    return total(zones.get(numa, {}) for numa in numa_nodes)
+    return resource_list.sum_of(zones.get(numa, {}) for numa in numa_nodes)

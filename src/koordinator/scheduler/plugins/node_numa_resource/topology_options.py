@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from koordinator.api import cpuset, resources, scalars
+from koordinator.api import cpuset, resource_vector, resources, scalars
 from koordinator.api.annotations import node
 from koordinator.api.annotations.node import (
     CPU_TOPOLOGY,
@@ -68,7 +68,7 @@ class TopologyOptions(msgspec.Struct, frozen=True):
         ratios = node_ratios if self.ratios is None else {}
         # A zone that loses more CPU to reserved CPUs than it has offers none, not less than none.
         return {
-            numa: cpu_topology.amplified(cpu_topology.less(amounts, {}), ratios)
+            numa: cpu_topology.amplified(resource_vector.less(amounts, {}), ratios)
             for numa, amounts in self.zones.items()
         }
 
@@ -158,7 +158,7 @@ def _zones(reported: list[Zone], problems: list[KoordinatorError]) -> Zones:
     found: Zones = {}
     for numa, zone in _numa_zones(reported):
         try:
-            found[numa] = cpu_topology.amounts_of({r.name: r.allocatable for r in zone.resources})
+            found[numa] = resource_vector.integers({r.name: r.allocatable for r in zone.resources})
         except KoordinatorError as error:
             problems.append(error)
     return dict(sorted(found.items()))

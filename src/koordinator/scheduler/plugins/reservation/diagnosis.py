@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from koordinator.api import resource_vector
+from koordinator.api.resource_vector import texts
 from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiRequest
 from koordinator.scheduler.plugin.framework import Diagnosis
 from koordinator.scheduler.plugin.status import SKIP, Status, unschedulable
@@ -109,15 +109,11 @@ def of_node(table: NodeTable, ledger: ReservationLedger, request: ApiRequest) ->
                     "name": record.name,
                     "uid": record.uid,
                     "available": record.availability.is_matchable,
-                    "allocatable": _texts(record.terms.allocatable),
-                    "allocated": _texts(record.allocated),
+                    "allocatable": texts(record.terms.allocatable),
+                    "allocated": texts(record.allocated),
                     "owners": [{"name": owner.key, "uid": uid} for uid, owner in record.owners.items()],
                 }
                 for record in there
             ]
         }
     )
-
-
-def _texts(amounts: fit.Ints) -> dict[str, str]:
-    return {name: resource_vector.amount_text(name, amount) for name, amount in amounts.items()}

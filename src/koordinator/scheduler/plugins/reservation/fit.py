@@ -5,8 +5,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import quantity, resources
+from koordinator.api import resources
 from koordinator.api.quantity import RawQuantity
+from koordinator.api.resource_list import sum_of
+from koordinator.api.resource_vector import exact_amount
 
 Ints = Mapping[str, int]
 """Resource name → milli-cores, bytes or units; missing is zero."""
@@ -65,28 +67,9 @@ class ReservationNodeView(msgspec.Struct, frozen=True, kw_only=True):
     matched: int = 0
 
 
-def amount(name: str, raw: RawQuantity) -> int:
-    """Return the integer of an amount. Raises: QuantityError."""
-    return quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
-
-
 def ints(wire: Mapping[str, RawQuantity]) -> dict[str, int]:
     """Return the integers of a resource list. Raises: QuantityError."""
-    return {name: amount(name, raw) for name, raw in wire.items()}
-
-
-def added(*parts: Ints) -> dict[str, int]:
-    """Return the sum by name."""
-    total: dict[str, int] = {}
-    for part in parts:
-        for name, number in part.items():
-            total[name] = total.get(name, 0) + number
-    return total
-
-
-def masked(amounts: Ints, names: Collection[str]) -> dict[str, int]:
-    """Only what is accounted for."""
-    return {name: number for name, number in amounts.items() if name in names}
+    return {name: exact_amount(name, raw) for name, raw in wire.items()}
 
 
 def short_on_node(
@@ -96,7 +79,7 @@ def short_on_node(
     short = []
     if node.pods - node.matched + 1 > node.allocatable.get(resources.PODS, 0):
         short.append(resources.PODS)
-    back = added(*given_back)
+    back = sum_of(given_back)
     for name, wanted in request.items():
         if name == resources.PODS or (name not in NATIVE and ignored.has(name)):
             continue

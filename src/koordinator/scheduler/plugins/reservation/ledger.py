@@ -151,10 +151,10 @@ class ReservationRecord:
         """Work out anew what owners use."""
         self.version += 1
         names = registry.names
-        used = fit.added(
-            *({names[column]: amount for column, amount in owner.requests} for owner in self.owners.values())
+        used = resource_list.sum_of(
+            {names[column]: amount for column, amount in owner.requests} for owner in self.owners.values()
         )
-        self.allocated = fit.masked(used, self.terms.names)
+        self.allocated = resource_list.mask(used, self.terms.names)
 
     def rest(self, registry: ResourceRegistry) -> PodInfo:
         """Return the reserve pod holding what owners leave."""

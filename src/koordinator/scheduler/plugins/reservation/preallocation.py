@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from koordinator.api.resource_list import sum_of
 from koordinator.api.resource_vector import I64
 from koordinator.api.scalars import ScalarError, parse_int
 from koordinator.scheduler.plugins.reservation.fit import (
@@ -14,7 +15,6 @@ from koordinator.scheduler.plugins.reservation.fit import (
     Ints,
     ReservationAmounts,
     ReservationNodeView,
-    added,
     node_reasons,
     short_in_room,
     short_on_node,
@@ -129,7 +129,7 @@ def _several(
     by_room: list[str] = []
     by_others: Sequence[str] = ()
     for each in candidates:
-        together = added(*(one.request for one in (*chosen, each)))
+        together = sum_of(one.request for one in (*chosen, each))
         if own := short_in_room(together, room, ignored):
             by_room.extend(own)
             continue
