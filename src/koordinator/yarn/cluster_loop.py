@@ -189,7 +189,8 @@ class ClusterLoop:
 
     async def settle(self, rows: Sequence[NodeRow]) -> None:
         """Tell the ResourceManager what these nodes may give out, then have recorded what they use."""
-        plans = [(row, made, told) for row in rows for made, told in [self._planned(row)]]
+        now_s = asyncio.get_running_loop().time()
+        plans = [(row, *self._planned(row, now_s)) for row in rows]
         updates = {
             row.name: NodeUpdate(made.total.node, told.send, self._timeout_ms(row))
             for row, made, told in plans
@@ -213,9 +214,8 @@ class ClusterLoop:
             row.known, self._rules.over_commit_timeout_ms, self._clock.now()
         )
 
-    def _planned(self, row: NodeRow) -> tuple[SyncPlan, Handover]:
+    def _planned(self, row: NodeRow, now_s: float) -> tuple[SyncPlan, Handover]:
         """Return the plan of a node and what to do of it now; notes in the row what is known."""
-        now_s = asyncio.get_running_loop().time()
         node, rules = row.known.node, self._rules
         report = None if node is None else self.reports.get(node)
         if row.manager is not None and row.manager != row.belonged:

@@ -6,6 +6,7 @@ https://protobuf.dev/programming-guides/encoding/
 """
 
 import enum
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -25,6 +26,7 @@ class WireError(KoordinatorError, ValueError):
     """Bytes that are no message."""
 
 
+@functools.lru_cache(1 << 12)  # nearly all are tags, lengths, ports and totals that nodes have in common
 def varint(number: int) -> bytes:
     """Return a number of up to 64 bits; a negative one as its two's complement (int32, int64)."""
     return protobuf.varint(number & _MASK_64)

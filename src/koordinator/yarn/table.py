@@ -22,16 +22,19 @@ NodeManagerKey = tuple[str, NodeId]
 
 
 class NodeRow(msgspec.Struct):
-    """One node. `recorded` is our entry on it, which stands since `recorded_s`; `belonged` is the NodeManager that it
-    had last, `held` that one's last figure, `granted` the total with which it may come back; `sent` the total that was
-    told at `sent_s` and is not reported yet. Seconds are those of the event loop."""
+    """One node. `told` is all of it that matters here; `manager` is its NodeManager, None without one to talk about;
+    `recorded` is our entry on it, which stands since `recorded_s`; `belonged` is the NodeManager that it had last,
+    `held` that one's last figure, `granted` the total with which it may come back; `sent` the total that was told at
+    `sent_s` and is not reported yet. Seconds are those of the event loop."""
 
     name: str
     node: Node | None = None
+    told: tuple[object, ...] | None = None
     managers: dict[str, Pod] = {}
     requested: dict[str, BatchAmount] = {}
     taken: BatchAmount = NOTHING
     known: NodeFacts = NodeFacts()
+    manager: NodeManagerKey | None = None
     kube_total: BatchAmount = NOTHING
     recorded: BatchAmount | None = None
     recorded_s: float = 0.0
@@ -45,11 +48,6 @@ class NodeRow(msgspec.Struct):
     record: BatchAmount | None = None
     """The entry that the node should have; None: it stays."""
     problem: str = ""
-
-    @property
-    def manager(self) -> NodeManagerKey | None:
-        """Return the NodeManager of the node, None without one that can be talked about."""
-        return None if self.known.node is None else (self.known.cluster, self.known.node)
 
 
 class NodeTable:
@@ -77,15 +75,15 @@ class NodeTable:
     def node_changed(self, node: Node, now_s: float) -> None:
         """Take a node that is there."""
         row = self._row(node.metadata.name)
-        before = row.node
-        row.node = node
-        if before is not None and _told(before) == _told(node):
+        is_new, before = row.node is None, row.told
+        row.node, row.told = node, _told(node)
+        if row.told == before and not is_new:
             return
         row.kube_total = kube_total(node)
         recorded = amounts.recorded(node.metadata.annotations.get(labels.NODE_THIRD_PARTY_ALLOCATIONS))
         if recorded != row.recorded:
             row.recorded, row.recorded_s = recorded, now_s
-        if before is None and recorded is not None and row.held is None:
+        if is_new and recorded is not None and row.held is None:
             # An earlier process has recorded it: believed until the ResourceManager says better.
             row.granted = amounts.from_batch(recorded)
             row.held = HeldFigure(row.granted, now_s)
@@ -172,8 +170,9 @@ class NodeTable:
     def _settle(self, row: NodeRow) -> None:
         """Work out what is known of a node anew, and have it looked at."""
         before = row.manager
-        row.known = node_sync.facts(row.node, node_sync.node_manager(row.managers.values()), row.taken)
-        after = row.manager
+        known = node_sync.facts(row.node, node_sync.node_manager(row.managers.values()), row.taken)
+        after = None if known.node is None else (known.cluster, known.node)
+        row.known, row.manager = known, after
         if before != after:
             if before is not None:
                 names = self.nodes_of.get(before, {})
