@@ -7,7 +7,8 @@ written back; writes are patches (`cluster.protocol`).
 
 import re
 import sys
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
@@ -154,6 +155,11 @@ def is_controlled_by(obj: Object, owner: Object) -> bool:
     return found is not None and found.uid == owner.metadata.uid
 
 
+def named(obj: Object) -> str:
+    """Return an object's kind and key for people: `Pod default/web`."""
+    return f"{obj.resource.kind} {obj.key}"
+
+
 def to_wire(obj: Object) -> dict[str, Any]:
     """Return the JSON object of a view built by us, with `apiVersion` and `kind`; for creates only."""
     body: dict[str, Any] = {"apiVersion": obj.resource.api_version, "kind": obj.resource.kind}
@@ -211,6 +217,33 @@ class Condition(ViewPart, frozen=True, kw_only=True):
     last_heartbeat_time: str | None = None
     last_update_time: str | None = None
     observed_generation: int = 0
+
+
+class AnyCondition(Protocol):
+    """A condition, whatever else the kind writes into it."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def status(self) -> str: ...
+
+
+C = TypeVar("C", bound=AnyCondition)
+
+
+def find_condition(conditions: Iterable[C], kind: str) -> C | None:
+    """Return the condition of a type."""
+    for condition in conditions:  # a loop, as this is asked of every pod at every change
+        if condition.type == kind:
+            return condition
+    return None
+
+
+def is_condition_true(conditions: Iterable[AnyCondition], kind: str) -> bool:
+    """Return whether the condition of a type is there and True."""
+    found = find_condition(conditions, kind)
+    return found is not None and found.status == "True"
 
 
 class StandardCondition(ViewPart, frozen=True, kw_only=True):

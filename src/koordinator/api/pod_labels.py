@@ -7,7 +7,7 @@ import msgspec
 from koordinator.api import labels, scalars
 from koordinator.api.core import Pod
 from koordinator.api.labels import parse_int32, parse_plain_int32, read
-from koordinator.api.meta import ObjectMeta
+from koordinator.api.meta import ObjectMeta, find_condition
 from koordinator.api.scalars import ScalarError
 
 EVICTION_COST_NEVER = 2**31 - 1
@@ -69,6 +69,17 @@ def is_inactive(phase: str) -> bool:
 def is_terminated(pod: Pod) -> bool:
     """Return whether the pod has ended."""
     return pod.status.phase in ("Succeeded", "Failed")
+
+
+def is_unschedulable(pod: Pod) -> bool:
+    """Return whether the scheduler has said that it finds no node for the pod."""
+    said = find_condition(pod.status.conditions, "PodScheduled")
+    return (
+        not pod.spec.node_name
+        and said is not None
+        and said.status == "False"
+        and said.reason == "Unschedulable"
+    )
 
 
 def core_sched(pod_labels: Mapping[str, str]) -> CoreSched:

@@ -16,6 +16,7 @@ from koordinator.api.apps import DaemonSet, Deployment, Job, ReplicaSet, Statefu
 from koordinator.api.core import Event, Pod
 from koordinator.api.label_selector import Predicate, compile_selector
 from koordinator.api.meta import Object
+from koordinator.api.pod_labels import is_terminated
 from koordinator.api.reservation import Reservation
 from koordinator.api.sigs import PodGroup
 from koordinator.cli.explain import SCHEDULER_URL
@@ -172,7 +173,7 @@ def _labelled(selector: str) -> Predicate:
 
 def _chosen(wanted: PodsWanted, pods: Sequence[Pod], matches: Predicate) -> list[Pod]:
     """Return pods that run or wait, the oldest first."""
-    alive = (each for each in pods if each.status.phase not in ("Succeeded", "Failed"))
+    alive = (each for each in pods if not is_terminated(each))
     chosen = [each for each in alive if matches(each.metadata.labels or {})]
     if wanted.pending:
         chosen = [each for each in chosen if not each.spec.node_name]

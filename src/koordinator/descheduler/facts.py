@@ -6,7 +6,7 @@ from koordinator.api import labels, pod_labels, priority, qos
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.labels import parse_plain_int32, read
-from koordinator.api.meta import Object
+from koordinator.api.meta import Object, is_condition_true
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import KubeQoS, QoSClass
 
@@ -29,10 +29,7 @@ def created_s(obj: Object) -> float:
 
 
 def is_ready(pod: Pod) -> bool:
-    for condition in pod.status.conditions:
-        if condition.type == "Ready":
-            return condition.status == "True"
-    return False
+    return is_condition_true(pod.status.conditions, "Ready")
 
 
 def eviction_cost(pod: Pod) -> int:

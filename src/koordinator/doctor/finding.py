@@ -6,7 +6,7 @@ from typing import TypedDict, Unpack
 
 import msgspec
 
-from koordinator.api.meta import Object
+from koordinator.api.meta import Object, named
 
 NAMED_MAX = 5
 """Objects that a sentence names; the others are counted (`Finding.objects` has more)."""
@@ -78,7 +78,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             objects = () if len(names) == 1 else names
         return cls(
             severity=severity,
-            object=about if isinstance(about, str) else name_of(about),
+            object=about if isinstance(about, str) else named(about),
             problem=problem,
             why=why,
             remedy=tuple(do),
@@ -99,11 +99,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def notice(cls, about: About, problem: str, **more: Unpack[Details]) -> "Finding":
         """Return what is worth knowing."""
         return cls.of(FindingSeverity.NOTICE, about, problem, **more)
-
-
-def name_of(obj: Object) -> str:
-    """`Kind namespace/name`."""
-    return f"{obj.resource.kind} {obj.key}"
 
 
 def some_of(names: Iterable[str]) -> str:

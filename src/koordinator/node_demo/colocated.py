@@ -9,6 +9,7 @@ from koordinator.api import labels, quantity
 from koordinator.api.core import ConfigMap, Node, Pod
 from koordinator.api.defaults import NAMESPACE as SYSTEM_NAMESPACE
 from koordinator.api.defaults import SLO_CONFIG_NAME
+from koordinator.api.meta import is_condition_true
 from koordinator.api.qos import KubeQoS
 from koordinator.clock import SystemClock
 from koordinator.cluster import errors
@@ -251,8 +252,7 @@ class OnACluster:
             node = await self._api.get(Node, NODE)
         except errors.NotFound:
             return "it has not registered"
-        ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
-        return "" if ready else "it is not ready"
+        return "" if is_condition_true(node.status.conditions, "Ready") else "it is not ready"
 
     async def _lends(self) -> str:
         node = await self._api.get(Node, NODE)

@@ -140,14 +140,6 @@ def may_run(pod: Pod, node: Node) -> bool:
     return is_open and node_affinity.selects(pod.spec, node)
 
 
-def is_unschedulable(pod: Pod) -> bool:
-    """Return whether the lender's scheduler found no place for the pod."""
-    return not pod.spec.node_name and any(
-        one.type == "PodScheduled" and one.status == "False" and one.reason == "Unschedulable"
-        for one in pod.status.conditions
-    )
-
-
 def requests_of(spec: PodSpec) -> Json:
     """Return what a pod requests, as on the wire. Raises: QuantityError."""
     return dict(pod_resources.wire_sum(spec))

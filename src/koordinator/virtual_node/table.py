@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 
 from koordinator import clock
-from koordinator.api import duration, labels, quantity, resources, tolerations
+from koordinator.api import duration, labels, pod_labels, quantity, resources, tolerations
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import Predicate
+from koordinator.api.meta import is_condition_true
 from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
 from koordinator.api.pod_resources import wire_requests
 from koordinator.api.priority import PriorityClass
@@ -180,7 +181,7 @@ class LenderTable:
         """Note a node as it is now. Raises: QuantityError."""
         row = self.row(node.metadata.name)
         self._allocatable[row] = offer.vector(node.status.allocatable)
-        ready = any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
+        ready = is_condition_true(node.status.conditions, "Ready")
         is_virtual = labels.VIRTUAL_NODE_SOURCE in node.metadata.labels  # what is borrowed is not lent on
         self._selected[row] = self._selects(node.metadata.labels) and not is_virtual
         group = node.metadata.labels.get(self._group_label, "") if self._group_label else ""
@@ -228,7 +229,7 @@ class LenderTable:
             held = _Held(self.row(pod.spec.node_name), request, int(request[offer.CPU]) if online else 0)
             self._held[meta.uid] = held
             self._add(held, 1)
-        elif online and objects.is_unschedulable(pod) and meta.deletion_timestamp is None:
+        elif online and pod_labels.is_unschedulable(pod) and meta.deletion_timestamp is None:
             self.waiting[meta.uid] = pod
             self.on_need()
 

@@ -18,6 +18,7 @@ from koordinator.api import labels, pod_resources, quantity, resources
 from koordinator.api.annotations.codec import Annotation, Payload
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
+from koordinator.api.pod_labels import is_terminated
 from koordinator.api.quantity import ResourceList
 from koordinator.api.resource_vector import AMOUNT_MAX
 from koordinator.yarn import amounts
@@ -174,7 +175,7 @@ def when_refused(made: SyncPlan, error: str, recorded: BatchAmount) -> SyncPlan:
 
 def node_manager(pods: Iterable[Pod]) -> Pod | None:
     """Return the NodeManager among pods: Running and Ready before others, then the newest, then the first."""
-    found = [pod for pod in pods if is_node_manager(pod) and not is_finished(pod)]
+    found = [pod for pod in pods if is_node_manager(pod) and not is_terminated(pod)]
     return max(found, key=lambda pod: (_is_ready(pod), pod.metadata.creation_timestamp or ""), default=None)
 
 
@@ -220,7 +221,7 @@ def origin(node: Node) -> BatchAmount:
 
 def batch_requested(pod: Pod) -> BatchAmount:
     """Batch resources that a pod holds of its node; nothing once it has ended."""
-    if is_finished(pod):
+    if is_terminated(pod):
         return BatchAmount()
     requests = pod_resources.requests(pod)
     return BatchAmount(
@@ -254,10 +255,6 @@ def yarn_pool(pool: BatchAmount, taken: BatchAmount, percent: int) -> BatchAmoun
 
 def _amount(listed: ResourceList, name: str) -> int:
     return min(max(quantity.value(listed.get(name, 0)), 0), AMOUNT_MAX)
-
-
-def is_finished(pod: Pod) -> bool:
-    return pod.status.phase in ("Succeeded", "Failed")
 
 
 def _is_ready(pod: Pod) -> bool:

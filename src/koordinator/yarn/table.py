@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from koordinator.api import labels, quantity, resources
+from koordinator.api import labels, pod_labels, quantity, resources
 from koordinator.api.core import Container, Node, Pod, PodSpec, ResourceRequirements
 from koordinator.api.quantity import ResourceList
 from koordinator.yarn import amounts, node_sync
@@ -110,7 +110,7 @@ class NodeTable:
         key = pod.metadata.uid or pod.key
         before = (row.requested.get(key, NOTHING), row.managers.get(key))
         self._count(row, key, requested)
-        if is_manager and not node_sync.is_finished(pod):
+        if is_manager and not pod_labels.is_terminated(pod):
             row.managers[key] = pod
         else:
             row.managers.pop(key, None)

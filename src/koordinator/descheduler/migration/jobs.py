@@ -10,7 +10,7 @@ import msgspec
 from koordinator import clock
 from koordinator.api import labels
 from koordinator.api.core import Pod
-from koordinator.api.meta import ObjectReference
+from koordinator.api.meta import ObjectReference, find_condition, is_condition_true
 from koordinator.api.pod_migration import PodMigrationCondition, PodMigrationJob, PodMigrationJobStatus
 
 PENDING = "Pending"
@@ -155,11 +155,10 @@ class Draft:
         return self.job.status
 
     def condition(self, kind: str) -> PodMigrationCondition | None:
-        return next((one for one in self.status.conditions if one.type == kind), None)
+        return find_condition(self.status.conditions, kind)
 
     def is_true(self, kind: str) -> bool:
-        found = self.condition(kind)
-        return found is not None and found.status == "True"
+        return is_condition_true(self.status.conditions, kind)
 
     def update(self, **members: Any) -> None:
         """Set members of the status."""

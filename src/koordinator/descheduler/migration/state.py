@@ -14,9 +14,9 @@ from koordinator import clock
 from koordinator.api import duration, labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import ObjectReference
+from koordinator.api.meta import ObjectReference, find_condition
 from koordinator.api.pod_migration import MigrateReservationOptions, PodMigrationJob
-from koordinator.api.reservation import Reservation, ReservationCondition
+from koordinator.api.reservation import Reservation
 from koordinator.api.scalars import ScalarError
 from koordinator.descheduler import facts
 from koordinator.descheduler.config.migration import EVICT_DIRECTLY, EVICTION_POLICIES
@@ -229,7 +229,7 @@ def _is_successor_ready(reservation: Reservation, world: JobState) -> bool:
 
 
 def _await_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> JobStep | None:
-    scheduled = _condition(reservation, "Scheduled")
+    scheduled = find_condition(reservation.status.conditions, "Scheduled")
     if (
         not draft.is_true(jobs.RESERVATION_SCHEDULED)
         and scheduled is not None
@@ -240,7 +240,7 @@ def _await_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> 
     phase, node = reservation.status.phase, reservation.status.node_name
     if phase in ("", jobs.PENDING):  # 13
         return draft.wait()
-    ready = _condition(reservation, "Ready")
+    ready = find_condition(reservation.status.conditions, "Ready")
     if phase == jobs.FAILED and ready is not None and ready.reason == "Expired":  # 14
         return draft.fail(jobs.RESERVATION_EXPIRED, "Reservation expired", has_event=False)
     has_node = node and scheduled is not None and scheduled.status == "True"
@@ -264,7 +264,7 @@ def _await_own_schedule(draft: Draft, pod: Pod | None, reservation: Reservation)
     """Step P: the pod itself waits for the room, so nothing is evicted."""
     if pod is None:
         return _missing_pod(draft)
-    scheduled = next((one for one in pod.status.conditions if one.type == jobs.POD_SCHEDULED), None)
+    scheduled = find_condition(pod.status.conditions, jobs.POD_SCHEDULED)
     if scheduled is None or scheduled.status == "False":
         owners = reservation.status.current_owners
         is_own = bool(owners) and owners[0].uid == pod.metadata.uid
@@ -347,10 +347,6 @@ def _is_for_pod_itself(reservation: Reservation) -> bool:
     return bool(owners) and all(
         one.object is not None and one.controller is None and one.label_selector is None for one in owners
     )
-
-
-def _condition(reservation: Reservation, kind: str) -> ReservationCondition | None:
-    return next((one for one in reservation.status.conditions if one.type == kind), None)
 
 
 SCAVENGE_AFTER_TTL_S = 300.0

@@ -13,6 +13,7 @@ import msgspec
 
 from koordinator.api import labels
 from koordinator.api.core import Pod
+from koordinator.api.meta import find_condition
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler.migration import jobs
 from koordinator.descheduler.migration.jobs import Draft, JobStep, quoted_ref
@@ -75,7 +76,7 @@ def has_begun(job: PodMigrationJob) -> bool:
 
 def open_surge(job: PodMigrationJob) -> Surge | None:
     """Return the workload that may have one replica more because of a job."""
-    found = next((one for one in job.status.conditions if one.type == jobs.SURGE), None)
+    found = find_condition(job.status.conditions, jobs.SURGE)
     return Surge.parse(found.message) if found is not None and found.status == "False" else None
 
 

@@ -7,6 +7,7 @@ from koordinator import __version__
 from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.api.core import Pod
 from koordinator.api.groups import Lease
+from koordinator.api.meta import find_condition
 from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.installation import ComponentName, ComponentWorkload, Installation
 from koordinator.doctor.snapshot import ClusterSnapshot, seconds
@@ -102,10 +103,9 @@ def pod_trouble(pod: Pod) -> str:
             if ended is not None:
                 words += f" (exit code {ended.exit_code}, {status.restart_count} restarts)"
             return words
-    for condition in pod.status.conditions:
-        if condition.type == "PodScheduled" and condition.status == "False":
-            return f"not scheduled: {condition.message}"
-    return ""
+    scheduled = find_condition(pod.status.conditions, "PodScheduled")
+    is_refused = scheduled is not None and scheduled.status == "False"
+    return f"not scheduled: {scheduled.message}" if scheduled is not None and is_refused else ""
 
 
 def _versions(installation: Installation) -> Iterator[Finding]:

@@ -14,11 +14,11 @@ from koordinator.api.annotations import placement
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.gang_labels import GangMatchPolicy, GangMode
-from koordinator.api.meta import Object
+from koordinator.api.meta import Object, named
 from koordinator.api.network_topology import CLUSTER_LAYER, OBJECT_NAME, ClusterNetworkTopology
 from koordinator.api.pod_labels import is_terminated
 from koordinator.api.sigs import PodGroup
-from koordinator.doctor.finding import Finding, name_of, some_of
+from koordinator.doctor.finding import Finding, some_of
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.scheduler.plugins.coscheduling.config import (
     GATHER_STRATEGIES,
@@ -51,7 +51,7 @@ class Seen(msgspec.Struct):
     @property
     def title(self) -> str:
         """Return its name in findings."""
-        return name_of(self.group) if self.group is not None else f"gang {self.gang_id}"
+        return named(self.group) if self.group is not None else f"gang {self.gang_id}"
 
     @property
     def waiting(self) -> list[Pod]:

@@ -7,6 +7,7 @@ import msgspec
 
 from koordinator.api import node_metric, quantity, resources
 from koordinator.api.core import Node, Pod
+from koordinator.api.meta import find_condition
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.quantity import QuantityError
 from koordinator.api.slo import NodeSLO
@@ -106,7 +107,7 @@ def _by_cause(
 
 def _cause(snapshot: ClusterSnapshot, node: Node) -> tuple[str, str]:
     """Return why a node does not report, as far as objects tell, and what to do."""
-    ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
+    ready = find_condition(node.status.conditions, "Ready")
     if ready is not None and ready.status != "True":
         return "the node is not ready", "kubectl describe node NODE"
     agents = snapshot.installation.get(ComponentName.KOORDLET)

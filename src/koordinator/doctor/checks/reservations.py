@@ -7,9 +7,10 @@ import msgspec
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError
+from koordinator.api.meta import find_condition, named
 from koordinator.api.pod_labels import is_terminated
 from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation, ReservationAllocated
-from koordinator.doctor.finding import Finding, name_of, some_of
+from koordinator.doctor.finding import Finding, some_of
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.scheduler.plugins.reservation import lifecycle, objects
 from koordinator.scheduler.plugins.reservation.matching import RequiredReservations, ReservationOwners
@@ -79,7 +80,7 @@ def _wrong(reservation: Reservation) -> Finding | None:
 def _waiting(snapshot: ClusterSnapshot, reservation: Reservation) -> Iterator[Finding]:
     if snapshot.age_s(reservation) <= WAIT_S:
         return
-    said = next((each for each in reservation.status.conditions if each.type == objects.SCHEDULED), None)
+    said = find_condition(reservation.status.conditions, objects.SCHEDULED)
     is_over = bool(lifecycle.expiry_reason(reservation, True, snapshot.now_s))
     yield Finding.warning(
         reservation,
@@ -227,7 +228,7 @@ def _wanting(snapshot: ClusterSnapshot, pods: Sequence[Pod]) -> Iterator[Finding
                 pod,
                 f"annotation {labels.RESERVATION_AFFINITY} cannot be read: {error}",
                 why="no scheduler places the pod",
-                do=(f"correct the template of {name_of(pod)}",),
+                do=(f"correct the template of {named(pod)}",),
             )
             continue
         if affinity is None or not affinity.name:
@@ -239,5 +240,5 @@ def _wanting(snapshot: ClusterSnapshot, pods: Sequence[Pod]) -> Iterator[Finding
                 pod,
                 f"it requires Reservation {affinity.name}, which {state}",
                 why="the pod waits for ever",
-                do=("kubectl get reservations", f"correct the template of {name_of(pod)}"),
+                do=("kubectl get reservations", f"correct the template of {named(pod)}"),
             )

@@ -16,8 +16,8 @@ from koordinator.api import label_selector, labels
 from koordinator.api.admission import ServiceReference, Webhook
 from koordinator.api.core import Pod, Secret, Service
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import Object
-from koordinator.doctor.finding import Finding, FindingSeverity, name_of, some_of
+from koordinator.api.meta import Object, is_condition_true, named
+from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.gather import ca_of
 from koordinator.doctor.inquiries import AdmissionTest, AdmissionTrial, TrialOutcome, address
 from koordinator.doctor.installation import ComponentName
@@ -62,7 +62,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         if configuration.key not in ends and (found := facts(ca_of(webhook))) is not None:
             ends.add(configuration.key)
             # After a renewal the bundle has the authority before, too, for a while.
-            yield from _end(snapshot, name_of(configuration), "caBundle", found.last_end_s)
+            yield from _end(snapshot, named(configuration), "caBundle", found.last_end_s)
     yield from _risks(snapshot)
     yield from _served_certificate(snapshot)
 
@@ -119,7 +119,7 @@ def _consequences(webhooks: Sequence[Webhook]) -> str:
 
 def _troubles(snapshot: ClusterSnapshot, configuration: Object, webhook: Webhook) -> Iterator[_Trouble]:
     """Yield what keeps the API server from asking the webhook."""
-    client, about = webhook.client_config, name_of(configuration)
+    client, about = webhook.client_config, named(configuration)
     if client.service is not None and not client.url:
         problem, step = _service_problem(snapshot, client.service)
         if problem:
@@ -138,7 +138,7 @@ def _troubles(snapshot: ClusterSnapshot, configuration: Object, webhook: Webhook
         step = f"the manager fills it in once it runs: {_manager_log(snapshot)}"
         yield _Trouble(about, webhook, f"caBundle {state}, so the webhook server is not trusted", (step,))
     elif secret is not None and client.service is not None and not vouches(ca, _part(secret, "tls.crt")):
-        problem = f"caBundle does not verify the certificate in {name_of(secret)}"
+        problem = f"caBundle does not verify the certificate in {named(secret)}"
         step = f"the manager repairs it within a minute if it has the permission: {_manager_log(snapshot)}"
         yield _Trouble(about, webhook, problem, (step, "koordinator doctor --check access"))
 
@@ -183,7 +183,7 @@ def _ready_pods(snapshot: ClusterSnapshot, service: Service) -> int:
     return sum(
         pod.metadata.namespace == service.metadata.namespace
         and wanted <= pod.metadata.labels.items()
-        and any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+        and is_condition_true(pod.status.conditions, "Ready")
         for pod in snapshot.of(Pod)
     )
 
@@ -235,7 +235,7 @@ def _served_certificate(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             do=(f"{renew}    # the manager creates a new one",),
         )
         return
-    yield from _end(snapshot, name_of(secret), "tls.crt", found.not_after_s)
+    yield from _end(snapshot, named(secret), "tls.crt", found.not_after_s)
     for host in sorted(services):
         if not covers(found, host):
             yield Finding.error(

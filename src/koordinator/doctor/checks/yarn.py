@@ -3,7 +3,7 @@ capacity shared with YARN: does an operator lead, do NodeManagers say who they a
 
 from collections.abc import Iterator
 
-from koordinator.api import labels, qos, slo_config
+from koordinator.api import labels, pod_labels, qos, slo_config
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import Lease
@@ -78,7 +78,7 @@ def check_operator(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     managers = [
         pod
         for pod in snapshot.of(Pod)
-        if node_sync.is_node_manager(pod) and not node_sync.is_finished(pod) and pod.spec.node_name
+        if node_sync.is_node_manager(pod) and not pod_labels.is_terminated(pod) and pod.spec.node_name
     ]
     if managers:
         yield from _operator(snapshot, managers)

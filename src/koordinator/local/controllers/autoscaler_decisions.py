@@ -16,8 +16,8 @@ from koordinator.api import pod_resources, quantity
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.groups import Behavior, ScalingRules
+from koordinator.api.meta import find_condition
 from koordinator.api.pod_resize import is_sidecar
-from koordinator.local.controllers import pod_control
 
 CPU = "cpu"
 # The defaults of kube-controller-manager's flags.
@@ -160,7 +160,7 @@ def _grouped(pods: Sequence[Pod], usage: Mapping[str, PodMetric], resource: str,
 
 def _is_settled(pod: Pod, usage: PodMetric, now_s: float) -> bool:
     """Return whether CPU use tells about work, and not about starting."""
-    condition = pod_control.find(pod.status.conditions, "Ready")
+    condition = find_condition(pod.status.conditions, "Ready")
     if condition is None or pod.status.start_time is None:
         return False
     started_s = clock.parse_rfc3339(pod.status.start_time)

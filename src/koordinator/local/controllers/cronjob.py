@@ -13,7 +13,7 @@ from koordinator import clock
 from koordinator.api import cron
 from koordinator.api.apps import CronJob, CronJobStatus, Job
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import ObjectReference, controller_of, reference
+from koordinator.api.meta import ObjectReference, controller_of, is_condition_true, reference
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
@@ -81,7 +81,7 @@ def beyond_history(obj: CronJob, jobs: Sequence[Job]) -> list[Job]:
     }
     surplus: list[Job] = []
     for kind, (asked, default) in limits.items():
-        finished = [job for job in jobs if pod_control.is_true(job.status.conditions, kind)]
+        finished = [job for job in jobs if is_condition_true(job.status.conditions, kind)]
         finished.sort(key=lambda job: (job.status.start_time or "", job.metadata.name))
         surplus += finished[: max(len(finished) - (default if asked is None else asked), 0)]
     return [job for job in surplus if not is_deleting(job)]
@@ -132,7 +132,7 @@ class CronJobController(ControllerLoop):
                 message = f"Active job went missing: {started.name}"
                 self._events.normal(obj, "MissingJob", message)
             elif job is not None and job_plan.is_finished(job):
-                kind = "Complete" if pod_control.is_true(job.status.conditions, "Complete") else "Failed"
+                kind = "Complete" if is_condition_true(job.status.conditions, "Complete") else "Failed"
                 message = f"Saw completed job: {started.name}, condition: {kind}"
                 self._events.normal(obj, "SawCompletedJob", message)
             else:

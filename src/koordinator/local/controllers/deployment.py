@@ -15,7 +15,7 @@ from koordinator import clock
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import Deployment, DeploymentStatus, ReplicaSet
 from koordinator.api.core import Pod
-from koordinator.api.meta import Condition, controller_of
+from koordinator.api.meta import Condition, controller_of, find_condition
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
@@ -23,7 +23,7 @@ from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers import pod_control, revisions, rollout
 from koordinator.local.controllers.ownership import BY_CONTROLLER, Children, controller_uid, is_deleting
-from koordinator.local.controllers.pod_control import find, without_condition
+from koordinator.local.controllers.pod_control import without_condition
 from koordinator.local.controllers.replicaset import REPLICA_FAILURE
 
 log = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ class DeploymentController(ControllerLoop):
             spec["minReadySeconds"] = deployment.spec.min_ready_seconds
         if missing or spec:
             await self._patch_set(stage, new, missing, spec)
-        if pod_control.find(deployment.status.conditions, PROGRESSING) is None:
+        if find_condition(deployment.status.conditions, PROGRESSING) is None:
             self._note(stage, NEW_SET_FOUND, f'Found new replica set "{new.metadata.name}"')
         assert stage.new is not None
         await self._set_revision(stage, stage.new.metadata.annotations[revisions.REVISION])
@@ -319,7 +319,7 @@ def progressing(status: str, reason: str, message: str, now_s: float) -> Conditi
 def with_condition(conditions: Sequence[Condition], new: Condition) -> list[Condition]:
     """Set a condition: unchanged while status and reason stay, and with its old transition time while the
     status stays."""
-    old = find(conditions, new.type)
+    old = find_condition(conditions, new.type)
     if old is not None and (old.status, old.reason) == (new.status, new.reason):
         return list(conditions)
     if old is not None and old.status == new.status:
@@ -332,7 +332,7 @@ def with_pause(deployment: Deployment, now_s: float) -> DeploymentStatus:
     status = deployment.status
     if deadline_s(deployment) is None:
         return status
-    current = find(status.conditions, PROGRESSING)
+    current = find_condition(status.conditions, PROGRESSING)
     reason = current.reason if current is not None else ""
     if reason == TIMED_OUT or deployment.spec.paused == (reason == PAUSED):
         return status
@@ -381,7 +381,7 @@ def rolling(
     """
     status = counts(deployment, new, old, now_s)
     conditions = status.conditions
-    current = find(deployment.status.conditions, PROGRESSING)
+    current = find_condition(deployment.status.conditions, PROGRESSING)
     if deadline_s(deployment) is None:
         conditions = without_condition(conditions, PROGRESSING)
     elif not _was_complete(status, current):
@@ -420,13 +420,13 @@ def is_complete(deployment: Deployment, status: DeploymentStatus) -> bool:
 def is_timed_out(deployment: Deployment, now_s: float) -> bool:
     """Return whether the rollout has made no progress for its deadline."""
     left_s = until_deadline_s(deployment, deployment.status, now_s)
-    current = find(deployment.status.conditions, PROGRESSING)
+    current = find_condition(deployment.status.conditions, PROGRESSING)
     return (left_s is not None and left_s < 0) or (current is not None and current.reason == TIMED_OUT)
 
 
 def until_deadline_s(deployment: Deployment, status: DeploymentStatus, now_s: float) -> float | None:
     """Return seconds until the rollout counts as stuck (negative: it does); None when that cannot happen."""
-    limit_s, current = deadline_s(deployment), find(status.conditions, PROGRESSING)
+    limit_s, current = deadline_s(deployment), find_condition(status.conditions, PROGRESSING)
     if limit_s is None or current is None or current.last_update_time is None:
         return None
     if current.reason in (NEW_SET_AVAILABLE, TIMED_OUT, PAUSED):
@@ -454,7 +454,7 @@ def _has_progressed(old: DeploymentStatus, new: DeploymentStatus) -> bool:
 def _failure(new: ReplicaSet | None, old: Sequence[ReplicaSet]) -> Condition | None:
     """Return the first failure of a ReplicaSet, the new one asked first."""
     for one in [*([new] if new is not None else []), *old]:
-        found = find(one.status.conditions, REPLICA_FAILURE)
+        found = find_condition(one.status.conditions, REPLICA_FAILURE)
         if found is not None:
             return msgspec.structs.replace(found, last_update_time=found.last_transition_time)
     return None

@@ -16,13 +16,14 @@ from koordinator.api.apps import Deployment, ReplicaSet, ReplicationController, 
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
 from koordinator.api.groups import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
-from koordinator.api.meta import Condition, Object, OwnerReference, controller_of
+from koordinator.api.meta import Condition, Object, OwnerReference, controller_of, find_condition
 from koordinator.api.schema import IntOrString
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
+from koordinator.local.controllers import pod_health
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +60,6 @@ def needs_scale(spec: PodDisruptionBudgetSpec) -> bool:
     return spec.max_unavailable is not None or isinstance(spec.min_available, str)
 
 
-def is_healthy(pod: Pod) -> bool:
-    """Return whether the pod is ready."""
-    return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
-
-
 def status_of(
     budget: PodDisruptionBudget, pods: Sequence[Pod], expected: int, now_s: float
 ) -> PodDisruptionBudgetStatus:
@@ -72,7 +68,9 @@ def status_of(
     healthy = sum(
         1
         for pod in pods
-        if pod.metadata.deletion_timestamp is None and pod.metadata.name not in granted and is_healthy(pod)
+        if pod.metadata.deletion_timestamp is None
+        and pod.metadata.name not in granted
+        and pod_health.is_ready(pod)
     )
     desired = desired_healthy(budget.spec, expected)
     allowed = max(healthy - desired, 0) if expected > 0 else 0
@@ -102,7 +100,7 @@ def _condition(budget: PodDisruptionBudget, allowed: int, now_s: float, failure:
         status, reason = "False", "SyncFailed"
     else:
         status, reason = ("True", "SufficientPods") if allowed > 0 else ("False", "InsufficientPods")
-    old = next((c for c in budget.status.conditions if c.type == "DisruptionAllowed"), None)
+    old = find_condition(budget.status.conditions, "DisruptionAllowed")
     since = old.last_transition_time if old is not None and old.status == status else clock.rfc3339(now_s)
     return Condition(
         type="DisruptionAllowed",

@@ -12,6 +12,7 @@ import msgspec
 
 from koordinator.api.core import Container, Pod, Service, ServicePort
 from koordinator.api.groups import HEADLESS, MANAGED_BY, SERVICE_NAME, EndpointSlice
+from koordinator.api.meta import find_condition
 from koordinator.api.pod_resize import is_sidecar
 from koordinator.local.controllers import pod_health
 
@@ -232,10 +233,8 @@ class TriggerTimes:
 
 
 def _ready_changed(pod: Pod) -> str:
-    for condition in pod.status.conditions:
-        if condition.type == "Ready":
-            return condition.last_transition_time or ""
-    return ""
+    ready = find_condition(pod.status.conditions, "Ready")
+    return (ready.last_transition_time or "") if ready is not None else ""
 
 
 SLICE_MAX = 100

@@ -14,10 +14,10 @@ import msgspec
 from koordinator import clock
 from koordinator.api.apps import Job, JobStatus, UncountedTerminatedPods
 from koordinator.api.core import Pod
-from koordinator.api.meta import Condition
+from koordinator.api.meta import Condition, find_condition, is_condition_true
 from koordinator.local.controllers import job_pods, pod_health
 from koordinator.local.controllers.job_pods import PodFailureAction
-from koordinator.local.controllers.pod_control import find, is_true, with_condition, without_condition
+from koordinator.local.controllers.pod_control import with_condition, without_condition
 
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 SUCCESS_CRITERIA_MET, FAILURE_TARGET = "SuccessCriteriaMet", "FailureTarget"
@@ -89,13 +89,15 @@ class JobPods(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_finished(job: Job) -> bool:
-    return is_true(job.status.conditions, COMPLETE) or is_true(job.status.conditions, FAILED)
+    return is_condition_true(job.status.conditions, COMPLETE) or is_condition_true(
+        job.status.conditions, FAILED
+    )
 
 
 def finished_at_s(job: Job) -> float | None:
     """When the Job finished; None while it has not."""
     for kind in (COMPLETE, FAILED):
-        condition = find(job.status.conditions, kind)
+        condition = find_condition(job.status.conditions, kind)
         if condition is not None and condition.status == "True" and condition.last_transition_time:
             return clock.parse_rfc3339(condition.last_transition_time)
     return None
@@ -308,7 +310,7 @@ def _backed_off(job: Job, facts: JobPods, backoff: JobBackoff, now_s: float) -> 
 def _verdict(job: Job, status: JobStatus, facts: JobPods, now_s: float) -> JobResult | None:
     """Return whether the Job ends now, or is ending already."""
     for kind, is_success in ((FAILURE_TARGET, False), (SUCCESS_CRITERIA_MET, True)):
-        known = find(status.conditions, kind)
+        known = find_condition(status.conditions, kind)
         if known is not None and known.status == "True":
             return JobResult(is_success, known.reason, known.message)
     for pod in facts.new_failed:
@@ -402,7 +404,7 @@ def _concluded(
         return _suspended(job, status, condition, now)
     ending, final = (SUCCESS_CRITERIA_MET, COMPLETE) if verdict.is_success else (FAILURE_TARGET, FAILED)
     conditions = status.conditions
-    if not is_true(conditions, ending):
+    if not is_condition_true(conditions, ending):
         conditions = with_condition(conditions, condition(ending, verdict.reason, verdict.message))
     noted = status.uncounted_terminated_pods or UncountedTerminatedPods()
     is_settled = not (facts.active or facts.terminating or noted.succeeded or noted.failed)
@@ -414,7 +416,7 @@ def _concluded(
 
 
 def _suspended(job: Job, status: JobStatus, condition: Callable[..., Condition], now: str) -> JobStatus:
-    current = find(status.conditions, SUSPENDED)
+    current = find_condition(status.conditions, SUSPENDED)
     was = current is not None and current.status == "True"
     if bool(job.spec.suspend) == was:
         return status

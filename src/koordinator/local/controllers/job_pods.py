@@ -14,6 +14,7 @@ from koordinator import clock
 from koordinator.api.apps import Job, OnExitCodes, PodFailureRule
 from koordinator.api.core import ContainerStatus, Pod
 from koordinator.api.errors import ProtocolError
+from koordinator.api.meta import find_condition
 from koordinator.local.controllers import pod_control, pod_health
 
 
@@ -120,10 +121,8 @@ def finished_s(pod: Pod, now_s: float) -> float:
         return max(ends)
     if pod.metadata.deletion_timestamp is not None:
         return min(clock.parse_rfc3339(pod.metadata.deletion_timestamp), now_s)
-    for condition in pod.status.conditions:
-        if condition.type == "Ready" and condition.last_transition_time:
-            return clock.parse_rfc3339(condition.last_transition_time)
-    return now_s
+    ready = find_condition(pod.status.conditions, "Ready")
+    return clock.parse_rfc3339_or(ready.last_transition_time if ready is not None else None, now_s)
 
 
 def new_pod(job: Job, index: int | None, failures: int | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from koordinator import clock
 from koordinator.api.affinity import Taint, Toleration
 from koordinator.api.core import Node, Pod
 from koordinator.api.groups import Lease
-from koordinator.api.meta import Condition
+from koordinator.api.meta import Condition, find_condition
 from koordinator.api.tolerations import tolerates
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, Rate, TokenBucket
@@ -63,7 +63,8 @@ class NodeMonitor(msgspec.Struct, frozen=True, kw_only=True):
 
 def ready_status(node: Node) -> str:
     """Status of the Ready condition: True, False, Unknown, or empty when the node has none yet."""
-    return next((c.status for c in node.status.conditions if c.type == "Ready"), "")
+    ready = find_condition(node.status.conditions, "Ready")
+    return ready.status if ready is not None else ""
 
 
 def wanted_taints(node: Node, *, evicts: bool, now: str) -> list[Taint]:
@@ -163,7 +164,8 @@ class NodeLifecycleController:
         """Return whether neither lease nor status has changed for the grace period, by our own clock."""
         name = node.metadata.name
         lease = self._leases.get(name, LEASE_NAMESPACE)
-        beat = next((c.last_heartbeat_time or "" for c in node.status.conditions if c.type == "Ready"), "")
+        ready = find_condition(node.status.conditions, "Ready")
+        beat = (ready.last_heartbeat_time or "") if ready is not None else ""
         signs = (lease.spec.renew_time or "" if lease is not None else "", beat)
         known = self._heartbeats.get(name)
         if known is None or known[0] != signs:

@@ -19,7 +19,7 @@ from koordinator.api.groups import (
     ResourceMetricSource,
     ScalingRules,
 )
-from koordinator.api.meta import Condition, Resource
+from koordinator.api.meta import Condition, Resource, find_condition
 from koordinator.api.node_metric import NodeMetric, ResourceMap
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
@@ -100,7 +100,7 @@ class _Look:
             message=state.message,
             last_transition_time=clock.rfc3339(self.now_s),
         )
-        old = pod_control.find(self.conditions, kind)
+        old = find_condition(self.conditions, kind)
         if old is not None and old.status == status:
             new = msgspec.structs.replace(new, last_transition_time=old.last_transition_time)
         places = [one.type for one in self.conditions]

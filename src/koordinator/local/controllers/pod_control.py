@@ -12,7 +12,7 @@ import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import Condition, Object, ViewPart
+from koordinator.api.meta import Condition, Object, ViewPart, find_condition, named
 from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, Key
@@ -35,7 +35,7 @@ def pod_from_template(template: dict[str, Any], owner: Object, *, name: str = ""
     """
     spec, meta = template.get("spec"), template.get("metadata") or {}
     if not isinstance(spec, dict) or not isinstance(meta, dict):
-        raise ProtocolError(_name(owner), "spec.template", "spec and metadata must be objects")
+        raise ProtocolError(named(owner), "spec.template", "spec and metadata must be objects")
     kept = {
         field: type(meta[field])(meta[field])
         for field in ("labels", "annotations", "finalizers")
@@ -138,15 +138,11 @@ def telling_bad_input(
         except (ProtocolError, msgspec.ValidationError) as error:
             obj = informer.get(key[1], key[0])
             if obj is not None and not is_deleting(obj):
-                events.warning(obj, "InvalidSpec", f"{_name(obj)}: {error}")
+                events.warning(obj, "InvalidSpec", f"{named(obj)}: {error}")
             log.warning("object invalid", extra={"object": f"{key[0]}/{key[1]}", "error": str(error)})
             return None
 
     return guarded
-
-
-def _name(obj: Object) -> str:
-    return f"{obj.resource.kind} {obj.key}"
 
 
 def difference(old: ViewPart, new: ViewPart, always: Container[str] = ()) -> dict[str, Any]:
@@ -203,19 +199,9 @@ async def write(
     return True
 
 
-def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
-    """Return the condition of a type."""
-    return next((condition for condition in conditions if condition.type == kind), None)
-
-
-def is_true(conditions: Iterable[Condition], kind: str) -> bool:
-    condition = find(conditions, kind)
-    return condition is not None and condition.status == "True"
-
-
 def with_condition(conditions: Sequence[Condition], new: Condition) -> list[Condition]:
     """Return the conditions with one set anew; it keeps its transition time while its status stays."""
-    old = find(conditions, new.type)
+    old = find_condition(conditions, new.type)
     if old is not None and (old.status, old.reason, old.message) == (new.status, new.reason, new.message):
         return list(conditions)
     if old is not None and old.status == new.status:

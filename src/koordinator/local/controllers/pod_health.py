@@ -12,6 +12,7 @@ from typing import Any
 
 from koordinator import clock
 from koordinator.api.core import Pod
+from koordinator.api.meta import find_condition, is_condition_true
 
 log = logging.getLogger(__name__)
 
@@ -25,20 +26,14 @@ def is_active(pod: Pod) -> bool:
 
 def ready_since_s(pod: Pod) -> float | None:
     """When the pod became ready (seconds since 1970, 0 when nobody noted it); None when it is not ready."""
-    for condition in pod.status.conditions:
-        if condition.type == "Ready":
-            if condition.status != "True":
-                return None
-            when = condition.last_transition_time
-            return clock.parse_rfc3339(when) if when else 0.0
-    return None
+    ready = find_condition(pod.status.conditions, "Ready")
+    if ready is None or ready.status != "True":
+        return None
+    return clock.parse_rfc3339(ready.last_transition_time) if ready.last_transition_time else 0.0
 
 
 def is_ready(pod: Pod) -> bool:
-    for condition in pod.status.conditions:  # a loop, as this is asked of every pod at every change
-        if condition.type == "Ready":
-            return condition.status == "True"
-    return False
+    return is_condition_true(pod.status.conditions, "Ready")
 
 
 def available_in_s(pod: Pod, min_ready_s: int, now_s: float) -> float | None:

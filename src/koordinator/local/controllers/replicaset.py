@@ -12,7 +12,7 @@ from koordinator import clock
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import ReplicaCounts, ReplicaSet, ReplicationController
 from koordinator.api.core import Pod
-from koordinator.api.meta import Condition, controller_of
+from koordinator.api.meta import Condition, controller_of, find_condition
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
@@ -108,7 +108,7 @@ class ReplicaSetController(ControllerLoop, Generic[R]):
         waits_s = self._pods.expectations.left_s(obj.metadata.uid, self._cluster.clock.now())
         pods = await self._pods.claim(obj, pod_health.is_active)
         error: errors.ApiError | None = None
-        failure = pod_control.find(obj.status.conditions, REPLICA_FAILURE)
+        failure = find_condition(obj.status.conditions, REPLICA_FAILURE)
         if waits_s is None and not is_deleting(obj):
             error = await self._scale(obj, pods)
             failure = self._failure(obj, len(pods), error)

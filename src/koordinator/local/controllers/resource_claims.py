@@ -17,6 +17,7 @@ from koordinator.api.dra import (
     ResourceClaimTemplate,
 )
 from koordinator.api.meta import controller_of
+from koordinator.api.pod_labels import is_terminated
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
@@ -43,7 +44,7 @@ WorkKey = tuple[str, Key]
 
 def is_done(pod: Pod) -> bool:
     """Return whether the pod needs its devices no more: it ended, or goes without having been on a node."""
-    return pod.status.phase in ("Succeeded", "Failed") or (is_deleting(pod) and not pod.spec.node_name)
+    return is_terminated(pod) or (is_deleting(pod) and not pod.spec.node_name)
 
 
 def new_claim(pod: Pod, wanted: PodResourceClaim, template: ResourceClaimTemplate) -> dict[str, Any]:

@@ -151,7 +151,7 @@ class HollowNodes:
             except errors.AlreadyExists:
                 patch = kubelet.node_status(shape, row, now_s, now_s)
                 node = await self._cluster.patch(Node, shape.name, patch, subresource="status")
-            lease = kubelet.lease_object(shape, node.metadata.uid, self._config.lease_duration_s, now_s)
+            lease = kubelet.lease_object(shape.name, node.metadata.uid, self._config.lease_duration_s, now_s)
             await self._ignoring(
                 errors.AlreadyExists, self._cluster.create(Lease, lease, kubelet.LEASE_NAMESPACE)
             )

@@ -198,12 +198,12 @@ def node_conditions(since_s: float, now_s: float) -> list[dict[str, Any]]:
     return [condition | times for condition in [*healthy, ready]]
 
 
-def lease_object(shape: NodeShape, owner_uid: str, duration_s: int, now_s: float) -> dict[str, Any]:
+def lease_object(node: str, owner_uid: str, duration_s: int, now_s: float) -> dict[str, Any]:
     """Return the heartbeat Lease of a node."""
-    owner = {"apiVersion": "v1", "kind": "Node", "name": shape.name, "uid": owner_uid}
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": owner_uid}
     return {
-        "metadata": {"name": shape.name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
-        "spec": {"holderIdentity": shape.name, "leaseDurationSeconds": duration_s} | lease_renewal(now_s),
+        "metadata": {"name": node, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
+        "spec": {"holderIdentity": node, "leaseDurationSeconds": duration_s} | lease_renewal(now_s),
     }
 
 

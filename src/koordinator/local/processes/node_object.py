@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from koordinator import clock
 from koordinator.api.quantity import ResourceList
 from koordinator.local.nodes import kubelet
 
@@ -103,20 +102,6 @@ def status(facts: MachineFacts, now_s: float) -> dict[str, Any]:
 def conditions(facts: MachineFacts, now_s: float) -> list[dict[str, Any]]:
     """Conditions of a node that is well."""
     return kubelet.node_conditions(facts.started_s, now_s)
-
-
-def lease(facts: MachineFacts, owner_uid: str, duration_s: int, now_s: float) -> dict[str, Any]:
-    """Return the Lease whose renewal is the node's heartbeat."""
-    owner = {"apiVersion": "v1", "kind": "Node", "name": facts.name, "uid": owner_uid}
-    return {
-        "metadata": {"name": facts.name, "namespace": kubelet.LEASE_NAMESPACE, "ownerReferences": [owner]},
-        "spec": {"holderIdentity": facts.name, "leaseDurationSeconds": duration_s} | renewal(now_s),
-    }
-
-
-def renewal(now_s: float) -> dict[str, Any]:
-    """Return the part of the Lease that changes with a heartbeat."""
-    return {"renewTime": clock.rfc3339_micro(now_s)}
 
 
 def _architecture() -> str:

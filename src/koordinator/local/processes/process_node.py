@@ -388,7 +388,7 @@ class ProcessNode:
             await self._register(now_s)
             self.registered.set()
             return LEASE_S
-        renewal = {"spec": node_object.renewal(now_s)}
+        renewal = {"spec": kubelet.lease_renewal(now_s)}
         try:
             await self._cluster.patch(Lease, self._config.name, renewal, kubelet.LEASE_NAMESPACE)
             if now_s - self._status_written_s >= STATUS_S:
@@ -421,11 +421,11 @@ class ProcessNode:
             await self._cluster.patch(Node, name, labels)
             await self._write_status(now_s)
             node = await self._cluster.get(Node, name)
-        lease = node_object.lease(self.facts, node.metadata.uid, LEASE_DURATION_S, now_s)
+        lease = kubelet.lease_object(self.facts.name, node.metadata.uid, LEASE_DURATION_S, now_s)
         try:
             await self._cluster.create(Lease, lease, kubelet.LEASE_NAMESPACE)
         except errors.AlreadyExists:
-            renewal = {"spec": node_object.renewal(now_s)}
+            renewal = {"spec": kubelet.lease_renewal(now_s)}
             await self._cluster.patch(Lease, name, renewal, kubelet.LEASE_NAMESPACE)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from koordinator import clock
-from koordinator.api import labels
+from koordinator.api import labels, pod_labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import PodDisruptionBudget
@@ -59,7 +59,7 @@ def _node_of(pod: Pod) -> Iterable[str]:
 
 
 def _pending(pod: Pod) -> Iterable[str]:
-    return (_PENDING,) if survey.is_unschedulable(pod) else ()
+    return (_PENDING,) if pod_labels.is_unschedulable(pod) else ()
 
 
 def _pod_of(job: PodMigrationJob) -> Iterable[str]:

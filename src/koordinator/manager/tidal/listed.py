@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from koordinator import clock
+from koordinator.api import pod_labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import PodDisruptionBudget
@@ -36,7 +37,7 @@ class ListedObjects:
         for pod in pods:
             if pod.spec.node_name:
                 self._pods[pod.spec.node_name].append(pod)
-            elif survey.is_unschedulable(pod):
+            elif pod_labels.is_unschedulable(pod):
                 self._pending.append(pod)
         for job in jobs:
             self._jobs[job.spec.pod_ref.uid].append(job)

@@ -14,6 +14,7 @@ from koordinator.api import label_selector
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import PodDisruptionBudget
+from koordinator.api.meta import is_condition_true
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.manager.tidal import survey
 from koordinator.manager.tidal.decide import PoolDecision, PoolState, decide
@@ -152,7 +153,7 @@ def _is_available(node: Node | None) -> bool:
     """Return whether a node counts as a member: it is ready and not cordoned."""
     if node is None or node.spec.unschedulable:
         return False
-    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+    return is_condition_true(node.status.conditions, "Ready")
 
 
 def _hindrance(node: TidalNode, objects: PoolObjects, *, surges: bool) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from koordinator import clock
-from koordinator.api.meta import StandardCondition
+from koordinator.api.meta import StandardCondition, find_condition
 from koordinator.api.tidal_pool import TidalNodeStatus, TidalPhaseCounts, TidalPool, TidalPoolStatus
 from koordinator.manager.tidal.nodes import TidalNode, TidalPhase
 from koordinator.manager.tidal.pool_pass import PoolPass
@@ -103,7 +103,7 @@ def _conditions(pool: TidalPool, found: PoolPass, hold_s: float, now_s: float) -
         ),
     ]
     urgent = found.decision.emergency
-    before = next((each for each in pool.status.conditions if each.type == EMERGENCY_RETURN), None)
+    before = find_condition(pool.status.conditions, EMERGENCY_RETURN)
     if urgent is not None:
         text = f"{names_of([step.node for step in urgent.steps])} returned: {urgent.reason}"
     else:
@@ -161,7 +161,7 @@ def _condition(
 ) -> StandardCondition:
     """Return a condition, with the time of the last one while the status is the same."""
     status = "True" if holds else "False"
-    before = next((each for each in pool.status.conditions if each.type == kind), None)
+    before = find_condition(pool.status.conditions, kind)
     is_same = before is not None and before.status == status
     return StandardCondition(
         type=kind,

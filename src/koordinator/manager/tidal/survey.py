@@ -16,7 +16,7 @@ from koordinator.api import (
     tolerations,
 )
 from koordinator.api.core import Node, Pod
-from koordinator.api.meta import OwnerReference, controller_of
+from koordinator.api.meta import OwnerReference, controller_of, find_condition
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.quantity import QuantityError, ResourceList
 from koordinator.api.resource_list import Amounts
@@ -117,14 +117,6 @@ def _tidal_pod(pod: Pod, demand: PodDemand, owner: OwnerReference | None) -> Tid
     )
 
 
-def is_unschedulable(pod: Pod) -> bool:
-    """Return whether the scheduler has said that it finds no node for the pod."""
-    return not pod.spec.node_name and any(
-        each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable"
-        for each in pod.status.conditions
-    )
-
-
 def pending_pods(
     pods: Iterable[Pod], policy: PoolPolicy, node_of: Callable[[str], Node | None]
 ) -> list[PendingPod]:
@@ -139,13 +131,13 @@ def pending_pods(
         constraints = msgspec.json.encode((pod.spec.node_selector, pod.spec.affinity, pod.spec.tolerations))
         if constraints not in admissions:
             admissions[constraints] = functools.cache(_admission(pod, node_of))
-        refusals = [c for c in pod.status.conditions if c.type == "PodScheduled"]
+        refused = find_condition(pod.status.conditions, "PodScheduled")
         found.append(
             PendingPod(
                 demand.cpu_milli,
                 demand.memory_bytes,
                 key=pod.key,
-                since_s=clock.parse_rfc3339_or(refusals[0].last_transition_time if refusals else None, 0.0),
+                since_s=clock.parse_rfc3339_or(refused.last_transition_time if refused else None, 0.0),
                 admits=admissions[constraints],
             )
         )
@@ -179,7 +171,7 @@ def is_open(job: PodMigrationJob) -> bool:
 
 def has_begun(job: PodMigrationJob) -> bool:
     """Return whether the eviction was asked for, from where there is no way back."""
-    return any(each.type == "Eviction" for each in job.status.conditions)
+    return find_condition(job.status.conditions, "Eviction") is not None
 
 
 def last_try(jobs: Sequence[PodMigrationJob], since_s: float) -> MigrationTry | None:

@@ -17,6 +17,7 @@ import numpy as np
 from koordinator.api import duration, gang_labels, labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
+from koordinator.api.pod_labels import is_terminated
 from koordinator.api.schedule_explanation import (
     DetailedExplanation,
     Explanation,
@@ -327,7 +328,7 @@ class ExplanationObjects:
         found = {each.key: each for part in key.split(",") for each in self._pods.by_index(_INDEX, part)}
         if pod is not None:
             found[pod.key] = pod
-        alive = [each for each in found.values() if each.status.phase not in ("Succeeded", "Failed")]
+        alive = [each for each in found.values() if not is_terminated(each)]
         return sorted(alive, key=lambda each: each.key)
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api.core import Pod
-from koordinator.api.meta import Object
+from koordinator.api.meta import Object, find_condition
 from koordinator.clock import Clock
 from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder, EventSeverity
@@ -50,7 +50,7 @@ def unscheduled_patch(pod: Pod, verdict: PodStatusUpdate, now_s: float) -> dict[
     A merge patch replaces the list of conditions, so it holds them all and is good for this version only.
     """
     conditions = pod.status.conditions
-    old = next((condition for condition in conditions if condition.type == POD_SCHEDULED), None)
+    old = find_condition(conditions, POD_SCHEDULED)
     status: dict[str, Any] = {}
     said = (old.status, old.reason, old.message) if old is not None else None
     if said != ("False", verdict.reason, verdict.message):

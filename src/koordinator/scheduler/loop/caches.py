@@ -18,6 +18,7 @@ from koordinator.api import normalization
 from koordinator.api.core import Node, Pod
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.meta import Object
+from koordinator.api.pod_labels import is_terminated
 from koordinator.cluster import errors
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster
@@ -169,11 +170,7 @@ def _has_seen(caches: Caches, options: BarrierOptions, version: str) -> bool:
 
 def _last_scheduled(caches: Caches) -> Pod | None:
     """Return the pod on a node that changed last."""
-    assigned = (
-        pod
-        for pod in caches.pods.objects.values()
-        if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed")
-    )
+    assigned = (pod for pod in caches.pods.objects.values() if pod.spec.node_name and not is_terminated(pod))
     return max(
         assigned,
         key=lambda pod: (len(pod.metadata.resource_version), pod.metadata.resource_version),

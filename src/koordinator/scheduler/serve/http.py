@@ -18,6 +18,7 @@ from koordinator import endpoints, health, profiling
 from koordinator.api import pod_resize, pod_resources, quantity, resources, scalars
 from koordinator.api.config_text import without_nulls
 from koordinator.api.core import Pod
+from koordinator.api.pod_labels import is_terminated
 from koordinator.api.quantity import QuantityError
 from koordinator.endpoints import Check, json_response
 from koordinator.health import SliMetrics
@@ -328,7 +329,7 @@ class ResourceMetrics:
 
     def add(self, pod: Pod) -> None:
         """Raises: QuantityError when an amount is none."""
-        if pod.status.phase in ("Succeeded", "Failed"):
+        if is_terminated(pod):
             return
         spec = pod.spec
         priority = "" if spec.priority is None else str(spec.priority)

@@ -13,6 +13,7 @@ import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
+from koordinator.api.meta import is_condition_true
 from koordinator.host.kubelet import KubeletClient, KubeletError
 from koordinator.yarn import eviction
 from koordinator.yarn.amounts import COMPONENT_LABEL, NODE_MANAGER
@@ -55,15 +56,12 @@ def endpoint_of(pods: Iterable[Pod]) -> str | None:
     ]
     if not found:
         return None
-    best = max(found, key=lambda pod: (_is_ready(pod), pod.metadata.creation_timestamp or ""))
+    ready = [pod for pod in found if is_condition_true(pod.status.conditions, "Ready")]
+    best = max(ready or found, key=lambda pod: pod.metadata.creation_timestamp or "")
     if best.spec.host_network:
         return ENDPOINT
     ip = best.status.pod_ip
     return f"[{ip}]:{PORT}" if ":" in ip else f"{ip}:{PORT}"
-
-
-def _is_ready(pod: Pod) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
 
 
 class NodeManager:

@@ -10,6 +10,7 @@ from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.pod_labels import is_terminated
 from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
@@ -274,7 +275,7 @@ class QuotaBook:
     def set_pod(self, pod: Pod) -> None:
         """Note that a pod came or changed; one that has ended counts no more."""
         key = pod.key
-        if pod.status.phase in ("Succeeded", "Failed"):
+        if is_terminated(pod):
             self.remove_pod(pod)
             return
         known = self._pods.get(key)

@@ -14,6 +14,7 @@ import numpy as np
 from koordinator.api import duration, labels, pod_resources, resource_vector, resources
 from koordinator.api.annotations import placement
 from koordinator.api.core import Pod, ResourceRequirements
+from koordinator.api.meta import find_condition
 from koordinator.api.node_metric import REPORT_INTERVAL_S, NodeMetric, PodMetricInfo
 from koordinator.api.pod_labels import load_estimated_s_after_initialized, load_estimated_s_after_scheduled
 from koordinator.api.pod_resize import counted_spec
@@ -175,13 +176,13 @@ def assigned_pod(
 
 def _condition_s(pod: Pod, kind: str) -> float | None:
     """When a condition became true; None when it is not, or nobody can tell since when."""
-    for condition in pod.status.conditions:
-        if condition.type == kind and condition.status == "True" and condition.last_transition_time:
-            try:
-                return parse_rfc3339(condition.last_transition_time)
-            except ValueError:
-                return None
-    return None
+    found = find_condition(pod.status.conditions, kind)
+    if found is None or found.status != "True" or not found.last_transition_time:
+        return None
+    try:
+        return parse_rfc3339(found.last_transition_time)
+    except ValueError:
+        return None
 
 
 def _sums(start: Vector, parts: Sequence[Vector], zeros: Vector) -> list[int]:

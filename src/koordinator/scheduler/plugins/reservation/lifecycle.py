@@ -9,7 +9,7 @@ import msgspec
 
 from koordinator.api import duration, quantity, resource_list
 from koordinator.api.errors import KoordinatorError, ProtocolError
-from koordinator.api.meta import ObjectReference
+from koordinator.api.meta import ObjectReference, find_condition
 from koordinator.api.reservation import (
     RESIZE_ALLOCATABLE,
     Reservation,
@@ -76,7 +76,7 @@ def unschedulable(reservation: Reservation, message: str, now_s: float) -> Reser
         last_probe_time=now,
         last_transition_time=now,
     )
-    old = _condition(reservation, objects.SCHEDULED)
+    old = find_condition(reservation.status.conditions, objects.SCHEDULED)
     if old is not None and old.status == "True":
         refused = msgspec.structs.replace(old, last_probe_time=now)
     elif old is not None:
@@ -261,16 +261,12 @@ def _ended(reservation: Reservation, reason: str, now_s: float) -> ReservationSt
     fresh = ReservationCondition(
         type=objects.READY, status="False", reason=reason, last_probe_time=now, last_transition_time=now
     )
-    old = _condition(reservation, objects.READY)
+    old = find_condition(reservation.status.conditions, objects.READY)
     is_kept = old is not None and (reason == objects.SUCCEEDED or old.status == "False")
     if old is not None and is_kept:
         fresh = msgspec.structs.replace(fresh, last_transition_time=old.last_transition_time)
     phase = objects.SUCCEEDED if reason == objects.SUCCEEDED else objects.FAILED
     return msgspec.structs.replace(_with_condition(reservation.status, fresh), phase=phase)
-
-
-def _condition(reservation: Reservation, kind: str) -> ReservationCondition | None:
-    return next((each for each in reservation.status.conditions if each.type == kind), None)
 
 
 def _with_condition(status: ReservationStatus, new: ReservationCondition) -> ReservationStatus:

@@ -8,6 +8,7 @@ from koordinator.api import labels, pod_resources, resource_list
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.labels import parse_int32
+from koordinator.api.meta import find_condition, is_condition_true
 from koordinator.api.reservation import OWNERS, Reservation, ReservationSpec, ReservationStatus
 from koordinator.api.resource_list import Amounts
 from koordinator.api.scalars import ScalarError
@@ -58,7 +59,7 @@ def is_active(reservation: Reservation) -> bool:
 
 def is_expired(reservation: Reservation) -> bool:
     """Return whether it ended by its time or with its node."""
-    ready = next((each for each in reservation.status.conditions if each.type == READY), None)
+    ready = find_condition(reservation.status.conditions, READY)
     is_late = ready is not None and ready.status == "False" and ready.reason == EXPIRED
     return reservation.status.phase == FAILED and is_late
 
@@ -122,8 +123,7 @@ def reserve_pod(reservation: Reservation) -> Pod:
 def operating_reservation(pod: Pod) -> Reservation:
     """Return the reservation that a pod in operating mode Reservation is: of its own requests, for one owner, available
     while it is Running and Ready. Raises: ProtocolError, QuantityError."""
-    is_ready = any(each.type == READY and each.status == "True" for each in pod.status.conditions)
-    is_held = pod.status.phase == "Running" and is_ready
+    is_held = pod.status.phase == "Running" and is_condition_true(pod.status.conditions, READY)
     return Reservation(
         metadata=pod.metadata,
         spec=ReservationSpec(
