@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import datetime
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from koordinator import clock as clocks
@@ -168,12 +168,12 @@ class TideWorld:
         loop = asyncio.get_running_loop()
         if pod.metadata.deletion_timestamp is not None:
             grace_s = float(pod.metadata.deletion_grace_period_seconds or 0)
-            loop.call_later(min(self.stops_s, grace_s), self._start, self._stop(pod))
+            loop.call_later(min(self.stops_s, grace_s), self._start, self._stop, pod)
         elif pod.spec.node_name and pod.status.phase in ("", "Pending"):
-            loop.call_later(STARTS_S, self._start, self._ready(pod))
+            loop.call_later(STARTS_S, self._start, self._ready, pod)
 
-    def _start(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _start(self, work: Callable[[Pod], Coroutine[Any, Any, None]], pod: Pod) -> None:
+        task = asyncio.get_running_loop().create_task(work(pod))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -218,7 +218,7 @@ def is_starved(
     used = strategy.cpu_evict_be_usage_threshold_percent
     assert lower is not None
     used = BE_USAGE_THRESHOLD_PERCENT if used is None else used
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         is_unsatisfied = np.greater(request_milli, 0) & (np.divide(limit_milli, request_milli) <= lower / 100)
         is_small = np.less(limit_milli, _SMALL_LIMIT_MILLI)
         is_used = is_small | (np.divide(usage_milli, limit_milli) >= used / 100)
