@@ -22,6 +22,8 @@ class Peer(asyncio.Protocol):
 
     def __init__(self, preface: bytes = b"") -> None:
         self.frames: list[Frame] = []
+        self.reads: list[list[int]] = []
+        """Kinds of frames that came at once."""
         self.is_lost = asyncio.Event()
         self._left = len(preface)
         self._reader = FrameReader()
@@ -35,7 +37,9 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         skipped = min(self._left, len(data))
         self._left -= skipped
-        self.frames += self._reader.feed(data[skipped:])
+        found = list(self._reader.feed(data[skipped:]))
+        self.frames += found
+        self.reads.append([each.kind for each in found])
 
     def of(self, kind: int) -> list[Frame]:
         return [each for each in self.frames if each.kind == kind]
@@ -165,6 +169,32 @@ async def test_an_answer_is_read_on_its_way(line: Line) -> None:
 
     assert (await line.kubelet.until(http2.HEADERS))[0].payload == trailers
     assert line.last is not None and line.last.response == b"made"
+
+
+async def test_headers_wait_for_the_body_that_hooks_change_but_only_a_moment(line: Line) -> None:
+    line.body = b"changed"
+    line.call(1, b"k")
+    await line.runtime.until(http2.DATA)
+    assert line.runtime.reads[-1] == [http2.HEADERS, http2.DATA]
+
+    [headers] = line.runtime.of(http2.HEADERS)
+    line.kubelet.transport.write(
+        http2.frame(http2.HEADERS, http2.END_HEADERS, 3, headers.payload) + http2.window_update(0, 7)
+    )
+    await line.runtime.until(http2.WINDOW_UPDATE)
+    assert line.runtime.reads[-1] == [http2.HEADERS, http2.WINDOW_UPDATE]
+
+
+def test_the_same_bytes_are_other_headers_once_the_table_is_another_one() -> None:
+    reader = http2.HeaderReader(1_000)
+
+    def read(block: bytes) -> dict[bytes, bytes] | None:
+        return reader.read(Frame(http2.HEADERS, http2.END_HEADERS, 1, block, b""))
+
+    newest = b"\xbe"
+    for name in (b"one", b"two"):
+        read(b"\x40\x03" + name + b"\x01v")  # RFC 7541, 6.2.1: this one enters the table
+        assert read(newest) == read(newest) == {name: b"v"}
 
 
 async def test_a_long_body_waits_for_the_runtimes_window(line: Line) -> None:

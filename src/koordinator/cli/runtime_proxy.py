@@ -46,6 +46,7 @@ def main(**values: Any) -> None:
         modules=logs.modules_of(values["vmodule"]),
     )
     with running.one_line_errors():
+        from koordinator.cluster import garbage
         from koordinator.host.syscalls import LinuxSyscalls
         from koordinator.runtime_proxy.docker_proxy import DockerProxy
         from koordinator.runtime_proxy.proxy import ProxyConfig, RuntimeProxy
@@ -59,6 +60,7 @@ def main(**values: Any) -> None:
         )
 
         async def work() -> None:
+            garbage.set_aside()  # modules: going through them would hold calls up
             await proxy(config, LinuxSyscalls()).run()
 
         running.run(work())

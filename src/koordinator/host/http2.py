@@ -27,6 +27,8 @@ _HEAD_BYTES, _PREFIX_BYTES = 9, 5
 _PRIORITY_BYTES = 5
 _STREAM_BITS = 0x7FFF_FFFF
 _SETTING = struct.Struct(">HI")
+_BLOCKS_MAX, _BLOCK_BYTES_MAX = 16, 1024
+"""Of headers that are remembered."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -129,6 +131,8 @@ class HeaderReader:
         self._bytes_max = bytes_max
         self._decoder = hpack.Decoder()
         self._block = b""
+        self._read: dict[bytes, dict[bytes, bytes]] = {}
+        """Blocks that changed nothing in the table, and what they say while it is as it is."""
 
     def allow_table(self, size: int) -> None:
         """Let the sender use a table of so many bytes, where that is more than it could."""
@@ -145,10 +149,21 @@ class HeaderReader:
         if not found.flags & END_HEADERS:
             return None
         block, self._block = self._block, b""
+        headers = self._read.get(block)
+        return self._decoded(block) if headers is None else headers
+
+    def _decoded(self, block: bytes) -> dict[bytes, bytes]:
+        table = self._decoder.header_table
+        before = (table.maxsize, *table.dynamic_entries)
         try:
-            return dict(self._decoder.decode(block, raw=True))
+            headers = dict(self._decoder.decode(block, raw=True))
         except hpack.HPACKError as error:
             raise ContentError("http2", f"headers: {error}") from error
+        if before != (table.maxsize, *table.dynamic_entries) or len(self._read) >= _BLOCKS_MAX:
+            self._read.clear()
+        elif len(block) <= _BLOCK_BYTES_MAX:
+            self._read[block] = headers
+        return headers
 
 
 def literals(headers: Iterable[tuple[str, str]]) -> bytes:

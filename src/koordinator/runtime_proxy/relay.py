@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 HELD_BYTES_FREE = 16_384
 """A body may wait so far on account of the connection's window; the rest of a longer one is paid for by us."""
 HEADERS_BYTES_MAX = 256 * 1024
+LATER_S = 0.005
+"""How long what is of no use alone waits for what follows."""
 HELD_MAX = 1_000
 """Calls with hooks at once; a kubelet makes some dozens."""
 _INTERNAL = "13"
@@ -142,8 +144,14 @@ class Relay:
                 self._window -= len(found.payload)
             case http2.HEADERS | http2.CONTINUATION:
                 self._begin_call(found)
+                if found.stream in self._held:
+                    self.runtime.send_later(found.whole)  # the runtime can do nothing before it has the body
+                    return
             case http2.RST_STREAM:
                 self._forget(found.stream)
+            case http2.WINDOW_UPDATE if self.runtime.waits:
+                self.runtime.send_later(found.whole)
+                return
         self.runtime.send(found.whole)
 
     def _begin_call(self, found: Frame) -> None:
@@ -239,8 +247,14 @@ class Relay:
 
     def _of_runtime(self, data: bytes) -> None:
         for found in self._frames[False].feed(data):
+            # An answer that begins is of no use to the kubelet without what follows.
+            begins = (
+                found.kind == http2.HEADERS
+                and found.stream in self._held
+                and not found.flags & http2.END_STREAM
+            )
             if self._passes(found):
-                self.kubelet.send(found.whole)
+                (self.kubelet.send_later if begins else self.kubelet.send)(found.whole)
 
     def _passes(self, found: Frame) -> bool:
         """Take note of a frame; False when the kubelet is not to see it (as it is)."""
@@ -330,6 +344,8 @@ class _Side(asyncio.Protocol):
         self._has_begun = has_begun
         self._waiting = b""
         self._unsent: list[bytes] = []
+        self._is_due = False
+        """What is not sent yet will be, in this round of the loop."""
         self._is_closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -376,11 +392,24 @@ class _Side(asyncio.Protocol):
         """
         if self._transport is None:
             return
-        if not self._unsent:
+        if not self._is_due:
+            self._is_due = True
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent.append(data)
 
+    def send_later(self, data: bytes) -> None:
+        """Send in its order, in one write with what comes next, or after a moment without that."""
+        if not self._unsent:
+            asyncio.get_running_loop().call_later(LATER_S, self._flush)
+        self._unsent.append(data)
+
+    @property
+    def waits(self) -> bool:
+        """Return whether something is to be sent later."""
+        return bool(self._unsent) and not self._is_due
+
     def _flush(self) -> None:
+        self._is_due = False
         if self._transport is not None and self._unsent:
             unsent, self._unsent = self._unsent, []
             self._transport.write(b"".join(unsent))
