@@ -83,12 +83,12 @@ def match_policy(annotations: Mapping[str, str]) -> str:
     return annotations.get(labels.GANG_MATCH_POLICY) or annotations.get(labels.GANG_MATCH_POLICY_ALIAS, "")
 
 
-def network_topology_index(annotations: Mapping[str, str], obj: str = "") -> int:
+def network_topology_index(annotations: Mapping[str, str]) -> int:
     """Return where in the network the member belongs, relative to the others; `NO_INDEX` when absent.
 
     Raises: ProtocolError when malformed.
     """
-    return read(annotations, labels.GANG_NETWORK_TOPOLOGY_INDEX, scalars.parse_int, NO_INDEX, obj)
+    return read(annotations, labels.GANG_NETWORK_TOPOLOGY_INDEX, scalars.parse_int, NO_INDEX)
 
 
 def topology_order(name: str, annotations: Mapping[str, str]) -> tuple[bool, int, str]:

@@ -67,9 +67,9 @@ def read(path: str | Path, *, bytes_max: int = CONFIG_BYTES_MAX) -> bytes:
     return content
 
 
-def read_text(path: str | Path, *, bytes_max: int = CONFIG_BYTES_MAX) -> str:
+def read_text(path: str | Path) -> str:
     """Return all of a file as text. Raises: FileError as `read` does, and when it is no UTF-8."""
-    content = read(path, bytes_max=bytes_max)
+    content = read(path)
     try:
         return content.decode()
     except UnicodeDecodeError as error:

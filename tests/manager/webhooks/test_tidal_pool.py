@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from koordinator.manager.webhooks.config_validating import TidalPoolValidatingHandler
 from koordinator.manager.webhooks.review import AdmissionRequest, GroupVersionResource
-from koordinator.manager.webhooks.tidal_pool_validating import TidalPoolValidatingHandler
 
 RESOURCE = GroupVersionResource("scheduling.koordinator.sh", "v1alpha1", "tidalpools")
 

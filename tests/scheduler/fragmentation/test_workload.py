@@ -6,9 +6,9 @@ import pytest
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.plugins.fragmentation import scarcity
+from koordinator.scheduler.plugins.fragmentation import target
 from koordinator.scheduler.plugins.fragmentation.demand import PodDemand, Shape, shape_of
-from koordinator.scheduler.plugins.fragmentation.workload import LEARNED_FIRST, Workload
+from koordinator.scheduler.plugins.fragmentation.target import LEARNED_FIRST, Workload
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import pod
 
@@ -72,14 +72,14 @@ def test_pods_without_cards_teach_nothing() -> None:
 
 
 def test_cards_that_others_can_only_have_there_have_a_price() -> None:
-    prices = scarcity.prices({None: 60.0, ("T4",): 40.0}, ["A10", "T4"], np.array([800.0, 200.0]))
+    prices = target.prices({None: 60.0, ("T4",): 40.0}, ["A10", "T4"], np.array([800.0, 200.0]))
 
     # T4 is asked for as 40 / 200, A10 as 60 / 800: those who may choose stay away from T4.
     assert prices[0] == pytest.approx(0, abs=1e-6)
-    assert prices[1] == pytest.approx(scarcity.WEIGHT * np.log((40 / 200) / (60 / 800)), rel=0.01)
+    assert prices[1] == pytest.approx(target.SCARCITY_WEIGHT * np.log((40 / 200) / (60 / 800)), rel=0.01)
 
 
 def test_no_model_has_a_price_where_loads_can_be_made_equal() -> None:
-    prices = scarcity.prices({None: 90.0, ("T4",): 10.0}, ["A10", "T4"], np.array([800.0, 200.0]))
+    prices = target.prices({None: 90.0, ("T4",): 10.0}, ["A10", "T4"], np.array([800.0, 200.0]))
 
     assert np.abs(prices).max() < 0.01

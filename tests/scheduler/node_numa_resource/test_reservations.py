@@ -116,17 +116,6 @@ def test_reserve_does_not_fall_back_silently() -> None:
     assert refused.status.reasons == ("Reservation(s) not enough cpus available to satisfy request",)
 
 
-def test_victims_within_a_restricted_reservation_make_room_for_a_pod() -> None:
-    _, restore = world(RESERVED, AllocatePolicy.RESTRICTED)
-    [reservation] = restore.matched
-    victim = held("owner", TOPOLOGY, mask_of((8, 9)))
-
-    given_back = restore.reservation_path(reservation, victims=victim)
-
-    assert given_back.preferred_cpus == given_back.preemptible_cpus == mask_of((8, 9))
-    assert given_back.required_zones == {1: {"cpu": 2_000}}
-
-
 def test_a_numa_policy_is_met_within_the_reservation_that_a_pod_may_use() -> None:
     state, restore = world(0, AllocatePolicy.ALIGNED, mask_of(range(8)))
     facts = NodeTopologyFacts(state.options, has_report=True, zones=state.zones)

@@ -395,6 +395,7 @@ def _signal(signal: F64, is_degraded: Mask, elapsed_s: float, config: ControlCon
 
 STEP_PERCENT = 5
 """Shares of resources other than CPU change in such steps: each change is many writes."""
+PAGE_BYTES = 4_096
 CAP_MILLI_MIN = 10
 """The kernel takes no smaller quota."""
 _NEVER_S = float("inf")
@@ -450,6 +451,6 @@ def stepped(percent: float) -> int:
     return max(int(percent) // STEP_PERCENT * STEP_PERCENT, STEP_PERCENT)
 
 
-def memory_high_bytes(used_bytes: int, percent: float, page_bytes: int = 4096) -> int:
+def memory_high_bytes(used_bytes: int, percent: float) -> int:
     """Return `memory.high` of all batch: a share of what it used when degradation began, in whole pages."""
-    return max(int(used_bytes * percent / FULL_PERCENT) // page_bytes, 1) * page_bytes
+    return max(int(used_bytes * percent / FULL_PERCENT) // PAGE_BYTES, 1) * PAGE_BYTES

@@ -10,7 +10,11 @@ import msgspec
 from koordinator.api import unready
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import table
-from koordinator.manager.webhooks.config_validating import ConfigMapValidatingHandler, NodeValidatingHandler
+from koordinator.manager.webhooks.config_validating import (
+    ConfigMapValidatingHandler,
+    NodeValidatingHandler,
+    TidalPoolValidatingHandler,
+)
 from koordinator.manager.webhooks.node_status import NodeStatusHandler
 from koordinator.manager.webhooks.pod_mutating import PodMutatingHandler, ReservationMutatingHandler
 from koordinator.manager.webhooks.pod_validating import PodBindingHandler, PodValidatingHandler
@@ -27,7 +31,6 @@ from koordinator.manager.webhooks.review import (
     Steps,
     timed,
 )
-from koordinator.manager.webhooks.tidal_pool_validating import TidalPoolValidatingHandler
 
 
 class _Builders:

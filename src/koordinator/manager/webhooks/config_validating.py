@@ -1,4 +1,5 @@
-"""Configurations that contradict themselves are refused (behaviour/manager 13).
+"""Configurations that contradict themselves are refused (behaviour/manager 13), and TidalPools that cannot be read
+(behaviour/tidal 3).
 
 `/validate-configmap` refuses a `slo-controller-config` that does (13.1), `/validate-node` labels for which a
 configuration has several entries (13.2). What nobody will be able to read of a node's annotations and labels is told
@@ -13,10 +14,13 @@ import msgspec
 
 from koordinator.api.core import ConfigMap, Node
 from koordinator.api.decode import from_builtins
+from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectMeta
+from koordinator.api.tidal_pool import TidalPool
 from koordinator.manager.config import validation
 from koordinator.manager.config.validation import NodeRules, ValidationOptions
 from koordinator.manager.parts import ManagerContext
+from koordinator.manager.tidal.policy import policy_of
 from koordinator.manager.webhooks import pod_rules
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, AdmissionVerdict, denied
 
@@ -107,3 +111,23 @@ class NodeValidatingHandler:
             self._data = self._configs.data
             self._rules = NodeRules(self._data or {})
         return self._rules
+
+
+class TidalPoolValidatingHandler:
+    """Checks what is new of a pool; one that is being deleted must be able to go."""
+
+    async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
+        """Return whether the pool can be read."""
+        if request.resource.resource != "tidalpools" or request.sub_resource or request.object is None:
+            return ALLOWED
+        if request.operation not in ("CREATE", "UPDATE"):
+            return ALLOWED
+        if request.old_object is not None and request.old_object.get("spec") == request.object.get("spec"):
+            return ALLOWED
+        try:
+            policy_of(from_builtins(request.object, TidalPool))
+        except msgspec.ValidationError as error:
+            return denied(f"TidalPool {request.name}: {error}")
+        except ProtocolError as error:
+            return denied(str(error))
+        return ALLOWED

@@ -276,7 +276,6 @@ def read_plugins(
 def merge_plugins(
     plugins: Plugins | None,
     registry: Mapping[str, PluginType],
-    defaults: Sequence[PluginRef] = default_plugins.MULTI_POINT,
 ) -> dict[str, list[PluginRef]]:
     """Plugins per extension point after merging the defaults with the configuration.
 
@@ -286,7 +285,7 @@ def merge_plugins(
     or several QueueSort plugins, no Bind plugin, weights out of range.
     """
     configured = plugins or Plugins()
-    multi_point = _merge_set(list(defaults), configured.multi_point, "multiPoint")
+    multi_point = _merge_set(list(default_plugins.MULTI_POINT), configured.multi_point, "multiPoint")
     merged: dict[str, list[PluginRef]] = {}
     for point, kind in POINTS.items():
         own: PluginSet = getattr(configured, point)

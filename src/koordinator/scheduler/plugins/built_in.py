@@ -13,13 +13,13 @@ from koordinator.scheduler.plugins.dynamic_resources.plugin import DynamicResour
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.fragmentation.plugin import FragmentationGradient
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
-from koordinator.scheduler.plugins.isolation import RequiresIsolation
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.plugins.node_filters import (
     NodeAffinity,
     NodeName,
     NodePorts,
     NodeUnschedulable,
+    RequiresIsolation,
     TaintToleration,
 )
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource

@@ -2,14 +2,14 @@
 Source: behaviour/scheduler B1, B2 and B9."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import tolerations
+from koordinator.api import isolation, labels, tolerations
 from koordinator.api.affinity import NodeAffinity as NodeAffinityTerms
 from koordinator.api.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Taint
 from koordinator.api.resource_vector import I64
@@ -331,3 +331,52 @@ class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPo
 def is_taken(address: str, used: Collection[str]) -> bool:
     """Return whether a port at an address collides with its uses at others; 0.0.0.0 stands for all addresses."""
     return address in used or ANY_ADDRESS in used or (address == ANY_ADDRESS and bool(used))
+
+
+class IsolationReason(Reason):
+    OK = 0, SUCCESS
+    BROKEN = 1, unresolvable("node(s) whose agent found that the required isolation does not work")
+    UNPROVEN = 2, unresolvable("node(s) whose agent has not proven the required isolation")
+
+
+def required_text(pod: PodInfo) -> Hashable:
+    """Return what a pod requires, as it is written."""
+    meta = pod.pod.metadata
+    key = labels.REQUIRES_ISOLATION
+    return meta.annotations.get(key, "") or meta.labels.get(key, "")
+
+
+class RequiresIsolation(FilterPlugin[tuple[str, ...]]):
+    """The state has the labels of nodes that count. Kinds that nobody knows are proven nowhere."""
+
+    name = "RequiresIsolation"
+    keyed_by = (required_text,)
+    reasons = IsolationReason
+    wakes_on = (ClusterEvent.NODE_ADDED, ClusterEvent.NODE_LABELS, ClusterEvent.POD_UPDATED)
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._labels = handle.table.shared(LabelColumns)
+
+    def prepare(self, pod: PodInfo) -> tuple[str, ...]:
+        words = str(required_text(pod)).replace(".", ",").split(",")
+        return tuple(isolation.label_of(word.strip()) for word in words if word.strip())
+
+    def filter(self, state: tuple[str, ...], rows: Rows) -> ReasonCodes:
+        if not state:
+            return passes(rows)
+        codes = np.zeros(rows.size, np.uint16)
+        codes[~self._labels.match_labels([(key, isolation.WORKS) for key in state], rows)] = (
+            IsolationReason.UNPROVEN
+        )
+        for key in state:
+            codes[self._labels.match_labels([(key, isolation.BROKEN)], rows)] = IsolationReason.BROKEN
+        return codes
+
+    def facts(self, state: tuple[str, ...], row: int) -> tuple[str, ...]:
+        rows = np.array([row])
+        return tuple(
+            f"{key} is not {isolation.WORKS}"
+            for key in state
+            if not self._labels.match_labels([(key, isolation.WORKS)], rows)[0]
+        )

@@ -193,11 +193,11 @@ def _queue_line(scheduler: Scheduler, uid: str) -> QueueLine | None:
     return QueueLine(area=area, attempts=entry.attempt_count, wakes_on=wakes_on)
 
 
-def names_alike(wanted: str, names: Iterable[str], limit: int = ALIKE_MAX) -> list[str]:
+def names_alike(wanted: str, names: Iterable[str]) -> list[str]:
     """Return names that a person may have meant: the same name elsewhere first, then similar ones."""
     known = sorted(names)
     bare = wanted.rpartition("/")[2]
     same = [each for each in known if each.rpartition("/")[2] == bare]
     parts = [each for each in known if bare and bare in each]
-    close = difflib.get_close_matches(wanted, known, n=limit, cutoff=0.6)
-    return list(dict.fromkeys([*same, *parts, *close]))[:limit]
+    close = difflib.get_close_matches(wanted, known, n=ALIKE_MAX, cutoff=0.6)
+    return list(dict.fromkeys([*same, *parts, *close]))[:ALIKE_MAX]

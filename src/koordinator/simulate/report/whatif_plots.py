@@ -13,9 +13,9 @@ _HALF = 300
 """Height of figures that stand in pairs."""
 
 
-def _thinned(values: list[float], count: int = _POINTS_MAX) -> list[float]:
-    """Return means of neighbours, so that at most `count` values are left."""
-    every = -(-len(values) // count) if values else 1
+def _thinned(values: list[float]) -> list[float]:
+    """Return means of neighbours, so that at most `_POINTS_MAX` values are left."""
+    every = -(-len(values) // _POINTS_MAX) if values else 1
     return [round(sum(part := values[at : at + every]) / len(part), 4) for at in range(0, len(values), every)]
 
 

@@ -85,8 +85,8 @@ class JobSource(Protocol):
 class DrawnJobs:
     """Jobs drawn from a seed, by the laws of `batch_jobs.stream`."""
 
-    def __init__(self, wanted: Wanted, seed: int, kinds: Sequence[JobKind] = batch_jobs.KINDS) -> None:
-        self.kinds = tuple(kinds)
+    def __init__(self, wanted: Wanted, seed: int) -> None:
+        self.kinds = tuple(batch_jobs.KINDS)
         self.has_limit = wanted.cores is not None
         self._cores = wanted.cores or 0.0
         self._rng = np.random.default_rng(seed)

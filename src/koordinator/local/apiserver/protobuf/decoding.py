@@ -207,11 +207,11 @@ def _strings(content: int | bytes, state: DecodingState) -> list[str]:
 _SCHEMA = "apiextensions/v1.JSONSchemaProps"
 
 
-def _schema_or(content: int | bytes, state: DecodingState, schema: int, items: Callable[[bytes], Any]) -> Any:
-    """Return a schema (field `schema`), or the values of the other field."""
+def _schema_or(content: int | bytes, state: DecodingState, items: Callable[[bytes], Any]) -> Any:
+    """Return a schema (the first field), or the values of the other one."""
     others = []
     for number, _, part in wire.fields(wire.bytes_of(content)):
-        if number == schema:
+        if number == 1:
             return _read_message(_SCHEMA, wire.bytes_of(part), state)
         others.append(items(wire.bytes_of(part)))
     return others
@@ -241,7 +241,7 @@ _READ: dict[str, Read] = {
     "strings": _strings,
     "schemaorbool": _schema_or_bool,
     "schemaorarray": lambda content, state: _schema_or(
-        content, state, 1, lambda raw: _read_message(_SCHEMA, raw, state)
+        content, state, lambda raw: _read_message(_SCHEMA, raw, state)
     ),
-    "schemaorstrings": lambda content, state: _schema_or(content, state, 1, wire.text_of),
+    "schemaorstrings": lambda content, state: _schema_or(content, state, wire.text_of),
 }

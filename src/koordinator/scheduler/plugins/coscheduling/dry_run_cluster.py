@@ -24,7 +24,7 @@ from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     may_go,
 )
 from koordinator.scheduler.plugins.node_resources_fit import FitState, NodeResourcesFit
-from koordinator.scheduler.plugins.preemption.executor import PREEMPTION, has_condition
+from koordinator.scheduler.plugins.preemption.executor import is_terminating_victim
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -179,7 +179,9 @@ class PreemptionDryRun:
     def is_vacating(self, node: str) -> bool:
         row = self._table.row_of(node)
         there = self._table.pods_at(row).values() if row is not None else ()
-        return any((pod.uid in self._doomed or is_preempted(pod)) and self._may_go(pod) for pod in there)
+        return any(
+            (pod.uid in self._doomed or is_terminating_victim(pod.pod)) and self._may_go(pod) for pod in there
+        )
 
     @property
     def has_victims(self) -> bool:
@@ -346,7 +348,7 @@ class PreemptionDryRun:
             job=job_name(pod.pod),
             spare=self._spare(pod),
             is_terminating=is_doomed or pod.pod.metadata.deletion_timestamp is not None,
-            is_preempted=is_doomed or is_preempted(pod),
+            is_preempted=is_doomed or is_terminating_victim(pod.pod),
             is_waiting=place is not None and place.assumed,
         )
 
@@ -475,8 +477,3 @@ class PreemptionDryRun:
         for code, count in zip(*np.unique(codes, return_counts=True), strict=True):
             if code:
                 yield plugin.refusal(state, int(code)), int(count)
-
-
-def is_preempted(pod: PodInfo) -> bool:
-    """Return whether a pod is leaving because it was preempted."""
-    return pod.pod.metadata.deletion_timestamp is not None and has_condition(pod.pod, PREEMPTION)

@@ -26,7 +26,7 @@ from koordinator.scheduler.plugin.framework import (
 from koordinator.scheduler.plugin.handle import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
-from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun, is_preempted
+from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun
 from koordinator.scheduler.plugins.coscheduling.events import GangRound, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
@@ -41,7 +41,11 @@ from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     preempt,
 )
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
-from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor, PreemptionTerms
+from koordinator.scheduler.plugins.preemption.executor import (
+    PreemptionExecutor,
+    PreemptionTerms,
+    is_terminating_victim,
+)
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import rehearsal_of
 
@@ -222,7 +226,7 @@ class GangPreemption:
         job, table = self._job_of(pod), self._handle.table
         rows = {table.row_of(self._nominated_node(each)) for each in (*job.members.values(), *job.waiting)}
         return any(
-            other.priority < pod.priority and is_preempted(other)
+            other.priority < pod.priority and is_terminating_victim(other.pod)
             for row in rows
             if row is not None
             for other in table.pods_at(row).values()

@@ -19,12 +19,10 @@ from koordinator.scheduler.plugin.framework import (
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
 from koordinator.scheduler.plugins.device_share import request
 from koordinator.scheduler.plugins.device_share.node_device_cache import CardChooser, NodeDeviceCache
-from koordinator.scheduler.plugins.fragmentation import scarcity
 from koordinator.scheduler.plugins.fragmentation.books import CostBook, GPUNodes
 from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE
 from koordinator.scheduler.plugins.fragmentation.demand import PodDemand
-from koordinator.scheduler.plugins.fragmentation.target import Target, target_of
-from koordinator.scheduler.plugins.fragmentation.workload import Workload
+from koordinator.scheduler.plugins.fragmentation.target import Target, Workload, prices, target_of
 from koordinator.scheduler.table.columns import RowChange, Rows
 from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo, node_selection
 
@@ -87,7 +85,7 @@ class FragmentationGradient(PreScorePlugin[PodDemand], ScorePlugin[PodDemand], C
             self._priced_at = -PRICED_CHANGES
         if self._table.changes.sequence - self._priced_at >= PRICED_CHANGES:
             self._priced_at = self._table.changes.sequence
-            self._prices = scarcity.prices(self._target.by_models, names, self._nodes.free_by_model())
+            self._prices = prices(self._target.by_models, names, self._nodes.free_by_model())
             self._epoch += 1
 
     @property

@@ -1,5 +1,15 @@
-"""The target workload as arrays: what pods usually ask for, by the model of a node's cards."""
+"""What pods usually ask for: learned from those that came in the last hours, and as arrays by the model of a node's
+cards; and the price of cards of a model that they will lack.
 
+A pod that came t seconds ago counts 2^(-t / half-life). The counts follow from the pods that exist: after a restart
+they are those of the pods that are still there, by their creation times.
+
+A model is scarce when others can have what they ask for only there. Its load is what is asked for of it, divided by
+what is free; pods that take several models are spread so that loads are as equal as they can be. Where loads still
+differ, pods that have a choice go where the load is low.
+"""
+
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -129,3 +139,99 @@ def _wholes(groups: Sequence[tuple[int, int]]) -> tuple[F32, F32, F32]:
     copies = np.where(is_whole, free // np.maximum(cards, 1), 0)
     fit = np.where(copies > 0, WHOLE * free, 0)
     return fit.astype(np.float32), (WHOLE * copies * cards).astype(np.float32), copies.astype(np.float32)
+
+
+SCARCITY_WEIGHT = 2.0
+"""Price of a card per unit of ln(load / lowest load), in cards."""
+_ROUNDS = 300
+_TINY = 1e-9
+
+
+def loads(by_models: Mapping[Models, float], model_names: Sequence[str], free: F64) -> F64:
+    """Return the load of each model, (models,), up to a factor. `free` (models,) is the GPU that is left; `by_models`
+    as in `Target`."""
+    asked = [(_mask(models, model_names), amount) for models, amount in by_models.items()]
+    takes = np.array([mask for mask, _ in asked], np.float64).reshape(len(asked), len(model_names))
+    amounts = np.array([amount for _, amount in asked])
+    parts = takes * np.maximum(free, _TINY)
+    parts /= np.maximum(parts.sum(axis=1, keepdims=True), _TINY)
+    load = np.zeros(len(model_names))
+    for _ in range(_ROUNDS):
+        load = amounts @ parts / np.maximum(free, _TINY)
+        parts /= np.sqrt(load + _TINY)
+        parts /= np.maximum(parts.sum(axis=1, keepdims=True), _TINY)
+    return load
+
+
+def _mask(models: Models, model_names: Sequence[str]) -> list[bool]:
+    return [models is None or name in models for name in model_names]
+
+
+def prices(by_models: Mapping[Models, float], model_names: Sequence[str], free: F64) -> F64:
+    """Return the price of a percent of each model's cards, in percent: (models + 1,), the last for nodes that name no
+    model. Models of which nothing is left have none."""
+    found = np.zeros(len(model_names) + 1)
+    has = free > 0
+    if not by_models or not has.any():
+        return found
+    load = loads(by_models, model_names, free)[has]
+    found[:-1][has] = SCARCITY_WEIGHT * np.log((load + _TINY) / (load.min() + _TINY))
+    return found
+
+
+LEARNED_FIRST = 16
+"""Pods after which the target is made for the first time."""
+_RESCALE_HALF_LIVES = 500.0
+"""Counts are kept relative to a start; before they leave the range of numbers, the start moves."""
+KINDS_MAX = 4_096
+"""Kinds of pods that are counted; the rarest go when there are twice as many."""
+
+
+class Workload:
+    """Decayed counts by kind of pod. `version` grows when they differ noticeably from what they were."""
+
+    def __init__(self, half_life_s: float) -> None:
+        self.version = 0
+        self._half_life_s = half_life_s
+        self._start_s: float | None = None
+        self._counts: defaultdict[PodDemand, float] = defaultdict(float)
+        self._seen = 0
+        """Pods that came since `version` grew."""
+        self._enough = LEARNED_FIRST
+
+    def came(self, demand: PodDemand, at_s: float) -> None:
+        """Count a pod that came at a time; pods without cards do not matter."""
+        if not demand.shape.cards:
+            return
+        if self._start_s is None:
+            self._start_s = at_s
+        age = (at_s - self._start_s) / self._half_life_s
+        if age > _RESCALE_HALF_LIVES:
+            self._move_start(at_s, age)
+            age = 0.0
+        self._counts[demand] += 2.0**age
+        self._seen += 1
+        if len(self._counts) > 2 * KINDS_MAX:
+            self._drop_rarest()
+        if self._seen >= self._enough:
+            self.version += 1
+            # As many again would make half of what is known: counts are scaled to pods of now.
+            self._enough = max(LEARNED_FIRST, math.ceil(sum(self._counts.values()) / 2.0**age))
+            self._seen = 0
+
+    @property
+    def shares(self) -> Mapping[PodDemand, float]:
+        """Return the share of each kind; sums up to 1, empty before anything came."""
+        total = sum(self._counts.values())
+        return {demand: count / total for demand, count in self._counts.items() if total}
+
+    def _move_start(self, at_s: float, age: float) -> None:
+        self._start_s = at_s
+        scaled = {demand: count * 2.0**-age for demand, count in self._counts.items()}
+        self._counts.clear()
+        self._counts.update({demand: count for demand, count in scaled.items() if count > 0})
+
+    def _drop_rarest(self) -> None:
+        kept = sorted(self._counts.items(), key=lambda item: -item[1])[:KINDS_MAX]
+        self._counts.clear()
+        self._counts.update(kept)

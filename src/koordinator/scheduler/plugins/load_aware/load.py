@@ -27,6 +27,7 @@ from koordinator.scheduler.plugin.percent import PERCENT, floor_percent, mean_pe
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, UsageAggregation
 from koordinator.scheduler.table.label_columns import Mask
 from koordinator.scheduler.table.nodes import F64
+from koordinator.scheduler.table.pod_info import PodInfo
 
 Vector = tuple[int, ...]
 NEVER_S = float("-inf")
@@ -461,3 +462,31 @@ def _estimate_amount(request: int, limit: int, percent: int, default: int) -> in
         return default
     share = (wanted * percent + 50) // 100
     return min(share, limit) if limit > 0 else share
+
+
+def is_daemon(pod: PodInfo) -> bool:
+    return any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references)
+
+
+def is_estimated_alike(old: PodInfo, new: PodInfo) -> bool:
+    """Return whether two states of a pod agree in containers and class (being bound changes neither)."""
+    a, b = old.pod, new.pod
+    return (
+        old.request_amounts is new.request_amounts  # so are containers: `PodInfo.updated`
+        and old.priority == new.priority
+        and a.status.qos_class == b.status.qos_class
+        and a.metadata.labels == b.metadata.labels
+        and a.metadata.annotations == b.metadata.annotations
+    )
+
+
+def is_same_to_us(old: PodInfo, new: PodInfo) -> bool:
+    """Return whether nothing changed that estimates, deadlines or the class depend on."""
+    a, b = old.pod, new.pod
+    return (
+        old.request_amounts is new.request_amounts
+        and a.spec == b.spec
+        and a.status.conditions == b.status.conditions
+        and a.metadata.labels == b.metadata.labels
+        and a.metadata.annotations == b.metadata.annotations
+    )

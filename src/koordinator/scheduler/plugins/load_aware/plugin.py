@@ -34,7 +34,7 @@ from koordinator.scheduler.plugin.framework import (
     passes,
 )
 from koordinator.scheduler.plugin.status import Status, unschedulable
-from koordinator.scheduler.plugins.load_aware import interference_levels, judgement, load, pods
+from koordinator.scheduler.plugins.load_aware import interference_levels, judgement, load
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy, vector
 from koordinator.scheduler.plugins.load_aware.interference_levels import InterferenceLevels, Neighbour
 from koordinator.scheduler.plugins.load_aware.judgement import NodeLoadRules, NodeLoadRulesTable
@@ -150,7 +150,7 @@ class LoadAwareScheduling(
 
     def class_key(self, pod: PodInfo) -> Hashable:
         estimated, is_prod = self._facts(pod)
-        return estimated, is_prod, pods.is_daemon(pod)
+        return estimated, is_prod, load.is_daemon(pod)
 
     def live_key(self, pod: PodInfo) -> Hashable:
         return self._interference.key(pod)
@@ -161,12 +161,12 @@ class LoadAwareScheduling(
     def prepare(self, pod: PodInfo) -> LoadState:
         estimated, is_prod = self._facts(pod)
         amounts = np.array(estimated, np.int64)[:, np.newaxis]
-        return LoadState(amounts, is_prod, pods.is_daemon(pod), self._interference.neighbour(pod))
+        return LoadState(amounts, is_prod, load.is_daemon(pod), self._interference.neighbour(pod))
 
     def _facts(self, pod: PodInfo) -> Facts:
         """Return the pod's estimate and whether it is prod; remembered until it is assigned or gone."""
         known = self._recent.get(pod.uid)
-        if known is not None and (known[0] is pod or pods.is_estimated_alike(known[0], pod)):
+        if known is not None and (known[0] is pod or load.is_estimated_alike(known[0], pod)):
             return known[1]
         if self.policy.args.allow_customize_estimation:
             found = self._new_facts(pod)
@@ -370,7 +370,7 @@ class LoadAwareScheduling(
         if pod_labels.is_reserve_pod(new.pod.metadata.annotations):
             return
         known = self._load_at(row).pod(new.uid)
-        if known is not None and pods.is_same_to_us(old, new):
+        if known is not None and load.is_same_to_us(old, new):
             return
         assigned_s = known.since_s if known is not None else self.handle.clock.now()
         estimated, is_prod = self._last_facts(new)

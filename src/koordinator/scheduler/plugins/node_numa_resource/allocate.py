@@ -65,12 +65,11 @@ class AllocationRequest(msgspec.Struct, frozen=True):
 
 
 class GivenBack(msgspec.Struct, frozen=True):
-    """The amounts that others let go of for this pod: reservations that it may use, victims of a preemption."""
+    """The amounts that reservations let go of for a pod that may use them."""
 
     zones: Zones = {}
     preferred_cpus: CPUMask = 0
     """Used up before others."""
-    preemptible_cpus: CPUMask = 0
     required_zones: Zones | None = None
     """All that the pod may use, when it must stay within a reservation."""
 
@@ -177,7 +176,7 @@ def free_cpus(node: NUMANodeState, given_back: GivenBack) -> FreeCPUs:
         node.node_allocation,
         options.cpus,
         options.reserved_mask,
-        (given_back.preferred_cpus, given_back.preemptible_cpus),
+        (given_back.preferred_cpus,),
         options.ref_count_max,
     )
 

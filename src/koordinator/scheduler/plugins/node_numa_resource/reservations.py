@@ -99,27 +99,16 @@ class RestoreState(msgspec.Struct, frozen=True):
         unmatched_used = (_less(each.allocatable, _floored(each.remained)) for each in self.unmatched)
         return GivenBack(zones=_summed([*unmatched_used, *(each.allocated for each in self.matched)]))
 
-    def reservation_path(
-        self, reservation: RestoredReservation, *, is_real: bool = True, victims: PodHolding | None = None
-    ) -> GivenBack:
-        """For a pod that takes of one of `matched`. A probe (not `is_real`) of a restricted one is not confined.
-
-        `victims` are pods within the reservation that a preemption would evict, taken together.
-        """
+    def reservation_path(self, reservation: RestoredReservation) -> GivenBack:
+        """For a pod that takes of one of `matched`."""
         zones = _summed((self.node_path().zones, reservation.remained))
-        if reservation.policy is not AllocatePolicy.RESTRICTED or not is_real:
+        if reservation.policy is not AllocatePolicy.RESTRICTED:
             preferred = union_of(each.cpus for each in self.matched) | reservation.remained_cpus
             return GivenBack(zones=zones, preferred_cpus=preferred)
-        preemptible = 0
-        required = reservation.remained
-        if victims is not None:
-            preemptible = sum(1 << cpu for cpu in victims.cpus)
-            required = _summed((required, victims.numa))
         return GivenBack(
             zones=zones,
-            preferred_cpus=reservation.remained_cpus | preemptible,
-            preemptible_cpus=preemptible,
-            required_zones=_floored(required),
+            preferred_cpus=reservation.remained_cpus,
+            required_zones=_floored(reservation.remained),
         )
 
     def hint_path(self) -> GivenBack:
@@ -200,10 +189,9 @@ def allocate_from(
     numa_nodes: NUMAMask | None,
     state: RestoreState,
     reservation: RestoredReservation,
-    victims: PodHolding | None = None,
 ) -> Allocation:
     """Return the pod's part of one reservation; of a restricted one no CPU that the reservation does not hold."""
-    given_back = state.reservation_path(reservation, victims=victims)
+    given_back = state.reservation_path(reservation)
     is_restricted = reservation.policy is AllocatePolicy.RESTRICTED
     own = given_back.preferred_cpus
     if is_restricted and request.cpu_count > own.bit_count():

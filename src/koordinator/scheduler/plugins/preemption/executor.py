@@ -11,6 +11,7 @@ import msgspec
 from koordinator import clock
 from koordinator.api import labels, pod_labels
 from koordinator.api.core import Pod
+from koordinator.api.meta import find_condition
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster, PatchType
 from koordinator.scheduler.plugin.events import PREEMPTING
@@ -174,7 +175,7 @@ class _Work:
         node_name, victim = leaving[0], leaving[1].pod
         meta = victim.metadata
         try:
-            if not has_condition(victim, PREEMPTION):
+            if not is_preempted(victim):
                 await self._mark(victim)
             await self._handle.cluster.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
         except (errors.NotFound, errors.Conflict):
@@ -251,9 +252,12 @@ async def _some_at_a_time(ask: Callable[[A], Awaitable[T]], about: Iterable[A]) 
     return list(await asyncio.gather(*map(in_turn, about)))
 
 
-def has_condition(pod: Pod, reason: str) -> bool:
-    """Return whether the pod is to be disrupted for this reason."""
-    return any(
-        condition.type == DISRUPTION_TARGET and condition.status == "True" and condition.reason == reason
-        for condition in pod.status.conditions
-    )
+def is_preempted(pod: Pod) -> bool:
+    """Return whether the pod is to make room for another one."""
+    found = find_condition(pod.status.conditions, DISRUPTION_TARGET)
+    return found is not None and found.status == "True" and found.reason == PREEMPTION
+
+
+def is_terminating_victim(pod: Pod) -> bool:
+    """Return whether the pod is leaving for another one."""
+    return pod.metadata.deletion_timestamp is not None and is_preempted(pod)

@@ -17,7 +17,7 @@ from koordinator.scheduler.plugin.framework import (
     Watch,
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, fit_error, unschedulable
-from koordinator.scheduler.plugins.preemption.executor import PREEMPTION, PreemptionExecutor, has_condition
+from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor, is_terminating_victim
 from koordinator.scheduler.plugins.preemption.search import FoundCandidates, Search
 from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Residents
 from koordinator.scheduler.table.columns import Rows
@@ -127,7 +127,6 @@ def objection(pod: PodInfo, nominated_status: Status, on_nominated_node: Iterabl
     if nominated_status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
         return ""
     for other in on_nominated_node:
-        is_leaving = other.pod.metadata.deletion_timestamp is not None
-        if other.priority < pod.priority and is_leaving and has_condition(other.pod, PREEMPTION):
+        if other.priority < pod.priority and is_terminating_victim(other.pod):
             return "not eligible due to a terminating pod on the nominated node."
     return ""
