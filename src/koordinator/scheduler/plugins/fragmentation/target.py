@@ -1,5 +1,5 @@
-"""What pods usually ask for: learned from those that came in the last hours, and as arrays by the model of a node's
-cards; and the price of cards of a model that they will lack.
+"""Learn from the pods that came in the last hours what pods usually ask for; make arrays of it, by the model of a
+node's cards, and the price of cards of a model that they will lack.
 
 A pod that came t seconds ago counts 2^(-t / half-life). The counts follow from the pods that exist: after a restart
 they are those of the pods that are still there, by their creation times.
