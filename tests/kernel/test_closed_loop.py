@@ -151,3 +151,28 @@ def test_a_service_gets_its_latency_back_and_batch_grows_back(
         assert node.host.cgroups.quota_us(BE) == -1
 
     virtual_time.run_virtual(lambda _: story())
+
+
+def test_batch_gets_back_what_a_service_does_not_miss(node: Served, spawn: Spawn, tmp_path: Path) -> None:
+    """An objective that the service cannot keep by itself, and batch that waits for whatever it leaves."""
+    log = tmp_path / "requests"
+    log.touch()
+    assert node.host.cgroups.write(Knob.CPU_SHARES, BE, "2") is None
+    spawn(f"{node.group}/{node.web}", REQUESTS.format(path=str(log)))
+    while log.read_text().count("\n") < 3 * RECENT:
+        time.sleep(ROUND_S)
+    node.target_s = recent(log) / 2
+    whole_us = node.cpu_count * 100_000
+
+    async def story() -> None:
+        spawn(f"{node.group}/{node.batch}", HOG)
+        quotas: list[int] = []
+        for _ in range(60):
+            assert await node.round(log) < 0
+            quotas.append(node.host.cgroups.quota_us(BE) or -1)
+        assert 0 < min(quotas[:10]) <= 0.2 * whole_us, "taking it away is tried"
+        assert quotas[-1] >= 0.4 * whole_us, f"and undone: {quotas}"
+        node.control.disable()
+        node.suppression.disable()
+
+    virtual_time.run_virtual(lambda _: story())

@@ -50,6 +50,8 @@ class Degradation(msgspec.Struct, frozen=True, kw_only=True):
     slack: float | None = None
     """(target - now) / target of its latency objective: 1 is instant, 0 at the target, negative beyond it; None without
     an objective, without requests, and while its target does not answer."""
+    present_slack: float | None = None
+    """The same of this second's requests alone; None where there are too few."""
     since_s: float | None = None
     """Since when it is degraded, without a calm second; None while calm."""
     at_s: float = 0.0

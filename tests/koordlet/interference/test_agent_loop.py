@@ -62,7 +62,7 @@ def test_a_whole_episode(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         service = await beside_batch(world)
         await asyncio.sleep(8)
-        assert 35 <= quota_percent(world) <= 60, "as configured, or a little more already"
+        assert quota_percent(world) >= 35, "as configured, or more already"
 
         await asyncio.sleep(90)
         assert quota_percent(world) >= 80, "nobody suffers: up to 95% of the node but for what services use"
@@ -70,12 +70,12 @@ def test_a_whole_episode(tmp_path: Path) -> None:
         service.waits(0.6)
         await asyncio.sleep(4)
         assert quota_percent(world) <= 5
-        await asyncio.sleep(20)
+        await asyncio.sleep(12)
         told = interference.of_report((await world.node_metric()).status.extensions)
         assert told is not None and told.percent >= 10 and told.resource == "cpu"
 
         service.waits(0.0)
-        await asyncio.sleep(25)
+        await asyncio.sleep(6)
         assert quota_percent(world) <= 5, "not at once"
         await asyncio.sleep(120)
         assert 15 <= quota_percent(world) <= 60, "growing back, short of where services suffered"
@@ -97,13 +97,26 @@ def test_batch_gives_way_while_the_api_server_is_away_and_the_cluster_is_told_la
 
         world.cluster.away = True
         service.waits(0.6)
-        await asyncio.sleep(30)
+        await asyncio.sleep(15)
         assert quota_percent(world) <= 5
         assert (await world.node_metric()).status.extensions == {}
 
         world.cluster.away = False
         await asyncio.sleep(70)
         assert "interference" in (await world.node_metric()).status.extensions
+
+    live(tmp_path, scenario, version=V2, gates=GATES)
+
+
+def test_what_a_service_feels_without_batch_too_costs_batch_little(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        service = await beside_batch(world)
+        await asyncio.sleep(60)
+        service.waits(0.6)
+        await asyncio.sleep(10)
+        assert quota_percent(world) <= 5, "it is tried"
+        await asyncio.sleep(80)
+        assert quota_percent(world) >= 80, "and undone"
 
     live(tmp_path, scenario, version=V2, gates=GATES)
 

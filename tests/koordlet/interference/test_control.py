@@ -1,5 +1,6 @@
 """The controller between services' slack and batch: bounded, monotone, comes to rest, safe without senses."""
 
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from koordinator.koordlet.degradation import Degradation, Interference, Sense
 from koordinator.koordlet.interference import control
 from koordinator.koordlet.interference.control import (
     Actions,
@@ -18,6 +20,8 @@ from koordinator.koordlet.interference.control import (
     Stage,
     State,
 )
+from koordinator.koordlet.interference.senses import NodeUsage, control_input
+from koordinator.koordlet.interference.trials import GAIN_RATIO
 
 CONFIG = ControlConfig()
 CPU = Resource.CPU
@@ -26,8 +30,9 @@ CPU = Resource.CPU
 def sense(slack: float = np.nan, **known: Any) -> Senses:
     """What one node's services feel; half of the node is services, a quarter batch."""
     values: dict[str, Any] = {
-        "slack": slack, "slack_age_s": 0.0, "pressure_slack": np.nan, "pressure_age_s": 0.0, "resource": CPU,
-        "has_culprit": False, "others_percent": 50.0, "batch_percent": 25.0,
+        "slack": slack, "slack_age_s": 0.0, "present_slack": np.nan, "resource": CPU,
+        "pressure_slack": np.nan, "pressure_age_s": 0.0, "has_culprit": False, "victim": 0,
+        "others_percent": 50.0, "batch_percent": 25.0,
     } | known  # fmt: skip
     return Senses(**{name: np.array([value]) for name, value in values.items()})
 
@@ -63,31 +68,63 @@ def test_batch_holds_while_slack_is_within_the_band() -> None:
     assert actions.stage[0] == Stage.HOLD
 
 
-def test_batch_loses_half_of_what_it_has_at_the_first_look_at_little_slack() -> None:
-    _, actions = control.step(node(), sense(0.05, others_percent=40.0, batch_percent=20.0), 1.0, CONFIG)
+def test_batch_loses_half_of_what_it_has_when_two_looks_find_little_slack() -> None:
+    little = sense(0.05, others_percent=40.0, batch_percent=20.0)
 
-    assert ceiling(actions) == 50.0
-    assert actions.stage[0] == Stage.SHRINK
+    state, once = control.step(node(), little, 1.0, CONFIG)
+    _, twice = control.step(state, little, 1.0, CONFIG)
+
+    assert (ceiling(once), ceiling(twice)) == (CONFIG.fixed_percent, 50.0)
+    assert [once.stage[0], twice.stage[0]] == [Stage.HOLD, Stage.SHRINK]
 
 
-def test_batch_has_the_least_at_the_first_look_at_a_missed_objective() -> None:
-    _, actions = control.step(node(), sense(-0.05), 1.0, CONFIG)
+def test_an_objective_that_is_missed_by_far_leaves_batch_the_least_at_the_first_look() -> None:
+    _, actions = control.step(node(), sense(-CONFIG.miss_ratio), 1.0, CONFIG)
 
     assert ceiling(actions) == CONFIG.threshold_min_percent
 
 
+def test_batch_loses_in_proportion_to_the_miss() -> None:
+    left = []
+    for miss in (0.0, 0.1, 0.3, 0.4):
+        _, actions = after(2, node(), sense(-miss, others_percent=40.0, batch_percent=20.0))
+        left.append(ceiling(actions) - 40.0)
+
+    assert left[0] == 10.0 and left[1] == pytest.approx(8.0)
+    assert left == sorted(left, reverse=True)
+
+
+def test_what_is_over_takes_nothing_from_batch_though_a_window_remembers_it() -> None:
+    _, actions = after(10, node(), sense(-0.6, present_slack=0.4))
+
+    assert ceiling(actions) == CONFIG.fixed_percent
+    assert actions.stage[0] == Stage.HOLD
+
+
+def test_batch_grows_the_sooner_the_more_slack_there_is() -> None:
+    seconds, levels = 25, []
+    for slack in (0.16, 0.2, 0.3, 0.9, 1.0):
+        state, _ = control.step(node(), sense(-0.6), 1.0, CONFIG)
+        _, actions = after(seconds, state, sense(slack))
+        levels.append(ceiling(actions))
+
+    assert levels[0] == CONFIG.threshold_min_percent < levels[1] < levels[2] < levels[3]
+    most_s = seconds - CONFIG.hold_seconds_min + 1
+    assert levels[-1] - levels[0] <= CONFIG.growth_percent_per_second * most_s
+
+
 def test_only_the_resource_that_services_suffer_from_is_taken_from_batch() -> None:
-    _, actions = control.step(node(), sense(-0.05, resource=Resource.DISK), 1.0, CONFIG)
+    _, actions = control.step(node(), sense(-0.5, resource=Resource.DISK), 1.0, CONFIG)
 
     assert ceiling(actions, Resource.DISK) == CONFIG.resource_min_percent
     assert ceiling(actions) == CONFIG.fixed_percent
 
 
 def test_nothing_grows_until_services_were_well_for_a_while() -> None:
-    state, low = control.step(node(), sense(0.05), 1.0, CONFIG)
+    state, low = after(2, node(), sense(0.05))
 
-    _, soon = after(int(CONFIG.hold_seconds) - 1, state, sense(0.5))
-    _, later = after(int(CONFIG.hold_seconds) + 5, state, sense(0.5))
+    _, soon = after(int(CONFIG.hold_seconds) - 1, state, sense(0.151))
+    _, later = after(int(CONFIG.hold_seconds) + 15, state, sense(0.151))
 
     assert ceiling(soon) == ceiling(low) < ceiling(later)
 
@@ -109,7 +146,6 @@ def test_nobody_is_evicted_unless_somebody_is_named() -> None:
         evictions += int(actions.evict[0])
 
     assert evictions == 0
-    assert ceiling(actions) == CONFIG.threshold_min_percent
 
 
 def test_evictions_that_do_not_help_end() -> None:
@@ -130,14 +166,14 @@ def test_schedulers_see_degradation_and_that_it_is_long_ago() -> None:
 
 
 def test_pressure_counts_where_no_latency_is_known() -> None:
-    _, actions = control.step(node(), sense(pressure_slack=-0.1), 1.0, CONFIG)
+    _, actions = control.step(node(), sense(pressure_slack=-0.5), 1.0, CONFIG)
 
     assert ceiling(actions) == CONFIG.threshold_min_percent
     assert actions.source[0] == Source.PRESSURE
 
 
 def test_the_service_that_is_worst_off_counts_whatever_it_is_known_by() -> None:
-    _, actions = control.step(node(), sense(0.5, pressure_slack=-0.1), 1.0, CONFIG)
+    _, actions = control.step(node(), sense(0.5, pressure_slack=-0.5), 1.0, CONFIG)
 
     assert (actions.source[0], ceiling(actions)) == (Source.PRESSURE, CONFIG.threshold_min_percent)
 
@@ -159,6 +195,110 @@ def test_what_was_harmful_is_tried_again_when_services_use_less() -> None:
     _, light = after(300, state, sense(0.5, others_percent=20.0))
 
     assert ceiling(heavy) < ceiling(light) == CONFIG.threshold_max_percent
+
+
+def services(**slacks: tuple[float, float | None]) -> Senses:
+    """What the controller decides by, of services with the slack of a window and of this second."""
+    found = {
+        uid: Degradation(uid=uid, slack=slack, present_slack=present, senses={Sense.LATENCY: 1 - slack})
+        for uid, (slack, present) in slacks.items()
+    }
+    return control_input(
+        Interference(at_s=0.0, services=found), NodeUsage(50.0, 25.0), {CPU}, lambda uid: True, 0.0
+    ).senses
+
+
+@pytest.mark.parametrize(
+    ("known", "present"),
+    [
+        (services(a=(-0.5, 0.4)), 0.4),
+        (services(a=(0.4, -0.5)), 0.4),
+        (services(a=(-0.5, None)), -0.5),
+        (services(a=(-0.5, 0.4), b=(-0.2, -0.3)), -0.2),
+    ],
+)
+def test_a_service_is_degraded_while_its_window_and_this_second_say_so(known: Senses, present: float) -> None:
+    assert known.present_slack[0] == pytest.approx(present)
+    assert known.slack[0] <= known.present_slack[0]
+
+
+def test_victims_are_told_apart() -> None:
+    one, same, other = (services(**{uid: (0.0, None)}).victim[0] for uid in ("a", "a", "b"))
+
+    assert one == same != other
+
+
+# What shrinking brings
+
+JUDGED_S = int(CONFIG.settle_seconds) + 10
+
+
+def on_plant(
+    seconds: int, latency: Callable[[int, float], float], state: State | None = None, **known: Any
+) -> tuple[State, list[float]]:
+    """Step on a node whose service feels what batch, in percent of the node, does in each second; what batch had."""
+    state, batch, course = state or node(), 25.0, []
+    for second in range(seconds):
+        slack = 1 - latency(second, batch)
+        state, actions = control.step(state, sense(slack, batch_percent=batch, **known), 1.0, CONFIG)
+        batch = max(ceiling(actions) - 50.0, 0.0)
+        course.append(batch)
+    return state, course
+
+
+def test_a_useless_shrink_is_undone_and_left_out_for_a_while() -> None:
+    _, course = on_plant(600, lambda second, batch: 1.3)
+
+    assert course[JUDGED_S - 10] == 0.0, "it was tried"
+    assert course[-1] == CONFIG.threshold_max_percent - 50.0
+    assert course[JUDGED_S:] == sorted(course[JUDGED_S:]), "and not again so soon"
+
+
+def test_a_useless_shrink_is_tried_again_ever_more_rarely() -> None:
+    tries, now, before = [], 25.0, 0.0
+    _, course = on_plant(20_000, lambda second, batch: 1.3)
+    for second, now in enumerate(course):
+        if now == 0.0 < before:
+            tries.append(second)
+        before = now
+
+    between = np.diff(tries)
+    assert 3 <= len(tries) <= 6
+    assert (between[1:] > 1.8 * between[:-1]).all()
+
+
+def test_a_shrink_that_helps_is_kept_though_services_are_degraded_by_themselves() -> None:
+    _, course = on_plant(600, lambda second, batch: 1.2 + 0.03 * batch)
+
+    assert course[-1] == 0.0
+
+
+def test_a_shrink_that_was_useless_is_made_at_once_when_services_feel_batch_after_all() -> None:
+    state, course = on_plant(300, lambda second, batch: 1.2)
+    _, after_that = on_plant(120, lambda second, batch: 1.2 + 0.04 * batch, state)
+
+    assert course[-1] > 40
+    assert min(after_that[:15]) == after_that[-1] == 0.0
+
+
+@pytest.mark.parametrize("change", [{"victim": 1}, {"has_culprit": True}])
+def test_what_was_useless_for_one_service_is_tried_for_another_and_when_a_culprit_is_named(
+    change: dict[str, Any],
+) -> None:
+    state, course = on_plant(300, lambda second, batch: 1.2)
+    _, after_that = on_plant(JUDGED_S, lambda second, batch: 1.2, state, **change)
+
+    assert course[-1] > 40
+    assert 0.0 in after_that[:5]
+
+
+def test_another_resource_is_shrunk_while_one_is_left_out() -> None:
+    state, _ = on_plant(300, lambda second, batch: 1.2)
+
+    _, actions = control.step(state, sense(-0.6, resource=Resource.DISK), 1.0, CONFIG)
+
+    assert ceiling(actions, Resource.DISK) == CONFIG.resource_min_percent
+    assert ceiling(actions) == CONFIG.threshold_max_percent
 
 
 @pytest.mark.parametrize(
@@ -188,10 +328,12 @@ def any_senses(draw: st.DrawFn, nodes: int) -> Senses:
     return Senses(
         slack=column(slacks),
         slack_age_s=column(st.floats(0, 30)),
+        present_slack=column(slacks),
         pressure_slack=column(slacks),
         pressure_age_s=column(st.floats(0, 30)),
         resource=column(st.sampled_from(list(map(int, Resource)))),
         has_culprit=column(st.booleans()),
+        victim=column(st.sampled_from([0, 1])),
         others_percent=column(percents),
         batch_percent=column(percents),
     )
@@ -277,8 +419,10 @@ def test_under_constant_load_it_comes_to_rest(
 
     assert len(set(levels[-400:])) == 1, "no cycle"
     least = min(max(CONFIG.threshold_min_percent - services, 0.0), demand)
-    assert (not any(degraded[-400:])) or batch == least, (
-        "it rests where services are well, or batch has the least"
+    at_least = 1 - alone + cost * max(least - knee, 0.0) / 100
+    is_useless = 1 - seen[-1] <= at_least * (1 + GAIN_RATIO) / (1 - GAIN_RATIO) + 1e-9
+    assert (not any(degraded[-400:])) or batch == least or is_useless, (
+        "it rests where services are well, batch has the least, or shrinking brings little"
     )
 
 

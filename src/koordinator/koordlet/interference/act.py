@@ -24,15 +24,15 @@ from koordinator.host.errors import ContentError
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.allowance import AS_CONFIGURED, BatchAllowance
 from koordinator.koordlet.degradation import INTERFERENCE
-from koordinator.koordlet.interference import control
+from koordinator.koordlet.interference import control, limits
 from koordinator.koordlet.interference.control import (
     FULL_PERCENT,
     Actions,
-    Cap,
     ControlConfig,
     Resource,
     State,
 )
+from koordinator.koordlet.interference.limits import Cap
 from koordinator.koordlet.interference.senses import ControlInput, NodeUsage, control_input
 from koordinator.koordlet.interference.steps import Step, StepRecords
 from koordinator.koordlet.parts import Shared
@@ -92,7 +92,7 @@ class InterferenceControl:
         if not self._shared.gates.is_on(INTERFERENCE):
             self._say(f"gate {INTERFERENCE} is off: nothing is known of services")
         now_s = asyncio.get_running_loop().time()
-        config = control.config_of(settings, self._fixed_percent())
+        config = limits.config_of(settings, self._fixed_percent())
         if self._state is None or config != self._config:
             self._state, self._config, self._stepped_s = self._begun(config), config, now_s
         known = control_input(
@@ -201,7 +201,7 @@ class InterferenceControl:
 
     def _allow(self, settings: InterferenceSettings, known: ControlInput, step: Step) -> None:
         self._name_cap(known, step)
-        self._set(control.allowance_of(step.ceilings, settings, self._cap, step.culprit_percent))
+        self._set(limits.allowance_of(step.ceilings, settings, self._cap, step.culprit_percent))
         if settings.acts_on("memory"):
             self._limit_memory(step.ceilings[Resource.MEMORY])
         else:
@@ -234,7 +234,7 @@ class InterferenceControl:
             self._memory_used = self._batch_bytes()
         if self._memory_used is None:
             return
-        value = control.memory_high_bytes(self._memory_used, control.stepped(percent))
+        value = limits.memory_high_bytes(self._memory_used, limits.stepped(percent))
         self._is_memory_ours = True
         update = Update(self._batch_group, Knob.MEMORY_HIGH, str(value), REASON)
         self._shared.executor.update([update], owner=self.name)

@@ -7,7 +7,9 @@ and the descheduler read a level that decays. Without a fresh sense the ceiling 
 The ceiling is found by bisection: levels that degraded services are remembered, and none in between is tried twice, so
 under constant load it comes to rest instead of probing for ever. Such levels count no longer once services use
 clearly less, and at the latest after a time that doubles whenever that was in vain. Slack that holds growth and slack
-that shrinks differ (a band), so small errors of measurement move nothing.
+that shrinks differ (a band), so small errors of measurement move nothing; nor does one look at an objective that is
+missed by little. Batch loses in proportion to the miss, grows the sooner the more slack there is, and gets back what it
+lost for nothing (`trials`).
 
 Sources: Lo et al., *Heracles: Improving Resource Efficiency at Scale* (ISCA 2015), section 4 (slack decides about
 growth, no slack stops batch); Zhang et al., *CPI²* (EuroSys 2013), section 5 (cap the named antagonist before it is
@@ -16,15 +18,14 @@ moved).
 
 import enum
 import functools
-from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from koordinator.api.interference import InterferenceSettings
-from koordinator.koordlet.allowance import BatchAllowance
+from koordinator.koordlet.interference import trials
+from koordinator.koordlet.interference.trials import Look, Trials
 
 F64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -39,6 +40,7 @@ FORGET_S_MAX = 86_400.0
 """The longest that a level counts as harmful without a new reason."""
 ELAPSED_S_MAX = 5.0
 """An agent that stood still does not make up for it: growth is by what was watched."""
+_TINY = 1e-9
 
 
 class Resource(enum.IntEnum):
@@ -88,10 +90,18 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     resource_min_percent: _Percent = 10.0
     """The least that batch keeps of other resources than CPU."""
     shrink_ratio: _Ratio = 0.5
-    """What one step leaves of batch while services are degraded; an objective that is missed leaves the least."""
+    """What one step leaves of batch while an objective is just met, of a missed one less …"""
+    miss_ratio: Annotated[float, msgspec.Meta(gt=0)] = 0.5
+    """… down to the least where latency is above the target by this share of it."""
+    confirm_miss_ratio: _Ratio = 0.25
+    """A miss up to this must be seen …"""
+    confirm_seconds: _Seconds = 2.0
+    """… for so long before batch loses anything: a percentile of one second means little."""
     growth_percent_per_second: _Percent = 2.0
     hold_seconds: _Seconds = 30.0
-    """No growth for so long after services were degraded."""
+    """No growth for so long after services were degraded, with just enough slack; with more in proportion …"""
+    hold_seconds_min: _Seconds = 7.5
+    """… shorter, down to this."""
     settle_seconds: _Seconds = 20.0
     """A level counts as harmless when services had slack at it for so long: longer than any sense is late."""
     resolution_percent: _Percent = 2.0
@@ -126,6 +136,8 @@ class Senses(msgspec.Struct, frozen=True, kw_only=True):
     slack: F64
     """Of the service that is worst off, 1 or less; NaN where none has an objective."""
     slack_age_s: F64
+    present_slack: F64
+    """The same without what came before this second, at least `slack`; NaN where that is not told apart."""
     pressure_slack: F64
     """1 − stall (PSI) or CPI above its limit, of services without a latency; NaN where neither is known."""
     pressure_age_s: F64
@@ -133,6 +145,8 @@ class Senses(msgspec.Struct, frozen=True, kw_only=True):
     """The resource that services lack (`Resource`), CPU where that is not known."""
     has_culprit: Mask
     """Whether a batch pod is named as the cause, for sure enough to act on it."""
+    victim: Index
+    """Any number that stands for the service that is worst off."""
     others_percent: F64
     """CPU of services and system, in percent of the node."""
     batch_percent: F64
@@ -160,6 +174,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     since_eviction_s: F64
     evictions: Index
     signal: F64
+    trials: Trials
 
 
 class Actions(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,79 +212,139 @@ def initial(nodes: int, config: ControlConfig) -> State:
         since_eviction_s=np.full(nodes, config.evict_rest_seconds),
         evictions=np.zeros(nodes, np.int64),
         signal=np.zeros(nodes),
+        trials=trials.initial(nodes, len(Resource), config.forget_seconds),
     )
 
 
-def fresh_slack(senses: Senses, config: ControlConfig) -> tuple[F64, Index]:
-    """Return the least slack of fresh senses, NaN without any, and the source that it is from; (nodes,) both."""
+def fresh_slack(senses: Senses, config: ControlConfig) -> tuple[F64, F64, Index]:
+    """Return the least slack of fresh senses, NaN without any, that of this second, and the source; (nodes,) all.
+
+    A miss that is over takes no more from batch, however long a window remembers it.
+    """
     slack = np.where(senses.slack_age_s <= config.stale_seconds, senses.slack, np.nan)
     pressure = np.where(senses.pressure_age_s <= config.stale_seconds, senses.pressure_slack, np.nan)
     least = np.fmin(slack, pressure)
+    present = np.fmin(np.where(np.isnan(slack), np.nan, np.fmax(senses.present_slack, slack)), pressure)
     source = np.where(np.isnan(slack) | (pressure < slack), Source.PRESSURE, Source.LATENCY)
-    return least, np.where(np.isnan(least), Source.FIXED, source).astype(np.int64)
+    return least, present, np.where(np.isnan(least), Source.FIXED, source).astype(np.int64)
 
 
 def step(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) -> tuple[State, Actions]:
     """Return the next state of all nodes and what to do on each, `elapsed_s` seconds after the last step."""
     watched_s = min(elapsed_s, ELAPSED_S_MAX)
-    slack, source = fresh_slack(senses, config)
-    known = source != Source.FIXED
-    is_degraded, has_room = (
-        known & (slack < config.slack_low_ratio),
-        known & (slack > config.slack_high_ratio),
-    )
-    calm_s = np.where(is_degraded, 0.0, state.calm_s + watched_s)
-    degraded_s = np.where(is_degraded, state.degraded_s + watched_s, 0.0)
-    may_grow = has_room & (calm_s >= config.hold_seconds)
-
+    felt = _felt(state, senses, watched_s, config)
     state = _forget(state, senses, elapsed_s, config)
-    shrinks = is_degraded[:, None] & (senses.resource[:, None] == np.arange(len(Resource)))
-    ceiling = state.ceiling
-    # A fleet takes many steps in which no node is degraded, grows or is blind: what nobody needs is not worked out.
-    if is_degraded.any():
-        used = np.minimum(state.ceiling, _used(senses))
-        state = _mark(state, senses, shrinks, used, config)
-        shrunk = _shrunk(used, senses, slack, config)
-        ceiling = np.where(shrinks, np.minimum(shrunk, state.ceiling), ceiling)
-    if may_grow.any():
-        ceiling = np.where(may_grow[:, None], _grown(state, watched_s, config), ceiling)
-    if not known.all():
-        ceiling = np.where(known[:, None], ceiling, _towards_fixed(state.ceiling, watched_s, config))
+    state, ceiling = _ceilings(state, senses, felt, watched_s, config)
     still_s = np.where(ceiling == state.ceiling, state.still_s + watched_s, 0.0)
-    is_proven = known[:, None] & ~is_degraded[:, None] & (still_s >= config.settle_seconds)
+    is_proven = (felt.known & ~felt.is_degraded)[:, None] & (still_s >= config.settle_seconds)
 
-    culprit_percent = _culprit_percent(state, senses, degraded_s, may_grow | ~known, watched_s, config)
-    evict = _evicts(state, senses, ceiling, degraded_s, watched_s, config)
-    is_well = calm_s >= config.hold_seconds
+    recovers = felt.may_grow | ~felt.known
+    culprit_percent = _culprit_percent(state, senses, felt.degraded_s, recovers, watched_s, config)
+    evict = _evicts(state, senses, ceiling, felt.degraded_s, watched_s, config)
+    is_well = felt.calm_s >= config.hold_seconds
+    look = Look(
+        slack=felt.slack,
+        is_degraded=felt.is_degraded,
+        is_well=is_well,
+        has_least=felt.shrinks & (ceiling <= _bounds(config)[0]),
+        has_culprit=senses.has_culprit,
+        victim=senses.victim,
+    )
+    tried = trials.follow(
+        state.trials, felt.is_left_out, look, watched_s, config.settle_seconds, config.forget_seconds
+    )
     after = State(
         ceiling=ceiling,
         good=np.where(is_proven, np.maximum(state.good, ceiling), state.good),
-        bad=state.bad,
+        bad=np.where(tried.left_out_s > 0, np.inf, state.bad),
         still_s=still_s,
-        was_shrunk=shrinks,
+        was_shrunk=felt.shrinks,
         others_at_bad=state.others_at_bad,
         bad_age_s=state.bad_age_s,
         forget_s=state.forget_s,
-        calm_s=calm_s,
-        degraded_s=degraded_s,
+        calm_s=felt.calm_s,
+        degraded_s=felt.degraded_s,
         culprit_percent=culprit_percent,
         since_eviction_s=np.where(evict, 0.0, state.since_eviction_s + watched_s),
         evictions=np.where(is_well, 0, state.evictions + evict),
-        signal=_signal(state.signal, is_degraded, elapsed_s, config),
+        signal=_signal(state.signal, felt.is_degraded, elapsed_s, config),
+        trials=tried,
     )
-    stage = np.where(may_grow, Stage.GROW, Stage.HOLD)
-    stage = np.where(is_degraded, Stage.SHRINK, stage)
-    stage = np.where(is_degraded & (culprit_percent < FULL_PERCENT), Stage.CAP, stage)
+    acts = felt.shrinks.any(axis=1)
+    stage = np.where(felt.may_grow | felt.is_left_out.any(axis=1), Stage.GROW, Stage.HOLD)
+    stage = np.where(acts, Stage.SHRINK, stage)
+    stage = np.where(acts & (culprit_percent < FULL_PERCENT), Stage.CAP, stage)
     stage = np.where(evict, Stage.EVICT, stage).astype(np.int64)
     return after, Actions(
         ceiling_percent=ceiling,
         stage=stage,
-        source=source,
-        slack=slack,
+        source=felt.source,
+        slack=felt.slack,
         culprit_percent=culprit_percent,
         evict=evict,
         signal=after.signal,
     )
+
+
+class _Felt(msgspec.Struct, frozen=True, kw_only=True):
+    """The slack that services have, and what follows for ceilings; (nodes,), masks of ceilings (nodes, resources)."""
+
+    slack: F64
+    present: F64
+    source: Index
+    known: Mask
+    is_degraded: Mask
+    calm_s: F64
+    degraded_s: F64
+    may_grow: Mask
+    shrinks: Mask
+    is_left_out: Mask
+
+
+def _felt(state: State, senses: Senses, watched_s: float, config: ControlConfig) -> _Felt:
+    slack, present, source = fresh_slack(senses, config)
+    known = source != Source.FIXED
+    is_degraded = known & (present < config.slack_low_ratio)
+    calm_s = np.where(is_degraded, 0.0, state.calm_s + watched_s)
+    degraded_s = np.where(is_degraded, state.degraded_s + watched_s, 0.0)
+    enough = max(config.slack_high_ratio, _TINY)
+    least_s = min(config.hold_seconds_min, config.hold_seconds)
+    hold_s = np.maximum(config.hold_seconds * enough / np.maximum(slack, enough), least_s)
+    is_sure = is_degraded & ((present < -config.confirm_miss_ratio) | (degraded_s >= config.confirm_seconds))
+    is_lacking = senses.resource[:, None] == np.arange(len(Resource))
+    is_left_out = trials.left_out(state.trials, senses.has_culprit, senses.victim) & known[:, None]
+    return _Felt(
+        slack=slack,
+        present=present,
+        source=source,
+        known=known,
+        is_degraded=is_degraded,
+        calm_s=calm_s,
+        degraded_s=degraded_s,
+        may_grow=known & (slack > config.slack_high_ratio) & (calm_s >= hold_s),
+        shrinks=is_sure[:, None] & is_lacking & ~is_left_out,
+        is_left_out=is_left_out,
+    )
+
+
+def _ceilings(
+    state: State, senses: Senses, felt: _Felt, watched_s: float, config: ControlConfig
+) -> tuple[State, F64]:
+    """Return the ceilings of all resources, and the state with what is known of levels now."""
+    ceiling = state.ceiling
+    grows = felt.may_grow[:, None] | felt.is_left_out
+    # A fleet takes many steps in which no node is degraded, grows or is blind: what nobody needs is not worked out.
+    if felt.shrinks.any():
+        used = np.minimum(state.ceiling, _used(senses))
+        state = _mark(state, senses, felt.shrinks, used, config)
+        shrunk = _shrunk(used, senses, felt.present, config)
+        ceiling = np.where(felt.shrinks, np.minimum(shrunk, state.ceiling), ceiling)
+    if grows.any():
+        ceiling = np.where(grows, _grown(state, watched_s, config), ceiling)
+    if not felt.known.all():
+        fixed = _towards_fixed(state.ceiling, watched_s, config)
+        ceiling = np.where(felt.known[:, None], ceiling, fixed)
+    return state, ceiling
 
 
 @functools.cache
@@ -333,13 +408,13 @@ def _mark(state: State, senses: Senses, shrinks: Mask, used: F64, config: Contro
 
 
 def _shrunk(used: F64, senses: Senses, slack: F64, config: ControlConfig) -> F64:
-    """Ceilings that leave batch `shrink_ratio` of what it has, or the least where an objective is missed."""
+    """Ceilings that leave batch `shrink_ratio` of what it has, less the more an objective is missed."""
     least, _ = _bounds(config)
+    kept = config.shrink_ratio * np.clip(1 + slack / config.miss_ratio, 0.0, 1.0)
     others = np.zeros_like(used)
     others[:, Resource.CPU] = senses.others_percent
-    batch = np.maximum(used - others, 0.0) * config.shrink_ratio
-    is_little = (batch < config.resolution_percent) | (slack < 0)[:, None]
-    return np.where(is_little, least, np.maximum(others + batch, least))
+    batch = np.maximum(used - others, 0.0) * kept[:, None]
+    return np.where(batch < config.resolution_percent, least, np.maximum(others + batch, least))
 
 
 def _grown(state: State, elapsed_s: float, config: ControlConfig) -> F64:
@@ -391,66 +466,3 @@ def _signal(signal: F64, is_degraded: Mask, elapsed_s: float, config: ControlCon
     risen = 1 - (1 - signal) * np.exp(-elapsed_s / config.signal_rise_seconds)
     fallen: F64 = signal * 0.5 ** (elapsed_s / config.signal_half_life_seconds)
     return np.where(is_degraded, risen, fallen)
-
-
-STEP_PERCENT = 5
-"""Shares of resources other than CPU change in such steps: each change is many writes."""
-PAGE_BYTES = 4_096
-CAP_MILLI_MIN = 10
-"""The kernel takes no smaller quota."""
-_NEVER_S = float("inf")
-
-
-def config_of(settings: InterferenceSettings, fixed_percent: int) -> ControlConfig:
-    """Return the controller's settings; `fixed_percent` is the threshold that counts without a sense."""
-    return ControlConfig(
-        slack_low_ratio=settings.slack_low_percent / FULL_PERCENT,
-        slack_high_ratio=settings.slack_high_percent / FULL_PERCENT,
-        threshold_min_percent=settings.cpu_threshold_min_percent,
-        threshold_max_percent=settings.cpu_threshold_max_percent,
-        fixed_percent=fixed_percent,
-        resource_min_percent=settings.resource_min_percent,
-        cap_after_seconds=ControlConfig().cap_after_seconds if settings.cap_culprit else _NEVER_S,
-        evict_after_seconds=settings.evict_after_seconds,
-        evictions_max=ControlConfig().evictions_max if settings.evict_culprit else 0,
-        signal_half_life_seconds=settings.signal_half_life_seconds
-        or ControlConfig().signal_half_life_seconds,
-    )
-
-
-class Cap(msgspec.Struct, frozen=True):
-    """A culprit with a quota of its own: the CPU that it used when it was named."""
-
-    uid: str
-    used_milli: int
-
-    def milli(self, percent: float) -> int:
-        """Return what a share of that is."""
-        return max(int(self.used_milli * percent / FULL_PERCENT), CAP_MILLI_MIN)
-
-
-def allowance_of(
-    ceilings: Mapping[Resource, float],
-    settings: InterferenceSettings,
-    cap: Cap | None,
-    culprit_percent: float,
-) -> BatchAllowance:
-    """Return what strategies are allowed, by the ceilings of all resources in percent."""
-    is_capped = cap is not None and culprit_percent < FULL_PERCENT
-    return BatchAllowance(
-        cpu_threshold_percent=int(ceilings[Resource.CPU]) if settings.acts_on("cpu") else None,
-        cache_percent=stepped(ceilings[Resource.CACHE]),
-        disk_percent=stepped(ceilings[Resource.DISK]),
-        network_percent=stepped(ceilings[Resource.NETWORK]),
-        capped_milli={cap.uid: cap.milli(culprit_percent)} if cap is not None and is_capped else {},
-    )
-
-
-def stepped(percent: float) -> int:
-    """Return the step below; never nothing."""
-    return max(int(percent) // STEP_PERCENT * STEP_PERCENT, STEP_PERCENT)
-
-
-def memory_high_bytes(used_bytes: int, percent: float) -> int:
-    """Return `memory.high` of all batch: a share of what it used when degradation began, in whole pages."""
-    return max(int(used_bytes * percent / FULL_PERCENT) // PAGE_BYTES, 1) * PAGE_BYTES

@@ -78,11 +78,11 @@ class InterferenceDetector:
             latency = target.latency(now_s) if target is not None else None
             profile = self._counters.levels(uid, now_s)
             by_sense = senses.levels(lost[uid], latency, profile)
-            found[uid] = senses.degradation(uid, by_sense, latency, before.services.get(uid), now_s)
+            newest = target.this_second(now_s) if target is not None else None
+            found[uid] = senses.degradation(uid, by_sense, latency, newest, before.services.get(uid), now_s)
             if target is None and not profile:
                 levels[uid] = max(by_sense.values(), default=math.nan)
                 continue
-            newest = target.this_second(now_s) if target is not None else None
             levels[uid] = max(senses.levels(lost[uid], newest, {}).values(), default=math.nan)
         use = self._uses.read(self._candidates, self._counters.moved, now_s)
         self._history.add(levels, list(self._candidates), use)

@@ -6,6 +6,7 @@ the node is used.
 """
 
 import math
+import zlib
 from collections.abc import Callable, Collection, Mapping
 
 import msgspec
@@ -42,16 +43,18 @@ def degradation(
     uid: str,
     levels: Mapping[Sense, float],
     latency: Latency | None,
+    newest: Latency | None,
     before: Degradation | None,
     now_s: float,
 ) -> Degradation:
-    """Return the record of this second; `before` is that of the last one."""
+    """Return the record of this second, of whose requests `newest` is; `before` is that of the last one."""
     is_degraded = max(levels.values(), default=0.0) >= DEGRADED
     since_s = (before.since_s if before is not None else None) or now_s
     return Degradation(
         uid=uid,
         senses=levels,
         slack=latency.slack if latency is not None else None,
+        present_slack=newest.slack if newest is not None else None,
         since_s=since_s if is_degraded else None,
         at_s=now_s,
         age_s=max(now_s - latency.at_s, 0.0) if latency is not None else 0.0,
@@ -114,11 +117,13 @@ def control_input(
     return ControlInput(
         Senses(
             slack=_one(slack_of(by_latency)),
+            present_slack=_one(min((_present_slack(each) for each in latencies), default=math.nan)),
             slack_age_s=_one(_age_s(by_latency, now_s) if use is not None else math.inf),
             pressure_slack=_one(slack_of(by_pressure)),
             pressure_age_s=_one(_age_s(by_pressure, now_s) if use is not None else math.inf),
             resource=np.array([_resource(worst, found, usable)], np.int64),
             has_culprit=np.array([verdict is not None], np.bool_),
+            victim=np.array([_number(worst.uid if worst is not None else "")], np.int64),
             others_percent=_one(use.others_percent if use is not None else FULL_PERCENT),
             batch_percent=_one(use.batch_percent if use is not None else 0.0),
         ),
@@ -134,8 +139,19 @@ def slack_of(service: Degradation | None) -> float:
     return service.slack if service.slack is not None else DEGRADED - service.level
 
 
+def _present_slack(service: Degradation) -> float:
+    """Return the better of what a window and what this second says: a service is degraded while both say so."""
+    slack = slack_of(service)
+    return slack if service.present_slack is None else max(slack, service.present_slack)
+
+
 def _one(number: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.array([number], np.float64)
+
+
+def _number(uid: str) -> int:
+    """Return a number that stands for a pod; hardly ever the same for two."""
+    return zlib.crc32(uid.encode())
 
 
 def _age_s(service: Degradation | None, now_s: float) -> float:

@@ -61,12 +61,14 @@ class ClosedLoop:
         self._senses = Senses(
             slack=np.zeros(nodes),
             slack_age_s=np.zeros(nodes),
+            present_slack=np.full(nodes, np.nan),
             pressure_slack=np.full(nodes, np.nan),
             pressure_age_s=np.full(nodes, np.inf),
             resource=np.full(nodes, Resource.CPU, np.int64),
             has_culprit=np.zeros(
                 nodes, np.bool_
             ),  # at the least CPU nobody disturbs any more: nobody is looked for
+            victim=np.zeros(nodes, np.int64),
             others_percent=np.zeros(nodes),
             batch_percent=np.zeros(nodes),
         )

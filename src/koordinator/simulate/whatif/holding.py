@@ -67,10 +67,12 @@ class SlackController:
             senses = control.Senses(
                 slack=1 - growth / self._objective.objective_ratio,
                 slack_age_s=zeros,
+                present_slack=np.full(nodes, np.nan),
                 pressure_slack=np.full(nodes, np.nan),
                 pressure_age_s=zeros,
                 resource=np.zeros(nodes, np.int64),
                 has_culprit=np.zeros(nodes, np.bool_),
+                victim=np.zeros(nodes, np.int64),
                 others_percent=100 * load,
                 batch_percent=100 * batch / capacity,
             )
