@@ -93,7 +93,7 @@ WEBHOOK_HOST = "127.0.0.1"
 IDENTITY = "koordinator-up"
 """Who holds the manager's lease; the same at every start, so that a lease of the last one is no reason to wait."""
 HOT_FILES = 64
-REGISTERED_LOOK_S = 0.02  # between two looks for nodes that are not registered yet
+REGISTERED_POLL_S = 0.02  # between two looks for nodes that are not registered yet
 DEFAULT_SCHEDULER = "default-scheduler"
 FIRST_REPORT_S = 5.0  # a cluster that was just started lends at once what its nodes have idle
 
@@ -280,7 +280,7 @@ class LocalCluster:
             while expected and nodes.get("", expected[-1]) is not None:
                 expected.pop()
             if expected:
-                await asyncio.sleep(REGISTERED_LOOK_S)
+                await asyncio.sleep(REGISTERED_POLL_S)
 
     async def _settling(self) -> None:
         while True:

@@ -24,7 +24,7 @@ _CALM_S = 20
 """Seconds to wait at most until the agent has started up …"""
 _CALM_CORES = 0.1
 """… which it has when it uses no more CPU than this."""
-_TOLD_CHARS = 2_000
+_SHOWN_CHARS = 2_000
 
 
 class AgentProcess:
@@ -103,7 +103,7 @@ class AgentProcess:
     def said(self) -> str:
         """Return the end of its log."""
         try:
-            return self._log.read_text(encoding="utf-8", errors="replace")[-_TOLD_CHARS:]
+            return self._log.read_text(encoding="utf-8", errors="replace")[-_SHOWN_CHARS:]
         except OSError:
             return ""
 

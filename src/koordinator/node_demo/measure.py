@@ -213,9 +213,9 @@ class Meter:
             self._to_root(process.pid)
         try:
             await asyncio.sleep(load.warm_up_s)
-            before = self._look(setting, awake)
+            before = self._sample(setting, awake)
             await asyncio.sleep(load.seconds)
-            after = self._look(setting, awake)
+            after = self._sample(setting, awake)
             text, problem = await asyncio.wait_for(process.communicate(), _STRAGGLERS_S)
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -226,7 +226,7 @@ class Meter:
         generator_s = output.cpu_seconds * load.seconds / (load.seconds + load.warm_up_s)
         return read(out), observe.use(before, after, self._commands.cpus, generator_s)
 
-    def _look(self, setting: StageSetting, awake: list[int]) -> Moment:
+    def _sample(self, setting: StageSetting, awake: list[int]) -> Moment:
         return observe.look(
             self._cgroups,
             setting.service_group,

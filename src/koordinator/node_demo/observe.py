@@ -134,7 +134,7 @@ def process_s(pid: int) -> float:
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
-LOOK_S = 2.0
+SAMPLE_S = 2.0
 BUSY_RATIO_MAX = 0.10
 """Of all CPUs. What others use beyond that is larger than most of the differences that are to be shown."""
 
@@ -142,7 +142,7 @@ BUSY_RATIO_MAX = 0.10
 def check_quiet() -> None:
     """Look for two seconds. Raises: DemoError, which says how busy the machine is and what to do."""
     before = _times()
-    time.sleep(LOOK_S)
+    time.sleep(SAMPLE_S)
     if trouble := trouble_of(before, _times(), os.cpu_count() or 1):
         raise DemoError(trouble)
 

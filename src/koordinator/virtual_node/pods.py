@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 WORKERS = 8
 RETRIES = RetryPolicy(initial_s=0.1, max_s=10.0)
-LOOK_S = 10.0
+POLL_S = 10.0
 """Between two looks at a pod that waits for room, for an object, or for the lender's scheduler."""
 SOON_S = 0.5
 PLACED_WITHIN_S = 30.0
@@ -129,7 +129,7 @@ class BorrowedPods:
             None,
         )
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Have all pods looked at that wait for room."""
         for uid in self._waiting_since_s:
             self.controller.queue.add(uid)
@@ -156,7 +156,7 @@ class BorrowedPods:
         step = steps.next_step(borrowed, lent, Knowledge(is_marked=marked, is_unsent=uid in self._unsent))
         if step.action is Action.NOTHING:
             is_unplaced = lent is not None and not lent.spec.get("nodeName") and not lent.has_ended
-            return LOOK_S if is_unplaced else None
+            return POLL_S if is_unplaced else None
         return await self._carry_out[step.action](uid, step)
 
     def _forget(self, uid: str) -> None:
@@ -185,7 +185,7 @@ class BorrowedPods:
             contents = await self._copies.read(pod)
         except errors.NotFound as error:
             await self._wait(pod, status.WAITING, str(error))
-            return LOOK_S
+            return POLL_S
         node = self._take_room(pod, spec, request)
         if not node:
             return await self._wait_for_room(pod, amounts)
@@ -227,7 +227,7 @@ class BorrowedPods:
             await self._fail(pod, status.OUT_OF_HOLE, message)
             return None
         await self._wait(pod, status.OUT_OF_HOLE, message)
-        return min(LOOK_S, left_s) if self._rules.refuse_after_s else LOOK_S
+        return min(POLL_S, left_s) if self._rules.refuse_after_s else POLL_S
 
     async def _mark(self, pod: PodDocument) -> None:
         meta = pod.metadata
@@ -273,7 +273,7 @@ class BorrowedPods:
     async def _mirror(self, uid: str, step: Step) -> float | None:
         assert step.patch is not None, step
         await self._patch_status(self._borrowed[uid], step.patch)
-        return LOOK_S if not (lent := self._lent.get(uid)) or not lent.spec.get("nodeName") else None
+        return POLL_S if not (lent := self._lent.get(uid)) or not lent.spec.get("nodeName") else None
 
     async def _lose(self, uid: str, _: Step) -> float | None:
         """Tell the borrower that its pod is gone, once the lender itself has said so."""
@@ -289,7 +289,7 @@ class BorrowedPods:
     async def _delete(self, uid: str, step: Step) -> float | None:
         lent = self._lent[uid]
         if uid not in self._borrowed and await self._is_in_borrower(uid, lent):
-            return LOOK_S  # our cache of the borrower is behind
+            return POLL_S  # our cache of the borrower is behind
         await self._delete_lent(lent, step.grace_s, step.message)
         return None
 

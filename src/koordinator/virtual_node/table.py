@@ -147,8 +147,8 @@ class LenderTable:
         # The last report counts until the next one, however short the window.
         since_s = np.minimum(now_s - self.policy.idle_for_s, self._reported_s[:size] - 1.0)
         recent = self._sampled_s[:size] > since_s[:, None]
-        is_told = self._reported_s[:size] > now_s - self.policy.report_s_max
-        return offer.percentile(np.where(recent & is_told[:, None], self._samples[:size], np.nan))
+        is_reported = self._reported_s[:size] > now_s - self.policy.report_s_max
+        return offer.percentile(np.where(recent & is_reported[:, None], self._samples[:size], np.nan))
 
     def idle(self, now_s: float) -> Mask:
         """Return which nodes have been quiet for long enough, (nodes,); keeps since when they are."""

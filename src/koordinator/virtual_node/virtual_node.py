@@ -226,7 +226,7 @@ class VirtualNodes:
         for victim in tuple(self._leaving.values()):
             await self._evict(victim)
         self._account()
-        self.pods.look_again()
+        self.pods.recheck()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PERIOD_S):
                 await self._wake.wait()
@@ -260,7 +260,7 @@ class VirtualNodes:
         self.metrics.lent_pods.set(len(table.lent_pods))
         for name, group in self._nodes.items():
             mine = table.of_group(group)
-            await self._tell(name, group, self._offer(room * mine[:, None], mine, trouble))
+            await self._report(name, group, self._offer(room * mine[:, None], mine, trouble))
 
     def _offer(self, room: I64, mine: offer.Mask, trouble: str) -> NodeOffer:
         """Return what a virtual node has: pods that leave count no more, as their successors must not be promised the
@@ -274,7 +274,7 @@ class VirtualNodes:
         amounts = offer.offered(nothing[None] if trouble else room, lent)
         return NodeOffer(amounts, nothing if trouble or hole == offer.NOWHERE else room[hole], trouble)
 
-    async def _tell(self, name: str, group: str, offered: NodeOffer) -> None:
+    async def _report(self, name: str, group: str, offered: NodeOffer) -> None:
         clock_s = self.clock.now()
         try:
             before = await self._borrower.get(Node, name)

@@ -12,7 +12,7 @@ from koordinator.api.slo import NodeSLOSpec
 from koordinator.api.slo_qos import ResctrlQOS, ResourceQOS, ResourceQOSStrategy
 from koordinator.host import schemata
 from koordinator.host.files import FileFailure, FileProblem
-from koordinator.koordlet.qos.resctrl import ABSENT_S, LOOK_S, ResctrlStrategy
+from koordinator.koordlet.qos.resctrl import ABSENT_S, CHECK_S, ResctrlStrategy
 from koordinator.koordlet.states.node import with_defaults
 from tests.cluster import virtual_loop
 from tests.host import host_tree
@@ -108,7 +108,7 @@ def test_threads_that_enter_from_outside_are_found_in_time(tmp_path: Path) -> No
             await strategy.run()
             await asyncio.sleep(1)
         host_tree.write(tmp_path, {"sys/fs/cgroup/cpu/kubepods/besteffort/podbe/be-main/tasks": "7\n8\n77\n"})
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_S)
         await strategy.run()
 
         assert 77 in threads(node, "BE")

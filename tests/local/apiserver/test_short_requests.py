@@ -279,7 +279,7 @@ async def test_stopping_closes_idle_connections(server: ApiServer) -> None:
 
 async def test_a_silent_connection_is_closed(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(short_requests, "KEEP_ALIVE_S", 0.05)
-    monkeypatch.setattr(short_requests, "LOOK_S_MIN", 0.01)
+    monkeypatch.setattr(short_requests, "CHECK_S_MIN", 0.01)
     line = Line(*await asyncio.open_connection("127.0.0.1", port_of(server)))
     async with asyncio.timeout(5):
         assert await line.reader.read() == b""

@@ -14,7 +14,7 @@ from koordinator.scheduler.plugins.coscheduling.controller import (
     difference,
     next_of,
     next_status,
-    worth_a_look,
+    queue_reason,
 )
 
 NOW = "2026-01-01T00:00:00Z"
@@ -68,8 +68,8 @@ def test_a_status_that_was_written_has_no_difference_to_itself_and_nothing_runs_
 def test_a_gang_that_was_scheduled_after_two_days_and_does_not_run_is_left_alone() -> None:
     waiting = MemberCounts(total=2, scheduled=2)
 
-    assert worth_a_look(group(**OLD)) is QueueReason.STALE
-    assert worth_a_look(group(**OLD), waiting) is QueueReason.STALE
+    assert queue_reason(group(**OLD)) is QueueReason.STALE
+    assert queue_reason(group(**OLD), waiting) is QueueReason.STALE
     assert next_of(group(**OLD), waiting, NOW) == group(**OLD).status
 
 
@@ -116,7 +116,7 @@ def test_members_that_still_run_when_enough_have_succeeded_are_counted_to_the_en
 
 
 def test_times_that_cannot_be_read_do_not_stop_anybody() -> None:
-    assert worth_a_look(group(**{**OLD, "scheduleStartTime": "yesterday"})) is QueueReason.OK
+    assert queue_reason(group(**{**OLD, "scheduleStartTime": "yesterday"})) is QueueReason.OK
 
 
 @pytest.mark.parametrize(

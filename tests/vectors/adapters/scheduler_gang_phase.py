@@ -8,7 +8,7 @@ from koordinator.scheduler.plugins.coscheduling.controller import (
     MemberCounts,
     QueueReason,
     next_status,
-    worth_a_look,
+    queue_reason,
 )
 
 Case = dict[str, Any]
@@ -21,7 +21,7 @@ def phase(case: Case) -> Any:
     body = {"metadata": {"namespace": "default", "name": "g"}, **case["podGroup"]}
     group = from_builtins(body, PodGroup)
     if case.get("check") == "enqueue":
-        return {"enqueued": worth_a_look(group) is QueueReason.OK}
+        return {"enqueued": queue_reason(group) is QueueReason.OK}
     tally = _tally(case["pods"])
 
     def step(status: PodGroupStatus) -> PodGroupStatus:

@@ -55,8 +55,8 @@ class MeasuredGroup:
     __slots__ = (
         "_at_s",
         "_identity",
-        "_is_looked_at",
         "_is_rate",
+        "_is_read",
         "_keeps_every_point",
         "_memory_every",
         "_memory_rounds_left",
@@ -101,7 +101,7 @@ class MeasuredGroup:
         self.cores = 0.0
         self.memory_bytes = self.page_cache_bytes = 0
         self._memory_every = memory_every
-        self._keeps_every_point, self._is_looked_at = keeps_every_point, False
+        self._keeps_every_point, self._is_read = keeps_every_point, False
         self._memory_rounds_left = index % MEMORY_ROUNDS  # not all in the same round
         self._whole_rounds_left = index % memory_every
         self._forget()
@@ -188,7 +188,7 @@ class MeasuredGroup:
             return False
         if self._memory_seen >= 0:
             self._whole_rounds_left = self._memory_every
-        self._is_looked_at = True
+        self._is_read = True
         return True
 
     def take_memory(self, memory: bytes | None) -> bool:
@@ -223,9 +223,9 @@ class MeasuredGroup:
         rings.cpu.append(at_ms, self.cores)
         if rings.throttled is not None and self._throttled is not None:
             rings.throttled.append(at_ms, self._throttled)
-        if not (self._keeps_every_point or self._is_looked_at):
+        if not (self._keeps_every_point or self._is_read):
             return
-        self._is_looked_at = False
+        self._is_read = False
         rings.memory.append(at_ms, self.memory_bytes)
         if rings.page_cache is not None:
             rings.page_cache.append(at_ms, self.memory_bytes + self.page_cache_bytes)
@@ -277,9 +277,9 @@ class GroupScan:
             counted = [each for each in active if each.wants_periods()]
             for each, stat in zip(counted, self._read(each.cpu_stat_path for each in counted), strict=True):
                 each.take_periods(version, stat)
-        looked_at = [each for each in active if each.wants_memory()]
-        whole = files.hot_many([each.memory_path for each in looked_at])
-        moved = [each for each, memory in zip(looked_at, whole, strict=True) if each.take_memory(memory)]
+        wanting = [each for each in active if each.wants_memory()]
+        whole = files.hot_many([each.memory_path for each in wanting])
+        moved = [each for each, memory in zip(wanting, whole, strict=True) if each.take_memory(memory)]
         for each, stat in zip(moved, self._read(each.memory_stat_path for each in moved), strict=True):
             each.take_memory_stat(version, stat)
 

@@ -64,7 +64,7 @@ class TCNetworkQoS(Hook):
         self._minors: dict[str, int] = {}
         """Pods with limits of their own → minor number of their class."""
         self._done: TcPlan | None = None
-        self._next_look_s = float("-inf")
+        self._next_check_s = float("-inf")
         self._problem = ""
         self._has_adopted = False
 
@@ -99,10 +99,10 @@ class TCNetworkQoS(Hook):
             if self._cards():
                 await self.close()
             return
-        is_early = 0 <= self._next_look_s - now_s <= CHECK_S
+        is_early = 0 <= self._next_check_s - now_s <= CHECK_S
         if is_early and (wanted == self._done or self._problem):
             return
-        self._next_look_s = now_s + CHECK_S
+        self._next_check_s = now_s + CHECK_S
         try:
             await self._carry_out(wanted)
         except _Failed as error:
@@ -231,7 +231,7 @@ class TCNetworkQoS(Hook):
             await self._must(*tc.delete_root(other))
             self.shared.executor.unnote(self._mark(other), owner=self.name)
         self.shared.executor.note(self._mark(card), card, owner=self.name)
-        text = (await self._look("tc", "qdisc", "show", "dev", card)).output
+        text = (await self._read("tc", "qdisc", "show", "dev", card)).output
         if not tc.has_root(text):
             self._done = None
             await self._must(*tc.add_root(card))
@@ -241,7 +241,7 @@ class TCNetworkQoS(Hook):
 
     async def _set_classes(self, wanted: TcPlan) -> None:
         card, done = wanted.card, self._done
-        present = tc.minors((await self._look("tc", "class", "show", "dev", card)).output)
+        present = tc.minors((await self._read("tc", "class", "show", "dev", card)).output)
         known = set(done.classes) if done is not None else set()
         if done is None or done.total_bytes_per_s != wanted.total_bytes_per_s or tc.ROOT_MINOR not in present:
             await self._must(*tc.set_root_class(card, wanted.total_bytes_per_s))
@@ -252,7 +252,7 @@ class TCNetworkQoS(Hook):
     async def _set_filters(self, wanted: TcPlan) -> None:
         """Filters of single pods; then classes that nobody has any more can go."""
         card = wanted.card
-        present = tc.filters((await self._look("tc", "filter", "show", "dev", card, "parent", "1:")).output)
+        present = tc.filters((await self._read("tc", "filter", "show", "dev", card, "parent", "1:")).output)
         due = {(pod.minor, pod.address): pod for pod in wanted.pods}
         for found in filter(tc.is_of_pod, present):
             if due.pop((found.minor or 0, found.address), None) is None:
@@ -267,13 +267,13 @@ class TCNetworkQoS(Hook):
             if not done.is_good and pod.address:
                 raise _Failed("tc filter add", done)
             preference += 1
-        classes = tc.minors((await self._look("tc", "class", "show", "dev", card)).output)
+        classes = tc.minors((await self._read("tc", "class", "show", "dev", card)).output)
         kept = {each.minor for each in wanted.classes} | {tc.ROOT_MINOR}
         for minor in sorted(classes - kept):
             await self._must(*tc.delete_class(card, minor))
 
     async def _set_addresses(self, wanted: TcPlan) -> None:
-        names = (await self._look("ipset", "list", "-n")).output.split()
+        names = (await self._read("ipset", "list", "-n")).output.split()
         are_there = all(name in names for name in tc.SETS.values())
         known = self._done.addresses if self._done is not None and are_there else None
         text = tc.set_text(known, wanted.addresses)
@@ -283,7 +283,7 @@ class TCNetworkQoS(Hook):
             if not (await self._commands.look(*tc.rule("-C", which))).is_good:
                 await self._must(*tc.rule("-A", which))
 
-    async def _look(self, *command: str) -> Done:
+    async def _read(self, *command: str) -> Done:
         done = await self._commands.look(*command)
         if not done.is_good and not self.shared.executor.is_dry_run:
             raise _Failed(" ".join(command), done)

@@ -80,7 +80,7 @@ class InterferenceControl:
         """What batch used when its memory was shrunk."""
         self._is_memory_ours = True
         """A former run may have left its `memory.high`."""
-        self._said = ""
+        self._logged = ""
         self.records = StepRecords(shared)
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ class InterferenceControl:
             self._stop()
             return
         if not self._shared.gates.is_on(INTERFERENCE):
-            self._say(f"gate {INTERFERENCE} is off: nothing is known of services")
+            self._log_once(f"gate {INTERFERENCE} is off: nothing is known of services")
         now_s = asyncio.get_running_loop().time()
         config = limits.config_of(settings, self._fixed_percent())
         if self._state is None or config != self._config:
@@ -141,7 +141,7 @@ class InterferenceControl:
         slo = self._view.slo
         strategy = slo.resource_used_threshold_with_be if slo is not None else None
         if strategy is None or not strategy.enable:
-            self._say("resourceUsedThresholdWithBE is off: CPU of batch is not held back")
+            self._log_once("resourceUsedThresholdWithBE is off: CPU of batch is not held back")
             return int(FULL_PERCENT)
         return threshold_percent(strategy)
 
@@ -280,9 +280,9 @@ class InterferenceControl:
         if candidates:
             await self._evictor.carry_out([task])
 
-    def _say(self, problem: str) -> None:
-        if problem != self._said:
-            self._said = problem
+    def _log_once(self, problem: str) -> None:
+        if problem != self._logged:
+            self._logged = problem
             log.warning("the closed loop is held back", extra={"problem": problem})
 
 

@@ -54,7 +54,7 @@ class InterferenceDetector:
         self._foreign: Mapping[str, ForeignContainer] | None = None
         self._services: dict[str, PodRecord] = {}
         self._candidates: dict[str, PodRecord] = {}
-        self._said: set[Sense] = set()
+        self._logged: set[Sense] = set()
         shared.metrics.interference_level.read = partial(verdict_reporter.reported_levels, shared.view)
         shared.metrics.latency_slack.read = partial(verdict_reporter.reported_slack, shared.view)
 
@@ -69,7 +69,7 @@ class InterferenceDetector:
         kubepods = cgroup_layout.class_dir(view.driver, KubeQoS.GUARANTEED)
         calm = {uid for uid, target in self._scrapes.targets.items() if target.is_calm}
         lost = self._stalls.read(self._services, kubepods, throttled, calm)
-        self._say_available()
+        self._log_available()
         before = view.interference or Interference(at_s=now_s)
         found: dict[str, Degradation] = {}
         levels: dict[str, float] = {}
@@ -144,14 +144,14 @@ class InterferenceDetector:
             at_s=now_s,
         )
 
-    def _say_available(self) -> None:
+    def _log_available(self) -> None:
         is_answering = any(target.is_answering for target in self._scrapes.targets.values())
         if self._scrapes.targets:
             self._shared.metrics.sense_available.set(float(is_answering), Sense.LATENCY)
         for sense, missing in (self._stalls.available | self._counters.available).items():
             self._shared.metrics.sense_available.set(float(not missing), sense)
-            if sense in self._said:
+            if sense in self._logged:
                 continue
-            self._said.add(sense)
+            self._logged.add(sense)
             if missing:
                 log.warning("sense not available", extra={"sense": sense.value, "reason": missing})

@@ -33,7 +33,7 @@ NEW_GATES: Mapping[str, FeatureGate] = {
     )
 }
 """Gates that the reference does not have."""
-LOOK_S = 60.0
+CHECK_S = 60.0
 """How often kernel and runtime are compared with those of the last run."""
 AGAIN_S = 3_600.0
 """What was broken or could not be told is measured again."""
@@ -60,7 +60,7 @@ class IsolationProbe:
     informers = ()
 
     def __init__(self, shared: Shared) -> None:
-        self.interval_s = LOOK_S
+        self.interval_s = CHECK_S
         self._shared = shared
         self._signature: tuple[str, ...] | None = None
         self._due_s = 0.0
@@ -80,7 +80,7 @@ class IsolationProbe:
             self._signature = signature
             is_settled = all(each.works is Works.YES for each in found.values())
             self._due_s = float("inf") if is_settled else now_s + AGAIN_S
-            self._tell(node, found)
+            self._report(node, found)
             self._unwritten = summary(found, rfc3339(now_s))
         if self._unwritten is not None:
             await self._write(node, self._unwritten)
@@ -95,7 +95,7 @@ class IsolationProbe:
         except HostError as error:
             return {each: verdicts.unknown(str(error)) for each in Mechanism}
 
-    def _tell(self, node: Node, found: Mapping[Mechanism, MechanismVerdict]) -> None:
+    def _report(self, node: Node, found: Mapping[Mechanism, MechanismVerdict]) -> None:
         for mechanism, verdict in found.items():
             self._shared.metrics.isolation_works.set(_NUMBERS[verdict.works], mechanism)
             log.info(

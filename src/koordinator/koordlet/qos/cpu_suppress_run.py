@@ -100,7 +100,7 @@ _BE_CPU_USED = {kinds.BE_RESOURCE: "cpu", kinds.BE_ALLOCATION: "usage"}
 _SETTLED = frozenset(
     (WriteOutcome.WRITTEN, WriteOutcome.UNCHANGED, WriteOutcome.SKIPPED, WriteOutcome.WOULD_WRITE)
 )
-LOOKS_PER_ROUND = 4
+CHECKS_PER_ROUND = 4
 
 
 class CPUFacts(msgspec.Struct, frozen=True):
@@ -216,7 +216,7 @@ class CPUSuppress:
         self._is_starved = False
         self._basis: _Basis | None = None
         self._held_until_s = 0.0
-        self._said = ""
+        self._logged = ""
 
     @property
     def _top(self) -> str:
@@ -239,7 +239,7 @@ class CPUSuppress:
         if mode is not SuppressMode.CPUSET:
             self._is_starved = False
         if mode in (SuppressMode.MANAGER, SuppressMode.OFF):
-            self._said = ""
+            self._logged = ""
             self._shared.metrics.be_suppress_cpu.reset()
             self._undo_quota()
             self._recover(is_managed=mode is SuppressMode.MANAGER)
@@ -250,7 +250,7 @@ class CPUSuppress:
         amount = self._amount(strategy, capacity_milli)
         if amount is None:
             return None
-        self._said = ""
+        self._logged = ""
         self._shared.metrics.be_suppress_ls_used.set(amount.non_be_milli / 1000)
         percent = strategy.cpu_suppress_min_percent
         least_milli = None if percent is None else capacity_milli * percent // 100
@@ -304,8 +304,8 @@ class CPUSuppress:
 
     def _skip(self, why: str) -> None:
         """Nothing is written in this round; said once, until something else is the matter."""
-        if why != self._said:
-            self._said = why
+        if why != self._logged:
+            self._logged = why
             log.info("best-effort CPU not adjusted", extra={"reason": why})
 
     def _capacity_milli(self) -> int:
@@ -461,7 +461,7 @@ class CPUSurge:
     gates: tuple[str, ...] = (cpu_suppress.GATE,)
 
     def __init__(self, shared: Shared, suppress: CPUSuppress, services: ServiceUsage) -> None:
-        self.interval_s = shared.config.qos.suppress_interval_s / LOOKS_PER_ROUND
+        self.interval_s = shared.config.qos.suppress_interval_s / CHECKS_PER_ROUND
         self._suppress = suppress
         self._services = services
 

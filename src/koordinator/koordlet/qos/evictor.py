@@ -118,7 +118,7 @@ class Evictor:
         facts = {"pod": record.key, "feature": str(victim.feature), "problem": problem}
         if fate is Fate.EVICTED:
             log.info("pod evicted", extra=facts)
-            shared.events.warning(self._told_on(record), EVENT_SUCCESS, message)
+            shared.events.warning(self._involved_object(record), EVENT_SUCCESS, message)
             shared.metrics.eviction.inc(EVICTED)
             shared.metrics.eviction_detail.inc(meta.namespace, meta.name, EVICTED)
             self._on_evicted(record, victim)
@@ -126,7 +126,7 @@ class Evictor:
         else:
             log.warning("pod not evicted", extra=facts)
             if problem:
-                shared.events.warning(self._told_on(record), EVENT_FAIL, f"{message}: {problem}")
+                shared.events.warning(self._involved_object(record), EVENT_FAIL, f"{message}: {problem}")
         return fate
 
     def _records(self) -> Mapping[str, PodRecord]:
@@ -136,7 +136,7 @@ class Evictor:
             return view.pods
         return {**view.pods, **{uid: each.record for uid, each in view.foreign.items()}}
 
-    def _told_on(self, record: PodRecord) -> Object:
+    def _involved_object(self, record: PodRecord) -> Object:
         """Return the object whose events tell of an eviction; the node for containers that are no objects."""
         node = self._shared.view.node
         return node if node is not None and record.uid in self._shared.view.foreign else record.pod

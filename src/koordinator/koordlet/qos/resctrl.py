@@ -34,7 +34,7 @@ _PERCENT = 100
 _GROUP_OF_QOS = {QoSClass.LSE: "LSR", QoSClass.LSR: "LSR", QoSClass.LS: "LS", QoSClass.BE: "BE"}
 
 REASON = "UpdateResctrl"
-LOOK_S = 30.0
+CHECK_S = 30.0
 """How often threads are looked for although nothing has changed: those that a process starts itself are in its group
 already, those that enter a container from outside are not."""
 SETTLING_ROUNDS = 2
@@ -147,7 +147,7 @@ def _lines(settings: ResctrlQOS | None, cpu: ResctrlCPU) -> list[str]:
 
 
 class ResctrlStrategy:
-    """One round looks at pods and policies; without a change nothing is read for `LOOK_S`.
+    """One round looks at pods and policies; without a change nothing is read for `CHECK_S`.
 
     A group is made when its class is first switched on. When the class is switched off its schemata are neutral and its
     threads go back to the root group; when the strategy is, the groups that it made go, too.
@@ -162,7 +162,7 @@ class ResctrlStrategy:
         self._host = shared.host.resctrl
         self._seen: tuple[ResourceQOSStrategy, Mapping[str, PodRecord]] | None = None
         self._settling = 0
-        self._look_at_s = float("-inf")
+        self._check_at_s = float("-inf")
         self._reported: dict[str, str] = {}
         """Problems by what they are about, so that each is logged once."""
 
@@ -175,15 +175,15 @@ class ResctrlStrategy:
         now_s = asyncio.get_running_loop().time()
         if self._seen is None or self._seen[0] is not strategy or self._seen[1] is not view.pods:
             self._settling = SETTLING_ROUNDS + 1
-        if self._settling <= 0 and now_s < self._look_at_s:
+        if self._settling <= 0 and now_s < self._check_at_s:
             return
         self._settling -= 1
         self._seen = strategy, view.pods
         cpu = self._cpu(strategy)
         if cpu is None:
-            self._settling, self._look_at_s = 0, now_s + ABSENT_S
+            self._settling, self._check_at_s = 0, now_s + ABSENT_S
             return
-        self._look_at_s = now_s + LOOK_S
+        self._check_at_s = now_s + CHECK_S
         self._reconcile(strategy, cpu)
 
     def disable(self) -> None:

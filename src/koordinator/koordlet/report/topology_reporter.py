@@ -35,7 +35,7 @@ GATE, HUGE_PAGES_GATE = "NodeTopologyReport", "HugePageReport"
 WRITE_S_MAX = 20.0
 INVALID_ANNOTATION = "InvalidAnnotation"
 """Reason of the events about annotations of the Node that cannot be read."""
-_TOLD_BY_EVENT = (topology_object.SYSTEM_QOS, topology_object.RESERVATION)
+_REPORTED_BY_EVENT = (topology_object.SYSTEM_QOS, topology_object.RESERVATION)
 
 
 class KubeletSource:
@@ -164,7 +164,7 @@ class TopologyReporter:
                 continue
             log.warning("topology reported without %s: %s", part, problem, extra={"part": part})
             node: Object | None = self._shared.view.node
-            if part in _TOLD_BY_EVENT and node is not None:
+            if part in _REPORTED_BY_EVENT and node is not None:
                 self._shared.events.warning(node, INVALID_ANNOTATION, f"{problem}; it counts as absent")
         self._problems = problems
 

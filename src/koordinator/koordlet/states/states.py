@@ -35,7 +35,7 @@ class StateKeeper(Protocol):
         ...
 
 
-TELL_S = 10.0
+ANSWER_S = 10.0
 """Interval between log lines about sources that are awaited."""
 
 
@@ -74,7 +74,7 @@ class States:
         knowing pods and policies there is nothing that could be done rightly."""
         while missing := [state for state in self.all if state.is_required and not state.synced.is_set()]:
             try:
-                async with asyncio.timeout(TELL_S):
+                async with asyncio.timeout(ANSWER_S):
                     for state in missing:
                         await state.synced.wait()
             except TimeoutError:

@@ -25,7 +25,7 @@ BODY_BYTES_MAX = 64 << 10
 HEAD_BYTES_MAX = 8 << 10
 KEEP_ALIVE_S = 3630.0
 """How long a connection may say nothing: as the general server."""
-LOOK_S_MIN = 1.0
+CHECK_S_MIN = 1.0
 _PENDING_BYTES_MAX = 256 << 10
 
 _LINE = re.compile(
@@ -344,7 +344,7 @@ class _Connection(asyncio.Protocol):
         if self._task is None and left_s <= 0 and self.transport is not None:
             self.transport.close()
             return
-        self._timer = loop.call_later(max(left_s, LOOK_S_MIN), self._watch_idleness)
+        self._timer = loop.call_later(max(left_s, CHECK_S_MIN), self._watch_idleness)
 
 
 def _is_watch(path: bytes, params: bytes | None) -> bool:

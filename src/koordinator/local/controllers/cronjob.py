@@ -94,7 +94,7 @@ class CronJobController(ControllerLoop):
         self._cluster = cluster
         self._events = events
         self._cron_jobs = factory.informer(CronJob)
-        reconcile = pod_control.telling_bad_input(events, self._cron_jobs, self._reconcile)
+        reconcile = pod_control.reporting_bad_input(events, self._cron_jobs, self._reconcile)
         self._controller: Controller[Key] = Controller("cronjobs", reconcile, workers=WORKERS)
         self._jobs: Children[CronJob, Job] = Children(
             cluster, factory, self._cron_jobs, Job, self._controller, lambda _: None

@@ -297,7 +297,7 @@ class DaemonSetController(ControllerLoop):
         self._events = events
         self._sets = factory.informer(DaemonSet)
         self._nodes = factory.informer(Node)
-        reconcile = pod_control.telling_bad_input(events, self._sets, self._reconcile)
+        reconcile = pod_control.reporting_bad_input(events, self._sets, self._reconcile)
         self._controller: Controller[Key] = Controller("daemonsets", reconcile, workers=WORKERS)
         self._pods: Children[DaemonSet, Pod] = Children(
             cluster, factory, self._sets, Pod, self._controller, _selector_of, batch_s=BATCH_S

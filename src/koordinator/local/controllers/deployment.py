@@ -57,7 +57,7 @@ class DeploymentController(ControllerLoop):
         self._cluster = cluster
         self._events = events
         self._deployments = factory.informer(Deployment)
-        reconcile = pod_control.telling_bad_input(events, self._deployments, self._reconcile)
+        reconcile = pod_control.reporting_bad_input(events, self._deployments, self._reconcile)
         self._controller: Controller[Key] = Controller("deployments", reconcile, workers=WORKERS)
         self._sets: Children[Deployment, ReplicaSet] = Children(
             cluster, factory, self._deployments, ReplicaSet, self._controller, _selector_of

@@ -43,7 +43,7 @@ class JobController:
         self._cluster = cluster
         self._events = events
         self._jobs = factory.informer(Job)
-        reconcile = pod_control.telling_bad_input(events, self._jobs, self._reconcile)
+        reconcile = pod_control.reporting_bad_input(events, self._jobs, self._reconcile)
         self._controller: Controller[Key] = Controller("jobs", reconcile, workers=WORKERS)
         self._strays: Controller[Key] = Controller("pods of deleted jobs", self._free_stray)
         self._pods: Children[Job, Pod] = Children(

@@ -327,15 +327,15 @@ class PodGarbageCollector(ControllerLoop):
         self._pods = factory.informer(Pod)
         self._pods.add_index(BY_NODE, node_of)
         self._controller: Controller[str] = Controller("pod garbage collector", self._reconcile)
-        self._nodes.add_handler(None, None, lambda node: self._look_later(node.metadata.name))
+        self._nodes.add_handler(None, None, lambda node: self._queue_later(node.metadata.name))
         self._pods.add_handler(self._on_pod, lambda _, pod: self._on_pod(pod))
         self._informers = [self._nodes, self._pods]
 
     def _on_pod(self, pod: Pod) -> None:
         if pod.spec.node_name and self._nodes.get(pod.spec.node_name) is None:
-            self._look_later(pod.spec.node_name)
+            self._queue_later(pod.spec.node_name)
 
-    def _look_later(self, name: str) -> None:
+    def _queue_later(self, name: str) -> None:
         self._controller.queue.add_after(name, QUARANTINE_S)
 
     async def _reconcile(self, name: str) -> None:

@@ -83,7 +83,7 @@ class _Failed(Exception):
         self.reason, self.message, self.prefix = reason, message, prefix
 
 
-class _Look:
+class _Evaluation:
     """One look at an autoscaler: what is to be said about it."""
 
     def __init__(self, hpa: HorizontalPodAutoscaler, now_s: float) -> None:
@@ -148,21 +148,21 @@ class PodAutoscalerController(ControllerLoop):
         hpa = self._autoscalers.get(key[1], key[0])
         if hpa is None or is_deleting(hpa):
             return None
-        await self._look_at(key, _Look(hpa, self._cluster.clock.now()))
+        await self._evaluate(key, _Evaluation(hpa, self._cluster.clock.now()))
         return SYNC_S
 
-    async def _look_at(self, key: Key, look: _Look) -> None:
-        hpa, now_s = look.hpa, look.now_s
+    async def _evaluate(self, key: Key, evaluation: _Evaluation) -> None:
+        hpa, now_s = evaluation.hpa, evaluation.now_s
         try:
             scale = await self._scale(hpa)
         except errors.ApiError as error:
             self._events.warning(hpa, "FailedGetScale", str(error))
             why = f"the HPA controller was unable to get the target's current scale: {error}"
-            look.set_condition("AbleToScale", ConditionState(False, "FailedGetScale", why))
-            await self._write(look, {})
+            evaluation.set_condition("AbleToScale", ConditionState(False, "FailedGetScale", why))
+            await self._write(evaluation, {})
             return
         found = "the HPA controller was able to get the target's current scale"
-        look.set_condition("AbleToScale", ConditionState(True, "SucceededGetScale", found))
+        evaluation.set_condition("AbleToScale", ConditionState(True, "SucceededGetScale", found))
         current = scale.replicas
         least = 1 if hpa.spec.min_replicas is None else hpa.spec.min_replicas
         bounds = ReplicaBounds(least, hpa.spec.max_replicas)
@@ -171,23 +171,23 @@ class PodAutoscalerController(ControllerLoop):
         metrics: list[Json] | None = None
         if current == 0 and least != 0:
             why = "scaling is disabled since the replica count of the target is zero"
-            look.set_condition("ScalingActive", ConditionState(False, "ScalingDisabled", why))
+            evaluation.set_condition("ScalingActive", ConditionState(False, "ScalingDisabled", why))
             wanted, reason = 0, ""
         elif current > bounds.most:
             wanted, reason = bounds.most, "Current number of replicas above Spec.MaxReplicas"
         elif current < bounds.least:
             wanted, reason = bounds.least, "Current number of replicas below Spec.MinReplicas"
         else:
-            proposed, metrics, name = self._propose(key, look, scale)
+            proposed, metrics, name = self._propose(key, evaluation, scale)
             if proposed is None:
-                await self._write(look, {"current_replicas": current, "current_metrics": metrics})
+                await self._write(evaluation, {"current_replicas": current, "current_metrics": metrics})
                 return
             reason = f"{name} above target" if proposed > current else "All metrics below target"
             decided = autoscaler_decisions.limited(
                 history, hpa.spec.behavior, current, proposed, bounds, now_s
             )
-            look.set_condition("AbleToScale", decided.able)
-            look.set_condition("ScalingLimited", decided.limited)
+            evaluation.set_condition("AbleToScale", decided.able)
+            evaluation.set_condition("ScalingLimited", decided.limited)
             wanted = decided.replicas
         status: Json = {"current_replicas": current, "desired_replicas": wanted, "current_metrics": metrics}
         if wanted != current:
@@ -196,15 +196,15 @@ class PodAutoscalerController(ControllerLoop):
                 what = f"New size: {wanted}; reason: {reason}; error: {refused}"
                 self._events.warning(hpa, "FailedRescale", what)
                 why = f"the HPA controller was unable to update the target scale: {refused}"
-                look.set_condition("AbleToScale", ConditionState(False, "FailedUpdateScale", why))
+                evaluation.set_condition("AbleToScale", ConditionState(False, "FailedUpdateScale", why))
                 del status["desired_replicas"]
             else:
                 why = f"the HPA controller was able to update the target scale to {wanted}"
-                look.set_condition("AbleToScale", ConditionState(True, "SucceededRescale", why))
+                evaluation.set_condition("AbleToScale", ConditionState(True, "SucceededRescale", why))
                 self._events.normal(hpa, "SuccessfulRescale", f"New size: {wanted}; reason: {reason}")
                 history.scaled(current, wanted, now_s)
                 status["last_scale_time"] = clock.rfc3339(now_s)
-        await self._write(look, status)
+        await self._write(evaluation, status)
 
     # The target
 
@@ -237,12 +237,14 @@ class PodAutoscalerController(ControllerLoop):
 
     # Metrics
 
-    def _propose(self, key: Key, look: _Look, scale: _Scale) -> tuple[int | None, list[Json] | None, str]:
+    def _propose(
+        self, key: Key, evaluation: _Evaluation, scale: _Scale
+    ) -> tuple[int | None, list[Json] | None, str]:
         """Return the most that a metric proposes (None: nothing is to be done), their statuses, and that metric's
         name.
         """
-        hpa = look.hpa
-        why = self._select(key, look, scale.selector)
+        hpa = evaluation.hpa
+        why = self._select(key, evaluation, scale.selector)
         if why:
             self._events.warning(hpa, "FailedComputeMetricsReplicas", why)
             return None, None, ""
@@ -252,7 +254,7 @@ class PodAutoscalerController(ControllerLoop):
         failures: list[_Failed] = []
         for spec in hpa.spec.metrics:
             try:
-                metric = self._metric(look, spec, pods, scale.replicas)
+                metric = self._metric(evaluation, spec, pods, scale.replicas)
             except _Failed as failure:
                 self._events.warning(hpa, failure.reason, failure.message)
                 failures.append(failure)
@@ -263,7 +265,7 @@ class PodAutoscalerController(ControllerLoop):
                 best = metric
         if best is None or (failures and best.replicas < scale.replicas):
             first = failures[0] if failures else _Failed("InvalidMetricSourceType", "no metrics", "")
-            look.set_condition(
+            evaluation.set_condition(
                 "ScalingActive", ConditionState(False, first.reason, _NOT_COMPUTED.format(first.message))
             )
             total = len(hpa.spec.metrics)
@@ -273,16 +275,16 @@ class PodAutoscalerController(ControllerLoop):
             )
             return None, statuses, ""
         text = f"the HPA was able to successfully calculate a replica count from {best.name}"
-        look.set_condition("ScalingActive", ConditionState(True, "ValidMetricFound", text))
+        evaluation.set_condition("ScalingActive", ConditionState(True, "ValidMetricFound", text))
         return best.replicas, statuses, best.name
 
-    def _select(self, key: Key, look: _Look, selector: str) -> str:
+    def _select(self, key: Key, evaluation: _Evaluation, selector: str) -> str:
         """Keep an eye on the target's pods; why that cannot be, empty when it can."""
         if not selector:
             why = "selector is required"
-            self._events.warning(look.hpa, "SelectorRequired", why)
+            self._events.warning(evaluation.hpa, "SelectorRequired", why)
             text = "the HPA target's scale is missing a selector"
-            look.set_condition("ScalingActive", ConditionState(False, "InvalidSelector", text))
+            evaluation.set_condition("ScalingActive", ConditionState(False, "InvalidSelector", text))
             return why
         try:
             self._selected.select(key, selected_pods.by_text(selector))
@@ -296,34 +298,34 @@ class PodAutoscalerController(ControllerLoop):
             reason = "AmbiguousSelector"
             names = " ".join("/".join(one) for one in sorted([key, *rivals]))
             why = f"pods by selector {selector} are controlled by multiple HPAs: [{names}]"
-        self._events.warning(look.hpa, reason, why)
-        look.set_condition("ScalingActive", ConditionState(False, reason, why))
+        self._events.warning(evaluation.hpa, reason, why)
+        evaluation.set_condition("ScalingActive", ConditionState(False, reason, why))
         return why
 
-    def _metric(self, look: _Look, spec: MetricSpec, pods: list[Pod], replicas: int) -> _Metric:
+    def _metric(self, evaluation: _Evaluation, spec: MetricSpec, pods: list[Pod], replicas: int) -> _Metric:
         """Raises: _Failed."""
         if spec.type == "Resource" and spec.resource is not None:
-            return self._resource_metric(look, spec.resource, pods, replicas)
+            return self._resource_metric(evaluation, spec.resource, pods, replicas)
         if spec.type == "ContainerResource" and spec.container_resource is not None:
             return self._resource_metric(
-                look, spec.container_resource, pods, replicas, spec.container_resource.container
+                evaluation, spec.container_resource, pods, replicas, spec.container_resource.container
             )
-        raise _not_served(spec, look.hpa.metadata.namespace)
+        raise _not_served(spec, evaluation.hpa.metadata.namespace)
 
     def _resource_metric(
         self,
-        look: _Look,
+        evaluation: _Evaluation,
         source: ResourceMetricSource | ContainerResourceMetricSource,
         pods: list[Pod],
         replicas: int,
         container: str = "",
     ) -> _Metric:
-        name, target, now_s = source.name, source.target, look.now_s
+        name, target, now_s = source.name, source.target, evaluation.now_s
         of_container = isinstance(source, ContainerResourceMetricSource)
         kind = "ContainerResource" if of_container else "Resource"
         what = f"{container} container" if of_container else f"{name} resource"
         by_amount = target.average_value is not None
-        tolerance = _tolerance(look.hpa)
+        tolerance = _tolerance(evaluation.hpa)
         try:
             usage = self._usage.of(pods, name, container)
             if not usage:
@@ -352,9 +354,9 @@ class PodAutoscalerController(ControllerLoop):
 
     # The status
 
-    async def _write(self, look: _Look, fields: Json) -> None:
-        hpa = look.hpa
-        status = msgspec.structs.replace(hpa.status, conditions=look.conditions, **fields)
+    async def _write(self, evaluation: _Evaluation, fields: Json) -> None:
+        hpa = evaluation.hpa
+        status = msgspec.structs.replace(hpa.status, conditions=evaluation.conditions, **fields)
         try:
             await pod_control.write(
                 self._cluster,

@@ -127,7 +127,7 @@ async def slow_start(actions: Sequence[Callable[[], Awaitable[Any]]]) -> errors.
     return None
 
 
-def telling_bad_input(
+def reporting_bad_input(
     events: EventRecorder, informer: Informer[T], reconcile: Callable[[Key], Awaitable[float | None]]
 ) -> Callable[[Key], Awaitable[float | None]]:
     """`reconcile`, where an object that makes no sense gets an event and waits for its next change."""

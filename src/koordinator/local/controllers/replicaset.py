@@ -91,7 +91,7 @@ class ReplicaSetController(ControllerLoop, Generic[R]):
         self._cluster = cluster
         self._sets: Informer[R] = factory.informer(view)
         self._sets.add_index(BY_CONTROLLER, controller_uid)
-        reconcile = pod_control.telling_bad_input(events, self._sets, self._reconcile)
+        reconcile = pod_control.reporting_bad_input(events, self._sets, self._reconcile)
         self._controller: Controller[Key] = Controller(view.resource.plural, reconcile, workers=WORKERS)
         self._pods: Children[R, Pod] = Children(
             cluster, factory, self._sets, Pod, self._controller, selector_of, batch_s=BATCH_S

@@ -223,7 +223,7 @@ class StatefulSetController(ControllerLoop):
         self._events = events
         self._sets = factory.informer(StatefulSet)
         self._claims = factory.informer(PersistentVolumeClaim)
-        reconcile = pod_control.telling_bad_input(events, self._sets, self._reconcile)
+        reconcile = pod_control.reporting_bad_input(events, self._sets, self._reconcile)
         self._controller: Controller[Key] = Controller("statefulsets", reconcile, workers=WORKERS)
         self._pods: Children[StatefulSet, Pod] = Children(
             cluster, factory, self._sets, Pod, self._controller, _selector_of

@@ -79,14 +79,14 @@ class VolumeController(ControllerLoop):
         self._controller.watch(self._claims, lambda claim: [key_of(claim), *_volume_key(claim)])
         self._controller.watch(self._volumes, lambda volume: [key_of(volume), *_claim_key(volume)])
         self._volumes.add_handler(None, self._on_volume)
-        self._classes.add_handler(lambda _: self._look_at_waiting())
+        self._classes.add_handler(lambda _: self._queue_waiting())
         self._informers = [self._claims, self._volumes, self._classes]
 
     def _on_volume(self, old: PersistentVolume, new: PersistentVolume) -> None:
         if new.status.phase == "Available" and old.status.phase != "Available":
-            self._look_at_waiting()
+            self._queue_waiting()
 
-    def _look_at_waiting(self) -> None:
+    def _queue_waiting(self) -> None:
         for claim in self._claims.objects.values():
             if not claim.spec.volume_name:
                 self._controller.queue.add(key_of(claim))

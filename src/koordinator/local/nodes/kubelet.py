@@ -267,7 +267,7 @@ def running_since_s(pod: Pod) -> float | None:
     return None
 
 
-def says_more(patch: Json, pod: Pod) -> bool:
+def changes_status(patch: Json, pod: Pod) -> bool:
     """Return whether a status that says that the pod runs says anything that its object does not say yet."""
     new = msgspec.convert(patch["status"], PodStatus)
     old = pod.status

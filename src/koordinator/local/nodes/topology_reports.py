@@ -179,12 +179,12 @@ class TopologyReports:
         slim = topology_object.slim_node(node)
         if not slim.metadata.labels:  # what the kubelet keeps then does not matter
             slim = msgspec.structs.replace(slim, status=_NO_STATUS)
-        has_other_faults = self._is_news(row, devices.faults_of(node))
+        has_other_faults = self._has_changed(row, devices.faults_of(node))
         if self._nodes.get(row) != slim or has_other_faults:
             self._nodes[row] = slim
             self._due[row] = None
 
-    def _is_news(self, row: int, faults: DeviceFaults) -> bool:
+    def _has_changed(self, row: int, faults: DeviceFaults) -> bool:
         """Keep what is wrong with the cards of a node; return whether it was otherwise before."""
         before = self._faults.pop(row, NO_FAULTS)
         if faults != NO_FAULTS:

@@ -170,7 +170,7 @@ class Upkeep:
         ran_s = now_s - pod.started_s
         if kubelet.is_killed(pod.lines or {}, ran_s):
             return True
-        await self._say_running(pod, now_s)
+        await self._report_running(pod, now_s)
         if pod.probe_s <= now_s:
             self._plan_probe(pod, ran_s)
         return False
@@ -195,13 +195,13 @@ class Upkeep:
             self._fleet.resize(pod.slot, shape)
             pod.applied = None
             pod.resize = ()
-        await self._say_running(pod, now_s)
+        await self._report_running(pod, now_s)
 
-    async def _say_running(self, pod: HollowPod, now_s: float) -> None:
+    async def _report_running(self, pod: HollowPod, now_s: float) -> None:
         """Write the status of a pod that runs, if it is not what the API has."""
         health = None if pod.lines is None else kubelet.health(pod.lines, now_s - pod.started_s)
         patch = kubelet.running_status(pod.obj, pod.run(health), now_s)
-        if kubelet.says_more(patch, pod.obj):
+        if kubelet.changes_status(patch, pod.obj):
             await self._write_status(pod, patch)
 
     def _lines(self, pod: HollowPod) -> dict[str, Timeline] | None:

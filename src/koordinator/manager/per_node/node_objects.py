@@ -229,11 +229,11 @@ class NodeSweep:
             self._wanted.clear()
             # A change in the middle is seen by the nodes that come after it, the others come again.
             for number, name in enumerate(list(self._names()), 1):
-                await self._look_at(name)
+                await self._check(name)
                 if number % SLICE == 0:
                     await asyncio.sleep(0)
 
-    async def _look_at(self, name: str) -> None:
+    async def _check(self, name: str) -> None:
         # A node for which that cannot be told is worked on, too: whoever does says why.
         if self.guard.answer(self._differs, name, otherwise=lambda _: True):
             while len(self._queue) >= WAITING_MAX:

@@ -130,7 +130,7 @@ class _Kept:
         self.history = LoadHistory()
         self.name = pool.metadata.name
         self.hold_until_s = 0.0
-        self.looked_s: float | None = None
+        self.checked_s: float | None = None
         self.refused: dict[str, tuple[str, float]] = {}
         """Nodes whose pods the scheduler would not place elsewhere: why, and until when that counts."""
 
@@ -225,7 +225,7 @@ class TidalPoolController(ControllerLoop):
             return None
         kept = self._kept[name] = _Kept(pool, policy)
         if known is not None:
-            kept.hold_until_s, kept.looked_s = known.hold_until_s, known.looked_s
+            kept.hold_until_s, kept.checked_s = known.hold_until_s, known.checked_s
         return policy
 
     async def _reconcile(self, name: str) -> float | None:
@@ -237,7 +237,7 @@ class TidalPoolController(ControllerLoop):
             return await self._end(name, pool, now_s)
         policy = self._policy(pool)
         if policy is None:
-            await self._tell_invalid(pool, now_s)
+            await self._report_invalid(pool, now_s)
             return None
         if labels.TIDAL_FINALIZER not in pool.metadata.finalizers:
             await self._set_finalizers(pool, [*pool.metadata.finalizers, labels.TIDAL_FINALIZER])
@@ -287,8 +287,8 @@ class TidalPoolController(ControllerLoop):
             kept.history.clear()
         elif policy.rule is not None:
             kept.history.add(now_s, decision.spare_percent, policy.load_window_s)
-        passed_s = min(max(now_s - kept.looked_s, 0.0), 2 * PERIOD_S) if kept.looked_s is not None else 0.0
-        kept.looked_s = now_s
+        passed_s = min(max(now_s - kept.checked_s, 0.0), 2 * PERIOD_S) if kept.checked_s is not None else 0.0
+        kept.checked_s = now_s
         self._count(found, passed_s)
 
     def _count(self, found: PoolPass, passed_s: float) -> None:
@@ -432,7 +432,7 @@ class TidalPoolController(ControllerLoop):
         }
         await self._cluster.patch(TidalPool, meta.name, patch)
 
-    async def _tell_invalid(self, pool: TidalPool, now_s: float) -> None:
+    async def _report_invalid(self, pool: TidalPool, now_s: float) -> None:
         try:
             policy_of(pool)
         except ProtocolError as error:

@@ -38,7 +38,7 @@ def status_of(pool: TidalPool, found: PoolPass, now_s: float) -> TidalPoolStatus
         target_reason=decision.target.reason.value,
         next_transition=clock.rfc3339(decision.next_change_s) if decision.next_change_s is not None else None,
         hold_until=clock.rfc3339(hold_s) if hold_s else None,
-        nodes=[_node_status(node, found) for node in found.nodes if _is_told(node, found)],
+        nodes=[_node_status(node, found) for node in found.nodes if _is_reported(node, found)],
         conditions=_conditions(pool, found, hold_s, now_s),
     )
 
@@ -65,7 +65,7 @@ def _phase_after(node: TidalNode, found: PoolPass) -> TidalPhase:
     return step.to if step is not None else node.phase
 
 
-def _is_told(node: TidalNode, found: PoolPass) -> bool:
+def _is_reported(node: TidalNode, found: PoolPass) -> bool:
     return _phase_after(node, found) is not TidalPhase.ONLINE or node.name in found.decision.plan.blocked
 
 

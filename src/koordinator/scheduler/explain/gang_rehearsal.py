@@ -34,7 +34,7 @@ from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial, rehearsal_of
 
 FIT = "NodeResourcesFit"
-TOLD_MAX = 3
+REASONS_SHOWN = 3
 
 
 def lacks(found: Survey, status: Status, rows: Rows | None = None, where: str = "") -> str:
@@ -53,8 +53,8 @@ def lacks(found: Survey, status: Status, rows: Rows | None = None, where: str = 
     if short := _short(found, inside):
         return f"lacks {short} on every node{place}" if count > 1 else f"lacks {short}{place}"
     parts = [f"{number} {reason}" for reason, number in _counts(found, inside)]
-    more = f", and {len(parts) - TOLD_MAX} more reasons" if len(parts) > TOLD_MAX else ""
-    return f"finds no place on any of {count} nodes{place}: {', '.join(parts[:TOLD_MAX])}{more}"
+    more = f", and {len(parts) - REASONS_SHOWN} more reasons" if len(parts) > REASONS_SHOWN else ""
+    return f"finds no place on any of {count} nodes{place}: {', '.join(parts[:REASONS_SHOWN])}{more}"
 
 
 def _short(found: Survey, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> str:

@@ -275,11 +275,13 @@ class ExplanationObjects:
                 log.debug("explanation was already deleted", extra={"explanation": asked.key})
             return None
         status = await self.answer(asked)
-        if self._is_news(asked.status, status, now_s):
+        if self._has_changed(asked.status, status, now_s):
             await self._write(asked, status, now_s)
         return CHECK_S if left_s is None else min(CHECK_S, left_s)
 
-    def _is_news(self, old: ScheduleExplanationStatus, new: ScheduleExplanationStatus, now_s: float) -> bool:
+    def _has_changed(
+        self, old: ScheduleExplanationStatus, new: ScheduleExplanationStatus, now_s: float
+    ) -> bool:
         if not is_same(msgspec.to_builtins(old), msgspec.to_builtins(new)):
             return True
         return old.last_update_time is None or now_s - parse_rfc3339(old.last_update_time) >= REFRESH_S

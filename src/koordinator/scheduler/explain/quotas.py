@@ -283,7 +283,7 @@ class WhatIf:
         alone is."""
         if self._ask > self._place.quota.min.get(self._resource, 0):
             return ""
-        return f"{self._say(self._missing_for_firm())} of {self._resource}"
+        return f"{self._amount(self._missing_for_firm())} of {self._resource}"
 
     def raised_for_firm(self) -> list[str]:
         """Minima of the quota and of those above it that then have too little for their children."""
@@ -304,7 +304,7 @@ class WhatIf:
     def _remedy(self, kind: str, change: str) -> list[Remedy]:
         return [Remedy(kind=kind, change=change)]
 
-    def _say(self, nanos: int) -> str:
+    def _amount(self, nanos: int) -> str:
         return _text(self._resource, nanos)
 
     def _ask_less(self, count: int) -> list[Remedy]:
@@ -317,7 +317,8 @@ class WhatIf:
             most -= most % nanos_per_unit(self._resource)
         if not most:
             return []
-        change = f"lower the {self._resource} request from {self._say(self._ask // count)} to at most {self._say(most)}"
+        asked = self._amount(self._ask // count)
+        change = f"lower the {self._resource} request from {asked} to at most {self._amount(most)}"
         return self._remedy("requests", f"{change}, on every member" if count > 1 else change)
 
     def _end_own(self) -> list[Remedy]:
@@ -327,7 +328,7 @@ class WhatIf:
             return []
         return self._remedy(
             "quota-own",
-            f"wait until pods of {name} that use {self._say(least)} of {self._resource} have ended",
+            f"wait until pods of {name} that use {self._amount(least)} of {self._resource} have ended",
         )
 
     def _raise_max(self) -> list[Remedy]:
@@ -378,8 +379,8 @@ class WhatIf:
         return found
 
     def _raised(self, field: str, name: str, before: Nanos, after: int) -> str:
-        now = self._say(before.get(self._resource, 0))
-        return f"{self._resource} in {field} of {name} from {now} to {self._say(after)}"
+        now = self._amount(before.get(self._resource, 0))
+        return f"{self._resource} in {field} of {name} from {now} to {self._amount(after)}"
 
     def _take_back(self) -> list[Remedy]:
         """Quotas beside the path that use more than their minimum: what the first of them has to ask for less."""
@@ -394,8 +395,8 @@ class WhatIf:
             least = self._least(partial(_asks_less, name), asked)
             if least is not None:
                 change = (
-                    f"have {name} ask for {self._say(least)} of {self._resource} less: it uses "
-                    f"{self._say(over[name])} more than its min"
+                    f"have {name} ask for {self._amount(least)} of {self._resource} less: it uses "
+                    f"{self._amount(over[name])} more than its min"
                 )
                 made += self._remedy("quota-lent", change)
             if len(made) == GIVERS_MAX:
@@ -408,7 +409,7 @@ class WhatIf:
         least = self._least(lambda more: QuotaChange(total=more), 64 * max(self._ask, 1))
         if least is None:
             return []
-        return self._remedy("node", f"add nodes with {self._say(least)} of {self._resource}")
+        return self._remedy("node", f"add nodes with {self._amount(least)} of {self._resource}")
 
 
 def _asks_less(name: str, less: int) -> QuotaChange:

@@ -11,7 +11,7 @@ from koordinator.scheduler.plugins.reservation.plugin import ReservationPlugin
 from koordinator.scheduler.plugins.reservation.verdict import OwnerState
 from koordinator.scheduler.table.pod_info import PodInfo
 
-TOLD_MAX = 5
+SHOWN_MAX = 5
 OTHERS = "is for other owners"
 
 
@@ -45,8 +45,8 @@ def notes(profile: Profile, pod: PodInfo) -> list[str]:
             own.append(
                 f"reservation {record.name} on {name} {diagnosis.words(plugin.judge, state, record, record.row)}"
             )
-    more = [f"and {len(own) - TOLD_MAX} more reservations that it may use"] if len(own) > TOLD_MAX else []
-    return [*sorted(own)[:TOLD_MAX], *more, *_held(others)]
+    more = [f"and {len(own) - SHOWN_MAX} more reservations that it may use"] if len(own) > SHOWN_MAX else []
+    return [*sorted(own)[:SHOWN_MAX], *more, *_held(others)]
 
 
 def _records(plugin: ReservationPlugin) -> Iterator[ReservationRecord]:
@@ -64,7 +64,7 @@ def _held(others: list[ReservationRecord]) -> list[str]:
     if len(names) == 1:
         node = others[0].reservation.status.node_name
         return [f"reservation {names[0]} keeps {amounts} free on {node} for its owners"]
-    listed = ", ".join(names[:TOLD_MAX]) + (", …" if len(names) > TOLD_MAX else "")
+    listed = ", ".join(names[:SHOWN_MAX]) + (", …" if len(names) > SHOWN_MAX else "")
     return [f"{len(names)} reservations keep {amounts} free for their owners: {listed}"]
 
 

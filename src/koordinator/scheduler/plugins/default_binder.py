@@ -17,7 +17,7 @@ from koordinator.scheduler.plugin.framework import BindPlugin, Handle, PreBindPl
 from koordinator.scheduler.plugin.status import SUCCESS, PodPatch, Status, error
 from koordinator.scheduler.table.pod_info import PodInfo
 
-LOOK_PAUSES_S = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+RETRY_PAUSES_S = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Pauses before each look at a pod whose binding was left without an answer. Together they outlast a restart
 of the API server; the node stays booked meanwhile, so that its room is not given away twice."""
 
@@ -30,7 +30,7 @@ class DefaultBinder(BindPlugin[None]):
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
         failure = await self._post(pod, node_name)
-        for pause_s in LOOK_PAUSES_S:
+        for pause_s in RETRY_PAUSES_S:
             if failure is None:
                 return SUCCESS
             if not _is_open(failure):

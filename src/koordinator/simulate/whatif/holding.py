@@ -32,7 +32,7 @@ def pools(cluster: WhatIfCluster, strategy: WhatIfStrategy) -> Pools:
     return [(np.array(rows, np.int64), each) for each, rows in found.items()]
 
 
-LOOK_S = 5.0
+STEP_S = 5.0
 """Time between two looks of the controller by slack: it grows by no more than what it watched."""
 
 
@@ -60,7 +60,7 @@ class SlackController:
         load, rest = own / capacity, np.maximum(capacity - own, 1.0)
         held = services_milli + np.maximum(system_milli, self._reserved)
         zeros = np.zeros(nodes)
-        for _ in range(max(round(elapsed_s / LOOK_S), 1)):
+        for _ in range(max(round(elapsed_s / STEP_S), 1)):
             ceiling = self._state.ceiling[:, control.Resource.CPU]
             batch = np.clip(capacity * ceiling / 100 - held, 0.0, wanted_milli)
             growth = contention.slowdown(load, batch / rest, self._protection)
@@ -76,7 +76,7 @@ class SlackController:
                 others_percent=100 * load,
                 batch_percent=100 * batch / capacity,
             )
-            self._state, _ = control.step(self._state, senses, LOOK_S, self._objective)
+            self._state, _ = control.step(self._state, senses, STEP_S, self._objective)
         found: Integers = self._state.ceiling[:, control.Resource.CPU].astype(np.int64)
         return found
 

@@ -66,7 +66,7 @@ class QueueReason(enum.Enum):
     STALE = "scheduled long ago, and nothing runs"
 
 
-def worth_a_look(group: PodGroup, tally: MemberCounts | None = None) -> QueueReason:
+def queue_reason(group: PodGroup, tally: MemberCounts | None = None) -> QueueReason:
     """Return whether the status of a PodGroup may change.
 
     Without a tally the status alone decides, as in the reference. With one, a gang that is over is looked at while
@@ -98,7 +98,7 @@ def _took_long(group: PodGroup) -> bool:
 def next_of(group: PodGroup, tally: MemberCounts, now: str) -> PodGroupStatus:
     """Return the status of a PodGroup one step later; itself where nothing has happened. `now` is a timestamp (RFC
     3339)."""
-    match worth_a_look(group, tally):
+    match queue_reason(group, tally):
         case QueueReason.OK:
             return next_status(group.status, group.spec.min_member, tally, now)
         case QueueReason.OVER:
@@ -267,7 +267,7 @@ class PodGroupController:
 
     def _group_set(self, group: PodGroup) -> None:
         self._groups[group.key] = group
-        self._look_at(group.key)
+        self._enqueue(group.key)
 
     def _group_gone(self, group: PodGroup) -> None:
         self._groups.pop(group.key, None)
@@ -290,9 +290,9 @@ class PodGroupController:
         count.add(member, number)
         if not count.total:
             del self._counts[gang_id]
-        self._look_at(gang_id)
+        self._enqueue(gang_id)
 
-    def _look_at(self, gang_id: str) -> None:
+    def _enqueue(self, gang_id: str) -> None:
         if self._running is not None and gang_id in self._groups:
             self._running.queue.add(gang_id)
 

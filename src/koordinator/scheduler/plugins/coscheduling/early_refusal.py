@@ -227,7 +227,7 @@ class EarlyRefusals:
         prospects = prospects_of(self._handle, pod)
         if total < 2 or prospects is None or self._is_ample(prospects, pod, gangs, total):
             return None
-        return self._look(prospects, pod, [gang for gang in gangs if gang.gang_id in needed], needed)
+        return self._search(prospects, pod, [gang for gang in gangs if gang.gang_id in needed], needed)
 
     def _may_judge(self, gangs: Sequence[Gang]) -> bool:
         if all(gang.config.mode is GangMode.NON_STRICT for gang in gangs):
@@ -280,7 +280,7 @@ class EarlyRefusals:
 
     # All members
 
-    def _look(
+    def _search(
         self, prospects: Prospects, pod: PodInfo, gangs: Sequence[Gang], needed: Mapping[str, int]
     ) -> GangShortage | None:
         sorted_out = self._by_kind(prospects, pod, gangs)

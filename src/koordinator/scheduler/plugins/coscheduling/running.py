@@ -178,7 +178,7 @@ class RunningGangs:
         was_complete = self._is_complete(gang_id)
         self._carry_out(self.rounds.on_pod_add(pod))
         self._record_completion(gang_id, was_complete)
-        self._look_for_problems(pod)
+        self._check_labels(pod)
 
     def _pod_updated(self, old: Pod, pod: Pod) -> None:
         gang_id = gang_id_of(pod)
@@ -190,7 +190,7 @@ class RunningGangs:
             return
         self._carry_out(self.rounds.on_pod_update(pod))
         if old.metadata.annotations != pod.metadata.annotations:
-            self._look_for_problems(pod)
+            self._check_labels(pod)
 
     def _pod_deleted(self, pod: Pod) -> None:
         self._infos.pop(key_of(pod), None)
@@ -260,7 +260,7 @@ class RunningGangs:
 
     # What is wrong
 
-    def _look_for_problems(self, pod: Pod) -> None:
+    def _check_labels(self, pod: Pod) -> None:
         """Look whether the pod's gang is described well, by this pod or by another one; tell users if it is not."""
         gang_id = gang_id_of(pod)
         gang = self.rounds.cache.get(gang_id)

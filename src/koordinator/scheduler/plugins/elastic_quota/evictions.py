@@ -257,7 +257,7 @@ class OverUse:
                 # A round that had nothing to look at would have seen everybody within.
                 seen_s = max(seen_s, now_s - self._period_s)
                 for number, name in enumerate(sorted({*touched, *drifted, *self._timer.above})):
-                    await self._look(name, seen_s)
+                    await self._check(name, seen_s)
                     if number % AT_ONCE == AT_ONCE - 1:
                         await asyncio.sleep(0)
                 seen_s = now_s
@@ -265,7 +265,7 @@ class OverUse:
         finally:
             self._changes.leave(listener)
 
-    async def _look(self, name: str, seen_s: float) -> None:
+    async def _check(self, name: str, seen_s: float) -> None:
         quota = self._above(name)
         is_due = self._timer.is_due(name, self._handle.clock.now(), seen_s, is_above=quota is not None)
         if is_due and quota is not None:

@@ -189,7 +189,7 @@ class QuotaRefusals:
             rooms[name] = room
             self._depending.setdefault(name, set()).add(place.ref)
 
-    def look_again(self, changed: set[str]) -> None:
+    def recheck(self, changed: set[str]) -> None:
         """These quotas use or may use something else than before."""
         refs = {ref for name in changed & self._depending.keys() for ref in self._depending[name]}
         grown: set[str] = set()
@@ -242,7 +242,7 @@ class ElasticQuota(
         self._has_hooks = bool(self._hooks)
         self.checks = QuotaChecks(args, book, self.accounts.timed)
         self._refusals = QuotaRefusals(self.checks, self._wake)
-        self.accounts.changes.on_change.append(self._refusals.look_again)
+        self.accounts.changes.on_change.append(self._refusals.recheck)
         self._preemption = QuotaPreemption(args, handle, book, self.checks.limit_of)
         self._hints = QuotaQueueingHints(args, book, handle.clock) if args.enable_queue_hint else None
 

@@ -66,7 +66,7 @@ class InterferenceLevels:
         """Whether any row has a level."""
         self._pairs_of: dict[str, dict[tuple[str, str], float]] = {}
         """Node → (victim, culprit) → until when."""
-        self._foes: dict[str, frozenset[str]] = {}
+        self._peers: dict[str, frozenset[str]] = {}
         """Workload → those whose nodes it must not have (culprits), or avoids (victims)."""
         self._culprits: frozenset[str] = frozenset()
         self._counts: dict[str, Counts] = {}
@@ -77,17 +77,17 @@ class InterferenceLevels:
 
     def key(self, pod: PodInfo) -> Hashable:
         """Return what tells pods apart here; the same of all pods while no node reports any."""
-        if not self._has_levels and not self._foes:
+        if not self._has_levels and not self._peers:
             return NOBODY
         found = self.neighbour(pod)
         return (found, self._version) if found.workload else found
 
     def neighbour(self, pod: PodInfo) -> Neighbour:
         """Return the pod as it counts now."""
-        if not self._has_levels and not self._foes:
+        if not self._has_levels and not self._peers:
             return NOBODY
-        workload = workload_of(pod.pod) if self._foes else ""
-        return Neighbour(is_batch(pod.pod), workload if workload in self._foes else "")
+        workload = workload_of(pod.pod) if self._peers else ""
+        return Neighbour(is_batch(pod.pod), workload if workload in self._peers else "")
 
     def count(self, row: int, pod: PodInfo, sign: int) -> None:
         """Count a pod that came to a row (1) or left it (-1)."""
@@ -122,7 +122,7 @@ class InterferenceLevels:
 
     def refresh(self, now_s: float) -> set[int]:
         """Let levels fade and pairs end; return the rows whose answer may differ now."""
-        if (not self._has_levels and not self._foes) or 0 <= now_s - self._refresh_s < REFRESH_S:
+        if (not self._has_levels and not self._peers) or 0 <= now_s - self._refresh_s < REFRESH_S:
             return set()
         self._refresh_s = now_s
         changed = self._refreshed(np.flatnonzero(self._level.values), now_s) if self._has_levels else set()
@@ -140,7 +140,7 @@ class InterferenceLevels:
         if neighbour.is_batch and self._has_levels:
             codes = _marked(codes, at(self._level.values, rows) >= REFUSED_PERCENT, INTERFERENCE_CODE)
         if neighbour.workload in self._culprits:
-            codes = _marked(codes, self._foes_at(neighbour, rows), PAIR_CODE)
+            codes = _marked(codes, self._peers_at(neighbour, rows), PAIR_CODE)
         return codes
 
     def lower(self, neighbour: Neighbour, rows: Rows, scores: Scores) -> Scores:
@@ -149,7 +149,7 @@ class InterferenceLevels:
         if neighbour.is_batch and self._has_levels:
             scores = scores * (FULL_PERCENT - at(self._level.values, rows)) // FULL_PERCENT
         if neighbour.workload:
-            scores = np.where(self._foes_at(neighbour, rows), 0, scores)
+            scores = np.where(self._peers_at(neighbour, rows), 0, scores)
         return scores
 
     def refusal(self, code: int) -> Status | None:
@@ -166,10 +166,10 @@ class InterferenceLevels:
                 f"its services suffered from batch: level {level}%, halving every "
                 f"{self._half_life_s.values[row]:.0f}s{effect}"
             )
-        for foe in sorted(self._foes.get(neighbour.workload, ())):
-            if self._counts[foe][row : row + 1].any():
-                did = "suffered from" if self._is_victim(foe, neighbour) else "made suffer"
-                yield f"{foe} runs there, and {did} this one"
+        for peer in sorted(self._peers.get(neighbour.workload, ())):
+            if self._counts[peer][row : row + 1].any():
+                did = "suffered from" if self._is_victim(peer, neighbour) else "made suffer"
+                yield f"{peer} runs there, and {did} this one"
 
     def reliefs(self, neighbour: Neighbour, rows: Rows) -> list[Relief]:
         """Return what opens nodes that are refused for their level: time."""
@@ -188,8 +188,8 @@ class InterferenceLevels:
 
     # How it is kept
 
-    def _is_victim(self, foe: str, neighbour: Neighbour) -> bool:
-        return any((foe, neighbour.workload) in pairs for pairs in self._pairs_of.values())
+    def _is_victim(self, peer: str, neighbour: Neighbour) -> bool:
+        return any((peer, neighbour.workload) in pairs for pairs in self._pairs_of.values())
 
     def _refreshed(self, rows: Rows, now_s: float) -> set[int]:
         """Work out the levels of rows; return those that changed."""
@@ -207,17 +207,20 @@ class InterferenceLevels:
             self._pairs_of[name] = live
         if live.keys() == old.keys():
             return set()
-        foes: dict[str, set[str]] = {}
+        peers: dict[str, set[str]] = {}
         for each in self._pairs_of.values():
             for victim, culprit in each:
-                foes.setdefault(culprit, set()).add(victim)
-                foes.setdefault(victim, set()).add(culprit)
+                peers.setdefault(culprit, set()).add(victim)
+                peers.setdefault(victim, set()).add(culprit)
         self._culprits = frozenset(culprit for each in self._pairs_of.values() for _, culprit in each)
-        before, self._foes = self._foes, {workload: frozenset(others) for workload, others in foes.items()}
-        if self._foes == before:
+        before, self._peers = (
+            self._peers,
+            {workload: frozenset(others) for workload, others in peers.items()},
+        )
+        if self._peers == before:
             return set()
         self._version += 1
-        self._count_anew(self._foes.keys())
+        self._count_anew(self._peers.keys())
         counts = [self._counts_of_all(each) for each in self._counts.values()]
         return set(np.flatnonzero(np.any(counts, axis=0)).tolist()) if counts else set()
 
@@ -247,11 +250,11 @@ class InterferenceLevels:
                 break
         return grown
 
-    def _foes_at(self, neighbour: Neighbour, rows: Rows) -> npt.NDArray[np.bool_]:
+    def _peers_at(self, neighbour: Neighbour, rows: Rows) -> npt.NDArray[np.bool_]:
         """(rows,): whether pods of workloads that this one should not meet are there."""
         found = np.zeros(rows.size, np.bool_)
-        for foe in self._foes.get(neighbour.workload, ()):
-            found |= at(self._counts_of_all(self._counts[foe]), rows) > 0
+        for peer in self._peers.get(neighbour.workload, ()):
+            found |= at(self._counts_of_all(self._counts[peer]), rows) > 0
         return found
 
 

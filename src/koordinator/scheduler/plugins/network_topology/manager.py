@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 PERIOD_S = 10.0
 """A tree stands that long at least: nodes come and get their labels in bursts."""
 
-Tell = Callable[[Object, str, str, str], None]
+RecordEvent = Callable[[Object, str, str, str], None]
 """Object, severity, reason, message."""
 
 
@@ -42,7 +42,7 @@ class NetworkTopologyManager:
     another tree; `record_event` writes events."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, record_event: Tell, changed: Callable[[], None]
+        self, cluster: Cluster, clock: Clock, record_event: RecordEvent, changed: Callable[[], None]
     ) -> None:
         self._cluster = cluster
         self._clock = clock

@@ -13,7 +13,7 @@ from koordinator.api.meta import ObjectMeta
 from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation, ReservationAllocated
 from koordinator.cluster import backoff, errors
 from koordinator.scheduler.plugin.framework import Handle
-from koordinator.scheduler.plugins.default_binder import LOOK_PAUSES_S
+from koordinator.scheduler.plugins.default_binder import RETRY_PAUSES_S
 from koordinator.scheduler.plugins.reservation import lifecycle, objects
 from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger
 
@@ -46,7 +46,7 @@ class AllocationWriter:
                 await self._release(other.pod, uid, "")
         for pod in pods:
             await self._take_over(pod, reservation, node_name)
-        for pause_s in (*LOOK_PAUSES_S, None):
+        for pause_s in (*RETRY_PAUSES_S, None):
             if all(self._ledger.used_by(each) == uid for each in chosen):
                 return
             if pause_s is None or any(not self._ledger.is_placed(each) for each in chosen):

@@ -16,7 +16,7 @@ from koordinator.scheduler.plugin.events import BINDING, SCHEDULING
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugin.handle import SchedulingFailure
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, event_note
-from koordinator.scheduler.plugins.default_binder import LOOK_PAUSES_S
+from koordinator.scheduler.plugins.default_binder import RETRY_PAUSES_S
 from koordinator.scheduler.plugins.reservation import lifecycle, objects
 from koordinator.scheduler.plugins.reservation.allocation import AllocationWriter
 from koordinator.scheduler.plugins.reservation.store import ReservationStore
@@ -60,7 +60,7 @@ class ReservationWriter:
 
     async def _bind(self, known: Reservation, node_name: str) -> Reservation:
         """Raises: ApiError, and what `_bound` raises."""
-        for pause_s in LOOK_PAUSES_S:
+        for pause_s in RETRY_PAUSES_S:
             try:
                 return await self._write(known, lambda live: self._bound(live, node_name))
             except errors.ApiError as failure:

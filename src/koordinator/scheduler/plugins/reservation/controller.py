@@ -216,7 +216,7 @@ class ReservationController:
             gauge.changed((reservation.metadata.name,))
         self._ledger.spend(reservation.metadata.uid, self._book.is_spent(reservation))
         for key in {ReservationKey.of(each) for each in (former, reservation) if each is not None}:
-            self._look_at(key)
+            self._enqueue(key)
 
     def _reservation_gone(self, reservation: Reservation) -> None:
         key = ReservationKey.of(reservation)
@@ -225,7 +225,7 @@ class ReservationController:
         self._ledger.spend(key.uid, False)
         for gauge in self._gauges:
             gauge.gone(reservation.metadata.name)
-        self._look_at(key)
+        self._enqueue(key)
 
     def _node_set(self, node: Node) -> None:
         self._book.nodes.add(node.metadata.name)
@@ -234,7 +234,7 @@ class ReservationController:
         name = node.metadata.name
         self._book.nodes.discard(name)
         for key in self._book.on_node(name):
-            self._look_at(key)
+            self._enqueue(key)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         before, now = self._used_by(old), self._used_by(new)
@@ -257,9 +257,9 @@ class ReservationController:
         if reservation is not None:
             self._ledger.spend(key.uid, self._book.is_spent(reservation))
         is_for_many = reservation is not None and not objects.is_once(reservation)
-        self._look_at(key, MANY_OWNERS_PERIOD_S if is_for_many else 0.0)
+        self._enqueue(key, MANY_OWNERS_PERIOD_S if is_for_many else 0.0)
 
-    def _look_at(self, key: ReservationKey, delay_s: float = 0.0) -> None:
+    def _enqueue(self, key: ReservationKey, delay_s: float = 0.0) -> None:
         if self._running is not None:
             self._running.queue.add_after(key, delay_s)
 
