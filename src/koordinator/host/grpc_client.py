@@ -5,6 +5,7 @@ Source: gRPC over HTTP/2; RFC 9113.
 """
 
 import asyncio
+import functools
 from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
@@ -238,6 +239,7 @@ class _Connection(GrpcConnection):
             self._fail(found.stream, _no_status())
 
 
+@functools.lru_cache(64)
 def _headers(path: str, timeout_s: float) -> bytes:
     """Return the headers of a call, which leave the server's table alone."""
     return http2.request_headers(
