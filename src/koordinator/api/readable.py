@@ -54,6 +54,11 @@ def lot(name: str, raw: RawQuantity | Quantity) -> str:
     return f"{text} of {name}" if is_cpu(name) or is_bytes(name) else f"{text} {name}"
 
 
+def percent(ratio: float) -> str:
+    """Return a share for people: `12.5 %`."""
+    return f"{100 * ratio:.1f} %"
+
+
 def _bytes(number: int, unit: str, space: str = "") -> str:
     for suffix, size in _BYTES:
         if abs(number) >= size:

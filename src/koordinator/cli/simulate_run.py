@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from koordinator.api import readable
+from koordinator.api.readable import percent
 from koordinator.cli import logs
 from koordinator.cli.scheduler_config import read_config
 from koordinator.cli.tables import table_of, write_report
@@ -150,26 +151,22 @@ def _grid(title: str, *columns: str) -> Table:
     return table_of(title, {column: column not in words for column in columns})
 
 
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:.1f} %"
-
-
 def _resources(found: ReplayReport) -> Table:
     shares = ("when fullest", "mean", "peak") if found.timeline else ("share",)
     columns = ("resource", "allocatable", "wanted", "allocated", *shares, "unusable", "stranded")
     table = _grid("Allocation, and what is free but of no use (docs/replay.md has the formulas)", *columns)
     for use in found.resources:
-        figures = [_percent(use.allocated_ratio)]
+        figures = [percent(use.allocated_ratio)]
         if found.timeline:
-            figures += [_percent(found.mean[use.resource]), _percent(found.peak[use.resource])]
+            figures += [percent(found.mean[use.resource]), percent(found.peak[use.resource])]
         table.add_row(
             use.resource,
             readable.cell(use.resource, use.allocatable),
             readable.cell(use.resource, use.wanted),
             readable.cell(use.resource, use.allocated),
             *figures,
-            _percent(use.unusable_ratio),
-            _percent(use.stranded_ratio),
+            percent(use.unusable_ratio),
+            percent(use.stranded_ratio),
         )
     return table
 
@@ -197,7 +194,7 @@ def _headroom(found: ReplayReport) -> Table:
     table = _grid("Room for more pods of the list's shapes", "shape", "requests", "fit", "if pooled", "lost")
     for room in found.headroom:
         requests = ", ".join(f"{readable.lot(name, amount)}" for name, amount in room.requests.items())
-        table.add_row(room.shape, requests, f"{room.fits:,}", f"{room.pooled:,}", _percent(room.lost_ratio))
+        table.add_row(room.shape, requests, f"{room.fits:,}", f"{room.pooled:,}", percent(room.lost_ratio))
     return table
 
 

@@ -2,6 +2,7 @@
 
 import html
 
+from koordinator.api.readable import percent
 from koordinator.report import page
 from koordinator.report.page import div, table
 from koordinator.simulate.report import whatif_plots as plots
@@ -73,10 +74,10 @@ def _verdict(found: WhatIfAnswer, best: StrategyResult) -> str:
     if figures.worth_per_month is not None:
         worth = f", worth {figures.worth_per_month:,.0f} a month at {found.price_per_core_hour:g} a core-hour"
     return html.escape(
-        f"With the strategy {best.strategy} these machines would use {_percent(figures.cpu_use)} of their CPUs instead "
-        f"of {_percent(figures.cpu_use_before)}: {figures.batch_core_hours_per_day:,.0f} core-hours of batch work a "
-        f"day{worth}. The p99 latency of services would grow by {_percent(figures.p99_growth)} (90 % sure: between "
-        f"{_percent(figures.p99_growth_low)} and {_percent(figures.p99_growth_high)})."
+        f"With the strategy {best.strategy} these machines would use {percent(figures.cpu_use)} of their CPUs instead "
+        f"of {percent(figures.cpu_use_before)}: {figures.batch_core_hours_per_day:,.0f} core-hours of batch work a "
+        f"day{worth}. The p99 latency of services would grow by {percent(figures.p99_growth)} (90 % sure: between "
+        f"{percent(figures.p99_growth_low)} and {percent(figures.p99_growth_high)})."
     )
 
 
@@ -84,7 +85,7 @@ def _tiles(found: WhatIfAnswer, best: StrategyResult) -> str:
     figures = best.figures
     cores = figures.batch_core_hours_per_day / 24
     tiles = [
-        (f"{_percent(figures.cpu_use_before)} → {_percent(figures.cpu_use)}", "CPU used"),
+        (f"{percent(figures.cpu_use_before)} → {percent(figures.cpu_use)}", "CPU used"),
         (f"{cores:,.0f} cores", "of batch work on machines that are there"),
         (f"{100 * figures.p99_growth:+.1f} %", "p99 of services"),
         (f"{figures.workloads_at_risk:,} of {found.workloads:,}", "workloads slowed by more than 5 %"),
@@ -111,7 +112,7 @@ def _pools(best: StrategyResult) -> str:
             each.pool,
             f"{each.nodes:,}",
             f"{each.batch_core_hours:,.0f}",
-            _percent(each.share),
+            percent(each.share),
             f"{100 * each.p99_growth:+.1f} %",
         ]
         for each in best.pools
@@ -145,7 +146,7 @@ def _nodes(best: StrategyResult) -> str:
         [
             each.node,
             f"{each.batch_core_hours:,.0f}",
-            f"{_percent(each.hot_time_before)} → {_percent(each.hot_time)}",
+            f"{percent(each.hot_time_before)} → {percent(each.hot_time)}",
             f"{each.evictions:,}",
             f"{100 * each.p99_growth:+.1f} %",
         ]
@@ -159,7 +160,3 @@ def _code(text: str) -> str:
     """Escape a text; what stands in backticks is code."""
     parts = html.escape(text).split("`")
     return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(parts))
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:.1f} %"

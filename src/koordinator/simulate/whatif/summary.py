@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from koordinator.api.readable import percent
 from koordinator.simulate.whatif import advice
 from koordinator.simulate.whatif.advice import LedgerLine, PoolLine
 from koordinator.simulate.whatif.batch_queue import BatchQueue
@@ -254,7 +255,7 @@ def _first_steps(cluster: WhatIfCluster, best: StrategyResult) -> list[str]:
         first = best.pools[0]
         steps.append(
             f"Enable lending (`{best.strategy}`) on {first.pool} first: its {first.nodes:,} nodes bring "
-            f"{_percent(first.share)} of the gain, and p99 of its services grows by {_percent(first.p99_growth)}."
+            f"{percent(first.share)} of the gain, and p99 of its services grows by {percent(first.p99_growth)}."
         )
     else:
         steps.append(
@@ -264,13 +265,13 @@ def _first_steps(cluster: WhatIfCluster, best: StrategyResult) -> list[str]:
     if worst:
         names = ", ".join(each.workload for each in worst)
         steps.append(
-            f"Watch {names}: p99 grows most there (up to {_percent(worst[0].p99_growth)}). Keep them on nodes that "
+            f"Watch {names}: p99 grows most there (up to {percent(worst[0].p99_growth)}). Keep them on nodes that "
             "lend nothing, or give them CPUs of their own (QoS LSR)."
         )
     if figures.hot_time > max(2 * figures.hot_time_before, 0.05):
         steps.append(
-            f"Expect nodes above {HOT_PERCENT:.0f} % CPU for {_percent(figures.hot_time)} of the time instead of "
-            f"{_percent(figures.hot_time_before)}: batch gives way there; `LowNodeLoad` "
+            f"Expect nodes above {HOT_PERCENT:.0f} % CPU for {percent(figures.hot_time)} of the time instead of "
+            f"{percent(figures.hot_time_before)}: batch gives way there; `LowNodeLoad` "
             "(load-aware descheduling) cools those whose services suffer."
         )
     if figures.evictions:
@@ -322,8 +323,8 @@ def rows(answer: WhatIfAnswer) -> list[FigureRow]:
         return FigureRow(name, tuple(texts))
 
     table = [
-        row("CPU used", [f"{_percent(f.cpu_use_before)} → {_percent(f.cpu_use)}" for f in found]),
-        row("Memory used", [f"{_percent(f.memory_use_before)} → {_percent(f.memory_use)}" for f in found]),
+        row("CPU used", [f"{percent(f.cpu_use_before)} → {percent(f.cpu_use)}" for f in found]),
+        row("Memory used", [f"{percent(f.memory_use_before)} → {percent(f.memory_use)}" for f in found]),
         row("Cores lent, mean", [f"{f.lent_cores:,.0f}" for f in found]),
         row("  of these used by batch", [f"{f.batch_cores:,.0f}" for f in found]),
         row("Batch core-hours a day", [f"{f.batch_core_hours_per_day:,.0f}" for f in found]),
@@ -343,7 +344,7 @@ def rows(answer: WhatIfAnswer) -> list[FigureRow]:
         row("Evictions", [f"{f.evictions:,}" for f in found]),
         row(
             f"Node-time above {HOT_PERCENT:.0f} % CPU",
-            [f"{_percent(f.hot_time_before)} → {_percent(f.hot_time)}" for f in found],
+            [f"{percent(f.hot_time_before)} → {percent(f.hot_time)}" for f in found],
         ),
     ]
     if any(f.wait_p95_s for f in found):
@@ -354,10 +355,6 @@ def rows(answer: WhatIfAnswer) -> list[FigureRow]:
             )
         )
     return table
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:.1f} %"
 
 
 def _signed(ratio: float) -> str:
