@@ -178,6 +178,26 @@ def test_libraries_say(source: str) -> None:
     assert value(source) is True
 
 
+SUBDOMAIN = ".".join(["a" * 63] * 3 + ["a" * 61])
+
+
+@pytest.mark.parametrize(
+    ("name", "longest"),
+    [
+        ("dns1123Label", "a" * 63),
+        ("dns1035Label", "a" * 63),
+        ("dns1123LabelPrefix", "a" * 63),
+        ("dns1123Subdomain", SUBDOMAIN),
+        ("dns1123SubdomainPrefix", SUBDOMAIN),
+        ("qualifiedName", f"{SUBDOMAIN}/{'a' * 63}"),
+        ("labelValue", "a" * 63),
+    ],
+)
+def test_a_text_may_be_as_long_as_its_format_says(name: str, longest: str) -> None:
+    assert value(f"format.{name}().validate('{longest}').hasValue()") is False
+    assert value(f"format.{name}().validate('{longest}a').hasValue()") is True
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

@@ -16,7 +16,7 @@ from koordinator.cluster.protocol import Cluster, WatchEvent
 from koordinator.cluster.write_through import ClusterWrite, WriteThrough
 from koordinator.descheduler.migration.controller import SCAVENGE_PERIOD_S
 from tests.cluster.faulty_cluster import Faults, FaultyCluster
-from tests.descheduler.world import World, config, run
+from tests.descheduler.world import REST, World, config, run
 
 T = TypeVar("T", bound=Object)
 R = TypeVar("R")
@@ -206,6 +206,41 @@ def test_a_deleted_job_takes_its_reservation_along_and_old_jobs_are_swept() -> N
             assert not await world.jobs()
 
     run(scenario)
+
+
+def test_jobs_past_their_time_are_swept_each_minute() -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 4, "n0")
+        world.reserves = False
+        async with world.descheduling(config(args=LOOSE)):
+            await asyncio.sleep(235)
+            await world.migrate(pods[0], ttl="1m")
+            await asyncio.sleep(362)
+            assert await world.jobs(), "past its time since 2 s"
+            await asyncio.sleep(5)
+            assert not await world.jobs(), "600 s after the start it was looked at"
+
+    run(scenario)
+
+
+def test_evictions_of_a_workload_of_which_nothing_is_known_are_not_limited() -> None:
+    async def scenario(world: World) -> None:
+        pods = [await foreign(world, name) for name in ("one", "two")]
+        async with world.descheduling(config(args={})):
+            for pod in pods:
+                await world.migrate(pod, pod.metadata.name, mode="EvictDirectly")
+            for pod in pods:
+                assert (await world.ended(pod.metadata.name, within_s=60)).status.phase == "Succeeded"
+
+    run(scenario)
+
+
+async def foreign(world: World, name: str) -> Pod:
+    """A pod that a user wants evicted, of a controller that no API server knows."""
+    owner = {"apiVersion": "example.com/v1", "kind": "Game", "name": "chess", "uid": "u", "controller": True}
+    meta = {"name": name, "annotations": {labels.DESCHEDULER_EVICT: "true"}, "ownerReferences": [owner]}
+    spec = {"nodeName": "n0", "schedulerName": "koord-scheduler", "containers": REST}
+    return await world.cluster.create(Pod, {"metadata": meta, "spec": spec}, "default")
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,11 +1,13 @@
 """Commands of the host end in time, tell what they answered, and are audited or only told."""
 
+import contextlib
 import sys
 from pathlib import Path
 
 import pytest
 
 from koordinator.koordlet.audit import decode
+from koordinator.koordlet.hooks import hook
 from koordinator.koordlet.hooks.hook import Commands, NamespaceRunner
 from tests.koordlet.hooks.hook_node import HookNode
 
@@ -27,6 +29,18 @@ async def test_a_command_that_hangs_is_killed() -> None:
 
     assert not done.is_good
     assert "0.2 s" in done.error
+
+
+async def test_a_command_has_ten_seconds_unless_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    def timeout(limit_s: float) -> contextlib.AbstractAsyncContextManager[None]:
+        limits.append(limit_s)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(hook.asyncio, "timeout", timeout)
+    assert (await NamespaceRunner()((PYTHON, "-c", ""))).is_good
+    assert limits == [10.0]
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

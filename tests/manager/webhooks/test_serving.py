@@ -47,6 +47,12 @@ async def secret_of(world: World) -> Secret:
     return await world.client.get(Secret, "koordinator-webhook-certs", SERVICE.namespace)
 
 
+def test_pages_are_served_only_where_it_is_said_who_may_not_see_them() -> None:
+    serving.WebhookServer({}, synced=asyncio.Event())
+    with pytest.raises(AssertionError, match="pages for everybody"):
+        serving.WebhookServer({}, synced=asyncio.Event(), pages={"/quotas": lambda: b"{}"})
+
+
 # When they answer
 
 

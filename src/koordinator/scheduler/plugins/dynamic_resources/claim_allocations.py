@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -273,7 +274,7 @@ class ClaimWriter:
         """By uid of the pod, from Reserve until its claims are written."""
         self._changes: dict[ClaimKey, asyncio.Event] = {}
         """Claims whose devices are waited for; set when the claim changes."""
-        self._leaving: dict[str, asyncio.Event] = {}
+        self._leaving: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         """Pods whose reservations of an earlier attempt are being taken back; set when that is over."""
 
     def book(self, pod: PodInfo, booked: Sequence[ClaimInUse]) -> None:
@@ -431,8 +432,6 @@ class ClaimWriter:
             return  # the pod is gone: the claim controller looks after its claims
         finally:
             over.set()
-            if self._leaving.get(pod.uid) is over:
-                del self._leaving[pod.uid]
 
     async def _leave(self, pod: PodInfo, key: ClaimKey) -> None:
         """Take a pod off a claim, unless it was bound after all. Raises: NotFound when there is no such pod."""
