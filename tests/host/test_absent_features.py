@@ -1,5 +1,6 @@
 """What most machines lack, over trees in the documented formats: resctrl, kidled, DAMON, cards, big topologies."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,13 @@ def test_cores_are_numbered_over_the_whole_machine(tmp_path: Path) -> None:
     )
     info = tree_host(str(tmp_path)).machine.cpu_basic_info()
     assert info.hyper_thread_enabled
+
+
+def test_a_machine_without_numa_is_one_node(tmp_path: Path) -> None:
+    host_tree.cpus(tmp_path, [(0, 0, 0), (0, 0, 1)])
+    shutil.rmtree(tmp_path / "sys/devices/system/node")
+
+    assert tree_host(str(tmp_path)).machine.cpu_topology().by("node") == {0: [0, 1]}
 
 
 def test_numa_nodes_are_read_and_generic_initiators_left_out(tmp_path: Path) -> None:

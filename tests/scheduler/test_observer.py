@@ -128,7 +128,7 @@ def test_measured_cycles_leave_the_plugins_as_they_were() -> None:
         profile = world.scheduler.profiles["koord-scheduler"]
         assert not any("filter" in vars(plugin) or "score" in vars(plugin) for plugin in profile.plugins)
         searched = world.scheduler.metrics.algorithm_duration.of()
-        assert sum(searched.counts) == 40
+        assert searched.counts[0] == 40, "no time passes in a cycle here"
 
     play(story, observing=ObserverOptions(debug=DebugOptions()))
 

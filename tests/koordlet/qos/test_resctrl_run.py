@@ -192,12 +192,13 @@ def test_without_caches_to_divide_no_groups_are_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("failure", [FileFailure.FULL, FileFailure.BUSY])
 def test_a_refusal_of_the_kernel_is_met_again_and_harms_nothing_else(
-    tmp_path: Path, failure: FileFailure
+    tmp_path: Path, failure: FileFailure, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
         node = node_of(tmp_path)
         path = str(tmp_path / "sys/fs/resctrl/BE/schemata")
         node.files.refusals[path] = [FileProblem(path, failure)] * 2
+        host_tree.write(tmp_path, {"sys/fs/resctrl/info/last_cmd_status": "mask is in use\n"})
         node.view.slo = policy()
         strategy = ResctrlStrategy(node.shared)
         for _ in range(4):
@@ -206,6 +207,9 @@ def test_a_refusal_of_the_kernel_is_met_again_and_harms_nothing_else(
 
         assert says(node, "BE") == schemata.Schemata({0: 0x3F, 1: 0x3F}, {0: 50, 1: 50})
         assert threads(node, "BE") == [7, 8, 607]
+        problems = [vars(each)["problem"] for each in caplog.records if each.message == "resctrl not applied"]
+        assert problems, "people are told"
+        assert all(each.endswith("mask is in use") for each in problems), "in the words of the kernel"
 
     on_virtual_time(scenario())
 

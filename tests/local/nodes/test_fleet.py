@@ -51,6 +51,12 @@ def add(
     return slot
 
 
+def test_a_pod_that_requests_nothing_uses_little() -> None:
+    body = {"metadata": {"name": "p", "namespace": "x"}, "spec": {"containers": [{"name": "c"}]}}
+    shape, _ = pod_shape.read(msgspec.convert(body, Pod))
+    assert (shape.cpu_milli, shape.memory_bytes) == (20, 32 * 2**20)
+
+
 def test_suppression_holds_batch_below_the_threshold() -> None:
     f = fleet()
     add(f, cpuMilli=2_000)

@@ -121,6 +121,12 @@ def test_cards_are_shared_out_to_numa_nodes_and_named_once() -> None:
     assert devices.report(NodeShape(name="n"), Node()) is None
 
 
+def test_a_card_has_the_memory_of_its_model() -> None:
+    device = devices.report(NodeShape(name="n", gpus=1, gpu_model="T4"), Node())
+    assert device is not None
+    assert device.spec.devices[0].resources["koordinator.sh/gpu-memory"] == "16Gi"
+
+
 @pytest.mark.parametrize(
     ("model", "gib"), [("A100-SXM4-80GB", 80), ("NVIDIA-T4", 16), ("H200", 141), ("", 80), ("Mystery", 80)]
 )

@@ -10,6 +10,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.clock import Clock
 from koordinator.local.nodes import behaviour, kubelet
 from koordinator.local.nodes.behaviour import Behaviour
+from koordinator.local.nodes.upkeep import HollowPod
 from koordinator.simulate.virtual_time import run_virtual
 from tests.local.nodes.world import World, world
 
@@ -283,3 +284,12 @@ def test_a_resize_waits_for_room_and_one_beyond_the_node_is_refused() -> None:
 )
 def test_a_command_that_sleeps_tells_how_long(words: list[str], seconds: float | None) -> None:
     assert behaviour.sleep_s(words) == seconds
+
+
+def test_containers_run_between_their_start_and_their_end() -> None:
+    pod = HollowPod(Pod(), 0, 0)
+    assert not pod.runs
+    pod.started_s = 1.0
+    assert pod.runs
+    pod.ended = {"exitCode": 0}
+    assert not pod.runs

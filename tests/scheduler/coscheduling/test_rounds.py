@@ -195,6 +195,17 @@ def test_a_round_that_another_group_interrupts_gives_its_places_back() -> None:
     assert begun.ended.rejected == ("d/a",)
 
 
+def test_a_round_closes_the_gate_to_its_own_group_only() -> None:
+    rounds, pods = gang_of(2, ["a", "b", "c"])
+    rounds.begin(pods["d/a"])
+    rounds.on_pod_group_add(pod_group("other", 1))
+    other = pod("x", "other")
+    rounds.on_pod_add(other)
+
+    assert rounds.look(pods["d/b"]).reason is GateReason.ROUND_RUNNING
+    assert rounds.look(other).is_open
+
+
 def test_a_gang_follows_its_list_of_groups() -> None:
     rounds, pods = gang_of(1, ["a"])
     rounds.on_pod_group_add(pod_group("h", 1))

@@ -42,6 +42,23 @@ def test_a_member_in_the_queue_is_not_read_again_unless_the_queue_has_an_older_o
     play(story)
 
 
+def test_a_round_is_that_of_its_own_members_only() -> None:
+    async def story(world: World) -> None:
+        world.api.put("Pod", member("a", "job", 2))
+        await world.settle()
+        gangs = gangs_of(world)
+        mine = gangs.pod(KEY)
+        assert mine is not None
+        stranger = from_builtins({"metadata": {"name": "alone", "namespace": "default"}}, Pod)
+        world.api.put("Pod", member("b", "job", 2))
+        gangs.rounds.on_pod_add(from_builtins(member("b", "job", 2), Pod))
+        gangs.rounds.begin(mine)
+        assert gangs.round_of(mine) is not None
+        assert gangs.round_of(stranger) is None
+
+    play(story)
+
+
 def test_a_member_that_is_not_queued_is_read_once_for_each_of_its_states() -> None:
     async def story(world: World) -> None:
         body = member("a", "job", 2)
