@@ -200,13 +200,13 @@ def test_how_long_steps_take_is_reported_by_operation() -> None:
 
 def test_over_use_is_looked_for_where_something_changed_only(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
-    look = OverUse._look
+    check = OverUse._check
 
     async def noted(self: Any, name: str, seen_s: float) -> None:
         looked.append(name)
-        await look(self, name, seen_s)
+        await check(self, name, seen_s)
 
-    monkeypatch.setattr(OverUse, "_look", noted)
+    monkeypatch.setattr(OverUse, "_check", noted)
 
     async def story(world: World) -> None:
         world.nodes(1, cpu="40", memory="64Gi")
