@@ -223,9 +223,10 @@ def test_jobs_past_their_time_are_swept_each_minute() -> None:
     run(scenario)
 
 
-def test_evictions_of_a_workload_of_which_nothing_is_known_are_not_limited() -> None:
+@pytest.mark.parametrize("kind", ["example.com/v1 Game", "batch/v1 Job"], ids=["gone", "without scale"])
+def test_evictions_of_a_workload_of_which_nothing_is_known_are_not_limited(kind: str) -> None:
     async def scenario(world: World) -> None:
-        pods = [await foreign(world, name) for name in ("one", "two")]
+        pods = [await foreign(world, name, kind) for name in ("one", "two")]
         async with world.descheduling(config(args={})):
             for pod in pods:
                 await world.migrate(pod, pod.metadata.name, mode="EvictDirectly")
@@ -235,9 +236,10 @@ def test_evictions_of_a_workload_of_which_nothing_is_known_are_not_limited() -> 
     run(scenario)
 
 
-async def foreign(world: World, name: str) -> Pod:
-    """A pod that a user wants evicted, of a controller that no API server knows."""
-    owner = {"apiVersion": "example.com/v1", "kind": "Game", "name": "chess", "uid": "u", "controller": True}
+async def foreign(world: World, name: str, kind: str) -> Pod:
+    """A pod that a user wants evicted, of a controller of which nobody can say how many replicas it has."""
+    version, _, kind = kind.partition(" ")
+    owner = {"apiVersion": version, "kind": kind, "name": "chess", "uid": "u", "controller": True}
     meta = {"name": name, "annotations": {labels.DESCHEDULER_EVICT: "true"}, "ownerReferences": [owner]}
     spec = {"nodeName": "n0", "schedulerName": "koord-scheduler", "containers": REST}
     return await world.cluster.create(Pod, {"metadata": meta, "spec": spec}, "default")

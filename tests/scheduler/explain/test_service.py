@@ -74,6 +74,21 @@ async def test_a_pod_that_is_refused_as_a_whole_is_reported_with_every_node() ->
     assert [each.node for each in found.nodes] == ["n-0"]
 
 
+async def test_a_pod_without_uid_is_found_by_its_name() -> None:
+    api = FakeCluster(SystemClock())
+    api.put("Node", node("n-0", cpu="4"))
+    body = pod("web", cpu="8")
+    body["metadata"]["uid"] = ""
+    api.put("Pod", body)
+    scheduler = Scheduler(api, seed=1)
+    async with scheduler.following():
+        [known] = scheduler.caches.pods.list()
+        found = await explain_live(scheduler, known, PodQuestion(nodes=None))
+
+    assert not known.metadata.uid
+    assert found.queue is not None and found.queue.area == "active"
+
+
 async def test_a_placed_pod_is_explained_on_its_node() -> None:
     [(status, body)] = await asked("default/web")
 

@@ -16,6 +16,7 @@ from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain.survey import finish
+from koordinator.scheduler.plugin.status import SUCCESS
 from koordinator.scheduler.plugin.topology_tree import TopologyTree, build
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.network_topology import slots
@@ -158,6 +159,18 @@ def test_slots_that_are_foreseen_are_those_that_trying_finds(seed: int, cpu: int
         )
         assert int(counted.counts[row]) == tried
         assert counted.status_of(row).reasons == status.reasons
+
+
+def test_a_node_that_takes_all_members_and_no_more_lacks_nothing() -> None:
+    desk = Desk([(4, "s", "b")])
+    members = [desk.pod(f"m{number}", 2) for number in range(2)]
+    prospects = desk.engine.prospects(members[0])
+    assert prospects is not None
+    view, [row] = prospects.view(members[0]), desk.engine.table.rows.tolist()
+
+    assert slots._try(desk.handle, view, members, row, 2) == (2, SUCCESS)
+    count, status = slots._try(desk.handle, view, [*members, desk.pod("more", 2)], row, 2)
+    assert (count, status.reasons) == (2, ("Insufficient cpu",))
 
 
 def test_a_large_member_is_put_where_it_is_in_the_way_of_nobody() -> None:

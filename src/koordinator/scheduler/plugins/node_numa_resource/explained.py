@@ -160,14 +160,15 @@ def reliefs(nodes: Iterable[tuple[int, str, PodPlan, NUMAPodTerms, NUMANodeView]
 
 
 def shortage_of(plan: PodPlan, terms: NUMAPodTerms, view: NUMANodeView) -> NUMAShortage | None:
-    """None where freeing does not help, or nothing is missing."""
+    """Return what a node that refuses the pod lacks, None where freeing does not help."""
     if not terms.status.is_success or not terms.late_status.is_success or view.facts.cpu_ratio > 1:
         return None  # amplified CPU is counted for the whole node besides
     if not terms.policy:
         missing = plan.cpu_count - view.usable[terms.kind].bit_count()
         whole = sum(cpus.bit_count() for cpus in view.facts.options.cpus.numa_nodes.values())
-        # Which CPUs come free decides whether they are whole cores: only "any CPU" can be counted.
-        if not terms.binding.binds_cpus or terms.kind or missing <= 0 or plan.cpu_count > whole:
+        # Which CPUs come free decides whether they are whole cores: only "any CPU" can be counted, and of these a node
+        # that refuses the pod has too few.
+        if not terms.binding.binds_cpus or terms.kind or plan.cpu_count > whole:
             return None
         return NUMAShortage(None, {}, missing, missing / plan.cpu_count)
     if not terms.is_known or terms.kind:
