@@ -5,6 +5,7 @@ import builtins
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,11 +17,12 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 FRAGMENTS = (
-    r"Which|Whose|What|Whether|Whom?|Why|Where|How",  # a clause without the sentence that it is part of
+    r"Which|Whose|What|Whether|Whom?|Who|Why|Where|When|How",  # a clause without the sentence that it is part of
     r"Those|The ones? (?:that|who|which|of)",  # a pronoun for what only the name of the function tells
     r"Of|As|With what|By what|For whom|To whom",  # the end of a sentence without its beginning
 )
 FRAGMENT = re.compile(rf"(?:{'|'.join(FRAGMENTS)})\b")
+QUESTION = re.compile(rf"(?:{FRAGMENTS[0]})\b")
 LATER_FRAGMENT = re.compile(
     r"(?<=\w[.;] )(?:Which|Whose|What|Whether|Whom?|Who|Of which|Those of which)\b(?![^.]*\?)"
 )
@@ -74,6 +76,32 @@ def all_entries() -> tuple[Entry, ...]:
     for path in sorted(SOURCE.rglob("*.py")):
         found += entries_of(str(path.relative_to(SOURCE)), ast.parse(path.read_text()))
     return tuple(found)
+
+
+class Attribute(NamedTuple):
+    """The text below an attribute or a constant, and how that is annotated; "" where it is not."""
+
+    place: str
+    annotation: str
+    text: str
+
+
+def attributes_of(path: str, tree: ast.Module) -> Iterator[Attribute]:
+    """Yield the attributes and constants that a text follows."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        for above, below in pairwise(body if isinstance(body, list) else ()):
+            if not isinstance(above, ast.Assign | ast.AnnAssign) or not isinstance(below, ast.Expr):
+                continue
+            if isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
+                annotation = ast.unparse(above.annotation) if isinstance(above, ast.AnnAssign) else ""
+                yield Attribute(f"{path}:{below.lineno}", annotation, below.value.value.strip())
+
+
+def is_question(attribute: Attribute) -> bool:
+    """Return whether an attribute is told by a question word; a bool may say `Whether`."""
+    is_flag = attribute.annotation == "bool" and attribute.text.startswith("Whether")
+    return bool(QUESTION.match(attribute.text)) and not is_flag
 
 
 def is_fragment(text: str) -> bool:
@@ -230,6 +258,28 @@ def lacks_shapes(entry: Entry) -> bool:
 
 def test_no_docstring_begins_with_a_part_of_a_sentence() -> None:
     assert [str(each) for each in all_entries() if is_fragment(each.text)] == []
+
+
+def test_no_text_of_an_attribute_begins_with_a_question_word() -> None:
+    found: list[Attribute] = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        found += attributes_of(str(path.relative_to(SOURCE)), ast.parse(path.read_text()))
+
+    assert [f"{each.place}: {each.text}" for each in found if is_question(each)] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ('A = 1\n"""How often it is asked."""', True),
+        ('A = 1\n"""Interval at which it is asked."""', False),
+        ('class A:\n    is_on: bool = False\n    """Whether it is on."""', False),
+        ('class A:\n    rule: str = ""\n    """Whether it is on."""', True),
+        ('def f(self):\n    self.a = 1\n    """When it began."""', True),
+    ],
+)
+def test_question_words_before_attributes_are_found(code: str, expected: bool) -> None:
+    assert [is_question(each) for each in attributes_of("room/file.py", ast.parse(code))] == [expected]
 
 
 def test_public_functions_name_the_errors_that_they_raise() -> None:

@@ -12,7 +12,7 @@ from koordinator.prometheus import MetricsRegistry
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Check = health.Check | Callable[[], Awaitable[str]]
-"""Why something is not well; empty when it is."""
+"""Function that returns why something is not well; empty when it is."""
 Seen = Callable[[str, str, bool], None]
 """Called with an endpoint, one of its checks, and whether that is well."""
 CHECK_S_MAX = 5.0

@@ -7,7 +7,7 @@ import msgspec
 from koordinator.prometheus import Counter, Gauge, MetricFamily, MetricsRegistry
 
 Check = Callable[[], str]
-"""Why it is not well; empty when it is."""
+"""Function that returns why something is not well; empty when it is."""
 
 
 class SliMetrics:

@@ -100,4 +100,4 @@ PAGES: Mapping[str, Callable[[web.BaseRequest], Awaitable[web.Response]]] = {
     "/debug/pprof/objects": _objects,
     "/debug/pprof/cmdline": _command_line,
 }
-"""What answers a GET, by path."""
+"""Handlers of GET, by path."""

@@ -26,7 +26,8 @@ _Share = Annotated[int, msgspec.Meta(ge=1, le=100)]
 _Seconds = Annotated[int, msgspec.Meta(ge=0)]
 
 RESOURCES = ("cpu", "cache", "memory", "disk", "network")
-"""What services may suffer from and batch be shrunk on; `cache` is the last-level cache with memory bandwidth."""
+"""Resources that services may suffer from and that batch may be shrunk on; `cache` is the last-level
+cache with memory bandwidth."""
 _Resource = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(RESOURCES)})$")]
 
 
@@ -46,14 +47,14 @@ class InterferenceSettings(ViewPart, frozen=True, kw_only=True):
     """Of every other resource batch keeps at least this share of what is configured for it (of memory: of what it
     used)."""
     resources: list[_Resource] | None = None
-    """What batch may be shrunk on; all when absent."""
+    """Resources that batch may be shrunk on; all when absent."""
     cap_culprit: bool = True
     """A batch pod that is named as the culprit gets a CPU quota of its own."""
     evict_culprit: bool = False
     """It is evicted when nothing else has helped for so long:"""
     evict_after_seconds: _Seconds = 30
     signal_half_life_seconds: _Seconds = 600
-    """What scheduler and descheduler are told of a node that suffered halves in so long; 0: they are told nothing."""
+    """Half-life of the signal that scheduler and descheduler get of a node that suffered; 0: they get none."""
 
     def acts_on(self, resource: str) -> bool:
         """Return whether batch may be shrunk on a resource."""

@@ -6,7 +6,7 @@ from koordinator.api.annotations.codec import Annotation, Payload
 
 WORKS, BROKEN, UNKNOWN = "works", "broken", "unknown"
 KINDS = ("cpu", "memory", "io", "cache")
-"""What a pod may require."""
+"""Kinds of isolation that a pod may require."""
 CONDITION = "IsolationProven"
 """Condition of the Node: False while a mechanism is broken."""
 

@@ -11,7 +11,7 @@ AGGREGATE_DURATION_S = 300
 REPORT_INTERVAL_S = 60
 AGGREGATE_DURATIONS = ("5m", "10m", "30m")
 MEMORY_COLLECT_POLICY = "usageWithoutPageCache"
-"""What holds where `spec.metricCollectPolicy` says nothing."""
+"""Policy where `spec.metricCollectPolicy` is not set."""
 
 AGGREGATIONS = ("avg", "p50", "p90", "p95", "p99")
 """Keys of `AggregatedUsage.usage`."""

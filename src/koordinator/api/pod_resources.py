@@ -19,7 +19,7 @@ from koordinator.api.quantity import ResourceList
 from koordinator.api.resource_list import Amounts
 
 UNLIMITED = -1
-"""What a limit is when there is none."""
+"""Value of a limit that is not set."""
 
 
 def requests(pod: Pod, *, with_overhead: bool = True) -> Amounts:

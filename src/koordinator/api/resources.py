@@ -47,7 +47,7 @@ MID_RESOURCES = (MID_CPU, MID_MEMORY)
 BATCH_GPU_RESOURCES = (BATCH_GPU_CORE, BATCH_GPU_MEMORY)
 
 BATCH_GPU_NAMES = {BATCH_GPU_CORE: GPU_CORE, BATCH_GPU_MEMORY: GPU_MEMORY}
-"""What is lent of a GPU → what it is a part of."""
+"""Batch resource of a GPU → the resource that it is lent from."""
 
 DEPRECATED_BATCH_NAMES = {
     "koordinator.sh/batch-cpu": BATCH_CPU,
@@ -68,7 +68,7 @@ _EXTENDED = {
 }
 
 UNSET = -1
-"""What the integer readers below say of a resource that is not in the list."""
+"""Answer of the integer readers below for a resource that is not in the list."""
 
 
 def translate(cls: PriorityClass, name: str) -> str:

@@ -26,7 +26,7 @@ QUANTITY_PATTERN = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
 )
-"""What the API server accepts as text of a quantity (the form that all Go projects publish)."""
+"""Text that the API server accepts as a quantity (the form that all Go projects publish)."""
 
 IntOrString = int | str
 """A number, or text such as a percentage."""

@@ -194,7 +194,7 @@ DEFAULT_THRESHOLD_STRATEGY = ResourceThresholdStrategy(
 )
 MEMORY_EVICT_LOWER_GAP_PERCENT = 2
 CPU_EVICT_LOWER_GAP_PERCENT = 2
-"""How far below its threshold an eviction ends when no lower mark is set."""
+"""Distance below its threshold at which an eviction ends when no lower mark is set."""
 ALLOCATABLE_EVICT_THRESHOLD_PERCENT = 110
 ALLOCATABLE_EVICT_LOWER_PERCENT = 100
 
@@ -214,7 +214,7 @@ DEFAULT_NODE_SLO_SPEC = NodeSLOSpec(
     cpu_burst_strategy=DEFAULT_CPU_BURST_STRATEGY,
     system_strategy=DEFAULT_SYSTEM_STRATEGY,
 )
-"""What the manager writes when nothing is configured; QoS defaults are laid under by the agent."""
+"""Spec that the manager writes when nothing is configured; QoS defaults are laid under by the agent."""
 
 EVICTION = "eviction"
 """Key of `extensions`: settings of eviction strategies that the reference does not have, by feature gate."""
@@ -242,7 +242,7 @@ class PSISettings(ViewPart, frozen=True, kw_only=True):
 
 
 EVICTION_SETTINGS: Mapping[str, type[ViewPart]] = {PSI: PSISettings}
-"""What `extensions.eviction` holds, by feature gate."""
+"""Types of the sections of `extensions.eviction`, by feature gate."""
 
 SHADOW = "shadow"
 """Key of `extensions`: strategies of the node agent that decide and do nothing (docs/shadow-mode.md)."""

@@ -82,7 +82,7 @@ DEFAULT_COLOCATION_STRATEGY = ColocationStrategy(
     mid_static_cpu_reserved_percent=0,
     mid_static_memory_reserved_percent=0,
 )
-"""What counts where nothing is configured."""
+"""Strategy where nothing is configured."""
 
 _POSITIVE_FIELDS = (
     "metric_aggregate_duration_seconds",

@@ -182,7 +182,7 @@ NO_QOS = ResourceQOS(
     resctrl_qos=_FULL_CACHE,
     network_qos=_NO_BANDWIDTH,
 )
-"""What a class without settings gets: the kernel's own behaviour."""
+"""Settings of a class that has none of its own: the kernel's own behaviour."""
 
 DEFAULT_SYSTEM_QOS = NO_QOS
 DEFAULT_LSR_QOS = ResourceQOS(
@@ -210,4 +210,4 @@ DEFAULT_QOS_STRATEGY = ResourceQOSStrategy(
     system_class=DEFAULT_SYSTEM_QOS,
     cgroup_root=ResourceQOS(blkio_qos=_NO_DISK_LIMITS),
 )
-"""What the node agent lays the configured strategy over."""
+"""Defaults that the node agent lays the configured strategy over."""

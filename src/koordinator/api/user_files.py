@@ -17,7 +17,7 @@ from typing import IO, Any
 from koordinator.api.errors import KoordinatorError
 
 CONFIG_BYTES_MAX = 16 << 20
-"""What is written by people is a thousandth of it."""
+"""Largest configuration that is read; people write a thousandth of it."""
 LINE_BYTES_MAX = 16 << 20
 VALUE_CHARS_MAX = 64 << 20
 """One JSON value in a stream of them: objects have at most 3 MiB."""

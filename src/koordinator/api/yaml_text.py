@@ -15,7 +15,7 @@ from koordinator.api.errors import KoordinatorError
 DEPTH_MAX = 200
 """Deeper than any manifest, and far below the interpreter's recursion limit: later steps may recurse freely."""
 ALIASED_BYTES_MAX = 3 * 1024 * 1024
-"""What aliases may add to a text: whoever writes the value out writes each of them out."""
+"""Most that aliases may add to a text: writing the value out writes out each of them."""
 
 
 class YamlError(KoordinatorError, ValueError):

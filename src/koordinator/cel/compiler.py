@@ -22,7 +22,7 @@ Step = Callable[[Scope], Any]
 ITERATIONS_MAX = 100_000
 """Rounds of all loops (`all`, `exists`, ...) of one evaluation."""
 _ROUNDS = " rounds"
-"""Where the rounds are counted in a scope: no name has a space."""
+"""Key under which a scope counts its rounds: no name has a space."""
 _LOOPS = frozenset(("all", "exists", "exists_one", "existsOne", "map", "filter"))
 
 Program = Callable[..., Any]

@@ -312,7 +312,7 @@ FUNCTIONS: dict[str, Function] = {
     **{f"format.{name}": lambda name=name: NamedFormat(name, *_FORMATS[name]) for name in _FORMATS},
 }
 TESTS = {"isIP": ip, "isCIDR": cidr, "isURL": url}
-"""Whether a value can be made, by name."""
+"""Tests of whether a value can be made, by name."""
 
 METHODS: dict[str, dict[str, Function]] = {
     "google.protobuf.Timestamp": {

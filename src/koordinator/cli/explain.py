@@ -10,10 +10,10 @@ from koordinator.scheduler.explain.answer import BEST_NODES
 WORKLOADS = ("deployment", "replicaset", "statefulset", "daemonset", "job")
 """Kinds whose pods `koordinator explain KIND/NAME` tells about."""
 SCHEDULER_URL = "http://127.0.0.1:10251"
-"""Where a scheduler answers on its own machine."""
+"""Address of a scheduler on its own machine."""
 
 MANAGER_URL = "http://127.0.0.1:8080"
-"""Where a manager answers on its own machine."""
+"""Address of a manager on its own machine."""
 
 
 class KindSlashName(click.Group):

@@ -28,7 +28,7 @@ from koordinator.simulate.descheduling import PlanError, PlanMove, PlanReport
 
 POLL_S = 0.5
 GRACE_S = 30.0
-"""How much longer than its ttl a job is waited for: whoever carries it out ends it then."""
+"""Extra time beyond its ttl for which a job is waited for: its controller ends it at the ttl."""
 TRIGGER = "koordinator migrate"
 
 

@@ -297,7 +297,7 @@ def _bar(line: Line, width: int, glyphs: Glyphs) -> Text:
 
 
 NODES_PERIOD_S = 30.0
-"""How often `--watch` asks again what the nodes have."""
+"""Interval at which `--watch` asks again what the nodes have."""
 REDRAW_S = 0.5
 """Changes that come within this time are drawn together."""
 

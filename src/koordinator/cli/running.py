@@ -21,7 +21,7 @@ _EXTRA_OF = {
     "hpack": "node",
     "pynvml": "gpu",
 }
-"""Which extra of pyproject.toml brings a package."""
+"""Package → the extra of pyproject.toml that brings it."""
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

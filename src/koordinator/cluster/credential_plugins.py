@@ -82,7 +82,7 @@ class OidcCredentials:
         return True
 
     def _expires_s(self) -> float:
-        """When the id token ends, by its own claim; at once when it has none that we can read."""
+        """Return when the id token ends, by its own claim; at once when it has none that we can read."""
         try:
             payload = self._id_token.split(".")[1]
             text = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 GIVE_BACK_S = 10.0
-"""How often `giving_back` looks."""
+"""Interval at which `giving_back` looks."""
 GROWTH = 1.1
 """Memory that is worth a look: so many times what was left by the last one."""
 BUSY = 0.3

@@ -101,7 +101,7 @@ class LeaderElector:
         """Of the lease as we wrote it last; "" when it may be another by now."""
         self._on_slow_path = on_slow_path
         self._kept_s = float("-inf")
-        """When we sent the last write of the lease that succeeded."""
+        """Time of sending the last write of the lease that succeeded."""
 
     @property
     def may_act(self) -> bool:

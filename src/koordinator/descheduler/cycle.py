@@ -77,7 +77,7 @@ class CycleRunner:
         self._limiter = CycleLimiter(limits)
         self._is_dry_run = is_dry_run
         self.results: dict[tuple[str, str], object] = {}
-        """What the last pass of each plugin (profile, plugin) told."""
+        """Result of the last pass of each plugin, by (profile, plugin)."""
 
     async def run(self, seen: Observation, report: CycleReport) -> None:
         """One cycle over what was seen; `report` grows on the way and tells why it could not do its work."""

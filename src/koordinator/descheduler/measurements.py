@@ -110,7 +110,7 @@ class MeasuredNode(Object, frozen=True, kw_only=True):
     pods: PodAmounts = NOTHING
     problem: str = ""
     interference: NodeInterference | None = None
-    """What the node tells of services that suffer from batch."""
+    """The node's report of services that suffer from batch."""
 
 
 def measured(metric: NodeMetric) -> MeasuredNode:

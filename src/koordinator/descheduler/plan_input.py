@@ -32,7 +32,7 @@ from koordinator.descheduler.plugins.low_node_load.usage import PODS, Classified
 UNLIMITED = 1 << 62
 """The limit of a resource that no threshold is about."""
 COOL_DOWN_S = 600.0
-"""How long the moves of a workload bind its pods, so that none goes back: twice the time for which a NodeMetric
+"""Time for which the moves of a workload bind its pods, so that none goes back: twice the time for which a NodeMetric
 averages."""
 SWAP_NODES = 32
 """Nodes with most room, by resource, whose pods are looked at for swaps; pods of all nodes would take too long."""

@@ -80,11 +80,11 @@ class LiveHandle(Handle, frozen=True, kw_only=True):
     migration: Migration
     limits: CycleLimits
     refusal: Callable[[Pod], str]
-    """Why the profile's filters keep a pod, empty where they let it go."""
+    """Reason for which the profile's filters keep a pod; empty where they let it go."""
     prove: Prove | None
     """The scheduler of this process, if there is one."""
     credentials: Credentials
-    """Who we are, for a scheduler elsewhere."""
+    """Our identity, for a scheduler elsewhere."""
 
 
 class EvictOrder(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ class Plugin:
     args: ClassVar[type[msgspec.Struct]] = NoArgs
     """Arguments as `pluginConfig` has them."""
     is_lax: ClassVar[bool] = False
-    """Whether unknown members are ignored instead of refused."""
+    """True where unknown members are ignored instead of refused."""
 
     def __init__(self, args: Any, handle: LiveHandle) -> None:
         """Make the plugin of one profile."""

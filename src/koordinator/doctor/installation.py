@@ -14,7 +14,7 @@ from koordinator.koordlet import gates
 
 APP_LABEL = "koord-app"
 LOCAL_BUILD = "+koordinator"
-"""How the version of the API server of `koordinator up` ends: there, components are tasks of its process."""
+"""Suffix of the version of the API server of `koordinator up`: there, components are tasks of its process."""
 
 WEBHOOK_SECRET = "koordinator-webhook-certs"
 

@@ -26,7 +26,7 @@ CFS_QUOTA_US_MIN = 1_000
 UNLIMITED = -1
 """A quota or limit that is not there."""
 COUNT_MAX = 2**63 - 1
-"""What the word `max` stands for."""
+"""Number that the word `max` stands for."""
 UNLIMITED_BYTES_MIN = 0x7FFF_FFFF_FFFF_F000
 """Cgroup v1 shows no limit as the largest whole number of pages."""
 

@@ -15,7 +15,7 @@ class OpenCall(Protocol):
     """A call under way."""
 
     window: int
-    """What may be sent on its stream."""
+    """Bytes that may be sent on its stream."""
 
 
 class GrpcConnection(asyncio.Protocol, abc.ABC):
@@ -25,9 +25,9 @@ class GrpcConnection(asyncio.Protocol, abc.ABC):
         self._transport: asyncio.Transport | None = None
         self._reader, self._headers = FrameReader(http2.CHUNK_BYTES), HeaderReader(HEADERS_BYTES_MAX)
         self._window = self._stream_window = http2.WINDOW_BYTES
-        """What may be sent on the connection, and at first on a stream."""
+        """Bytes that may be sent on the connection, and at first on a stream."""
         self._taken = 0
-        """What the other end may not send again yet on this connection."""
+        """Bytes that the other end may not send again yet on this connection."""
         self._more = asyncio.Event()
         """Set when windows or calls have changed."""
 

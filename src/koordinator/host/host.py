@@ -268,7 +268,7 @@ _KNOBS_V2 = {
     Feature.BLKIO_THROTTLE: (Knob.IO_MAX,),
     Feature.BLKIO_COST: (Knob.IO_WEIGHT, Knob.BLKIO_QOS, Knob.BLKIO_MODEL),
 }
-"""What stands for them on cgroup v2, where that is something else."""
+"""Their knobs on cgroup v2, where those differ."""
 
 
 def probe_features(host: Host, kubepods: str) -> Mapping[Feature, KernelSupport]:

@@ -33,7 +33,7 @@ class Processes:
         return self._files.read(f"{self._proc}/{pid}/stat")
 
     def start_ticks(self, pid: int) -> int | None:
-        """When a process started: ids are used again, the pair of both is not."""
+        """Return when a process started: ids are used again, the pair of both is not."""
         text = self.stat(pid)
         try:
             return None if text is None else procfs.start_ticks(text)

@@ -9,7 +9,7 @@ from koordinator.host.errors import ContentError
 
 KIB = 1024
 CLOCK_TICKS_PER_S = 100
-"""What `getconf CLK_TCK` says nearly everywhere; the default where it cannot be asked."""
+"""Value of `getconf CLK_TCK` nearly everywhere; the default where it cannot be asked."""
 UNKNOWN = "unknown"
 
 _BUSY_FIELDS = (1, 2, 3, 6, 7)  # user, nice, system, irq, softirq; not idle, iowait, steal, guest
@@ -150,7 +150,7 @@ def process_stat(text: str) -> ProcessStat:
 
 
 def start_ticks(text: str) -> int:
-    """When the process of `/proc/<pid>/stat` started, in ticks after boot: with its id that names it for good.
+    """Return when the process of `/proc/<pid>/stat` started, in ticks after boot: with its id that names it for good.
 
     Raises: ContentError.
     """

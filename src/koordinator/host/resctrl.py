@@ -18,7 +18,7 @@ from koordinator.host.syscalls import Syscalls
 _L3_MONITOR = "mon_L3_"
 _OWN_DIRECTORIES = frozenset(("info", "mon_data", "mon_groups"))
 _NO_COUNT = ("Unavailable", "Error", "Unassigned")
-"""What monitors say while the hardware has no count for them."""
+"""Contents of monitors while the hardware has no count for them."""
 
 
 class CacheMonitor(msgspec.Struct, frozen=True):

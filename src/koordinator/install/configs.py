@@ -35,7 +35,7 @@ POLICY_OF_RESOURCE: Mapping[str, str] = {
     "configmaps": "configmaps",
     "tidalpools": "tidalpools",
 }
-"""Which of `webhookConfiguration.failurePolicy` rules a webhook for these objects."""
+"""Resource → the member of `webhookConfiguration.failurePolicy` that rules its webhooks."""
 
 
 def slo_controller_config(values: Values) -> Json:

@@ -23,7 +23,7 @@ METRIC_PATHS = {
     KOORDLET: ("/metrics",),
     YARN_COPILOT: ("/metrics",),
 }
-"""Where a component shows everything that it counts; the scheduler tells what pods request apart."""
+"""Paths below which a component shows all its metrics; the scheduler has those of pods' requests apart."""
 
 
 def monitoring(values: Values) -> Iterator[Json]:

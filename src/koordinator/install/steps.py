@@ -125,7 +125,7 @@ MADE_BY_COMPONENTS = (
 )
 """(kind, group, name) of what components make for themselves in the namespace of the installation."""
 LASTING_KINDS = ("CustomResourceDefinition", "Namespace", "PriorityClass")
-"""What objects of users live in or refer to: taken away only when asked for."""
+"""Kinds that objects of users live in or refer to: removed only when asked for."""
 
 
 NAME, NAMESPACE = "meta.helm.sh/release-name", "meta.helm.sh/release-namespace"

@@ -249,11 +249,11 @@ EXPIRE_S = 60.0
 
 EVENTS_FROM = "koordlet-qosManager"
 COLLECT_S_MIN = 1.0
-"""Who collects more often than that collects nothing, and acts on nothing."""
+"""Shortest collect interval: a shorter one would collect nothing, and nothing would act."""
 MEASURE_S, MEASURE_ROUNDS = 5.0, 3.0
-"""How long strategies wait for first samples, and how many rounds at least."""
+"""Seconds that strategies wait for first samples, and their least number of rounds."""
 END_S = 3.0
-"""How long putting back may take at the end."""
+"""Time that putting back may take at the end."""
 JOURNAL = "koordlet/restore.jsonl"
 """Below /run: what files said before they were changed."""
 KubeletFactory = Callable[[NodeView, AgentMetrics], Kubelet]
@@ -341,7 +341,7 @@ class Agent:
             gpus=_gpus(config, gates, host),
         )
         self.shadow = ShadowMode(self.shared)
-        """Which strategies only decide, and what that would have come to."""
+        """Strategies that only decide, and what that would have come to."""
         self.states = States(self.shared, self._kubelet)
         self._parts: Parts | None = None
 

@@ -84,7 +84,7 @@ class AuditLog:
         """Of the current file; -1 until it was looked at."""
         self.dropped_count = 0
         self.problem: FileProblem | None = None
-        """Why events could not be written last."""
+        """Reason for which events could not be written last."""
 
     # Recording
 

@@ -66,7 +66,8 @@ class QoSConfig(msgspec.Struct, frozen=True, kw_only=True):
     reconcile_interval_s: float = 1.0
     suppress_interval_s: float = 1.0
     evictions: Mapping[str, float] = {}
-    """What flags of eviction strategies say, by name, where it is not their default (`qos.eviction_strategy.Flag`)."""
+    """Values of flags of eviction strategies, by name, where they are not the default
+    (`qos.eviction_strategy.Flag`)."""
     only_evict_by_api: bool = False
     force_update_s: float = 60.0
     containerd_endpoint: str = ""
@@ -83,7 +84,7 @@ class HookServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     host_endpoint: str = "/var/run/koordlet/koordlet.sock"
     failure_policy: str = "Ignore"
     directory: str = "/host-etc-hookserver/"
-    """Where the proxy looks for hook servers."""
+    """Directory in which the proxy looks for hook servers."""
     disabled_stages: tuple[str, ...] = ()
     runtime_type: str = "containerd"
     """The runtime of container ids that do not name theirs."""
@@ -148,4 +149,4 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     audit: AuditConfig = AuditConfig()
     http: HttpConfig = HttpConfig()
     series_retention_s: float = 12 * 3600.0
-    """How long samples are kept at most."""
+    """Longest time that samples are kept."""

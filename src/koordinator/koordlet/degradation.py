@@ -17,11 +17,11 @@ class Sense(enum.StrEnum):
     """A way to notice that a service is degraded."""
 
     LATENCY = "latency"
-    """What the service itself says (annotation `latency-objective`)."""
+    """Latency that the service itself reports (annotation `latency-objective`)."""
     CPI = "cpi"
     """Cycles per instruction against the profile of its workload."""
     MEMORY_BANDWIDTH = "memory-bandwidth"
-    """What its cache misses move, against the profile of its workload."""
+    """Traffic of its cache misses, against the profile of its workload."""
     RUN_QUEUE = "run-queue"
     """Share of its runnable time in which its threads wait for a CPU."""
     CPU_PRESSURE = "cpu-pressure"
@@ -55,9 +55,9 @@ class Degradation(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float | None = None
     """Since when it is degraded, without a calm second; None while calm."""
     at_s: float = 0.0
-    """When this was made."""
+    """Time at which this was made."""
     age_s: float = 0.0
-    """How old the oldest of its inputs is."""
+    """Age of the oldest of its inputs."""
 
     @property
     def level(self) -> float:
@@ -104,7 +104,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float
     """Since when the service is degraded."""
     at_s: float
-    """When the culprit was named."""
+    """Time at which the culprit was named."""
 
 
 class Interference(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,10 +15,10 @@ from koordinator.koordlet.audit import AuditFilter, AuditQuery, QueryError
 from koordinator.prometheus import MetricsRegistry
 
 Troubles = Callable[[], Mapping[str, str]]
-"""What is not as it should be, by name."""
+"""Function that returns the problems, by name."""
 
 Interference = Callable[[str], Mapping[str, Any]]
-"""How degraded services are and who was named; of one pod when its `namespace/name` is given."""
+"""Function that returns the degradation of services and the culprits; of one pod when its `namespace/name` is given."""
 
 _TOKEN_HEADER = "Next-Page-Token"
 

@@ -88,7 +88,7 @@ PROPERTIES: dict[str, frozenset[str]] = {
     )
     for kind in kinds
 }
-"""What a sample of each kind must say; a query may say less."""
+"""Properties that a sample of each kind must have; a query may name fewer."""
 
 _GROUP_NAMES = frozenset((POD_UID, CONTAINER_ID, HOST_APP_NAME))
 GROUP_KINDS = frozenset(kind for kind, names in PROPERTIES.items() if names & _GROUP_NAMES)

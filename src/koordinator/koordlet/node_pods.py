@@ -37,7 +37,7 @@ class PodRecord(msgspec.Struct, frozen=True):
 
     pod: Pod
     driver: Driver
-    """How its groups are named."""
+    """Naming of its groups."""
     uid: str
     group: str
     qos: QoSClass

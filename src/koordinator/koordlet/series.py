@@ -27,7 +27,7 @@ GROUP_POINTS_MAX = 360
 GROUP_WINDOW_S_MAX = 3600.0
 """Longest window over which pods are averaged: 100 pods at one point per second take 11 MB then."""
 LATE_MS_MAX = 60_000
-"""How much older than the newest point of its series a point may be."""
+"""Greatest age of a point against the newest one of its series."""
 
 _POINTS_FIRST = 64  # most series belong to short-lived pods
 NO_PROPERTIES: Mapping[str, str] = {}
@@ -350,7 +350,7 @@ def _key(kind: str, properties: Mapping[str, str]) -> _Key:
 
 
 LATEST_INTERVALS = 2
-"""How many collect intervals old the newest sample may be."""
+"""Greatest age of the newest sample, in collect intervals."""
 
 
 class Average(msgspec.Struct, frozen=True):

@@ -67,13 +67,13 @@ class NodeView:
         self.has_cold_pages = False
         """The kernel's cold page scanning was started by this agent."""
         self.interference: Interference | None = None
-        """How degraded services are, each second (gate Interference); whoever acts on it looks at `at_s` first."""
+        """Degradation of services, each second (gate Interference); look at `at_s` before acting on it."""
         self.learnt: Mapping[str, Learnt] = {}
         """Profiles of containers of services, by container id; empty where the CPU does not count."""
         self.allowance: BatchAllowance = AS_CONFIGURED
-        """What the closed loop leaves best-effort pods (gate InterferenceControl)."""
+        """Allowance that the closed loop leaves best-effort pods (gate InterferenceControl)."""
         self.extensions: Mapping[str, Any] = {}
-        """What parts of the agent tell of the node in NodeMetric's `status.extensions`."""
+        """Members of NodeMetric's `status.extensions`, each set by a part of the agent."""
         self._shrunk: tuple[object, BatchAllowance, ResourceQOSStrategy] | None = None
         self._listeners: dict[Topic, list[tuple[Guard, Callable[[], Any]]]] = {topic: [] for topic in Topic}
 

@@ -88,7 +88,7 @@ class Past:
     def __init__(self) -> None:
         self.bytes = 0
         self.objects = 0
-        """How many there are; what is kept as text anyway is not counted."""
+        """Number of objects; those that are kept as text anyway are not counted."""
         self._bytes_of: dict[Channel, int] = {}
 
     def grew(self, channel: "Channel", count: int) -> None:
@@ -132,7 +132,7 @@ class Channel:
         self._packed = 0  # how many at the beginning are kept as text
         self._settled = 0  # position of the end when `settle` looked last
         self.waiters: dict[asyncio.Future[None], None] = {}
-        """What the next change resolves; a dict, which wakes in the order of arrival."""
+        """Futures that the next change resolves; a dict, which wakes in the order of arrival."""
 
     @property
     def end(self) -> int:

@@ -91,7 +91,7 @@ log = logging.getLogger(__name__)
 
 WEBHOOK_HOST = "127.0.0.1"
 IDENTITY = "koordinator-up"
-"""Who holds the manager's lease; the same at every start, so that a lease of the last one is no reason to wait."""
+"""Holder of the manager's lease; the same at every start, so that a lease of the last one is no reason to wait."""
 HOT_FILES = 64
 REGISTERED_POLL_S = 0.02  # between two looks for nodes that are not registered yet
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -106,7 +106,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: tuple[NodeShape, ...] = ()
     agents: FleetPolicy = FleetPolicy()
-    """What the node agents of `nodes` do."""
+    """Policy of the node agents of `nodes`."""
     process_node: KubeletOptions | None = None
     host: str = "127.0.0.1"
     port: int = 0

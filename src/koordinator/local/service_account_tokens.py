@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # read when the first token is asked for or shown
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
-"""Who signs, and the audience of a token that names none: this API server."""
+"""Issuer, and the audience of a token that names none: this API server."""
 
 USER_PREFIX = "system:serviceaccount:"
 KNOWN_MAX = 1_024
@@ -29,7 +29,7 @@ _GRACE_S = 60  # a token outlives the deletion of its pod by this, so that the p
 _ALGORITHM = "ES256"
 _NAMESPACE = "kubernetes.io"
 _BOUND_TABLES = {"pod": "pods", "secret": "secrets", "node": "nodes"}
-"""What a token can be bound to, by the name of the claim, and the table that holds it."""
+"""Name of a claim that binds a token → the table of its objects."""
 
 
 def looks_like_a_token(text: str) -> bool:

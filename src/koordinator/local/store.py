@@ -30,7 +30,7 @@ SETTLE_S = 2.0
 """For watchers to read a change before it is kept as text."""
 
 PAST_S = 300.0
-"""How long changes are kept at most, as the API server lets etcd keep them."""
+"""Longest time that changes are kept, as the API server lets etcd keep them."""
 
 BATCH_MAX = 1_024
 """Changes handed to a watcher at once, so that encoding a batch does not hold the loop for long."""

@@ -82,7 +82,7 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     """Restricts caches of namespaced objects to one namespace; empty for all."""
     resync_s: float = RESYNC_S
-    """How often controllers look at everything again although nothing changed; 0: never."""
+    """Interval at which controllers look at everything again although nothing changed; 0: never."""
     config_namespace: str = slo_config.CONFIG_NAMESPACE
     slo_config_name: str = slo_config.CONFIG_NAME
     controllers: tuple[str, ...] = CONTROLLERS
@@ -92,8 +92,8 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """For so long the leader remembers where what nodes lent came from; 0: not at all."""
     lent_ledger_mebibytes: int = 256
     scheduler_url: str = ""
-    """Where the scheduler answers whether pods of a node that a tidal pool lends fit elsewhere; empty: nobody is asked,
-    unless the scheduler is in this process."""
+    """Address of the scheduler that answers whether pods of a node that a tidal pool lends fit
+    elsewhere; empty: nobody is asked, unless the scheduler is in this process."""
     scheduler_ca_file: str = ""
     profile_controller: ProfileControllerOptions = ProfileControllerOptions()
     enhanced_validator: EnhancedValidatorOptions = EnhancedValidatorOptions()

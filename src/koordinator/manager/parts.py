@@ -32,7 +32,7 @@ class ManagerContext(msgspec.Struct, frozen=True, kw_only=True):
     metrics: ManagerMetrics
     configs: SLOConfigs
     prove: Prove | None = None
-    """Who tells where pods would be placed, None where nobody is asked."""
+    """Function that answers where pods would be placed; None where nobody is asked."""
 
 
 class ManagerController(Protocol):

@@ -34,7 +34,7 @@ _WORKING_SET = (
     "112",
 )  # in the last-level cache of most machines, and beyond
 _GUESSES_MS = {ServiceKind.REDIS: 0.1, ServiceKind.NGINX: 0.7}
-"""What a request costs, before the pilot run has measured it."""
+"""Estimated cost of a request, before the pilot run has measured it."""
 _START_S_MAX, _START_PAUSE_S = 60.0, 0.1
 
 
@@ -46,7 +46,7 @@ class DemoCommands(msgspec.Struct, frozen=True):
     """Of our own services."""
     ports: dict[ServiceKind, int]
     metrics_port: int
-    """Where our own services tell the latencies of their requests."""
+    """Port on which our own services tell the latencies of their requests."""
     cpus: int
     work_dir: Path
     disk_dir: Path

@@ -14,9 +14,9 @@ NAMESPACE = "default"
 SERVICE = "service"
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 BATCH_REQUEST_MILLI = 50
-"""What a managed batch pod must be lent to be placed; it may use more (its limit is that of the machine)."""
+"""CPU that a managed batch pod must be lent to be placed; it may use more (its limit is that of the machine)."""
 REPORT_S, AVERAGE_S = 30, 60
-"""How often the node agent reports, and what it averages over: the shortest times that it accepts."""
+"""The node agent's report interval, and the window of its averages: the shortest times that it accepts."""
 _MIB = 2**20
 _SERVICE_MEMORY_MIB = 256
 _SUPPRESS_PERCENT = 95

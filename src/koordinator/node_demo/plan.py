@@ -18,7 +18,7 @@ PILOT_S = 2.0
 DISK_EVERY = 10
 """Beside a disk hog, every tenth request reads a page from the disk."""
 DISK_BLOCK_KIB = 16
-"""What a disk hog reads or writes at a time, at random places past the page cache: many small operations."""
+"""Size of a disk hog's reads and writes, at random places past the page cache: many small operations."""
 SETTLE_S = 1.5
 """After the pods of a mode run, before anything is measured: the agent's loops have seen them."""
 WARM_UP_S = 1.0
@@ -59,7 +59,7 @@ class DemoMode(enum.StrEnum):
 BASELINES = (DemoMode.ALONE, DemoMode.AWAKE)
 """The service by itself: what the other modes are compared with."""
 MODES = (DemoMode.ALONE, DemoMode.AWAKE, DemoMode.UNMANAGED, DemoMode.MANAGED, DemoMode.CLOSED_LOOP)
-"""What is compared unless somebody asks for other modes."""
+"""Modes that are compared unless others are asked for."""
 
 
 class ServiceKind(enum.StrEnum):

@@ -36,9 +36,9 @@ class Prepared(msgspec.Struct, frozen=True):
     by_hand: bool
     """Without a cluster and an agent."""
     batch_milli: int = manifests.BATCH_REQUEST_MILLI
-    """What a managed batch pod asks of lent CPU."""
+    """Lent CPU that a managed batch pod requests."""
     earlier: Sequence[Measured] = ()
-    """What an earlier part has measured."""
+    """Measurements of an earlier part."""
     at_most_s: float | None = None
     """No measurement is begun that would end later than this after the start."""
 
@@ -49,7 +49,7 @@ class ShownResults(msgspec.Struct, frozen=True):
     measured: list[Measured]
     cpus: int
     request_cpu_ms: dict[ServiceKind, float]
-    """What a request costs the service in all."""
+    """CPU time of a request in all."""
     kernel: str
     machine: str
     """The model of its CPUs."""
@@ -57,9 +57,9 @@ class ShownResults(msgspec.Struct, frozen=True):
     began_s: float
     """Unix seconds."""
     written: list[Written]
-    """What the agent wrote, by its own audit log."""
+    """Writes of the agent, by its own audit log."""
     stopped: str = ""
-    """Why it ended before everything was measured."""
+    """Reason for which it ended before everything was measured."""
 
 
 def prepare(

@@ -46,7 +46,7 @@ class HookClient:
         self._read_ns: dict[str, int] = {}
         self._channels: dict[str, Channel] = {}
         self.by_stage: Mapping[str, HookServer] = {}
-        """Who is asked at which stage."""
+        """Hook server of each stage."""
 
     async def follow(self) -> NoReturn:
         """Read files as they come, change and go; once a minute without being told."""

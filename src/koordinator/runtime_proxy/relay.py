@@ -24,7 +24,7 @@ HELD_BYTES_FREE = 16_384
 """A body may wait so far on account of the connection's window; the rest of a longer one is paid for by us."""
 HEADERS_BYTES_MAX = 256 * 1024
 LATER_S = 0.005
-"""How long what is of no use alone waits for what follows."""
+"""Time that frames of no use alone wait for those that follow."""
 HELD_MAX = 1_000
 """Calls with hooks at once; a kubelet makes some dozens."""
 _INTERNAL = "13"
@@ -97,10 +97,11 @@ class Relay:
         self._preface = b""
         self._held: dict[int, _Held] = {}
         self._window = http2.WINDOW_BYTES
-        """What may be sent to the runtime on this connection."""
+        """Bytes that may be sent to the runtime on this connection."""
         self._stream_window = http2.WINDOW_BYTES
         self._owed = 0
-        """What the runtime will give back for bytes that the kubelet did not send, or got back already."""
+        """Bytes of window that the runtime will give back for data that the kubelet did not send, or got
+        back already."""
         self._more = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening = asyncio.get_running_loop().create_task(self._open(), name="runtime's connection")
@@ -345,7 +346,7 @@ class _Side(asyncio.Protocol):
         self._waiting = b""
         self._unsent: list[bytes] = []
         self._is_due = False
-        """What is not sent yet will be, in this round of the loop."""
+        """True while output waits to be sent in this round of the loop."""
         self._is_closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

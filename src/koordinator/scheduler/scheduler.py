@@ -53,7 +53,7 @@ CYCLES_PER_TURN = 64
 TURN_S = 0.01
 """Cycles, and how long they may take, before other tasks (informers, bindings) get their turn."""
 LAST_EVENTS_S = 2.0
-"""How long events may hold up the end of the scheduler."""
+"""Time that events may hold up the end of the scheduler."""
 WAKE_SLACK_S = 0.001
 """Timers may fire this much early."""
 

@@ -47,7 +47,7 @@ VIEWS: tuple[type[Object], ...] = (
     ReplicaSet, Deployment, StatefulSet, ReplicationController,
     NodeMetric, PodDisruptionBudget, PodMigrationJob, Reservation,
 )  # fmt: skip
-"""What the descheduler's part of a plan looks at, besides nodes and pods."""
+"""Objects that the descheduler's part of a plan reads, besides nodes and pods."""
 
 
 class PlanError(KoordinatorError, ValueError):

@@ -114,7 +114,7 @@ class ReplayReport(ReportPart, frozen=True, kw_only=True):
     reservations: ReservationOutcome | None = None
     """Absent where the files have none."""
     gpu: GpuReport | None = None
-    """When pods arrived until the GPUs had been requested so many times (`--arrivals`)."""
+    """Report of a run in which pods arrived until the GPUs had been requested so many times (`--arrivals`)."""
 
 
 def report(given: ReplayInput, result: ReplayResult, reading_s: float, placing_s: float) -> ReplayReport:

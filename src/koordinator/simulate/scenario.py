@@ -42,7 +42,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     services: ServiceMix = ServiceMix()
     jobs: tuple[JobKind, ...] = KINDS
     lend_ahead_minutes: int = 0
-    """How far ahead Batch yields to what agents predict by hour of the day; 0: not at all, and nothing is predicted."""
+    """Time ahead for which Batch yields to what agents predict by hour of the day; 0: not at all, and
+    nothing is predicted."""
     agents: FleetPolicy = FleetPolicy()
     """Their other settings; protection and sampling are the demo's."""
 

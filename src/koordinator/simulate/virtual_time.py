@@ -19,7 +19,7 @@ EPOCH_S = 1_700_006_400.0  # Wednesday 2023-11-15 00:00 UTC; any fixed midnight 
 
 
 ASKS_RARELY = 64
-"""How many turns of the loop may pass before signals are looked for, where only they could arrive."""
+"""Turns of the loop that may pass before signals are looked for, where only they could arrive."""
 
 
 class Deadlock(RuntimeError):

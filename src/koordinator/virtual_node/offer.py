@@ -25,10 +25,11 @@ _PERCENTILE = 0.95
 
 
 class LendingPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a node of the lender is idle, and when it is taken back. Percentages are of the node's allocatable."""
+    """Thresholds at which a node of the lender is idle, and at which it is taken back. Percentages are
+    of the node's allocatable."""
 
     idle_for_s: float = 600.0
-    """How long a node has to be idle before it is offered; also the window of the percentile of its usage."""
+    """Time that a node has to be idle before it is offered; also the window of the percentile of its usage."""
     idle_request_percent: int = 10
     """Online pods of an idle node request less CPU than this."""
     idle_usage_percent: int = 15

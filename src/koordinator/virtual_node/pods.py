@@ -34,7 +34,7 @@ POLL_S = 10.0
 """Between two looks at a pod that waits for room, for an object, or for the lender's scheduler."""
 SOON_S = 0.5
 PLACED_WITHIN_S = 30.0
-"""How long the lender's scheduler may fail to place a pod before it is given back."""
+"""Time for which the lender's scheduler may fail to place a pod before it is given back."""
 
 _NOT_DONE = (errors.TooManyRequests, errors.Unauthorized, errors.Conflict, errors.NotFound)
 """Answers to a create that surely created nothing, and may do so later."""
@@ -68,7 +68,7 @@ class BorrowedPods:
             "borrowed pods", self._reconcile, workers=WORKERS, retries=RETRIES
         )
         self.reasons: dict[str, str] = {}
-        """Why pods are being reclaimed, by uid."""
+        """Reasons for which pods are being reclaimed, by uid."""
         self._lender, self._borrower = lender, borrower
         self._lending, self._rules, self._table = lending, rules, table
         self._events, self._metrics = events, metrics

@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 PERIOD_S = 10.0
 """Between two statuses of a node, two renewals of its lease, and two looks at who needs room."""
 PUBLISHED_WITHIN_S = 5.0
-"""How long online pods wait for the borrower to hear of it first."""
+"""Time that online pods wait for the borrower to hear of it first."""
 COPIES_S = 60.0
-"""How often copies are compared with their originals; a kubelet takes as long to notice a change."""
+"""Interval at which copies are compared with their originals; a kubelet takes as long to notice a change."""
 GRACE_S_MAX = 30
 """The longest grace period of a pod whose room an online pod needs."""
 WAITING_MAX = 64
@@ -122,7 +122,7 @@ class VirtualNodes:
         self._nodes: dict[str, str] = {}
         """Virtual nodes → the group of each."""
         self._leaving: dict[str, Victim] = {}
-        """Who has to leave, by uid, until they hold nothing any more."""
+        """Pods that have to leave, by uid, until they hold nothing any more."""
         self._wake = asyncio.Event()
         self._accounted_s: float | None = None
 

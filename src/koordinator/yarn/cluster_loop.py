@@ -34,9 +34,9 @@ POLL_S, POLL_S_MAX = 1.0, 5.0
 POLL_SHARE = 50.0
 """A poll that takes long makes the next one wait so many times as long, up to `POLL_S_MAX`."""
 RECOVERY_S = 15.0
-"""How long a ResourceManager that has just begun to lead may not know all containers."""
+"""Time for which a ResourceManager that has just begun to lead may not know all containers."""
 RESEND_S = 3.0
-"""How long a told total may take to be reported before it is told again."""
+"""Time that a told total may take to be reported before it is told again."""
 DENIED_S = 30.0
 """Between two tries to tell totals after the ResourceManager said that we may not."""
 
@@ -90,7 +90,7 @@ class ClusterLoop:
         self.cluster = configured.id
         self.reports: dict[NodeId, NodeManagerReport] = {}
         self.polled_s: float | None = None
-        """When the reports were read, by the event loop's time."""
+        """Time at which the reports were read, by the event loop's clock."""
         self.wake = asyncio.Event()
         self._managers = managers
         self._table = table

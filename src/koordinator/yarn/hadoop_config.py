@@ -19,7 +19,7 @@ from koordinator.yarn.amounts import DEFAULT_CLUSTER
 
 SITE_FILE = "yarn-site.xml"
 FILES = ("core-default.xml", "core-site.xml", "yarn-default.xml", SITE_FILE)
-"""What is read for a cluster, in this order; a later file wins. Only the last one must be there."""
+"""Files that are read for a cluster, in this order; a later file wins. Only the last one must be there."""
 
 HA_ENABLED = "yarn.resourcemanager.ha.enabled"
 RM_IDS = "yarn.resourcemanager.ha.rm-ids"

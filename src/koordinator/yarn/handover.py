@@ -11,7 +11,7 @@ from koordinator.yarn.amounts import BatchAmount, YarnResource
 from koordinator.yarn.node_sync import Policy, SyncPlan
 
 SETTLED_S = 3.0
-"""How long a record stands before Kubernetes goes by it for sure: the manager may still write for an earlier one."""
+"""Time that a record stands before Kubernetes goes by it for sure: the manager may still write for an earlier one."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,7 +73,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     yarn_percent: int = 100
     """The most of a node's pool that YARN is offered."""
     lends_once: bool = False
-    """What YARN is offered is Kubernetes' no more, used or not."""
+    """True where an amount offered to YARN is Kubernetes' no more, used or not."""
 
 
 class NodeFacts(msgspec.Struct, frozen=True):

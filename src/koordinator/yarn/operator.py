@@ -39,9 +39,9 @@ from koordinator.yarn.table import NodeRow, NodeTable, slim_node, slim_pod
 log = logging.getLogger(__name__)
 
 CONFIG_S = 5.0
-"""How often the configuration folder is looked at."""
+"""Interval at which the configuration folder is looked at."""
 ALONE_S = 1.0
-"""How often nodes that have lost their NodeManager are looked at."""
+"""Interval at which nodes that have lost their NodeManager are looked at."""
 WRITERS = 8
 _RM_RETRY = BackoffPolicy(initial_s=1.0, max_s=10.0, jitter_ratio=0.2)
 _RETRY = BackoffPolicy(initial_s=0.5, max_s=10.0)

@@ -20,7 +20,7 @@ from koordinator.yarn.rest import RestClient
 from koordinator.yarn.rpc import Method, NodeUpdate, ReportReader
 
 PROBE_S = 2.0
-"""How long a ResourceManager has to say whether it leads."""
+"""Time that a ResourceManager has to say whether it leads."""
 POLLED_STATES = ("RUNNING", "UNHEALTHY", "DECOMMISSIONING", "LOST")
 _CLIENT_ID_BYTES = 16
 

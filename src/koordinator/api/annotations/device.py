@@ -65,7 +65,7 @@ class NodePartitionPolicy(enum.StrEnum):
 
 
 HAMI_CORE = "HAMi-core"
-"""Who isolates shares of GPUs: the value of the label `gpu-isolation-provider`."""
+"""Component that isolates shares of GPUs: the value of the label `gpu-isolation-provider`."""
 
 SAME_PCIE = "SamePCIe"
 """The one `required_scope` of a joint allocation."""

@@ -42,7 +42,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     views: tuple[type[Object], ...]
     columns: tuple[PrinterColumn, ...] = ()
     approved: str = ""
-    """Where the API was approved: the API server asks for it in groups below `k8s.io`."""
+    """Link to the approval of the API: the API server asks for it in groups below `k8s.io`."""
 
 
 AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "date")

@@ -68,7 +68,7 @@ class Migration:
         self.workloads = Workloads(cluster, caches)
         self.limiter = ObjectLimiter(migration.allowances(args), args.max_migrating_per_workload)
         self.refused: dict[str, str] = {}
-        """Why jobs that wait were refused in the last round, by name."""
+        """Reasons for which jobs that wait were refused in the last round, by name."""
         self._cluster = cluster
         self._caches = caches
         self._events = events

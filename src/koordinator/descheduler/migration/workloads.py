@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 SCALE_FRESH_S = 60.0
-"""How long an answer about a scale is used; workloads are rarely resized."""
+"""Time for which an answer about a scale is used; workloads are rarely resized."""
 SCALES_AT_ONCE = 8
 FOREIGN = "foreign owner"
 _WITHOUT_SCALE = ("Job", "DaemonSet", "Node")

@@ -164,7 +164,7 @@ _FLAGS = {
     ComponentName.YARN_OPERATOR: "enable-leader-election",
 }
 LEASE_S = 15.0
-"""How long a lease holds when it does not say so itself."""
+"""Duration of a lease that states none."""
 SKEW_S_MAX = 5.0
 CHANGES_MIN = 10
 CHANGES_PER_HOUR_MAX = 4.0

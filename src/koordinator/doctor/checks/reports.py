@@ -21,7 +21,7 @@ from koordinator.manager.noderesource import decide, rows
 from koordinator.manager.noderesource.decide import Withdrawal
 
 NEW_NODE_S = 120.0
-"""What a new node has time for until its first report (the report interval comes on top)."""
+"""Time that a new node has until its first report (the report interval comes on top)."""
 SKEW_S_MAX = 30.0
 MISSED_REPORTS_MAX = 3
 AGENT_INTERVAL_S_MIN = 30
@@ -171,7 +171,7 @@ def _policies(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 
 SETTLE_S = 90.0
-"""What the manager has time for until its answer shows on the node: a sweep every 30 s, and retries."""
+"""Time that the manager has until its answer shows on the node: a sweep every 30 s, and retries."""
 _MANAGER = ("koordinator doctor --check components --check leases --check access    # does the manager run?",)
 
 

@@ -36,7 +36,7 @@ LOSSES = {
     table.MUTATE_QUOTA: "new quotas get no parent and no shared weight",
     table.VALIDATE_QUOTA: "inconsistent quotas are accepted",
 }
-"""What is lost without the webhooks that are on by default."""
+"""Consequences of missing webhooks that are on by default."""
 
 
 def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:

@@ -41,8 +41,8 @@ INTERVAL_S = 60.0
 GROUP_WINDOW_S = 300.0
 """The longest window of strategies over series of pods and containers, where none is set."""
 ENDED_S = 150.0
-"""When a series of a group that gets no points any more goes: its pod has ended, and nobody reports it. Longer than the
-rarest series (CPI) pauses."""
+"""Age at which a series of a group that gets no points any more goes: its pod has ended, and nobody
+reports it. Longer than the rarest series (CPI) pauses."""
 _INTERVALS = 2.5
 _SLACK = 1.2
 
@@ -145,7 +145,7 @@ def _cpu_count(shared: Shared) -> float:
 
 
 START_WAIT_S = 30.0
-"""How long the rest of the agent waits for first good rounds; one that waits for its NodeSLO may never have one."""
+"""Time that the rest of the agent waits for first good rounds; one that waits for its NodeSLO may never have one."""
 
 
 class CollectorRunner:

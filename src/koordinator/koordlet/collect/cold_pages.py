@@ -14,7 +14,7 @@ from koordinator.koordlet.parts import Shared
 log = logging.getLogger(__name__)
 
 OWNER = "ColdPageCollector"
-"""Who switched the scanner on, in the executor's records."""
+"""Name, in the executor's records, of the one that switched the scanner on."""
 
 
 class ColdPages:

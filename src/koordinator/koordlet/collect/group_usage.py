@@ -31,7 +31,7 @@ SERVICE_MEMORY_ROUNDS = 5
 CONTAINER_MEMORY_ROUNDS = 10
 PERIOD_ROUNDS = 5
 CORES_TOLERANCE = 1.25
-"""How much more than all CPUs a group may seem to use, since reading takes its time; above that it is no rate."""
+"""Ratio to all CPUs that a group may seem to use, since reading takes its time; above that it is no rate."""
 
 _NS_PER_S = 1_000_000_000
 _UNKNOWN = -1
@@ -108,7 +108,7 @@ class MeasuredGroup:
 
     def _forget(self) -> None:
         self.is_measured = False
-        """Whether the last round gave CPU and memory."""
+        """True when the last round gave CPU and memory."""
         self._is_rate = False
         self._usage_ns = self._memory_seen = _UNKNOWN
         self._at_s = 0.0

@@ -249,7 +249,7 @@ class HostApplicationUsages:
 
 
 WALK_ROUNDS = 10
-"""How often groups that no pod of the list has (sandboxes) are looked for."""
+"""Rounds between two searches for groups that no pod of the list has (sandboxes)."""
 
 
 class BestEffortUsage:

@@ -17,7 +17,7 @@ from koordinator.host.cgroup_knobs import UNLIMITED
 from koordinator.host.cgroup_values import MemoryStat, Throttling
 
 OUTDATED_MS = 10_000
-"""How old the inputs of system usage may be."""
+"""Greatest age of the inputs of system usage."""
 MEMORY_WITH_PAGE_CACHE = "usageWithPageCache"
 
 _NS_PER_MS = 1_000_000

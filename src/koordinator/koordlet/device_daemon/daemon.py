@@ -37,7 +37,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     sleep_s: float = SLEEP_S
     output: str = OUTPUT
     host_root: str = HOST_ROOT
-    """Where the host's file system is mounted; `/` runs tools without changing the root."""
+    """Directory on which the host's file system is mounted; `/` runs tools without changing the root."""
 
 
 class DeviceDaemon:

@@ -49,7 +49,7 @@ _DIRECTORY_MODE = 0o777
 FOLLOW_GAP_S = 1.0
 """Least time between two rounds of work that waits: pods come in bursts."""
 _TURN_S = 0.001
-"""How long others have their turn after every few pods: enough to answer a container runtime."""
+"""Time that others get after every few pods: enough to answer a container runtime."""
 
 
 class DeliveryMode(enum.StrEnum):

@@ -43,7 +43,7 @@ from koordinator.koordlet.writing.update_plan import Update
 log = logging.getLogger(__name__)
 
 REASON = "runtime-hooks"
-"""What the audit log says of writes by hooks."""
+"""Reason in the audit log of writes by hooks."""
 FAIL = "Fail"
 """Plugin failure policy: stop at the first hook that fails."""
 

@@ -63,7 +63,7 @@ class _Plan:
         self.levels_by_hook: dict[str, Levels] = {}
         self.effects: list[tuple[Deliver, Any, HookResponse]] = []
         self.applied_s: float | None = None
-        """When all of it held; None while something does not."""
+        """Time at which all of it held; None while something does not."""
         self.raised_us: dict[str, tuple[int, int]] = {}
         """Group → quota to give, and how far another strategy may raise it afterwards."""
         self.given_us: dict[str, int] = {}

@@ -146,7 +146,8 @@ _OWN_PRIORITIES = {QoSClass.SYSTEM: 1, QoSClass.BE: 3}
 _OWN_FILTERS_FROM = 4
 """Preferences of filters below this belong to the three classes."""
 _QUANTUM_BYTES = 10_000
-"""What a class may send before the next one of its priority; worked out from small rates the kernel would warn."""
+"""Bytes that a class may send before the next one of its priority; the kernel would warn of values that
+it derives from small rates."""
 _CLASS = re.compile(r"^class htb 1:([0-9a-f]+) ", re.MULTILINE)
 _HTB = re.compile(r"^qdisc htb 1: (?:dev \S+ )?root", re.MULTILINE)
 _FILTER = re.compile(r"^filter .*?pref ([0-9]+) (u32|cgroup)\b(.*)$")

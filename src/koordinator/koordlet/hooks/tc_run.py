@@ -36,7 +36,7 @@ from koordinator.koordlet.view import Topic
 log = logging.getLogger(__name__)
 
 CHECK_S = 60.0
-"""What the kernel has is looked at again after this time, and what failed is tried again."""
+"""Interval at which the kernel's state is compared again, and failed commands are repeated."""
 _MINOR_MASK = 0xFFFF
 
 

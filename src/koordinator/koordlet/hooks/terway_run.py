@@ -73,7 +73,7 @@ class TerwayQoS(Hook):
             self.name, (Topic.NODE_SLO, Topic.ALLOWANCE), lambda: tc.rule_of(shared.view), None
         )
         self._texts: dict[str, str] = {}
-        """What the files were made to say."""
+        """Contents that were written to the files."""
         self._problems: dict[str, str] = {}
 
     def rules(self) -> Sequence[HookRule[Any]]:

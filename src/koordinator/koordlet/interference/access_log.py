@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from koordinator.api.annotations.koordlet import LATENCY_UNITS_S, AccessLogSource
 
 READ_BYTES_MAX = 1 << 20
-"""What is read of a file each second; of more, the oldest is skipped."""
+"""Bytes read of a file each second; of more, the oldest is skipped."""
 DATAGRAMS_MAX = 5_000
 """Datagrams that are taken each second; the rest stays in the kernel's queue, which refuses what does not fit."""
 _DATAGRAM_BYTES = 8_192

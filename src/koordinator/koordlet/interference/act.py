@@ -77,7 +77,7 @@ class InterferenceControl:
         self._stepped_s = 0.0
         self._cap: Cap | None = None
         self._memory_used: int | None = None
-        """What batch used when its memory was shrunk."""
+        """Memory that batch used when it was shrunk."""
         self._is_memory_ours = True
         """A former run may have left its `memory.high`."""
         self._logged = ""

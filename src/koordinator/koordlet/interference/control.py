@@ -90,7 +90,7 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     resource_min_percent: _Percent = 10.0
     """The least that batch keeps of other resources than CPU."""
     shrink_ratio: _Ratio = 0.5
-    """What one step leaves of batch while an objective is just met, of a missed one less …"""
+    """Share of batch that one step leaves while an objective is just met, less of a missed one …"""
     miss_ratio: Annotated[float, msgspec.Meta(gt=0)] = 0.5
     """… down to the least where latency is above the target by this share of it."""
     confirm_miss_ratio: _Ratio = 0.25
@@ -105,10 +105,10 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     settle_seconds: _Seconds = 20.0
     """A level counts as harmless when services had slack at it for so long: longer than any sense is late."""
     resolution_percent: _Percent = 2.0
-    """How exactly the harmless level is looked for."""
+    """Resolution with which the harmless level is searched."""
     stale_seconds: _Seconds = 10.0
     load_change_percent: _Percent = 5.0
-    """When services use so much less of the node, harmful levels are looked for anew …"""
+    """Drop in the services' use of the node after which harmful levels are searched anew …"""
     forget_seconds: _Seconds = 1_800.0
     """… or after so long, twice as long each time that it is for nothing."""
     cap_after_seconds: _Seconds = 3.0
@@ -144,7 +144,7 @@ class Senses(msgspec.Struct, frozen=True, kw_only=True):
     resource: Index
     """The resource that services lack (`Resource`), CPU where that is not known."""
     has_culprit: Mask
-    """Whether a batch pod is named as the cause, for sure enough to act on it."""
+    """True where a batch pod is named as the cause, surely enough to act on it."""
     victim: Index
     """Any number that stands for the service that is worst off."""
     others_percent: F64
@@ -185,13 +185,13 @@ class Actions(msgspec.Struct, frozen=True, kw_only=True):
     stage: Index
     source: Index
     slack: F64
-    """What was decided by; NaN without a fresh sense."""
+    """Slack that the decision used; NaN without a fresh sense."""
     culprit_percent: F64
     """The culprit may use at most this share of what it used; 100 leaves it alone."""
     evict: Mask
     """The culprit goes, with a hint that another node may suit it."""
     signal: F64
-    """How degraded services were lately, 0–1: for schedulers and deschedulers."""
+    """Recent degradation of services, 0–1: for schedulers and deschedulers."""
 
 
 def initial(nodes: int, config: ControlConfig) -> State:

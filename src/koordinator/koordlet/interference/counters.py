@@ -76,10 +76,10 @@ log = logging.getLogger(__name__)
 
 CACHE_REFERENCES_AND_MISSES = EventPair(EventKind(0, 2), EventKind(0, 3))
 LINE_BYTES = 64
-"""What a miss of the last-level cache moves."""
+"""Bytes that a miss of the last-level cache moves."""
 INTERVAL_S, WINDOW_S = 10.0, 5.0
 SAMPLE_S_MAX = 2 * (INTERVAL_S + WINDOW_S)
-"""What is older says nothing about now."""
+"""Greatest age of a sample that still describes the present."""
 DESCRIPTORS_MAX = 4_096
 _PER_CPU = 4
 """Descriptors for each container and CPU."""

@@ -31,7 +31,8 @@ UNITS: Mapping[Contended, float] = {
     Contended.DISK: 2**20,
     Contended.NETWORK: 2**20,
 }
-"""How much more a candidate must use to matter: cores, bytes, bytes per second moved from memory, disk and network."""
+"""Increase in use from which a candidate matters: cores, bytes, bytes per second moved from memory, disk
+and network."""
 CALM_S_MIN, CALM_S_MAX = 4, 30
 """Calm seconds that must be known, and that are looked at."""
 DEGRADED_S_MIN, DEGRADED_S_MAX = 2, 30
@@ -40,7 +41,7 @@ PAUSE_S = 3
 CORRELATION_MIN = 0.6
 CONFIDENCE_MIN = 0.45
 MARGIN_MIN = 0.2
-"""How far the next candidate must be behind."""
+"""Distance by which the next candidate must be behind."""
 
 
 class Accusation(msgspec.Struct, frozen=True):
@@ -163,7 +164,7 @@ def history_of(candidates: Sequence[str], former: Sequence[str], use: F64) -> F6
 
 
 HISTORY_S = 90
-"""How far back a history reaches: a long episode, and the calm before it."""
+"""Span of a history: a long episode, and the calm before it."""
 
 
 class History:

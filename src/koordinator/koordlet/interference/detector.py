@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 AGAIN_S = 10.0
-"""How often a verdict is looked at again while its victim stays degraded."""
+"""Interval at which a verdict is reviewed while its victim stays degraded."""
 
 
 class InterferenceDetector:

@@ -40,13 +40,13 @@ class _Layout(msgspec.Struct, frozen=True, eq=False):
     lines: int
     at: tuple[int, ...]
     cuts: tuple[int, ...]
-    """How long each line is up to its number."""
+    """Length of each line up to its number."""
     texts: list[bytes]
-    """What stands up to there."""
+    """Text of each line up to there."""
     ends: tuple[float, ...]
     """The upper ends, each once."""
     end: tuple[int, ...]
-    """Which of `ends` each series has."""
+    """Index into `ends` of each series."""
 
 
 _NO_LAYOUT = _Layout(-1, (), (), [], (), ())

@@ -21,7 +21,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     """Requests per second over the window."""
     at_s: float
-    """When the newest requests were reported."""
+    """Time at which the newest requests were reported."""
 
     @property
     def slack(self) -> float:
@@ -74,7 +74,7 @@ class BucketWindow:
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
         self._parts: deque[tuple[float, float, Mapping[float, float]]] = deque()
-        """When it was reported, since when it was counted, increase by upper end."""
+        """(Time of the report, start of the count, increase by upper end)."""
         self._total: dict[float, float] = {}
         """The increase over all parts. Counts are whole, so what is added and taken away leaves nothing; an end stays,
         as a bound below which nobody was."""

@@ -39,7 +39,7 @@ AT_ONCE = 8
 TARGETS_MAX = 256
 AWAY_S_MAX = 30.0
 STALE_S = 3.0
-"""What is older says nothing about now."""
+"""Greatest age of an answer that still describes the present."""
 NEWEST_S = 0.5
 """The same for what is to belong to this second, beyond the time between two answers: rounds of asking and of looking
 are not in step."""
@@ -74,7 +74,7 @@ class Target(abc.ABC):
         self.rounds_left = 0
         """Rounds in which it is not asked."""
         self.answered_s: float | None = None
-        """When it answered last."""
+        """Time of its last answer."""
 
     @property
     @abc.abstractmethod

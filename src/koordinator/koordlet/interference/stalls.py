@@ -56,7 +56,7 @@ class Waits:
         self._waiting_share: float | None = None
         self._queue_at_s: float | None = None
         self._own_ns = 0.0
-        """What limits took since threads were looked at."""
+        """Time that limits took since threads were looked at."""
         self._is_skipped = False
         self._threads: list[str] = []
         self._rounds_left = 0

@@ -21,7 +21,7 @@ Mask = NDArray[np.bool_]
 Index = NDArray[np.int64]
 
 FELT_S = 2.0
-"""What is felt is averaged over about so long."""
+"""Time over which degradation is averaged, about."""
 GAIN_RATIO = 0.2
 """A percentile over five seconds moves by as much by itself: what changes less says nothing."""
 PAUSE_S_MAX = 86_400.0
@@ -39,9 +39,9 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
     least_s: F64
     """For how long batch has had the least while services were degraded; (nodes, resources)."""
     left_out_s: F64
-    """How long a resource is not shrunk any more, 0 where it is; (nodes, resources)."""
+    """Time for which a resource is still not shrunk, 0 where it may be; (nodes, resources)."""
     pause_s: F64
-    """How long the next useless shrink is left out."""
+    """Time for which the next useless shrink is left out."""
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,9 +34,9 @@ NEW_GATES: Mapping[str, FeatureGate] = {
 }
 """Gates that the reference does not have."""
 CHECK_S = 60.0
-"""How often kernel and runtime are compared with those of the last run."""
+"""Interval at which kernel and runtime are compared with those of the last run."""
 AGAIN_S = 3_600.0
-"""What was broken or could not be told is measured again."""
+"""Time after which a broken or unclear mechanism is measured again."""
 WRITE_S_MAX = 20.0
 BROKEN = "IsolationBroken"
 """Event on the Node."""

@@ -44,7 +44,7 @@ QUOTA_RATIO = 0.2
 QUOTA_SLACK = 1.75
 """Quota is given by the period: a short run may have some of it more."""
 WEIGHTS = 4.0
-"""How much more one of two groups is entitled to."""
+"""Ratio of the weights of the two groups."""
 WEIGHT_RATIO_MIN = 1.8
 IDLE_SHARE_MAX = 0.2
 CPU_S_MIN = 0.03
@@ -59,7 +59,7 @@ GROUPS: Mapping[str, tuple[Mechanism, ...]] = {
     "io": (Mechanism.IO_LIMIT,),
     "cache": (Mechanism.RESCTRL,),
 }
-"""What a pod may require, and what that needs."""
+"""Kind of isolation that a pod may require → the mechanisms that it needs."""
 
 
 def unknown(why: str) -> MechanismVerdict:

@@ -31,8 +31,8 @@ from koordinator.koordlet.nri.session import Session, UnknownMethod
 log = logging.getLogger(__name__)
 
 CHECK_S, CHECK_S_MAX = 0.25, 1.0
-"""How often a socket is looked for while a try is not due yet: a stat, and no container starts that soon after its
-runtime."""
+"""Interval, at first and at most, at which a socket is looked for while a try is not due yet: a stat,
+and no container starts that soon after its runtime."""
 _STAGES = {
     Event.RUN_POD_SANDBOX: HookStage.PRE_RUN_POD_SANDBOX,
     Event.REMOVE_POD_SANDBOX: HookStage.PRE_REMOVE_RUN_POD_SANDBOX,

@@ -24,7 +24,7 @@ HOUR_HALF_LIFE_S, DAY_HALF_LIFE_S = 3 * 86_400.0, 86_400.0
 HOUR_PEAK_SHARE, DAY_PEAK_SHARE = 0.98, 0.99
 """The shares of samples below a peak: of the 60 in an hour, all but one; of a day's, all but a quarter of an hour."""
 LOSS_KEPT_RATIO = 0.95
-"""What is left of a loss an hour later: the last day counts with two thirds."""
+"""Share of a loss that is left an hour later: the last day counts with two thirds."""
 HOUR_SAMPLES_MIN = 30
 """Samples without which an hour is not known, nor over."""
 _PERCENT = 100

@@ -112,7 +112,7 @@ class CheckpointFiles:
         self._directory = directory
         self._is_read_only = is_read_only
         self.problem: FileProblem | None = None
-        """Why the last write failed; None when it worked."""
+        """Reason for which the last write failed; None when it worked."""
 
     def read(self) -> dict[str, bytes]:
         """Contents by name; removes what an interrupted write left."""
@@ -186,7 +186,7 @@ CLASSES = {priority: f"__node-{priority.value}__" for priority in PriorityClass}
 NODE_ITEMS = frozenset((NODE, SYSTEM, *CLASSES.values()))
 
 SHARES = {"p60": 0.60, "p90": 0.90, "p95": 0.95, "p98": 0.98, "max": 1.0}
-"""What `Models.prediction` answers."""
+"""Percentiles that `Models.prediction` answers."""
 
 
 class TrainingUsage(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from koordinator.koordlet.writing.update_plan import Result, Update, WriteOutcom
 
 SUBSYSTEM = "cpuset"
 RETRY_S = 10.0
-"""What the kernel refused is tried again after this time, unless something changes before."""
+"""Time after which writes that the kernel refused are repeated, unless something changes before."""
 _LEVELS_BELOW = 2
 _FAILED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD, WriteOutcome.REFUSED))
 

@@ -41,9 +41,9 @@ class DiskPlan(msgspec.Struct, frozen=True):
     shares: dict[str, Disks]
     """Groups of containers: limits only, where limits do not reach down by themselves."""
     root: Disks
-    """When a disk counts as full, and what its operations cost."""
+    """Thresholds from which a disk counts as full, and the costs of its operations."""
     problems: tuple[str, ...]
-    """What cannot be done, and why."""
+    """Settings that cannot be applied, and why."""
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -190,11 +190,11 @@ _OFF = {
     Knob.IO_MAX: "rbps=max wbps=max riops=max wiops=max",
     Knob.IO_WEIGHT: "default",
 }
-"""How each file forgets a disk; the cost model stays."""
+"""Text by which each file forgets a disk; the cost model stays."""
 
 REASON = "UpdateBlkIO"
 RETRY_S = 10.0
-"""When the kernel is asked again for what it refused."""
+"""Time after which writes that the kernel refused are repeated."""
 _FLAT_FILE = "cgroup.sane_behavior"
 _THROTTLES = (Knob.BLKIO_READ_IOPS, Knob.BLKIO_READ_BPS, Knob.BLKIO_WRITE_IOPS, Knob.BLKIO_WRITE_BPS)
 _GROUP_KNOBS = {1: (*_THROTTLES, Knob.BLKIO_WEIGHT), 2: (Knob.IO_MAX, Knob.IO_WEIGHT)}

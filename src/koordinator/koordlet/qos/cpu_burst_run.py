@@ -81,7 +81,7 @@ class _Pod:
         self.capacity = cpu_burst.capacity_of(settings)
         self.raises = settings.policy in QUOTA_POLICIES
         self.buffered_s: float | None = None
-        """When the burst buffers held last; None while they do not."""
+        """Time at which the burst buffers held last; None while they do not."""
         self.tried_s = 0.0
 
     @property

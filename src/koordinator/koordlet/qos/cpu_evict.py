@@ -27,7 +27,7 @@ SATISFACTION_LOWER_MAX = 60
 SATISFACTION_UPPER_MAX = 99
 BY_ALLOCATABLE = "evictByAllocatable"
 WINDOW_SHARE_MIN = 1 / 3
-"""How much of the window must be covered by samples."""
+"""Share of the window that samples must cover."""
 
 _SMALL_LIMIT_MILLI = 1_000  # so little that usage cannot be told from noise
 _MILLI = 1_000

@@ -89,7 +89,7 @@ CPU_COUNT_MIN = 2
 """Fewer would let one spinning thread stop all best-effort pods."""
 QUOTA_US_MIN = 2_000
 GROWTH_RATIO_MAX = 0.1
-"""How much of the machine best-effort pods may gain in one round; they lose it all at once."""
+"""Share of the machine that best-effort pods may gain in one round; they lose it all at once."""
 QUOTA_CHANGE_RATIO_MIN = 0.01
 """Smaller changes are not worth a write."""
 
@@ -147,7 +147,7 @@ class CPUUsage(msgspec.Struct, frozen=True):
     pods_cores: Mapping[str, float]
     host_applications_cores: Mapping[str, float]
     best_effort_cores: float | None = None
-    """What the group of all best-effort pods used; None where that is unknown."""
+    """Use of the group of all best-effort pods; None where that is unknown."""
 
 
 class SuppressAmount(msgspec.Struct, frozen=True):

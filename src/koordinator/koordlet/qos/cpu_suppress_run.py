@@ -109,9 +109,9 @@ class CPUFacts(msgspec.Struct, frozen=True):
     machine_count: int
     usable: UsableCPUs
     recovery: CPUSet
-    """What they have while nothing suppresses them."""
+    """CPUs that they have while nothing suppresses them."""
     floor: CPUSet
-    """What they keep when nothing is usable."""
+    """CPUs that they keep when nothing is usable."""
     is_static: bool
     """The kubelet's CPU manager gives containers their CPUs by itself: parents must stay wide."""
 
@@ -192,7 +192,7 @@ class _Basis(msgspec.Struct, frozen=True):
     least_milli: int | None
     capacity_milli: int
     service_cores: float | None
-    """What services used since the round before, by the counters that `ServiceUsage` reads."""
+    """Use by services since the round before, by the counters that `ServiceUsage` reads."""
 
 
 class CPUSuppress:

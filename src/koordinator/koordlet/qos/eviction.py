@@ -71,7 +71,7 @@ class EvictionTask(msgspec.Struct, frozen=True):
     candidates: tuple[str, ...]
     gives: dict[str, dict[str, int]]
     reason: str = ""
-    """What was measured, for events and the audit log."""
+    """Measured figures, for events and the audit log."""
 
 
 class EvictionVictim(msgspec.Struct, frozen=True):
@@ -321,7 +321,8 @@ LEAVING_S_MAX = 120.0
 SETTLE_S = 4.0
 """Usage samples of a killed pod are old for a moment."""
 REFUSED_S = 30.0
-"""How long a pod is left alone after its eviction was refused: a disruption budget does not change within a second."""
+"""Time for which a pod is left alone after its eviction was refused: a disruption budget does not change
+within a second."""
 
 
 class Standing(msgspec.Struct, frozen=True):

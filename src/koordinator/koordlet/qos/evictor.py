@@ -40,7 +40,7 @@ CALL_S_MAX = 8.0
 ROUND_S_MAX = 10.0
 """After that the measurements of a round are history: the next one begins with new ones."""
 VERSION_S_MAX = 600.0
-"""How long an answer about the server's version of evictions counts."""
+"""Time for which an answer about the server's version of evictions counts."""
 AWAY = BackoffPolicy(initial_s=2.0, max_s=30.0, jitter_ratio=0.2)
 """Pauses while the API server is away, so that an outage costs neither requests nor log lines each second."""
 _DISCOVERY = "/api/v1"

@@ -47,7 +47,7 @@ class PSIState(msgspec.Struct, frozen=True):
     cpu_percent: float | None
     """`some` of the service that waits most."""
     cpu_since_s: float | None
-    """How long CPU pressure has been above its threshold."""
+    """Time for which CPU pressure has been above its threshold."""
     pods_bytes: Used
     pods_cores: Used
 

@@ -35,12 +35,12 @@ _GROUP_OF_QOS = {QoSClass.LSE: "LSR", QoSClass.LSR: "LSR", QoSClass.LS: "LS", Qo
 
 REASON = "UpdateResctrl"
 CHECK_S = 30.0
-"""How often threads are looked for although nothing has changed: those that a process starts itself are in its group
-already, those that enter a container from outside are not."""
+"""Interval at which threads are looked for although nothing has changed: those that a process starts
+itself are in its group already, those that enter a container from outside are not."""
 SETTLING_ROUNDS = 2
 """Rounds after a change that look again: a process may start threads while it is being moved."""
 ABSENT_S = 60.0
-"""How often it is asked whether the kernel has resctrl by now."""
+"""Interval at which the kernel is asked whether it has resctrl by now."""
 _DEPTH_MAX = 2  # a pod, its containers, and groups that a container makes for itself
 
 

@@ -41,12 +41,12 @@ from koordinator.koordlet.writing.restore_log import RestoreLog
 log = logging.getLogger(__name__)
 
 PREDICTION = "Prediction"
-"""What prod pods leave, as predicted: in shadow it is not offered (`report.node_metric_reporter`)."""
+"""Offer of what prod pods leave, as predicted: in shadow it is not made (`report.node_metric_reporter`)."""
 ROUND_S_MAX = 60.0
 """A round that comes later than this after the one before is billed for so long only."""
 MILLI = 1_000
 Cost = Callable[[Shared], RoundCost]
-"""What the limits that stand on a host cost now."""
+"""Function that returns what the limits that stand on a host cost now."""
 _BE_CPU_USED = {kinds.BE_RESOURCE: "cpu", kinds.BE_ALLOCATION: "usage"}
 
 

@@ -36,7 +36,7 @@ CONTAINED_XIDS = frozenset((63, 92, 94))
 """Row remapping noted, many corrected errors, contained memory error: only the application is lost.
 Source: NVIDIA, "Xid Errors", and the memory error management guide of its data centre cards."""
 QUIET_S = 600.0
-"""How long a card must have been without critical errors to be fit again."""
+"""Time that a card must have been without critical errors to be fit again."""
 
 GATE, RDMA_GATE = "Accelerators", "RDMADevices"
 INTERVAL_S = 3.0
@@ -111,9 +111,9 @@ class DeviceReporter:
         )
         self._stored.add_handler(self._on_stored, lambda _, new: self._on_stored(new), self._on_stored)
         self._written: Device | None = None
-        """What we wrote last, until the cache hears of it or of anything else."""
+        """Object that we wrote last, until the cache has it or a newer one."""
         self._matched: tuple[Device, DeviceReport] | None = None
-        """What was stored, and what should be, after the last write."""
+        """Stored and wanted object after the last write."""
 
     @property
     def interval_s(self) -> float:

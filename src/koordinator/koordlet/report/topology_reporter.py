@@ -29,7 +29,7 @@ from koordinator.koordlet.view import Topic
 log = logging.getLogger(__name__)
 
 CONFIG_S = 60.0
-"""How often the configuration is read again: it only changes when the kubelet is restarted."""
+"""Interval at which the configuration is read again: it only changes when the kubelet is restarted."""
 
 GATE, HUGE_PAGES_GATE = "NodeTopologyReport", "HugePageReport"
 WRITE_S_MAX = 20.0
@@ -100,9 +100,9 @@ class TopologyReporter:
         )
         self._stored.add_handler(self._on_stored, lambda _, new: self._on_stored(new), self._on_stored)
         self._written: NodeResourceTopology | None = None
-        """What we wrote last, until the cache hears of it or of anything else."""
+        """Object that we wrote last, until the cache has it or a newer one."""
         self._matched: tuple[NodeResourceTopology, NodeResourceTopology] | None = None
-        """What was stored, and what should be, when there was nothing left to write."""
+        """Stored and wanted object when there was nothing left to write."""
 
     @property
     def interval_s(self) -> float:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 2.0
 RESCAN_ROUNDS = 5
-"""How often sockets are looked for; each is asked every round."""
+"""Rounds between two searches for sockets; each socket is asked every round."""
 DIRECTORY = "yarn-copilot"
 """Below the host's /var/run."""
 
@@ -45,7 +45,7 @@ class CopilotsState:
     def __init__(self, shared: Shared) -> None:
         self.synced = asyncio.Event()
         self.problem = ""
-        """What was wrong in the last round."""
+        """Problem of the last round."""
         self._shared = shared
         self._guard = Guard("containers of other runtimes")
         self._sockets: list[str] = []

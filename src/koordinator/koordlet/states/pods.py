@@ -221,9 +221,9 @@ def corrected_driver(host: Host, driver: Driver) -> Driver:
 
 
 TRIGGERED = Rate(per_s=5.0, burst=10)
-"""How often the kubelet is asked because of new groups, at most."""
+"""Highest rate of asking the kubelet because of new groups."""
 RESCAN_S = 30.0
-"""How often groups are scanned without an event: watches can be lost."""
+"""Interval at which groups are scanned without an event: watches can be lost."""
 SOON_S = 1.0
 STARTING_TRIES_MAX = 10
 """Right after a group came, the kubelet may list its container without an id: it is asked again so often."""
@@ -277,9 +277,9 @@ class PodsState:
         self._guard = Guard("pods of the kubelet")
         self._wake = asyncio.Event()
         self._unreadable: dict[str, str] = {}
-        """What was wrong with pods of the last list, by UID; each is said once."""
+        """Problems of pods of the last list, by UID; each is logged once."""
         self._tries = 0
-        """How often the kubelet is asked again soon, because a container that came has no id yet."""
+        """Times that the kubelet was asked again soon, because a new container had no id yet."""
         self._interval_s = shared.config.kubelet.sync_interval_s
 
     @property

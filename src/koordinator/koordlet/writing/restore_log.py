@@ -30,7 +30,7 @@ class RestoreRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Path, with `#<disk>` for one disk's line."""
     path: str
     owners: tuple[str, ...]
-    """Who wants the present value, the newest last."""
+    """Owners that want the present value, the newest last."""
     before: str
     wrote: str
     identity: Identity
@@ -38,7 +38,7 @@ class RestoreRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     knob: str = ""
     """Empty for files that are no knobs of a group."""
     was: str = ""
-    """What it said when `wrote` was about to be written: a kill in between leaves it so."""
+    """Content when `wrote` was about to be written: a kill in between leaves it so."""
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -66,7 +66,7 @@ class RestoreLog:
         self._records: dict[str, RestoreRecord] = {}
         self._line_count = 0
         self.problem: FileProblem | None = None
-        """Why the journal could not be written last; records are in memory all the same."""
+        """Reason for which the journal could not be written last; records are in memory all the same."""
         self._load()
 
     @property
@@ -188,10 +188,10 @@ _UNSET_LINE = {
     Knob.IO_MAX: "rbps=max wbps=max riops=max wiops=max",
     Knob.IO_WEIGHT: "default",
 }
-"""How a disk without a line of its own is written; limits are 0."""
+"""Line for a disk that has none of its own; limits are 0."""
 
 PRESENT, ABSENT = "present", "absent"
-"""What a claimed name was before."""
+"""State of a claimed name before the claim."""
 _SCHEMATA = "schemata"
 _PART_MARK = "#"
 

@@ -41,7 +41,7 @@ DEVICE_KNOBS = frozenset(
 _PAGE_KNOBS = frozenset((Knob.MEMORY_LIMIT, Knob.MEMORY_MIN, Knob.MEMORY_LOW, Knob.MEMORY_HIGH))
 PAGE_BYTES = 4096
 _AGAIN = frozenset((FileFailure.INVALID, FileFailure.BUSY, FileFailure.FULL, FileFailure.DENIED))
-"""How the kernel refuses what does not fit parents or children."""
+"""Failures by which the kernel refuses what does not fit parents or children."""
 _UNLIMITED_TEXTS = ("max", str(UNLIMITED))
 
 

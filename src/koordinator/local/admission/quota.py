@@ -40,7 +40,7 @@ _POD_NAMES = frozenset(
     )
 )
 _MUST_BE_SET = frozenset(("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"))
-"""What every container of a pod must say where a quota names it."""
+"""Resources that every container of a pod must state where a quota names them."""
 _SERVICE_NAMES = frozenset(("count/services", "services", "services.nodeports", "services.loadbalancers"))
 _CLAIM_NAMES = frozenset(("persistentvolumeclaims", "requests.storage"))
 _OF_CLASS = ".storageclass.storage.k8s.io/"
@@ -183,7 +183,7 @@ def _amounts(raw: Json | None) -> Amounts:
 
 
 UNREADABLE = (QuantityError, msgspec.ValidationError)
-"""What reading amounts of an object that nobody has checked may raise."""
+"""Errors that reading amounts of an unchecked object may raise."""
 
 
 _TERMS = ("requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution")

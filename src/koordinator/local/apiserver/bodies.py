@@ -20,10 +20,10 @@ from koordinator.cluster import errors
 BODY_BYTES_MAX = 3 * 1024 * 1024  # the API server's limit for one request
 DEPTH_MAX = yaml_text.DEPTH_MAX
 READ_HERE_BYTES_MAX = 32 * 1024
-"""What Python reads (YAML, duplicate keys) takes 1 s per MB; longer texts are read by a thread one by one, while others
-are answered."""
+"""Longest text that is read in the loop: YAML and duplicate keys take Python 1 s per MB; longer texts
+are read by a thread one by one, while others are answered."""
 DUPLICATES_MAX = 100
-"""How many the API server tells, too."""
+"""Number of duplicates that are reported, as the API server does."""
 VALUES_MAX = 250_000
 """Values in one body: manifests of the size that a request may have hold a third of that. Each costs up to 1 µs in
 which nobody else is answered, and up to 100 bytes of memory."""

@@ -24,7 +24,7 @@ from koordinator.local.apiserver.query import parse_path
 BODY_BYTES_MAX = 64 << 10
 HEAD_BYTES_MAX = 8 << 10
 KEEP_ALIVE_S = 3630.0
-"""How long a connection may say nothing: as the general server."""
+"""Time that a connection may be silent: as the general server."""
 CHECK_S_MIN = 1.0
 _PENDING_BYTES_MAX = 256 << 10
 

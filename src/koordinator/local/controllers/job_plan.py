@@ -95,7 +95,7 @@ def is_finished(job: Job) -> bool:
 
 
 def finished_at_s(job: Job) -> float | None:
-    """When the Job finished; None while it has not."""
+    """Return when the Job finished; None while it has not."""
     for kind in (COMPLETE, FAILED):
         condition = find_condition(job.status.conditions, kind)
         if condition is not None and condition.status == "True" and condition.last_transition_time:

@@ -111,7 +111,7 @@ def has_failed(pod: Pod, job: Job) -> bool:
 
 
 def finished_s(pod: Pod, now_s: float) -> float:
-    """When the pod ended: the last of its containers, else its deletion or the loss of readiness, else now."""
+    """Return when the pod ended: the last of its containers, else its deletion or the loss of readiness, else now."""
     ends = [
         clock.parse_rfc3339(status.state.terminated.finished_at)
         for status in pod.status.container_statuses

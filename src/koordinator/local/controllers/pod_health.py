@@ -25,7 +25,7 @@ def is_active(pod: Pod) -> bool:
 
 
 def ready_since_s(pod: Pod) -> float | None:
-    """When the pod became ready (seconds since 1970, 0 when nobody noted it); None when it is not ready."""
+    """Return when the pod became ready (seconds since 1970, 0 when nobody noted it); None when it is not ready."""
     ready = find_condition(pod.status.conditions, "Ready")
     if ready is None or ready.status != "True":
         return None

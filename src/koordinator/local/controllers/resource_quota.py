@@ -16,7 +16,7 @@ from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.local.admission.quota import counted_kinds
 
 RESYNC_S = 300.0
-"""How long a pod that does not end within its grace may count: nothing tells when that is over."""
+"""Time for which a pod that does not end within its grace may count: no event tells when that is over."""
 TOGETHER_S = 0.2
 """Changes within this time are counted at once: objects mostly go by the dozen."""
 

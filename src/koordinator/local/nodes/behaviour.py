@@ -63,7 +63,7 @@ def is_other(old: Pod, new: Pod) -> bool:
 
 
 JOB_RUN_S = 10.0
-"""How long the pod of a Job runs that says nothing about it."""
+"""Running time of a Job's pod that states none."""
 
 
 class Defaults(msgspec.Struct, frozen=True):

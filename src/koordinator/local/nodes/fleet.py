@@ -97,7 +97,7 @@ def alike(
 
 
 INSTALLED_STRATEGY = msgspec.structs.replace(DEFAULT_THRESHOLD_STRATEGY, enable=True)
-"""What the node agents of an installation do that nobody has configured (`api.defaults.slo_config`)."""
+"""Strategy of the node agents of an installation that nobody has configured (`api.defaults.slo_config`)."""
 
 
 class FleetPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,7 +87,7 @@ def health(lines: Mapping[str, Timeline], ran_s: float) -> Health:
 
 
 def next_change_s(lines: Mapping[str, Timeline], ran_s: float) -> float | None:
-    """When (since the start) something changes next; None when nothing will."""
+    """Return when (since the start) something changes next; None when nothing will."""
     moments = (moment for line in lines.values() for moment in line if ran_s < moment < math.inf)
     return min(moments, default=None)
 
@@ -259,7 +259,7 @@ def running_status(pod: Pod, run: PodRun, now_s: float) -> Json:
 
 
 def running_since_s(pod: Pod) -> float | None:
-    """When the pod's containers started (seconds since 1970), as its status says; None when it does not."""
+    """Return when the pod's containers started (seconds since 1970), as its status says; None when it does not."""
     for status in pod.status.container_statuses:
         running = status.state.running
         if running is not None and running.started_at:

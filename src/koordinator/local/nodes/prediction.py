@@ -29,9 +29,9 @@ class SlotUsage(msgspec.Struct, frozen=True):
     cores: F64
     memory_bytes: F64
     is_class: tuple[Mask, ...]
-    """Who is of each of `CLASSES`."""
+    """Members of each of `CLASSES`."""
     is_lent_to: Mask
-    """Who yields to the others: batch and free pods."""
+    """Pods that yield to the others: batch and free ones."""
 
 
 class Peaks:

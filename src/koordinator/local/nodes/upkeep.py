@@ -98,9 +98,9 @@ class HollowPod:
         self.ended: dict[str, Any] | None = None
         self.stopping = False
         self.lines: dict[str, Timeline] | None = None
-        """What the probes of this run find; None without probes."""
+        """Results of the probes of this run; None without probes."""
         self.probe_s = 0.0
-        """When something changes next by that; other wake-ups are old."""
+        """Time of the next change by that; other wake-ups are old."""
         self.allocated: PodSpec | None = None
         """The spec whose amounts are promised, while they are not those of the pod's own."""
         self.applied: PodSpec | None = None

@@ -37,7 +37,7 @@ from koordinator.local.processes.volumes import PodFiles
 log = logging.getLogger(__name__)
 
 CONFIG_RETRY_S = 10.0
-"""How often a container is tried again whose ConfigMap, say, is not there."""
+"""Interval at which a container is tried again whose ConfigMap, say, is not there."""
 HOOK_S_MAX = 300.0
 """A postStart hook that takes longer has failed."""
 GRACE_S_MIN = 2

@@ -220,7 +220,7 @@ class PodGroups:
         return (self.cgroups.files.read(self.cgroups.path(Knob.CPU_IDLE, group)) or "").strip() == "1"
 
     def die_together(self, group: str) -> None:
-        """When memory ends, all processes of the group go at once, where the kernel can (v2)."""
+        """Have the kernel kill all processes of the group at once when memory ends, where it can (v2)."""
         if self.cgroups.version == V2:
             self.cgroups.write(Knob.MEMORY_OOM_GROUP, group, "1")
 

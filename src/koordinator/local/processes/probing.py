@@ -170,7 +170,7 @@ def _text(read_end: int) -> str:
 
 
 PERIOD_S, TIMEOUT_S, FAILURES = 10, 1, 3
-"""What the API fills in; for objects that did not pass it."""
+"""Defaults of the API, for objects that did not pass it."""
 
 
 class ProbeKind(enum.Enum):

@@ -63,7 +63,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     inode: int = 0
     folder: str = ""
-    """Where logs and volumes of its pods are."""
+    """Directory of the logs and volumes of its pods."""
     parents: tuple[str, ...] = ()
     """Groups above that of all pods that were made for it."""
 

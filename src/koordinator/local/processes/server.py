@@ -43,7 +43,7 @@ class KubeletOptions(msgspec.Struct, frozen=True, kw_only=True):
     client_ca: Path | None = None
     port: int = 0
     cri_socket: Path | None = None
-    """Where the node speaks CRI, None: nowhere."""
+    """Socket on which the node speaks CRI; None: it does not."""
 
 
 class ProcessKubelet:

@@ -243,7 +243,7 @@ def _printable(char: str) -> str:
 T = TypeVar("T", bound=Object)
 
 REFRESH_S = 60.0
-"""How often volumes are brought up to date, as the kubelet's sync loop does it."""
+"""Interval at which volumes are brought up to date, as the kubelet's sync loop does it."""
 _LIFE_USED = 0.8
 """A token is renewed when this share of its life is over ..."""
 _AGE_S_MAX = 24 * 3600.0

@@ -302,7 +302,7 @@ _BOUND_KINDS = {
     "Secret": ("secret", "secrets"),
     "Node": ("node", "nodes"),
 }
-"""What a token can be bound to: its claim and its table."""
+"""Kind that a token can be bound to → its claim and its table."""
 
 
 def issue_token(

@@ -160,7 +160,7 @@ def _field_test(requirement: FieldRequirement, read: FieldReader) -> Matches:
 
 
 BOOKMARK_S = 60.0
-"""How often an idle watch that asked for bookmarks is told its version, as in the API server."""
+"""Interval of bookmarks of an idle watch that asked for them, as in the API server."""
 
 _INCONSISTENT = -1  # version of a token that carries on with the newest state
 _TOO_OLD_TO_CONTINUE = (

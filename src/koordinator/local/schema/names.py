@@ -9,7 +9,7 @@ from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors
 
 NameRule = Callable[[str], str]
-"""Why a text cannot be the name of an object; empty when it can."""
+"""Function that returns why a text cannot be the name of an object; empty when it can."""
 
 _CORE_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _OWNER_FIELDS = ("apiVersion", "kind", "name", "uid")

@@ -201,4 +201,4 @@ EVICTION = LayeredAddon(slo.EVICTION, "eviction-config")
 INTERFERENCE = LayeredAddon(interference.INTERFERENCE, "interference-config")
 """Settings of the loop by which batch follows what services feel, which the reference does not have."""
 SHADOW = LayeredAddon(slo.SHADOW, "shadow-config")
-"""Which strategies of the node agent decide and do nothing."""
+"""Add-on that names the node agent's strategies that decide and do nothing."""

@@ -223,7 +223,7 @@ class NodeStrategy(msgspec.Struct, frozen=True):
     gpu_percent: int = 0
     """Share of what is predicted free of GPUs that is lent."""
     ahead_s: float = 0.0
-    """How far ahead Batch yields to what services are predicted to use; 0: not at all."""
+    """Time ahead for which Batch yields to what services are predicted to use; 0: not at all."""
 
 
 def resource_strategy(config: ColocationConfig, strategy: ColocationStrategy) -> NodeStrategy:

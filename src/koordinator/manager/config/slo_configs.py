@@ -70,11 +70,11 @@ class SLOConfigs:
         self.amplification = amplification.DEFAULT_CONFIG
         self.addons = addons
         self.is_known = False
-        """Whether the ConfigMap, or its absence, was seen."""
+        """True once the ConfigMap, or its absence, was seen."""
         self.problems: dict[str, str] = {}
         """Key -> why its text, or a part of it, is not in force."""
         self.data: Mapping[str, str] | None = None
-        """What the ConfigMap says, None while there is none."""
+        """Data of the ConfigMap; None while there is none."""
         self.guard = Guard("configuration")
         self._is_speaking = False
         self._unreported: list[tuple[ConfigMap, str, str]] = []

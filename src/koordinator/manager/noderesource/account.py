@@ -84,7 +84,7 @@ class MetricFigures(msgspec.Struct, frozen=True, gc=False):
     has_node: bool = False  # anything was reported of the node
     reclaimable_gpus: CardAmounts = NO_CARDS
     yielded_by_hour: tuple[Amount, ...] = ()
-    """What batch yields to at the peak of each hour of the day in UTC; empty when that is not predicted."""
+    """Amount that batch yields to at the peak of each hour of the day in UTC; empty when that is not predicted."""
 
 
 EMPTY_REPORT = MetricFigures({})

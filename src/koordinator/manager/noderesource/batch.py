@@ -116,7 +116,7 @@ class BatchTerms(msgspec.Struct, frozen=True):
 
     margin: I64
     yielded: I64
-    """What the system, reservations and high-priority pods hold, by the policy of each resource."""
+    """Amount that the system, reservations and high-priority pods hold, by the policy of each resource."""
     above_cap: I64
     below_zero: I64
     lent: I64

@@ -21,7 +21,7 @@ from koordinator.manager.noderesource.batch import (
 Mask = npt.NDArray[np.bool_]
 
 _MEASURED = np.array([NANO_PER_MILLI, 1], np.int64)
-"""What a request is multiplied by to be in the unit of what was measured."""
+"""Factors that turn requests into the unit of measurements."""
 
 
 class NodeColumns(msgspec.Struct, frozen=True, eq=False):

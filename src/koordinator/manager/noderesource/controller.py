@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 EVENT_RATE = Rate(per_s=1.0, burst=50)
 """A change of the whole cluster is told of some nodes at once, of the others over minutes while it lasts."""
 PATIENCE_S = 300.0
-"""How long a patient note must hold before it is told."""
+"""Time that a patient note must hold before it is told."""
 RESTORED = "NodeResourceRestored"
 
 _DEGRADED = frozenset(reason.value for reason in Withdrawal if reason not in decide.BY_DESIGN)
@@ -176,7 +176,7 @@ def _withdrawal_note(row: NodeRow, now_s: float) -> Note | None:
 
 ROUND_NODES_MAX = 256  # nodes decided in one go; bounds the pause of the event loop to some 10 ms
 GATHER_S = 0.1
-"""How long a round waits for more: of 10,000 nodes some 17 report meanwhile, and a round costs as much as 8 nodes."""
+"""Time that a round waits for more: of 10,000 nodes some 17 report meanwhile, and a round costs as much as 8 nodes."""
 SWEEP_S = 30.0  # how often expired reports are looked for; small against degradeTimeMinutes
 RETRY = BackoffPolicy(initial_s=1.0, max_s=30.0)
 # Not client-go's 1,000 s: what a silent node lends must go soon after the API is back.

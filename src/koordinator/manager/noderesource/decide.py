@@ -166,7 +166,7 @@ class NodeInputs(msgspec.Struct, frozen=True):
     report: MetricFigures
     demand: HighPriorityDemand
     ahead: Amount = ZERO
-    """What batch will have to yield to soon, reservations and the system included."""
+    """Amount that batch will have to yield to soon, reservations and the system included."""
 
 
 class ZoneInputs(msgspec.Struct, frozen=True):

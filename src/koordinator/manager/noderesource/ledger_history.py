@@ -61,7 +61,7 @@ class LentMinute(msgspec.Struct, frozen=True):
     """None: it could not be decided about."""
     reported_s: int | None
     written_s: int | None
-    """When the amounts were last written by this manager."""
+    """Time at which this manager last wrote the amounts."""
     ledgers: tuple[LentLedger, ...]
     services: tuple[ServiceUse, ...]
 

@@ -19,7 +19,7 @@ PAGE_NODES = 256
 HOUR_MINUTES = 60
 _LEVEL = 1
 _BLOCK_BYTES = 64
-"""What an object costs in memory besides its content, about."""
+"""Memory of an object besides its content, about."""
 
 H = TypeVar("H", bound=Hashable)
 

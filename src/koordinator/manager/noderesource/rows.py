@@ -278,7 +278,7 @@ class NodeRow(msgspec.Struct):
     pods: dict[str, AccountedPod] = {}
     reading: ReportReading = NO_READING
     reported_s: float | None = None
-    """When the report was made, as we believe: never later than when it arrived."""
+    """Time at which the report was made, as we believe: never later than it arrived."""
     skew_s: float = 0.0
     """By how much the report was ahead of its arrival."""
     topology: NodeResourceTopology | None = None
@@ -289,7 +289,7 @@ class NodeRow(msgspec.Struct):
     gpu: DeviceTarget = NO_GPUS
     rdma: DeviceTarget = NO_NICS
     gpus: CardAmounts = NO_CARDS
-    """What each healthy GPU has."""
+    """Amounts of each healthy GPU."""
     device_problem: str = ""
     strategy: NodeStrategy | None = None
     withdrawal: Withdrawal = Withdrawal.MISSING

@@ -25,7 +25,7 @@ from koordinator.manager.profiles.profile_matching import CompiledProfile
 log = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
-"""How soon a round goes on that ran out of tokens or lost races."""
+"""Time after which a round goes on that ran out of tokens or lost races."""
 SLICE = 500  # pods looked at before others get their turn: some 5 ms
 
 REASON_INVALID = "ColocationProfileInvalid"

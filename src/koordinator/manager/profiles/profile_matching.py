@@ -227,7 +227,7 @@ class Profiles:
     def __init__(self, compiled: Iterable[CompiledProfile]) -> None:
         self.ordered = tuple(sorted(compiled, key=lambda profile: profile.name))
         self.of_namespaces = sum(profile.selects_namespace is not None for profile in self.ordered)
-        """How many look at the namespace's labels."""
+        """Number of profiles that look at the namespace's labels."""
         self._indexes: dict[int, _Index] = {}
         self._namespaces: dict[str, tuple[Mapping[str, str], _Index]] = {}
 

@@ -108,7 +108,7 @@ def check_quota_use(
 
 RETRIES_MIN = 3
 TIMEOUT_S = 10.0
-"""How long a pod waits for its decision."""
+"""Time that a pod waits for its decision."""
 TIMEOUT_MESSAGE = "elastic quota evaluation timed out"
 
 _POD_RESOURCES = frozenset(

@@ -18,7 +18,7 @@ from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
 
 RESYNC_S = 10.0
-"""How often a quota is compared with its profile even if nothing seems to have changed."""
+"""Interval at which a quota is compared with its profile even if nothing seems to have changed."""
 RETRY_S = 2.0
 MAX_AMOUNT = (2**63 - 1) // 2000
 """`max` of every resource: no bound, but small enough for the scheduler to multiply by 1000."""

@@ -47,7 +47,7 @@ REFUSED_S = 60.0
 UNSEEN_S = 10.0
 """Our own write is waited for so long before a pass goes on without having seen it."""
 DEFAULT = TidalPool()
-"""What a pool that is gone is taken to have said."""
+"""Stands for a pool that is gone."""
 TARGET, DRAINED, BLOCKED, EMERGENCY, LEAVING = "target", "drained", "blocked", "emergency", "leaving"
 """Causes of changes, as the metrics name them."""
 

@@ -31,7 +31,7 @@ _SCALED_KINDS = ("ReplicaSet", "CloneSet")
 _ENDED_JOB_PHASES = ("Succeeded", "Failed")
 _FORBIDDEN = "ForbiddenMigratePod"
 TRIGGER = "koord-manager/tidal"
-"""What the jobs of tidal pools say about who wanted them."""
+"""Trigger in the jobs of tidal pools."""
 JOB_SINCE = "tidal.scheduling.koordinator.sh/drain"
 """Annotation of a job: the beginning of the drain that it is for."""
 

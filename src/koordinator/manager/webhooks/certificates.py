@@ -37,7 +37,7 @@ BACKDATED = datetime.timedelta(days=1)
 """New certificates are valid since then: clocks of peers may be behind."""
 CA_NAME = "webhook-cert-ca"
 TRUST_OVERLAP = datetime.timedelta(hours=1)
-"""How long the CAs before a new one stay trusted: replicas and API servers change over within a minute or two."""
+"""Time for which the CAs before a new one stay trusted: replicas and API servers change over within a minute or two."""
 OLD_CAS_MAX = 2
 _UNREADABLE = (
     ValueError,
@@ -48,7 +48,7 @@ _UNREADABLE = (
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
-"""What `cryptography` raises for a certificate or key that it cannot read; whatever it is, a new one is the remedy."""
+"""Errors of `cryptography` for a certificate or key that it cannot read; the remedy is always a new one."""
 
 
 class CertificateSet(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class CertificateSet(msgspec.Struct, frozen=True):
 
 
 SECRET_KEYS = ("ca-key.pem", "ca-cert.pem", "key.pem", "cert.pem")
-"""What is read again; the two other keys hold the same under the names that Kubernetes knows."""
+"""Keys that are read again; the two others hold the same under the names that Kubernetes knows."""
 
 
 class Renewal(enum.StrEnum):

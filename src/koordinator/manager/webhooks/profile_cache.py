@@ -32,7 +32,7 @@ T = TypeVar("T", bound=Object)
 TIMEOUT_S = 2.0
 """For one question; API servers wait ten seconds for a webhook."""
 REMEMBERED_S = 1.0
-"""How long an answer counts: a burst of pods asks once, and the watch is sooner as a rule."""
+"""Time for which an answer counts: a burst of pods asks once, and the watch is sooner as a rule."""
 REMEMBERED_MAX = 1_000
 
 

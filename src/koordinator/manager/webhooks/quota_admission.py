@@ -35,7 +35,7 @@ from koordinator.prometheus import Gauge
 log = logging.getLogger(__name__)
 
 LOOK_UP_S = 2.0
-"""How long the API server may take to say whether a parent exists that our watch has not shown."""
+"""Time that the API server may take to say whether a parent exists that our watch has not shown."""
 LOOK_UPS = Rate(per_s=10.0, burst=50)
 """Refusals that may read the parent: who repeats refused requests must not use up what the client may ask."""
 REASON_CONFLICT = "QuotaTreeConflict"

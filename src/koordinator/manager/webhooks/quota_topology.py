@@ -16,7 +16,7 @@ from koordinator.manager.quota.tree import BY_NAME, QuotaInfo, QuotaTree, names_
 log = logging.getLogger(__name__)
 
 NOTE_S = 40.0
-"""How long an allowed request may take to show in the watch: above what other webhooks may take (30 s)."""
+"""Time that an allowed request may take to show in the watch: above what other webhooks may take (30 s)."""
 _BY_QUOTA = "quota label"
 _BY_NAMESPACE = "namespace"
 

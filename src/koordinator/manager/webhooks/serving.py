@@ -75,7 +75,7 @@ def _answer(version: str, uid: str, objects: list[Json], problem: str) -> bytes:
 
 BODY_BYTES_MAX = 8 * 1024 * 1024  # two copies of the largest object (3 MiB each) and the envelope
 CACHES_WAIT_S = 5.0
-"""How long a request waits for caches that are being filled; below the API server's patience (10 s)."""
+"""Time that a request waits for caches that are being filled; below the API server's patience (10 s)."""
 STOP_S = 5.0
 """For requests under way when the server stops."""
 BACKLOG = 1024

@@ -183,4 +183,4 @@ WEBHOOKS: tuple[WebhookEntry, ...] = (
 GATES_BY_PATH: Mapping[str, tuple[str, ...]] = {
     webhook.path: (FRAMEWORK_GATE, *webhook.gates) for webhook in WEBHOOKS
 }
-"""What must be on for a path to be served."""
+"""Path of a webhook → the gates that must be on for it to be served."""

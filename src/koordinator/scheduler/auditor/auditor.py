@@ -101,7 +101,7 @@ WORKLOADS_MAX = 16_384
 
 
 FOLLOWING = JOB_PLUGINS | {"Coscheduling"}
-"""Who refuses a member because of another one, or because others are missing: that is no attempt in vain."""
+"""Plugins that refuse a member because of another one, or because others are missing: that is no attempt in vain."""
 
 
 class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):

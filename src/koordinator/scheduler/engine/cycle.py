@@ -58,7 +58,7 @@ class Cycle:
     ) -> None:
         self.batch_watch = batch_watch
         self.waiting: Waiting | None = None
-        """Where pods of plans wait; None when there is no queue, and all of them may be placed."""
+        """Pods of plans that wait; None when there is no queue, and all of them may be placed."""
         self.has_advisors = False
         """Services outside are asked about some pods, one by one: plans then have to name the nodes."""
         self._table = table

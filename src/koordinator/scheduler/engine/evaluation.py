@@ -79,7 +79,7 @@ class Evaluation(WideAnswers):
         shared = table.patterns
         self._refused_by, self._codes = shared.nobody_asked, shared.no_codes
         self._has_refusals = False
-        """Whether these two are its own, and not shared with other evaluations."""
+        """True when these two are its own, and not shared with other evaluations."""
         self._is_feasible = shared.nowhere
         self._own = self.totals = shared.never
         self._wide_part = 0
@@ -93,7 +93,7 @@ class Evaluation(WideAnswers):
         self._placed_on = -1
         """The row of the last pod of this class, if its next state was not predicted."""
         self._misses = 0
-        """How often a pod followed another one directly, and it was that one's row alone that had to be looked at."""
+        """Times that a pod followed another one directly, and only that one's row had to be looked at."""
 
     def _prepare(self, pod: PodInfo) -> None:
         self.states = {plugin.name: plugin.prepare(pod) for plugin in self._profile.evaluators}

@@ -150,7 +150,7 @@ class Profile:
             type(p).prepare is not Plugin.prepare and type(p).class_key is Plugin.class_key and not p.keyed_by
             for p in self.evaluators
         )
-        """Whether a plugin makes something of each pod and does not say what of: then no two are alike."""
+        """True when a plugin prepares something for each pod and does not say from what: then no two are alike."""
         self._live = tuple(p for p in self.evaluators if type(p).live_key is not Plugin.live_key)
         self.epochal = tuple(p for p in self.evaluators if type(p).epoch is not Plugin.epoch)
         """Plugins whose answers for rows depend on more than these rows."""

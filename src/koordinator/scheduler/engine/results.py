@@ -77,9 +77,9 @@ class Unplaced(msgspec.Struct, frozen=True):
     later: "Callable[[], Awaitable[Unplaced]] | None" = None
     """The answer proper, when somebody outside has to be asked for it first."""
     suggestion: Suggestion | None = None
-    """What a plugin suggests to users; part of the message."""
+    """Suggestion of a plugin to users; part of the message."""
     verdict: JobVerdict | None = None
-    """What nodes said to the whole job of the pod."""
+    """Answer of the nodes to the whole job of the pod."""
     together: tuple[Placed, ...] = ()
     """Pods of its plan that were placed without it."""
     about: PendingPod | None = None
@@ -131,7 +131,7 @@ class Steering(msgspec.Struct, frozen=True):
     is_revisable: bool = False
     """Whether the next attempt may have another planned node."""
     verdict: JobVerdict | None = None
-    """What nodes said, where a whole job was refused."""
+    """Answer of the nodes, where a whole job was refused."""
 
 
 FREE = Steering()

@@ -163,13 +163,13 @@ class QuotaLevel(AnswerPart, frozen=True, kw_only=True):
     resource: str
     used: str
     runtime: str
-    """What it may use now; empty where that is not limited."""
+    """Amount that it may use now; empty where that is not limited."""
     request: str
     min: str
     max: str
     """Empty where there is none."""
     held_by: str = ""
-    """What keeps the runtime below what is asked for: `max`, `siblings` that share with it, `parent` where there
+    """Cause that keeps the runtime below what is asked for: `max`, `siblings` that share with it, `parent` where there
     are none, or `nodes` at the top; else empty."""
 
 
@@ -203,7 +203,7 @@ class QuotaAnswer(AnswerPart, frozen=True, kw_only=True):
     levels: list[QuotaLevel] = []
     loans: list[QuotaLoan] = []
     above: list[QuotaExcess] = []
-    """Where the pod's quota has room: who uses more than may be used, of what the pod asks for, most first."""
+    """Quotas above that use more than they may of what the pod asks for, most first, where its own has room."""
 
 
 class GangLine(AnswerPart, frozen=True, kw_only=True):
@@ -217,14 +217,14 @@ class GangLine(AnswerPart, frozen=True, kw_only=True):
     mode: str = ""
     match_policy: str = ""
     wait_s: float = 0.0
-    """How long members that have a place wait for the others."""
+    """Time that members that have a place wait for the others."""
     existing: int = 0
     pending: int = 0
     waiting: int = 0
     """Have a place, and wait for the others."""
     bound: int = 0
     missing: int = 0
-    """How many more members must exist before any is tried."""
+    """Number of members that must still come to exist before any is tried."""
     phase: str = ""
     """Of the PodGroup, where it was asked for."""
 
@@ -252,9 +252,9 @@ class GangFit(AnswerPart, frozen=True, kw_only=True):
     lacks: str = ""
     """The shortage of that pod, in words."""
     message: str = ""
-    """What the scheduler says of that one."""
+    """The scheduler's message about that one."""
     reasons: list[ReasonCount] = []
-    """Why nodes refuse that one, next to the members before it."""
+    """Reasons for which nodes refuse that one, next to the members before it."""
 
 
 class DomainFit(AnswerPart, frozen=True, kw_only=True):
@@ -279,7 +279,7 @@ class GangAnswer(AnswerPart, frozen=True, kw_only=True):
     representative: str = ""
     """The member that stands for the group in the scheduling queue."""
     last_failure: str = ""
-    """Why the round under way has failed already."""
+    """Reason for which the round under way has failed already."""
     fit: GangFit | None = None
     domains: list[DomainFit] = []
     preemption: "PreemptionAnswer | None" = None
@@ -304,7 +304,7 @@ class ReservationPod(AnswerPart, frozen=True, kw_only=True):
     """`namespace/name`."""
     node: str = ""
     says: str
-    """What the reservation is to the pod."""
+    """Relation of the reservation to the pod."""
 
 
 class ReservationAnswer(AnswerPart, frozen=True, kw_only=True):
@@ -317,9 +317,9 @@ class ReservationAnswer(AnswerPart, frozen=True, kw_only=True):
     phase: str
     node: str = ""
     ends: str = ""
-    """When its time is over, or what else ends it."""
+    """Time of its expiry, or the other event that ends it."""
     owners: list[str] = []
-    """Who may use it, in words."""
+    """Owners that may use it, in words."""
     amounts: list[ReservedAmount] = []
     users: list[str] = []
     """Pods (`namespace/name`) that use it."""
@@ -328,7 +328,7 @@ class ReservationAnswer(AnswerPart, frozen=True, kw_only=True):
     pod_count: int = 0
     """All of these, also those left out."""
     placing: "PodAnswer | None" = None
-    """Why it has no node, or which one the next cycle would choose."""
+    """Reasons for which it has no node, or the one that the next cycle would choose."""
     events: list[EventLine] = []
     notes: list[str] = []
 
@@ -343,7 +343,7 @@ class PodAnswer(AnswerPart, frozen=True, kw_only=True):
     message: str = ""
     scheduler_name: str = ""
     node: str = ""
-    """Where the pod is, or would be put."""
+    """Node on which the pod is, or would be put."""
     nominated_node: str = ""
     priority: int = 0
     node_count: int = 0

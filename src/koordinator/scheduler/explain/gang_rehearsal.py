@@ -99,7 +99,7 @@ def _counts(found: Survey, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]")
 SLICE_US = 8_000
 """Members placed in one slice, by what they cost."""
 RESUMED_US_MAX = 10_000
-"""What it may cost to place those of earlier slices again; beyond, the others are not tried any more."""
+"""Time that placing the pods of earlier slices again may take; beyond, the others are not tried any more."""
 
 Prepare = Callable[[Trial], None]
 
@@ -129,11 +129,11 @@ class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
     survey: Survey | None = None
     lacks: str = ""
     rooms: tuple[Remedy, ...] = ()
-    """What to free for that one, on nodes or in its quota."""
+    """Amounts to free for that one, on nodes or in its quota."""
     is_room_for_all: bool = False
     """Whether `rooms` are for all members that are needed."""
     quota_full: str = ""
-    """What else is missing, where nodes are what is short first."""
+    """Shortage of its quota, where nodes are short first."""
     unasked: tuple[str, ...] = ()
     """Plugins that book something in Reserve, which was not tried."""
 

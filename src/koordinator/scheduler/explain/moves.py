@@ -44,7 +44,7 @@ class Rehearsal:
 
     def __init__(self, engine: Engine, *, sources_stay: bool = False) -> None:
         self.is_spoiled = False
-        """Whether a move that could not be made is booked in part, so that nothing more can be asked."""
+        """True when a move that could not be made is booked in part, so that nothing more can be asked."""
         self._engine = engine
         self._sources_stay = sources_stay
         self._stack = contextlib.ExitStack()

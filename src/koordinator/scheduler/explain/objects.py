@@ -222,7 +222,7 @@ def is_same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
 NAME = "schedule explanations"
 TTL_DEFAULT = "24h"
 CHECK_S = 10.0
-"""How soon a change in the cluster shows in an answer."""
+"""Time until a change in the cluster shows in an answer."""
 REFRESH_S = 60.0
 """An answer that stays the same is dated anew this often."""
 PODS_MAX = 32

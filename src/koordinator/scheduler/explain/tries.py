@@ -27,7 +27,7 @@ from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
 
 PLACED_US, LOOKED_AROUND_US, BOOKED_US = 100, 300, 150
-"""What a pod costs, about: where looking ahead serves, where it does not, and what a Reserve plugin adds."""
+"""Cost of a pod, about: where looking ahead serves, where it does not, and the extra of a Reserve plugin."""
 EVALUATED_US_PER_NODE = 0.2
 
 
@@ -41,7 +41,7 @@ class Tries:
 
     def __init__(self, engine: Engine, trial: Trial, rows: Rows | None = None, *, attempt: int = 1) -> None:
         self.spent_us = 0.0
-        """What all of it has cost so far, about: counted, not measured."""
+        """Cost of all of it so far, about: counted, not measured."""
         self.unasked: set[str] = set()
         self._engine = engine
         self._trial = trial
@@ -179,7 +179,7 @@ class Count(msgspec.Struct, frozen=True, eq=False):
     taken: I64
     """(table rows,): how many of them each row takes."""
     status: Status = SUCCESS
-    """Why the next one does not fit; success when all do."""
+    """Reason for which the next one does not fit; success when all do."""
 
 
 def can_count(engine: Engine, profile: Profile, pod: PodInfo) -> bool:

@@ -36,7 +36,7 @@ from koordinator.scheduler.table.pod_info import PodInfo
 log = logging.getLogger(__name__)
 
 SCORE_MAX = 10
-"""What an extender gives at most; ten times as much is our scale."""
+"""Highest score of an extender; our scale is ten times as much."""
 
 Json = dict[str, Any]
 

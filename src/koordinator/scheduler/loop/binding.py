@@ -60,7 +60,7 @@ class WaitingPod:
 
     @property
     def deadline_s(self) -> float:
-        """When the first of the plugins that have not answered gives up, on the loop's clock."""
+        """Return when the first of the plugins that have not answered gives up, on the loop's clock."""
         return self.began_s + min((PERMIT_WAIT_S_MAX, *self._open.values()))
 
     def allow(self, plugin: str) -> None:
@@ -102,7 +102,7 @@ class WaitingPods:
         self._arrivals = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = math.inf
-        """When the timer goes off; infinite when there is none."""
+        """Time at which the timer goes off; infinite when there is none."""
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -189,7 +189,7 @@ class WaitingPods:
 
 
 DRAIN_S = 3.0
-"""What bindings under way get to end when the scheduler stops. Less than the lease outlasts a lost
+"""Time that bindings under way get to end when the scheduler stops. Less than the lease outlasts a lost
 leadership (5 s by default), so nobody else decides meanwhile."""
 
 

@@ -86,7 +86,7 @@ class Caches:
 
 
 _Key = tuple[type[Object], str, str]
-"""What an informer follows: the view, and namespace and name where it is one object."""
+"""Subject of an informer: the view, and namespace and name where it is one object."""
 _ABSENT_OR_SECRET = (errors.NotFound, errors.Forbidden)
 
 

@@ -42,7 +42,7 @@ class EventHandlers:
         wake: Callable[[], None],
     ) -> None:
         self._counts_other_schedulers = engine.gates.is_on("CrossSchedulerNomination")
-        """Whether room is kept for pods that other schedulers nominated, too."""
+        """True when room is kept for pods that other schedulers nominated, too."""
         clock = engine.clock
         self._metrics = engine.metrics
         self._probe = CycleProbe(engine.metrics, clock.now)

@@ -105,7 +105,7 @@ class Plugin(abc.ABC, Generic[S]):
     keyed_by: ClassVar[tuple[KeyPart, ...]] = ()
     """The `class_key` in parts that other plugins have, too: a profile asks for each of them once."""
     wakes_for_row: ClassVar[bool] = False
-    """Whether an own `wakes` is about the node of the event only: then cheap filters have to let the pod onto
+    """True where an own `wakes` is about the node of the event only: then cheap filters have to let the pod onto
     that node, too, before it is woken."""
 
     def __init__(self, args: Any, handle: Handle) -> None:
@@ -240,10 +240,10 @@ class FilterPlugin(Plugin[S]):
 
     reasons: ClassVar[type[Reason] | None] = None
     foresees_everywhere: ClassVar[bool] = True
-    """Whether `filter_ahead`, where the plugin `foresees`, is right on all rows; otherwise it refuses what it cannot
+    """True where `filter_ahead` of a plugin that `foresees` is right on all rows; otherwise it refuses what it cannot
     tell."""
     fewer_pods_help: ClassVar[bool] = False
-    """Whether taking pods away (from anywhere) never turns a pass into a refusal: preemption then need not ask
+    """True where taking pods away (from anywhere) never turns a pass into a refusal: preemption then need not ask
     again about nodes that pass as they are."""
 
     @abc.abstractmethod
@@ -282,7 +282,7 @@ class FilterPlugin(Plugin[S]):
         return ()
 
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
-        """When the event is about one node: whether this Filter lets the pod onto it now."""
+        """Return whether this Filter lets the pod onto the node of the event now, where the event is about one node."""
         row = event.row
         if row is None or self.handle.table.node_at(row) is None:
             return row is None
@@ -429,8 +429,8 @@ class ReservePlugin(Plugin[S]):
     """Books exact resources on the chosen node. `unreserve` is idempotent and may come without `reserve`."""
 
     in_rehearsals: ClassVar[bool] = False
-    """Whether `reserve` and `unreserve` touch nothing but books in memory and undo each other to the last trace: then
-    they are called for pods, too, that only a rehearsal places (`NodeTable.rehearsal`)."""
+    """True where `reserve` and `unreserve` touch nothing but books in memory and undo each other to the
+    last trace: then they are called for pods, too, that only a rehearsal places (`NodeTable.rehearsal`)."""
 
     def reserves(self, state: S) -> bool:
         """Return whether `reserve` may book anything for such pods. For explanations."""

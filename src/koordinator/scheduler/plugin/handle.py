@@ -33,7 +33,7 @@ JOB_PREEMPTION_FAILURE = "JobPreemptionFailurePlugin"
 """Turns down a waiting pod whose job could not make room: it loses its nomination."""
 
 JOB_PLUGINS = frozenset((JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_PREEMPTION_FAILURE))
-"""Whom a waiting pod's rejection is said to come from when it is for the sake of its job."""
+"""Plugin names under which a waiting pod is rejected for the sake of its job."""
 
 
 class SchedulingFailure(msgspec.Struct, frozen=True):

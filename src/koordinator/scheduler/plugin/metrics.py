@@ -21,7 +21,7 @@ ATTEMPTS_LABEL_MAX = 15
 """More attempts share the label `15+`, so that a pod that never fits adds no series."""
 
 SCHEDULED, UNSCHEDULABLE, ERROR = "scheduled", "unschedulable", "error"
-"""How attempts end."""
+"""Results of attempts."""
 
 _SCHEDULING_S = exponential(0.001, 2, 15)
 _PERMIT_S = exponential(0.001, 2, 15)

@@ -21,7 +21,7 @@ class FitIndex(QueueingHintIndex):
         self._wanted: I64 = np.zeros((0, 0), np.int64)
         self._is_used: Mask = np.zeros(0, np.bool_)
         self._users: Counter[int] = Counter()
-        """How many slots want something of a resource: the others need not be looked at."""
+        """Number of slots that want something of a resource: the others need not be looked at."""
 
     def put(self, slot: int, pod: PodInfo) -> None:
         checked = self._checked(pod)

@@ -30,7 +30,7 @@ from koordinator.scheduler.table.nodes import F64, NodeTable
 from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
 
 Copies = int | I64
-"""How many pods of a class are meant: the one that is looked at, and those assumed on the row before it."""
+"""Number of pods of a class that are meant: the one that is looked at, and those assumed on the row before it."""
 
 Weight = Annotated[int, msgspec.Meta(ge=0, le=100)]
 SHAPE_SCORE_MAX = 10

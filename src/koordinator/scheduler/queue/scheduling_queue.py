@@ -83,7 +83,7 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     plugins: Callable[[str], Mapping[str, Plugin[Any]]]
     """Plugins of a profile by name."""
     waits_out: Callable[[PodInfo], bool] = lambda _: False
-    """Whether the pod is not tried before its backoff is over, however idle the scheduler is."""
+    """Predicate: the pod is not tried before its backoff is over, however idle the scheduler is."""
     unschedulable_s_max: float = UNSCHEDULABLE_S_MAX
 
 
@@ -115,7 +115,7 @@ class SchedulingQueue:
         self._gated_count = 0
         self._rejections: Counter[tuple[str, str]] = Counter()
         self._unschedulable_pods = UnschedulablePods(policy.plugins)
-        """What events are compared with: the pods in `_unschedulable`."""
+        """Index of the pods in `_unschedulable` that events are compared with."""
         self._next_overdue_check_s = 0.0
         self._in_flight: dict[str, int] = {}
         self._updated_in_flight: dict[str, tuple[PodInfo, Hashable]] = {}
@@ -182,7 +182,7 @@ class SchedulingQueue:
         return uid in self._unschedulable
 
     def next_wakeup_s(self) -> float | None:
-        """When `flush` has something to do next; None when only an event can change anything."""
+        """Return when `flush` has something to do next; None when only an event can change anything."""
         times = [heap.first_key()[0] for heap in (self._backoff, self._full_backoff) if len(heap)]
         if self._unschedulable:
             times.append(self._next_overdue_check_s)

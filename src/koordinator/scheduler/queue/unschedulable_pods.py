@@ -112,7 +112,7 @@ def wakeup_of(entry: UnschedulablePod, plugins: Plugins, event: QueueingEvent) -
 
 
 Verdicts = dict[Hashable, bool]
-"""What quick checks said about the node of one event, by plugin and what it looks at in a pod."""
+"""Answers of quick checks about the node of one event, by plugin and what it looks at in a pod."""
 
 
 class _Group:

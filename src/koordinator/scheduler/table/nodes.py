@@ -105,7 +105,7 @@ class NodeTable:
         self._node_keepers: list[RowKeeper] = []
         self._pod_keepers: list[RowKeeper] = []
         self.is_trial = False
-        """Whether pods are only for a moment where they are (`trial.trial`)."""
+        """True while pods are only for a moment where they are (`trial.trial`)."""
         self._row_of: dict[str, int] = {}
         self._free_rows: list[int] = []
         self._row_count = 0
@@ -131,7 +131,7 @@ class NodeTable:
         self._divisor = self.add_column(ColumnSpec("divisor", np.float64, width, fill=1.0))
         self.least_free = LeastFree()
         self.has_small_amounts = True
-        """Whether no allocatable amount was ever above `SMALL_AMOUNT_MAX`."""
+        """True while no allocatable amount was ever above `SMALL_AMOUNT_MAX`."""
         self._everywhere: dict[int, bool] = {}
         self._is_alive = self.add_column(ColumnSpec("isAlive", np.bool_, fill=False))
         self._is_unschedulable = self.add_column(ColumnSpec("isUnschedulable", np.bool_, fill=False))

@@ -18,7 +18,7 @@ POD_AMOUNT_MAX = 1 << 52
 """Requests saturate here (4 PiB of memory), so that a node's sum of thousands stays within 64 bits."""
 
 NONZERO_DEFAULTS: dict[str, RawQuantity] = {resources.CPU: "100m", resources.MEMORY: "200Mi"}
-"""What a container counts for in scores when its requests lack the key (an explicit 0 stays 0)."""
+"""Amounts that a container counts for in scores when its requests lack the key (an explicit 0 stays 0)."""
 
 HostPort = tuple[str, str, int]
 """(host IP, protocol, port); the IP 0.0.0.0 stands for all."""

@@ -22,7 +22,7 @@ class BatchQueue:
     def __init__(self, source: JobSource) -> None:
         self.kinds = tuple(source.kinds)
         self.is_limited = source.has_limit
-        """Whether the queue can run empty."""
+        """True where the queue can run empty."""
         self.waiting = [0 if source.has_limit else UNLIMITED for _ in self.kinds]
         self._source = source
         self._queues: list[deque[BatchTasks]] = [deque() for _ in self.kinds]

@@ -27,9 +27,9 @@ class UsageHistory(Protocol):
     step_s: float
     steps: int
     source: str
-    """Where it comes from, in words, for the report."""
+    """Its origin, in words, for the report."""
     notes: tuple[str, ...]
-    """What is to be known of it."""
+    """Caveats for readers of the report."""
 
     def at(self, step: int) -> StepUse:
         """Return the use during a step, (pods,)."""

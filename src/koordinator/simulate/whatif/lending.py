@@ -59,7 +59,7 @@ class Lending:
                 for each, node in zip(found, cluster.nodes.objects, strict=True)
             ]
         )
-        """Whether a node lends anything, (nodes,)."""
+        """True where a node lends anything, (nodes,)."""
 
     def decide(self, report: UseReport) -> LentTerms:
         """Return what each node lends, and where it comes from."""

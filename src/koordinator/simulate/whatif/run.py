@@ -71,7 +71,7 @@ class WhatIfRun:
             self._capacity, services.workload, len(services.workloads), services.node, self._system_bytes
         )
         self.whys = self._lending.whys()
-        """What each term of what is lent is, in words."""
+        """Meanings of the terms of what is lent, in words."""
 
     def _read_nodes(self, cluster: WhatIfCluster) -> None:
         nodes, services = cluster.nodes, cluster.services

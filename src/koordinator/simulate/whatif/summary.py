@@ -84,7 +84,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     workloads: list[WorkloadLine]
     pools: list[PoolLine]
     ledger: list[LedgerLine]
-    """Where what is lent comes from, the whole cluster."""
+    """Terms of what the whole cluster lends."""
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -27,7 +27,7 @@ TARGET_S = 1_800.0
 TIDE_SHORT_S, TIDE_LONG_S = 900.0, 3_600.0
 """Time constants of both levels of a pool that its growth is measured by."""
 AHEAD_S = 3_600.0
-"""How far ahead is looked: what moves now should be right for that long."""
+"""Horizon: moves made now should be right for that long."""
 TIDE_MAX = 0.25
 """The most that a pool may be expected to grow, or to shrink, by then."""
 

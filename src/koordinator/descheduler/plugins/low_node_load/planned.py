@@ -27,7 +27,7 @@ MOVES_MIN, MOVES_MAX, NODES_PER_MOVE = 100, 500, 10
 """Moves of one cycle: one for ten nodes, but not fewer and not more than that. The scheduler tries them all in one go,
 in about a millisecond each."""
 ROUNDS_MAX = 4
-"""How often a cycle plans anew after refusals; a node whose moves are refused then waits for the next cycle."""
+"""Most times that a cycle plans anew after refusals; a node whose moves are refused then waits for the next cycle."""
 TRIED_MAX = 64
 """Nodes that are tried for one pod, the coolest first."""
 LEFT_S = 3_600.0
@@ -52,7 +52,7 @@ class PlanOutcome(msgspec.Struct, frozen=True):
 
 
 Refused = dict[tuple[int, str], str]
-"""Why the scheduler places no pod of a workload (number) on a node."""
+"""(Number of a workload, node) → the reason for which the scheduler places none of its pods there."""
 
 
 def rules_of(args: LowNodeLoadArgs, handle: LiveHandle, left: Sequence[tuple[str, str]]) -> PlanRules:

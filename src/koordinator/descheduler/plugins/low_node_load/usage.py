@@ -45,7 +45,7 @@ class NodeUtilization(msgspec.Struct, frozen=True):
     prod_usage: Nanos
     pod_usage: PodAmounts
     interference_percent: int = 0
-    """How much batch degrades its services now."""
+    """Degradation of its services by batch now."""
     culprits: frozenset[str] = frozenset()
     """Workloads that degraded them."""
 

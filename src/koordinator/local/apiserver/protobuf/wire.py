@@ -87,10 +87,10 @@ def _member(word: str, folder: str) -> MessageField:
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 WATCH_TYPE = MEDIA_TYPE + ";stream=watch"
 MAGIC = b"k8s\x00"
-"""What the envelope of an object begins with."""
+"""First bytes of the envelope of an object."""
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""How a field is sent."""
+"""Wire types of fields."""
 
 _VARINT_BYTES_MAX = 10
 _MASK_64 = (1 << 64) - 1

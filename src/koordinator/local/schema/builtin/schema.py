@@ -213,7 +213,7 @@ def _struct(shape: SchemaType) -> Walk:
 
 
 _EMPTY: tuple[Any, ...] = ("", [])
-"""What counts as missing where a field is required; an empty object does not."""
+"""Values that count as missing where a field is required; an empty object does not."""
 
 
 class _StructRules:

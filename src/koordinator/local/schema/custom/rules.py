@@ -33,7 +33,7 @@ UNCHECKED = errors.invalid(
     "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
     "validation",
 )
-"""What is said beside other errors where there are rules: they see valid objects only."""
+"""Message beside other errors where there are rules: they see valid objects only."""
 _MISSING = object()
 
 
@@ -213,7 +213,7 @@ class _Node(msgspec.Struct):
 
 
 Validate = Callable[[Json, Json | None], list[StatusCause]]
-"""What the rules find wrong with an object, given its older state if there is one."""
+"""Function that returns what the rules find wrong with an object, given its older state if there is one."""
 
 
 def compile_rules(schema: Json) -> Validate | None:

@@ -44,7 +44,7 @@ class GangConfig(msgspec.Struct, frozen=True, kw_only=True):
     source: GangSource = GangSource.NOBODY
     minimum: int = 0
     total: int = 0
-    """How many members there will be; for information only."""
+    """Number of members that there will be; for information only."""
     mode: GangMode = GangMode.STRICT
     match_policy: GangMatchPolicy = GangMatchPolicy.ONCE_SATISFIED
     wait_s: float = 0.0

@@ -50,7 +50,7 @@ class MemberCounts(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: int = 0
     failed: int = 0
     occupied_by: str = ""
-    """Who owns the first member: `namespace/name`, of several owners sorted and joined by commas."""
+    """Owner of the first member: `namespace/name`, of several owners sorted and joined by commas."""
 
     @property
     def alive(self) -> int:
@@ -230,12 +230,12 @@ class PodGroupController:
         self._groups: dict[str, PodGroup] = {}
         self._counts: dict[str, GangCount] = {}
         self._wrote_s: dict[str, float] = {}
-        """When the status of a gang was written last, in the loop's time."""
+        """Time at which the status of a gang was written last, in the loop's time."""
         self._due_s: dict[str, float] = {}
-        """When it is the turn of a gang whose counters wait to be written."""
+        """Time at which it is the turn of a gang whose counters wait to be written."""
         self._turns = TokenBucket(COUNTERS_RATE, 0.0)
         self._is_status_apart = False
-        """Whether the CRD that is served has a status subresource."""
+        """True when the CRD that is served has a status subresource."""
         self._running: Controller[str] | None = None
         handle.watch(Watch.newest(PodGroup, self._group_set, self._group_gone))
         handle.watch(Watch.changes(Pod, self._pod_changed))
@@ -320,7 +320,7 @@ class PodGroupController:
         return None
 
     def _turn_s(self, gang_id: str, now_s: float) -> float:
-        """When the counters of a gang may be written."""
+        """Return when the counters of a gang may be written."""
         due_s = self._due_s.get(gang_id)
         if due_s is None:
             due_s = self._due_s[gang_id] = max(

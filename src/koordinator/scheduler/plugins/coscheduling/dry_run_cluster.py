@@ -55,7 +55,7 @@ class TrialMemberClass(msgspec.Struct, eq=False):
     is_wide: bool
     """Whether pods elsewhere matter to it."""
     filters: frozenset[str]
-    """Who refuses it node by node."""
+    """Filters that refuse it node by node."""
 
     @classmethod
     def of(cls, pod: PodInfo, asked: Diagnosis, rows: Rows) -> "TrialMemberClass":

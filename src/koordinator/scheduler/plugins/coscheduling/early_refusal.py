@@ -179,7 +179,7 @@ class GangShortage(msgspec.Struct, frozen=True, eq=False):
     filters: frozenset[str]
     """Filters that the member that is tried has to pass."""
     eviction: PostFilterResult | None = None
-    """Why it is in vain to evict pods for single members; None where that is looked at for all of them."""
+    """Reason for which evicting pods for single members is in vain; None where that is looked at for all of them."""
     must_layer: str = ""
 
     def status_of(self, row: int) -> Status:

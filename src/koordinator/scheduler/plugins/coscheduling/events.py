@@ -38,7 +38,7 @@ class Effect(msgspec.Struct, frozen=True):
     rejected: tuple[str, ...] = ()
     """Waiting pods that must give their place back."""
     message: str = ""
-    """Why they must."""
+    """Reason for which they must."""
 
 
 class GateReason(enum.Enum):
@@ -100,7 +100,7 @@ class MemberFailure(msgspec.Struct, frozen=True):
     """The consequence when no node holds a member."""
 
     group_message: str = ""
-    """Why the round has failed; kept for the members that follow."""
+    """Reason for which the round has failed; kept for the members that follow."""
     message: str = ""
     rejected: tuple[str, ...] = ()
     """Waiting pods that must give their place back."""
@@ -151,11 +151,11 @@ class GangRound(msgspec.Struct):
     queue: deque[tuple[str, str]] | None = None
     """Members to try with their gang, in order; None before the second one is asked for."""
     failure: str = ""
-    """Why a member could not be placed: the others that are tried fail with it."""
+    """Reason for which a member could not be placed: the others that are tried fail with it."""
     preemption_message: str = ""
-    """What came of making room for the member that failed; once is enough per round."""
+    """Result of making room for the member that failed; once is enough per round."""
     suggestion: Suggestion | None = None
-    """What a plugin suggests to users of the member that failed."""
+    """Suggestion of a plugin to users of the member that failed."""
     is_condition_patched: bool = False
     version: int = -1
     """Of the books, when it was last checked that all gangs of the group are complete."""

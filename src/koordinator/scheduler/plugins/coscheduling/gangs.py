@@ -48,7 +48,7 @@ class GangGroup(msgspec.Struct):
     representative: str = ""
     """The one member that may be in the scheduling queue."""
     binding: frozenset[str] = frozenset()
-    """Who was bound together in the current release, by uid."""
+    """UIDs of the pods that were bound together in the current release."""
     root_cause: str = ""
     """The member that failed the last round."""
 
@@ -71,7 +71,7 @@ class Gang(msgspec.Struct):
     succeeded: set[str] = msgspec.field(default_factory=set)
     """Of those that are bound: done."""
     reported_problems: set[str] = msgspec.field(default_factory=set)
-    """What users were told about the gang's description."""
+    """Problems of the gang's description that users were told."""
 
     @property
     def able_count(self) -> int:

@@ -307,7 +307,7 @@ class JobPreemptor(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[JobMember, ...]
     waiting: tuple[JobMember, ...] = ()
     earlier: str = ""
-    """What was kept of an earlier attempt in the round."""
+    """Message kept of an earlier attempt in the round."""
 
 
 def preempt(job: JobPreemptor, dry_run: PreemptionCluster, placer: Placer | None = None) -> JobPreemption:

@@ -80,7 +80,7 @@ from koordinator.scheduler.table.pod_info import PodInfo
 
 NANOS = 1_000_000_000
 NEVER = "0001-01-01T00:00:00Z"
-"""How upstream writes a time that is not set."""
+"""Upstream's text for a time that is not set."""
 
 
 def endpoints(cache: GangCache) -> tuple[Endpoint, ...]:
@@ -225,7 +225,7 @@ class RetainedPlace(msgspec.Struct):
 
     first_s: float
     last_s: float
-    """When its binding failed for the first and for the last time."""
+    """Times at which its binding failed first and last."""
     node_name: str
 
 
@@ -273,7 +273,7 @@ class Coscheduling(
         self._refused_as_a_whole = ""
         """The pod whose attempt under way failed because limits, or nodes, have no room for its group."""
         self._eviction: PostFilterResult | None = None
-        """What is known already of evictions for it."""
+        """Result that is known already of evictions for it."""
 
     def class_key(self, pod: PodInfo) -> Hashable:
         return self.prepare(pod)

@@ -110,7 +110,7 @@ class HeldDevice(msgspec.Struct, frozen=True):
 
 
 Held = Mapping[str, Sequence[HeldDevice]]
-"""What one pod holds, by type of device."""
+"""Devices that one pod holds, by type."""
 
 
 def entries_of(device: Device) -> dict[str, dict[int, DeviceEntry]]:

@@ -19,7 +19,7 @@ class NodeDeviceRecord:
 
     def __init__(self) -> None:
         self.is_reported = False
-        """Whether there is, or was, a Device object: without one the node's own device plugins choose."""
+        """True when there is, or was, a Device object: without one the node's own device plugins choose."""
         self.ids: Mapping[str, Mapping[int, str]] = {}
         """Type and minor → id as reported: a UUID or a PCI address."""
         self.held: dict[str, Held] = {}
@@ -27,10 +27,10 @@ class NodeDeviceRecord:
         self.uses: dict[str, str] = {}
         """Pod → the Reservation that it uses, by uid."""
         self._counted: dict[str, Held] = {}
-        """What `used` has of each pod: of a Reservation, what its owners leave."""
+        """Devices that `used` counts for each pod: of a Reservation, what its owners leave."""
         self._changed: dict[str, dict[int, Mapping[str, int]]] = {}
         self.idle = NO_DEVICES
-        """What the node has, as if nobody held any."""
+        """Devices of the node, as if nobody held any."""
         self.used: dict[str, dict[int, Mapping[str, int]]] = {}
         """Type and minor → what pods use of the device, also of such as were not reported."""
         self._vf_holders: dict[str, Counter[str]] = {}

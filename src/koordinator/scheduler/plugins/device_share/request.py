@@ -40,7 +40,7 @@ NAMES = (
 )
 """Every name by which a pod asks for devices."""
 LENT = frozenset(resources.BATCH_GPU_RESOURCES)
-"""What batch pods have of cards that belong to others."""
+"""Resources that batch pods have of cards that belong to others."""
 _ALONE = frozenset((*_VENDOR_GPUS, resources.GPU, resources.RDMA, resources.FPGA))
 _BY_PERCENT = frozenset(
     frozenset(names)

@@ -118,7 +118,7 @@ class _Search:
         self._takers: list[list[int]] = [[] for _ in stock.kinds]
         """Claims that got each device in this search, or look at it."""
         self._users = [int(is_shared) for is_shared in stock.is_shared]
-        """How many have each device, of those that share it."""
+        """Number of holders of each device, of those that share it."""
         self._left = list(stock.available)
         self._room = [None if room is None else list(room) for room in stock.room]
         self._rules: list[list[int]] = [[] for _ in problem.rules]

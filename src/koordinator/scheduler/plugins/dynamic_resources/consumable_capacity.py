@@ -12,7 +12,7 @@ from koordinator.api.dra import CapacityRequestPolicy, Device, DeviceCapacity
 from koordinator.api.quantity import Family, Quantity, QuantityError, RawQuantity
 
 Share = Mapping[str, Quantity]
-"""What is taken of each capacity of a device."""
+"""Amount taken of each capacity of a device."""
 Wanted = tuple[tuple[str, RawQuantity], ...]
 """Amounts that a request asks for, by name."""
 

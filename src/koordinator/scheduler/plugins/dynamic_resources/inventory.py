@@ -87,11 +87,11 @@ class Inventory(RowKeeper):
         self.is_last = np.zeros(_SIZE_INITIAL, np.bool_)
         self.stamp = np.zeros(_SIZE_INITIAL, np.int64)
         self.used_keys: dict[DeviceKey, int] = {}
-        """How often each device is given away whole."""
+        """Times that each device is given away whole."""
         self.shares: dict[DeviceKey, int] = {}
-        """How many shares of each device are given away."""
+        """Number of shares of each device that are given away."""
         self.consumed: dict[DeviceKey, dict[str, int]] = {}
-        """What they take of each capacity, in billionths."""
+        """Amount that they take of each capacity, in billionths."""
         self.share_looks = Codes()
         """Devices that several claims may share, by number: alike when they have the same, and as much of it left."""
         self.counters = SharedCounters()

@@ -120,7 +120,7 @@ log = logging.getLogger(__name__)
 STATUS_PERIOD_S = 1.0
 REFRESH_PERIOD_S = 10.0
 SETTLING_S = 3.0
-"""How long admission's sum of requests stands after it grew: its pods may be on their way to us."""
+"""Time for which admission's sum of requests stands after it grew: its pods may be on their way to us."""
 WRITES_AT_ONCE = 16
 READS_AT_ONCE = 64
 """Quotas that are compared with their objects before others have their turn."""

@@ -75,7 +75,7 @@ class AdmissionDecision(msgspec.Struct, frozen=True, kw_only=True):
     exceeded: tuple[str, ...] = ()
     """The resources of which there is too little, sorted."""
     pod_count: int = 1
-    """How many pods ask, for the words."""
+    """Number of pods that ask, for the words."""
 
     @property
     def is_allowed(self) -> bool:
@@ -185,7 +185,7 @@ def admit_above(
 
 
 ROOT_SHOWN = "root"
-"""What people call the root of a tree."""
+"""Name of the root of a tree in messages."""
 LENDERS_SHOWN = 3
 
 
@@ -201,7 +201,7 @@ class QuotaSummary(msgspec.Struct, frozen=True, kw_only=True):
     max: Amounts = {}
     """Empty for the root: nothing limits it."""
     runtime: Amounts = {}
-    """What it may use now; of the root what all share. Empty where nobody has said it yet."""
+    """Amount that it may use now; of the root what all share. Empty where nobody has said it yet."""
     used: Amounts = {}
     request: Amounts = {}
 
@@ -234,9 +234,9 @@ class QuotaLine(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
     """0 for the root of the default tree, and for the top quotas of others."""
     borrowed: Amounts = {}
-    """What it uses above its minimum; zeros are left out."""
+    """Amount that it uses above its minimum; zeros are left out."""
     lent: Amounts = {}
-    """What its siblings use of its minimum; zeros are left out."""
+    """Amount that its siblings use of its minimum; zeros are left out."""
 
 
 class PodStanding(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,11 +245,11 @@ class PodStanding(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     figures: QuotaSummary
     decision: AdmissionDecision
-    """Who refuses it, and by which figures; or that it fits."""
+    """The quota that refuses it, and by which figures; or that it fits."""
     loans: tuple[Borrowing, ...] = ()
-    """Whose minima the refusing quota uses, nearest first."""
+    """Quotas whose minima the refusing one uses, nearest first."""
     spare: Amounts = {}
-    """What it uses above its minimum that nobody is sure of."""
+    """Amount that it uses above its minimum and that nobody is sure of."""
 
     @property
     def text(self) -> str:

@@ -316,7 +316,7 @@ class QuotaBook:
 
     @property
     def next_expiry_s(self) -> float | None:
-        """When the next grace period is over; None when none is waited for."""
+        """Return when the next grace period is over; None when none is waited for."""
         return self._leaving[0][0] if self._leaving else None
 
     def expire(self) -> None:

@@ -46,7 +46,7 @@ class TreeRoot(msgspec.Struct, frozen=True):
     """The content of a tree's root quota."""
 
     total: Amounts
-    """What belongs to the tree."""
+    """Amount that belongs to the tree."""
     leaves_default_tree: bool = True
     """Whether the default tree has that much less."""
 

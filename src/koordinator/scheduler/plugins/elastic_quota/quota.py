@@ -249,7 +249,7 @@ class Quota(msgspec.Struct, kw_only=True):
     below: Sums = msgspec.field(default_factory=Sums)
     """Own pods, and what the children pass on; `below.request` is what upstream calls child request."""
     limited_request: Nanos = {}
-    """What the parent sees: demand above max never reaches it."""
+    """Request that the parent sees: demand above max never reaches it."""
     allocated: Nanos = {}
     runtime: Nanos = {}
     """As of the last refresh; never changed in place."""
@@ -355,7 +355,7 @@ class QuotaChain(msgspec.Struct, frozen=True, eq=False, gc=False):
     names: tuple[str, ...]
     """Theirs."""
     used: tuple[Nanos, ...]
-    """What its own pods use, then what is used below each of `quotas`."""
+    """Amounts that its own pods use, then those used below each of `quotas`."""
     non_preemptible_used: tuple[Nanos, ...]
     is_outside: bool
     """Whether one of them takes what it uses out of the pool."""

@@ -45,7 +45,7 @@ class QuotaChanges:
         self._book = book
         self._has_runtime = has_runtime
         self.on_change: list[Callable[[set[str]], None]] = []
-        """Who hears first which quotas changed."""
+        """Functions that hear first which quotas changed."""
         self._listeners: list[ChangeListener] = []
 
     def happened(self) -> None:

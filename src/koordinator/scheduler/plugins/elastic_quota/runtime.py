@@ -252,7 +252,7 @@ class WaterFilling:
         self._lends = lends
         is_hungry = requests > floors
         self._settled = np.where(is_hungry | lends, requests, floors)
-        """What children have once everybody has enough."""
+        """Shares of children once everybody has enough."""
         # Nothing is ever given to weights of zero, and they are counted nowhere: as if they were not there.
         stays_hungry = is_hungry & (weights == 0)
         self._settled[stays_hungry] = floors[stays_hungry]

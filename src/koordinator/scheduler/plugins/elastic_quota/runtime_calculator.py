@@ -64,7 +64,7 @@ class ChildQuotas:
         """Rows whose request or floor changed since the last `compute`, and how they were then."""
         self._negatives = self._weight = self._asked = self._least = 0
         self._enough = 0
-        """What it takes until nobody wants more."""
+        """Total from which on nobody wants more."""
         self._keepers = 0
         """Children that do not lend."""
         self._unserved = 0

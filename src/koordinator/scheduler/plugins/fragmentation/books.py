@@ -40,7 +40,7 @@ class GPUNodes:
         self._labels = table.shared(LabelColumns)
         self._shapes: Recent[Shape] = Recent(_SHAPES_MAX)
         self._keys: Recent[Hashable] = Recent(_SHAPES_MAX)
-        """What containers ask for, as written → the same as `PodInfo.request_key`."""
+        """Requests of containers, as written → the same as `PodInfo.request_key`."""
 
     @property
     def model_names(self) -> list[str]:

@@ -27,7 +27,7 @@ from koordinator.scheduler.table.pod_info import PodInfo
 log = logging.getLogger(__name__)
 
 REFRESH_S = 10.0
-"""How often fading levels are worked out anew."""
+"""Interval at which fading levels are worked out anew."""
 FULL_PERCENT = 100
 INTERFERENCE_CODE, PAIR_CODE = 60_000, 60_001
 """Beside the codes of thresholds, which count up from 1."""
@@ -63,7 +63,7 @@ class InterferenceLevels:
         self._at_s, self._half_life_s = columns["interferenceReportedAt"], columns["interferenceHalfLife"]
         self._refresh_s = -np.inf
         self._has_levels = False
-        """Whether any row has a level."""
+        """True when any row has a level."""
         self._pairs_of: dict[str, dict[tuple[str, str], float]] = {}
         """Node → (victim, culprit) → until when."""
         self._peers: dict[str, frozenset[str]] = {}

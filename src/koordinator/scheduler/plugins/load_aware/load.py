@@ -176,7 +176,7 @@ def assigned_pod(
 
 
 def _condition_s(pod: Pod, kind: str) -> float | None:
-    """When a condition became true; None when it is not, or nobody can tell since when."""
+    """Return when a condition became true; None when it is not, or nobody can tell since when."""
     found = find_condition(pod.status.conditions, kind)
     if found is None or found.status != "True" or not found.last_transition_time:
         return None
@@ -402,7 +402,7 @@ def usage_score(free: F64, capacity: F64, weights: I64, dominant_weight: int) ->
 
 DEFAULT_CPU_MILLI = 250
 DEFAULT_MEMORY_BYTES = 200 << 20
-"""What counts for pods that neither request nor limit."""
+"""Memory that counts for pods that neither request nor limit."""
 
 _DEFAULTS = {
     resources.CPU: DEFAULT_CPU_MILLI,

@@ -49,7 +49,7 @@ RECENT_MAX = 16_384
 """Pods whose estimate is remembered: more than that rarely wait at once."""
 
 Facts = tuple[tuple[int, ...], bool]
-"""What a pod will use, and whether it is prod."""
+"""Amounts that a pod will use, and whether it is prod."""
 
 EXPIRED = unschedulable("node(s) nodeMetric expired")
 UNLIMITED = 1 << 62

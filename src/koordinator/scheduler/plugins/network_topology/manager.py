@@ -51,7 +51,7 @@ class NetworkTopologyManager:
         self._object: ClusterNetworkTopology | None = None
         self._finder: PathFinder | None = None
         self._problem = ""
-        """Why the layers of the object cannot be used; the former ones stay."""
+        """Reason for which the layers of the object cannot be used; the former ones stay."""
         self._reported_problem = ""
         self._labels: dict[str, Mapping[str, str]] = {}
         self._paths: dict[str, Path] = {}

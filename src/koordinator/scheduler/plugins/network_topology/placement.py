@@ -78,7 +78,7 @@ class TopologyPlacement(msgspec.Struct, frozen=True, kw_only=True):
     offers: tuple[Offer, ...] = ()
     """The places that could have held the gang."""
     offer_count: int = 0
-    """How many there are of them; no more than `OFFERS_MAX` are in `offers`, those with most slots."""
+    """Number of all of them; no more than `OFFERS_MAX` are in `offers`, those with most slots."""
     multiples: tuple[tuple[str, int], ...] = ()
 
     @property

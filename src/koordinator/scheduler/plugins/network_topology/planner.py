@@ -373,7 +373,7 @@ class JobOutlook(msgspec.Struct, frozen=True, eq=False):
     found: JobPlan
     places: tuple[PlaceOutlook, ...]
     place_count: int
-    """How many places there are; no more than `PLACES_MAX` of them are in `places`."""
+    """Number of all places; no more than `PLACES_MAX` of them are in `places`."""
     no_multiple: str = ""
     """Set when the number of members can be placed nowhere."""
 

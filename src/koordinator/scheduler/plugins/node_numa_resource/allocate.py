@@ -38,7 +38,7 @@ class NUMANodeState(msgspec.Struct, frozen=True):
     options: TopologyOptions
     node_allocation: NodeAllocation
     zones: Zones
-    """What each NUMA node offers, amplified."""
+    """Amounts that each NUMA node offers, amplified."""
     cpu_ratio: float = 1.0
     """CPU amplification; 1 is none."""
     strategy: str = NUMAAllocateStrategy.LEAST_ALLOCATED

@@ -78,7 +78,7 @@ class NUMAColumnSlice:
         self.pinned_count: I64 = take(1)[0]
         """CPUs that pods bind."""
         self.pinned_milli: I64 = take(1)[0]
-        """What these take of the amplified capacity."""
+        """Amount that these take of the amplified capacity."""
         take = _Parts(fixed)
         self.capacity: I64 = take(cells).reshape(slots, width, count)
         """As `available`: what a zone offers, amplified."""
@@ -96,7 +96,7 @@ class NUMAColumnSlice:
         """`NUMA_POLICIES`."""
         self.ratio = ratio
         self.fitting: tuple[object, Any] | None = None
-        """Who asked last which NUMA nodes fit, and the answer."""
+        """The last question of which NUMA nodes fit, and its answer."""
 
     @property
     def row_count(self) -> int:

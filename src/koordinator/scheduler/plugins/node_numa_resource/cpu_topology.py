@@ -74,7 +74,7 @@ class NodeCPUTopology(msgspec.Struct, frozen=True, eq=False):
     core_count: int
     all: CPUMask
     thread_distance: int = 0
-    """Where all cores have equally many CPUs at the same distance from each other, that distance; else 0."""
+    """Distance between the CPUs of a core, where all cores have equally many at the same distance; else 0."""
     socket_of_numa: Mapping[int, int] = {}
     """NUMA node → its socket; where it lies on several, that of its lowest CPU."""
     first_threads: CPUMask = 0

@@ -35,18 +35,18 @@ class NodeTopologyFacts(msgspec.Struct, frozen=True):
     options: TopologyOptions = NO_REPORT
     has_report: bool = False
     zones: Zones = {}
-    """What each NUMA node offers, amplified."""
+    """Amounts that each NUMA node offers, amplified."""
     cpu_ratio: float = 1.0
     """CPU amplification; 1 is none."""
     is_ratio_readable: bool = True
     strategy: str = ""
-    """Which NUMA nodes fill first (`NUMAAllocateStrategy`); "" leaves it to the scheduler's configuration."""
+    """Order in which NUMA nodes fill (`NUMAAllocateStrategy`); "" leaves it to the scheduler's configuration."""
     bind_policy: NodeCPUBindPolicy = NodeCPUBindPolicy.NONE
     numa_policy: NUMATopologyPolicy = NUMATopologyPolicy.NONE
     ratios: Mapping[str, float] = {}
     """Amplification by resource, as the node object says it."""
     problems: tuple[ProtocolError, ...] = ()
-    """What could not be read, for the log; it counts as absent."""
+    """Parts that could not be read, for the log; they count as absent."""
 
     def state(
         self, node_allocation: NodeAllocation, default_strategy: str = NUMAAllocateStrategy.LEAST_ALLOCATED

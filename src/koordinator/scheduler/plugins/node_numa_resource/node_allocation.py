@@ -43,7 +43,7 @@ class CPURequest(msgspec.Struct, frozen=True):
     bind_policy: str = CPUBindPolicy.FULL_PCPUS
     exclusive: str = ""
     strategy: str = NUMAAllocateStrategy.LEAST_ALLOCATED
-    """Which NUMA nodes and sockets are tried first: the fullest for MostAllocated, else the emptiest."""
+    """Order in which NUMA nodes and sockets are tried: the fullest for MostAllocated, else the emptiest."""
 
 
 class FreeCPUs(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class FreeCPUs(msgspec.Struct, frozen=True):
     cpus: CPUMask
     holds: Mapping[int, CPUHold] = {}
     ref_count_max: int = 1
-    """How many pods may hold one CPU."""
+    """Most pods that may hold one CPU."""
 
 
 class CPUDecision(msgspec.Struct, frozen=True):

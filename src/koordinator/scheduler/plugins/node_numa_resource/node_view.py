@@ -46,7 +46,7 @@ class NUMANodeView(msgspec.Struct, frozen=True, eq=False):
     statuses: Mapping[int, NUMAStatus] = {}
     pinned_count: int = 0
     pinned_milli: int = 0
-    """What pinned CPUs take of the amplified capacity."""
+    """Amount that pinned CPUs take of the amplified capacity."""
 
     @classmethod
     def of(cls, facts: NodeTopologyFacts, node_allocation: NodeAllocation) -> "NUMANodeView":
@@ -83,7 +83,7 @@ class NUMAPodTerms(msgspec.Struct, frozen=True, eq=False):
     policy: NUMATopologyPolicy
     request: AllocationRequest
     amounts: tuple[tuple[str, int], ...]
-    """What is requested of what zones offer."""
+    """Requests for what zones offer."""
     is_known: bool
     """Whether zones decide; else the whole machine does."""
 

@@ -113,7 +113,7 @@ class NUMAState:
     ) -> None:
         self.pod = pod
         self.chosen = chosen
-        """What was chosen for the pod before it came here (`designated`)."""
+        """Choice made for the pod before it came here (`designated`)."""
         self.providers = providers
         self.plan = plan
         self.demand: NUMARequest | None = None

@@ -55,9 +55,9 @@ class TopologyOptions(msgspec.Struct, frozen=True):
     ratios: Mapping[str, float] | None = None
     """Amplification that the zones contain already; None when they do not."""
     ref_count_max: int = 1
-    """How many pods may hold one CPU."""
+    """Most pods that may hold one CPU."""
     problems: tuple[KoordinatorError, ...] = ()
-    """What could not be read, for the log."""
+    """Parts that could not be read, for the log."""
 
     @property
     def reserved_mask(self) -> CPUMask:

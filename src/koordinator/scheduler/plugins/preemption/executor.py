@@ -45,7 +45,7 @@ class PreemptionTerms(msgspec.Struct, frozen=True):
     """The terms of one preemption."""
 
     accommodates: str = "a higher priority pod"
-    """Whom it makes room for, in the condition of the victims."""
+    """Beneficiary, in the condition of the victims."""
     plugin: str = PLUGIN
     """In whose name victims are turned down that wait in Permit."""
     nominations: tuple[tuple[PodInfo, str], ...] = ()
@@ -133,7 +133,7 @@ class _Work:
         self._profile_name = profile_name
         self._terms = terms
         self.has_made_room = False
-        """Whether pods that waited in Permit were turned down."""
+        """True when pods that waited in Permit were turned down."""
 
     async def run(
         self,

@@ -56,7 +56,7 @@ class Victim(msgspec.Struct, frozen=True):
 
 
 def start_of(pod: PodInfo) -> float | None:
-    """When a pod was started, None when it was not, or when nobody can tell."""
+    """Return when a pod was started; None when it was not, or when nobody can tell."""
     text = pod.pod.status.start_time
     try:
         return parse_rfc3339(text) if text else None

@@ -48,7 +48,7 @@ class ReservationTerms(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     """Resources that it accounts for."""
     kept: Ints
-    """What owners may not use."""
+    """Amount that owners may not use."""
     order: int
     is_once: bool
     has_current_owner: bool = False

@@ -160,7 +160,7 @@ class SpreadState(msgspec.Struct, eq=False):
     soft: tuple[tuple[Constraint, Inclusion], ...]
     needs_keys: bool
     frame: "Frame | None" = None
-    """What the feasible nodes look like for the score, as long as they are the same."""
+    """Feasible nodes as the score needs them, as long as they are the same."""
 
 
 _UNCONSTRAINED = SpreadState((), (), needs_keys=False)

@@ -19,7 +19,7 @@ INPROC_SCHEME = "inproc"
 
 CONDITIONS_MAX = 64
 CONDITION_VARIABLES = ("object", "oldObject", "request")
-"""What match conditions may speak of here: there is no `authorizer`."""
+"""Variables of match conditions here: there is no `authorizer`."""
 
 _OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
 _SCOPES = ("*", "Cluster", "Namespaced")
@@ -130,7 +130,7 @@ def _check_client(client: Json, field: str) -> list[StatusCause]:
 
 OBJECTS = ("object", "oldObject", "request")
 VARIABLES = (*OBJECTS, "params", "namespaceObject", "variables")
-"""What expressions of policies may speak of here: there is no `authorizer`."""
+"""Variables of expressions of policies here: there is no `authorizer`."""
 _REASONS = ("Forbidden", "Invalid", "RequestEntityTooLarge")
 _ACTIONS = ("Audit", "Deny", "Warn")
 _NO_AUTHORIZER = "authorizer is not supported by this API server"
