@@ -66,6 +66,8 @@ class BatchDuration(PreScorePlugin[DurationState | None], ScorePlugin[DurationSt
     def node_changed(self, row: int, node: Node) -> None:
         said = _durations_of(node)
         count = len(said.hours)
+        if not count and row not in self._known:
+            return  # most nodes never say anything
         columns = self.handle.columns
         for name, amounts in zip(_COLUMNS, (said.hours, said.cpu_milli, said.memory_bytes), strict=True):
             columns[name].clear(row)

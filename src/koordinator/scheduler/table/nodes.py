@@ -308,17 +308,17 @@ class NodeTable:
         if aspect is NodeAspect.NONE or aspect is NodeAspect.CONDITIONS:
             return aspect
         self.widen()
-        self._allocatable.values[:, row] = 0
-        self._allocatable.values[list(allocatable), row] = list(allocatable.values())
+        amounts = [allocatable.get(column, 0) for column in range(len(self._allocatable.values))]
+        self._allocatable.values[:, row] = amounts
+        self._free.values[:, row] = self._allocatable.values[:, row] - self._requested.values[:, row]
+        self._divisor.values[:, row] = [amount or 1 for amount in amounts]
         self._pods_max.values[row] = pods_max
         self._is_unschedulable.values[row] = node.spec.unschedulable
-        self._free.values[:, row] = self.allocatable[:, row] - self.requested[:, row]
-        self._divisor.values[:, row] = np.maximum(self.allocatable[:, row], 1)
-        self._free_pods.values[row] = pods_max - self.pod_count[row]
-        self.least_free.pods = min(self.least_free.pods, self.free_pods.item(row))
+        self._free_pods.values[row] = free_pods = pods_max - self._pod_count.values.item(row)
+        self.least_free.pods = min(self.least_free.pods, free_pods)
         for column in _NONZERO_COLUMNS:
             free = self._free.values.item(column, row)
-            left = self.allocatable.item(column, row) - self._nonzero.values.item(column, row)
+            left = amounts[column] - self._nonzero.values.item(column, row)
             self._free_hundredths.values[column, row] = 100 * free
             self._nonzero_free_hundredths.values[column, row] = 100 * left
             self.least_free.note(column, free, left)

@@ -45,7 +45,8 @@ class Capacity:
 
     def update(self, node: str, allocatable: Amounts) -> None:
         """Note that a node has changed, or is new."""
-        delta = resource_list.sub(allocatable, self._nodes.get(node, {}))
+        known = self._nodes.get(node)
+        delta = allocatable if known is None else resource_list.sub(allocatable, known)
         self._nodes[node] = allocatable
         self.total = resource_list.add(self.total, delta)
 

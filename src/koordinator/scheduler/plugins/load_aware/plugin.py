@@ -425,8 +425,15 @@ class LoadAwareScheduling(
 
     def _write_usage(self, row: int) -> None:
         """Update the columns that follow from a node's rules, report and pods."""
-        node_load, rules = self._load_at(row), self._rules_at(row)
-        report = node_load.report
+        node_load = self._load_at(row)
+        if node_load.report is not None or self._expires_s.values.item(row) != np.inf:
+            self._write_report(
+                row, node_load
+            )  # else there never was one, and the columns are as they were made
+        self.handle.table.changes.add(row, RowChange.USAGE)
+
+    def _write_report(self, row: int, node_load: NodeLoad) -> None:
+        rules, report = self._rules_at(row), node_load.report
         self._write_sums(row, node_load)
         self._is_judged.values[row] = report is not None and rules.has_limits
         self._prod_is_judged.values[row] = report is not None and (rules.has_limits or rules.has_prod_limits)
@@ -437,7 +444,6 @@ class LoadAwareScheduling(
         self._is_expired.values[row] = expires_s <= self.handle.clock.now()
         if not self._is_expired.values[row]:
             self._next_expiry_s = min(self._next_expiry_s, expires_s)
-        self.handle.table.changes.add(row, RowChange.USAGE)
 
     def _write_sums(self, row: int, node_load: NodeLoad) -> None:
         """Update the columns that change with each pod."""
