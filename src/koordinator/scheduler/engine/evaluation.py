@@ -41,7 +41,15 @@ from koordinator.scheduler.plugin.framework import (
     is_pass,
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Code, unresolvable
-from koordinator.scheduler.table.columns import LEFT_OUT, NOT_FEASIBLE, Changes, Rows, are_no_points, put
+from koordinator.scheduler.table.columns import (
+    LEFT_OUT,
+    NOT_FEASIBLE,
+    Changes,
+    Rows,
+    are_no_points,
+    no_points,
+    put,
+)
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -240,12 +248,13 @@ class Evaluation(WideAnswers):
             self._has_refusals = True
 
     def _score(self, rows: Rows) -> Scores:
-        total: Scores = np.zeros(rows.size, np.int64)
+        total: Scores | None = None
         for scorer, state, weight, _ in self._local_scorers:
             score = scorer.score(state, rows)
             if not are_no_points(score):
-                total += score if weight == 1 else weight * score
-        return total
+                weighted = score if weight == 1 else weight * score
+                total = weighted if total is None else total + weighted
+        return no_points(rows) if total is None else total
 
     # Keeping current
 

@@ -54,12 +54,12 @@ def mean_percent(
     as is known."""
     quotients = _quotients(hundredths, wholes, is_positive=is_positive)
     if len(weights) == 2 and weights[0] == weights[1] > 0:
-        # Most often: whole numbers cost half as much to add up and halve.
-        shares = quotients.astype(np.int64)
-        total: Scores = shares[0]
+        # Most often: narrow whole numbers, which percentages are, cost a third as much to add up and halve.
+        shares = quotients.astype(np.int32)
+        total = shares[0]
         total += shares[1]
         total >>= 1
-        return total
+        return total.astype(np.int64)
     return weighted_mean(np.floor(quotients, out=quotients), weights)
 
 
