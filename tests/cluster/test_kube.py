@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from koordinator.cluster import errors, transport
 from koordinator.cluster.backoff import LOST_RACE_OR_CONNECTION, Rate, retry_on_conflict
 from koordinator.cluster.config import from_url
+from koordinator.cluster.informer import Informer
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import PatchType
 from tests.cluster.fake_backend import PodView
@@ -59,6 +61,25 @@ async def test_objects_of_a_list_are_transformed_page_by_page() -> None:
 
     assert seen == [("a", 1), ("b", 2)], "the first page is transformed before the second is asked for"
     assert [item.spec.node_name for item in page.items] == ["n", "n"]
+
+
+async def test_an_informer_tells_of_its_first_list_page_by_page_and_of_nothing_twice() -> None:
+    told: list[tuple[str, str, int]] = []
+    first = ok(pod_list(pod("a"), pod("gone"), more="x"))
+    async with scripted(first, status(403, "Forbidden"), ok(pod_list(pod("a"), pod("b")))) as server:
+
+        def teller(what: str) -> Callable[[PodView], None]:
+            return lambda obj: told.append((what, obj.metadata.name, len(server.asked)))
+
+        async with connected(server) as cluster:
+            informer = Informer(cluster, PodView, rng=random.Random(1))
+            informer.add_handler(teller("add"), lambda _, new: teller("update")(new), teller("delete"))
+            task = asyncio.create_task(informer.run())
+            await informer.synced.wait()
+            task.cancel()
+            await asyncio.wait([task])
+
+    assert told == [("add", "a", 1), ("add", "gone", 1), ("delete", "gone", 3), ("add", "b", 3)]
 
 
 async def test_writes_carry_media_type_guards_and_options() -> None:

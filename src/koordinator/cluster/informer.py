@@ -170,21 +170,25 @@ class Informer(Generic[T]):
     async def _relist(self) -> None:
         transform = self._transform
         failed: dict[Key, Exception] = {}
+        is_first = not self._cache
+        """Nothing has to go before others come: objects are kept page by page, while the next one is on its way."""
 
         def transformed(obj: T) -> T:
-            assert transform is not None
             try:
-                return transform(obj)
+                obj = obj if transform is None else transform(obj)
             except Exception as error:
                 failed[key_of(obj)] = error
                 return obj
+            if is_first:
+                self._keep(obj)
+            return obj
 
         page = await self._cluster.list(
             self.view,
             self._namespace,
             label_selector=self._label_selector,
             field_selector=self._field_selector,
-            transform=None if transform is None else transformed,
+            transform=transformed if transform is not None or is_first else None,
         )
         self.list_count += 1
         present = {key_of(obj) for obj in page.items}
@@ -193,10 +197,10 @@ class Informer(Generic[T]):
             self._remove(key, self._cache[key])
         for obj in page.items:
             error = failed.get(key_of(obj)) if failed else None
-            if error is None:
-                self._keep(obj)
-            else:
+            if error is not None:
                 self.guard.failed(error, transform)
+            elif not is_first:
+                self._keep(obj)
         self._version = page.resource_version
         self.synced.set()
 
