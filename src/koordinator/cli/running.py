@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import importlib
 import signal
+import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,12 @@ def work_of(module: str, function: str, asked: Mapping[str, Any]) -> None:
     """Carry out a command: what it works with is imported only now, as `--help` does not need these seconds."""
     work = getattr(importlib.import_module(module), function)
     work(**asked)
+
+
+def import_meanwhile(package: str) -> None:
+    """Begin to import a package while other imports go on: aiohttp has OpenSSL read all certificate authorities first,
+    which another core does as well."""
+    threading.Thread(target=importlib.import_module, args=(package,), daemon=True).start()
 
 
 class Failed(click.ClickException):

@@ -21,6 +21,7 @@ def main(**values: Any) -> None:
     """
     flags, inert = scheduler_flags.of(values)
     with running.one_line_errors(), garbage.collected_rarely():
+        running.import_meanwhile("aiohttp")
         from koordinator.cli import scheduler_process  # seconds of imports, which --help does not need
 
         scheduler_process.start(flags, inert)
