@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 SAMPLE_EVERY = 10
 """Cycles per sampled one, as upstream, where they are few."""
 
-SAMPLE_GAP_S = 0.02
-"""Between samples where cycles are many: measuring one costs as much as half a cycle, and some thousand samples a
+SAMPLE_GAP_S = 0.1
+"""Between samples where cycles are many: measuring one costs as much as half a cycle, and some hundred samples a
 minute tell enough."""
 
 HINTS_EVERY = 100

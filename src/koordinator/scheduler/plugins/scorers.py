@@ -337,7 +337,7 @@ def balanced_pair(fractions: F64, *, is_below: bool = False) -> Scores:
     is used of each, overwritten; returns (rows,). `is_below`: nowhere more than all of it, as is known."""
     if not is_below and fractions.size and np.maximum.reduce(fractions, axis=None) > 1.0:
         np.minimum(fractions, 1.0, out=fractions)
-    twice: F64 = fractions[0] - fractions[1]
+    twice: F64 = np.subtract(fractions[0], fractions[1], out=fractions[0])
     np.abs(twice, out=twice)
     np.subtract(2.0, twice, out=twice)  # halved with the next step: dividing by 2 rounds nothing
     twice *= SCORE_MAX / 2
