@@ -59,7 +59,8 @@ def mean_percent(
         total = shares[0]
         total += shares[1]
         total >>= 1
-        return total.astype(np.int64)
+        mean: Scores = total.astype(np.int64)
+        return mean
     return weighted_mean(np.floor(quotients, out=quotients), weights)
 
 
