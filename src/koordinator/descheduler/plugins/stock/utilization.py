@@ -98,17 +98,19 @@ class RequestedNode(msgspec.Struct, frozen=True):
 
     def percent(self, name: str) -> float:
         """Return the part of a resource that is requested; 0 where the node has none."""
-        most = self.capacity.get(name, 0)
+        most = self.capacity[name]
         return 100.0 * self.used[name] / most if most > 0 else 0.0
 
 
 def requested(room: NodeFree, names: Sequence[str]) -> RequestedNode:
     """Return the node's requests of the resources `names`; each pod takes one of "pods"."""
-    status = room.node.status
-    amounts = resource_list.of(status.allocatable or status.capacity)
-    capacity = {name: amounts[name].milli for name in names if name in amounts}
-    free = room.free_milli
-    used = {name: capacity.get(name, 0) - free[name] if name in free else 0 for name in names}
+    status, free = room.node.status, room.free_milli
+    if not status.allocatable:
+        status = msgspec.structs.replace(status, allocatable=status.capacity)
+        free = node_fit.room_of(msgspec.structs.replace(room.node, status=status), room.pods).free_milli
+    amounts = resource_list.of(status.allocatable)
+    capacity = {name: amounts[name].milli if name in amounts else 0 for name in names}
+    used = {name: capacity[name] - free.get(name, capacity[name]) for name in names}
     used[resources.PODS] = len(room.pods) * _UNIT
     return RequestedNode(room, capacity, used)
 
@@ -130,12 +132,11 @@ def relieve(args: LowNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evict: 
         for one in nodes
         if id(one) not in is_low and any(one.percent(name) > high_percent[name] for name in args.thresholds)
     ]
-    if not low or len(low) <= args.number_of_nodes or len(low) == len(nodes) or not high:
+    if len(low) <= args.number_of_nodes:
         return 0
     budget = {
         name: sum(
-            int(high_percent.get(name, 100.0) / 100 * one.capacity.get(name, 0)) - one.used[name]
-            for one in low
+            int(high_percent.get(name, 100.0) / 100 * one.capacity[name]) - one.used[name] for one in low
         )
         for name in names
     }
@@ -147,8 +148,7 @@ def relieve(args: LowNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evict: 
         used, gone = dict(one.used), 0
         for pod in sorted(filter(movable, one.room.pods), key=common.priority_key):
             is_above = any(
-                100.0 * used[name] > high_percent[name] * one.capacity.get(name, 0)
-                for name in args.thresholds
+                100.0 * used[name] > high_percent[name] * one.capacity[name] for name in args.thresholds
             )
             if not is_above or min(budget.values()) <= 0 or (most is not None and gone >= most):
                 break
@@ -170,9 +170,9 @@ def empty_out(args: HighNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evic
     sources = [one for one in nodes if all(one.percent(n) <= args.thresholds[n] for n in args.thresholds)]
     chosen = {id(one) for one in sources}
     targets = [one for one in nodes if id(one) not in chosen and not one.room.node.spec.unschedulable]
-    if not sources or len(sources) <= args.number_of_nodes or not targets:
+    if len(sources) <= args.number_of_nodes:
         return 0
-    budget = {name: sum(one.capacity.get(name, 0) - one.used[name] for one in targets) for name in names}
+    budget = {name: sum(one.capacity[name] - one.used[name] for one in targets) for name in names}
     movable = _movable(args.evictable_namespaces, may_evict)
     only = ONLY_THRESHOLDING in args.eviction_modes
     count = 0
