@@ -376,7 +376,7 @@ class GroupQuotaTree:
         """Note that the own pods of a quota use more or less."""
         if quota.spec.name in self._levels:
             self._changing(quota.spec.name)
-        if self._keeps_guarantee and not self._is_above_others(quota):
+        if not self._is_above_others(quota):
             self._reallocate(quota)
 
     def _count(self, quota: Quota, pod: QuotaPodRequest, *, is_assigned: bool) -> None:

@@ -184,7 +184,7 @@ def nominate(
     """Return the reservation to use, None for none. Equal ones are told apart by name, so that runs repeat."""
     if len(options) == 1 and must_reserve:
         return options[0].name
-    if existing is not None and any(each.name == existing for each in options):
+    if any(each.name == existing for each in options):
         return existing
     usable = [each for each in options if not refusal(each)]
     if not usable:
