@@ -1,5 +1,6 @@
 """Load-aware bookkeeping: sums that change with each event equal sums made anew; one row equals many."""
 
+import json
 import math
 from typing import Any
 
@@ -9,12 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api import labels
-from koordinator.api.core import Pod
+from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import I64
 from koordinator.clock import rfc3339
 from koordinator.scheduler.plugins.load_aware import load
-from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs
+from koordinator.scheduler.plugins.load_aware.args import (
+    LoadAwareArgs,
+    LoadAwarePolicy,
+    UsageAggregation,
+    vector,
+)
+from koordinator.scheduler.plugins.load_aware.judgement import NodeLoadRulesTable, rules_of
 from koordinator.scheduler.plugins.load_aware.load import AssignedPod, NodeLoad, NodeMetricReport
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from tests.scheduler.world import World, play, pod
@@ -292,3 +299,72 @@ def test_pods_that_are_gone_are_not_remembered() -> None:
         assert not plugin._recent
 
     play(story)
+
+
+POLICY = LoadAwarePolicy.of(LoadAwareArgs(usage_thresholds={"cpu": 60}, prod_usage_thresholds={"cpu": 50}))
+P95 = {"usageThresholds": {"cpu": 40}, "usageAggregationType": "p95", "usageAggregatedDuration": "5m0s"}
+
+
+def node_with(thresholds: Any = None, *, cpu: str = "8", raw_cpu: str = "", batch: str = "0") -> Node:
+    annotations = {}
+    if thresholds is not None:
+        annotations[labels.USAGE_THRESHOLDS] = (
+            thresholds if isinstance(thresholds, str) else json.dumps(thresholds)
+        )
+    if raw_cpu:
+        annotations[labels.NODE_RAW_ALLOCATABLE] = json.dumps({"cpu": raw_cpu})
+    allocatable = {"cpu": cpu, "memory": "8Gi", "kubernetes.io/batch-cpu": batch}
+    body = {"metadata": {"name": "n", "annotations": annotations}, "status": {"allocatable": allocatable}}
+    return from_builtins(body, Node)
+
+
+@pytest.mark.parametrize(
+    ("own", "usage", "prod", "aggregation"),
+    [
+        pytest.param(None, 60, 50, None, id="those of the policy"),
+        pytest.param({}, 60, 50, None, id="an annotation that says nothing"),
+        pytest.param({"usageThresholds": {"cpu": 30}}, 30, 50, None, id="its own"),
+        pytest.param({"prodUsageThresholds": {"cpu": 20}}, 60, 20, None, id="its own for prod pods"),
+        pytest.param({"aggregatedUsage": P95}, 40, 50, UsageAggregation("p95", 300.0), id="of a percentile"),
+        pytest.param(
+            {"usageThresholds": {"cpu": 30}, "aggregatedUsage": P95},
+            40,
+            50,
+            UsageAggregation("p95", 300.0),
+            id="a percentile comes first",
+        ),
+        pytest.param(
+            {"aggregatedUsage": {**P95, "usageThresholds": {}}}, 60, 50, None, id="a percentile of nothing"
+        ),
+        pytest.param(
+            {"aggregatedUsage": {"usageThresholds": {"cpu": 40}}}, 60, 50, None, id="of no percentile"
+        ),
+        pytest.param("{", 60, 50, None, id="malformed"),
+    ],
+)
+def test_thresholds_of_a_node_come_before_those_of_the_policy(
+    own: Any, usage: int, prod: int, aggregation: UsageAggregation | None
+) -> None:
+    rules = rules_of(node_with(own), POLICY)
+
+    assert rules.thresholds == vector(POLICY.names, {"cpu": usage})
+    assert rules.prod_thresholds == vector(POLICY.names, {"cpu": prod})
+    assert (rules.is_aggregated, rules.aggregation) == (aggregation is not None, aggregation)
+
+
+@given(
+    nodes=st.lists(
+        st.builds(
+            node_with,
+            st.sampled_from([None, {"usageThresholds": {"cpu": 30}}, {"prodUsageThresholds": {"cpu": 20}}]),
+            cpu=st.sampled_from(["8", "16"]),
+            raw_cpu=st.sampled_from(["", "4"]),
+            batch=st.sampled_from(["0", "1000"]),
+        ),
+        max_size=6,
+    )
+)
+def test_rules_that_alike_nodes_share_are_those_of_each(nodes: list[Node]) -> None:
+    table = NodeLoadRulesTable(POLICY)
+
+    assert [table.of(node) for node in nodes] == [rules_of(node, POLICY) for node in nodes]

@@ -30,6 +30,15 @@ NEW, OLD = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zon
     ],
 )
 def test_a_volume_with_a_zone_is_used_there(key: str, labels: dict[str, str], fits: bool) -> None:
+    plugin, state, row = asked(key, labels)
+
+    [code] = plugin.filter(state, np.array([row], np.intp)).tolist()
+
+    assert (code == 0) is fits
+
+
+def asked(key: str, labels: dict[str, str]) -> tuple[Any, Any, int]:
+    """The plugin, what it knows of a pod whose volume is in zone a, and the row of a node."""
     counted = Counted()
     [profile] = counted.engine.profiles.values()
     plugin: Any = next(each for each in profile.plugins if each.name == "VolumeZone")
@@ -37,7 +46,28 @@ def test_a_volume_with_a_zone_is_used_there(key: str, labels: dict[str, str], fi
     counted.deliver(PersistentVolume, {"metadata": {"name": "v0", "labels": {key: "a"}}, "spec": {}})
     counted.deliver(PersistentVolumeClaim, claim("c0", volumeName="v0"))
 
-    state = plugin.prepare(counted.user("new", "c0"))
     row = counted.engine.table.row_of("n0")
-    [code] = plugin.filter(state, np.array([row], np.intp)).tolist()
-    assert (code == 0) is fits
+    assert row is not None
+    return plugin, plugin.prepare(counted.user("new", "c0")), row
+
+
+@pytest.mark.parametrize(
+    ("key", "labels", "has"),
+    [
+        pytest.param(NEW, {NEW: "b"}, "b", id="the new way"),
+        pytest.param(OLD, {OLD: "b"}, "b", id="the old way"),
+        pytest.param(OLD, {NEW: "b"}, "b", id="the node says it the new way"),
+        pytest.param(OLD, {OLD: "b", NEW: "a"}, "b", id="the old way comes first"),
+        pytest.param(
+            NEW, {OLD: "b"}, "nothing", id="a volume's new label is not looked for under the old name"
+        ),
+        pytest.param(NEW, {}, "nothing", id="a node without zones"),
+        pytest.param(OLD, {}, "nothing", id="a node without zones, the old way"),
+    ],
+)
+def test_the_zone_that_is_told_is_the_one_that_was_compared(
+    key: str, labels: dict[str, str], has: str
+) -> None:
+    plugin, state, row = asked(key, labels)
+
+    assert plugin.facts(state, row) == (f"a volume needs {key} in a; the node has {has}",)
