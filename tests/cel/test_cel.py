@@ -1,5 +1,6 @@
 """Expressions have the values that the language gives them, and errors where it has none."""
 
+import datetime
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from koordinator.api import quantity
 from koordinator.cel import CompileError, EvaluationError, compile_expression, patterns
 from koordinator.cel.compiler import Budget
-from koordinator.cel.values import Semver
+from koordinator.cel.values import NONE, KeyedList, OptionalValue, Semver, SetList, equal
 
 DEVICE = {
     "driver": "gpu.example.com",
@@ -336,3 +337,70 @@ def test_evaluations_share_a_budget_down_to_its_last_round() -> None:
     assert compile_expression("[1].all(i, x, i == 0)", ())({}, budget) is True
     with pytest.raises(EvaluationError, match="rounds of loops"):
         compile_expression("[1].exists(x, true)", ())({}, budget)
+
+
+def different_values() -> list[Any]:
+    """Some of each kind, made anew each time; no two are equal."""
+    return [
+        *(True, False, 0, 1, 1.5, "", "1", "a", b"a", None),
+        *([], [1], [True], [1, 2], [2, 1], [[1]], [{}]),
+        *({}, {"a": 1}, {"a": 2}, {"a": True}, {"b": 1}, {"a": 1, "b": 1}, {"a": [1]}),
+        *(NONE, OptionalValue(has_value=True), OptionalValue(has_value=True, content=1)),
+        *(OptionalValue(has_value=True, content=[1]), quantity.parse("3"), Semver.of("1.2.3")),
+        datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC),
+        datetime.timedelta(seconds=1),
+    ]
+
+
+def test_a_value_equals_itself_and_no_value_of_other_contents_or_another_kind() -> None:
+    for i, a in enumerate(different_values()):
+        for j, b in enumerate(different_values()):
+            assert equal(a, b) is (i == j), (a, b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (1, 1.0),
+        ([1, 2], [1.0, 2]),
+        ({"a": 1}, {"a": 1.0}),
+        ({"a": [1]}, {"a": [1.0]}),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    ],
+)
+def test_numbers_are_equal_across_types_at_any_depth(a: Any, b: Any) -> None:
+    assert equal(a, b) and equal(b, a)
+
+
+def keyed(*items: dict[str, Any]) -> KeyedList:
+    made = KeyedList(items)
+    made.keys = ("name",)
+    return made
+
+
+A, B, OTHER_B = {"name": "a", "x": 1}, {"name": "b", "x": 2}, {"name": "b", "x": 3}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (SetList([1, 2]), SetList([2, 1]), True),
+        (SetList([1, 2]), [2, 1], True),
+        (SetList([1, 2]), [2, 1, 3], False),
+        (SetList([1, 2]), [2, 3], False),
+        (SetList([]), {}, False),
+        (SetList([]), [], True),
+        (SetList([]), None, False),
+        (keyed(A, B), keyed(B, A), True),
+        (keyed(A, B), [B, A], True),
+        (keyed(A, B), keyed(A, OTHER_B), False),
+        (keyed(A, B), [A, OTHER_B], False),
+        (keyed(A, B), [A], False),
+        (keyed(A), [B], False),
+        (keyed(A), "a", False),
+        (SetList([A]), keyed(A), True),
+    ],
+)
+def test_lists_without_order_are_equal_by_their_entries(a: Any, b: Any, expected: bool) -> None:
+    assert equal(a, b) is expected
+    assert equal(b, a) is expected
