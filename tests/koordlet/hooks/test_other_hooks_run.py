@@ -164,6 +164,42 @@ def test_a_group_that_the_kernel_refuses_is_reported_once_and_tried_again(tmp_pa
     assert "0=3f;1=3f" in node.schemata("web")
 
 
+@pytest.mark.parametrize("left_by", ["us", "others"])
+def test_a_group_that_is_gone_is_made_again_for_a_pod_that_comes_back(tmp_path: Path, left_by: str) -> None:
+    node = CacheNode(tmp_path)
+    node.hooks.start()
+    node.run_pods(pod("web", annotations=RESCTRL))
+    node.run_pods()
+    node.clock.now_s += 11
+    if left_by == "others":
+        node.files.remove_directory(f"{node.host.resctrl.root}/koordlet-web")
+    node.refresh()
+    assert node.schemata("web") == "gone"
+
+    node.run_pods(pod("web", annotations=RESCTRL))
+
+    assert "0=3f;1=3f" in node.schemata("web")
+
+
+def test_a_group_that_cannot_be_removed_is_tried_again(tmp_path: Path) -> None:
+    node = CacheNode(tmp_path)
+    remove, is_busy = node.files.remove_directory, [True]
+    node.files.remove_directory = lambda path: (  # type: ignore[method-assign]
+        FileProblem(path, FileFailure.FULL) if is_busy[0] else remove(path)
+    )
+    node.hooks.start()
+    node.run_pods(pod("web", annotations=RESCTRL))
+    node.run_pods()
+    node.clock.now_s += 11
+    node.refresh()
+    assert node.schemata("web") != "gone"
+
+    is_busy[0] = False
+    node.refresh()
+
+    assert node.schemata("web") == "gone"
+
+
 def test_without_resctrl_annotated_pods_are_left_alone(tmp_path: Path) -> None:
     node = HookNode(tmp_path, gates="Resctrl=true")
     node.hooks.start()

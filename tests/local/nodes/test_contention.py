@@ -157,38 +157,58 @@ def test_an_idle_service_answers_in_its_service_time() -> None:
     assert times.p99[0] == pytest.approx(np.log(100), rel=0.01)
 
 
+def one_server(busy: float, percentile: float) -> float:
+    """A queue before one server, in units of its service time: the percentile of serving and that of waiting."""
+    missed = 1 - percentile / 100
+    return -math.log(missed) + max(math.log(busy / missed), 0) / (1 - busy) if busy else -math.log(missed)
+
+
+FOUR_CORES_WAIT = 0.8 ** (math.sqrt(10) - 1)
+"""Share of requests that wait where four cores are 80 % busy."""
+
+
 @pytest.mark.parametrize(
-    ("demand", "reachable", "slowdown", "p50", "p99"),
+    ("demand", "reachable", "slowdown", "expected"),
     [
-        pytest.param(500, 1_000, 1, math.log(2), math.log(100) + 2 * math.log(50), id="one core, half busy"),
+        pytest.param(500, 1_000, 1, [one_server(0.5, p) for p in (50, 99, 99.9)], id="one core, half busy"),
+        pytest.param(750, 1_000, 1, [one_server(0.75, p) for p in (50, 99, 99.9)], id="and more"),
         pytest.param(
-            750, 1_000, 1, math.log(2) + 4 * math.log(1.5), math.log(100) + 4 * math.log(75), id="and more"
+            250, 500, 1, [2 * one_server(0.5, p) for p in (50, 99, 99.9)], id="half a core is slower"
         ),
         pytest.param(
-            250, 500, 1, 2 * math.log(2), 2 * (math.log(100) + 2 * math.log(50)), id="half a core is slower"
+            0,
+            1_000,
+            16,
+            [math.log(2) * 2, math.log(100) * 16, math.log(1000) * 16],
+            id="a quarter of growth at p50",
         ),
-        pytest.param(0, 1_000, 16, math.log(2) * 2, math.log(100) * 16, id="a quarter of growth at p50"),
         pytest.param(
-            0, 1_000, 9_999, math.log(2) * 1000**0.25, math.log(100) * 1000, id="growth has a limit"
+            0,
+            1_000,
+            9_999,
+            [math.log(2) * 1000**0.25, math.log(100) * 1000, math.log(1000) * 1000],
+            id="growth has a limit",
         ),
-        pytest.param(9_000, 1_000, 1, None, math.log(100) + 100 * math.log(99), id="99 % busy at most"),
+        pytest.param(9_000, 1_000, 1, [one_server(0.99, p) for p in (50, 99, 99.9)], id="99 % busy at most"),
         pytest.param(
             3_200,
             4_000,
             1,
-            math.log(2) + math.log(max(0.8 ** (math.sqrt(10) - 1) / 0.5, 1)) / 0.8,
-            math.log(100) + math.log(0.8 ** (math.sqrt(10) - 1) / 0.01) / 0.8,
+            [
+                math.log(2) + math.log(max(FOUR_CORES_WAIT / 0.5, 1)) / 0.8,
+                math.log(100) + math.log(FOUR_CORES_WAIT / 0.01) / 0.8,
+                math.log(1000) + math.log(FOUR_CORES_WAIT / 0.001) / 0.8,
+            ],
             id="four cores wait for each other less",
         ),
-        pytest.param(1, 0, 1, None, 1000 * (math.log(100) + 100 * math.log(99)), id="no core at all"),
+        pytest.param(1, 0, 1, [1000 * one_server(0.99, p) for p in (50, 99, 99.9)], id="no core at all"),
     ],
 )
 def test_a_queue_takes_as_long_as_the_formula_says(
-    demand: float, reachable: float, slowdown: float, p50: float | None, p99: float
+    demand: float, reachable: float, slowdown: float, expected: list[float]
 ) -> None:
     times = contention.latency(*(np.array([float(each)]) for each in (demand, reachable, slowdown)))
-    assert times.p99[0] == pytest.approx(p99)
-    assert p50 is None or times.p50[0] == pytest.approx(p50)
+    assert [times.p50[0], times.p99[0], times.p999[0]] == pytest.approx(expected)
 
 
 def test_slowdown_between_and_beyond_the_measured_points(monkeypatch: pytest.MonkeyPatch) -> None:
