@@ -17,13 +17,17 @@ OPTIONS = ValidationOptions()
 
 
 def validate(
-    new: dict[str, Any], *, old: dict[str, Any] | None = None, nodes: dict[str, dict[str, str]] | None = None
+    new: dict[str, Any],
+    *,
+    old: dict[str, Any] | None = None,
+    nodes: dict[str, dict[str, str]] | None = None,
+    options: ValidationOptions = OPTIONS,
 ) -> validation.ConfigVerdict:
     before, after = (
         {key.replace("_", "-"): v if isinstance(v, str) else json.dumps(v) for key, v in data.items()}
         for data in (old or {}, new)
     )
-    return validation.validate_config_map(before, after, nodes or {}, OPTIONS)
+    return validation.validate_config_map(before, after, nodes or {}, options)
 
 
 def entry(name: str, **match: str) -> dict[str, Any]:
@@ -267,3 +271,45 @@ def test_a_node_may_take_labels_that_match_one_entry_only() -> None:
     assert labelled({}, {"x": "1"}) is ValidationReason.NONE
     assert labelled({"x": "1"}, both) is ValidationReason.CONFLICT
     assert labelled(both, both) is ValidationReason.NONE
+
+
+NAMED, NAMELESS = entry("a", x="1"), {"nodeSelector": {"matchLabels": {"x": "1"}}}
+BAD_VALUE = {**NAMED, "cpuBurstPercent": -1}
+
+
+@pytest.mark.parametrize(
+    ("entries", "said", "said_where_names_are_needed"),
+    [
+        pytest.param([NAMED, entry("b", x="2")], "", "", id="nothing wrong"),
+        pytest.param([NAMELESS], "", "[0].name is missing", id="no name"),
+        pytest.param([NAMED, entry("a", x="2")], "", "[1].name 'a' is used twice", id="a name twice"),
+        pytest.param([BAD_VALUE], "cpuBurstPercent", "cpuBurstPercent", id="a bad value, well named"),
+        pytest.param(
+            [{"name": "a"}],
+            "nodeSelector is missing",
+            "nodeSelector is missing",
+            id="no selector, well named",
+        ),
+        pytest.param([{}], "nodeSelector is missing", "nodeSelector is missing", id="neither"),
+    ],
+)
+def test_where_names_are_needed_all_else_is_refused_as_ever(
+    entries: list[dict[str, Any]], said: str, said_where_names_are_needed: str
+) -> None:
+    data = {"cpu_burst_config": {"nodeStrategies": entries}}
+
+    for options, words in (
+        (OPTIONS, said),
+        (ValidationOptions(names_needed=True), said_where_names_are_needed),
+    ):
+        verdict = validate(data, options=options)
+        assert verdict.allowed == (not words) and words in verdict.message
+        assert verdict.message.count("nodeStrategies") <= 1, "one thing at a time"
+
+
+def test_entries_that_may_overlap_need_no_names() -> None:
+    entries = [{"nodeSelector": {"matchLabels": {"x": "1"}}, "applications": []} for _ in range(2)]
+
+    assert validate(
+        {"host_application_config": {"nodeConfigs": entries}}, options=ValidationOptions(names_needed=True)
+    ).allowed
