@@ -26,7 +26,7 @@ def _print(scenario: Scenario) -> None:
     print(
         f"{name:20}  seed {scenario.seed}  loop {'on ' if scenario.closed_loop else 'off'}  "
         f"CPU {100 * day.cpu_use_ratio:5.1f} %  p99 {growth[0]:+5.1f} %  p99.9 {growth[1]:+5.1f} %  "
-        f"slow minutes {day.slow_minutes:3}  evictions {day.evictions:5}  "
+        f"slow minutes {day.slow_minutes:3}, longest {day.longest_slow_s:3.0f} s  evictions {day.evictions:5}  "
         f"batch {day.batch_core_hours:8.0f} core-hours, thrown away {day.batch_lost_core_hours:6.0f}  "
         f"({time.process_time() - started_s:.0f} s)",
         flush=True,

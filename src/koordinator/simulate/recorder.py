@@ -7,7 +7,7 @@ from koordinator.api import resources
 from koordinator.api.core import Node
 from koordinator.cluster.informer import Informer
 from koordinator.local.nodes.fleet import HollowFleet
-from koordinator.local.nodes.service_latency import ServiceLatency, seconds_above, service_latency
+from koordinator.local.nodes.service_latency import TimeAbove, service_latency, time_above
 from koordinator.local.nodes.usage import F64, Index, per_node
 
 UTILISATION_BINS = 20
@@ -67,6 +67,11 @@ class Recorder:
         self._slow_s: list[tuple[float, dict[int, float]]] = []  # of the last minute: length, seconds by slot
         self.slow_minutes = 0
         """Minutes in which some service was slow for too long, beginning with each step."""
+        self._slow_since_s: dict[
+            int, float
+        ] = {}  # by slot, of services that were slow when the last step ended
+        self.longest_slow_s = 0.0
+        """The longest that any service was slow without a break."""
 
     def step(self, elapsed_s: float) -> None:
         """Count what the last step used."""
@@ -93,7 +98,9 @@ class Recorder:
                 weight.sum(),
             ]
         )
-        self._count_slow(latency, elapsed_s)
+        above = time_above(fleet, latency, SLOW_RATIO, elapsed_s)
+        self._count_slow(above, elapsed_s)
+        self._follow_slow(above)
         active = fleet.active()
         self._batch_wanted_cores = _cores(fleet.demand[active[fleet.is_batch[active]]])
         node = fleet.node[active[fleet.is_service[active]]]
@@ -103,11 +110,12 @@ class Recorder:
         bins = np.minimum((ratio * UTILISATION_BINS).astype(np.int64), UTILISATION_BINS - 1)
         self.utilisation += np.bincount(bins, minlength=UTILISATION_BINS)
 
-    def _count_slow(self, latency: ServiceLatency, elapsed_s: float) -> None:
+    def _count_slow(self, above: TimeAbove, elapsed_s: float) -> None:
         """Count the minute that ends now if some service was slow for too long in it."""
-        slots, seconds = seconds_above(self._fleet, latency, SLOW_RATIO, elapsed_s)
+        seconds = above.seconds
         slow = np.flatnonzero(seconds > 0)
-        self._slow_s.append((elapsed_s, dict(zip(slots[slow].tolist(), seconds[slow].tolist(), strict=True))))
+        slots, seconds = above.slots[slow], seconds[slow]
+        self._slow_s.append((elapsed_s, dict(zip(slots.tolist(), seconds.tolist(), strict=True))))
         while sum(length_s for length_s, _ in self._slow_s[1:]) >= MINUTE_S:
             del self._slow_s[0]
         sums: dict[int, float] = {}
@@ -115,6 +123,19 @@ class Recorder:
             for slot, slow_s in by_slot.items():
                 sums[slot] = sums.get(slot, 0.0) + slow_s
         self.slow_minutes += max(sums.values(), default=0.0) > SLOW_S_MAX
+
+    def _follow_slow(self, above: TimeAbove) -> None:
+        """Follow services that are slow without a break."""
+        slow = np.flatnonzero(above.is_above.any(axis=0))
+        slots = above.slots[slow].tolist()
+        still: dict[int, float] = {}
+        for slot, moments in zip(slots, above.is_above[:, slow].T.tolist(), strict=True):
+            since_s = self._slow_since_s.get(slot, 0.0)
+            for is_slow, lasted_s in zip(moments, above.durations_s.tolist(), strict=True):
+                since_s = since_s + lasted_s if is_slow else 0.0
+                self.longest_slow_s = max(self.longest_slow_s, since_s)
+            still[slot] = since_s
+        self._slow_since_s = still
 
     def sample(self, hour: float, queue: int, jobs_arrived: int = 0, jobs_finished: int = 0) -> None:
         """Note how things are now."""

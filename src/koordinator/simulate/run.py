@@ -75,6 +75,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     services_unplaced: int
     slow_minutes: int
     """See `Recorder.slow_minutes`."""
+    longest_slow_s: float
+    """See `Recorder.longest_slow_s`."""
     memory_gib: float
     """Memory of all nodes."""
     shown_nodes: list[str]
@@ -253,6 +255,7 @@ class _Day:
             evictions=progress.evictions,
             lost_core_hours=round(self.fleet.lost_milli_s / 1000 / 3600, 3),
             slow_minutes=self.recorder.slow_minutes,
+            longest_slow_s=self.recorder.longest_slow_s,
             services_unplaced=len(self.service_pods) - placed,
             memory_gib=round(float(self.fleet.capacity_bytes.sum()) / 2**30, 2),
             shown_nodes=[self.fleet.shapes[row].name for row in self.recorder.shown.tolist()],

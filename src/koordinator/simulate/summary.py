@@ -111,6 +111,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     latency_p999_ms: float
     latency_p999_alone_ms: float
     slow_minutes: int
+    longest_slow_s: float
 
 
 def summarise(run: RunResult) -> Summary:
@@ -139,6 +140,7 @@ def summarise(run: RunResult) -> Summary:
         latency_p999_ms=round(means["p999_ms"], 3),
         latency_p999_alone_ms=round(means["p999_alone_ms"], 3),
         slow_minutes=run.slow_minutes,
+        longest_slow_s=run.longest_slow_s,
     )
 
 

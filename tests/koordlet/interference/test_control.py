@@ -373,6 +373,18 @@ def test_a_node_in_a_fleet_is_decided_like_a_node_alone(course: list[tuple[Sense
                 ), name
 
 
+@given(courses)
+@settings(deadline=None, max_examples=40)
+def test_whoever_follows_ceilings_only_comes_to_the_same_state(course: list[tuple[Senses, float]]) -> None:
+    state = control.initial(3, CONFIG)
+    for senses, elapsed_s in course:
+        alone = control.advance(state, senses, elapsed_s, CONFIG)
+        state, _ = control.step(state, senses, elapsed_s, CONFIG)
+        for name in control.State.__struct_fields__:
+            if name != "trials":
+                assert np.array_equal(getattr(alone, name), getattr(state, name), equal_nan=True), name
+
+
 @given(courses, st.floats(-1, 1), st.floats(0, 1))
 @settings(deadline=None, max_examples=60)
 def test_more_slack_never_leaves_batch_less(

@@ -7,7 +7,7 @@ import pytest
 
 from koordinator.koordlet.interference.control import ControlConfig, Resource
 from koordinator.local.nodes.fleet import HollowFleet
-from koordinator.local.nodes.service_latency import seconds_above, service_latency
+from koordinator.local.nodes.service_latency import service_latency, time_above
 from koordinator.local.nodes.usage import Trace
 from koordinator.simulate.scenario import CLOSED_LOOP_STRATEGY
 from tests.local.nodes.test_fleet import add, fleet
@@ -92,8 +92,8 @@ def test_seconds_in_which_services_are_slow_are_counted_within_a_step() -> None:
     f = after(pressed(0.1, 0.6), range(11))
 
     latency = service_latency(f)
-    _, some = seconds_above(f, latency, 1.2, 30.0)
-    _, none = seconds_above(f, latency, 2.0, 30.0)
+    some = time_above(f, latency, 1.2, 30.0).seconds
+    none = time_above(f, latency, 2.0, 30.0).seconds
 
     assert 0 < some[0] < 30
     assert none[0] == 0

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koordinator.koordlet.interference import trials
-from koordinator.koordlet.interference.trials import Look, Trials
+from koordinator.koordlet.interference.trials import Look, Trials, some
 
 F64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -222,78 +222,101 @@ def fresh_slack(senses: Senses, config: ControlConfig) -> tuple[F64, F64, Index]
     A miss that is over takes no more from batch, however long a window remembers it.
     """
     slack = np.where(senses.slack_age_s <= config.stale_seconds, senses.slack, np.nan)
-    pressure = np.where(senses.pressure_age_s <= config.stale_seconds, senses.pressure_slack, np.nan)
+    is_heard = ~np.isnan(slack)
+    present = np.where(is_heard, np.fmax(senses.present_slack, slack), np.nan)
+    is_pressed = senses.pressure_age_s <= config.stale_seconds
+    if not some(is_pressed):
+        return slack, present, is_heard * np.int64(Source.LATENCY)
+    pressure = np.where(is_pressed, senses.pressure_slack, np.nan)
     least = np.fmin(slack, pressure)
-    present = np.fmin(np.where(np.isnan(slack), np.nan, np.fmax(senses.present_slack, slack)), pressure)
-    source = np.where(np.isnan(slack) | (pressure < slack), Source.PRESSURE, Source.LATENCY)
-    return least, present, np.where(np.isnan(least), Source.FIXED, source).astype(np.int64)
+    source = np.where(~is_heard | (pressure < slack), Source.PRESSURE, Source.LATENCY)
+    source = np.where(np.isnan(least), Source.FIXED, source).astype(np.int64)
+    return least, np.fmin(present, pressure), source
 
 
 def step(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) -> tuple[State, Actions]:
     """Return the next state of all nodes and what to do on each, `elapsed_s` seconds after the last step."""
+    after, felt, evict = _advanced(state, senses, elapsed_s, config)
+    acts = felt.shrinks.any(axis=1)
+    stage = np.where(felt.may_grow | felt.is_left_out.any(axis=1), Stage.GROW, Stage.HOLD)
+    stage = np.where(acts, Stage.SHRINK, stage)
+    stage = np.where(acts & (after.culprit_percent < FULL_PERCENT), Stage.CAP, stage)
+    stage = np.where(evict, Stage.EVICT, stage).astype(np.int64)
+    return after, Actions(
+        ceiling_percent=after.ceiling,
+        stage=stage,
+        source=felt.source,
+        slack=felt.slack,
+        culprit_percent=after.culprit_percent,
+        evict=evict,
+        signal=after.signal,
+    )
+
+
+def advance(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) -> State:
+    """Return the next state alone, as `step` does: for whoever follows many steps and reads the ceilings."""
+    return _advanced(state, senses, elapsed_s, config)[0]
+
+
+def _advanced(
+    state: State, senses: Senses, elapsed_s: float, config: ControlConfig
+) -> tuple[State, "_Felt", Mask]:
+    """Return the next state, what led to it, and whose culprit is evicted.
+
+    A fleet takes many steps in which no node is degraded, grows or is blind: what nobody needs is not worked out.
+    """
     watched_s = min(elapsed_s, ELAPSED_S_MAX)
     felt = _felt(state, senses, watched_s, config)
     state = _forget(state, senses, elapsed_s, config)
     state, ceiling = _ceilings(state, senses, felt, watched_s, config)
-    still_s = np.where(ceiling == state.ceiling, state.still_s + watched_s, 0.0)
+    still_s = state.still_s + watched_s
+    if ceiling is not state.ceiling:
+        still_s = np.where(ceiling == state.ceiling, still_s, 0.0)
     is_proven = (felt.known & ~felt.is_degraded)[:, None] & (still_s >= config.settle_seconds)
-
-    recovers = felt.may_grow | ~felt.known
-    culprit_percent = _culprit_percent(state, senses, felt.degraded_s, recovers, watched_s, config)
+    culprit_percent = _culprit_percent(state, senses, felt, watched_s, config)
     evict = _evicts(state, senses, ceiling, felt.degraded_s, watched_s, config)
     is_well = felt.calm_s >= config.hold_seconds
     look = Look(
         slack=felt.slack,
         is_degraded=felt.is_degraded,
         is_well=is_well,
-        has_least=felt.shrinks & (ceiling <= _bounds(config)[0]),
+        has_least=felt.shrinks & (ceiling <= _bounds(config)[0]) if felt.some_degraded else felt.shrinks,
         has_culprit=senses.has_culprit,
         victim=senses.victim,
     )
     tried = trials.follow(
         state.trials, felt.is_left_out, look, watched_s, config.settle_seconds, config.forget_seconds
     )
-    after = State(
+    since_eviction_s, evictions = state.since_eviction_s + watched_s, state.evictions
+    if some(evict):
+        since_eviction_s, evictions = np.where(evict, 0.0, since_eviction_s), evictions + evict
+    after = msgspec.structs.replace(
+        state,
         ceiling=ceiling,
         good=np.where(is_proven, np.maximum(state.good, ceiling), state.good),
-        bad=np.where(tried.left_out_s > 0, np.inf, state.bad),
+        bad=np.where(tried.left_out_s > 0, np.inf, state.bad) if some(tried.left_out_s) else state.bad,
         still_s=still_s,
         was_shrunk=felt.shrinks,
-        others_at_bad=state.others_at_bad,
-        bad_age_s=state.bad_age_s,
-        forget_s=state.forget_s,
         calm_s=felt.calm_s,
         degraded_s=felt.degraded_s,
         culprit_percent=culprit_percent,
-        since_eviction_s=np.where(evict, 0.0, state.since_eviction_s + watched_s),
-        evictions=np.where(is_well, 0, state.evictions + evict),
-        signal=_signal(state.signal, felt.is_degraded, elapsed_s, config),
+        since_eviction_s=since_eviction_s,
+        evictions=np.where(is_well, 0, evictions) if some(evictions) else evictions,
+        signal=_signal(state.signal, felt, elapsed_s, config),
         trials=tried,
     )
-    acts = felt.shrinks.any(axis=1)
-    stage = np.where(felt.may_grow | felt.is_left_out.any(axis=1), Stage.GROW, Stage.HOLD)
-    stage = np.where(acts, Stage.SHRINK, stage)
-    stage = np.where(acts & (culprit_percent < FULL_PERCENT), Stage.CAP, stage)
-    stage = np.where(evict, Stage.EVICT, stage).astype(np.int64)
-    return after, Actions(
-        ceiling_percent=ceiling,
-        stage=stage,
-        source=felt.source,
-        slack=felt.slack,
-        culprit_percent=culprit_percent,
-        evict=evict,
-        signal=after.signal,
-    )
+    return after, felt, evict
 
 
 class _Felt(msgspec.Struct, frozen=True, kw_only=True):
     """The slack that services have, and what follows for ceilings; (nodes,), masks of ceilings (nodes, resources)."""
 
     slack: F64
-    present: F64
     source: Index
+    present: F64
     known: Mask
     is_degraded: Mask
+    some_degraded: bool
     calm_s: F64
     degraded_s: F64
     may_grow: Mask
@@ -304,25 +327,35 @@ class _Felt(msgspec.Struct, frozen=True, kw_only=True):
 def _felt(state: State, senses: Senses, watched_s: float, config: ControlConfig) -> _Felt:
     slack, present, source = fresh_slack(senses, config)
     known = source != Source.FIXED
-    is_degraded = known & (present < config.slack_low_ratio)
-    calm_s = np.where(is_degraded, 0.0, state.calm_s + watched_s)
-    degraded_s = np.where(is_degraded, state.degraded_s + watched_s, 0.0)
+    is_degraded = present < config.slack_low_ratio  # NaN is not
+    some_degraded = some(is_degraded)
+    calm_s, degraded_s = state.calm_s + watched_s, np.zeros(slack.size)
+    if some_degraded:
+        calm_s = np.where(is_degraded, 0.0, calm_s)
+        degraded_s = np.where(is_degraded, state.degraded_s + watched_s, 0.0)
     enough = max(config.slack_high_ratio, _TINY)
     least_s = min(config.hold_seconds_min, config.hold_seconds)
     hold_s = np.maximum(config.hold_seconds * enough / np.maximum(slack, enough), least_s)
-    is_sure = is_degraded & ((present < -config.confirm_miss_ratio) | (degraded_s >= config.confirm_seconds))
-    is_lacking = senses.resource[:, None] == np.arange(len(Resource))
-    is_left_out = trials.left_out(state.trials, senses.has_culprit, senses.victim) & known[:, None]
+    is_left_out = trials.left_out(state.trials, senses.has_culprit, senses.victim)
+    if some(is_left_out):
+        is_left_out &= known[:, None]
+    shrinks = np.zeros(is_left_out.shape, np.bool_)
+    if some_degraded:
+        is_much = present < -config.confirm_miss_ratio
+        is_sure = is_degraded & (is_much | (degraded_s >= config.confirm_seconds))
+        is_lacking = senses.resource[:, None] == np.arange(len(Resource))
+        shrinks = is_sure[:, None] & is_lacking & ~is_left_out
     return _Felt(
         slack=slack,
         present=present,
         source=source,
         known=known,
         is_degraded=is_degraded,
+        some_degraded=some_degraded,
         calm_s=calm_s,
         degraded_s=degraded_s,
-        may_grow=known & (slack > config.slack_high_ratio) & (calm_s >= hold_s),
-        shrinks=is_sure[:, None] & is_lacking & ~is_left_out,
+        may_grow=(slack > config.slack_high_ratio) & (calm_s >= hold_s),
+        shrinks=shrinks,
         is_left_out=is_left_out,
     )
 
@@ -333,17 +366,17 @@ def _ceilings(
     """Return the ceilings of all resources, and the state with what is known of levels now."""
     ceiling = state.ceiling
     grows = felt.may_grow[:, None] | felt.is_left_out
-    # A fleet takes many steps in which no node is degraded, grows or is blind: what nobody needs is not worked out.
-    if felt.shrinks.any():
+    if felt.some_degraded and some(felt.shrinks):
         used = np.minimum(state.ceiling, _used(senses))
         state = _mark(state, senses, felt.shrinks, used, config)
         shrunk = _shrunk(used, senses, felt.present, config)
         ceiling = np.where(felt.shrinks, np.minimum(shrunk, state.ceiling), ceiling)
-    if grows.any():
+    if some(grows):
         ceiling = np.where(grows, _grown(state, watched_s, config), ceiling)
     if not felt.known.all():
-        fixed = _towards_fixed(state.ceiling, watched_s, config)
-        ceiling = np.where(felt.known[:, None], ceiling, fixed)
+        # Without a sense: down to the fixed threshold at once, up to it slowly.
+        risen = state.ceiling + config.growth_percent_per_second * watched_s
+        ceiling = np.where(felt.known[:, None], ceiling, np.minimum(risen, _fixed(config)))
     return state, ceiling
 
 
@@ -377,12 +410,15 @@ def _used(senses: Senses) -> F64:
 
 def _forget(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) -> State:
     """Let go of harmful levels that say nothing any more."""
-    is_marked = np.isfinite(state.bad).any(axis=1)
-    if not is_marked.any():
-        return msgspec.structs.replace(state, bad_age_s=np.zeros_like(state.bad_age_s))
+    is_harmful = np.isfinite(state.bad)
+    if not some(is_harmful):
+        return msgspec.structs.replace(state, bad_age_s=np.zeros(state.bad_age_s.size))
+    is_marked = is_harmful.any(axis=1)
     bad_age_s = np.where(is_marked, state.bad_age_s + elapsed_s, 0.0)
     is_lighter = is_marked & (senses.others_percent <= state.others_at_bad - config.load_change_percent)
     is_old = is_marked & ~is_lighter & (bad_age_s >= state.forget_s)
+    if not (some(is_lighter) or some(is_old)):
+        return msgspec.structs.replace(state, bad_age_s=bad_age_s)
     forget_s = np.where(is_old, np.minimum(2 * state.forget_s, FORGET_S_MAX), state.forget_s)
     return msgspec.structs.replace(
         state,
@@ -419,39 +455,32 @@ def _shrunk(used: F64, senses: Senses, slack: F64, config: ControlConfig) -> F64
 
 def _grown(state: State, elapsed_s: float, config: ControlConfig) -> F64:
     """Ceilings one step further: to the top, or half-way between what is known as good and as bad."""
-    _, most = _bounds(config)
     half_way = np.where(
         state.bad - state.good > config.resolution_percent, (state.good + state.bad) / 2, state.good
     )
-    goal = np.where(np.isinf(state.bad), most, half_way)
+    goal = np.where(np.isinf(state.bad), _bounds(config)[1], half_way)
     step_percent = config.growth_percent_per_second * elapsed_s
     return np.maximum(state.ceiling, np.minimum(state.ceiling + step_percent, goal))
 
 
-def _towards_fixed(ceiling: F64, elapsed_s: float, config: ControlConfig) -> F64:
-    """Ceilings without a sense: down to the fixed threshold at once, up to it slowly."""
-    return np.minimum(ceiling + config.growth_percent_per_second * elapsed_s, _fixed(config))
-
-
 def _culprit_percent(
-    state: State, senses: Senses, degraded_s: F64, recovers: Mask, elapsed_s: float, config: ControlConfig
+    state: State, senses: Senses, felt: _Felt, elapsed_s: float, config: ControlConfig
 ) -> F64:
-    if not senses.has_culprit.any() and (state.culprit_percent >= FULL_PERCENT).all():
+    if not some(senses.has_culprit) and (state.culprit_percent >= FULL_PERCENT).all():
         return state.culprit_percent
-    is_capped = senses.has_culprit & (degraded_s >= config.cap_after_seconds) & (degraded_s > 0)
+    is_capped = senses.has_culprit & (felt.degraded_s >= config.cap_after_seconds) & (felt.degraded_s > 0)
     capped = np.maximum(state.culprit_percent * config.shrink_ratio, config.resource_min_percent)
     grown = np.minimum(state.culprit_percent + config.growth_percent_per_second * elapsed_s, FULL_PERCENT)
-    return np.where(is_capped, capped, np.where(recovers, grown, state.culprit_percent))
+    return np.where(is_capped, capped, np.where(felt.may_grow | ~felt.known, grown, state.culprit_percent))
 
 
 def _evicts(
     state: State, senses: Senses, ceiling: F64, degraded_s: F64, watched_s: float, config: ControlConfig
 ) -> Mask:
     """Return whether a named culprit goes: batch has the least already, and services are degraded all the same."""
-    if not senses.has_culprit.any():
+    if not some(senses.has_culprit):
         return senses.has_culprit
-    least, _ = _bounds(config)
-    is_least = np.take_along_axis(ceiling <= least, senses.resource[:, None], axis=1)[:, 0]
+    is_least = np.take_along_axis(ceiling <= _bounds(config)[0], senses.resource[:, None], axis=1)[:, 0]
     found: Mask = (
         senses.has_culprit
         & (degraded_s >= config.evict_after_seconds)
@@ -462,7 +491,9 @@ def _evicts(
     return found
 
 
-def _signal(signal: F64, is_degraded: Mask, elapsed_s: float, config: ControlConfig) -> F64:
-    risen = 1 - (1 - signal) * np.exp(-elapsed_s / config.signal_rise_seconds)
+def _signal(signal: F64, felt: _Felt, elapsed_s: float, config: ControlConfig) -> F64:
     fallen: F64 = signal * 0.5 ** (elapsed_s / config.signal_half_life_seconds)
-    return np.where(is_degraded, risen, fallen)
+    if not felt.some_degraded:
+        return fallen
+    risen = 1 - (1 - signal) * np.exp(-elapsed_s / config.signal_rise_seconds)
+    return np.where(felt.is_degraded, risen, fallen)

@@ -86,16 +86,18 @@ class ClosedLoop:
         change = np.abs(services - self._services) / capacity
         self.durations_s = _durations(elapsed_s, WATCHED_S if (change > CHANGE_RATIO_MIN).any() else 0)
         course, allowed = [], np.zeros(nodes)
+        growth = contention.log_slowdown(busy, self._protection)
+        sees = {each: -np.expm1(-each / window_s) for each in set(self.durations_s.tolist())}
         for duration_s in self.durations_s.tolist():
             # What was measured is that of the second before, and so is the ceiling.
             ceiling = self.state.ceiling[:, Resource.CPU].astype(np.int64)
             suppression.run(self._services, self._system, int(duration_s) or 1, ceiling)
             limit = np.minimum(suppression.limit_milli(), capacity)
             tier = np.minimum(np.minimum(tier_demand, limit), rest)
-            factor = contention.slowdown(busy, tier / rest, self._protection)
+            factor = contention.slowdown_beside(growth, tier / rest)
             course.append(factor)
             allowed += limit * duration_s
-            self._seen += (factor * worst - self._seen) * -np.expm1(-duration_s / window_s)
+            self._seen += (factor * worst - self._seen) * sees[duration_s]
             self._services, self._system = services, load.system
             senses = msgspec.structs.replace(
                 self._senses,
@@ -103,7 +105,7 @@ class ClosedLoop:
                 others_percent=others_percent,
                 batch_percent=tier / capacity * 100,
             )
-            self.state, _ = control.step(self.state, senses, duration_s, self._config)
+            self.state = control.advance(self.state, senses, duration_s, self._config)
         self.course = np.stack(course)
         self.slowdown = self.durations_s @ self.course / self.durations_s.sum()
         self.is_followed = True

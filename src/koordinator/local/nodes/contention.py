@@ -241,11 +241,33 @@ def reachable(
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Response times of each service pod, (pods,), in units of its mean service time."""
+    """Response times of each service pod, (pods,), in units of its mean service time; only what is asked for is worked
+    out."""
 
-    p50: F64
-    p99: F64
-    p999: F64
+    waiting: F64
+    """The share of requests that wait …"""
+    drain: F64
+    """… and how fast a queue of them gets shorter."""
+    stretch: F64
+    growth: F64
+
+    @property
+    def p50(self) -> F64:
+        return self._of(2, self.growth**P50_SHARE_OF_GROWTH)
+
+    @property
+    def p99(self) -> F64:
+        return self._of(100, self.growth)
+
+    @property
+    def p999(self) -> F64:
+        return self._of(1_000, self.growth)  # what batch does to it was not measured: as to p99
+
+    def _of(self, one_in: int, growth: F64) -> F64:
+        """Return the time that one in so many requests exceeds."""
+        wait = np.log(np.maximum(self.waiting / (1 / one_in), 1.0)) / self.drain
+        times: F64 = (np.log(one_in) + wait) * self.stretch * growth
+        return times
 
 
 def latency(demand: F64, reachable: F64, slowdown: F64) -> Latency:
@@ -262,14 +284,7 @@ def latency(demand: F64, reachable: F64, slowdown: F64) -> Latency:
     busy = np.minimum(demand / np.maximum(reachable, 1.0), UTILISATION_MAX)
     waiting = busy ** (np.sqrt(2 * (servers + 1)) - 1)
     drain = servers * (1 - busy)
-    wait_p50 = np.log(np.maximum(waiting / 0.5, 1.0)) / drain
-    wait_p99 = np.log(np.maximum(waiting / 0.01, 1.0)) / drain
-    growth = np.minimum(slowdown, SLOWDOWN_MAX)
-    p50 = (np.log(2) + wait_p50) * stretch * growth**P50_SHARE_OF_GROWTH
-    p99 = (np.log(100) + wait_p99) * stretch * growth
-    # How batch moves p99.9 was not measured: as it does p99.
-    wait_p999 = np.log(np.maximum(waiting / 0.001, 1.0)) / drain
-    return Latency(p50, p99, (np.log(1000) + wait_p999) * stretch * growth)
+    return Latency(waiting, drain, stretch, np.minimum(slowdown, SLOWDOWN_MAX))
 
 
 def slowdown(load: F64, occupied: F64, protection: Protection) -> F64:
@@ -278,17 +293,33 @@ def slowdown(load: F64, occupied: F64, protection: Protection) -> F64:
 
     `load` is what services use (ratio of the node, 0–1), `occupied` what the tier has of the rest (0–1).
     """
-    curve = CURVES.get(protection)
-    return np.ones_like(load) if curve is None else slowdown_by(curve, load, occupied)
+    return slowdown_beside(log_slowdown(load, protection), occupied)
 
 
 def slowdown_by(curve: Curve, load: F64, occupied: F64) -> F64:
     """Return the growth that a curve says, as `slowdown` does: (nodes,)."""
-    xs, ys, steepness = _log_points(curve)
-    growth = np.interp(load, xs, ys) + np.maximum(load - xs[-1], 0) * steepness
+    return slowdown_beside(_log_growth(curve, load), occupied)
+
+
+def log_slowdown(load: F64, protection: Protection) -> F64 | None:
+    """Return the logarithm of `slowdown` beside a tier that takes all it can get, (nodes,); None for no growth."""
+    curve = CURVES.get(protection)
+    return None if curve is None else _log_growth(curve, load)
+
+
+def slowdown_beside(log_slowdown: F64 | None, occupied: F64) -> F64:
+    """Return the growth beside a tier that has so much of the rest, as `slowdown` does: (nodes,)."""
+    if log_slowdown is None:
+        return np.ones_like(occupied)
     presence = np.minimum(occupied / PRESENCE_RATIO, 1.0)
-    factor: F64 = np.minimum(np.exp(growth * presence), SLOWDOWN_MAX)
+    factor: F64 = np.minimum(np.exp(log_slowdown * presence), SLOWDOWN_MAX)
     return factor
+
+
+def _log_growth(curve: Curve, load: F64) -> F64:
+    xs, ys, steepness = _log_points(curve)
+    growth: F64 = np.interp(load, xs, ys) + np.maximum(load - xs[-1], 0) * steepness
+    return growth
 
 
 @functools.cache

@@ -58,13 +58,17 @@ class Suppression:
             return
         be_milli = self.be_milli(services_milli, system_milli, threshold_percent)
         for _ in range(rounds):
-            cpus, quota_us = self.cpus, self.quota_us
             if self.mode is SuppressMode.CPUSET:
-                self.cpus = cpu_suppress.cpu_counts(be_milli, cpus, self.machine_cpus, self.machine_cpus)
+                before = self.cpus
+                self.cpus = after = cpu_suppress.cpu_counts(
+                    be_milli, before, self.machine_cpus, self.machine_cpus
+                )
             else:
-                decided = cpu_suppress.decide_quotas(be_milli, self._capacity_milli, quota_us)
-                self.quota_us = decided.quota_us
-            if np.array_equal(self.cpus, cpus) and np.array_equal(self.quota_us, quota_us):
+                before = self.quota_us
+                self.quota_us = after = cpu_suppress.decide_quotas(
+                    be_milli, self._capacity_milli, before
+                ).quota_us
+            if not np.count_nonzero(after != before):
                 return
 
     def be_milli(

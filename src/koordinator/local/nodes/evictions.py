@@ -23,7 +23,7 @@ from koordinator.koordlet.series import Aggregation
 from koordinator.local.nodes import samples
 from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.lent_gpus import LentGPUs
-from koordinator.local.nodes.usage import F64, Mask
+from koordinator.local.nodes.usage import F64, Index, Mask
 
 CPU_FEATURES = frozenset((BE_CPU, CPU))
 MEMORY_FEATURES = frozenset((BE_MEMORY, MEMORY))
@@ -44,24 +44,29 @@ class Evictions:
         strategies: tuple[type[EvictionStrategy], ...] = (CPUEvict, MemoryEvict, BatchGPUEvict)
         self._cool_s = {each: each.cool_down.of(config) for each in strategies}
         self._began_s: float | None = None
-        self._rests: dict[tuple[int, type[EvictionStrategy]], CoolDown] = {}
+        self._rests_of: dict[tuple[int, type[EvictionStrategy]], CoolDown] = {}
         self._victims: dict[int, Victims] = {}
 
     async def run(self, now_s: float, evict: Callable[[int, EvictionVictim], Awaitable[bool]]) -> None:
         """One round of all nodes; `evict` tells whether a pod of a row went."""
         if self._began_s is None:
             self._began_s = now_s
-        cpu, memory = self._may_want_cpu(), self._may_want_memory()
+        cpu, memory = self._may_want_cpu(now_s), self._may_want_memory()
         for row in np.flatnonzero(cpu | memory).tolist():
-            if cpu[row]:
+            if cpu[row] and not self._rests(row, CPUEvict, now_s):
                 await self._run(row, CPUEvict, self.cpu_tasks(row, now_s), now_s, evict)
-            if memory[row]:
+            if memory[row] and not self._rests(row, MemoryEvict, now_s):
                 await self._run(row, MemoryEvict, self.memory_tasks(row), now_s, evict)
         for row in self._lent.unsettled_rows():
             tasks = self._lent.tasks(row, self._active(row))
             if not tasks:
                 self._lent.settled(row)
             await self._run(row, BatchGPUEvict, tasks, now_s, evict)
+
+    def _rests(self, row: int, strategy: type[EvictionStrategy], now_s: float) -> bool:
+        """Return whether the node has evicted of late: what it wants now need not be worked out."""
+        rest = self._rests_of.get((row, strategy))
+        return rest is not None and not rest.is_over(now_s)
 
     async def _run(
         self,
@@ -74,10 +79,10 @@ class Evictions:
         """Do one round of a strategy on a node, unless it rests."""
         if not tasks:
             return
-        rest = self._rests.get((row, strategy))
+        rest = self._rests_of.get((row, strategy))
         if rest is None:
             since_s = self._began_s if strategy.rests_first else None
-            rest = self._rests[row, strategy] = CoolDown(self._cool_s[strategy], since_s)
+            rest = self._rests_of[row, strategy] = CoolDown(self._cool_s[strategy], since_s)
         if rest.is_over(now_s) and await self._round(row, tasks, now_s, evict):
             rest.begin(now_s)
 
@@ -140,7 +145,7 @@ class Evictions:
                 wants |= threshold_eviction.above_lower(capacity, used, marks) > 0
         return wants
 
-    def _may_want_cpu(self) -> Mask:
+    def _may_want_cpu(self, now_s: float) -> Mask:
         fleet, policy = self._fleet, self._fleet.policy
         wants: Mask = np.zeros(fleet.capacity.size, np.bool_)
         if threshold_eviction.activity(policy.strategy) is not None:
@@ -152,11 +157,25 @@ class Evictions:
         is_set = cpu_evict.satisfaction_problem(policy.strategy) is None
         if BE_CPU in policy.evictions and is_set and fleet.samples.nodes:
             # Of pods that the last sample does not show as starved, the mean need not be asked for.
-            latest = fleet.samples.nodes[-1]
-            wants |= cpu_evict.is_starved(
-                policy.strategy, *(amounts * 1000 for amounts in _best_effort(latest))
-            )
+            latest = [amounts * 1000 for amounts in _best_effort(fleet.samples.nodes[-1])]
+            rows = np.flatnonzero(cpu_evict.is_starved(policy.strategy, *latest))
+            if rows.size:
+                means = self._best_effort_means(rows, now_s)
+                wants[rows] |= cpu_evict.is_starved(policy.strategy, *(mean * 1000 for mean in means))
         return wants
+
+    def _best_effort_means(self, rows: Index, now_s: float) -> list[F64]:
+        """Return usage, requests and limit of best-effort pods, (n,) cores each, as `_cpu_state` averages them."""
+        samples_of, policy = self._fleet.samples, self._fleet.policy
+        window_s = cpu_evict.window_s(policy.strategy, policy.sample_s)
+        points = [_best_effort(each) for each in samples_of.of_nodes(int(now_s * 1000), window_s)]
+        if not points:
+            return [np.zeros(rows.size)] * 3
+        # Each node's points in a row: they add up in the order of a node alone, to the same digit.
+        return [
+            np.ascontiguousarray(np.stack([each[rows] for each in column], axis=1)).mean(axis=1)
+            for column in zip(*points, strict=True)
+        ]
 
     def _cpu_state(self, row: int, now_s: float) -> CPUState:
         fleet = self._fleet

@@ -6,7 +6,7 @@ import numpy as np
 from koordinator.local.nodes import contention
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.fleet import HollowFleet
-from koordinator.local.nodes.usage import F64, Index, per_node
+from koordinator.local.nodes.usage import F64, Index, Mask, per_node
 
 
 class ServiceLatency(msgspec.Struct, frozen=True):
@@ -75,23 +75,35 @@ def _reachable(fleet: HollowFleet, services: Index, rivals: Index, granted: F64,
     )
 
 
-def seconds_above(
-    fleet: HollowFleet, latency: ServiceLatency, ratio: float, elapsed_s: float
-) -> tuple[Index, F64]:
-    """Return the slots of services, and for how long in the last step p99 was above `ratio` times that without batch.
+class TimeAbove(msgspec.Struct, frozen=True):
+    """Moments of a step in which services were slower than they may be: `slots` (services,), `is_above` (moments,
+    services), and how long each moment lasted, (moments,)."""
 
-    Both are (services,). Within a step only interference changes, where a closed loop follows it.
+    slots: Index
+    is_above: Mask
+    durations_s: F64
+
+    @property
+    def seconds(self) -> F64:
+        """Return for how long each service was, (services,)."""
+        seconds: F64 = self.durations_s @ self.is_above
+        return seconds
+
+
+def time_above(fleet: HollowFleet, latency: ServiceLatency, ratio: float, elapsed_s: float) -> TimeAbove:
+    """Return when in the last step p99 was above `ratio` times that without batch.
+
+    Within a step only interference changes, where a closed loop follows it.
     """
     active = fleet.active()
     services = active[fleet.is_service[active]]
     growth = latency.p99_ms / np.maximum(latency.p99_alone_ms, 1e-9)
     loop = fleet.closed_loop
     if loop is None or not loop.is_followed:
-        return services, np.where(growth > ratio, elapsed_s, 0.0)
+        return TimeAbove(services, (growth > ratio)[None], np.array([elapsed_s]))
     node = fleet.node[services]
     course = loop.course[:, node] * (growth / loop.slowdown[node])
-    seconds: F64 = loop.durations_s @ (course > ratio)
-    return services, seconds
+    return TimeAbove(services, course > ratio, loop.durations_s)
 
 
 def _slowdown(fleet: HollowFleet, best_effort: Index) -> F64:

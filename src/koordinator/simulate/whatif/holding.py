@@ -76,7 +76,7 @@ class SlackController:
                 others_percent=100 * load,
                 batch_percent=100 * batch / capacity,
             )
-            self._state, _ = control.step(self._state, senses, STEP_S, self._objective)
+            self._state = control.advance(self._state, senses, STEP_S, self._objective)
         found: Integers = self._state.ceiling[:, control.Resource.CPU].astype(np.int64)
         return found
 
