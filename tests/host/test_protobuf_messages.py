@@ -93,3 +93,46 @@ def test_a_field_of_another_type_is_refused() -> None:
 def test_text_that_is_no_utf8_is_refused() -> None:
     with pytest.raises(ContentError):
         protobuf_messages.decode(PodSandboxRequest, b"\x0a\x01\xff")
+
+
+class Spliced(Message, frozen=True):
+    """`Tree` for who only hands the labels on."""
+
+    labels: Annotated[protobuf_messages.Entries, 3] = ()
+
+
+@given(labels=st.dictionaries(st.text(max_size=200), st.text(max_size=200), max_size=3))
+def test_entries_pass_as_they_came_and_say_what_the_map_says(labels: dict[str, str]) -> None:
+    raw = protobuf_messages.encode(Tree(labels=labels))
+    found = protobuf_messages.decode(Spliced, raw)
+
+    assert protobuf_messages.encode(found) == raw
+    assert found.labels == protobuf_messages.entries(labels)
+    assert protobuf_messages.texts(found.labels) == dict(protobuf_messages.EntryTexts(found.labels)) == labels
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (b"", {"": ""}),
+        (b"\x0a\x01a", {"a": ""}),
+        (b"\x12\x01b", {"": "b"}),
+        (b"\x12\x01b\x0a\x01a", {"a": "b"}),
+        (b"\x0a\x01a\x12\x01b\x18\x05", {"a": "b"}),
+        (b"\x0a\x01a\x12\x01b\x12\x01c", {"a": "c"}),
+    ],
+    ids=["empty", "no value", "no key", "value first", "a field of later", "twice"],
+)
+def test_entries_of_other_programs_are_understood(entry: bytes, said: dict[str, str]) -> None:
+    assert protobuf_messages.texts((entry,)) == said
+    raw = b"\x1a" + bytes((len(entry),)) + entry
+    assert protobuf_messages.decode(Tree, raw).labels == said
+
+
+@given(entry=st.binary(max_size=12))
+def test_noise_is_an_entry_or_refused(entry: bytes) -> None:
+    try:
+        assert len(protobuf_messages.texts((entry,))) == 1
+    except ContentError:
+        with pytest.raises(ContentError):
+            protobuf_messages.decode(Tree, b"\x1a" + bytes((len(entry),)) + entry)

@@ -7,6 +7,8 @@ import asyncio
 import sys
 from pathlib import Path
 
+from koordinator.cli import running
+from koordinator.cluster import garbage
 from koordinator.koordlet.config import HookServerConfig
 from koordinator.koordlet.hook_server import HookServer
 from tests.koordlet.hooks.hook_node import BE_ON, HookNode, classes
@@ -31,10 +33,14 @@ async def hooks(folder: Path) -> None:
     node.hooks.start()
     node.policy(classes(be=BE_ON))
     node.group(PARENT.strip("/"))
+    garbage.set_aside()  # as the agent does
     socket = str(folder / HOOKS)
     config = HookServerConfig(address=socket, host_endpoint=socket, directory=str(folder / REGISTRY))
     await HookServer(config, node.hooks, node.view, plugin_policy="Ignore").run()
 
 
 if __name__ == "__main__":
-    asyncio.run({"runtime": runtime, "hooks": hooks}[sys.argv[1]](Path(sys.argv[2])))
+    if sys.argv[1] == "runtime":
+        asyncio.run(runtime(Path(sys.argv[2])))
+    else:
+        running.run(hooks(Path(sys.argv[2])))  # on the loop that the agent has

@@ -61,9 +61,6 @@ class Changed:
     def answered(self, response: bytes | None) -> None:
         self.response = response
 
-    async def after(self) -> None:
-        pass
-
 
 class Line:
     """Kubelet, relay, runtime. `body` is what hooks make of any message; None refuses."""

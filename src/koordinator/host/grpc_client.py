@@ -6,7 +6,7 @@ Source: gRPC over HTTP/2; RFC 9113.
 
 import asyncio
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import unquote
 
 import msgspec
@@ -49,28 +49,46 @@ class _Call(msgspec.Struct):
 class Channel:
     """Calls to the server of a socket. The first call connects; so does the next one after a connection was lost."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, problem_of: Callable[[str], str] = lambda _: "") -> None:
+        """`problem_of` a socket says why it is not to be connected to, empty when it may be."""
         self._path = path
+        self._problem_of = problem_of
         self._connection: _Connection | None = None
         self._connecting = asyncio.Lock()
 
-    async def call(self, path: str, message: bytes, timeout_s: float) -> bytes:
-        """Return the answer of a method, `/package.Service/Method`. Raises: CallError."""
+    def call(self, path: str, message: bytes, timeout_s: float) -> Awaitable[bytes]:
+        """Begin a call of a method, `/package.Service/Method`: at once where nothing has to be waited for.
+
+        Return its answer. Raises when awaited: CallError.
+        """
+        connection = self._connection
+        begun = connection.begin(path, message, timeout_s) if connection is not None else None
+        return self._answered(begun, path, message, timeout_s)
+
+    async def _answered(
+        self, begun: Awaitable[bytes] | None, path: str, message: bytes, timeout_s: float
+    ) -> bytes:
         try:
             async with asyncio.timeout(timeout_s):
                 for pause_s in _RETRY_PAUSES_S:
                     try:
-                        return await (await self._connected()).call(path, message, timeout_s)
+                        return await (begun or (await self._connected()).call(path, message, timeout_s))
                     except _NotLookedAt:
+                        begun = None
                         await asyncio.sleep(pause_s)
                 return await (await self._connected()).call(path, message, timeout_s)
         except TimeoutError as error:
             raise CallError(GrpcCode.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from error
 
     async def _connected(self) -> "_Connection":
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
         async with self._connecting:
             if self._connection is None or not self._connection.is_open:
                 loop = asyncio.get_running_loop()
+                problem = self._problem_of(self._path)
+                if problem:
+                    raise CallError(GrpcCode.UNAVAILABLE, problem)
                 try:
                     _, self._connection = await loop.create_unix_connection(_Connection, self._path)
                 except OSError as error:
@@ -98,19 +116,48 @@ class _Connection(GrpcConnection):
     def _open_calls(self) -> Iterable[_Call]:
         return self._calls.values()
 
+    def begin(self, path: str, message: bytes, timeout_s: float) -> Awaitable[bytes] | None:
+        """Send a call in one write, and return its answer; None where something has to be waited for."""
+        body = http2.grpc_message(message)
+        if len(body) > min(http2.CHUNK_BYTES, self._window, self._stream_window) or not self._has_room:
+            return None
+        stream, call = self._opened()
+        self._window -= len(body)
+        call.window -= len(body)
+        head = http2.frame(http2.HEADERS, http2.END_HEADERS, stream, _headers(path, timeout_s))
+        self._write(head + http2.frame(http2.DATA, http2.END_STREAM, stream, body))
+        return self._ended(stream, call)
+
     async def call(self, path: str, message: bytes, timeout_s: float) -> bytes:
         """Return the answer of a method. Raises: CallError."""
-        while self.is_open and len(self._calls) >= self._streams_max:
+        while self.is_open and not self._has_room:
             await self._changed()
         if not self.is_open:
             raise CallError(GrpcCode.UNAVAILABLE, "the connection was closed")
+        stream, call = self._opened()
+        head = http2.frame(http2.HEADERS, http2.END_HEADERS, stream, _headers(path, timeout_s))
+        return await self._ended(
+            stream, call, self._send_body(head, stream, call, http2.grpc_message(message))
+        )
+
+    @property
+    def _has_room(self) -> bool:
+        """Return whether a call may begin."""
+        return self.is_open and len(self._calls) < self._streams_max
+
+    def _opened(self) -> tuple[int, _Call]:
+        """Return a new stream, and its call."""
         stream, self._next = self._next, self._next + 2
         self.is_open = self._next <= _STREAM_MAX
         call = _Call(self._stream_window, asyncio.get_running_loop().create_future(), bytearray())
         self._calls[stream] = call
+        return stream, call
+
+    async def _ended(self, stream: int, call: _Call, sending: Awaitable[None] | None = None) -> bytes:
+        """Wait until a call is sent and answered."""
         try:
-            head = http2.frame(http2.HEADERS, http2.END_HEADERS, stream, _headers(path, timeout_s))
-            await self._send_body(head, stream, call, http2.grpc_message(message))
+            if sending is not None:
+                await sending
             return await call.answer
         finally:
             if self._calls.pop(stream, None) is not None:  # given up, or refused by us

@@ -5,6 +5,8 @@ text) and answer in a fraction of a millisecond. Source: gRPC over HTTP/2; RFC 9
 """
 
 import asyncio
+import functools
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import quote
@@ -19,6 +21,8 @@ from koordinator.host.http2 import Frame
 log = logging.getLogger(__name__)
 
 STREAMS_MAX = 1_000
+_HEADERS = http2.literals((("content-type", "application/grpc"),))
+_TRAILERS = http2.literals((("grpc-status", "0"),))[1:]
 Handler = Callable[[bytes], bytes | Awaitable[bytes]]
 """From message to message, at once or later. Raises: CallError."""
 
@@ -121,33 +125,43 @@ class UnaryConnection(GrpcConnection):
             self._write(http2.window_update(found.stream, len(found.payload)))
 
     def _begin(self, stream: int, call: _Call) -> None:
-        call.task = asyncio.ensure_future(self._answer(stream, call))
-        call.task.add_done_callback(self._done)
+        """Answer a call; where nothing has to be waited for, no task is made for it."""
+        try:
+            found = self._handled(call)
+        except CallError as error:
+            self._end(stream, _refusal(error))
+            return
+        if isinstance(found, bytes):
+            body = http2.grpc_message(found)
+            size = len(body)
+            if size <= min(http2.CHUNK_BYTES, self._window, call.window):
+                self._window -= size
+                head = http2.frame(http2.HEADERS, http2.END_HEADERS, stream, _HEADERS)
+                self._end(stream, _TRAILERS, head + http2.frame(http2.DATA, 0, stream, body))
+                return
+        call.task = asyncio.ensure_future(self._answer(stream, call, found))
+        call.task.add_done_callback(functools.partial(self._done, found))
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, found: bytes | Awaitable[bytes], task: asyncio.Task[None]) -> None:
+        if inspect.iscoroutine(found):
+            found.close()  # it has not begun where the call was given up at once
         if not task.cancelled() and task.exception() is not None:
             log.error("call failed", exc_info=task.exception())
             self.close()
 
-    async def _answer(self, stream: int, call: _Call) -> None:
-        code, reason, answer, head = GrpcCode.OK, "", b"", b""
+    async def _answer(self, stream: int, call: _Call, found: bytes | Awaitable[bytes]) -> None:
         try:
-            found = self._handled(call)
             answer = found if isinstance(found, bytes) else await found
         except CallError as error:
-            code, reason = error.code, error.reason
-        if code is GrpcCode.OK:
-            head = await self._send_body(stream, call, http2.grpc_message(answer))
-            block = http2.literals((("grpc-status", "0"),))[1:]
-        else:
-            block = http2.literals(
-                (
-                    ("content-type", "application/grpc"),
-                    ("grpc-status", str(code.value)),
-                    ("grpc-message", quote(reason[:2_000], safe=" /:,()'{}[]=")),
-                )
-            )
-        self._write(head + http2.frame(http2.HEADERS, http2.END_HEADERS | http2.END_STREAM, stream, block))
+            self._end(stream, _refusal(error))
+            return
+        unsent = await self._send_body(stream, call, http2.grpc_message(answer))
+        self._end(stream, _TRAILERS, unsent)
+
+    def _end(self, stream: int, trailers: bytes, unsent: bytes = b"") -> None:
+        """End a call, in one write with what is left to send."""
+        flags = http2.END_HEADERS | http2.END_STREAM
+        self._write(unsent + http2.frame(http2.HEADERS, flags, stream, trailers))
         self._calls.pop(stream, None)
 
     def _handled(self, call: _Call) -> bytes | Awaitable[bytes]:
@@ -161,8 +175,7 @@ class UnaryConnection(GrpcConnection):
 
     async def _send_body(self, stream: int, call: _Call, body: bytes) -> bytes:
         """Send headers and body as far as windows let them; return what is left to send, at once with the trailers."""
-        block = http2.literals((("content-type", "application/grpc"),))
-        unsent = http2.frame(http2.HEADERS, http2.END_HEADERS, stream, block)
+        unsent = http2.frame(http2.HEADERS, http2.END_HEADERS, stream, _HEADERS)
         for start in range(0, len(body), http2.CHUNK_BYTES):
             chunk = body[start : start + http2.CHUNK_BYTES]
             if len(unsent) >= http2.CHUNK_BYTES or min(self._window, call.window) < len(chunk):
@@ -174,6 +187,17 @@ class UnaryConnection(GrpcConnection):
             call.window -= len(chunk)
             unsent += http2.frame(http2.DATA, 0, stream, chunk)
         return unsent
+
+
+def _refusal(error: CallError) -> bytes:
+    """Return the headers of an answer that is an error."""
+    return http2.literals(
+        (
+            ("content-type", "application/grpc"),
+            ("grpc-status", str(error.code.value)),
+            ("grpc-message", quote(error.reason[:2_000], safe=" /:,()'{}[]=")),
+        )
+    )
 
 
 class UnaryServer:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from koordinator.host.cri_messages import LinuxContainerResources, PodSandboxMetadata
-from koordinator.host.protobuf_messages import Message
+from koordinator.host.protobuf_messages import Entries, Message
 
 HOOK_SERVICE = "runtime.v1alpha1.RuntimeHookService"
 
@@ -33,8 +33,8 @@ class PodSandboxHookRequest(Message, frozen=True):
 class PodSandboxHookResponse(Message, frozen=True):
     """The sandbox as it should be instead."""
 
-    labels: Annotated[Mapping[str, str], 1] = {}
-    annotations: Annotated[Mapping[str, str], 2] = {}
+    labels: Annotated[Entries, 1] = ()
+    annotations: Annotated[Entries, 2] = ()
     cgroup_parent: Annotated[str, 3] = ""
     resources: Annotated[LinuxContainerResources | None, 4] = None
 
@@ -44,19 +44,19 @@ class ContainerResourceHookRequest(Message, frozen=True):
 
     pod_meta: Annotated[PodSandboxMetadata | None, 1] = None
     container_meta: Annotated[HookContainerMetadata | None, 2] = None
-    container_annotations: Annotated[Mapping[str, str], 3] = {}
+    container_annotations: Annotated[Entries, 3] = ()
     container_resources: Annotated[LinuxContainerResources | None, 4] = None
     pod_resources: Annotated[LinuxContainerResources | None, 5] = None
     pod_annotations: Annotated[Mapping[str, str], 6] = {}
     pod_labels: Annotated[Mapping[str, str], 7] = {}
     pod_cgroup_parent: Annotated[str, 8] = ""
-    container_envs: Annotated[Mapping[str, str], 9] = {}
+    container_envs: Annotated[Entries, 9] = ()
 
 
 class ContainerResourceHookResponse(Message, frozen=True):
     """The container as it should be instead."""
 
-    container_annotations: Annotated[Mapping[str, str], 1] = {}
+    container_annotations: Annotated[Entries, 1] = ()
     container_resources: Annotated[LinuxContainerResources | None, 2] = None
     pod_cgroup_parent: Annotated[str, 3] = ""
-    container_envs: Annotated[Mapping[str, str], 4] = {}
+    container_envs: Annotated[Entries, 4] = ()

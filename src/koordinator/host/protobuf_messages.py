@@ -12,8 +12,9 @@ class LinuxCPU(Message):
 | `str`, `bytes` | length and bytes |
 | `Message` or None | a message; None is absent |
 | `int`, `bool`, `str` or None | a wrapper: a message whose field 1 is the value, as `OptionalInt64` of NRI is |
-| tuple of messages, `str` or `int` | repeated; numbers packed or not |
+| tuple of messages, `str`, `bytes` or `int` | repeated; numbers packed or not |
 | `Mapping[str, str]`, `Mapping[str, Message]` | map |
+| `Entries` | map of texts, read by `texts` |
 
 Fields that a struct does not name are kept as they came and encoded last, so that a message can be changed by who knows
 only a part of it. Zero values are not encoded, as proto3 does. Source: protobuf.dev,
@@ -23,7 +24,7 @@ only a part of it. Zero values are not encoded, as proto3 does. Source: protobuf
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
@@ -39,6 +40,9 @@ _SIGN, _WRAP = 1 << 63, 1 << 64
 _VARINT_KINDS = (int, bool)
 _KEY, _VALUE, _WRAPPED = 1, 2, 1
 _UNKNOWN = "unknown"
+_KEY_TAG, _VALUE_TAG = _KEY << 3 | BYTES, _VALUE << 3 | BYTES
+_ONE_BYTE = 0x80
+"""Lengths below it take one byte."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -49,6 +53,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 
 M = TypeVar("M", bound=Message)
+Entries = tuple[bytes, ...]
+"""A map of texts whose entries are as they came: who only hands it on need not read it."""
 Decode = Callable[[bytes, int], Any]
 Encode = Callable[[Any], bytes]
 
@@ -74,27 +80,28 @@ def decode(kind: type[M], message: bytes, depth: int = 0) -> M:
     plans = _plans(kind)
     found: dict[str, Any] = {}
     unknown = []
-    for field in protobuf.fields(message):
-        plan = plans.get(field.number)
+    at, total = 0, len(message)
+    while at < total:
+        number, wire_type, start, end = protobuf.field_at(message, at)
+        plan = plans.get(number)
         if plan is None:
-            unknown.append(field.whole)
-            continue
-        if plan.is_repeated and plan.wire_type == VARINT and field.wire_type == BYTES:
-            found.setdefault(plan.attribute, []).extend(_packed(field.content))
-            continue
-        if field.wire_type != plan.wire_type:
-            problem = f"{kind.__name__}.{plan.attribute} has wire type {field.wire_type}"
-            raise ContentError("protobuf", problem)
-        value = plan.decode(field.content, depth)
-        if plan.is_map:
-            found.setdefault(plan.attribute, {}).update((value,))
-        elif plan.is_repeated:
-            found.setdefault(plan.attribute, []).append(value)
+            unknown.append(message[at:end])
+        elif wire_type == plan.wire_type:
+            value = plan.decode(message[start:end], depth)
+            if plan.is_map:
+                found.setdefault(plan.attribute, {}).update((value,))
+            elif plan.is_repeated:
+                found.setdefault(plan.attribute, []).append(value)
+            else:
+                found[plan.attribute] = value
+        elif plan.is_repeated and plan.wire_type == VARINT and wire_type == BYTES:
+            found.setdefault(plan.attribute, []).extend(_packed(message[start:end]))
         else:
-            found[plan.attribute] = value
-    for plan in plans.values():
-        if plan.is_repeated and plan.attribute in found:
-            found[plan.attribute] = tuple(found[plan.attribute])
+            raise ContentError("protobuf", f"{kind.__name__}.{plan.attribute} has wire type {wire_type}")
+        at = end
+    for attribute, value in found.items():
+        if type(value) is list:
+            found[attribute] = tuple(value)
     return kind(**found, unknown=b"".join(unknown))
 
 
@@ -113,6 +120,36 @@ def encode(message: Message) -> bytes:
             parts.append(plan.encode(value))
     parts.append(message.unknown)
     return b"".join(parts)
+
+
+def texts(entries: Entries) -> dict[str, str]:
+    """Return what entries say; of entries with one key the last counts. Raises: ContentError."""
+    return dict(_ENTRY_OF_TEXTS(entry, 0) for entry in entries)
+
+
+class EntryTexts(Mapping[str, str]):
+    """A map that reads its entries when somebody looks at it. Raises then: ContentError."""
+
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
+
+    @functools.cached_property
+    def _texts(self) -> dict[str, str]:
+        return texts(self._entries)
+
+    def __getitem__(self, key: str) -> str:
+        return self._texts[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
+def entries(texts: Mapping[str, str]) -> Entries:
+    """Return the entries of a map."""
+    return tuple(protobuf.field(_KEY, key) + protobuf.field(_VALUE, value) for key, value in texts.items())
 
 
 @functools.cache
@@ -167,7 +204,7 @@ def _item(kind: Any) -> tuple[Decode, Encode]:
     if issubclass(kind, int):
         return lambda content, depth: _number(content), lambda value: protobuf.varint(value % _WRAP)
     if kind is str:
-        return lambda content, depth: protobuf.text(content), lambda value: str(value).encode()
+        return _text, str.encode
     if kind is bytes:
         return lambda content, depth: content, lambda value: value
     return lambda content, depth: decode(kind, content, depth + 1), encode
@@ -205,11 +242,35 @@ def _entry(number: int, kind: Any) -> tuple[Decode, Encode]:
         key, value = item
         return put(protobuf.field(_KEY, key) + protobuf.field(_VALUE, encode_value(value)))
 
+    if kind is str:
+        return lambda content, depth: _halves(content) or read(content, depth), write
     return read, write
+
+
+def _halves(content: bytes) -> tuple[str, str] | None:
+    """Return key and value of an entry as nearly all are: two short texts and nothing else; None for others."""
+    total = len(content)
+    if (
+        total < 4
+        or content[0] != _KEY_TAG
+        or (at := 2 + content[1]) + 1 >= total
+        or content[at] != _VALUE_TAG
+    ):
+        return None
+    size = content[at + 1]
+    if at >= 2 + _ONE_BYTE or size >= _ONE_BYTE or at + 2 + size != total:
+        return None
+    return protobuf.text(content[2:at]), protobuf.text(content[at + 2 :])
+
+
+def _text(content: bytes, depth: int) -> str:
+    return protobuf.text(content)
 
 
 def _number(content: bytes) -> int:
     """Return a varint's number, as the signed one of 64 bits that it stands for."""
+    if len(content) == 1:
+        return content[0]
     number = 0
     for index, byte in enumerate(content):
         number |= (byte & 0x7F) << 7 * index
@@ -226,3 +287,6 @@ def _packed(content: bytes) -> list[int]:
     if start != len(content):
         raise ContentError("protobuf", "packed numbers do not end")
     return found
+
+
+_ENTRY_OF_TEXTS: Decode = _entry(1, str)[0]

@@ -10,31 +10,30 @@ import importlib
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
 from koordinator.host import grpc_sockets, protobuf_messages
-from koordinator.host.cri_messages import LinuxContainerResources, PodSandboxMetadata
+from koordinator.host.cri_messages import LinuxContainerResources
 from koordinator.host.errors import CallError, ContentError, GrpcCode
 from koordinator.host.grpc_sockets import SocketError
 from koordinator.host.hook_messages import (
     HOOK_SERVICE,
-    ContainerResourceHookRequest,
     ContainerResourceHookResponse,
     HookContainerMetadata,
-    PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from koordinator.host.protobuf_messages import Message
+from koordinator.host.protobuf_messages import Entries, EntryTexts, Message
+from koordinator.koordlet import hook_pods
 from koordinator.koordlet.config import HookServerConfig
+from koordinator.koordlet.hook_pods import CalledPods, ContainerCall, PodCall
 from koordinator.koordlet.hooks import runtime_calls
 from koordinator.koordlet.hooks.all import DeliveryMode, RuntimeHooks
-from koordinator.koordlet.hooks.contexts import GroupResources, HookResponse, HookStage, PodContext
+from koordinator.koordlet.hooks.contexts import HookResponse, HookStage
 from koordinator.koordlet.hooks.hook import FAIL, StageResult
-from koordinator.koordlet.hooks.runtime_calls import RuntimePod
 from koordinator.koordlet.view import NodeView
 
 log = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ class HookServer:
         """`plugin_policy` Fail makes a call fail when a hook did."""
         self._config = config
         self._hooks = hooks
-        self._view = view
+        self._pods = CalledPods(view)
         self._fails_calls = plugin_policy == FAIL
         self._problem = ""
 
@@ -117,28 +116,17 @@ class HookServer:
             return answer
 
         prefix = f"/{HOOK_SERVICE}/"
-        found = {
-            f"{prefix}{stage}Hook": handler(stage, PodSandboxHookRequest, self.of_pod) for stage in POD_STAGES
-        }
+        found = {f"{prefix}{stage}Hook": handler(stage, PodCall, self.of_pod) for stage in POD_STAGES}
         for stage in CONTAINER_STAGES:
-            found[f"{prefix}{stage}Hook"] = handler(stage, ContainerResourceHookRequest, self.of_container)
+            found[f"{prefix}{stage}Hook"] = handler(stage, ContainerCall, self.of_container)
         return found
 
-    def of_pod(self, stage: HookStage, request: PodSandboxHookRequest) -> PodSandboxHookResponse:
+    def of_pod(self, stage: HookStage, request: PodCall) -> PodSandboxHookResponse:
         """Answer for a sandbox. Raises: KoordinatorError when a hook failed and calls are to fail then."""
         self._hooks.delivered(DeliveryMode.PROXY, True)  # every container begins with a sandbox
-        resources = request.resources or LinuxContainerResources()
-        pod = runtime_calls.pod_context(
-            RuntimePod(
-                **_names(request.pod_meta),
-                labels=request.labels,
-                annotations=request.annotations,
-                group=request.cgroup_parent or self._group_of(request.pod_meta),
-                runtime_class=request.runtime_handler,
-                current=_current(resources),
-            )
-        )
+        pod = self._pods.of(request.pod, request.runtime_handler)
         response = self._answer(self._hooks.at_runtime(stage, pod))
+        resources = protobuf_messages.decode(LinuxContainerResources, b"".join(request.resources))
         return PodSandboxHookResponse(
             labels=request.labels,
             annotations=request.annotations,
@@ -146,36 +134,23 @@ class HookServer:
             resources=overwritten(resources, response),
         )
 
-    def of_container(
-        self, stage: HookStage, request: ContainerResourceHookRequest
-    ) -> ContainerResourceHookResponse:
+    def of_container(self, stage: HookStage, request: ContainerCall) -> ContainerResourceHookResponse:
         """Answer for a container. Raises: KoordinatorError when a hook failed and calls are to fail then."""
         meta = request.container_meta or HookContainerMetadata()
         resources = request.container_resources or LinuxContainerResources()
         container = runtime_calls.container_context(
-            self._pod_of(request),
+            self._pods.of(request.pod),
             meta.name,
             self._whole_id(meta.id, request.container_annotations),
-            current=_current(resources),
-            environment=request.container_envs,
+            current=hook_pods.current(resources),
+            environment=EntryTexts(request.container_envs),
         )
         response = self._answer(self._hooks.at_runtime(stage, container))
         return ContainerResourceHookResponse(
             container_annotations=request.container_annotations,
             container_resources=overwritten(resources, response),
             pod_cgroup_parent=request.pod_cgroup_parent,
-            container_envs={**request.container_envs, **response.environment},
-        )
-
-    def _pod_of(self, request: ContainerResourceHookRequest) -> PodContext:
-        return runtime_calls.pod_context(
-            RuntimePod(
-                **_names(request.pod_meta),
-                labels=request.pod_labels,
-                annotations=request.pod_annotations,
-                group=request.pod_cgroup_parent or self._group_of(request.pod_meta),
-                current=_current(request.pod_resources or LinuxContainerResources()),
-            )
+            container_envs=with_variables(request.container_envs, response.environment),
         )
 
     def _answer(self, result: StageResult) -> HookResponse:
@@ -183,15 +158,11 @@ class HookServer:
             raise result.errors[0]
         return result.response
 
-    def _group_of(self, meta: PodSandboxMetadata | None) -> str:
-        """Return the group of a pod that was made before the proxy began; empty when the kubelet has not told of it."""
-        record = self._view.pods.get(meta.uid) if meta is not None else None
-        return record.group if record is not None else ""
-
-    def _whole_id(self, own: str, annotations: Any) -> str:
+    def _whole_id(self, own: str, annotations: Entries) -> str:
         if not own or "://" in own:
             return own
-        runtime = _DOCKER if _DOCKER_TYPE in annotations else self._config.runtime_type
+        is_docker = _DOCKER_TYPE in protobuf_messages.texts(annotations)
+        runtime = _DOCKER if is_docker else self._config.runtime_type
         return f"{runtime}://{own}"
 
 
@@ -219,6 +190,13 @@ def register(config: HookServerConfig, stages: Sequence[str]) -> None:
     os.replace(beside, path)
 
 
+def with_variables(given: Entries, answered: Mapping[str, str]) -> Entries:
+    """Return the environment of a request with what hooks answered. Raises: ContentError."""
+    if not answered:
+        return given
+    return protobuf_messages.entries({**protobuf_messages.texts(given), **answered})
+
+
 def overwritten(resources: LinuxContainerResources, response: HookResponse) -> LinuxContainerResources:
     """Return the resources of a request with what hooks answered."""
     changes: dict[str, Any] = {
@@ -230,12 +208,3 @@ def overwritten(resources: LinuxContainerResources, response: HookResponse) -> L
     }
     given = {name: value for name, value in changes.items() if value is not None}
     return msgspec.structs.replace(resources, **given)
-
-
-def _current(resources: LinuxContainerResources) -> GroupResources:
-    return runtime_calls.resources(resources.cpu_shares, resources.cpu_quota, resources.memory_limit_in_bytes)
-
-
-def _names(meta: PodSandboxMetadata | None) -> dict[str, str]:
-    known = meta or PodSandboxMetadata()
-    return {"namespace": known.namespace, "name": known.name, "uid": known.uid}

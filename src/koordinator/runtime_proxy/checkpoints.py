@@ -4,15 +4,16 @@ The runtime is asked for the rest when it is needed: made before the proxy began
 since. Source: behaviour/koordlet-act 23.2 and 23.3.
 """
 
+import functools
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 import msgspec
 
+from koordinator.host import protobuf_messages
 from koordinator.host.cri_messages import (
     Container,
-    ContainerConfig,
     ContainerMetadata,
     LinuxContainerResources,
     LinuxPodSandboxConfig,
@@ -20,12 +21,14 @@ from koordinator.host.cri_messages import (
     PodSandboxConfig,
     PodSandboxMetadata,
 )
+from koordinator.host.hook_messages import ContainerResourceHookRequest
+from koordinator.host.protobuf_messages import Entries
 
 ENTRIES_MAX = 8_192
 """Some times the containers that a kubelet allows; who ends without being stopped must not stay for ever."""
 
 
-class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A sandbox as hooks are told of it; `cgroup_parent` is empty where the runtime does not tell."""
 
     metadata: PodSandboxMetadata
@@ -33,6 +36,8 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
     cgroup_parent: str = ""
+    kubelet_parent: str = ""
+    """The cgroup parent in the kubelet's calls, which a hook may have changed."""
     overhead: LinuxContainerResources | None = None
     resources: LinuxContainerResources | None = None
 
@@ -46,6 +51,7 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
             labels=config.labels,
             annotations=config.annotations,
             cgroup_parent=linux.cgroup_parent,
+            kubelet_parent=linux.cgroup_parent,
             overhead=linux.overhead,
             resources=linux.resources,
         )
@@ -60,6 +66,19 @@ class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
             annotations=sandbox.annotations,
         )
 
+    @functools.cached_property
+    def told(self) -> bytes:
+        """Return the part of a hook request about a container that tells of its sandbox."""
+        return protobuf_messages.encode(
+            ContainerResourceHookRequest(
+                pod_meta=self.metadata if self.metadata != PodSandboxMetadata() else None,
+                pod_resources=self.resources,
+                pod_annotations=self.annotations,
+                pod_labels=self.labels,
+                pod_cgroup_parent=self.cgroup_parent,
+            )
+        )
+
 
 class ContainerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A container as hooks are told of it, with its sandbox; no id before it was made."""
@@ -67,20 +86,9 @@ class ContainerInfo(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: SandboxInfo
     metadata: ContainerMetadata
     id: str = ""
-    annotations: Mapping[str, str] = {}
+    annotations: Entries = ()
     resources: LinuxContainerResources | None = None
-    environment: Mapping[str, str] = {}
-
-    @classmethod
-    def of_config(cls, config: ContainerConfig, sandbox: SandboxInfo) -> "ContainerInfo":
-        """Return the container that a kubelet asks for."""
-        return cls(
-            sandbox=sandbox,
-            metadata=config.metadata or ContainerMetadata(),
-            annotations=config.annotations,
-            resources=config.linux.resources if config.linux is not None else None,
-            environment={each.key: each.value for each in config.envs},
-        )
+    environment: Entries = ()
 
     @classmethod
     def of_listed(
@@ -91,7 +99,7 @@ class ContainerInfo(msgspec.Struct, frozen=True, kw_only=True):
             sandbox=sandbox,
             metadata=container.metadata or ContainerMetadata(),
             id=container.id,
-            annotations=container.annotations,
+            annotations=protobuf_messages.entries(container.annotations),
             resources=resources,
         )
 

@@ -52,14 +52,15 @@ class CreateSandbox(_WithBody, AboutSandbox, msgspec.Struct, frozen=True):
     def with_answer(self, answer: bytes) -> "CreateSandbox":
         """Return it with labels, annotations and cgroup parent of an answer, whose resources no runtime is given."""
         found = protobuf_messages.decode(PodSandboxHookResponse, answer)
-        labels = {**_part(self.body, "Labels"), **found.labels, **_prefixed(found.annotations)}
+        added, noted = protobuf_messages.texts(found.labels), protobuf_messages.texts(found.annotations)
+        labels = {**_part(self.body, "Labels"), **added, **_prefixed(noted)}
         host_config = dict(_part(self.body, "HostConfig"))
         if found.cgroup_parent:
             host_config["CgroupParent"] = docker.to_docker_parent(self.driver, found.cgroup_parent)
         info = _replace(
             self.info,
-            labels=merge.merged(self.info.labels, found.labels),
-            annotations=merge.merged(self.info.annotations, found.annotations),
+            labels=merge.merged(self.info.labels, added),
+            annotations=merge.merged(self.info.annotations, noted),
             cgroup_parent=found.cgroup_parent or self.info.cgroup_parent,
         )
         return CreateSandbox({**self.body, "Labels": labels, "HostConfig": host_config}, info, self.driver)
@@ -85,9 +86,11 @@ class CreateContainer(_WithBody, AboutContainer, msgspec.Struct, frozen=True):
         if found.pod_cgroup_parent:
             host_config["CgroupParent"] = docker.to_docker_parent(self.driver, found.pod_cgroup_parent)
         if found.container_envs:
-            body["Env"] = _variables(_texts(self.body, "Env"), found.container_envs)
+            variables = protobuf_messages.texts(found.container_envs)
+            body["Env"] = _variables(_texts(self.body, "Env"), variables)
         if found.container_annotations:
-            body["Labels"] = {**_part(self.body, "Labels"), **_prefixed(found.container_annotations)}
+            annotations = protobuf_messages.texts(found.container_annotations)
+            body["Labels"] = {**_part(self.body, "Labels"), **_prefixed(annotations)}
         return CreateContainer({**body, "HostConfig": host_config}, info, self.driver)
 
     def store(self, response: bytes, checkpoints: Checkpoints) -> None:
@@ -156,20 +159,21 @@ def sandbox_info(name: str, config: Body, driver: str) -> SandboxInfo:
 
 def container_info(name: str, config: Body, sandbox: SandboxInfo, own_id: str = "") -> ContainerInfo:
     """Return a container by its name, with `Labels`, `Env` and `HostConfig` of it. Raises: ContentError."""
+    split = docker.split_labels(_texts_of(config, "Labels"))
     return ContainerInfo(
         sandbox=sandbox,
         metadata=KubeletName.of(name).metadata,
         id=own_id,
-        annotations=docker.split_labels(_texts_of(config, "Labels")).annotations,
+        annotations=protobuf_messages.entries(split.annotations),
         resources=docker.resources(_part(config, "HostConfig")),
-        environment=docker.environment(_texts(config, "Env")),
+        environment=protobuf_messages.entries(docker.environment(_texts(config, "Env"))),
     )
 
 
 def _answered(info: ContainerInfo, answer: ContainerResourceHookResponse) -> ContainerInfo:
     return _replace(
         info,
-        annotations=merge.merged(info.annotations, answer.container_annotations),
+        annotations=merge.entries_merged(info.annotations, answer.container_annotations),
         resources=answer.container_resources or info.resources,
         environment=answer.container_envs or info.environment,
     )

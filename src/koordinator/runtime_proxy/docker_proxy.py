@@ -133,10 +133,11 @@ class DockerProxy:
             await _answer(writer, _problem(HTTPStatus.INTERNAL_SERVER_ERROR, str(refused)))
             return
         answer = await self._asked(head, exchange.request)
-        exchange.answered(answer.body if answer.is_success else None)
+        after = exchange.answered(answer.body if answer.is_success else None)
         await _answer(writer, answer)
         writer.close()  # the hook that comes after holds nobody up
-        await exchange.after()
+        if after is not None:
+            await after
 
     async def _known(self, call: DockerCall, body: bytes) -> tuple[str, Interception | None]:
         """Return a call in the words of CRI with what it is about; None for the start of a sandbox, which has no stage.

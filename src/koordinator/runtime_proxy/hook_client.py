@@ -3,17 +3,16 @@
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import NoReturn
 
 import msgspec
 
-from koordinator.host import grpc_sockets, protobuf_messages
+from koordinator.host import grpc_sockets
 from koordinator.host.errors import CallError
 from koordinator.host.grpc_client import Channel
 from koordinator.host.hook_messages import HOOK_SERVICE
 from koordinator.host.inotify import Inotify
-from koordinator.host.protobuf_messages import Message
 from koordinator.host.syscalls import Syscalls
 from koordinator.runtime_proxy import hook_files
 from koordinator.runtime_proxy.dispatch import FailurePolicy
@@ -96,18 +95,19 @@ class HookClient:
             # Without time of grace, calls under way are cancelled, and with them those of the kubelet.
             await self._channels.pop(socket).close(CALL_S_MAX)
 
-    async def call(self, stage: str, request: Message) -> HookOutcome:
-        """Ask the server of a stage, which there must be."""
+    def call(self, stage: str, request: bytes) -> Awaitable[HookOutcome]:
+        """Ask the server of a stage, which there must be: the request has left when this returns, as a rule."""
         server = self.by_stage[stage]
-        problem = grpc_sockets.problem_of_socket(server.socket)
-        if problem:
-            return self._failed(server, stage, problem)
         channel = self._channels.get(server.socket)
         if channel is None:
-            channel = self._channels[server.socket] = Channel(server.socket)
-        message = protobuf_messages.encode(request)
+            problem_of = grpc_sockets.problem_of_socket
+            channel = self._channels[server.socket] = Channel(server.socket, problem_of)
+        asked = channel.call(f"/{HOOK_SERVICE}/{stage}Hook", request, CALL_S_MAX)
+        return self._outcome(server, stage, asked)
+
+    async def _outcome(self, server: HookServer, stage: str, asked: Awaitable[bytes]) -> HookOutcome:
         try:
-            answer = await channel.call(f"/{HOOK_SERVICE}/{stage}Hook", message, CALL_S_MAX)
+            answer = await asked
         except CallError as error:
             return self._failed(server, stage, f"{error.code.name}: {error.reason}")
         return HookOutcome(answer, policy=server.policy)

@@ -5,12 +5,13 @@ The same for each kind of runtime. Source: behaviour/koordlet-act 23.2.
 
 import contextlib
 import logging
+from collections.abc import Awaitable
 
 from koordinator.host.errors import ContentError
 from koordinator.runtime_proxy import dispatch
 from koordinator.runtime_proxy.checkpoints import Checkpoints
 from koordinator.runtime_proxy.dispatch import Checkpoint
-from koordinator.runtime_proxy.hook_client import HookClient
+from koordinator.runtime_proxy.hook_client import HookClient, HookOutcome
 from koordinator.runtime_proxy.interception import Interception
 from koordinator.runtime_proxy.relay import Refused
 
@@ -27,22 +28,21 @@ class HookedExchange:
         self._call, self._path = call, path
         self._checkpoints = checkpoints
         self._hooks = hooks
-        self._has_succeeded = False
 
-    def answered(self, response: bytes | None) -> None:
-        """Remember what was made, forget what was stopped, whether or not that went well."""
-        self._has_succeeded = response is not None
+    def answered(self, response: bytes | None) -> Awaitable[HookOutcome] | None:
+        """Remember what was made, forget what was stopped, whether or not that went well.
+
+        Return the call of the hook that comes after one that succeeded; its answer counts for nothing.
+        """
         if self._path.checkpoint is Checkpoint.DELETE:
             self._call.delete(self._checkpoints)
         elif response is not None:
             with contextlib.suppress(ContentError):  # kubelet will see for itself
                 self._call.store(response, self._checkpoints)
-
-    async def after(self) -> None:
-        """Tell the hook that comes after the call, if that succeeded; its answer counts for nothing."""
         after = self._path.after
-        if self._has_succeeded and after and after in self._hooks.by_stage:
-            await self._hooks.call(after, self._call.hook_request())
+        if response is not None and after and after in self._hooks.by_stage:
+            return self._hooks.call(after, self._call.hook_request())
+        return None
 
 
 class HookedCalls:
@@ -61,7 +61,9 @@ class HookedCalls:
     async def _before(self, path: dispatch.Route, call: Interception) -> Interception:
         if not path.before:
             return call
-        outcome = await self._hooks.call(path.before, call.hook_request())
+        asked = self._hooks.call(path.before, call.hook_request())
+        call.prepare()
+        outcome = await asked
         problem = outcome.problem
         if not problem:
             try:

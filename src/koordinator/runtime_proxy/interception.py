@@ -11,15 +11,9 @@ import msgspec
 
 from koordinator.host import protobuf_messages
 from koordinator.host.cri_messages import (
-    ContainerConfig,
-    ContainerIDMessage,
-    CreateContainerRequest,
-    KeyValue,
-    LinuxContainerConfig,
     LinuxContainerResources,
     LinuxPodSandboxConfig,
     PodSandboxConfig,
-    PodSandboxMetadata,
     RunPodSandboxRequest,
     RunPodSandboxResponse,
     UpdateContainerResourcesRequest,
@@ -31,7 +25,6 @@ from koordinator.host.hook_messages import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from koordinator.host.protobuf_messages import Message
 from koordinator.runtime_proxy import merge
 from koordinator.runtime_proxy.checkpoints import Checkpoints, ContainerInfo, SandboxInfo
 
@@ -46,8 +39,12 @@ class Interception(Protocol):
         """Return the labels of the pod."""
         ...
 
-    def hook_request(self) -> Message:
+    def hook_request(self) -> bytes:
         """Return what hooks are told."""
+        ...
+
+    def prepare(self) -> None:
+        """Do what an answer will need, while it is waited for."""
         ...
 
     def with_answer(self, answer: bytes) -> "Interception":
@@ -77,8 +74,11 @@ class AboutSandbox:
     def labels(self) -> Mapping[str, str]:
         return self.info.labels
 
-    def hook_request(self) -> Message:
+    def hook_request(self) -> bytes:
         return of_sandbox(self.info)
+
+    def prepare(self) -> None:
+        """Nothing: it is all there."""
 
     def delete(self, checkpoints: Checkpoints) -> None:
         """Nothing: what the call was about goes on."""
@@ -94,8 +94,11 @@ class AboutContainer:
     def labels(self) -> Mapping[str, str]:
         return self.info.sandbox.labels
 
-    def hook_request(self) -> Message:
+    def hook_request(self) -> bytes:
         return of_container(self.info)
+
+    def prepare(self) -> None:
+        """Nothing: it is all there."""
 
     def delete(self, checkpoints: Checkpoints) -> None:
         """Nothing: what the call was about goes on."""
@@ -110,18 +113,19 @@ class RunSandbox(AboutSandbox, msgspec.Struct, frozen=True):
     def with_answer(self, answer: bytes) -> "RunSandbox":
         """Return it with labels, annotations and cgroup parent of an answer, whose resources no runtime is given."""
         found = protobuf_messages.decode(PodSandboxHookResponse, answer)
+        added, noted = protobuf_messages.texts(found.labels), protobuf_messages.texts(found.annotations)
         config = self.raw.config or PodSandboxConfig()
         info = _replace(
             self.info,
-            labels=merge.merged(config.labels, found.labels),
-            annotations=merge.merged(config.annotations, found.annotations),
+            labels=merge.merged(config.labels, added),
+            annotations=merge.merged(config.annotations, noted),
             cgroup_parent=found.cgroup_parent or self.info.cgroup_parent,
         )
         config = _replace(
             config,
             labels=info.labels,
             annotations=info.annotations,
-            linux=_with_parent(config.linux, info.cgroup_parent),
+            linux=with_parent(config.linux, info.cgroup_parent),
         )
         return RunSandbox(_replace(self.raw, config=config), info)
 
@@ -131,6 +135,7 @@ class RunSandbox(AboutSandbox, msgspec.Struct, frozen=True):
     def store(self, response: bytes, checkpoints: Checkpoints) -> None:
         made = protobuf_messages.decode(RunPodSandboxResponse, response)
         checkpoints.sandboxes.put(made.pod_sandbox_id, self.info)
+        _ = self.info.told  # its first container waits for that no more
 
 
 class OfSandbox(AboutSandbox, msgspec.Struct, frozen=True):
@@ -152,36 +157,6 @@ class OfSandbox(AboutSandbox, msgspec.Struct, frozen=True):
 
     def delete(self, checkpoints: Checkpoints) -> None:
         checkpoints.sandboxes.drop(self.id)
-
-
-class CreateContainer(AboutContainer, msgspec.Struct, frozen=True):
-    """CreateContainer."""
-
-    raw: CreateContainerRequest
-    info: ContainerInfo
-
-    def with_answer(self, answer: bytes) -> "CreateContainer":
-        """Return it with annotations, resources, environment and cgroup parent of an answer."""
-        found = protobuf_messages.decode(ContainerResourceHookResponse, answer)
-        config = self.raw.config or ContainerConfig()
-        info = _answered(self.info, found)
-        config = _replace(config, annotations=info.annotations, envs=_variables(config, found.container_envs))
-        if info.resources is not None:
-            config = _replace(
-                config, linux=_replace(config.linux or LinuxContainerConfig(), resources=info.resources)
-            )
-        raw = _replace(self.raw, config=config)
-        if found.pod_cgroup_parent and raw.sandbox_config is not None:
-            linux = _with_parent(raw.sandbox_config.linux, found.pod_cgroup_parent)
-            raw = _replace(raw, sandbox_config=_replace(raw.sandbox_config, linux=linux))
-        return CreateContainer(raw, info)
-
-    def request(self) -> bytes:
-        return protobuf_messages.encode(self.raw)
-
-    def store(self, response: bytes, checkpoints: Checkpoints) -> None:
-        made = protobuf_messages.decode(ContainerIDMessage, response)
-        checkpoints.containers.put(made.container_id, _replace(self.info, id=made.container_id))
 
 
 class OfContainer(AboutContainer, msgspec.Struct, frozen=True):
@@ -220,7 +195,8 @@ class UpdateContainer(AboutContainer, msgspec.Struct, frozen=True):
         """Return it with all that is known of the container's resources, as an answer wants them."""
         found = protobuf_messages.decode(ContainerResourceHookResponse, answer)
         info = _answered(self.info, found)
-        annotations = merge.merged(self.raw.annotations, found.container_annotations)
+        answered = protobuf_messages.texts(found.container_annotations)
+        annotations = merge.merged(self.raw.annotations, answered)
         return UpdateContainer(_replace(self.raw, linux=info.resources, annotations=annotations), info)
 
     def request(self) -> bytes:
@@ -230,54 +206,46 @@ class UpdateContainer(AboutContainer, msgspec.Struct, frozen=True):
         checkpoints.containers.put(self.info.id, self.info)
 
 
-def of_sandbox(info: SandboxInfo) -> PodSandboxHookRequest:
+def of_sandbox(info: SandboxInfo) -> bytes:
     """Return what hooks are told of a sandbox."""
-    return PodSandboxHookRequest(
-        info.metadata,
-        info.runtime_handler,
-        info.labels,
-        info.annotations,
-        info.cgroup_parent,
-        info.overhead,
-        info.resources,
+    return protobuf_messages.encode(
+        PodSandboxHookRequest(
+            info.metadata,
+            info.runtime_handler,
+            info.labels,
+            info.annotations,
+            info.cgroup_parent,
+            info.overhead,
+            info.resources,
+        )
     )
 
 
-def of_container(info: ContainerInfo) -> ContainerResourceHookRequest:
+def of_container(info: ContainerInfo) -> bytes:
     """Return what hooks are told of a container."""
-    sandbox, meta = info.sandbox, info.metadata
-    return ContainerResourceHookRequest(
-        pod_meta=sandbox.metadata if sandbox.metadata != PodSandboxMetadata() else None,
-        container_meta=HookContainerMetadata(meta.name, meta.attempt, info.id),
-        container_annotations=info.annotations,
-        container_resources=info.resources,
-        pod_resources=sandbox.resources,
-        pod_annotations=sandbox.annotations,
-        pod_labels=sandbox.labels,
-        pod_cgroup_parent=sandbox.cgroup_parent,
-        container_envs=info.environment,
+    meta = info.metadata
+    return info.sandbox.told + protobuf_messages.encode(
+        ContainerResourceHookRequest(
+            container_meta=HookContainerMetadata(meta.name, meta.attempt, info.id),
+            container_annotations=info.annotations,
+            container_resources=info.resources,
+            container_envs=info.environment,
+        )
     )
 
 
 def _answered(info: ContainerInfo, answer: ContainerResourceHookResponse) -> ContainerInfo:
     return _replace(
         info,
-        annotations=merge.merged(info.annotations, answer.container_annotations),
+        annotations=merge.entries_merged(info.annotations, answer.container_annotations),
         resources=merge.with_answer(info.resources, answer.container_resources),
         environment=answer.container_envs or info.environment,
         sandbox=_replace(info.sandbox, cgroup_parent=answer.pod_cgroup_parent or info.sandbox.cgroup_parent),
     )
 
 
-def _variables(config: ContainerConfig, wanted: Mapping[str, str]) -> tuple[KeyValue, ...]:
-    """Return the environment that an answer has, if it has one: known variables first, in their order."""
-    if not wanted:
-        return config.envs
-    known = [each.key for each in config.envs if each.key in wanted]
-    return tuple(KeyValue(name, wanted[name]) for name in dict.fromkeys((*known, *wanted)))
-
-
-def _with_parent(linux: LinuxPodSandboxConfig | None, cgroup_parent: str) -> LinuxPodSandboxConfig | None:
+def with_parent(linux: LinuxPodSandboxConfig | None, cgroup_parent: str) -> LinuxPodSandboxConfig | None:
+    """Return a sandbox with another cgroup parent, if one is given."""
     if not cgroup_parent:
         return linux
     return _replace(linux or LinuxPodSandboxConfig(), cgroup_parent=cgroup_parent)

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from koordinator.host import protobuf_messages
 from koordinator.host.cri_messages import LinuxContainerResources
+from koordinator.host.protobuf_messages import Entries
 
 OOM_SCORE_ADJ_MAX = 1000
 """The kernel accepts −1000 to 1000 (proc(5), oom_score_adj)."""
@@ -69,6 +71,30 @@ def with_docker_update(
 def merged(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
     """Labels or annotations of a request with those of an answer: by key, the answer wins."""
     return {**old, **new}
+
+
+def entries_merged(old: Entries, new: Entries) -> Entries:
+    """Merge as `merged` does; what is the same stays as it came. Raises: ContentError, for damaged entries."""
+    if _is_nothing_new(old, new):
+        return old
+    return protobuf_messages.entries(merged(protobuf_messages.texts(old), protobuf_messages.texts(new)))
+
+
+def variables(old: Entries, new: Entries) -> Entries:
+    """Return the environment that an answer has, if it has one: known variables first, in their order.
+
+    Raises: ContentError, for damaged entries.
+    """
+    if _is_nothing_new(old, new):
+        return old
+    wanted = protobuf_messages.texts(new)
+    known = [name for name in protobuf_messages.texts(old) if name in wanted]
+    return protobuf_messages.entries({name: wanted[name] for name in (*known, *wanted)})
+
+
+def _is_nothing_new(old: Entries, new: Entries) -> bool:
+    """Return whether an answer says nothing, or the same; the order of entries is of no account (Go has none)."""
+    return not new or new == old or sorted(new) == sorted(old)
 
 
 def _with_amounts(old: LinuxContainerResources, new: LinuxContainerResources) -> LinuxContainerResources:

@@ -13,7 +13,6 @@ from koordinator.host import grpc_sockets, protobuf_messages
 from koordinator.host.cri_messages import (
     RUNTIME_SERVICE,
     ContainerIDMessage,
-    CreateContainerRequest,
     PodSandboxConfig,
     PodSandboxRequest,
     RunPodSandboxRequest,
@@ -24,11 +23,11 @@ from koordinator.host.grpc_sockets import SocketError
 from koordinator.host.syscalls import Syscalls
 from koordinator.runtime_proxy import dispatch
 from koordinator.runtime_proxy.backend import Backend
-from koordinator.runtime_proxy.checkpoints import Checkpoints, ContainerInfo, SandboxInfo
+from koordinator.runtime_proxy.checkpoints import Checkpoints, SandboxInfo
+from koordinator.runtime_proxy.creation import CreateContainer, CreatePart
 from koordinator.runtime_proxy.hook_client import HookClient
 from koordinator.runtime_proxy.hooked import HookedCalls
 from koordinator.runtime_proxy.interception import (
-    CreateContainer,
     Interception,
     OfContainer,
     OfSandbox,
@@ -115,11 +114,11 @@ class RuntimeProxy:
                 sandbox = await self._backend.sandbox(own_id)
                 return OfSandbox(raw, own_id, sandbox) if sandbox is not None else None
             case "CreateContainer":
-                create = decode(CreateContainerRequest, raw)
+                create = decode(CreatePart, raw)
                 sandbox = await self._sandbox_of(create)
                 if sandbox is None or create.config is None:
                     return None
-                return CreateContainer(create, ContainerInfo.of_config(create.config, sandbox))
+                return CreateContainer.of(create, create.config, sandbox)
             case "UpdateContainerResources":
                 update = decode(UpdateContainerResourcesRequest, raw)
                 container = await self._backend.container(update.container_id)
@@ -127,14 +126,15 @@ class RuntimeProxy:
         container = await self._backend.container(decode(ContainerIDMessage, raw).container_id)
         return OfContainer(raw, container) if container is not None else None
 
-    async def _sandbox_of(self, create: CreateContainerRequest) -> SandboxInfo | None:
+    async def _sandbox_of(self, create: CreatePart) -> SandboxInfo | None:
         """Return the sandbox of a new container: the kubelet tells it again, with the cgroup parent."""
         known = self._checkpoints.sandboxes.get(create.pod_sandbox_id)
         if known is not None and known.cgroup_parent:
             return known
-        if create.sandbox_config is None:
+        if not create.sandbox_config:
             return await self._backend.sandbox(create.pod_sandbox_id)
-        found = SandboxInfo.of_config(create.sandbox_config)
+        config = protobuf_messages.decode(PodSandboxConfig, b"".join(create.sandbox_config))
+        found = SandboxInfo.of_config(config)
         self._checkpoints.sandboxes.put(create.pod_sandbox_id, found)
         return found
 
@@ -145,10 +145,7 @@ class Unread(msgspec.Struct, frozen=True):
     request: bytes
 
     def answered(self, response: bytes | None) -> None:
-        """Nothing is remembered."""
-
-    async def after(self) -> None:
-        """Nobody is told."""
+        """Nothing is remembered, and nobody is told."""
 
 
 def concerned(path: bytes) -> str:

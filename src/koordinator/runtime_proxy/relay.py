@@ -8,7 +8,7 @@ passes and is read beside. Windows are kept right where a changed body is longer
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 from urllib.parse import quote
 
 import msgspec
@@ -43,12 +43,8 @@ class Exchange(Protocol):
         """Return the message for the runtime."""
         ...
 
-    def answered(self, response: bytes | None) -> None:
-        """Note the runtime's message, None where it refused."""
-        ...
-
-    async def after(self) -> None:
-        """Tell the hook that comes after the call."""
+    def answered(self, response: bytes | None) -> Awaitable[object] | None:
+        """Note the runtime's message, None where it refused; return the call of a hook that comes after, if any."""
         ...
 
 
@@ -68,7 +64,7 @@ class _Held(msgspec.Struct):
     credited: int = 0
     """Of these, what the kubelet got back for the connection already."""
     window: int = 0
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Future[Any] | None = None
     exchange: Exchange | None = None
     is_settled: bool = False
     """The windows are right again, as if the kubelet had sent what the runtime gets."""
@@ -103,7 +99,7 @@ class Relay:
         """Bytes of window that the runtime will give back for data that the kubelet did not send, or got
         back already."""
         self._more = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._opening = asyncio.get_running_loop().create_task(self._open(), name="runtime's connection")
 
     async def _open(self) -> None:
@@ -184,8 +180,8 @@ class Relay:
 
     async def _intercepted(self, stream: int, held: _Held) -> None:
         """Ask the hooks, then send the body on; what is no plain message is the runtime's to refuse."""
-        message = http2.of_grpc(bytes(held.body))
         body = bytes(held.body)
+        message = http2.of_grpc(body)
         if message is not None:
             try:
                 held.exchange = await self._intercept(held.method, message)
@@ -196,6 +192,7 @@ class Relay:
         self._settle(held, len(body))
         held.body.clear()
         await self._send_body(stream, held, body)
+        self.runtime.flush()
 
     async def _send_body(self, stream: int, held: _Held, body: bytes) -> None:
         """Send a body as far as the runtime's windows let it."""
@@ -247,6 +244,7 @@ class Relay:
     # From the runtime
 
     def _of_runtime(self, data: bytes) -> None:
+        ended: list[_Held] = []
         for found in self._frames[False].feed(data):
             # An answer that begins is of no use to the kubelet without what follows.
             begins = (
@@ -254,11 +252,16 @@ class Relay:
                 and found.stream in self._held
                 and not found.flags & http2.END_STREAM
             )
-            if self._passes(found):
+            if self._passes(found, ended):
                 (self.kubelet.send_later if begins else self.kubelet.send)(found.whole)
+        if ended:
+            self.kubelet.flush()
+            for held in ended:  # before the kubelet can call again, which it does when this has returned
+                self._answered(held)
 
-    def _passes(self, found: Frame) -> bool:
-        """Take note of a frame; False when the kubelet is not to see it (as it is)."""
+    def _passes(self, found: Frame, ended: list[_Held]) -> bool:
+        """Take note of a frame, and of a call whose answer is complete; False when the kubelet is not to see it (as it
+        is)."""
         held = self._held.get(found.stream)
         match found.kind:
             case http2.SETTINGS if not found.flags & http2.ACK:
@@ -270,7 +273,9 @@ class Relay:
         if (held is not None and found.kind == http2.RST_STREAM) or (
             held is not None and found.kind in (http2.DATA, http2.HEADERS) and found.flags & http2.END_STREAM
         ):
-            self._end(found.stream, held)
+            del self._held[found.stream]
+            self._stop(held)
+            ended.append(held)
         return True
 
     def _take_settings(self, found: dict[int, int]) -> None:
@@ -296,13 +301,12 @@ class Relay:
             self.kubelet.send(http2.window_update(0, size - swallowed))
         return False
 
-    def _end(self, stream: int, held: _Held) -> None:
-        """The answer is complete: remember it before the kubelet can call again."""
-        del self._held[stream]
-        self._stop(held)
+    def _answered(self, held: _Held) -> None:
+        """Remember what became of a call."""
         if held.exchange is not None:
-            held.exchange.answered(http2.of_grpc(bytes(held.body)))
-            self._start(held.exchange.after())
+            after = held.exchange.answered(http2.of_grpc(bytes(held.body)))
+            if after is not None:
+                self._start(after)
 
     def _forget(self, stream: int) -> None:
         """The kubelet has given up a call."""
@@ -310,7 +314,7 @@ class Relay:
         if held is not None:
             self._stop(held)
             if held.exchange is not None:
-                held.exchange.answered(None)
+                held.exchange.answered(None)  # no hook comes after what failed
 
     def _stop(self, held: _Held) -> None:
         """Send no more of a body."""
@@ -319,13 +323,13 @@ class Relay:
         if not held.is_settled:
             self._settle(held, 0)
 
-    def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
+    def _start(self, work: Awaitable[Any]) -> asyncio.Future[Any]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("call failed", exc_info=task.exception())
@@ -395,13 +399,13 @@ class _Side(asyncio.Protocol):
             return
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.flush)
         self._unsent.append(data)
 
     def send_later(self, data: bytes) -> None:
         """Send in its order, in one write with what comes next, or after a moment without that."""
         if not self._unsent:
-            asyncio.get_running_loop().call_later(LATER_S, self._flush)
+            asyncio.get_running_loop().call_later(LATER_S, self.flush)
         self._unsent.append(data)
 
     @property
@@ -409,7 +413,8 @@ class _Side(asyncio.Protocol):
         """Return whether something is to be sent later."""
         return bool(self._unsent) and not self._is_due
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send all that is not sent yet."""
         self._is_due = False
         if self._transport is not None and self._unsent:
             unsent, self._unsent = self._unsent, []
@@ -419,5 +424,5 @@ class _Side(asyncio.Protocol):
         """Close; what was sent is delivered first."""
         self._is_closed = True
         if self._transport is not None:
-            self._flush()
+            self.flush()
             self._transport.close()

@@ -15,6 +15,7 @@ import abc
 import asyncio
 import contextlib
 import enum
+import functools
 import logging
 import shutil
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -196,13 +197,13 @@ class HookAnswer(msgspec.Struct, frozen=True):
     response: HookResponse
 
 
-class StageResult(msgspec.Struct, frozen=True):
+class StageResult(msgspec.Struct, frozen=True, dict=True):
     """Answers of all hooks of a stage in order, and what went wrong."""
 
     answers: tuple[HookAnswer, ...]
     errors: tuple[KoordinatorError, ...] = ()
 
-    @property
+    @functools.cached_property
     def response(self) -> HookResponse:
         """Return all answers as one."""
         return contexts.merged(answer.response for answer in self.answers)
