@@ -19,6 +19,7 @@ from koordinator.api import labels, resources
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import SystemClock
+from koordinator.cluster import garbage
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.yarn import amounts
 from koordinator.yarn.amounts import DEFAULT_CLUSTER
@@ -123,7 +124,7 @@ async def run(where: str) -> None:
         print(
             f"first poll: {(time.perf_counter() - polled_s) * 1e3:.0f} ms, CPU {(cpu_s() - used_s) * 1e3:.0f} ms"
         )
-        for cores in (40, 30):
+        for cores in (40, 30, 44, 34, 48, 38):
             await full_round(loop, table, [node(number, cores) for number in range(NODES)])
             while told(loop, cores) < NODES:
                 pause_s = await loop.step()
@@ -149,7 +150,8 @@ def main() -> None:
     )
     try:
         assert server.stdout is not None
-        asyncio.run(run(server.stdout.readline().decode().strip()))
+        with garbage.collected_rarely():  # as the operator's process does
+            asyncio.run(run(server.stdout.readline().decode().strip()))
     finally:
         server.kill()
         server.wait()

@@ -8,6 +8,7 @@ at once would let Kubernetes over-book the node. When its reports are missing, Y
 """
 
 import enum
+import functools
 import re
 from collections.abc import Iterable
 
@@ -194,10 +195,19 @@ def node_id_of(pod: Pod) -> NodeId | None:
         raise ProtocolError(
             pod.key, amounts.NODE_ID_ANNOTATION, "missing; the NodeManager sets it when it starts"
         )
-    host, colon, port_text = text.partition(":")
-    if not colon or _PORT.fullmatch(port_text) is None or not 0 <= int(port_text) <= PORT_MAX:
+    found = _node_id(text)
+    if found is None:
         raise ProtocolError(pod.key, amounts.NODE_ID_ANNOTATION, f"{text!r} is not host:port")
-    return NodeId(host, int(port_text)) if host and int(port_text) else None
+    return found if found.host and found.port else None
+
+
+@functools.lru_cache(1 << 15)  # a pod's text is read again whenever its node changes
+def _node_id(text: str) -> NodeId | None:
+    """Return what `host:port` says; None where it is something else."""
+    host, colon, port = text.partition(":")
+    if not colon or _PORT.fullmatch(port) is None or not 0 <= int(port) <= PORT_MAX:
+        return None
+    return NodeId(host, int(port))
 
 
 def cluster_of(pod: Pod) -> str:

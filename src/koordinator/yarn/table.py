@@ -194,10 +194,10 @@ class NodeTable:
 
 def kube_total(node: Node) -> BatchAmount:
     """Return what a node offers batch pods; nothing where it cannot be read."""
-    listed = node.status.allocatable
+    listed, value = node.status.allocatable, quantity.value
+    cpu, memory = listed.get(resources.BATCH_CPU, 0), listed.get(resources.BATCH_MEMORY, 0)
     try:
-        found = (max(quantity.value(listed.get(name, 0)), 0) for name in resources.BATCH_RESOURCES)
-        return BatchAmount(*found)
+        return BatchAmount(max(value(cpu), 0), max(value(memory), 0))
     except quantity.QuantityError:
         return NOTHING
 
@@ -215,8 +215,8 @@ def _told(node: Node) -> tuple[object, ...]:
     return (
         node.metadata.uid,
         node.metadata.labels.get(labels.TIDAL_PHASE),
-        *(annotations.get(key) for key in _OF_NODES),
-        *(allocatable.get(name) for name in resources.BATCH_RESOURCES),
+        *map(annotations.get, _OF_NODES),
+        *map(allocatable.get, resources.BATCH_RESOURCES),
     )
 
 
