@@ -31,13 +31,13 @@ _META, _ANNOTATIONS, _RESOURCES, _VARIABLES = 2, 3, 4, 9
 
 
 class LinuxPart(Message, frozen=True):
-    """Of LinuxContainerConfig. A message that comes in pieces is their sum."""
+    """The resources of LinuxContainerConfig; a message that comes in pieces is their sum."""
 
     resources: Annotated[tuple[bytes, ...], 1] = ()
 
 
 class ConfigPart(Message, frozen=True):
-    """Of ContainerConfig."""
+    """The fields of ContainerConfig that hooks are told."""
 
     metadata: Annotated[tuple[bytes, ...], 1] = ()
     envs: Annotated[Entries, 6] = ()
@@ -46,7 +46,7 @@ class ConfigPart(Message, frozen=True):
 
 
 class CreatePart(Message, frozen=True):
-    """Of CreateContainerRequest."""
+    """The fields of CreateContainerRequest that hooks are told or change."""
 
     pod_sandbox_id: Annotated[str, 1] = ""
     config: Annotated[ConfigPart | None, 2] = None
