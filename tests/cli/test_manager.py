@@ -7,7 +7,8 @@ from koordinator.cli import flag_settings, manager_flags
 from koordinator.cli import manager as command
 from koordinator.cli.manager_flags import ManagerSettings
 from koordinator.cluster.backoff import Rate
-from koordinator.manager.options import ManagerOptions, is_chosen
+from koordinator.cluster.controller import is_controller_enabled
+from koordinator.manager.options import ManagerOptions
 
 
 def settings(*arguments: str) -> ManagerSettings:
@@ -111,7 +112,7 @@ def test_only_the_word_true_makes_names_of_strategies_checked(
     ],
 )
 def test_controllers_are_chosen_by_the_first_entry_that_names_them(entries: str, is_on: bool) -> None:
-    assert is_chosen("nodeslo", settings(f"--controllers={entries}").options.controllers) is is_on
+    assert is_controller_enabled("nodeslo", settings(f"--controllers={entries}").options.controllers) is is_on
 
 
 def test_an_only_instance_needs_no_election() -> None:

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from koordinator import __version__
 from koordinator.api.feature_gates import FeatureGates, FeatureStage
-from koordinator.cluster.backoff import Rate
+from koordinator.cluster.backoff import Rate, new_rng
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.prometheus import Gauge, GaugeReading, Labels, MetricsRegistry
@@ -100,10 +100,8 @@ async def clients(
     """Connect twice: a lease has a client of its own, since behind a thousand writes that wait for their turn (`rate`)
     it would be lost."""
     async with (
-        KubeCluster(
-            config, rng=random.Random(rng.getrandbits(64)), component=user_agent, rate=rate
-        ) as cluster,
-        KubeCluster(config, rng=random.Random(rng.getrandbits(64)), component=user_agent) as lease_cluster,
+        KubeCluster(config, rng=new_rng(rng), component=user_agent, rate=rate) as cluster,
+        KubeCluster(config, rng=new_rng(rng), component=user_agent) as lease_cluster,
     ):
         yield cluster, lease_cluster
 

@@ -15,7 +15,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cli import component, logs, running, serving
 from koordinator.cli.descheduler_flags import Flags
 from koordinator.cluster import connect, garbage
-from koordinator.cluster.backoff import Rate
+from koordinator.cluster.backoff import Rate, new_rng
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.leader import LeaderElector, lease_check
 from koordinator.cluster.plugin_registry import PluginRegistry
@@ -99,7 +99,7 @@ async def _main(
         election: LeaderElector | None = None
         if settings.leader_election.leader_elect:
             config = serving.election_config(settings.leader_election, rng)
-            election = LeaderElector(lease_cluster, config, rng=random.Random(rng.getrandbits(64)))
+            election = LeaderElector(lease_cluster, config, rng=new_rng(rng))
         async with _served(descheduler, election, flags):
             await descheduler.run(election)
 

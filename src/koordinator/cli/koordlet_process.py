@@ -10,7 +10,7 @@ from koordinator.cli import component, flag_settings, logs, running
 from koordinator.cli.koordlet_flags import KoordletSettings
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
-from koordinator.cluster.backoff import Rate
+from koordinator.cluster.backoff import Rate, new_rng
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.host.host import Host, open_host
@@ -47,7 +47,7 @@ async def _main(settings: KoordletSettings, client: ClientConfig) -> None:
     rng = random.Random()
     async with KubeCluster(
         client,
-        rng=random.Random(rng.getrandbits(64)),
+        rng=new_rng(rng),
         component="koordlet",
         rate=Rate(per_s=settings.qps, burst=settings.burst),
     ) as cluster:
@@ -101,7 +101,7 @@ async def _join_runtime(agent: Agent) -> None:
         var_run=shared.host.roots.var_run,
         plugin_policy=shared.config.hooks.plugin_failure_policy,
         disabled_stages=shared.config.hook_server.disabled_stages,
-        rng=random.Random(shared.rng.getrandbits(64)),
+        rng=new_rng(shared.rng),
     ).run()
 
 
@@ -136,7 +136,7 @@ async def served(agent: Agent, settings: KoordletSettings) -> AsyncIterator[None
         events = AuditQuery(
             shared.audit,
             shared.clock,
-            random.Random(shared.rng.getrandbits(64)),
+            new_rng(shared.rng),
             size_max=limits.events_max,
             readers_max=limits.readers_max,
         )

@@ -14,6 +14,7 @@ from koordinator import endpoints, health, profiling
 from koordinator.cli import component, logs, running
 from koordinator.cli.manager_flags import ManagerSettings
 from koordinator.cluster import connect, garbage
+from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.leader import LeaderElector, lease_check, process_identity
 from koordinator.endpoints import Check
@@ -68,7 +69,7 @@ async def _main(settings: ManagerSettings, where: WebhookSettings, client: Clien
         election: LeaderElector | None = None
         if settings.election is not None:
             config = msgspec.structs.replace(settings.election, identity=process_identity(rng))
-            election = LeaderElector(lease_cluster, config, rng=random.Random(rng.getrandbits(64)))
+            election = LeaderElector(lease_cluster, config, rng=new_rng(rng))
         async with served(manager, webhooks, election, settings), asyncio.TaskGroup() as group:
             beside = [
                 group.create_task(_tidy(manager), name="garbage"),

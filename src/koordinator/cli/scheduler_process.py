@@ -17,7 +17,7 @@ from koordinator.cli import component, logs, running, serving
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
-from koordinator.cluster.backoff import Rate
+from koordinator.cluster.backoff import Rate, new_rng
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import LeaderElector
@@ -170,7 +170,7 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
     burst = max(1, settings.client_connection.burst)
     async with KubeCluster(
         client,
-        rng=random.Random(rng.getrandbits(64)),
+        rng=new_rng(rng),
         component="koord-scheduler",
         rate=None if limit is None else Rate(per_s=limit, burst=burst),
     ) as cluster:
@@ -233,7 +233,7 @@ async def serve_and_schedule(
     election = LeaderElector(
         cluster,
         serving.election_config(elected, rng),
-        rng=random.Random(rng.getrandbits(64)),
+        rng=new_rng(rng),
         on_slow_path=lambda: scheduler.metrics.slow_paths.inc(lease),
     )
     scheduler.may_write = lambda: election.may_act

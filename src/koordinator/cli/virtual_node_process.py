@@ -16,6 +16,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.cli import component, logs, running, serving
 from koordinator.cli.flag_settings import FlagError
 from koordinator.cluster import connect, errors, gatekeeper
+from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.gatekeeper import AccessReviewer, Authorities, Gatekeeper, TokenReviewer
 from koordinator.cluster.kube import KubeCluster
@@ -90,7 +91,7 @@ async def _main(
     rng = random.Random()  # jitter and names must differ between instances
 
     def client(where: ClientConfig) -> KubeCluster:
-        return KubeCluster(where, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT)
+        return KubeCluster(where, rng=new_rng(rng), component=USER_AGENT)
 
     # The lease has a client of its own: behind many writes that wait for their turn it would be lost.
     async with client(lender) as here, client(borrower) as there, client(lender) as lease_cluster:
@@ -105,7 +106,7 @@ async def _main(
                 namespace=asked["lease_namespace"],
                 identity=process_identity(rng),
             )
-            election = LeaderElector(lease_cluster, candidate, rng=random.Random(rng.getrandbits(64)))
+            election = LeaderElector(lease_cluster, candidate, rng=new_rng(rng))
         async with _served(asked, nodes, election), _streams(asked, nodes, here, there):
             await nodes.run(election)
 

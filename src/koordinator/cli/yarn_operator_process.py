@@ -18,10 +18,11 @@ from koordinator.cli import component, logs, running
 from koordinator.cli.flag_settings import FlagError
 from koordinator.cli.yarn_operator_flags import Flags
 from koordinator.cluster import connect, garbage
-from koordinator.cluster.backoff import Rate
+from koordinator.cluster.backoff import Rate, new_rng
 from koordinator.cluster.config import ClientConfig
+from koordinator.cluster.controller import is_controller_enabled
 from koordinator.cluster.leader import ElectionConfig, LeaderElector, lease_check, process_identity
-from koordinator.yarn import hadoop_config, tokens
+from koordinator.yarn import tokens
 from koordinator.yarn.amounts import Rounding
 from koordinator.yarn.cluster_loop import SyncRules
 from koordinator.yarn.connection import Login
@@ -146,9 +147,9 @@ async def _main(flags: Flags, client: ClientConfig) -> None:
                 namespace=flags.leader_election_namespace,
                 identity=process_identity(rng),
             )
-            election = LeaderElector(lease_cluster, candidate, rng=random.Random(rng.getrandbits(64)))
+            election = LeaderElector(lease_cluster, candidate, rng=new_rng(rng))
         async with _served(flags, operator, election):
-            if hadoop_config.is_controller_enabled(CONTROLLER, flags.controllers):
+            if is_controller_enabled(CONTROLLER, flags.controllers):
                 await operator.run(election)
             else:
                 log.warning("no controller is enabled", extra={"controllers": ",".join(flags.controllers)})

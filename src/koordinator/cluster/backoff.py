@@ -95,6 +95,11 @@ class Backoff:
         self._next_s = self._policy.initial_s
 
 
+def new_rng(parent: random.Random) -> random.Random:
+    """Return a generator of its own for one part, so that parts do not change each other's numbers."""
+    return random.Random(parent.getrandbits(64))
+
+
 def retry_after_s(error: Exception | None) -> float:
     """Return seconds that the server asked to wait, 0 when it did not."""
     if isinstance(error, errors.ApiError) and error.details is not None:

@@ -209,6 +209,15 @@ class Controller(Generic[K]):
             self.queue.add_after(key, again_s)
 
 
+def is_controller_enabled(name: str, listed: Sequence[str]) -> bool:
+    """Return what `--controllers` says of a controller: its first mention, `-name` being off; else whether `*` is
+    listed."""
+    for item in listed:
+        if item in (name, f"-{name}"):
+            return item == name
+    return "*" in listed
+
+
 class ControllerLoop:
     """Base of loops around a controller: they set what it watches when they are made."""
 

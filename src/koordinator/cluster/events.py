@@ -24,7 +24,7 @@ from koordinator import clock
 from koordinator.api.core import Event
 from koordinator.api.meta import Object, ObjectReference, reference
 from koordinator.cluster import errors
-from koordinator.cluster.backoff import Backoff, BackoffPolicy, Rate, TokenBucket
+from koordinator.cluster.backoff import Backoff, BackoffPolicy, Rate, TokenBucket, new_rng
 from koordinator.cluster.protocol import Cluster, PatchType
 from koordinator.cluster.supervise import Guard, supervise
 
@@ -256,7 +256,7 @@ class EventRecorder:
         self._host = host
         self._instance = f"{component}-{instance}" if instance else component
         self._correlator = Correlator()
-        self._lanes = [_Lane(Backoff(RETRY, random.Random(rng.getrandbits(64)))) for _ in range(WRITERS)]
+        self._lanes = [_Lane(Backoff(RETRY, new_rng(rng))) for _ in range(WRITERS)]
         self._stand_back = stand_back
         self._resumed: asyncio.Event | None = None
         self._flushed: list[asyncio.Future[None]] = []

@@ -13,7 +13,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
-from koordinator.cluster.backoff import Backoff, BackoffPolicy
+from koordinator.cluster.backoff import Backoff, BackoffPolicy, new_rng
 from koordinator.cluster.protocol import Cluster, EventType, WatchEvent
 from koordinator.cluster.supervise import Guard, supervise
 
@@ -377,7 +377,7 @@ class InformerFactory:
                 self._cluster,
                 view,
                 namespace,
-                rng=random.Random(self._rng.getrandbits(64)),
+                rng=new_rng(self._rng),
                 label_selector=label_selector,
                 field_selector=field_selector,
                 transform=self._transforms.get(view),

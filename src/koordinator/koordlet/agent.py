@@ -23,6 +23,7 @@ from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.meta import Object
 from koordinator.api.qos import KubeQoS
 from koordinator.clock import Clock
+from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
@@ -334,9 +335,7 @@ class Agent:
             audit=audit,
             metrics=metrics,
             cluster=cluster,
-            events=EventRecorder(
-                cluster, EVENTS_FROM, host=config.node_name, rng=random.Random(rng.getrandbits(64))
-            ),
+            events=EventRecorder(cluster, EVENTS_FROM, host=config.node_name, rng=new_rng(rng)),
             kubelet=self._kubelet,
             gpus=_gpus(config, gates, host),
         )

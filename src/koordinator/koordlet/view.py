@@ -86,6 +86,11 @@ class NodeView:
             return 0
 
     @property
+    def qos_strategy(self) -> ResourceQOSStrategy | None:
+        """Return the NodeSLO's QoS policy, an empty one where it names none; None before the first NodeSLO."""
+        return None if self.slo is None else self.slo.resource_qos_strategy or ResourceQOSStrategy()
+
+    @property
     def qos_in_force(self) -> ResourceQOSStrategy | None:
         """Return the NodeSLO's QoS policy with what the closed loop takes of it; the same object while both are."""
         strategy = self.slo.resource_qos_strategy if self.slo is not None else None

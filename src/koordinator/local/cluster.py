@@ -22,6 +22,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Resource
 from koordinator.clock import Clock
 from koordinator.cluster import errors
+from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.gatekeeper import guarded
 from koordinator.cluster.informer import InformerFactory
@@ -152,7 +153,7 @@ class LocalCluster:
         if options.process_node is not None:
             self._host: Host = open_host(HostRoots.below(""), HOT_FILES)
             client = MemoryCluster(self.registry, user=f"system:node:{options.process_node.node.name}")
-            self.kubelet = ProcessKubelet(client, self._host, options.process_node, rng=self._new_rng())
+            self.kubelet = ProcessKubelet(client, self._host, options.process_node, rng=new_rng(self._rng))
             streams = self.kubelet.streams()
         kubelets = KubeletStreams(
             self.registry,
@@ -190,7 +191,7 @@ class LocalCluster:
                 self._client("koord-descheduler"),
                 options.descheduler,
                 installed_plugins(),
-                rng=self._new_rng(),
+                rng=new_rng(self._rng),
                 prove=self._prove,
             )
         self.descheduler_url = ""
@@ -330,7 +331,7 @@ class LocalCluster:
                 self._client("hollow-nodes"),
                 fleet,
                 HollowConfig(first_report_s=FIRST_REPORT_S, pod_events=True, topology=True),
-                rng=self._new_rng(),
+                rng=new_rng(self._rng),
             )
             self._start(group, nodes.run(), "hollow nodes")
         if self.kubelet is not None:
@@ -345,25 +346,25 @@ class LocalCluster:
                 name=lease.resource_name, namespace=lease.resource_namespace, identity=IDENTITY
             )
             client = self._client("koord-descheduler")
-            election = LeaderElector(client, config, rng=self._new_rng())
+            election = LeaderElector(client, config, rng=new_rng(self._rng))
         self._start(group, descheduler.run(election, stays=True), "koord-descheduler")
 
     def _start_controllers(self, group: asyncio.TaskGroup) -> None:
         cluster = self._client("kube-controller-manager")
-        factory = InformerFactory(cluster, self._new_rng())
-        events = EventRecorder(cluster, "kube-controller-manager", rng=self._new_rng())
-        autoscaler_events = EventRecorder(cluster, "horizontal-pod-autoscaler", rng=self._new_rng())
+        factory = InformerFactory(cluster, new_rng(self._rng))
+        events = EventRecorder(cluster, "kube-controller-manager", rng=new_rng(self._rng))
+        autoscaler_events = EventRecorder(cluster, "horizontal-pod-autoscaler", rng=new_rng(self._rng))
         resources = self.registry.resources
         tls = self._options.tls
         controllers = [
-            *workloads(cluster, factory, self._new_rng()),
+            *workloads(cluster, factory, new_rng(self._rng)),
             NamespaceContentsController(cluster, factory, tls.ca_certificate.decode() if tls else ""),
             EndpointsController(cluster, factory, events),
             LoadBalancerController(cluster, factory, events),
             PodAutoscalerController(cluster, factory, autoscaler_events, resources),
             GarbageCollector(cluster, factory, resources),
             NamespaceController(cluster, factory, resources),
-            NodeLifecycleController(cluster, factory, events, self._new_rng()),
+            NodeLifecycleController(cluster, factory, events, new_rng(self._rng)),
             TaintEvictionController(cluster, factory, events),
             PodGarbageCollector(cluster, factory),
             DisruptionController(cluster, factory, events),
@@ -377,9 +378,6 @@ class LocalCluster:
             self._start(group, recorder.run(), "events")
         for controller in controllers:
             self._start(group, controller.run(), type(controller).__name__)
-
-    def _new_rng(self) -> random.Random:
-        return random.Random(self._rng.getrandbits(64))
 
 
 async def quieten_webhooks(cluster: MemoryCluster) -> None:
@@ -453,7 +451,7 @@ def workloads(cluster: Cluster, factory: InformerFactory, rng: random.Random) ->
     recorders: list[EventRecorder] = []
 
     def events(component: str) -> EventRecorder:
-        recorder = EventRecorder(cluster, component, rng=random.Random(rng.getrandbits(64)))
+        recorder = EventRecorder(cluster, component, rng=new_rng(rng))
         recorders.append(recorder)
         return recorder
 

@@ -17,6 +17,7 @@ import msgspec
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cluster import proof
 from koordinator.cluster.config import ANONYMOUS, Credentials
+from koordinator.cluster.controller import is_controller_enabled
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import LeaderElector, lead_while_elected
@@ -29,7 +30,7 @@ from koordinator.manager.config.slo_configs import SLOConfigs
 from koordinator.manager.metrics import EXPIRE_PERIOD_S, ManagerMetrics
 from koordinator.manager.noderesource.controller import NodeResourceController
 from koordinator.manager.noderesource.ledger_answers import LentAnswers
-from koordinator.manager.options import ManagerOptions, is_chosen
+from koordinator.manager.options import ManagerOptions
 from koordinator.manager.parts import ManagerContext, ManagerController
 from koordinator.manager.per_node.node_objects import NodeMetricController, NodeSLOController
 from koordinator.manager.per_node.workload_profiles import WorkloadProfileController
@@ -189,5 +190,5 @@ def controllers(shared: ManagerContext) -> dict[str, ManagerController]:
     return {
         name: build(shared)
         for name, build in BY_NAME.items()
-        if is_chosen(name, chosen) and (name not in _GATES or gates.is_on(_GATES[name]))
+        if is_controller_enabled(name, chosen) and (name not in _GATES or gates.is_on(_GATES[name]))
     }

@@ -100,11 +100,3 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     quota_update: QuotaUpdateOptions = QuotaUpdateOptions()
     binding_admission: BindingAdmissionOptions = BindingAdmissionOptions()
     seed: int = 0
-
-
-def is_chosen(name: str, entries: tuple[str, ...]) -> bool:
-    """Return whether a list of `*`, `name` and `-name` lets `name` run."""
-    for entry in entries:
-        if entry in (name, f"-{name}"):
-            return entry == name
-    return "*" in entries

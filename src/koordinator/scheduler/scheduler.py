@@ -11,6 +11,7 @@ from typing import Any
 from koordinator.api.core import Pod
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import Clock
+from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
@@ -126,12 +127,12 @@ class Scheduler:
 
         # What comes in.
         self.recorders = {name: self._recorder(cluster, name, instance) for name in self.profiles}
-        self.caches = Caches(cluster, gates, self._new_rng())
+        self.caches = Caches(cluster, gates, new_rng(self._rng))
         self._handlers = EventHandlers(self.engine, self.queue, self.waiting, self.recorders, self._wake.set)
         self._listen()
 
         # What goes out.
-        self._explanations = ExplanationObjects(self.engine, self.caches.pods, fenced, self._new_rng())
+        self._explanations = ExplanationObjects(self.engine, self.caches.pods, fenced, new_rng(self._rng))
         self._status_writer = StatusWriter(fenced, self.clock, self.caches.live)
         parts = RunningParts(
             self.waiting, self.recorders, self.queue, self._handlers, self._status_writer, self.auditor
@@ -155,7 +156,7 @@ class Scheduler:
         return Auditor(options, self.engine.metrics.registry, self.clock, self.profiles.__contains__)
 
     def _recorder(self, cluster: Cluster, profile_name: str, instance: str) -> EventRecorder:
-        rng = self._new_rng()
+        rng = new_rng(self._rng)
         return EventRecorder(cluster, profile_name, instance=instance, rng=rng, stand_back=self._is_busy)
 
     def _listen(self) -> None:
@@ -201,9 +202,6 @@ class Scheduler:
             return found
         profile = self.profiles.get(pod.spec.scheduler_name)
         return profile.extensions.reserve_pod(pod.metadata.uid) if profile is not None else None
-
-    def _new_rng(self) -> random.Random:
-        return random.Random(self._rng.getrandbits(64))
 
     def _queue_policy(self, unschedulable_s_max: float) -> QueuePolicy:
         extender = ExtenderWakeUps(None, self.engine.handles[0])
@@ -287,7 +285,7 @@ class Scheduler:
             if self.network is not None:
                 controllers.append(self.network.background)
             loops = [
-                group.create_task(capabilities.run_for_ever(each, self._new_rng()), name=each.name)
+                group.create_task(capabilities.run_for_ever(each, new_rng(self._rng)), name=each.name)
                 for each in (*controllers, self._explanations.background)
             ]
             loops.append(group.create_task(self.observer.run(), name="observer"))

@@ -22,7 +22,7 @@ from koordinator.api.label_selector import compile_selector
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.resource_vector import I64
 from koordinator.cluster import errors
-from koordinator.cluster.backoff import Backoff, BackoffPolicy
+from koordinator.cluster.backoff import Backoff, BackoffPolicy, new_rng
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import LeaderElector, lead_while_elected
@@ -106,7 +106,7 @@ class VirtualNodes:
             group_label=config.node_per,
         )
         self._rng = rng
-        self._events = EventRecorder(self._borrower, "virtual-node", rng=self._new_rng())
+        self._events = EventRecorder(self._borrower, "virtual-node", rng=new_rng(self._rng))
         self.pods = BorrowedPods(
             self._lender,
             self._borrower,
@@ -117,8 +117,8 @@ class VirtualNodes:
             self.metrics,
             self._group_of,
         )
-        self._of_lender = InformerFactory(lender, self._new_rng(), transforms={Pod: objects.slim})
-        self._of_borrower = InformerFactory(borrower, self._new_rng())
+        self._of_lender = InformerFactory(lender, new_rng(self._rng), transforms={Pod: objects.slim})
+        self._of_borrower = InformerFactory(borrower, new_rng(self._rng))
         self._nodes: dict[str, str] = {}
         """Virtual nodes → the group of each."""
         self._leaving: dict[str, Victim] = {}
@@ -128,9 +128,6 @@ class VirtualNodes:
 
     def _may_write(self) -> bool:
         return self._election is None or self._election.may_act
-
-    def _new_rng(self) -> random.Random:
-        return random.Random(self._rng.getrandbits(64))
 
     # Following
 
@@ -205,7 +202,7 @@ class VirtualNodes:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.pods.controller.run(), name="borrowed pods")
                 for name, step in loops.items():
-                    backoff = Backoff(_RETRY, self._new_rng())
+                    backoff = Backoff(_RETRY, new_rng(self._rng))
                     group.create_task(supervise(step, backoff, Guard(f"virtual node {name}")), name=name)
         finally:
             self.metrics.is_leader.set(0)

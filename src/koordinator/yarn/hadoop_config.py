@@ -135,15 +135,6 @@ def active(statuses: Sequence[tuple[str, str]]) -> str:
     raise HadoopConfigError("", RM_IDS, f"active rm not found in [{asked}]")
 
 
-def is_controller_enabled(name: str, listed: Sequence[str]) -> bool:
-    """Return what `--controllers` says of a controller: its first mention, `-name` being off; else whether `*` is
-    listed."""
-    for item in listed:
-        if item in (name, f"-{name}"):
-            return item == name
-    return "*" in listed
-
-
 class _Properties:
     """The merged properties of one cluster."""
 

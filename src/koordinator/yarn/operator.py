@@ -18,7 +18,7 @@ from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.meta import ObjectReference
 from koordinator.cluster import errors
-from koordinator.cluster.backoff import Backoff, BackoffPolicy, Rate
+from koordinator.cluster.backoff import Backoff, BackoffPolicy, Rate, new_rng
 from koordinator.cluster.controller import Controller, RetryPolicy
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
@@ -88,10 +88,10 @@ class YarnOperator:
         self._rng = rng
         self._election: LeaderElector | None = None
         self._cluster = FencedCluster(cluster, self._may_act)
-        self._events = EventRecorder(self._cluster, "koord-yarn-operator", rng=self._new_rng())
+        self._events = EventRecorder(self._cluster, "koord-yarn-operator", rng=new_rng(self._rng))
         self._informers = InformerFactory(
             cluster,
-            self._new_rng(),
+            new_rng(self._rng),
             namespace=config.namespace,
             transforms={Pod: slim_pod, Node: slim_node},
         )
@@ -111,9 +111,6 @@ class YarnOperator:
 
     def _may_act(self) -> bool:
         return self._election is None or self._election.may_act
-
-    def _new_rng(self) -> random.Random:
-        return random.Random(self._rng.getrandbits(64))
 
     def _on_change(self, cluster: str) -> None:
         loop = self.clusters.get(cluster)
@@ -177,7 +174,7 @@ class YarnOperator:
                     ("configuration", self._reload),
                     ("nodes without YARN", self._settle_alone),
                 ):
-                    backoff = Backoff(_RETRY, self._new_rng())
+                    backoff = Backoff(_RETRY, new_rng(self._rng))
                     group.create_task(supervise(step, backoff, Guard(f"yarn {name}")), name=name)
                 self._group = group
                 self._start_clusters(group)
@@ -235,7 +232,7 @@ class YarnOperator:
             if name in self.clusters:
                 continue
             managers = self._connect(cluster, self._observer(name))
-            backoff = Backoff(_RM_RETRY, self._new_rng())
+            backoff = Backoff(_RM_RETRY, new_rng(self._rng))
             loop = ClusterLoop(
                 cluster,
                 managers,
@@ -247,7 +244,7 @@ class YarnOperator:
                 self._cluster.clock,
             )
             self.clusters[name] = loop
-            retry = Backoff(_RETRY, self._new_rng())
+            retry = Backoff(_RETRY, new_rng(self._rng))
             self._tasks[name] = group.create_task(
                 supervise(loop.step, retry, Guard(f"YARN cluster {name}")), name=f"YARN cluster {name}"
             )

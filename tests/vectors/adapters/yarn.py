@@ -10,6 +10,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
+from koordinator.cluster import controller
 from koordinator.manager.noderesource import target
 from koordinator.yarn import amounts, eviction, hadoop_config, node_sync, rpc, sasl
 from koordinator.yarn.amounts import BatchAmount, Rounding, YarnResource
@@ -23,7 +24,7 @@ BATCH = resources.BATCH_RESOURCES
 
 def config(case: Case) -> Any:
     if case["op"] == "controllers":
-        return {"enabled": hadoop_config.is_controller_enabled(case["name"], case["list"])}
+        return {"enabled": controller.is_controller_enabled(case["name"], case["list"])}
     if case["op"] == "activeRM":
         try:
             statuses = [(manager, state) for manager, state in case["statuses"]]

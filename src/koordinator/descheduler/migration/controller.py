@@ -21,7 +21,7 @@ from koordinator.api.meta import ObjectReference, controller_of
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
 from koordinator.cluster import errors
-from koordinator.cluster.backoff import Backoff, BackoffPolicy
+from koordinator.cluster.backoff import Backoff, BackoffPolicy, new_rng
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder, EventSeverity
 from koordinator.cluster.protocol import Cluster
@@ -188,7 +188,7 @@ class Migration:
             self._controller.queue.add(job.metadata.name)
         async with asyncio.TaskGroup() as group:
             for name, step in (("arbitration", self._arbitrate), ("sweep of jobs", self._scavenge)):
-                rng = random.Random(self._rng.getrandbits(64))
+                rng = new_rng(self._rng)
                 backoff = Backoff(BackoffPolicy(initial_s=0.5, max_s=10.0), rng)
                 group.create_task(supervise(step, backoff, Guard(name)), name=name)
             group.create_task(self._controller.run(), name="migration")

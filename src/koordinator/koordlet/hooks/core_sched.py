@@ -320,10 +320,8 @@ class CoreSchedHook(Hook):
     # Rule
 
     def _parsed(self) -> CoreSchedRule | None:
-        slo = self.shared.view.slo
-        if slo is None:
-            return None
-        return rule_of(slo.resource_qos_strategy or ResourceQOSStrategy())
+        strategy = self.shared.view.qos_strategy
+        return None if strategy is None else rule_of(strategy)
 
     def _changed(self) -> None:
         assert self._rule.value is not None

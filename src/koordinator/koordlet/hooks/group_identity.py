@@ -185,10 +185,8 @@ class GroupIdentity(Hook):
         super().disable()
 
     def _parsed(self) -> GroupIdentityRule | None:
-        slo = self.shared.view.slo
-        if slo is None:
-            return None
-        return rule_of(slo.resource_qos_strategy or ResourceQOSStrategy())
+        strategy = self.shared.view.qos_strategy
+        return None if strategy is None else rule_of(strategy)
 
     def _changed(self) -> None:
         rule = self._rule.value

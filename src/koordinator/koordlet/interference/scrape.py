@@ -8,7 +8,6 @@ import abc
 import asyncio
 import contextlib
 import logging
-import random
 import ssl
 from collections.abc import Mapping
 
@@ -20,6 +19,7 @@ from koordinator.api.annotations.koordlet import (
     PrometheusSource,
 )
 from koordinator.api.errors import ProtocolError
+from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.exchange import ConnectionPool, Origin
 from koordinator.koordlet.degradation import INTERFERENCE
 from koordinator.koordlet.interference import access_log, exposition
@@ -259,7 +259,7 @@ class LatencyScrapes:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._rng = random.Random(shared.rng.getrandbits(64))
+        self._rng = new_rng(shared.rng)
         self._listed: Mapping[str, PodRecord] | None = None
         self._rejected: dict[str, str] = {}
         """UID → annotation that cannot be read."""

@@ -7,7 +7,6 @@ Only labels and annotations of ours are written, and only when something really 
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
@@ -20,6 +19,7 @@ from koordinator.api.core import Node
 from koordinator.api.device import Device
 from koordinator.api.meta import OwnerReference
 from koordinator.cluster import errors
+from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.informer import Informer
 from koordinator.host import network
 from koordinator.host.errors import ContentError
@@ -106,7 +106,7 @@ class DeviceReporter:
         self._stored = Informer(
             shared.cluster,
             Device,
-            rng=random.Random(shared.rng.getrandbits(64)),
+            rng=new_rng(shared.rng),
             field_selector=f"metadata.name={shared.config.node_name}",
         )
         self._stored.add_handler(self._on_stored, lambda _, new: self._on_stored(new), self._on_stored)

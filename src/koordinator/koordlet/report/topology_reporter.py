@@ -5,7 +5,6 @@ A round in which nothing changed compares a few values and stops there. Source: 
 
 import asyncio
 import logging
-import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from koordinator.api.core import Pod
 from koordinator.api.meta import Object, to_wire
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.cluster import errors
+from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.informer import Informer
 from koordinator.host.kubelet import KubeletError, cpu_manager_state
 from koordinator.koordlet.node_pods import PodRecord
@@ -95,7 +95,7 @@ class TopologyReporter:
         self._stored = Informer(
             shared.cluster,
             NodeResourceTopology,
-            rng=random.Random(shared.rng.getrandbits(64)),
+            rng=new_rng(shared.rng),
             field_selector=f"metadata.name={shared.config.node_name}",
         )
         self._stored.add_handler(self._on_stored, lambda _, new: self._on_stored(new), self._on_stored)

@@ -20,6 +20,7 @@ from koordinator.api.quantity import QuantityError
 from koordinator.api.slo import NodeSLO, NodeSLOSpec
 from koordinator.api.slo_qos import NO_QOS, ResourceQOS, ResourceQOSStrategy
 from koordinator.api.storage import PersistentVolumeClaim, PersistentVolumeClaimSpec
+from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.informer import Informer
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
@@ -47,7 +48,7 @@ def own_name(shared: Shared) -> str:
 
 def own_rng(shared: Shared) -> random.Random:
     """Return a generator whose numbers nobody else draws."""
-    return random.Random(shared.rng.getrandbits(64))
+    return new_rng(shared.rng)
 
 
 class FollowedState(abc.ABC, Generic[V]):

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api import node_affinity
-from koordinator.api.affinity import NAME_FIELD, LabelSelector, Taint, Toleration
+from koordinator.api.affinity import NAME_FIELD, Taint, Toleration
 from koordinator.api.apps import ControllerRevision, DaemonSet, DaemonSetStatus
 from koordinator.api.core import Node, Pod, PodSpec
 from koordinator.api.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated
@@ -285,10 +285,6 @@ _ALWAYS_WRITTEN = (
 )
 
 
-def _selector_of(obj: DaemonSet) -> LabelSelector:
-    return obj.spec.selector
-
-
 class DaemonSetController(ControllerLoop):
     """The loop."""
 
@@ -300,10 +296,10 @@ class DaemonSetController(ControllerLoop):
         reconcile = pod_control.reporting_bad_input(events, self._sets, self._reconcile)
         self._controller: Controller[Key] = Controller("daemonsets", reconcile, workers=WORKERS)
         self._pods: Children[DaemonSet, Pod] = Children(
-            cluster, factory, self._sets, Pod, self._controller, _selector_of, batch_s=BATCH_S
+            cluster, factory, self._sets, Pod, self._controller, batch_s=BATCH_S
         )
         self._revisions: Children[DaemonSet, ControllerRevision] = Children(
-            cluster, factory, self._sets, ControllerRevision, self._controller, _selector_of
+            cluster, factory, self._sets, ControllerRevision, self._controller
         )
         self._control = PodControl(cluster, events, self._pods.expectations)
         # By uid and generation of the set, and node: how often a pod ended there, and when the last was deleted.

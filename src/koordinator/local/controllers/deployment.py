@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import msgspec
 
 from koordinator import clock
-from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import Deployment, DeploymentStatus, ReplicaSet
 from koordinator.api.core import Pod
 from koordinator.api.meta import Condition, controller_of, find_condition
@@ -30,10 +29,6 @@ log = logging.getLogger(__name__)
 
 WORKERS = 5
 _ENDED = ("Succeeded", "Failed")
-
-
-def _selector_of(deployment: Deployment) -> LabelSelector:
-    return deployment.spec.selector
 
 
 class _Stage(msgspec.Struct):
@@ -60,7 +55,7 @@ class DeploymentController(ControllerLoop):
         reconcile = pod_control.reporting_bad_input(events, self._deployments, self._reconcile)
         self._controller: Controller[Key] = Controller("deployments", reconcile, workers=WORKERS)
         self._sets: Children[Deployment, ReplicaSet] = Children(
-            cluster, factory, self._deployments, ReplicaSet, self._controller, _selector_of
+            cluster, factory, self._deployments, ReplicaSet, self._controller
         )
         self._pods = factory.informer(Pod)
         self._pods.add_index(BY_CONTROLLER, controller_uid)

@@ -9,7 +9,6 @@ import functools
 import logging
 from collections.abc import Sequence
 
-from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import Job, JobStatus
 from koordinator.api.core import Pod
 from koordinator.api.meta import controller_of
@@ -32,10 +31,6 @@ CONTROLLER_NAME = "kubernetes.io/job-controller"
 _ALWAYS_WRITTEN = ("ready", "terminating", "uncountedTerminatedPods")
 
 
-def _selector_of(job: Job) -> LabelSelector | None:
-    return job.spec.selector
-
-
 class JobController:
     """The loop over Jobs, and one over pods whose Job is gone."""
 
@@ -47,7 +42,7 @@ class JobController:
         self._controller: Controller[Key] = Controller("jobs", reconcile, workers=WORKERS)
         self._strays: Controller[Key] = Controller("pods of deleted jobs", self._free_stray)
         self._pods: Children[Job, Pod] = Children(
-            cluster, factory, self._jobs, Pod, self._controller, _selector_of, batch_s=BATCH_S
+            cluster, factory, self._jobs, Pod, self._controller, batch_s=BATCH_S
         )
         self._control = PodControl(cluster, events, self._pods.expectations)
         # By uid of the Job: pods whose finalizer we took off, the version of our last write, failures in a row.

@@ -11,6 +11,7 @@ Sources: the controller reference managers and the UID-tracking expectations of 
 
 import logging
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -25,6 +26,8 @@ from koordinator.cluster.informer import Informer, InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
 
 log = logging.getLogger(__name__)
+
+_SPEC_SELECTOR = attrgetter("spec.selector")
 
 C = TypeVar("C", bound=Object)
 
@@ -159,7 +162,7 @@ class Children(Generic[P, C]):
         parents: Informer[P],
         child: type[C],
         controller: Controller[Key],
-        selector_of: Callable[[P], LabelSelector | None],
+        selector_of: Callable[[P], LabelSelector | None] = _SPEC_SELECTOR,
         *,
         batch_s: float = 0.0,
     ) -> None:

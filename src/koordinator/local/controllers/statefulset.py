@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import ClaimRetentionPolicy, ControllerRevision, StatefulSet, StatefulSetStatus
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object, OwnerReference
@@ -211,10 +210,6 @@ STALE_CLAIM_S = 1.0  # a claim that goes with an earlier pod of the same name; n
 _ALWAYS_WRITTEN = ("replicas", "availableReplicas")
 
 
-def _selector_of(obj: StatefulSet) -> LabelSelector:
-    return obj.spec.selector
-
-
 class StatefulSetController(ControllerLoop):
     """The loop."""
 
@@ -225,11 +220,9 @@ class StatefulSetController(ControllerLoop):
         self._claims = factory.informer(PersistentVolumeClaim)
         reconcile = pod_control.reporting_bad_input(events, self._sets, self._reconcile)
         self._controller: Controller[Key] = Controller("statefulsets", reconcile, workers=WORKERS)
-        self._pods: Children[StatefulSet, Pod] = Children(
-            cluster, factory, self._sets, Pod, self._controller, _selector_of
-        )
+        self._pods: Children[StatefulSet, Pod] = Children(cluster, factory, self._sets, Pod, self._controller)
         self._revisions: Children[StatefulSet, ControllerRevision] = Children(
-            cluster, factory, self._sets, ControllerRevision, self._controller, _selector_of
+            cluster, factory, self._sets, ControllerRevision, self._controller
         )
         self._controller.watch(self._sets, lambda obj: [key_of(obj)])
         self._sets.add_handler(on_delete=lambda obj: self._pods.expectations.forget(obj.metadata.uid))

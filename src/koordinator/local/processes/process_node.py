@@ -23,7 +23,7 @@ from koordinator.api.groups import Lease
 from koordinator.api.qos import KubeQoS
 from koordinator.api.quantity import ResourceList
 from koordinator.cluster import errors
-from koordinator.cluster.backoff import Backoff, BackoffPolicy
+from koordinator.cluster.backoff import Backoff, BackoffPolicy, new_rng
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster, PatchType
@@ -242,15 +242,13 @@ class ProcessNode:
         async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
             self._services = self._make_services(session)
             group.create_task(self._events.run(), name="events of the process node")
-            beat = Backoff(HEARTBEAT, random.Random(self._rng.getrandbits(64)))
+            beat = Backoff(HEARTBEAT, new_rng(self._rng))
             group.create_task(
                 supervise(self._heartbeat, beat, self._guard), name="heartbeat of the process node"
             )
             await self.registered.wait()
             selector = f"spec.nodeName={self._config.name}"
-            pods = Informer(
-                self._cluster, RawPod, rng=random.Random(self._rng.getrandbits(64)), field_selector=selector
-            )
+            pods = Informer(self._cluster, RawPod, rng=new_rng(self._rng), field_selector=selector)
             pods.add_handler(self._on_pod, lambda old, new: self._on_pod(new), self._on_gone)
             group.create_task(pods.run(), name="pods of the process node")
 
@@ -310,7 +308,7 @@ class ProcessNode:
 
     def _begin(self, pod: KubeletPod) -> None:
         assert self._services is not None
-        rng = random.Random(self._rng.getrandbits(64))
+        rng = new_rng(self._rng)
         worker = PodWorker(self._services, pod, self._address(pod), rng)
         if pod.raw.status.get("phase") not in OVER:
             others = [each.pod.view for each in self.workers.values() if not each.is_over]

@@ -16,6 +16,7 @@ from koordinator.api.annotations.node import CPUBasicInfo
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import CPUNormalizationConfig, ResourceAmplificationConfig
+from koordinator.cluster.controller import is_controller_enabled
 from koordinator.manager.config import amplification, cpu_normalization
 from koordinator.manager.config.node_entries import first_match
 from koordinator.manager.noderesource import account, decide, hours, lent_gpus
@@ -23,7 +24,7 @@ from koordinator.manager.noderesource.batch import MILLI
 from koordinator.manager.noderesource.decide import NodeInputs, Withdrawal, ZoneInputs
 from koordinator.manager.noderesource.rows import DeviceTarget, NodeRow, withdrawn_zones
 from koordinator.manager.noderesource.target import BATCH, NOT_LENT, NodeTarget, Note, lend, whole_amount
-from koordinator.manager.options import NODE_RESOURCE_PLUGINS, is_chosen
+from koordinator.manager.options import NODE_RESOURCE_PLUGINS
 
 AMPLIFICATION_FAILED = "ResourceAmplificationFailed"
 
@@ -340,4 +341,4 @@ def chosen(entries: tuple[str, ...], configs: Configs) -> list[NodeResourcePlugi
         RDMADeviceResource.name: RDMADeviceResource,
         BatchGPUResource.name: BatchGPUResource,
     }
-    return [makers[name]() for name in NODE_RESOURCE_PLUGINS if is_chosen(name, entries)]
+    return [makers[name]() for name in NODE_RESOURCE_PLUGINS if is_controller_enabled(name, entries)]

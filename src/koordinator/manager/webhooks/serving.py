@@ -8,7 +8,6 @@ refused.
 
 import asyncio
 import logging
-import random
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,6 +18,7 @@ import msgspec
 from aiohttp import web
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.gatekeeper import AccessReviewer, Authorities, Gatekeeper, Refusal, TokenReviewer
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import review
@@ -283,7 +283,7 @@ class Webhooks:
             settings,
             handlers.keys(),
             self._present,
-            rng=random.Random(shared.rng.getrandbits(64)),
+            rng=new_rng(shared.rng),
         )
 
     @property

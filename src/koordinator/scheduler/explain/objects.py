@@ -31,6 +31,7 @@ from koordinator.api.schedule_explanation import (
 )
 from koordinator.clock import parse_rfc3339, rfc3339
 from koordinator.cluster import errors
+from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import Informer, key_of
 from koordinator.cluster.protocol import Cluster
@@ -254,7 +255,7 @@ class ExplanationObjects:
 
     async def run(self) -> None:
         """Answer until cancelled."""
-        objects = Informer(self._cluster, ScheduleExplanation, rng=random.Random(self._rng.getrandbits(64)))
+        objects = Informer(self._cluster, ScheduleExplanation, rng=new_rng(self._rng))
         controller: Controller[Key] = Controller(NAME, lambda key: self._reconcile(objects, key))
         controller.watch(objects, lambda each: [key_of(each)])
         async with asyncio.TaskGroup() as tasks:

@@ -20,6 +20,7 @@ from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.meta import Object
 from koordinator.api.pod_labels import is_terminated
 from koordinator.cluster import errors
+from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.plugin.framework import Watch
@@ -79,7 +80,7 @@ class Caches:
 
     def _informer(self, view: type[T], namespace: str = "", name: str = "") -> Informer[T]:
         """Its objects are as everyone should see them: with current names of resources, for one."""
-        rng = random.Random(self._rng.getrandbits(64))
+        rng = new_rng(self._rng)
         selector = f"metadata.name={name}" if name else ""
         transform = self._transforms.get(view)
         return Informer(self._cluster, view, namespace, rng=rng, field_selector=selector, transform=transform)
