@@ -2,10 +2,8 @@
 
 import pytest
 
-from koordinator.api import gang_labels, labels, node_labels, pod_labels, pod_resources, quota_labels
+from koordinator.api import gang_labels, labels, node_labels, pod_labels, quota_labels
 from koordinator.api.annotations import koordlet, node, quota
-from koordinator.api.core import Pod
-from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import ResourceList
 
@@ -79,10 +77,3 @@ def test_quota_readers_fall_back_as_documented() -> None:
     assert quota.resource_keys({labels.QUOTA_RESOURCE_KEYS: '["x"]'}) == ("x",)
     assert quota_labels.parent_name("q", {}) == labels.ROOT_QUOTA_NAME
     assert quota_labels.parent_name(labels.ROOT_QUOTA_NAME, {}) == ""
-
-
-def test_a_refused_combination_says_which() -> None:
-    pod = from_builtins({"metadata": {"labels": {labels.QOS_CLASS: "BE"}}, "spec": {"priority": 9500}}, Pod)
-    assert pod_resources.violations(pod) == [
-        "koordinator.sh/qosClass=BE and priorityClass=koord-prod cannot be used in combination"
-    ]

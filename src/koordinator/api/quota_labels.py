@@ -44,11 +44,6 @@ def ignores_default_tree(quota_labels: Labels) -> bool:
     return quota_labels.get(labels.QUOTA_IGNORE_DEFAULT_TREE) == "true"
 
 
-def profile(quota_labels: Labels) -> str:
-    """Return the ElasticQuotaProfile that made the quota, empty for none."""
-    return quota_labels.get(labels.QUOTA_PROFILE, "")
-
-
 def is_pod_non_preemptible(pod_labels: Labels) -> bool:
     """Return whether the pod counts against its quota's minimum and is never preempted for it."""
     return pod_labels.get(labels.QUOTA_PREEMPTIBLE) == "false"

@@ -98,14 +98,6 @@ def differs(old: Amounts, new: Amounts, name: str, threshold_ratio: float) -> bo
     return abs(new[name].milli - old_milli) > old_milli * threshold_ratio
 
 
-def is_exact_match(names: Iterable[str] | None, a: Amounts, b: Amounts) -> bool:
-    """Return whether each named resource is present with equal amounts in both, or absent in both.
-
-    None for `names`: nothing was asked for, so it matches.
-    """
-    return all(a.get(name) == b.get(name) for name in names or ())
-
-
 def multiply_units(amount: Quantity, factor: float) -> Quantity:
     """Whole units × `factor` in binary floating point, cut off; keeps the family."""
     return Quantity(math.trunc(amount.value * factor) * NANO, amount.family)
@@ -114,13 +106,3 @@ def multiply_units(amount: Quantity, factor: float) -> Quantity:
 def multiply_milli(amount: Quantity, factor: float) -> Quantity:
     """Thousandths × `factor` in binary floating point, cut off; keeps the family."""
     return Quantity(math.trunc(amount.milli * factor) * _NANO_PER_MILLI, amount.family)
-
-
-def divide(amounts: Amounts, count: int) -> Amounts:
-    """Return each entry as thousandths divided by `count`, rounded up; unchanged when `count` is 0."""
-    if count == 0:
-        return amounts
-    return {
-        name: Quantity(-(-amount.milli // count) * _NANO_PER_MILLI, amount.family)
-        for name, amount in amounts.items()
-    }

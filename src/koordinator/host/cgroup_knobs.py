@@ -267,11 +267,6 @@ _DEVICE_NUMBER = re.compile(r"[0-9]+:[0-9]+ ([0-9]+)")
 _HEX = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 
 
-def of_name(name: str) -> Knob | None:
-    """Return the knob with that v1 file name."""
-    return _BY_NAME.get(name)
-
-
 _BY_NAME = {knob.value: knob for knob in Knob}
 
 

@@ -83,21 +83,6 @@ class Damon:
                 found += [self._scheme(kdamond, context, each, schemes) for each in self._numbers(schemes)]
         return found
 
-    def cold_bytes(self) -> int | None:
-        """Bytes that schemes which only count (`stat`) found in their last update; None without such a scheme.
-
-        Raises: ContentError.
-        """
-        total = None
-        for each in self.schemes():
-            if each.action != "stat" or not self.is_running(each.kdamond):
-                continue
-            scheme = f"{self._base}/{each.kdamond}/contexts/{each.context}/schemes/{each.scheme}"
-            text = self._files.read(f"{scheme}/tried_regions/total_bytes")
-            if text is not None:
-                total = (total or 0) + count("tried_regions", text)
-        return total
-
     def _scheme(self, kdamond: int, context: int, scheme: int, schemes: str) -> Scheme:
         base = f"{schemes}/{scheme}"
         return Scheme(

@@ -5,7 +5,7 @@ Reading answers None when a file cannot be read, or a process has ended; content
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 from koordinator.api.annotations.node import CPUBasicInfo
@@ -55,12 +55,6 @@ class Processes:
         text = self._files.read(f"{self._proc}/{pid}/cgroup")
         return None if text is None else procfs.cgroups_of(text)
 
-    def leaders(self, pids: Iterable[int]) -> list[int]:
-        """Process groups of these processes (`procfs.process_groups`)."""
-        members = list(pids)
-        stats = {pid: text for pid in members if (text := self.stat(pid)) is not None}
-        return procfs.process_groups(members, stats)
-
     def oom_score_adj(self, pid: int) -> int | None:
         """Return the process's `oom_score_adj`, -1000 to 1000; the larger it is, the sooner the kernel kills the
         process."""
@@ -100,14 +94,6 @@ class Machine:
             return os.sysconf("SC_CLK_TCK")
         except (ValueError, OSError):
             return procfs.CLOCK_TICKS_PER_S
-
-    def busy_ticks(self) -> int | None:
-        """Ticks that all CPUs together were busy."""
-        return self._hot("stat", procfs.busy_ticks)
-
-    def busy_ticks_by_cpu(self) -> dict[int, int] | None:
-        """Return the same for each CPU."""
-        return self._hot("stat", procfs.busy_ticks_by_cpu)
 
     def cpu_ticks(self) -> CPUTicks | None:
         """Both, from one reading."""
@@ -168,10 +154,6 @@ class Machine:
     def memory(self) -> Memory | None:
         """Memory of the machine."""
         return self._hot("meminfo", procfs.memory)
-
-    def meminfo_kib(self) -> dict[str, int] | None:
-        """Return all lines of `/proc/meminfo`."""
-        return self._hot("meminfo", procfs.meminfo_kib)
 
     def numa_meminfo_kib(self) -> dict[int, dict[str, int]]:
         """Meminfo by NUMA node. Raises: ContentError when the nodes are not 0 to their maximum."""

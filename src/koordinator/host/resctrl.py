@@ -91,10 +91,6 @@ class ResctrlFs:
         """Make a group; one that exists is fine. The kernel has only few, then the failure is FULL."""
         return self._files.make_directory(self._path(group))
 
-    def remove(self, group: str) -> FileProblem | None:
-        """Remove a group: its tasks fall back to the root group."""
-        return self._files.remove_directory(self._path(group))
-
     def schemata_path(self, group: str) -> str:
         """File of the schemata, to be written by the executor a line at a time."""
         return f"{self._path(group)}/schemata"
@@ -111,12 +107,6 @@ class ResctrlFs:
         """Threads in a group. Raises: ContentError."""
         text = self._files.read(f"{self._path(group)}/tasks")
         return None if text is None else ids("resctrl tasks", text)
-
-    def add_tasks(self, group: str, threads: list[int]) -> dict[int, FileProblem]:
-        """Move threads to a group, one per write; problems by thread (those that ended are among them)."""
-        path = f"{self._path(group)}/tasks"
-        found = ((thread, self._files.write(path, str(thread))) for thread in threads)
-        return {thread: problem for thread, problem in found if problem is not None}
 
     # Monitors
 

@@ -21,7 +21,7 @@ async def test_a_command_reads_its_text_and_tells_output_and_status() -> None:
 
 
 async def test_a_command_that_is_not_there_is_missing_and_no_exception() -> None:
-    assert (await NamespaceRunner()(("no-such-command",))).is_missing
+    assert (await NamespaceRunner()(("no-such-command",))).code == 127
 
 
 async def test_a_command_that_hangs_is_killed() -> None:

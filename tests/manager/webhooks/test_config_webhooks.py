@@ -38,7 +38,7 @@ class Webhooks:
     def __init__(self, cluster: MemoryCluster, options: ManagerOptions) -> None:
         self.cluster = cluster
         self.shared = shared_parts(cluster, gates=GATES, options=options)
-        self.handlers = webhooks.handlers(self.shared)
+        self.handlers = webhooks.admission(self.shared).handlers
 
     async def config_map(
         self, data: dict[str, Any], old: dict[str, Any] | None = None, operation: str = "", name: str = ""

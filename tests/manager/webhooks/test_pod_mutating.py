@@ -34,7 +34,7 @@ class Asked:
 
     def __init__(self, shared: ManagerContext, cluster: MemoryCluster) -> None:
         self.shared, self.cluster = shared, cluster
-        self._handlers = webhooks.handlers(shared)
+        self._handlers = webhooks.admission(shared).handlers
 
     async def answer(self, pod: dict[str, Any], path: str = table.MUTATE_POD, **rest: Any) -> dict[str, Any]:
         """The `response` of the AdmissionReview."""

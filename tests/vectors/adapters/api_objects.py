@@ -19,9 +19,9 @@ from koordinator.api import (
 from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
 from koordinator.api.feature_gates import FeatureGates
-from koordinator.api.pod_resources import violations
 from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.profiles import extended_resources
+from koordinator.manager.webhooks import pod_rules
 from tests.vectors.compare import quantities
 
 Case = dict[str, Any]
@@ -52,7 +52,7 @@ def qos_priority(case: Case) -> Case:
         case "preemptible":
             return {"allowed": priority.is_preemptible(pod.metadata.labels)}
         case "admit":
-            return {"allowed": not violations(pod)}
+            return {"allowed": not pod_rules.colocation(pod, None)}
     raise ValueError(case["op"])
 
 

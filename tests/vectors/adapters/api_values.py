@@ -22,6 +22,7 @@ from koordinator.api.resource_vector import amount_text
 from koordinator.api.schedule_explanation import NodeFailedDetail
 from koordinator.koordlet.report import topology
 from koordinator.scheduler.plugins.node_numa_resource import cpu_topology, topology_options
+from koordinator.scheduler.plugins.reservation import matching
 from tests.vectors.compare import quantities
 
 Case = dict[str, Any]
@@ -99,7 +100,7 @@ def resource_lists(case: Case) -> Case:
         case "leqCompletely":
             return {"result": resource_list.fits_completely(a, b)}
         case "exactMatch":
-            return {"result": resource_list.is_exact_match(case["names"], a, b)}
+            return {"result": matching.is_exact_match(case["names"] or (), a, b)}
     raise ValueError(case["op"])
 
 

@@ -71,11 +71,6 @@ class Done(msgspec.Struct, frozen=True):
         """Return whether it succeeded."""
         return self.code == 0
 
-    @property
-    def is_missing(self) -> bool:
-        """Return whether there is no such command."""
-        return self.code == _MISSING_CODE
-
 
 class Runner(Protocol):
     """Runs one command."""

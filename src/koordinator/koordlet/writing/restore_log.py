@@ -69,11 +69,6 @@ class RestoreLog:
         """Reason for which the journal could not be written last; records are in memory all the same."""
         self._load()
 
-    @property
-    def count(self) -> int:
-        """Records that are kept."""
-        return len(self._records)
-
     def get(self, key: str) -> RestoreRecord | None:
         """Return the record of a file."""
         return self._records.get(key)

@@ -83,11 +83,6 @@ def wanted(sets: Iterable[ReplicaSet]) -> int:
     return sum(one.spec.replicas for one in sets)
 
 
-def available(sets: Iterable[ReplicaSet]) -> int:
-    """Available pods, as far as the sets still want them: a status may be older than the spec."""
-    return sum(_available(one) for one in sets)
-
-
 def _available(one: ReplicaSet) -> int:
     return min(one.status.available_replicas, one.spec.replicas)
 

@@ -103,11 +103,6 @@ def admission(shared: ManagerContext) -> AdmissionHandlers:
     return AdmissionHandlers(handlers, builders.pages())
 
 
-def handlers(shared: ManagerContext) -> Mapping[str, Handler]:
-    """Return the handlers alone, for who serves no pages."""
-    return admission(shared).handlers
-
-
 _WARNINGS: Mapping[tuple[str, str], str] = {
     (view.resource.group, view.resource.plural): unready.kind_warning(view) for view in unready.KINDS
 }

@@ -192,11 +192,6 @@ class QuotaTopology:
 
     # Reading
 
-    def find(self, name: str) -> ElasticQuota | None:
-        """Return the object of that name, as the tree knows it: names are unique."""
-        info = self._tree.get(name)
-        return None if info is None else self._quotas.get(name, info.namespace)
-
     def labelled(self, quota: str) -> Sequence[str]:
         """Return names of the pods whose label names the quota."""
         return [pod.metadata.name for pod in self._pods.by_index(_BY_QUOTA, quota)]

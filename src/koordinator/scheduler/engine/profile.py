@@ -25,6 +25,7 @@ from koordinator.scheduler.config.config import (
 )
 from koordinator.scheduler.config.reader import SchedulerConfigError
 from koordinator.scheduler.engine.extensions import Extensions
+from koordinator.scheduler.engine.pick import sample_percent
 from koordinator.scheduler.plugin.framework import (
     ENTRY_POINTS,
     BindPlugin,
@@ -235,9 +236,9 @@ def build_profiles(
             point: [(_built(ref.name, args, registry, build, shared, name), ref.weight) for ref in refs]
             for point, refs in points.items()
         }
-        sample = profile_config.percentage_of_nodes_to_score
-        if sample is None:
-            sample = config.percentage_of_nodes_to_score
+        sample = sample_percent(
+            config.percentage_of_nodes_to_score, profile_config.percentage_of_nodes_to_score
+        )
         profile = profiles[name] = Profile(name, built, sample_percent=sample, gates=gates)
         for plugin in profile.plugins:
             if plugin.per_profile:

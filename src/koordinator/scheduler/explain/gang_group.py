@@ -46,10 +46,6 @@ class GangSet(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether members are scheduled one by one since the gang has started once."""
         return is_on_its_own(self.gang)
 
-    @property
-    def existing(self) -> int:
-        return sum(len(gang.children) for gang in self.gangs.values())
-
     def short_of(self, gang: Gang, placed: int = 0) -> int:
         """Return how many places a gang lacks, `placed` more taken for granted."""
         return max(self.books.rounds.lacking(gang) - placed, 0)

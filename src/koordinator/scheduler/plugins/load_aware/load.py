@@ -207,10 +207,6 @@ class NodeLoad:
         self.prod_delta = list(self._zeros)
         self.node_estimated = list(self._zeros)
 
-    @property
-    def is_empty(self) -> bool:
-        return self.report is None and not self._pods
-
     def pod(self, uid: str) -> AssignedPod | None:
         return self._pods.get(uid)
 

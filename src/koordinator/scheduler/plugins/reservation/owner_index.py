@@ -2,7 +2,7 @@
 and groups are looked up by what owners have to have. Source: behaviour/reservations 5.1."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import msgspec
 
@@ -51,10 +51,6 @@ class OwnerIndex:
     def group(self, number: int) -> OwnerGroup | None:
         """Return the group of a number; None when it has no reservation any more."""
         return self._by_number.get(number)
-
-    def groups(self) -> Iterable[OwnerGroup]:
-        """Return all groups."""
-        return self._groups.values()
 
     def join(self, owners: Sequence[ReservationOwner]) -> OwnerGroup:
         """Return the group of one more reservation with these owners."""
