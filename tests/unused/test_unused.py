@@ -35,7 +35,20 @@ def test_code_is_reached_by_name_from_what_runs_and_not_by_itself(tmp_path: Path
         "def helper(): return 1\n"
         "Kept().method()\n"
     )
-    (tmp_path / "b.py").write_text("def used(): return 1\n@command\ndef registered(): return told()\n")
+    (tmp_path / "b.py").write_text(
+        "from c import told\ndef used(): return 1\n@command\ndef registered(): return told()\n"
+    )
     (tmp_path / "c.py").write_text('NAMES = ["d:by_text"]\ndef told(): ...\ndef by_text(): ...\n')
 
     assert list(map(str, unreached(tmp_path))) == ["a.unused", "a.Kept.other", "b.used"]
+
+
+def test_a_function_is_not_hidden_by_others_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def sums(): ...\ndef lent(): ...\ndef shared(): ...\n")
+    (tmp_path / "b.py").write_text("from root.a import shared\ndef sums(): ...\nsums()\n")
+    (tmp_path / "c.py").write_text(
+        "from root import a\nfrom root.b import shared as known\nclass Books:\n    def sums(self): ...\n"
+        "Books().sums()\na.lent()\nknown()\n"
+    )
+
+    assert list(map(str, unreached(tmp_path, "root"))) == ["a.sums"]

@@ -267,9 +267,6 @@ _DEVICE_NUMBER = re.compile(r"[0-9]+:[0-9]+ ([0-9]+)")
 _HEX = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 
 
-_BY_NAME = {knob.value: knob for knob in Knob}
-
-
 def presence(knob: Knob) -> Presence:
     """Return how to find out whether this kernel has the knob."""
     return _FILES[knob].presence

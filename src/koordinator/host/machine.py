@@ -96,7 +96,7 @@ class Machine:
             return procfs.CLOCK_TICKS_PER_S
 
     def cpu_ticks(self) -> CPUTicks | None:
-        """Both, from one reading."""
+        """Return how long all CPUs together were busy, and each."""
         return self._hot("stat", procfs.cpu_ticks)
 
     def load(self) -> LoadAverage | None:

@@ -134,9 +134,7 @@ def test_whatever_pods_say_hooks_write_valid_values_to_their_own_groups(pods: li
             assert group in CLASS_GROUPS or any(
                 group == each or group.startswith(f"{each}/") for each in own
             ), path
-            knob = cgroup_knobs.of_name(name)
-            assert knob is not None
-            cgroup_knobs.check(knob, V1, text)
+            cgroup_knobs.check(Knob(name), V1, text)
         before = len(node.files.written)
         node.refresh()
         assert len(node.files.written) == before, "a refresh without change writes nothing"

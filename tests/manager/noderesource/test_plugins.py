@@ -329,6 +329,7 @@ def test_nothing_is_kept_of_a_node_that_is_gone() -> None:
 
         assert (await world.user.list(NodeMetric)).items == []
         assert world.controller.fleet.rows == {}
+        assert world.controller.writer.pending_count == 0
 
     run(scenario)
 

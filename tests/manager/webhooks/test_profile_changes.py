@@ -56,7 +56,7 @@ def test_fixed_labels(gate: str, new: dict[str, str], node: str, refusal: str) -
         managed = {"name": "batch", "labels": {labels.CONTROLLER_MANAGED: "true"}}
         await cluster.create(ClusterColocationProfile, {"metadata": managed, "spec": spec})
         shared = shared_parts(cluster, gates=f"ColocationProfileController={gate}")
-        handler = webhooks.handlers(shared)[table.VALIDATE_POD]
+        handler = webhooks.admission(shared).handlers[table.VALIDATE_POD]
         request = AdmissionRequest(
             resource=GroupVersionResource(resource="pods"),
             operation="UPDATE",

@@ -69,6 +69,11 @@ class RestoreLog:
         """Reason for which the journal could not be written last; records are in memory all the same."""
         self._load()
 
+    @property
+    def count(self) -> int:
+        """Records that are kept."""
+        return len(self._records)
+
     def get(self, key: str) -> RestoreRecord | None:
         """Return the record of a file."""
         return self._records.get(key)
@@ -224,11 +229,6 @@ def file_record(
     """Return the record of a change to a file that is no knob of a group; `content` is what it says now."""
     before = part_of(path, content, part) if part else content
     return RestoreRecord(part_key(path, part), path, (owner,), before, text.strip(), identity)
-
-
-def text_of(record: RestoreRecord) -> str:
-    """Return what is written to put a file back; a schemata takes whole lines only."""
-    return f"{record.before}\n" if _is_part(record) else record.before
 
 
 def is_write_only(knob: Knob) -> bool:

@@ -103,6 +103,11 @@ class NodeWriter:
         self._queue = _Waiting()
         self._planned: dict[str, NodePatch] = {}
 
+    @property
+    def pending_count(self) -> int:
+        """Nodes that wait to be written."""
+        return len(self._planned)
+
     def plan(self, name: str, planned: NodePatch | None) -> None:
         """Have a node written; None takes back an earlier wish that has not been carried out."""
         if planned is None:

@@ -26,7 +26,7 @@ from koordinator.scheduler.plugin.capabilities import (
     ResizePodPlugin,
     SharedFailure,
 )
-from koordinator.scheduler.plugin.framework import SCORE_MAX, Diagnosis, Plugin
+from koordinator.scheduler.plugin.framework import Diagnosis, Plugin
 from koordinator.scheduler.plugin.reservation_capabilities import (
     Nomination,
     ReservationFilterPlugin,
@@ -257,16 +257,6 @@ class Extensions:
             if not status.is_skip:
                 return status.by(extension.name)
         return SUCCESS
-
-
-def normalize_reservations(scores: Mapping[str, int], *, reverse: bool = False) -> dict[str, int]:
-    """Scores by uid scaled so that the largest becomes 100, rounded down; `reverse` mirrors them.
-    Source: behaviour/scheduler C4."""
-    highest = max(scores.values(), default=0)
-    if highest == 0:
-        return dict.fromkeys(scores, SCORE_MAX if reverse else 0)
-    scaled = {uid: SCORE_MAX * score // highest for uid, score in scores.items()}
-    return {uid: SCORE_MAX - score for uid, score in scaled.items()} if reverse else scaled
 
 
 def _overrides(plugin: Plugin[Any], kind: type, method: str) -> bool:
