@@ -36,7 +36,7 @@ from koordinator.descheduler.plan_input import PlanRules
 from koordinator.descheduler.plugin import Handle
 from koordinator.descheduler.plugins.low_node_load import planned
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
-from koordinator.descheduler.plugins.low_node_load.outlook import Outlook
+from koordinator.descheduler.plugins.low_node_load.forecast import UsageForecast
 from koordinator.descheduler.plugins.low_node_load.usage import NodeClass
 
 PODS_PER_NODE, REPLICAS = 20, 20
@@ -91,7 +91,7 @@ class CoursesWorld:
         self._budgets = [_budget(number) for number in range(0, workloads, 2)]
         self._number = {pod.metadata.uid: number for number, pod in enumerate(self._pods)}
         self._jobs: list[tuple[float, PodMigrationJob]] = []
-        self._outlook = Outlook()
+        self._forecast = UsageForecast()
         self.course = Course()
 
     def step(self) -> Observation:
@@ -151,9 +151,9 @@ class CoursesWorld:
         args = config.read("LowNodeLoad", ARGS)
         found = [each for _, each in plan_input.classified(seen, args)]
         hot = [name for each in found for name in each.names(NodeClass.HIGH)]
-        self._outlook.see(found, [1] * len(found), seen.now_s)
-        sources = self._outlook.sources(found, hot)
-        expected = self._outlook.as_targets(found, sources)
+        self._forecast.see(found, [1] * len(found), seen.now_s)
+        sources = self._forecast.sources(found, hot)
+        expected = self._forecast.as_targets(found, sources)
         rules = PlanRules(
             refusal=lambda _: "",
             budgets=self._budgets,

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from koordinator.cli import explain_sources as command
 from koordinator.cli import main as cli
-from koordinator.cli.explain_sources import Ask
+from koordinator.cli.explain_sources import ExplainArgs
 from koordinator.local.apiserver import tls
 from tests.scheduler import world
 
@@ -221,7 +221,7 @@ async def scheduler_that_answers(status: int, body: Json) -> TestServer:
     return server
 
 
-ASK = Ask(name="big", namespace="", nodes=(), best=5, seed=0)
+ASK = ExplainArgs(name="big", namespace="", nodes=(), best=5, seed=0)
 ANSWER = {"pod": "default/big", "verdict": "Unschedulable", "sentence": "no room"}
 
 

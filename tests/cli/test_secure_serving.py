@@ -14,12 +14,11 @@ from cryptography import x509
 from koordinator.cli import component, serving
 from koordinator.cli.flag_settings import FlagError
 from koordinator.clock import SystemClock
-from koordinator.cluster import errors, gatekeeper
-from koordinator.cluster import gatekeeper as gatekeepers
-from koordinator.cluster.gatekeeper import (
+from koordinator.cluster import delegated_auth, errors
+from koordinator.cluster.delegated_auth import (
     AccessReviewer,
-    Authorities,
-    Gatekeeper,
+    ClientCAs,
+    DelegatedAuth,
     RequestHeaders,
     TokenReviewer,
 )
@@ -40,12 +39,12 @@ class Reviews:
     ) -> dict[str, Any]:
         if self.down:
             raise errors.ConnectionFailed("connection refused")
-        if path == gatekeeper.LOOKUP_PATH:
+        if path == delegated_auth.LOOKUP_PATH:
             data = {"client-ca-file": USERS.pem, "requestheader-allowed-names": '["front"]'}
             return {"data": data | {"requestheader-client-ca-file": PROXIES.pem}}
         assert body is not None
         spec = body["spec"]
-        if path == gatekeeper.TOKEN_REVIEWS:
+        if path == delegated_auth.TOKEN_REVIEWS:
             self.asked.append(("token", spec["token"]))
             user = {"username": "prometheus", "groups": ["monitoring"]}
             is_known = spec["token"] == "good"
@@ -55,7 +54,7 @@ class Reviews:
 
 
 class Door:
-    """A served application behind a gatekeeper."""
+    """A served application behind delegated authentication."""
 
     def __init__(self, reviews: Reviews, port: int) -> None:
         self.reviews = reviews
@@ -81,11 +80,11 @@ async def door() -> Any:
         return web.Response(text="ok")
 
     reviews = Reviews()
-    authorities = await gatekeeper.look_up(reviews)  # type: ignore[arg-type]
-    keeper = Gatekeeper(authorities, TokenReviewer(reviews), AccessReviewer(reviews))  # type: ignore[arg-type]
+    authorities = await delegated_auth.look_up(reviews)  # type: ignore[arg-type]
+    keeper = DelegatedAuth(authorities, TokenReviewer(reviews), AccessReviewer(reviews))  # type: ignore[arg-type]
     tls = serving.tls_context(None, None, None, SystemClock())
-    gatekeepers.trust_clients(tls, authorities)
-    app = web.Application(middlewares=(gatekeepers.guarded(keeper.refusal),))
+    delegated_auth.trust_clients(tls, authorities)
+    app = web.Application(middlewares=(delegated_auth.guarded(keeper.refusal),))
     app.router.add_get("/{path}", answer)
     async with component.served(app, "127.0.0.1", 0, tls) as port:
         yield Door(reviews, port)
@@ -166,12 +165,12 @@ def test_flags_of_tls_that_cannot_work_are_named(options: dict[str, Any], flag: 
 
 def test_what_a_front_proxy_says() -> None:
     headers = [("X-Remote-User", "jane"), ("X-Remote-Group", "a"), ("X-Remote-Group", "b")]
-    found = gatekeeper.proxied_user([*headers, ("X-Remote-Extra-Scopes%2fx", "read")], RequestHeaders())
+    found = delegated_auth.proxied_user([*headers, ("X-Remote-Extra-Scopes%2fx", "read")], RequestHeaders())
     assert found is not None
     assert (found.name, found.groups) == ("jane", ("a", "b", "system:authenticated"))
     assert found.extra == {"scopes/x": ("read",)}
-    assert gatekeeper.proxied_user(headers[1:], RequestHeaders()) is None
-    assert Authorities().client_ca == ""
+    assert delegated_auth.proxied_user(headers[1:], RequestHeaders()) is None
+    assert ClientCAs().client_ca == ""
 
 
 async def test_callers_get_the_certificate_of_the_name_that_they_ask_for(tmp_path: Path) -> None:

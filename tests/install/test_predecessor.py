@@ -99,9 +99,9 @@ async def test_nothing_is_applied_while_the_go_project_runs_and_each_line_is_a_c
     found = await outcomes(steps.apply(api, only_scheduler))
     assert sorted(found) == ["Deployment koordinator-system/koord-scheduler"]
 
-    for relic in predecessor.in_the_way(predecessor.relics(GO), Values()):
-        body = next(one for one in GO if one["metadata"]["name"] == relic.name)
-        await api.delete(resource_of_body(body), relic.namespace, relic.name)
+    for legacy in predecessor.in_the_way(predecessor.legacy_objects(GO), Values()):
+        body = next(one for one in GO if one["metadata"]["name"] == legacy.name)
+        await api.delete(resource_of_body(body), legacy.namespace, legacy.name)
     found = await outcomes(steps.apply(api, of()))
     assert {step.name for step in found.values() if step.outcome is ApplyOutcome.FAILED} == set()
     again = await outcomes(steps.apply(api, of()))

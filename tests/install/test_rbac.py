@@ -43,7 +43,7 @@ def _all(verbs: str, group: str, *resources: str) -> Asked:
 
 _SHARED = _all("create patch", "", "events")
 _LEASE = _all("create get list watch patch", "coordination.k8s.io", "leases")
-_REVIEWS = _all("create", "authentication.k8s.io", "tokenreviews") | _all(  # cluster.gatekeeper
+_REVIEWS = _all("create", "authentication.k8s.io", "tokenreviews") | _all(  # cluster.delegated_auth
     "create", "authorization.k8s.io", "subjectaccessreviews"
 )
 # Calls that name no view where they are made; each with the module that makes them.

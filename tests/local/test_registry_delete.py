@@ -7,7 +7,7 @@ import pytest
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteRequest, ListOptions
 from koordinator.local.registry import ObjectRegistry, metadata
-from koordinator.local.registry.metadata import DeletionFate
+from koordinator.local.registry.metadata import DeletionOutcome
 from tests.local.registry_builders import NOW, backend, create, merge, names, pod
 
 LATER = "2023-11-14T22:13:50Z"  # 30 s after NOW
@@ -247,6 +247,6 @@ def test_deciding_leaves_the_object_as_it_was() -> None:
         obj, grace_s=None, asked_s=None, propagation="", orphans_by_default=False, now_s=0.0
     )
 
-    assert decided.fate is DeletionFate.MARKED
+    assert decided.fate is DeletionOutcome.MARKED
     assert decided.obj["metadata"]["generation"] == 2
     assert obj == {"metadata": {"name": "c", "finalizers": ["a.io/b"], "generation": 1}}

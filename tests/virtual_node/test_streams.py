@@ -14,7 +14,7 @@ from koordinator.cli import component, serving
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect
 from koordinator.cluster.backend import ObjectRecord
-from koordinator.cluster.gatekeeper import AccessReviewer, Authorities, Gatekeeper, TokenReviewer
+from koordinator.cluster.delegated_auth import AccessReviewer, ClientCAs, DelegatedAuth, TokenReviewer
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
@@ -136,7 +136,7 @@ class Between:
             streams = PodStreams(
                 here.transport,
                 lambda namespace, name: (NODE, lent) if (namespace, name) == ("default", "far") else None,
-                Gatekeeper(Authorities(), TokenReviewer(there), access),
+                DelegatedAuth(ClientCAs(), TokenReviewer(there), access),
                 access,
                 NODE,
             )

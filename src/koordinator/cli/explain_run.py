@@ -12,7 +12,7 @@ import msgspec
 
 from koordinator.cli import explain_sources as sources
 from koordinator.cli import logs
-from koordinator.cli.explain_sources import Ask, PodsFound, PodsWanted
+from koordinator.cli.explain_sources import ExplainArgs, PodsFound, PodsWanted
 from koordinator.cli.explain_text import grid, print_answer, print_parts, remedy_table
 from koordinator.cli.tables import console, print_document
 from koordinator.scheduler.explain.answer import GangAnswer, PodAnswer, PodVerdict, ReservationAnswer
@@ -52,25 +52,25 @@ def reservation(name: str, pod_name: str, **shared: Any) -> None:
     asked = ExplainOptions(**shared)
     namespace, slash, own = pod_name.rpartition("/")
     pod = f"{namespace if slash else asked.namespace or 'default'}/{own}" if own else ""
-    ask = Ask(name=name, namespace="", nodes=(), best=0, seed=asked.seed, pod=pod)
+    ask = ExplainArgs(name=name, namespace="", nodes=(), best=0, seed=asked.seed, pod=pod)
     _report(asked, ask, sources.reservation_from_dump, sources.reservation_from_cluster)
 
 
-def _ask(name: str, asked: ExplainOptions, nodes: tuple[str, ...] | None, best: int) -> Ask:
+def _ask(name: str, asked: ExplainOptions, nodes: tuple[str, ...] | None, best: int) -> ExplainArgs:
     """The name may bring its namespace along; an empty namespace is that of the kubeconfig."""
     namespace, slash, own = name.partition("/")
     if not slash:
         namespace, own = asked.namespace, name
     if asked.dump_files:
         namespace = namespace or "default"
-    return Ask(name=own, namespace=namespace, nodes=nodes, best=best, seed=asked.seed)
+    return ExplainArgs(name=own, namespace=namespace, nodes=nodes, best=best, seed=asked.seed)
 
 
 def _report(
     asked: ExplainOptions,
-    ask: Ask,
-    from_dump: Callable[[Ask, Sequence[str], Path | None], Answer],
-    from_cluster: Callable[[Ask, str, str], Coroutine[Any, Any, Answer]],
+    ask: ExplainArgs,
+    from_dump: Callable[[ExplainArgs, Sequence[str], Path | None], Answer],
+    from_cluster: Callable[[ExplainArgs, str, str], Coroutine[Any, Any, Answer]],
 ) -> None:
     """Write the answer and end with its status. Raises: ClickException, in one line, when there is none."""
     logs.keep_quiet()

@@ -50,7 +50,7 @@ JOB_UID = "batch.kubernetes.io/controller-uid"
 A = TypeVar("A", PodAnswer, GangAnswer, ReservationAnswer)
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class ExplainArgs(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, parsed."""
 
     name: str
@@ -69,7 +69,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 # Offline
 
 
-def pod_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> PodAnswer:
+def pod_from_dump(ask: ExplainArgs, files: Sequence[str], config_file: Path | None) -> PodAnswer:
     """Return the answer for a pod in a dump. A dump of a cluster whose pods name `default-scheduler` is answered with
     the same profile under that name, unless a configuration says otherwise. Raises: KoordinatorError, OSError."""
     dump = dumps.read(files)
@@ -94,7 +94,7 @@ def pod_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> P
     )
 
 
-def gang_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> GangAnswer:
+def gang_from_dump(ask: ExplainArgs, files: Sequence[str], config_file: Path | None) -> GangAnswer:
     """Return the answer for a gang of a dump. Raises: KoordinatorError, OSError."""
     dump = dumps.read(files)
     found = dumps.snapshot(dump, read_config(config_file), seed=ask.seed)
@@ -108,7 +108,9 @@ def gang_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> 
     return msgspec.structs.replace(_with_phases(answer, groups), events=event_lines(about))
 
 
-def reservation_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> ReservationAnswer:
+def reservation_from_dump(
+    ask: ExplainArgs, files: Sequence[str], config_file: Path | None
+) -> ReservationAnswer:
     """Return the answer for a Reservation of a dump. Raises: KoordinatorError, OSError, click.ClickException."""
     dump = dumps.read(files)
     found = dumps.snapshot(dump, read_config(config_file), seed=ask.seed)
@@ -234,7 +236,7 @@ def event_lines(events: Sequence[Event]) -> list[EventLine]:
 # Live
 
 
-async def pod_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -> PodAnswer:
+async def pod_from_cluster(ask: ExplainArgs, kubeconfig_file: str, scheduler_url: str) -> PodAnswer:
     """Return the answer of the running scheduler, with the pod's events. Raises: KoordinatorError,
     click.ClickException."""
     client = connect.load(kubeconfig_file=kubeconfig_file)
@@ -254,7 +256,7 @@ async def pod_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -
     return msgspec.structs.replace(answer, events=event_lines(about), gang=gang)
 
 
-async def gang_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -> GangAnswer:
+async def gang_from_cluster(ask: ExplainArgs, kubeconfig_file: str, scheduler_url: str) -> GangAnswer:
     """Return the answer of the running scheduler, with the phases and events of PodGroups. Raises: KoordinatorError,
     click.ClickException."""
     client = connect.load(kubeconfig_file=kubeconfig_file)
@@ -268,7 +270,9 @@ async def gang_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) 
     return msgspec.structs.replace(_with_phases(answer, groups), events=event_lines(about))
 
 
-async def reservation_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -> ReservationAnswer:
+async def reservation_from_cluster(
+    ask: ExplainArgs, kubeconfig_file: str, scheduler_url: str
+) -> ReservationAnswer:
     """Return the answer of the running scheduler, with the Reservation's events. Raises: KoordinatorError,
     click.ClickException."""
     client = connect.load(kubeconfig_file=kubeconfig_file)
@@ -313,12 +317,12 @@ async def _pod_groups(cluster: Cluster, answer: GangAnswer) -> dict[str, PodGrou
     return groups
 
 
-async def _events(cluster: Cluster, kind: str, ask: Ask) -> Sequence[Event]:
+async def _events(cluster: Cluster, kind: str, ask: ExplainArgs) -> Sequence[Event]:
     selector = f"involvedObject.kind={kind},involvedObject.name={ask.name}"
     return (await cluster.list(Event, ask.namespace, field_selector=selector)).items
 
 
-class Where(msgspec.Struct, frozen=True):
+class ComponentQuery(msgspec.Struct, frozen=True):
     """The address of a component, and what it wants to see."""
 
     url: str
@@ -326,18 +330,20 @@ class Where(msgspec.Struct, frozen=True):
     tls: ssl.SSLContext | None = None
 
 
-async def where_of(client: ClientConfig, given: str, published_as: str, otherwise: str) -> Where:
+async def where_of(client: ClientConfig, given: str, published_as: str, otherwise: str) -> ComponentQuery:
     """The kubeconfig of a `koordinator up` says where; that component takes the credentials of the cluster. Others get
     none: whoever listens there might not be it."""
     own = client.extensions.get("koordinator")
     published = str(own.get(published_as, "")) if isinstance(own, dict) else ""
     if not published or given not in ("", published):
-        return Where(given or otherwise)
+        return ComponentQuery(given or otherwise)
     authorization = await client.credentials.authorization()
-    return Where(published, {"Authorization": authorization} if authorization else {}, client.tls)
+    return ComponentQuery(published, {"Authorization": authorization} if authorization else {}, client.tls)
 
 
-async def fetch(where: Where, path: str, params: Mapping[str, str], who: str, hint: str) -> tuple[int, bytes]:
+async def fetch(
+    where: ComponentQuery, path: str, params: Mapping[str, str], who: str, hint: str
+) -> tuple[int, bytes]:
     """Return status and body of a component's answer. Raises: ClickException when nobody answers."""
     address = f"{where.url.rstrip('/')}/apis/v1/explain/{path}"
     timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
@@ -355,7 +361,7 @@ async def fetch(where: Where, path: str, params: Mapping[str, str], who: str, hi
         ) from error
 
 
-async def _ask_scheduler(where: Where, path: str, params: Mapping[str, str], kind: type[A]) -> A:
+async def _ask_scheduler(where: ComponentQuery, path: str, params: Mapping[str, str], kind: type[A]) -> A:
     url = where.url
     hint = "; give --scheduler-url, or ask a dump: kubectl get nodes,pods,podgroups -A -o json > FILE, then --dump FILE"
     status, body = await fetch(where, path, params, "scheduler", hint)

@@ -27,10 +27,10 @@ from koordinator.cli.serving_flags import ServingFlags
 from koordinator.clock import Clock
 from koordinator.cluster import config, connect, errors
 from koordinator.cluster.certificates import alternative_names, builder, certificate_pem, common_name, key_pem
-from koordinator.cluster.gatekeeper import (
+from koordinator.cluster.delegated_auth import (
     AccessReviewer,
-    Authorities,
-    Gatekeeper,
+    ClientCAs,
+    DelegatedAuth,
     RequestHeaders,
     TokenReviewer,
     guarded,
@@ -207,7 +207,7 @@ async def secure_port(
         ciphers=flags.tls_cipher_suites,
     )
     present_by_name(tls, flags.tls_sni_cert_key)
-    async with gatekeeper(flags, tls, caller) as found:
+    async with delegated_auth(flags, tls, caller) as found:
         serving = component.served(
             application(guarded(found.refusal)),
             flags.bind_address,
@@ -236,7 +236,9 @@ def election_config(elected: LeaderElection, rng: random.Random) -> ElectionConf
 
 
 @contextlib.asynccontextmanager
-async def gatekeeper(flags: ServingFlags, tls: ssl.SSLContext, caller: str) -> AsyncIterator[Gatekeeper]:
+async def delegated_auth(
+    flags: ServingFlags, tls: ssl.SSLContext, caller: str
+) -> AsyncIterator[DelegatedAuth]:
     """Inside, callers of a server with this TLS context can be told apart; `caller` is who asks for reviews.
     Raises: FlagError."""
     async with contextlib.AsyncExitStack() as stack:
@@ -245,7 +247,7 @@ async def gatekeeper(flags: ServingFlags, tls: ssl.SSLContext, caller: str) -> A
         authorities = await _authorities(flags, tokens)
         try:
             trust_clients(tls, authorities)
-            made = Gatekeeper(
+            made = DelegatedAuth(
                 authorities,
                 TokenReviewer(tokens, ttl_s=duration.parse(flags.authentication_token_webhook_cache_ttl)),
                 AccessReviewer(
@@ -272,9 +274,9 @@ async def _client(stack: contextlib.AsyncExitStack, kubeconfig: str, caller: str
     return await stack.enter_async_context(cluster)
 
 
-async def _authorities(flags: ServingFlags, cluster: KubeCluster | None) -> Authorities:
+async def _authorities(flags: ServingFlags, cluster: KubeCluster | None) -> ClientCAs:
     """Return the authorities from flags, and those from the cluster where flags say nothing."""
-    found = Authorities()
+    found = ClientCAs()
     if cluster is not None and not flags.authentication_skip_lookup:
         try:
             found = await look_up(cluster)
@@ -283,7 +285,7 @@ async def _authorities(flags: ServingFlags, cluster: KubeCluster | None) -> Auth
                 raise FlagError("--authentication-kubeconfig", f"client authorities: {error}") from error
             log.warning("client CAs not read from the cluster", extra={"error": str(error)})
     proxies_file = flags.requestheader_client_ca_file
-    return Authorities(
+    return ClientCAs(
         client_ca=_read(flags.client_ca_file, "--client-ca-file") or found.client_ca,
         request_header_ca=_read(proxies_file, "--requestheader-client-ca-file") or found.request_header_ca,
         headers=found.headers if proxies_file is None else _headers(flags),

@@ -15,10 +15,10 @@ from koordinator.api import duration, label_selector
 from koordinator.api.errors import ProtocolError
 from koordinator.cli import component, logs, running, serving
 from koordinator.cli.flag_settings import FlagError
-from koordinator.cluster import connect, errors, gatekeeper
+from koordinator.cluster import connect, delegated_auth, errors
 from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.config import ClientConfig
-from koordinator.cluster.gatekeeper import AccessReviewer, Authorities, Gatekeeper, TokenReviewer
+from koordinator.cluster.delegated_auth import AccessReviewer, ClientCAs, DelegatedAuth, TokenReviewer
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElector, lease_check, process_identity
 from koordinator.virtual_node.node import KubeletAddress
@@ -120,15 +120,15 @@ async def _streams(
     if not port:
         yield
         return
-    authorities = Authorities()
+    authorities = ClientCAs()
     try:
-        authorities = await gatekeeper.look_up(borrower)
+        authorities = await delegated_auth.look_up(borrower)
     except (errors.ApiError, ValueError) as error:
         log.warning("the borrower's client authorities are not known", extra={"error": str(error)})
     tls = serving.tls_context(asked["tls_cert_file"], asked["tls_private_key_file"], None, borrower.clock)
-    gatekeeper.trust_clients(tls, authorities)
+    delegated_auth.trust_clients(tls, authorities)
     access = AccessReviewer(borrower)
-    callers = Gatekeeper(authorities, TokenReviewer(borrower), access)
+    callers = DelegatedAuth(authorities, TokenReviewer(borrower), access)
     streams = PodStreams(lender.transport, nodes.pods.find, callers, access, nodes.config.base_name)
     async with component.served(streams.application(), asked["address"], port, tls):
         yield

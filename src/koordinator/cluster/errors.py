@@ -128,7 +128,7 @@ class ServiceUnavailable(ApiError):
     code, reason = 503, "ServiceUnavailable"
 
 
-class Withheld(ServiceUnavailable):
+class RequestFenced(ServiceUnavailable):
     """We kept the request back: it must not be sent now, nor again by itself."""
 
 

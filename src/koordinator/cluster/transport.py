@@ -64,7 +64,7 @@ BEFORE_SENDING: contextvars.ContextVar[Callable[[], None] | None] = contextvars.
     "before sending", default=None
 )
 """Called when a request of this context is about to leave, whatever it has waited for until then (the rate limit, a
-connection, the next try). Raises Withheld to keep it back."""
+connection, the next try). Raises RequestFenced to keep it back."""
 
 
 class Transport:
@@ -142,7 +142,7 @@ class Transport:
             identity = self._identity
             try:
                 return await self._once(call)
-            except errors.Withheld:
+            except errors.RequestFenced:
                 raise
             except errors.Unauthorized:
                 if renewed or not await self._renew(identity):

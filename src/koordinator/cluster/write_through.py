@@ -107,7 +107,7 @@ class WriteThrough(ReadThrough, abc.ABC):
         return await self._send(write, lambda: self._inner.request(method, path, body, params))
 
 
-class NotLeading(errors.Withheld):
+class NotLeading(errors.RequestFenced):
     """The lease was not renewed in time, so nothing may be changed."""
 
 

@@ -77,7 +77,7 @@ Place = Callable[[int, Rows, Sequence[Move]], int | str]
 """Return which of the rows the scheduler gives a pod after these moves, or why none."""
 
 
-class Stuck(msgspec.Struct, frozen=True, eq=False):
+class OverloadedNode(msgspec.Struct, frozen=True, eq=False):
     """A node that stays hot. `excess` (resources,) is how far it is above its limits when nothing more can be moved.
 
     `pod` (-1: none) is the one whose move would help most, `why` says what keeps it there.
@@ -94,7 +94,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
 
     moves: tuple[Move, ...]
     used: I64
-    stuck: tuple[Stuck, ...]
+    stuck: tuple[OverloadedNode, ...]
 
 
 NOBODY = "no pod that may move uses what it has too much of"
@@ -128,7 +128,7 @@ def find(
     draft = _Draft(nodes, pods, left, place)
     waiting = [row for row in hot_rows(nodes, draft.used) if nodes.gives[row]]
     while True:
-        stuck: list[Stuck] = []
+        stuck: list[OverloadedNode] = []
         count = len(draft.moves)
         for row in waiting:
             if most is not None and len(draft.moves) >= most:
@@ -186,7 +186,7 @@ class _Draft:
         bounds = np.searchsorted(pods.rows[order], np.arange(len(nodes.names) + 1))
         self._on = [order[bounds[row] : bounds[row + 1]] for row in range(len(nodes.names))]
 
-    def cool(self, row: int) -> Stuck | None:
+    def cool(self, row: int) -> OverloadedNode | None:
         """Bring one node below its limits; None when it is. Else nothing is moved."""
         count = len(self.moves)
         while (self.used[row] > self._nodes.limit[row]).any():
@@ -197,7 +197,7 @@ class _Draft:
                 if pod < 0:
                     why = next(filter(None, map(self._limited, self._on[row].tolist())), why)
                 self._take_back(count)
-                return Stuck(row, excess, pod, why)
+                return OverloadedNode(row, excess, pod, why)
         return None
 
     def follow(self, step: Sequence[Move]) -> list[str]:

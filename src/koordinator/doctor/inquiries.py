@@ -27,7 +27,7 @@ _PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 REQUESTS_AT_ONCE = 8
 
 
-class Need(msgspec.Struct, frozen=True, kw_only=True):
+class RequiredAccess(msgspec.Struct, frozen=True, kw_only=True):
     """A verb on a resource (`plural` or `plural/subresource`), and what a component needs it for.
 
     `namespace` is empty for what it needs in the whole cluster, `name` for all objects of the kind.
@@ -53,10 +53,10 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def needs(component: str, namespace: str) -> list[Need]:
+def needs(component: str, namespace: str) -> list[RequiredAccess]:
     """Return all that the roles of an installation grant a component; none for a component without roles of ours."""
     return [
-        Need(
+        RequiredAccess(
             verb=verb,
             group=rule.group,
             resource=resource,
@@ -76,7 +76,7 @@ class AccessAnswer(msgspec.Struct, frozen=True):
 
     component: ComponentName
     account: str
-    need: Need
+    need: RequiredAccess
     allowed: bool = False
     gap: str = ""
 
@@ -92,7 +92,7 @@ async def review_access(
         for need in needs(each.component, namespace)
     ]
 
-    async def one(component: ComponentName, account: str, need: Need) -> AccessAnswer:
+    async def one(component: ComponentName, account: str, need: RequiredAccess) -> AccessAnswer:
         async with slots:
             try:
                 status = await _review(cluster, account, namespace, need)
@@ -108,7 +108,7 @@ async def review_access(
     return [first, *await asyncio.gather(*(one(*question) for question in questions[1:]))]
 
 
-async def _review(cluster: Cluster, account: str, namespace: str, need: Need) -> dict[str, object]:
+async def _review(cluster: Cluster, account: str, namespace: str, need: RequiredAccess) -> dict[str, object]:
     plural, _, subresource = need.resource.partition("/")
     attributes = {
         "verb": need.verb,

@@ -35,7 +35,7 @@ _WHY = {
 }
 
 
-class Relic(msgspec.Struct, frozen=True):
+class LegacyObject(msgspec.Struct, frozen=True):
     """An object of the Go project; `component` is the one of ours that takes its place."""
 
     kind: str
@@ -81,8 +81,8 @@ def is_of_go(name: str, labels: Mapping[str, str], webhooks: Iterable[str]) -> b
     return any(webhook.endswith(WEBHOOK_SUFFIX) for webhook in webhooks)
 
 
-def relics(bodies: Iterable[Json]) -> Iterator[Relic]:
-    """Yield the relics among these workloads and webhook configurations, which are JSON with their `kind`."""
+def legacy_objects(bodies: Iterable[Json]) -> Iterator[LegacyObject]:
+    """Yield the legacy objects among these workloads and webhook configurations, which are JSON with their `kind`."""
     for body in bodies:
         metadata, kind = body["metadata"], body["kind"]
         labels = metadata.get("labels") or {}
@@ -95,11 +95,11 @@ def relics(bodies: Iterable[Json]) -> Iterator[Relic]:
         ):
             component = MANAGER
         if component:
-            yield Relic(kind, metadata.get("namespace", ""), metadata["name"], component, release)
+            yield LegacyObject(kind, metadata.get("namespace", ""), metadata["name"], component, release)
 
 
-def in_the_way(found: Iterable[Relic], values: Values) -> list[Relic]:
-    """Return the relics whose place the values give to ours."""
+def in_the_way(found: Iterable[LegacyObject], values: Values) -> list[LegacyObject]:
+    """Return the legacy objects whose place the values give to ours."""
     taken = {
         MANAGER: values.manager.enabled,
         SCHEDULER: values.scheduler.enabled,
@@ -107,4 +107,4 @@ def in_the_way(found: Iterable[Relic], values: Values) -> list[Relic]:
         DEVICE_DAEMON: values.device_daemon.enabled,
         DESCHEDULER: values.descheduler.enabled,
     }
-    return [relic for relic in found if taken.get(relic.component, False)]
+    return [legacy for legacy in found if taken.get(legacy.component, False)]

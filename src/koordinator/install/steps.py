@@ -199,11 +199,13 @@ async def apply(
 
     Raises: ApiError when the API server does not answer, or does not know us.
     """
-    relics = predecessor.in_the_way(predecessor.relics(await _candidates(api)), values)
-    if relics:
-        for relic in relics:
-            name = key({"kind": relic.kind, "metadata": {"namespace": relic.namespace, "name": relic.name}})
-            yield ApplyStep(name, ApplyOutcome.FAILED, relic.why)
+    legacy_objects = predecessor.in_the_way(predecessor.legacy_objects(await _candidates(api)), values)
+    if legacy_objects:
+        for legacy in legacy_objects:
+            name = key(
+                {"kind": legacy.kind, "metadata": {"namespace": legacy.namespace, "name": legacy.name}}
+            )
+            yield ApplyStep(name, ApplyOutcome.FAILED, legacy.why)
         return
     parts = objects.parts(values)
     releases = Releases(api)

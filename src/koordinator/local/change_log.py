@@ -82,7 +82,7 @@ def at_version(record: ObjectRecord, version: int) -> ObjectRecord:
     return ObjectRecord({**record.obj, "metadata": meta}, version)
 
 
-class Past:
+class WatchWindow:
     """The text that the logs of a store keep, bounded in all: where one thing changes much, others keep their past."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Channel:
         "waiters",
     )
 
-    def __init__(self, floor: int, changes_max: int, past: Past | None = None) -> None:
+    def __init__(self, floor: int, changes_max: int, past: WatchWindow | None = None) -> None:
         self.base = 0  # position of _changes[0] since the beginning of time
         self.floor = floor  # all changes after this version are in the log
         self.subscriptions = 0
@@ -155,7 +155,7 @@ class Channel:
             self._pack(past)
         self._settled = end
 
-    def _pack(self, past: Past) -> None:
+    def _pack(self, past: WatchWindow) -> None:
         packed = self._changes[self._packed].pack()
         self._packed += 1
         past.grew(self, packed)

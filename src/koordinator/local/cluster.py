@@ -23,8 +23,8 @@ from koordinator.api.meta import Resource
 from koordinator.clock import Clock
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import new_rng
+from koordinator.cluster.delegated_auth import guarded
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.gatekeeper import guarded
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import ElectionConfig, LeaderElector
 from koordinator.cluster.memory import MemoryCluster

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from koordinator.cluster import errors
 from koordinator.cluster.backend import ObjectRecord, PackedRecord, RecordEvent
 from koordinator.cluster.protocol import EventType
-from koordinator.local.change_log import Channel, Key, LoggedWrite, Matches, Past
+from koordinator.local.change_log import Channel, Key, LoggedWrite, Matches, WatchWindow
 
 IndexKey = tuple[str, str]
 """Name of an index (a field path) and the value looked for."""
@@ -434,7 +434,7 @@ class ObjectStore:
         self.version = version
         self.journal = journal
         self.packs = packs
-        self.past = Past() if packs else None
+        self.past = WatchWindow() if packs else None
         self._history_max = history_max
         self._settled: deque[int] = deque()  # versions at the last calls of `settle`
         self._tables: dict[str, Table] = {}

@@ -27,7 +27,7 @@ _WAITING = ("sh", "-c", 'read _; exec "$@"', "sh")
 """Starts a program once its input has ended, by when it is in its group: workers that it forks are, too."""
 
 
-class ByHand:
+class ManualStage:
     """Implements `stage.Stage`."""
 
     def __init__(self, cgroups: Cgroups, commands: DemoCommands, disk: WholeDisk | None) -> None:

@@ -53,7 +53,7 @@ _LIMIT_KNOBS = (
 )
 
 
-class OnACluster:
+class ClusterStage:
     """Implements `stage.Stage` with pods that are applied, scheduled, run, measured and protected."""
 
     def __init__(

@@ -13,8 +13,8 @@ from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Files, HostRoots
 from koordinator.node_demo import build, commands, disk, manifests, plan, real_servers, results
 from koordinator.node_demo.build import Programs
-from koordinator.node_demo.by_hand import ByHand
-from koordinator.node_demo.colocated import OnACluster
+from koordinator.node_demo.by_hand import ManualStage
+from koordinator.node_demo.colocated import ClusterStage
 from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.disk import WholeDisk
 from koordinator.node_demo.measure import Measured, Meter
@@ -114,9 +114,9 @@ async def show(prepared: Prepared, on_progress: Callable[[int, DemoRun], None]) 
         made = _commands(prepared, Path(scratch))
         stage: DemoStage
         if prepared.by_hand:
-            stage = ByHand(groups, made, prepared.disk)
+            stage = ManualStage(groups, made, prepared.disk)
         else:
-            stage = OnACluster(groups, made, prepared.disk, prepared.batch_milli)
+            stage = ClusterStage(groups, made, prepared.disk, prepared.batch_milli)
         request_cpu_s: dict[ServiceKind, float] = {}
         measured: list[Measured] = []
         stopped = ""

@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 from koordinator import endpoints
 from koordinator.api.core import Pod
 from koordinator.cluster import errors
-from koordinator.cluster.gatekeeper import AccessReviewer, Gatekeeper, Unauthenticated
+from koordinator.cluster.delegated_auth import AccessReviewer, DelegatedAuth, Unauthenticated
 from koordinator.cluster.transport import HttpRequest, Transport
 from koordinator.virtual_node.objects import PodDocument
 
@@ -31,7 +31,7 @@ class PodStreams:
     """Passes streams on from the lender, to callers that the borrower lets reach the node."""
 
     def __init__(
-        self, lender: Transport, find: FindPod, callers: Gatekeeper, access: AccessReviewer, node: str
+        self, lender: Transport, find: FindPod, callers: DelegatedAuth, access: AccessReviewer, node: str
     ) -> None:
         """`node`: the virtual node that callers need permission for where the pod is not known."""
         self._lender = lender

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from koordinator.koordlet.hooks.hook import Done
+from koordinator.koordlet.hooks.hook import CommandResult
 
-GOOD = Done(0, "")
-MISSING = Done(127, "", "not installed")
+GOOD = CommandResult(0, "")
+MISSING = CommandResult(127, "", "not installed")
 
 
-def refused(text: str) -> Done:
-    return Done(2, "", text)
+def refused(text: str) -> CommandResult:
+    return CommandResult(2, "", text)
 
 
 class FakeNetwork:
@@ -26,7 +26,7 @@ class FakeNetwork:
         self.missing: set[str] = set()
         self.broken: set[str] = set()
 
-    async def __call__(self, command: Sequence[str], text: str = "") -> Done:
+    async def __call__(self, command: Sequence[str], text: str = "") -> CommandResult:
         self.asked += 1
         words = tuple(command)
         if words[0] in self.missing:
@@ -37,14 +37,14 @@ class FakeNetwork:
             return self._tc(words)
         return self._ipset(words, text) if words[0] == "ipset" else self._iptables(words)
 
-    def _changed(self, words: Sequence[str]) -> Done:
+    def _changed(self, words: Sequence[str]) -> CommandResult:
         self.changes.append(" ".join(words))
         return GOOD
 
-    def _tc(self, words: tuple[str, ...]) -> Done:
+    def _tc(self, words: tuple[str, ...]) -> CommandResult:
         kind, action, card = words[1], words[2], words[4]
         if action == "show":
-            return Done(
+            return CommandResult(
                 0, {"qdisc": self._qdiscs, "class": self._classes, "filter": self._filters}[kind](card)
             )
         if kind == "qdisc":
@@ -71,7 +71,7 @@ class FakeNetwork:
             self.filters[card][preference] = words
         return self._changed(words)
 
-    def _class(self, words: tuple[str, ...], card: str) -> Done:
+    def _class(self, words: tuple[str, ...], card: str) -> CommandResult:
         minor = words[words.index("classid") + 1]
         if words[2] == "replace":
             self.classes[card][minor] = words[words.index("htb") + 1 :]
@@ -106,9 +106,9 @@ class FakeNetwork:
             lines.append(f"  match {octets}/ffffffff at 12")
         return "\n".join(lines)
 
-    def _ipset(self, words: tuple[str, ...], text: str) -> Done:
+    def _ipset(self, words: tuple[str, ...], text: str) -> CommandResult:
         if words[1] == "list":
-            return Done(0, "".join(f"{name}\n" for name in self.sets))
+            return CommandResult(0, "".join(f"{name}\n" for name in self.sets))
         if words[1] == "destroy":
             if any(words[2] in rule for rule in self.rules):
                 return refused("Set cannot be destroyed: it is in use by a kernel component")
@@ -126,12 +126,12 @@ class FakeNetwork:
                 self.sets[name].discard(rest[0])
         return self._changed((*words, text))
 
-    def _iptables(self, words: tuple[str, ...]) -> Done:
+    def _iptables(self, words: tuple[str, ...]) -> CommandResult:
         place = words.index("mangle") + 1
         rule = words[place + 1 :]
         match words[place]:
             case "-C":
-                return GOOD if rule in self.rules else Done(1, "", "Bad rule")
+                return GOOD if rule in self.rules else CommandResult(1, "", "Bad rule")
             case "-A":
                 self.rules.append(rule)
             case _:

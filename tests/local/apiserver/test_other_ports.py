@@ -10,7 +10,7 @@ from aiohttp import web
 
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect
-from koordinator.cluster.gatekeeper import guarded
+from koordinator.cluster.delegated_auth import guarded
 from koordinator.local import cluster
 from koordinator.local.apiserver import ApiServer
 from koordinator.local.apiserver.auth import StaticToken

@@ -15,7 +15,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.manager.webhooks import certificates, sync
 from koordinator.manager.webhooks.certificates import CertificateSet, Renewal
-from koordinator.manager.webhooks.sync import FileStore, Kept, SecretStore
+from koordinator.manager.webhooks.sync import FileStore, LoadedCertificates, SecretStore
 
 NOW_S = 1_800_000_000.0
 DAY_S = 86_400.0
@@ -163,7 +163,7 @@ class Racing(SecretStore):
         self.others: list[CertificateSet] = []
         self._times = times
 
-    async def save(self, certs: CertificateSet, instead_of: Kept) -> bool:
+    async def save(self, certs: CertificateSet, instead_of: LoadedCertificates) -> bool:
         if len(self.others) < self._times:
             other = made(number=2 + len(self.others))
             assert await super().save(other, await self.load())

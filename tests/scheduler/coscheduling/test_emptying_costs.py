@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.scheduler.plugins.coscheduling.job_preemptor import EmptyingCosts
+from koordinator.scheduler.plugins.coscheduling.job_preemptor import DrainCosts
 
 NODES = 4
 PODS = st.lists(
@@ -35,7 +35,7 @@ def test_jobs_count_once_per_node_until_they_are_hit(
     pods: list[Any], hits: list[int], order: list[int]
 ) -> None:
     nodes, priorities, jobs = (np.array([each[part] for each in pods], np.int64) for part in range(3))
-    costs = EmptyingCosts(nodes, priorities, jobs, NODES)
+    costs = DrainCosts(nodes, priorities, jobs, NODES)
     for number in range(len(hits) + 1):
         ranks, counts = slow_costs(pods, set(hits[:number]))
         assert (costs.ranks.tolist(), costs.job_counts.tolist()) == (ranks, counts)

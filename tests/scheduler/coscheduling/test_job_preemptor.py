@@ -10,7 +10,7 @@ from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     JobPreemption,
     JobPreemptor,
     JobResidents,
-    Occupant,
+    PlacedPod,
     PreemptReason,
     VictimAction,
     preempt,
@@ -25,7 +25,7 @@ CPU = 8
 class Cluster:
     """Nodes of `CPU` cores; each pod with its size."""
 
-    def __init__(self, pods: list[tuple[Occupant, int]], sizes: list[int], node_count: int) -> None:
+    def __init__(self, pods: list[tuple[PlacedPod, int]], sizes: list[int], node_count: int) -> None:
         self.nodes = [f"n{number}" for number in range(node_count)]
         self.members = tuple(JobMember(key=f"m{number}") for number in range(len(sizes)))
         self.size = {pod.key: size for pod, size in pods}
@@ -40,7 +40,7 @@ class Cluster:
         for each in there.values():
             cluster.pod(self._body(each), is_assumed=each.is_waiting)
         members = {
-            each.key: cluster.pod(self._body(Occupant(key=each.key, node="", priority=priority)))
+            each.key: cluster.pod(self._body(PlacedPod(key=each.key, node="", priority=priority)))
             for each in self.members
         }
         trigger = members[self.members[0].key]
@@ -57,7 +57,7 @@ class Cluster:
             )
             return preempt(JobPreemptor(trigger=self.members[0], members=self.members), dry_run)
 
-    def _body(self, each: Occupant) -> Json:
+    def _body(self, each: PlacedPod) -> Json:
         body = pod(each.key, cpu=str(self.size[each.key]), memory=None, priority=each.priority)
         marks = {labels.QUESTIONED_OBJECT_KEY: each.job} if each.job else {}
         if each.is_protected:
@@ -69,8 +69,8 @@ class Cluster:
         return body
 
 
-def occupant(key: str, node: str, priority: int = 0, **parts: Any) -> Occupant:
-    return Occupant(key=key, node=node, priority=priority, **parts)
+def occupant(key: str, node: str, priority: int = 0, **parts: Any) -> PlacedPod:
+    return PlacedPod(key=key, node=node, priority=priority, **parts)
 
 
 def test_members_that_do_not_fit_on_one_node_together_are_spread() -> None:
@@ -136,7 +136,7 @@ def test_of_equally_important_pods_that_goes_whose_job_loses_others_already() ->
     assert {each.victim.key for each in found.evictions} == {"a", "c"}
 
 
-def gone_for(size: int, *pods: Occupant) -> set[str]:
+def gone_for(size: int, *pods: PlacedPod) -> set[str]:
     """Who goes from one node of pods of 2 cores for a member of this size."""
     found = Cluster([(each, 2) for each in pods], [size], 1).preempt()
     return {each.victim.key for each in found.evictions}

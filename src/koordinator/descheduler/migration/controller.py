@@ -252,7 +252,7 @@ class Migration:
     def _forbid(self, rejected: Rejected) -> None:
         """Leave the verdict to the job's own worker: two that write one job would tell everything twice."""
         job = rejected.waiting.job
-        draft = jobs.Draft(job, self._cluster.clock.now())
+        draft = jobs.JobUpdate(job, self._cluster.clock.now())
         message = (
             f"Pod {jobs.quoted_ref(job.spec.pod_ref)} is forbidden to migrate because it does not meet the "
             f"requirements: {rejected.reason}"

@@ -142,7 +142,7 @@ class JobStep(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Draft:
+class JobUpdate:
     """A job being changed in the course of one step."""
 
     def __init__(self, job: PodMigrationJob, now_s: float) -> None:

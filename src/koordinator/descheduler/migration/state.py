@@ -21,7 +21,7 @@ from koordinator.api.scalars import ScalarError
 from koordinator.descheduler import facts
 from koordinator.descheduler.config.migration import EVICT_DIRECTLY, EVICTION_POLICIES
 from koordinator.descheduler.migration import jobs, surge
-from koordinator.descheduler.migration.jobs import Draft, JobStep, quoted, quoted_ref
+from koordinator.descheduler.migration.jobs import JobStep, JobUpdate, quoted, quoted_ref
 from koordinator.descheduler.migration.surge import RemoveReplica, Surge, SurgeAction
 
 
@@ -93,14 +93,14 @@ def reconcile(
     ):  # it ends before the pod went: nobody else takes it back
         reply = yield RemoveReplica(left, None)
         if reply.error:
-            return Draft(job, now_s).stop(reply.error)
+            return JobUpdate(job, now_s).stop(reply.error)
     return step
 
 
 def _reconcile(
     job: PodMigrationJob, world: JobState, controller: MigrationController, now_s: float
 ) -> Actions:
-    draft = Draft(job, now_s)
+    draft = JobUpdate(job, now_s)
     created_by = job.metadata.annotations.get(labels.JOB_CREATED_BY, controller.uid)
     if created_by != controller.uid or job.spec.paused or not jobs.is_open(job):  # 1, 2, 3
         return draft.stop()
@@ -149,7 +149,7 @@ def eviction_reason(job: PodMigrationJob) -> str:
 # Parts of a step
 
 
-def _time_out(draft: Draft) -> Actions:
+def _time_out(draft: JobUpdate) -> Actions:
     if (ref := reservation_ref(draft.job)) is not None:
         reply = yield DeleteReservation(ref.name)
         if reply.error:
@@ -157,7 +157,7 @@ def _time_out(draft: Draft) -> Actions:
     return draft.fail(jobs.TIMEOUT, "Abort job caused by timeout")
 
 
-def _start(draft: Draft, pod: Pod | None) -> JobStep | None:
+def _start(draft: JobUpdate, pod: Pod | None) -> JobStep | None:
     if draft.status.phase == jobs.RUNNING:
         return None
     ref = draft.job.spec.pod_ref
@@ -170,17 +170,17 @@ def _start(draft: Draft, pod: Pod | None) -> JobStep | None:
     return None
 
 
-def _missing_pod(draft: Draft, error: bool = False) -> JobStep:
+def _missing_pod(draft: JobUpdate, error: bool = False) -> JobStep:
     message = f"Abort job caused by missing Pod {quoted_ref(draft.job.spec.pod_ref)}"
     return draft.fail(jobs.MISSING_POD, message, error=error)
 
 
-def _missing_reservation(draft: Draft, name: str, error: bool = False) -> JobStep:
+def _missing_reservation(draft: JobUpdate, name: str, error: bool = False) -> JobStep:
     message = f"Abort job caused by missing Reservation {quoted('/' + name)}"
     return draft.fail(jobs.MISSING_RESERVATION, message, error=error)
 
 
-def _create_reservation(draft: Draft, pod: Pod | None) -> Actions:
+def _create_reservation(draft: JobUpdate, pod: Pod | None) -> Actions:
     if pod is None:
         return _missing_pod(draft, error=True)
     reply = yield CreateReservation(pod)
@@ -198,7 +198,7 @@ def _create_reservation(draft: Draft, pod: Pod | None) -> Actions:
     return draft.stop()  # the change of the spec wakes the job
 
 
-def _with_reservation(draft: Draft, pod: Pod | None, world: JobState) -> Actions:
+def _with_reservation(draft: JobUpdate, pod: Pod | None, world: JobState) -> Actions:
     reservation = world.reservation
     if reservation is not None and labels.RESERVATION_ORDER not in reservation.metadata.labels:  # 9
         reply = yield SetReservationOrder(reservation.metadata.name)
@@ -228,7 +228,7 @@ def _is_successor_ready(reservation: Reservation, world: JobState) -> bool:
     return successor is not None and facts.is_ready(successor)
 
 
-def _await_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> JobStep | None:
+def _await_schedule(draft: JobUpdate, pod: Pod | None, reservation: Reservation) -> JobStep | None:
     scheduled = find_condition(reservation.status.conditions, "Scheduled")
     if (
         not draft.is_true(jobs.RESERVATION_SCHEDULED)
@@ -260,7 +260,7 @@ def _await_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> 
     return None
 
 
-def _await_own_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> JobStep:
+def _await_own_schedule(draft: JobUpdate, pod: Pod | None, reservation: Reservation) -> JobStep:
     """Step P: the pod itself waits for the room, so nothing is evicted."""
     if pod is None:
         return _missing_pod(draft)
@@ -280,7 +280,7 @@ def _await_own_schedule(draft: Draft, pod: Pod | None, reservation: Reservation)
     return draft.succeed(message)
 
 
-def _evict(draft: Draft, pod: Pod | None, world: JobState) -> Part:
+def _evict(draft: JobUpdate, pod: Pod | None, world: JobState) -> Part:
     """Step E; None once the pod is gone."""
     if draft.is_true(jobs.EVICTION):
         return None
@@ -312,11 +312,11 @@ def _evict(draft: Draft, pod: Pod | None, world: JobState) -> Part:
     return draft.wait()
 
 
-def _already_bound(draft: Draft) -> JobStep:
+def _already_bound(draft: JobUpdate) -> JobStep:
     return draft.fail(jobs.FORBIDDEN_MIGRATE_POD, "Reservation is already bound by another Pod")
 
 
-def _await_successor(draft: Draft, reservation: Reservation, world: JobState) -> JobStep:
+def _await_successor(draft: JobUpdate, reservation: Reservation, world: JobState) -> JobStep:
     owners = reservation.status.current_owners
     if not owners and not draft.is_true(jobs.POD_BOUND_RESERVATION):  # 19
         draft.set(jobs.POD_BOUND_RESERVATION, False, jobs.WAIT_FOR_POD_BIND_RESERVATION)

@@ -16,7 +16,7 @@ from koordinator.api.core import Pod
 from koordinator.api.meta import find_condition
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler.migration import jobs
-from koordinator.descheduler.migration.jobs import Draft, JobStep, quoted_ref
+from koordinator.descheduler.migration.jobs import JobStep, JobUpdate, quoted_ref
 
 KINDS = ("Deployment", "ReplicaSet", "ReplicationController")
 """Workloads whose controllers delete the pod first that costs least."""
@@ -80,7 +80,7 @@ def open_surge(job: PodMigrationJob) -> Surge | None:
     return Surge.parse(found.message) if found is not None and found.status == "False" else None
 
 
-def steps(draft: Draft, pod: Pod | None, current: Surge | None, is_successor_ready: bool) -> SurgePart:
+def steps(draft: JobUpdate, pod: Pod | None, current: Surge | None, is_successor_ready: bool) -> SurgePart:
     """One look before the eviction; None when there is nothing (more) to be done. `pod` is the one to go, None once it
     is gone; `current` its workload now, None where there can be no replica more."""
     known = draft.condition(jobs.SURGE)
@@ -107,7 +107,7 @@ def steps(draft: Draft, pod: Pod | None, current: Surge | None, is_successor_rea
     return _gone_with_it(draft, pod)
 
 
-def _begin(draft: Draft, current: Surge | None) -> JobStep | None:
+def _begin(draft: JobUpdate, current: Surge | None) -> JobStep | None:
     if current is None:
         message = "No replica more: that is for Deployments, ReplicaSets and ReplicationControllers"
         draft.write(jobs.SURGE, True, jobs.SURGE_COMPLETE, message)
@@ -117,7 +117,7 @@ def _begin(draft: Draft, current: Surge | None) -> JobStep | None:
     return draft.stop()  # written first, and this wakes the job
 
 
-def _add(draft: Draft, surge: Surge, current: Surge | None) -> SurgePart:
+def _add(draft: JobUpdate, surge: Surge, current: Surge | None) -> SurgePart:
     if current is not None and current.replicas not in (surge.replicas, surge.replicas + 1):
         draft.set(jobs.SURGE, False, jobs.ADDING_REPLICA, current.text)  # resized meanwhile
         return draft.stop()
@@ -130,7 +130,7 @@ def _add(draft: Draft, surge: Surge, current: Surge | None) -> SurgePart:
     return draft.wait()
 
 
-def _gone_with_it(draft: Draft, pod: Pod | None) -> JobStep | None:
+def _gone_with_it(draft: JobUpdate, pod: Pod | None) -> JobStep | None:
     """The pod is on its way out, or gone: the job goes on as after an eviction."""
     ref = quoted_ref(draft.job.spec.pod_ref)
     if pod is None:

@@ -15,7 +15,7 @@ from koordinator.api.slo import NodeSLO
 from koordinator.doctor.finding import Finding, FindingSeverity
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.install.objects import PART_OF, PART_OF_VALUE
-from koordinator.install.predecessor import DOCUMENT, Relic, component_of, is_of_go
+from koordinator.install.predecessor import DOCUMENT, LegacyObject, component_of, is_of_go
 from koordinator.install.workloads import APP_LABEL
 
 GRACE_S = 300.0
@@ -66,14 +66,14 @@ def check_predecessor(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         component = component_of(meta.name, meta.labels)
         if not component:
             continue
-        relic = Relic(each.resource.kind, meta.namespace, meta.name, component)
+        legacy = LegacyObject(each.resource.kind, meta.namespace, meta.name, component)
         is_double = component in ours
         yield Finding.of(
             FindingSeverity.ERROR if is_double else FindingSeverity.NOTICE,
             each,
             "is the Go project's" + (", beside ours" if is_double else ""),
-            why=relic.why if is_double else "this component has not been migrated yet",
-            do=(relic.removal, f"{DOCUMENT} has the order of steps, and how to go back"),
+            why=legacy.why if is_double else "this component has not been migrated yet",
+            do=(legacy.removal, f"{DOCUMENT} has the order of steps, and how to go back"),
         )
     configurations: list[MutatingWebhookConfiguration | ValidatingWebhookConfiguration] = [
         *snapshot.of(MutatingWebhookConfiguration),

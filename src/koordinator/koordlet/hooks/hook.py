@@ -59,7 +59,7 @@ OUTPUT_BYTES_MAX = 4 * 1024 * 1024
 _MISSING_CODE = 127
 
 
-class Done(msgspec.Struct, frozen=True):
+class CommandResult(msgspec.Struct, frozen=True):
     """The answer of a command; `code` 127 where it is not installed, negative where it was killed."""
 
     code: int
@@ -75,7 +75,7 @@ class Done(msgspec.Struct, frozen=True):
 class Runner(Protocol):
     """Runs one command."""
 
-    async def __call__(self, command: Sequence[str], text: str = "") -> Done:
+    async def __call__(self, command: Sequence[str], text: str = "") -> CommandResult:
         """Give it `text` to read, and wait until it ends or its time is over. Raises nothing."""
         ...
 
@@ -94,28 +94,28 @@ class NamespaceRunner:
         self._timeout_s = timeout_s
         self._prefix = ("nsenter", f"--net={namespace}", "--") if namespace else ()
 
-    async def __call__(self, command: Sequence[str], text: str = "") -> Done:
+    async def __call__(self, command: Sequence[str], text: str = "") -> CommandResult:
         if shutil.which(command[0]) is None:
-            return Done(_MISSING_CODE, "", f"{command[0]} is not installed")
+            return CommandResult(_MISSING_CODE, "", f"{command[0]} is not installed")
         pipe = asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._prefix, *command, stdin=pipe, stdout=pipe, stderr=pipe
             )
         except OSError as error:
-            return Done(_MISSING_CODE, "", str(error))
+            return CommandResult(_MISSING_CODE, "", str(error))
         try:
             async with asyncio.timeout(self._timeout_s):
                 output, problem = await process.communicate(text.encode())
         except TimeoutError:
-            return Done(-1, "", f"took longer than {self._timeout_s:g} s")
+            return CommandResult(-1, "", f"took longer than {self._timeout_s:g} s")
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
         kept = output[:OUTPUT_BYTES_MAX].decode(errors="replace")
-        return Done(process.returncode or 0, kept, problem.decode(errors="replace").strip()[:400])
+        return CommandResult(process.returncode or 0, kept, problem.decode(errors="replace").strip()[:400])
 
 
 class Commands:
@@ -126,16 +126,16 @@ class Commands:
         self._executor = executor
         self._owner, self._reason = owner, reason
 
-    async def look(self, *command: str) -> Done:
+    async def look(self, *command: str) -> CommandResult:
         """Ask; done in a dry run, too."""
         return await self._runner(command)
 
-    async def change(self, *command: str, text: str = "") -> Done:
+    async def change(self, *command: str, text: str = "") -> CommandResult:
         """Change something: audited when it succeeded; only told in a dry run."""
         words = " ".join(command)
         if self._executor.is_dry_run:
             self._log_command(words, text)
-            return Done(0, "")
+            return CommandResult(0, "")
         done = await self._runner(command, text)
         if done.is_good:
             self._log_command(words, text)

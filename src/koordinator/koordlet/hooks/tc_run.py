@@ -19,8 +19,8 @@ from koordinator.koordlet.hooks import tc
 from koordinator.koordlet.hooks.contexts import HookResponse, HookStage, PodContext
 from koordinator.koordlet.hooks.hook import (
     REASON,
+    CommandResult,
     Commands,
-    Done,
     Hook,
     HookRegistry,
     HookRule,
@@ -43,7 +43,7 @@ _MINOR_MASK = 0xFFFF
 class _Failed(KoordinatorError):
     """A command did not do what it must do before the others make sense."""
 
-    def __init__(self, command: str, done: Done) -> None:
+    def __init__(self, command: str, done: CommandResult) -> None:
         super().__init__(f"{command}: {done.error or done.output.strip() or f'exit status {done.code}'}")
 
 
@@ -283,7 +283,7 @@ class TCNetworkQoS(Hook):
             if not (await self._commands.look(*tc.rule("-C", which))).is_good:
                 await self._must(*tc.rule("-A", which))
 
-    async def _read(self, *command: str) -> Done:
+    async def _read(self, *command: str) -> CommandResult:
         done = await self._commands.look(*command)
         if not done.is_good and not self.shared.executor.is_dry_run:
             raise _Failed(" ".join(command), done)

@@ -44,7 +44,7 @@ MARGIN_MIN = 0.2
 """Distance by which the next candidate must be behind."""
 
 
-class Accusation(msgspec.Struct, frozen=True):
+class Attribution(msgspec.Struct, frozen=True):
     """The candidate and the resource, by index, and how sure that is."""
 
     candidate: int
@@ -58,7 +58,7 @@ class Accusation(msgspec.Struct, frozen=True):
     """Confidence of the next likely candidate."""
 
 
-def name(level: F64, use: F64, units: Mapping[Contended, float] = UNITS) -> Accusation | None:
+def name(level: F64, use: F64, units: Mapping[Contended, float] = UNITS) -> Attribution | None:
     """Return who degrades the victim; None while unsure.
 
     Shapes: level (seconds,), the victim's degradation with the newest last, 1 at its mark, NaN where unknown; use
@@ -121,7 +121,7 @@ def _mean(use: F64, weight: F64) -> F64:
     return np.asarray(np.einsum("s,scr->cr", weight, use))
 
 
-def _surest(rise: F64, correlation: F64) -> Accusation | None:
+def _surest(rise: F64, correlation: F64) -> Attribution | None:
     """Shapes: both (candidates, resources); rise in units."""
     matters = (rise >= 1) & (correlation >= CORRELATION_MIN)
     # By orders of magnitude, since units of different resources can hardly be compared.
@@ -139,7 +139,7 @@ def _surest(rise: F64, correlation: F64) -> Accusation | None:
     runner_up = float(others.max()) if others.size else 0.0
     if best < CONFIDENCE_MIN or best - runner_up < MARGIN_MIN:
         return None
-    return Accusation(
+    return Attribution(
         candidate=candidate,
         resource=RESOURCES[int(resource[candidate])],
         confidence=best,

@@ -48,7 +48,7 @@ _EVICTION = "pods/eviction"
 _SUPPORTED = ("policy", "v1")
 
 
-class Fate(enum.Enum):
+class EvictionResult(enum.Enum):
     """The end of an attempt."""
 
     EVICTED = "evicted"
@@ -96,17 +96,17 @@ class Evictor:
                 arbitration.settle(victim, False)  # it went while the ones before were evicted
                 continue
             fate = await self._evict(record, victim)
-            arbitration.settle(victim, fate is Fate.EVICTED)
-            if fate is Fate.AWAY:
+            arbitration.settle(victim, fate is EvictionResult.EVICTED)
+            if fate is EvictionResult.AWAY:
                 break
         return bool(arbitration.evicted)
 
-    async def _evict(self, record: PodRecord, victim: EvictionVictim) -> Fate:
+    async def _evict(self, record: PodRecord, victim: EvictionVictim) -> EvictionResult:
         shared, meta = self._shared, record.pod.metadata
         message = victim.message(meta.name)
         if shared.executor.is_dry_run:
             shared.executor.perform(f"pod {record.key}", EVICTED, _nothing, victim.feature, message)
-            return Fate.EVICTED
+            return EvictionResult.EVICTED
         # Before the call, whatever comes of it: an eviction must never go untold.
         shared.audit.pod(AUDIT_LEVEL, meta.namespace, meta.name, EVICTED, message)
         if (container := shared.view.foreign.get(record.uid)) is not None:
@@ -116,7 +116,7 @@ class Evictor:
         else:
             fate, problem = await self._by_runtime(record)
         facts = {"pod": record.key, "feature": str(victim.feature), "problem": problem}
-        if fate is Fate.EVICTED:
+        if fate is EvictionResult.EVICTED:
             log.info("pod evicted", extra=facts)
             shared.events.warning(self._involved_object(record), EVENT_SUCCESS, message)
             shared.metrics.eviction.inc(EVICTED)
@@ -143,7 +143,7 @@ class Evictor:
 
     # Through the API
 
-    async def _by_api(self, record: PodRecord) -> tuple[Fate, str]:
+    async def _by_api(self, record: PodRecord) -> tuple[EvictionResult, str]:
         meta = record.pod.metadata
         try:
             async with asyncio.timeout(CALL_S_MAX):
@@ -154,25 +154,25 @@ class Evictor:
             return self._away(None), f"the API server did not answer within {CALL_S_MAX:.0f} s"
         except (errors.NotFound, errors.Conflict):
             self._victims.refused(record.uid, self._now_s())
-            return Fate.REFUSED, ""  # gone already, or another pod of that name: nobody to tell
+            return EvictionResult.REFUSED, ""  # gone already, or another pod of that name: nobody to tell
         except errors.TooManyRequests as error:
             if not refused_by_budget(error):
                 return self._away(error), str(error)
             self._victims.refused(record.uid, self._now_s())
-            return Fate.REFUSED, str(error)
+            return EvictionResult.REFUSED, str(error)
         except (errors.ServiceUnavailable, errors.Timeout, errors.Unauthorized) as error:
             return self._away(error), str(error)
         except errors.ApiError as error:
             self._victims.refused(record.uid, self._now_s())
-            return Fate.REFUSED, str(error)
+            return EvictionResult.REFUSED, str(error)
         if unsupported:
             return self._away(None), unsupported
         self._victims.evicted(record.uid, self._now_s())
-        return Fate.EVICTED, ""
+        return EvictionResult.EVICTED, ""
 
-    def _away(self, error: Exception | None) -> Fate:
+    def _away(self, error: Exception | None) -> EvictionResult:
         self._away_until_s = self._now_s() + self._backoff.next_s(error)
-        return Fate.AWAY
+        return EvictionResult.AWAY
 
     async def _unsupported(self) -> str:
         """Return why the server's evictions cannot be used; empty when they can. Raises: ApiError."""
@@ -184,7 +184,7 @@ class Evictor:
 
     # Through the agent of another runtime
 
-    async def _by_copilot(self, container: ForeignContainer, reason: str) -> tuple[Fate, str]:
+    async def _by_copilot(self, container: ForeignContainer, reason: str) -> tuple[EvictionResult, str]:
         """Ask the owner to end a container; while it is away, end all that is in its group."""
         uid, problem = container.record.uid, ""
         is_away = not container.socket
@@ -197,17 +197,17 @@ class Evictor:
             problem = await kill_group(self._shared.host, container.record.group)
         if problem:
             self._victims.refused(uid, self._now_s())
-            return Fate.REFUSED, problem
+            return EvictionResult.REFUSED, problem
         self._victims.evicted(uid, self._now_s())
-        return Fate.EVICTED, ""
+        return EvictionResult.EVICTED, ""
 
     # Through the runtime
 
-    async def _by_runtime(self, record: PodRecord) -> tuple[Fate, str]:
+    async def _by_runtime(self, record: PodRecord) -> tuple[EvictionResult, str]:
         running = [container for container in record.containers if container.is_running]
         if not running:
             self._victims.refused(record.uid, self._now_s())
-            return Fate.REFUSED, "no container is running"
+            return EvictionResult.REFUSED, "no container is running"
         ids = [cgroup_layout.parse_container_id(container.id) for container in running]
         unreachable = next(filter(None, (self._runtimes.problem(each.runtime) for each in ids)), "")
         if unreachable:
@@ -220,9 +220,9 @@ class Evictor:
         ]
         if failed:
             self._victims.refused(record.uid, self._now_s())
-            return Fate.REFUSED, "; ".join(failed)
+            return EvictionResult.REFUSED, "; ".join(failed)
         self._victims.killed(record.uid, [container.id for container in running], self._now_s())
-        return Fate.EVICTED, ""
+        return EvictionResult.EVICTED, ""
 
     def _now_s(self) -> float:
         """Return the loop's time: that of the clock may be set back."""

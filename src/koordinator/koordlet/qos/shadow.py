@@ -32,7 +32,7 @@ from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Following, Shared, Strategy
 from koordinator.koordlet.qos import shadow_bill
 from koordinator.koordlet.qos.eviction import EvictionVictim
-from koordinator.koordlet.qos.evictor import Evictor, Fate
+from koordinator.koordlet.qos.evictor import EvictionResult, Evictor
 from koordinator.koordlet.qos.shadow_bill import BilledEviction, RoundCost, ShadowBill
 from koordinator.koordlet.view import NodeView, Topic
 from koordinator.koordlet.writing.executor import Executor
@@ -84,10 +84,10 @@ class ShadowEvictor(Evictor):
 
     leaving_s_max = float("inf")
 
-    async def _evict(self, record: PodRecord, victim: EvictionVictim) -> Fate:
+    async def _evict(self, record: PodRecord, victim: EvictionVictim) -> EvictionResult:
         self._victims.evicted(record.uid, self._now_s())
         self._on_evicted(record, victim)
-        return Fate.EVICTED
+        return EvictionResult.EVICTED
 
 
 class ShadowMode:

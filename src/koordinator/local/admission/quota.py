@@ -254,14 +254,14 @@ def _crosses_namespaces(affinity: Json) -> bool:
     return False
 
 
-class Bill(msgspec.Struct, frozen=True):
+class QuotaCharge(msgspec.Struct, frozen=True):
     """The charge of a write to one quota: the quota, and what is used of it afterwards."""
 
     quota: ObjectRecord
     used: Amounts
 
 
-class QuotaBooks:
+class QuotaAccounting:
     """The ResourceQuotas of a store."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
@@ -270,7 +270,9 @@ class QuotaBooks:
         self._quotas = store.table("resourcequotas")
         self._known: dict[tuple[str, str], dict[str, tuple[ObjectRecord, Amounts]]] = {}
 
-    def bills(self, resource: Resource, obj: Json, old: Json | None, subresource: str = "") -> Sequence[Bill]:
+    def charges(
+        self, resource: Resource, obj: Json, old: Json | None, subresource: str = ""
+    ) -> Sequence[QuotaCharge]:
         """Return what to `book` once the object is stored; nothing where no quota is concerned.
 
         Raises: Forbidden when a quota would be exceeded, or when a pod does not say what a quota counts.
@@ -286,15 +288,15 @@ class QuotaBooks:
             self._quotas.in_namespace(obj["metadata"].get("namespace", "")),
             key=lambda one: str(one.obj["metadata"]["name"]),
         ):
-            bill = self._bill(quota, resource, obj, old)
-            if bill is not None:
-                found.append(bill)
+            charge = self._charge(quota, resource, obj, old)
+            if charge is not None:
+                found.append(charge)
         return found
 
-    def book(self, bills: Iterable[Bill]) -> None:
+    def book(self, charges: Iterable[QuotaCharge]) -> None:
         """Write down what was charged; in the same step as the object."""
-        for bill in bills:
-            self._write(bill.quota, bill.used)
+        for charge in charges:
+            self._write(charge.quota, charge.used)
 
     def recount(self, namespace: str, name: str) -> bool:
         """Count anew what a quota's objects use; whether that changed its status."""
@@ -307,7 +309,9 @@ class QuotaBooks:
         self._write(quota, used)
         return True
 
-    def _bill(self, quota: ObjectRecord, resource: Resource, obj: Json, old: Json | None) -> Bill | None:
+    def _charge(
+        self, quota: ObjectRecord, resource: Resource, obj: Json, old: Json | None
+    ) -> QuotaCharge | None:
         hard = _hard(quota.obj)
         names = names_for(resource, hard)
         required = selectors(quota.obj.get("spec") or {})
@@ -341,7 +345,7 @@ class QuotaBooks:
                 f"used: {_printed(used, exceeded)}, limited: {_printed(hard, exceeded)}"
             )
             raise _forbidden(resource, obj, why)
-        return Bill(quota, after)
+        return QuotaCharge(quota, after)
 
     def _counted(self, quota: Json) -> Amounts:
         """Return what the objects in storage use of a quota, after a look at all objects of the kinds that it

@@ -18,7 +18,7 @@ from koordinator.clock import SystemClock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.cluster.config import is_loopback
-from koordinator.cluster.gatekeeper import refused
+from koordinator.cluster.delegated_auth import refused
 from koordinator.local.apiserver import bodies, calls, pod_streams, query, tls
 from koordinator.local.apiserver.auth import Access, Authenticator, StaticToken, is_health
 from koordinator.local.apiserver.calls import MediaForm, ResourceCall
@@ -154,7 +154,7 @@ class ApiServer:
         tls.write_kubeconfig(path, server=self.url, ca_certificate=ca, token=token, extension=extension)
 
     async def refusal(self, request: web.BaseRequest) -> web.Response | None:
-        """Return a guard for other ports of this process (`cluster.gatekeeper.guarded`): who may not ask for a path
+        """Return a guard for other ports of this process (`cluster.delegated_auth.guarded`): who may not ask for a path
         here may not there, health checks aside."""
         if is_health(request.path):
             return None

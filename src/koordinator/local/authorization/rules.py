@@ -164,7 +164,7 @@ ANONYMOUS = "system:anonymous"
 AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
 
 
-class Acting(msgspec.Struct, frozen=True):
+class Impersonation(msgspec.Struct, frozen=True):
     """The user that a request wants to be, and the requests that must be allowed to whoever sent it."""
 
     user: str
@@ -173,7 +173,7 @@ class Acting(msgspec.Struct, frozen=True):
     needs: tuple[AccessRequest, ...]
 
 
-def wanted(headers: CIMultiDictProxy[str]) -> Acting | None:
+def wanted(headers: CIMultiDictProxy[str]) -> Impersonation | None:
     """Return the user for whom the headers ask; None when they ask for nobody. Raises: BadRequest (a group without a
     user)."""
     name = headers.get(_USER, "")
@@ -197,7 +197,7 @@ def wanted(headers: CIMultiDictProxy[str]) -> Acting | None:
         needs.append(AccessRequest(verb="impersonate", group=_AUTHENTICATION, resource="uids", name=uid))
     if account and not groups:
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
-    return Acting(name, _with_standing(name, groups), uid, tuple(needs))
+    return Impersonation(name, _with_standing(name, groups), uid, tuple(needs))
 
 
 def _account(name: str) -> tuple[str, str]:

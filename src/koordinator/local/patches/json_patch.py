@@ -43,7 +43,7 @@ OPERATIONS_MAX = 10_000  # the API server's own limit
 COPIED_BYTES_MAX = 3 * 1024 * 1024  # what `copy` operations may add, as in the API server
 
 
-class Misfit(Exception):
+class PatchError(Exception):
     """An operation does not fit the document; its text says why."""
 
 
@@ -77,20 +77,20 @@ def apply(document: Any, patch: Any) -> Any:
     try:
         for operation in operations:
             editor.run(operation)
-    except Misfit as misfit:
+    except PatchError as misfit:
         # The API server keeps the cause to itself; `kubectl` prints exactly this text.
         raise Invalid(REJECTED) from misfit
     return editor.root
 
 
 def pointer(text: Any, member: str = "path") -> list[str]:
-    """Return the tokens of a JSON pointer (RFC 6901). Raises: Misfit when it is none."""
+    """Return the tokens of a JSON pointer (RFC 6901). Raises: PatchError when it is none."""
     if not isinstance(text, str):
-        raise Misfit(f"operation without {member}")
+        raise PatchError(f"operation without {member}")
     if text == "":
         return []
     if not text.startswith("/"):
-        raise Misfit(f"{member} {text!r} does not start with /")
+        raise PatchError(f"{member} {text!r} does not start with /")
     return [token.replace("~1", "/").replace("~0", "~") for token in text[1:].split("/")]
 
 
@@ -103,7 +103,7 @@ class Editor:
         self._copied_bytes = 0
 
     def run(self, operation: dict[str, Any]) -> None:
-        """Carry one operation out. Raises: Misfit, RequestTooLarge."""
+        """Carry one operation out. Raises: PatchError, RequestTooLarge."""
         path = pointer(operation.get("path"))
         match operation.get("op"):
             case "add":
@@ -122,10 +122,10 @@ class Editor:
             case "test":
                 self._test(path, operation.get("value"))
             case other:
-                raise Misfit(f"unexpected kind: {other!r}")
+                raise PatchError(f"unexpected kind: {other!r}")
 
     def get(self, path: list[str]) -> Any:
-        """Return the value at a path. Raises: Misfit when there is none."""
+        """Return the value at a path. Raises: PatchError when there is none."""
         value = self.root
         for token in path:
             value = _step(value, token)
@@ -148,7 +148,7 @@ class Editor:
         elif isinstance(value, list):
             copy = list(value)
         else:
-            raise Misfit("the parent of the path is neither an object nor an array")
+            raise PatchError("the parent of the path is neither an object nor an array")
         self._own[id(copy)] = copy
         return copy
 
@@ -173,7 +173,7 @@ class Editor:
 
     def _remove(self, path: list[str]) -> Any:
         if not path:
-            raise Misfit("the whole document cannot be removed")
+            raise PatchError("the whole document cannot be removed")
         parent, last = self._parent(path), path[-1]
         _step(parent, last)
         return parent.pop(last if isinstance(parent, dict) else _index(last, len(parent) - 1))
@@ -191,18 +191,18 @@ class Editor:
             self.get(source)
             return
         if target[: len(source)] == source:
-            raise Misfit("a value cannot be moved into itself")
+            raise PatchError("a value cannot be moved into itself")
         self._add(target, self._remove(source))
 
     def _test(self, path: list[str], expected: Any) -> None:
         try:
             actual = self.get(path)
-        except Misfit:
+        except PatchError:
             if expected is None:  # a missing member equals null, as in the API server
                 return
             raise
         if not same(actual, expected):
-            raise Misfit(f"testing path /{'/'.join(path)} failed")
+            raise PatchError(f"testing path /{'/'.join(path)} failed")
 
 
 def same(left: Any, right: Any) -> bool:
@@ -216,24 +216,24 @@ def same(left: Any, right: Any) -> bool:
 
 def _value(operation: dict[str, Any]) -> Any:
     if "value" not in operation:
-        raise Misfit(f"{operation.get('op')} operation without value")
+        raise PatchError(f"{operation.get('op')} operation without value")
     return operation["value"]
 
 
 def _step(container: Any, token: str) -> Any:
     if isinstance(container, dict):
         if token not in container:
-            raise Misfit(f"missing key {token!r}")
+            raise PatchError(f"missing key {token!r}")
         return container[token]
     if isinstance(container, list):
         return container[_index(token, len(container) - 1)]
-    raise Misfit(f"{token!r} leads below a scalar")
+    raise PatchError(f"{token!r} leads below a scalar")
 
 
 def _index(token: str, last: int) -> int:
     """Return an array index as RFC 6901 writes it: no sign, no leading zeros, at most `last`."""
     if not (token.isascii() and token.isdigit()) or (len(token) > 1 and token[0] == "0") or len(token) > 9:
-        raise Misfit(f"{token!r} is no array index")
+        raise PatchError(f"{token!r} is no array index")
     if int(token) > last:
-        raise Misfit(f"index {token} is out of bounds")
+        raise PatchError(f"index {token} is out of bounds")
     return int(token)

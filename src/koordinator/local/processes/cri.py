@@ -26,7 +26,7 @@ from koordinator.host.protobuf_messages import Message
 from koordinator.local.processes import cri_containers
 from koordinator.local.processes.container import ContainerLife
 from koordinator.local.processes.container_state import Running, Terminated
-from koordinator.local.processes.cri_containers import CallRefused, Container, Kit, Sandbox
+from koordinator.local.processes.cri_containers import CallRefused, Container, NodeServices, Sandbox
 from koordinator.local.processes.pod_worker import PodWorker
 from koordinator.local.processes.process_node import ProcessNode
 
@@ -48,7 +48,7 @@ class CriService:
 
     def __init__(self, node: ProcessNode, host: Host, clock: Clock) -> None:
         self._node, self._host, self._clock = node, host, clock
-        self._kit = Kit(node.groups, host.processes)
+        self._kit = NodeServices(node.groups, host.processes)
         self._sandboxes: dict[str, Sandbox] = {}
         self._containers: dict[str, Container] = {}
         self._waits: set[asyncio.Task[None]] = set()

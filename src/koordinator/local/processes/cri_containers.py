@@ -50,7 +50,7 @@ class CallRefused(HostError):
         return self.reason
 
 
-class Kit:
+class NodeServices:
     """The means of this node."""
 
     def __init__(self, kept: PodGroups, processes: Processes) -> None:
@@ -92,7 +92,7 @@ class Kit:
 
 
 class _Enter:
-    def __init__(self, kit: Kit, group: str, score: int) -> None:
+    def __init__(self, kit: NodeServices, group: str, score: int) -> None:
         self._kit, self._group, self._score = kit, group, score
 
     def __call__(self, pid: int) -> None:
@@ -104,7 +104,7 @@ class Sandbox:
     """A sandbox whose process does nothing."""
 
     def __init__(
-        self, kit: Kit, own_id: str, config: PodSandboxConfig, runtime_handler: str, now_ns: int
+        self, kit: NodeServices, own_id: str, config: PodSandboxConfig, runtime_handler: str, now_ns: int
     ) -> None:
         self.id, self.config, self.runtime_handler, self.created_ns = own_id, config, runtime_handler, now_ns
         self._kit = kit
@@ -141,7 +141,9 @@ class Sandbox:
 class Container:
     """A container: made, started once, ended."""
 
-    def __init__(self, kit: Kit, own_id: str, sandbox: Sandbox, config: ContainerConfig, now_ns: int) -> None:
+    def __init__(
+        self, kit: NodeServices, own_id: str, sandbox: Sandbox, config: ContainerConfig, now_ns: int
+    ) -> None:
         self.id, self.sandbox, self.config, self.created_ns = own_id, sandbox, config, now_ns
         self.started_ns = self.finished_ns = 0
         self.ended: Exit | None = None

@@ -17,7 +17,7 @@ from aiohttp import web
 from koordinator import endpoints
 from koordinator.api import quantity
 from koordinator.cluster import errors
-from koordinator.cluster.gatekeeper import MASTERS, certificate_user
+from koordinator.cluster.delegated_auth import MASTERS, certificate_user
 from koordinator.cluster.protocol import Cluster
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import Host

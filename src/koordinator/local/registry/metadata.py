@@ -161,7 +161,7 @@ ORPHAN = "orphan"
 DELETION_POLICIES = ("Foreground", "Background", "Orphan")
 
 
-class DeletionFate(enum.Enum):
+class DeletionOutcome(enum.Enum):
     """GONE: remove it. MARKED: store the changed object. WAITING: nothing changes, it is being deleted."""
 
     GONE = "gone"
@@ -172,7 +172,7 @@ class DeletionFate(enum.Enum):
 class Deletion(msgspec.Struct, frozen=True):
     """The fate of the object, and the object to store for MARKED."""
 
-    fate: DeletionFate
+    fate: DeletionOutcome
     obj: dict[str, Any]
 
 
@@ -199,7 +199,7 @@ def decide_deletion(
         if was_s is None:
             return _without_grace(obj, wanted, now_s)
         if asked_s is None or asked_s >= was_s:
-            return Deletion(DeletionFate.WAITING, obj)
+            return Deletion(DeletionOutcome.WAITING, obj)
         since_s = clock.parse_rfc3339(meta["deletionTimestamp"]) - was_s
         return _graceful(obj, wanted, since_s, asked_s, is_first=False)
     return _graceful(obj, wanted, now_s, grace_s, is_first=True)
@@ -225,10 +225,10 @@ def finalizers(meta: dict[str, Any], propagation: str, orphans_by_default: bool)
 def _without_grace(obj: dict[str, Any], wanted: list[str], now_s: float) -> Deletion:
     meta = obj["metadata"]
     if not wanted:
-        return Deletion(DeletionFate.GONE, obj)
+        return Deletion(DeletionOutcome.GONE, obj)
     if "deletionTimestamp" in meta and meta.get("deletionGracePeriodSeconds") == 0:
         return _waiting(obj, wanted)
-    return Deletion(DeletionFate.MARKED, marked(obj, wanted, now_s, grace_s=0))
+    return Deletion(DeletionOutcome.MARKED, marked(obj, wanted, now_s, grace_s=0))
 
 
 def marked(obj: dict[str, Any], wanted: list[str], now_s: float, grace_s: int | None) -> dict[str, Any]:
@@ -246,21 +246,21 @@ def _graceful(
     obj: dict[str, Any], wanted: list[str], since_s: float, grace_s: int, *, is_first: bool
 ) -> Deletion:
     if grace_s == 0 and not wanted:
-        return Deletion(DeletionFate.GONE, obj)
+        return Deletion(DeletionOutcome.GONE, obj)
     meta = dict(obj["metadata"])
     if is_first and meta.get("generation"):
         meta["generation"] += 1
     meta["deletionTimestamp"] = clock.rfc3339(since_s + grace_s)
     meta["deletionGracePeriodSeconds"] = grace_s
-    return Deletion(DeletionFate.MARKED, {**obj, "metadata": _with_finalizers(meta, wanted)})
+    return Deletion(DeletionOutcome.MARKED, {**obj, "metadata": _with_finalizers(meta, wanted)})
 
 
 def _waiting(obj: dict[str, Any], wanted: list[str]) -> Deletion:
     """Handle a repeated delete, which only changes the policy's mark."""
     meta = obj["metadata"]
     if wanted == (meta.get("finalizers") or []):
-        return Deletion(DeletionFate.WAITING, obj)
-    return Deletion(DeletionFate.MARKED, {**obj, "metadata": _with_finalizers(dict(meta), wanted)})
+        return Deletion(DeletionOutcome.WAITING, obj)
+    return Deletion(DeletionOutcome.MARKED, {**obj, "metadata": _with_finalizers(dict(meta), wanted)})
 
 
 def _with_finalizers(meta: dict[str, Any], wanted: list[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteRequest, ObjectRecord, WriteOptions
 from koordinator.cluster.errors import StatusCause
 from koordinator.cluster.protocol import PatchType
-from koordinator.local.admission.quota import QuotaBooks
+from koordinator.local.admission.quota import QuotaAccounting
 from koordinator.local.interfaces import Patcher, SchemaCatalog, WriteContext
 from koordinator.local.registry import kinds, metadata, refusals
 from koordinator.local.registry.kinds import ServedKind
@@ -124,7 +124,7 @@ class ObjectWriter:
         self.store = store
         self.tokens = tokens
         self.clock = clock
-        self.quotas = QuotaBooks(store, clock)
+        self.quotas = QuotaAccounting(store, clock)
         self.around = StrategyContext(store, rng, checks=checks)
         self._rng = rng
         self._schemas = schemas
@@ -176,7 +176,7 @@ class ObjectWriter:
                 causes += self._schemas.check_crd(obj)
         if causes:
             raise fields.invalid_object(resource, name, causes)
-        bills = self.quotas.bills(resource, obj, None)
+        charges = self.quotas.charges(resource, obj, None)
         self._refuse_existing(kind, resource, namespace, name)
         if self._checks and not is_tracked:
             obj = self._tracked(None, obj, resource, options, "")
@@ -185,7 +185,7 @@ class ObjectWriter:
         if options.dry_run:
             return ObjectRecord(obj, 0)
         record = self._put(kind, meta.get("namespace", ""), name, obj)
-        self.quotas.book(bills)
+        self.quotas.book(charges)
         return record
 
     def _put(self, kind: ServedKind, namespace: str, name: str, obj: dict[str, Any]) -> ObjectRecord:
@@ -267,10 +267,10 @@ class ObjectWriter:
             raise fields.invalid_object(resource, name, causes)
         if metadata.same_but_for_times(was, obj):
             return old, False
-        bills = self.quotas.bills(resource, obj, was, subresource)
+        charges = self.quotas.charges(resource, obj, was, subresource)
         stored = self._store(kind, old, obj, options)
         if not options.dry_run:
-            self.quotas.book(bills)
+            self.quotas.book(charges)
         return stored
 
     def _checked(
@@ -383,9 +383,9 @@ class ObjectWriter:
         if name in kind.facts.immortal:
             raise refusals.forbidden(resource, name, "this namespace may not be deleted")
         decided = self._decide(kind, record, options)
-        if decided.fate is metadata.DeletionFate.WAITING:
+        if decided.fate is metadata.DeletionOutcome.WAITING:
             return record, False
-        if decided.fate is metadata.DeletionFate.GONE:
+        if decided.fate is metadata.DeletionOutcome.GONE:
             if options.dry_run:
                 return record, True
             return kind.table.remove(namespace, name), True
@@ -415,11 +415,11 @@ class ObjectWriter:
     ) -> metadata.Deletion:
         """A namespace with `spec.finalizers` becomes Terminating; its controller does the rest."""
         if "deletionTimestamp" in obj["metadata"]:
-            return metadata.Deletion(metadata.DeletionFate.WAITING, obj)
+            return metadata.Deletion(metadata.DeletionOutcome.WAITING, obj)
         wanted = metadata.finalizers(obj["metadata"], options.propagation, kind.facts.orphans_by_default)
         marked = metadata.marked(obj, wanted, now_s, grace_s=None)
         marked["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
-        return metadata.Deletion(metadata.DeletionFate.MARKED, marked)
+        return metadata.Deletion(metadata.DeletionOutcome.MARKED, marked)
 
 
 def _only_finalizers(obj: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:

@@ -123,7 +123,7 @@ _PERCENT = re.compile(r"([+-]?[0-9]{1,9})%")
 _Pair = tuple[str, str]
 
 
-class Defect(msgspec.Struct, frozen=True):
+class ProfileProblem(msgspec.Struct, frozen=True):
     """The flaw of a profile: the field, and why."""
 
     field: str
@@ -154,8 +154,8 @@ class CompiledProfile(msgspec.Struct, frozen=True, kw_only=True):
     skips_resources: bool
     has_plain_patch: bool
     """It sets members and nothing else (`is_plain`)."""
-    unusable: Defect | None
-    broken: Defect | None
+    unusable: ProfileProblem | None
+    broken: ProfileProblem | None
 
 
 def compile_profile(profile: ClusterColocationProfile) -> CompiledProfile:
@@ -180,13 +180,15 @@ def compile_profile(profile: ClusterColocationProfile) -> CompiledProfile:
     )
 
 
-def _compile_selector(field: str, selector: LabelSelector | None) -> tuple[Predicate | None, Defect | None]:
+def _compile_selector(
+    field: str, selector: LabelSelector | None
+) -> tuple[Predicate | None, ProfileProblem | None]:
     if selector is None or not (selector.match_labels or selector.match_expressions):
         return None, None
     try:
         return label_selector.compile_selector(selector), None
     except ProtocolError as error:
-        return None, Defect(field, error.reason)
+        return None, ProfileProblem(field, error.reason)
 
 
 def _alternatives(selector: LabelSelector | None) -> tuple[tuple[_Pair, ...], ...]:
@@ -199,25 +201,25 @@ def _alternatives(selector: LabelSelector | None) -> tuple[tuple[_Pair, ...], ..
     return tuple(found)
 
 
-def _percent(probability: int | str | None) -> tuple[int, Defect | None]:
+def _percent(probability: int | str | None) -> tuple[int, ProfileProblem | None]:
     if probability is None:
         return PROBABILITY_ALWAYS, None
     if isinstance(probability, int):
         return probability, None
     found = _PERCENT.fullmatch(probability)
     if found is None:
-        return 0, Defect("spec.probability", f"{probability!r} is neither a number nor N%")
+        return 0, ProfileProblem("spec.probability", f"{probability!r} is neither a number nor N%")
     return int(found[1]), None
 
 
-def _patch_defect(patch: Any) -> Defect | None:
+def _patch_defect(patch: Any) -> ProfileProblem | None:
     """Return what makes a patch one that no pod survives. The lists that it meets show only when it is applied."""
     if not patch:
         return None
     try:
         decode.from_builtins(merge({}, patch), Pod)
     except (ApiError, msgspec.ValidationError) as error:
-        return Defect("spec.patch", str(error))
+        return ProfileProblem("spec.patch", str(error))
     return None
 
 

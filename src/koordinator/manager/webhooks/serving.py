@@ -19,7 +19,13 @@ from aiohttp import web
 
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster.backoff import new_rng
-from koordinator.cluster.gatekeeper import AccessReviewer, Authorities, Gatekeeper, Refusal, TokenReviewer
+from koordinator.cluster.delegated_auth import (
+    AccessReviewer,
+    ClientCAs,
+    DelegatedAuth,
+    Refusal,
+    TokenReviewer,
+)
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import review
 from koordinator.manager.webhooks.all import AdmissionHandlers
@@ -266,8 +272,8 @@ class Webhooks:
         self._server: WebhookServer | None = None
         handlers = admission.handlers
         if handlers:
-            gatekeeper = Gatekeeper(
-                Authorities(), TokenReviewer(shared.cluster), AccessReviewer(shared.cluster), (HEALTH_PATH,)
+            delegated_auth = DelegatedAuth(
+                ClientCAs(), TokenReviewer(shared.cluster), AccessReviewer(shared.cluster), (HEALTH_PATH,)
             )
             self._server = WebhookServer(
                 handlers,
@@ -275,7 +281,7 @@ class Webhooks:
                 host=host or settings.listen_host,
                 port=settings.port,
                 pages=admission.pages,
-                refusal=gatekeeper.refusal,
+                refusal=delegated_auth.refusal,
             )
         self._sync = WebhookSync(
             shared.cluster,

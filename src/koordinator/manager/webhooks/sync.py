@@ -49,16 +49,16 @@ class CertificateStore(Protocol):
     name: str
     """For people: which store it is."""
 
-    async def load(self) -> "Kept":
+    async def load(self) -> "LoadedCertificates":
         """Return what is kept now. Raises: ApiError, CertificateDirError."""
         ...
 
-    async def save(self, certs: CertificateSet, instead_of: "Kept") -> bool:
+    async def save(self, certs: CertificateSet, instead_of: "LoadedCertificates") -> bool:
         """Replace what was loaded; False when somebody else was faster. Raises: ApiError, CertificateDirError."""
         ...
 
 
-class Kept:
+class LoadedCertificates:
     """A set as it was loaded; `version` is None when there is no object yet."""
 
     def __init__(self, certs: CertificateSet | None, version: str | None = None) -> None:
@@ -74,15 +74,15 @@ class SecretStore:
         self._cluster = cluster
         self._namespace, self._secret = namespace, secret
 
-    async def load(self) -> Kept:
+    async def load(self) -> LoadedCertificates:
         """See `CertificateStore`."""
         try:
             secret = await self._cluster.get(Secret, self._secret, self._namespace)
         except errors.NotFound:
-            return Kept(None)
-        return Kept(_decoded(secret), secret.metadata.resource_version)
+            return LoadedCertificates(None)
+        return LoadedCertificates(_decoded(secret), secret.metadata.resource_version)
 
-    async def save(self, certs: CertificateSet, instead_of: Kept) -> bool:
+    async def save(self, certs: CertificateSet, instead_of: LoadedCertificates) -> bool:
         """See `CertificateStore`."""
         data = {name: base64.b64encode(content).decode() for name, content in certs.secret_data().items()}
         try:
@@ -108,11 +108,11 @@ class FileStore:
         self.name = f"directory {folder}"
         self._folder = folder
 
-    async def load(self) -> Kept:
+    async def load(self) -> LoadedCertificates:
         """See `CertificateStore`."""
-        return Kept(read(self._folder))
+        return LoadedCertificates(read(self._folder))
 
-    async def save(self, certs: CertificateSet, instead_of: Kept) -> bool:
+    async def save(self, certs: CertificateSet, instead_of: LoadedCertificates) -> bool:
         """See `CertificateStore`."""
         write(self._folder, certs)
         return True

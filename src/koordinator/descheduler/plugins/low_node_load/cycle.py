@@ -16,7 +16,7 @@ from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.plugin import BalancePlugin, Handle, LiveHandle
 from koordinator.descheduler.plugins.low_node_load import planned, usage
 from koordinator.descheduler.plugins.low_node_load.evict import Balance, EvictOptions
-from koordinator.descheduler.plugins.low_node_load.outlook import Outlook
+from koordinator.descheduler.plugins.low_node_load.forecast import UsageForecast
 from koordinator.descheduler.plugins.low_node_load.planned import LeftNodes, PlanOutcome
 from koordinator.descheduler.plugins.low_node_load.usage import Classified, NodeClass, classify
 
@@ -143,7 +143,7 @@ class LowNodeLoad(BalancePlugin):
     def __init__(self, args: LowNodeLoadArgs, handle: Handle) -> None:
         self._args = args
         self._handle = handle
-        self._outlook, self._left = Outlook(), LeftNodes()
+        self._forecast, self._left = UsageForecast(), LeftNodes()
         self._planned: tuple[PlanOutcome, list[tuple[NodePool, Classified]]] | None = None
         self._pools = pools(args)
         self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, handle.may_evict)
@@ -175,9 +175,9 @@ class LowNodeLoad(BalancePlugin):
             return "plan mode needs plan.schedulerURL: there is no scheduler in this process"
         rules = planned.rules_of(self._args, handle, self._left.known(seen.now_s))
         pools_found = [each for _, each in found]
-        self._outlook.see(pools_found, [_cycles_of(pool) for pool, _ in found], seen.now_s)
-        sources = self._outlook.sources(pools_found, sources)
-        expected = self._outlook.as_targets(pools_found, sources)
+        self._forecast.see(pools_found, [_cycles_of(pool) for pool, _ in found], seen.now_s)
+        sources = self._forecast.sources(pools_found, sources)
+        expected = self._forecast.as_targets(pools_found, sources)
         try:
             outcome = await planned.planned(seen, expected, sources, rules, prove)
         except ProofError as error:

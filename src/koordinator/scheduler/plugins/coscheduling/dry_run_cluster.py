@@ -16,10 +16,10 @@ from koordinator.scheduler.plugin.status import Code, Status, count_reasons, fit
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     NO_VICTIMS,
     NOT_HELPFUL,
-    EmptyingCosts,
+    DrainCosts,
     JobMember,
     JobResidents,
-    Occupant,
+    PlacedPod,
     job_name,
     may_go,
 )
@@ -79,7 +79,7 @@ class TrialMemberClass(msgspec.Struct, eq=False):
 
 class PreemptionDryRun:
     """The `Ground` of a job. `members` by key are all that need a node; `own` (uids) belong to the job, so that they
-    are no victims; `doomed` pods are being preempted, whether that shows yet or not; `spare`: see `Occupant`. Lives
+    are no victims; `doomed` pods are being preempted, whether that shows yet or not; `spare`: see `PlacedPod`. Lives
     as long as `trial`."""
 
     def __init__(
@@ -109,7 +109,7 @@ class PreemptionDryRun:
         self._infos: dict[str, PodInfo] = {}
         self._kinds: list[TrialMemberClass] = []
         self._kind_of: dict[str, int] = {}
-        self._cleared: dict[int, list[Occupant]] = {}
+        self._cleared: dict[int, list[PlacedPod]] = {}
         self._visited: set[int] = set()
         """Nodes that were tried as they are."""
         self._placed: dict[int, dict[int, list[PodInfo]]] = {}
@@ -156,7 +156,7 @@ class PreemptionDryRun:
         self._held_pods = np.bincount(rows, minlength=capacity)
         # Whoever leaves anyhow costs nothing.
         staying = slots[~(residents.is_leaving[slots] | np.isin(slots, self._slots_of(self._doomed)))]
-        self._costs = EmptyingCosts(
+        self._costs = DrainCosts(
             residents.rows[staying], residents.priorities[staying], residents.jobs[staying], capacity
         )
         self._candidates = np.flatnonzero(is_candidate)
@@ -338,10 +338,10 @@ class PreemptionDryRun:
         self._held[:, row] = 0
         self._held_pods[row] = 0
 
-    def _occupant(self, pod: PodInfo, node: str) -> Occupant:
+    def _occupant(self, pod: PodInfo, node: str) -> PlacedPod:
         place = self._table.place_of(pod.uid)
         is_doomed = pod.uid in self._doomed
-        return Occupant(
+        return PlacedPod(
             key=pod.key,
             node=node,
             priority=pod.priority,
@@ -352,14 +352,14 @@ class PreemptionDryRun:
             is_waiting=place is not None and place.assumed,
         )
 
-    def cleared(self) -> Mapping[str, Sequence[Occupant]]:
+    def cleared(self) -> Mapping[str, Sequence[PlacedPod]]:
         return {self._table.name_of(row): pods for row, pods in self._cleared.items()}
 
-    def info(self, pod: Occupant) -> PodInfo:
+    def info(self, pod: PlacedPod) -> PodInfo:
         """Return a pod that was taken off its node."""
         return self._infos[pod.key]
 
-    def may_hold(self, pods: Sequence[Occupant]) -> bool:
+    def may_hold(self, pods: Sequence[PlacedPod]) -> bool:
         more: dict[int, Counter[int]] = {}
         for pod in pods:
             row = self._table.row_of(pod.node)
@@ -371,11 +371,11 @@ class PreemptionDryRun:
             for number in self._placed[row]
         )
 
-    def put_back(self, pods: Sequence[Occupant]) -> None:
+    def put_back(self, pods: Sequence[PlacedPod]) -> None:
         for pod in pods:
             self._trial.add(self._infos[pod.key], pod.node)
 
-    def take(self, pods: Sequence[Occupant]) -> None:
+    def take(self, pods: Sequence[PlacedPod]) -> None:
         for pod in pods:
             self._trial.take(self._infos[pod.key])
 

@@ -97,7 +97,7 @@ def may_go(pod: Pod) -> bool:
     return not (is_protected or quota_labels.is_pod_non_preemptible(marks))
 
 
-class EmptyingCosts:
+class DrainCosts:
     """`ranks` (nodes,) sums the ranks of priorities, once per job on the node; the lowest of all priorities has rank
     0. `job_counts` (nodes,) are the jobs that lose pods there, of those that have not lost any elsewhere (`hit`).
 
@@ -156,7 +156,7 @@ NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = "no potential victims"
 
 
-class Occupant(msgspec.Struct, frozen=True, kw_only=True):
+class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that has a node, bound or waiting in Permit."""
 
     key: str
@@ -208,19 +208,19 @@ class PreemptionCluster(Protocol):
         """Put a member on a node if that takes it beside what is there."""
         ...
 
-    def cleared(self) -> Mapping[str, Sequence[Occupant]]:
+    def cleared(self) -> Mapping[str, Sequence[PlacedPod]]:
         """Node → the pods that were taken off it, in the order of clearing."""
         ...
 
-    def may_hold(self, pods: Sequence[Occupant]) -> bool:
+    def may_hold(self, pods: Sequence[PlacedPod]) -> bool:
         """A first glance: False only where pods of a node could not all come back."""
         ...
 
-    def put_back(self, pods: Sequence[Occupant]) -> None:
+    def put_back(self, pods: Sequence[PlacedPod]) -> None:
         """Put the pods back where they were."""
         ...
 
-    def take(self, pods: Sequence[Occupant]) -> None:
+    def take(self, pods: Sequence[PlacedPod]) -> None:
         """Off their nodes."""
         ...
 
@@ -233,14 +233,14 @@ class PreemptionCluster(Protocol):
         ...
 
 
-class Placing(msgspec.Struct, frozen=True):
+class JobPlacement(msgspec.Struct, frozen=True):
     """A node for each member, or the words why there is none."""
 
     nodes: Mapping[str, str] = {}
     failure: str = ""
 
 
-Placer = Callable[[Sequence[JobMember], PreemptionCluster], Placing]
+Placer = Callable[[Sequence[JobMember], PreemptionCluster], JobPlacement]
 """Places all members on nodes that it clears."""
 
 
@@ -270,7 +270,7 @@ class VictimAction(enum.Enum):
 class VictimEviction(msgspec.Struct, frozen=True):
     """A victim and what is done with it."""
 
-    victim: Occupant
+    victim: PlacedPod
     action: VictimAction
 
 
@@ -352,7 +352,7 @@ def _objection(job: JobPreemptor, dry_run: PreemptionCluster) -> PreemptReason:
     return PreemptReason.SUCCESS
 
 
-def cheapest(members: Sequence[JobMember], dry_run: PreemptionCluster) -> Placing:
+def cheapest(members: Sequence[JobMember], dry_run: PreemptionCluster) -> JobPlacement:
     """Return each member on the cheapest node that takes it beside those placed before it; members that are not needed
     where there is room for them."""
     nodes: dict[str, str] = {}
@@ -361,7 +361,7 @@ def cheapest(members: Sequence[JobMember], dry_run: PreemptionCluster) -> Placin
         while left:
             cleared = dry_run.clear(left)
             if not cleared and is_needed:
-                return Placing(failure=dry_run.failure(left))
+                return JobPlacement(failure=dry_run.failure(left))
             if not cleared:
                 break  # the job can start without them
             for node in cleared:
@@ -370,7 +370,7 @@ def cheapest(members: Sequence[JobMember], dry_run: PreemptionCluster) -> Placin
                 left = [member for member in left if member.key not in nodes]
                 if not left:
                     break
-    return Placing(nodes)
+    return JobPlacement(nodes)
 
 
 def _evictions(used: set[str], dry_run: PreemptionCluster) -> Iterable[VictimEviction]:
@@ -378,7 +378,7 @@ def _evictions(used: set[str], dry_run: PreemptionCluster) -> Iterable[VictimEvi
     cleared = dry_run.cleared()
     idle = [pod for node, pods in cleared.items() if node not in used for pod in pods]
     worth = _Worth(pod for node in used for pod in cleared.get(node, ()))
-    victims: list[Occupant] = []
+    victims: list[PlacedPod] = []
     for pods in (idle, *(pods for node, pods in cleared.items() if node in used)):
         lost = restore(worth.order(pods), dry_run)
         worth.lose(lost)
@@ -390,15 +390,15 @@ class _Worth:
     """The order in which pods come back: the most important first, and of equally important pods those without which a
     job breaks, so that few jobs do. `pods` are all that may have to go."""
 
-    def __init__(self, pods: Iterable[Occupant]) -> None:
+    def __init__(self, pods: Iterable[PlacedPod]) -> None:
         self._counts = Counter(pod.job for pod in pods)
         self._lost: Counter[str] = Counter()
 
-    def lose(self, pods: Iterable[Occupant]) -> None:
+    def lose(self, pods: Iterable[PlacedPod]) -> None:
         """These have to go."""
         self._lost.update(pod.job for pod in pods if pod.job)
 
-    def order(self, pods: Iterable[Occupant]) -> list[Occupant]:
+    def order(self, pods: Iterable[PlacedPod]) -> list[PlacedPod]:
         """Whoever leaves anyhow last, before them jobs that are broken, then whom no other pod misses; of jobs that
         would break, the one that would lose most pods."""
         dispensable: Counter[str] = Counter()
@@ -416,7 +416,7 @@ class _Worth:
         return sorted(found, key=lambda pod: keys[pod.key])
 
 
-def restore(pods: Sequence[Occupant], dry_run: PreemptionCluster) -> list[Occupant]:
+def restore(pods: Sequence[PlacedPod], dry_run: PreemptionCluster) -> list[PlacedPod]:
     """Put pods back one after the other as long as all members can stay where they are; those that cannot come
     back. Asks about many pods at once where nobody objects to any of them."""
     if not pods:
@@ -432,7 +432,7 @@ def restore(pods: Sequence[Occupant], dry_run: PreemptionCluster) -> list[Occupa
     return restore(pods[:half], dry_run) + restore(pods[half:], dry_run)
 
 
-def _action(pod: Occupant) -> VictimAction:
+def _action(pod: PlacedPod) -> VictimAction:
     if pod.is_waiting:
         return VictimAction.REJECT
     return VictimAction.NOTHING if pod.is_terminating else VictimAction.DELETE

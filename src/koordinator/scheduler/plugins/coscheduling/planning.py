@@ -16,8 +16,8 @@ from koordinator.scheduler.plugins.coscheduling.events import GangRound, is_on_i
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup, key_of
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     JobMember,
+    JobPlacement,
     Placer,
-    Placing,
     PreemptionCluster,
 )
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
@@ -110,23 +110,23 @@ class GangPlanning:
             return None
         now = self._gangs.round_of(pod.pod)
         if now is not None and now.first != key_of(pod.pod):
-            return lambda members, dry_run: Placing(failure=PLAN_INVALID)
+            return lambda members, dry_run: JobPlacement(failure=PLAN_INVALID)
         return self._place
 
-    def _place(self, members: Sequence[JobMember], dry_run: PreemptionCluster) -> Placing:
+    def _place(self, members: Sequence[JobMember], dry_run: PreemptionCluster) -> JobPlacement:
         """Clear the cheapest nodes, more each time, until the gang can be planned on what is there then."""
         infos = {member.key: info for member in members if (info := self._gangs.info(member.key)) is not None}
         tree = self._handle.network()
         gang = self._gangs.rounds.cache.get(gang_id_of(next(iter(infos.values())).pod)) if infos else None
         if tree is None or gang is None or len(infos) < len(members):
-            return Placing(failure=PLAN_INVALID)
+            return JobPlacement(failure=PLAN_INVALID)
         job = msgspec.structs.replace(self.job_of(gang), least=())
         while dry_run.clear(members):
             costs = {node: len(pods) for node, pods in dry_run.cleared().items()}
             found = self.planner.plan(tree, msgspec.structs.replace(job, costs=costs))
             if found.plan.is_placed:
                 return _settle(found, members, infos, dry_run)
-        return Placing(failure=self.planner.plan(tree, job).message)
+        return JobPlacement(failure=self.planner.plan(tree, job).message)
 
     # Explanations
 
@@ -210,9 +210,9 @@ class GangPlanning:
 
 def _settle(
     found: JobPlan, members: Sequence[JobMember], infos: Mapping[str, PodInfo], dry_run: PreemptionCluster
-) -> Placing:
+) -> JobPlacement:
     nodes = {member.key: found.plan.nodes[infos[member.key].uid] for member in members}
     for member in members:
         if not dry_run.place(nodes[member.key], member):
-            return Placing(failure=PLAN_INVALID)
-    return Placing(nodes)
+            return JobPlacement(failure=PLAN_INVALID)
+    return JobPlacement(nodes)

@@ -104,7 +104,7 @@ def can_be_reserved(claim: ResourceClaim) -> bool:
     return len(claim.status.reserved_for) < RESERVATIONS_MAX
 
 
-class Promise(msgspec.Struct, eq=False):
+class InFlightAllocation(msgspec.Struct, eq=False):
     """Devices promised to a claim. `allocation` is what is to be written; `written_version` is the claim's version
     that has it, 0 before it is written; `is_doubtful`: nobody knows whether it was written."""
 
@@ -124,7 +124,7 @@ class ClaimAllocations(RowKeeper):
         self._claims: dict[ClaimKey, ResourceClaim] = {}
         self._classes: dict[str, DeviceClass] = {}
         self._held: dict[ClaimKey, tuple[DeviceUse, ...]] = {}
-        self._promises: dict[str, Promise] = {}
+        self._promises: dict[str, InFlightAllocation] = {}
         """By uid of the claim."""
 
     # What others say
@@ -174,10 +174,10 @@ class ClaimAllocations(RowKeeper):
         if claim.status.allocation is not None or is_seen:
             self._drop(claim.metadata.uid)
 
-    # Promises
+    # Allocations in flight
 
     @property
-    def promises(self) -> Iterable[Promise]:
+    def promises(self) -> Iterable[InFlightAllocation]:
         """All that are not confirmed yet."""
         return self._promises.values()
 
@@ -187,16 +187,16 @@ class ClaimAllocations(RowKeeper):
 
     def promise(
         self, claim: ResourceClaim, devices: Iterable[DeviceUse], allocation: dict[str, Any]
-    ) -> Promise:
+    ) -> InFlightAllocation:
         """Give devices to a claim that has none."""
         uid = claim.metadata.uid
         assert uid not in self._promises, claim.key
-        promise = self._promises[uid] = Promise(claim, tuple(devices), allocation)
+        promise = self._promises[uid] = InFlightAllocation(claim, tuple(devices), allocation)
         self.inventory.take(promise.devices, 1)
         self.version += 1
         return promise
 
-    def withdraw(self, promise: Promise) -> None:
+    def withdraw(self, promise: InFlightAllocation) -> None:
         """Take a promise back, unless it is, or may be, written: the API will say what became of it."""
         if (
             not (promise.written_version or promise.is_doubtful)
@@ -204,7 +204,7 @@ class ClaimAllocations(RowKeeper):
         ):
             self._drop(promise.claim.metadata.uid)
 
-    def written(self, promise: Promise, written: ResourceClaim) -> None:
+    def written(self, promise: InFlightAllocation, written: ResourceClaim) -> None:
         """The API took the allocation."""
         promise.is_doubtful = False
         promise.written_version = max(1, _number(written.metadata.resource_version))
@@ -260,7 +260,7 @@ class ClaimInUse(msgspec.Struct, frozen=True):
 
     key: ClaimKey
     uid: str
-    promise: Promise | None
+    promise: InFlightAllocation | None
 
 
 class ClaimWriter:
@@ -358,7 +358,9 @@ class ClaimWriter:
             self._books.written(booked.promise, claim)
         return True
 
-    async def _write_once(self, pod: PodInfo, claim: ResourceClaim, promise: Promise | None) -> None:
+    async def _write_once(
+        self, pod: PodInfo, claim: ResourceClaim, promise: InFlightAllocation | None
+    ) -> None:
         """Raises: WriteError; Conflict when the claim changed meanwhile."""
         if claim.metadata.deletion_timestamp is not None:
             raise WriteError(f"claim {claim.key} got deleted in the meantime")
@@ -453,7 +455,7 @@ class ClaimWriter:
         except (errors.NotFound, errors.Conflict):
             return  # gone, and another one has its name
 
-    async def _settle(self, promise: Promise) -> None:
+    async def _settle(self, promise: InFlightAllocation) -> None:
         """Find out what became of a write that got no answer."""
         meta = promise.claim.metadata
         for pause_s in SETTLE_S:

@@ -73,7 +73,7 @@ def victims_of(order: I64, amounts: I64, room: PotentialNodes) -> Mask:
     return must_go
 
 
-class Losses(msgspec.Struct, frozen=True):
+class VictimCosts(msgspec.Struct, frozen=True):
     """The losses that `victims.rank` compares, per node: each (nodes,)."""
 
     violations: I64
@@ -90,13 +90,13 @@ def losses_of(
     starts_s: npt.NDArray[np.float64],
     is_protected: Mask,
     priority_offset: int,
-) -> Losses:
+) -> VictimCosts:
     """Return what each node loses. Shapes: `order` (nodes, slots) are indices of pods, `must_go` (nodes, slots);
     `priorities`, `starts_s` and `is_protected` (pods,)."""
     prio = np.where(must_go, priorities[order], np.iinfo(np.int64).min)
     top = prio.max(axis=1)
     is_top = must_go & (prio == top[:, None])
-    return Losses(
+    return VictimCosts(
         violations=(must_go & is_protected[order]).sum(axis=1),
         top=top,
         priorities=np.where(must_go, priorities[order] + priority_offset, 0).sum(axis=1),

@@ -39,10 +39,10 @@ from koordinator.scheduler.plugins.node_resources_fit import (
 from koordinator.scheduler.plugins.volumes import catalog
 from koordinator.scheduler.plugins.volumes.catalog import (
     WAIT_FOR_FIRST_CONSUMER,
+    AssumedClaims,
+    AssumedVolumes,
     ClaimKey,
-    Commitments,
     PodVolumes,
-    Promises,
     VolumeClaimUse,
     VolumeReachPlugin,
     claims_of,
@@ -105,8 +105,8 @@ class VolumeBinding(
 
     def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._promises = handle.table.shared(Promises)
-        self._commitments = Commitments(handle, self._catalog, self._promises, args.bind_timeout_seconds)
+        self._promises = handle.table.shared(AssumedClaims)
+        self._commitments = AssumedVolumes(handle, self._catalog, self._promises, args.bind_timeout_seconds)
         self._shape = scaled_shape(args.shape)
 
     # A pod

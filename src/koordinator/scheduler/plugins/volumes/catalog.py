@@ -301,7 +301,7 @@ class PodVolumes(msgspec.Struct, frozen=True):
     dynamic: list[PersistentVolumeClaim]
 
 
-class Promises(RowKeeper):
+class AssumedClaims(RowKeeper):
     """The promises to claims that are not written yet, whichever profile made them. `version` grows with changes."""
 
     def __init__(self, table: NodeTable) -> None:
@@ -312,10 +312,12 @@ class Promises(RowKeeper):
         self.node_of: dict[ClaimKey, str] = {}
 
 
-class Commitments:
+class AssumedVolumes:
     """Plans of pods that have a node and are not bound yet."""
 
-    def __init__(self, handle: Handle, catalog: VolumeCatalog, promises: Promises, timeout_s: float) -> None:
+    def __init__(
+        self, handle: Handle, catalog: VolumeCatalog, promises: AssumedClaims, timeout_s: float
+    ) -> None:
         self._handle = handle
         self._promises = promises
         self._catalog = catalog

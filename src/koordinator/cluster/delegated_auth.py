@@ -62,7 +62,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
     extra_prefix: tuple[str, ...] = ("x-remote-extra-",)
 
 
-class Authorities(msgspec.Struct, frozen=True, kw_only=True):
+class ClientCAs(msgspec.Struct, frozen=True, kw_only=True):
     """PEM of the certificate authorities whose clients we know: users', and front proxies'."""
 
     client_ca: str = ""
@@ -223,7 +223,7 @@ class AccessReviewer:
         return bool((answer.get("status") or {}).get("allowed"))
 
 
-async def look_up(cluster: Cluster) -> Authorities:
+async def look_up(cluster: Cluster) -> ClientCAs:
     """Return what the cluster says about client certificates and front proxies.
 
     Raises: ApiError, ValueError (the ConfigMap does not hold what it should).
@@ -237,7 +237,7 @@ async def look_up(cluster: Cluster) -> Authorities:
         return tuple(msgspec.json.decode(data[key], type=list[str]))
 
     default = RequestHeaders()
-    return Authorities(
+    return ClientCAs(
         client_ca=str(data.get("client-ca-file", "")),
         request_header_ca=str(data.get("requestheader-client-ca-file", "")),
         headers=RequestHeaders(
@@ -257,7 +257,7 @@ Refusal = Callable[[web.BaseRequest], Awaitable[web.Response | None]]
 ALWAYS_ALLOWED = ("/healthz", "/readyz", "/livez")
 
 
-class Gatekeeper:
+class DelegatedAuth:
     """Authenticates and authorizes requests.
 
     A client certificate is verified by TLS against both authorities; by which of them it was signed decides
@@ -268,7 +268,7 @@ class Gatekeeper:
 
     def __init__(
         self,
-        authorities: Authorities,
+        authorities: ClientCAs,
         tokens: TokenReviewer,
         access: AccessReviewer,
         always_allowed: Sequence[str] = ALWAYS_ALLOWED,
@@ -327,7 +327,7 @@ def guarded(refusal: Refusal) -> Any:
     return middleware
 
 
-def trust_clients(context: ssl.SSLContext, authorities: Authorities) -> None:
+def trust_clients(context: ssl.SSLContext, authorities: ClientCAs) -> None:
     """Ask callers for a certificate and verify it when they show one.
 
     Raises: ssl.SSLError when an authority is no certificate.

@@ -42,7 +42,7 @@ class _Level(msgspec.Struct):
     pool: Floats
 
 
-class Outlook:
+class UsageForecast:
     """Remembers the levels of nodes between cycles, by pool."""
 
     def __init__(self) -> None:

@@ -11,8 +11,8 @@ from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.descheduler.config.low_node_load import NodePool
 from koordinator.descheduler.measurements import NOTHING
-from koordinator.descheduler.plugins.low_node_load import outlook, usage
-from koordinator.descheduler.plugins.low_node_load.outlook import Outlook
+from koordinator.descheduler.plugins.low_node_load import forecast, usage
+from koordinator.descheduler.plugins.low_node_load.forecast import UsageForecast
 from koordinator.descheduler.plugins.low_node_load.usage import Classified, NodeUtilization
 
 CORES, LIMIT = 100, 65
@@ -39,9 +39,9 @@ def names(found: Sequence[Classified]) -> list[str]:
 
 def lived(
     courses: Sequence[Sequence[float]], minutes: float = 1.0
-) -> tuple[Outlook, list[Classified], float]:
-    """An outlook after these usages, one per step; when the last one was seen."""
-    seen, found, now_s = Outlook(), pool(courses[0]), 0.0
+) -> tuple[UsageForecast, list[Classified], float]:
+    """A forecast after these usages, one per step; when the last one was seen."""
+    seen, found, now_s = UsageForecast(), pool(courses[0]), 0.0
     for step, used in enumerate(courses):
         now_s = step * minutes * 60
         found = pool(used)
@@ -129,4 +129,4 @@ def test_nodes_come_and_go_and_so_do_pools() -> None:
 
 
 def test_the_level_of_targets_is_the_slower_one() -> None:
-    assert outlook.SOURCE_S_MAX < outlook.TARGET_S <= outlook.TIDE_LONG_S
+    assert forecast.SOURCE_S_MAX < forecast.TARGET_S <= forecast.TIDE_LONG_S
