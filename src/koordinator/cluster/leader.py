@@ -85,7 +85,6 @@ class LeaderElector:
         config: ElectionConfig,
         *,
         rng: random.Random,
-        on_new_leader: Callable[[str], Any] | None = None,
         on_slow_path: Callable[[], Any] = lambda: None,
     ) -> None:
         """`on_slow_path` hears of renewals that needed a second look at the lease."""
@@ -94,7 +93,6 @@ class LeaderElector:
         self._cluster = cluster
         self._config = config
         self._rng = rng
-        self._on_new_leader = on_new_leader
         self._observed: LeaseSpec | None = None
         self._observed_s = 0.0
         self._version = ""
@@ -304,11 +302,7 @@ class LeaderElector:
         if spec != self._observed:
             self._observed = spec
             self._observed_s = asyncio.get_running_loop().time()
-        leader = spec.holder_identity or ""
-        if leader != self.leader:
-            self.leader = leader
-            if self._on_new_leader is not None:
-                self._on_new_leader(leader)
+        self.leader = spec.holder_identity or ""
 
     async def _release(self) -> None:
         """Let the next candidate in at once instead of after the lease duration."""

@@ -82,9 +82,9 @@ class Cgroups:
         """Return whether there is such a group."""
         return self.files.exists(self.directory(group, subsystem))
 
-    def identity(self, group: str, subsystem: str = "cpu") -> Identity | None:
+    def identity(self, group: str) -> Identity | None:
         """Return what tells a group from a later one of the same path; None when it is gone."""
-        return self.files.identity(self.directory(group, subsystem))
+        return self.files.identity(self.directory(group))
 
     def children(self, group: str, subsystem: str = "cpu") -> list[str] | None:
         """Groups directly below a group, by path; None when it is gone."""

@@ -1,4 +1,5 @@
-"""The wire format of protocol buffers, as far as a message can be read and changed without knowing all of its fields.
+"""The wire format of protocol buffers: `fields` for messages that are changed and passed on, `values` for those that
+are only read.
 
 Source: protobuf.dev, "Encoding". Raises ContentError for bytes that are no message.
 """
@@ -17,6 +18,9 @@ _MORE = 0x80
 _VARINT_BYTES_MAX = 10
 _ONE_BYTE = tuple(bytes((each,)) for each in range(_MORE))
 _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
+_MASK_64 = (1 << 64) - 1
+CUT_OFF = "unexpected EOF"
+"""Reason of errors about messages that end too early."""
 
 
 class ProtobufField(msgspec.Struct, frozen=True):
@@ -98,4 +102,58 @@ def _varint_at(message: bytes, at: int) -> tuple[int, int]:
         number |= (byte & ~_MORE) << _GROUP_BITS * index
         if byte < _MORE:
             return number, at + index + 1
-    raise ContentError("protobuf", f"a number at byte {at} does not end")
+    raise ContentError("protobuf", CUT_OFF if len(message) - at < _VARINT_BYTES_MAX else "integer overflow")
+
+
+def values(message: bytes) -> list[tuple[int, int | bytes]]:
+    """Return number and value of the fields, in their order: numbers as 64 unsigned bits, everything else as bytes.
+
+    Raises: ContentError.
+    """
+    found: list[tuple[int, int | bytes]] = []
+    at, total = 0, len(message)
+    while at < total:
+        tag, at = message[at], at + 1
+        if tag >= _MORE:
+            tag, at = _varint_at(message, at - 1)
+        wire_type = tag & 7
+        if tag <= 7:
+            raise ContentError("protobuf", "illegal tag 0")
+        if wire_type == VARINT:
+            number, at = _varint_at(message, at)
+            found.append((tag >> 3, number & _MASK_64))
+            continue
+        if wire_type == BYTES:
+            if at < total and (size := message[at]) < _MORE:
+                at += 1
+            else:
+                size, at = _varint_at(message, at)
+        elif wire_type in _FIXED_SIZES:
+            size = _FIXED_SIZES[wire_type]
+        else:
+            raise ContentError("protobuf", f"illegal wireType {wire_type}")
+        end = at + size
+        if end > total:
+            raise ContentError("protobuf", CUT_OFF)
+        found.append((tag >> 3, message[at:end]))
+        at = end
+    return found
+
+
+def delimited_at(data: bytes, at: int) -> tuple[bytes, int]:
+    """Return the bytes behind the length that begins there, and where they end. Raises: ContentError."""
+    size, at = _varint_at(data, at)
+    if at + size > len(data):
+        raise ContentError("protobuf", CUT_OFF)
+    return data[at : at + size], at + size
+
+
+def varint_at(message: bytes, at: int) -> tuple[int, int]:
+    """Return the number that begins there, as 64 unsigned bits, and where it ends. Raises: ContentError."""
+    number, end = _varint_at(message, at)
+    return number & _MASK_64, end
+
+
+def signed(number: int) -> int:
+    """Return 64 unsigned bits as the int32 or int64 that they stand for."""
+    return number - (1 << 64) if number >= 1 << 63 else number

@@ -10,8 +10,9 @@ from collections.abc import Callable
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.host.errors import ContentError
 from koordinator.yarn import rpc, sasl
-from koordinator.yarn.rpc import Auth, Response, RpcStatus, WireError
+from koordinator.yarn.rpc import Auth, Response, RpcStatus
 from koordinator.yarn.sasl import Mechanism
 
 FRAME_BYTES_MAX = 64 << 20
@@ -91,7 +92,7 @@ class Connection:
             except TimeoutError as error:
                 self.close()
                 raise Unreachable(self.server, f"no answer within {within_s:g} s") from error
-            except (OSError, EOFError, WireError, sasl.SaslError) as error:
+            except (OSError, EOFError, ContentError, sasl.SaslError) as error:
                 self.close()
                 raise Unreachable(self.server, str(error) or type(error).__name__) from error
             except asyncio.CancelledError:
@@ -129,7 +130,7 @@ class Connection:
         response = rpc.parse(await read_frame(reader), self._client_id)
         # What is wrong with a connection is told to call -1 and the like.
         if response.status is RpcStatus.SUCCESS and response.call_id != self._call_id:
-            raise WireError(f"the answer is to call {response.call_id}, not {self._call_id}")
+            raise ContentError(rpc.SOURCE, f"the answer is to call {response.call_id}, not {self._call_id}")
         return response
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -155,7 +156,7 @@ class Connection:
     async def _prove(
         self, mechanism: Mechanism, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Exchange SASL messages until the server is satisfied. Raises: SaslError, WireError, EOFError."""
+        """Exchange SASL messages until the server is satisfied. Raises: SaslError, ContentError, EOFError."""
         message: bytes | None = sasl.negotiate()
         for _ in range(sasl.ROUNDS_MAX):
             if message is not None:
@@ -174,11 +175,13 @@ class Connection:
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    """Return the next frame with its length. Raises: WireError, EOFError."""
+    """Return the next frame with its length. Raises: ContentError, EOFError."""
     with contextlib.suppress(asyncio.IncompleteReadError):
         head = await reader.readexactly(_LENGTH_BYTES)
         length = int.from_bytes(head, "big")
         if length > FRAME_BYTES_MAX:
-            raise WireError(f"a frame of {length} bytes is announced, {FRAME_BYTES_MAX} are taken")
+            raise ContentError(
+                rpc.SOURCE, f"a frame of {length} bytes is announced, {FRAME_BYTES_MAX} are taken"
+            )
         return head + await reader.readexactly(length)
     raise EOFError("the server closed the connection")

@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.host.errors import ContentError
 from koordinator.yarn import hadoop_config, rpc
 from koordinator.yarn.connection import CallRefused, Connection, Login, Unreachable
 from koordinator.yarn.hadoop_config import HadoopConfigError, ResourceManager, YarnCluster
@@ -84,7 +85,7 @@ class ResourceManagers:
         result = await self._called(leader.client, Method.GET_CLUSTER_NODES, frame)
         try:
             listed = self._reader.read(result)
-        except rpc.WireError as error:
+        except ContentError as error:
             self.leader = None
             raise Unreachable(leader.client, str(error)) from error
         # The same report as before is the same object, and so is what was made of it.
@@ -167,7 +168,7 @@ class ResourceManagers:
                     return rpc.service_state(result) or "says no state"
             async with asyncio.timeout(PROBE_S):
                 return await self._rest.state(manager.web)
-        except (Unreachable, CallRefused, rpc.WireError, TimeoutError) as error:
+        except (Unreachable, CallRefused, ContentError, TimeoutError) as error:
             return str(error) or "no answer"
 
     async def _called(self, server: str, method: Method, frame: Callable[[bytes, int], bytes]) -> bytes:

@@ -1,29 +1,23 @@
-"""Hadoop RPC: requests, what the server answers, and the wire format of protocol buffers as far as they need it,
-written by hand, decoded by walking.
+"""Hadoop RPC: requests, and what the server answers.
 
 Fields that we do not use are skipped, so a poll of thousands of nodes stays cheap.
-https://protobuf.dev/programming-guides/encoding/
 """
 
 import enum
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from koordinator.api.errors import KoordinatorError
 from koordinator.host import protobuf
+from koordinator.host.errors import ContentError
+from koordinator.host.protobuf import BYTES, VARINT, delimited_at, signed, values, varint_at
 from koordinator.yarn.amounts import YarnResource
 from koordinator.yarn.node_sync import NodeId, NodeManagerReport
 
-VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
-
-_VARINT_BYTES_MAX = 10
+SOURCE = "Hadoop RPC"
+"""Source of errors about bytes that are no message."""
 _MASK_64 = (1 << 64) - 1
-
-
-class WireError(KoordinatorError, ValueError):
-    """Bytes that are no message."""
 
 
 @functools.lru_cache(1 << 12)  # nearly all are tags, lengths, ports and totals that nodes have in common
@@ -44,7 +38,7 @@ def signed_field(field: int, value: int) -> bytes:
 
 def bytes_field(field: int, value: bytes) -> bytes:
     """Return a bytes, string or message field."""
-    return varint(field << 3 | DELIMITED) + delimited(value)
+    return varint(field << 3 | BYTES) + delimited(value)
 
 
 def text_field(field: int, value: str) -> bytes:
@@ -54,53 +48,6 @@ def text_field(field: int, value: str) -> bytes:
 def delimited(message: bytes) -> bytes:
     """Return a message with its length before it."""
     return varint(len(message)) + message
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at `at` as 64 unsigned bits, and where the next thing starts. Raises: WireError."""
-    number = 0
-    for count in range(_VARINT_BYTES_MAX):
-        if at + count >= len(data):
-            raise WireError("a number is cut off")
-        byte = data[at + count]
-        number |= (byte & 0x7F) << (7 * count)
-        if byte < 0x80:
-            return number & _MASK_64, at + count + 1
-    raise WireError(f"a number is longer than {_VARINT_BYTES_MAX} bytes")
-
-
-def read_delimited(data: bytes, at: int) -> tuple[bytes, int]:
-    """Return the bytes behind the length at `at`, and where the next thing starts. Raises: WireError."""
-    length, at = read_varint(data, at)
-    if at + length > len(data):
-        raise WireError(f"{length} bytes are announced, {len(data) - at} are there")
-    return data[at : at + length], at + length
-
-
-def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(field number, value) in order; fixed-width values as bytes. Raises: WireError."""
-    at = 0
-    while at < len(message):
-        tag, at = read_varint(message, at)
-        value: int | bytes
-        match tag & 7:
-            case 0:
-                value, at = read_varint(message, at)
-            case 2:
-                value, at = read_delimited(message, at)
-            case 1 | 5 as kind:
-                end = at + (8 if kind == FIXED64 else 4)
-                if end > len(message):
-                    raise WireError("a fixed-width value is cut off")
-                value, at = message[at:end], end
-            case kind:
-                raise WireError(f"wire type {kind} is not known")
-        yield tag >> 3, value
-
-
-def signed(value: int) -> int:
-    """Return a 64-bit varint as int32 or int64."""
-    return value - (1 << 64) if value >= 1 << 63 else value
 
 
 CONTEXT_CALL_ID = -3
@@ -282,20 +229,20 @@ class NodeReport(msgspec.Struct, frozen=True):
 
 
 def parse(whole: bytes, client_id: bytes) -> Response:
-    """Return the answer in a frame, its four bytes of length included. Raises: WireError."""
+    """Return the answer in a frame, its four bytes of length included. Raises: ContentError."""
     length = int.from_bytes(whole[:_LENGTH_BYTES], "big")
     body = whole[_LENGTH_BYTES:]
     if len(whole) < _LENGTH_BYTES or length != len(body):
-        raise WireError(f"a frame of {length} bytes is announced, {len(body)} are there")
-    header, at = read_delimited(body, 0)
-    found = dict(fields(header))
+        raise ContentError(SOURCE, f"a frame of {length} bytes is announced, {len(body)} are there")
+    header, at = delimited_at(body, 0)
+    found = dict(values(header))
     if octets(found, 7) not in (None, b"", client_id):
         return Response(RpcStatus.BAD_CLIENT_ID, number(found, 1) or 0)
     code = number(found, 2) or 0
     if not 0 <= code < len(_STATUSES):
-        raise WireError(f"status {code} is not known")
+        raise ContentError(SOURCE, f"status {code} is not known")
     if _STATUSES[code] is RpcStatus.SUCCESS:
-        result = read_delimited(body, at)[0] if at < len(body) else b""
+        result = delimited_at(body, at)[0] if at < len(body) else b""
         return Response(RpcStatus.SUCCESS, number(found, 1) or 0, result)
     return Response(
         _STATUSES[code],
@@ -307,8 +254,8 @@ def parse(whole: bytes, client_id: bytes) -> Response:
 
 
 def service_state(result: bytes) -> str | None:
-    """Return the state of a GetServiceStatusResponseProto; None when it says none that we know. Raises: WireError."""
-    return _name(HA_STATES, number(dict(fields(result)), 1))
+    """Return the state of a GetServiceStatusResponseProto, None for another. Raises: ContentError."""
+    return _name(HA_STATES, number(dict(values(result)), 1))
 
 
 class ReportReader:
@@ -319,10 +266,10 @@ class ReportReader:
         self._before: list[tuple[bytes, NodeReport]] = []
 
     def read(self, result: bytes) -> list[NodeReport]:
-        """Return the nodes of a GetClusterNodesResponseProto. Raises: WireError."""
+        """Return the nodes of a GetClusterNodesResponseProto. Raises: ContentError."""
         before = self._before
         now: list[tuple[bytes, NodeReport]] = []
-        for field, value in fields(result):
+        for field, value in values(result):
             if field != 1 or not isinstance(value, bytes):
                 continue
             known = before[len(now)] if len(now) < len(before) else None
@@ -338,16 +285,16 @@ def _end_of_state(message: bytes) -> int:
     """Return where the first field after `node_state` (7) begins; the end, where fields are not in order."""
     at = last = 0
     while at < len(message):
-        tag, after = read_varint(message, at)
+        tag, after = varint_at(message, at)
         if tag >> 3 > _STATE_FIELD:
             return at
         if tag >> 3 < last:
             break
         last = tag >> 3
-        if tag & 7 == DELIMITED:
-            _, at = read_delimited(message, after)
+        if tag & 7 == BYTES:
+            _, at = delimited_at(message, after)
         elif tag & 7 == VARINT:
-            _, at = read_varint(message, after)
+            _, at = varint_at(message, after)
         else:
             break
     return len(message)
@@ -357,8 +304,8 @@ _STATE_FIELD = 7
 
 
 def _node_report(message: bytes) -> NodeReport:
-    found = dict(fields(message))
-    node = dict(fields(octets(found, 1) or b""))
+    found = dict(values(message))
+    node = dict(values(octets(found, 1) or b""))
     state = number(found, 7)
     return NodeReport(
         text(node, 1),
@@ -372,7 +319,7 @@ def _node_report(message: bytes) -> NodeReport:
 def _amount(message: bytes | None) -> Amount:
     if message is None:
         return Amount()
-    found = dict(fields(message))
+    found = dict(values(message))
     return Amount(number(found, 2), number(found, 1))
 
 
@@ -381,25 +328,25 @@ def _name(names: tuple[str, ...], index: int | None) -> str | None:
 
 
 def number(found: dict[int, int | bytes], field: int) -> int | None:
-    """Return a number of a message, None when it is not written. Raises: WireError."""
+    """Return a number of a message, None when it is not written. Raises: ContentError."""
     value = found.get(field)
     if isinstance(value, bytes):
-        raise WireError(f"field {field} is not a number")
+        raise ContentError(SOURCE, f"field {field} is not a number")
     return None if value is None else signed(value)
 
 
 def octets(found: dict[int, int | bytes], field: int) -> bytes | None:
-    """Return bytes or a message inside a message, None when not written. Raises: WireError."""
+    """Return bytes or a message inside a message, None when not written. Raises: ContentError."""
     value = found.get(field)
     if isinstance(value, int):
-        raise WireError(f"field {field} is a number")
+        raise ContentError(SOURCE, f"field {field} is a number")
     return value
 
 
 def text(found: dict[int, int | bytes], field: int) -> str | None:
-    """Return a text of a message, None when it is not written. Raises: WireError."""
+    """Return a text of a message, None when it is not written. Raises: ContentError."""
     value = octets(found, field)
     try:
         return None if value is None else value.decode()
     except UnicodeDecodeError as error:
-        raise WireError(f"field {field} is not text") from error
+        raise ContentError(SOURCE, f"field {field} is not text") from error

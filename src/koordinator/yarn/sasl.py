@@ -13,6 +13,8 @@ from typing import Protocol
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.host.errors import ContentError
+from koordinator.host.protobuf import values
 from koordinator.yarn import rpc
 
 SASL_CALL_ID = -33
@@ -76,7 +78,7 @@ def frame(message: bytes) -> bytes:
 
 
 def answer_to(message: bytes, mechanism: Mechanism) -> bytes | None:
-    """Return what to say to a message of the server; None when the proof is complete. Raises: SaslError, WireError."""
+    """Answer a message of the server; None once the proof is complete. Raises: SaslError, ContentError."""
     state, token, auths = _read(message)
     match state:
         case SaslState.NEGOTIATE:
@@ -106,16 +108,16 @@ def _message(state: SaslState, token: bytes | None = None, auth: SaslAuth | None
 
 
 def _read(message: bytes) -> tuple[SaslState, bytes, list[SaslAuth]]:
-    found = dict(rpc.fields(message))
+    found = dict(values(message))
     code = rpc.number(found, 2)
     if code not in SaslState._value2member_map_:
-        raise rpc.WireError(f"SASL state {code} is not known")
-    auths = [_auth(value) for field, value in rpc.fields(message) if field == 4 and isinstance(value, bytes)]
+        raise ContentError(rpc.SOURCE, f"SASL state {code} is not known")
+    auths = [_auth(value) for field, value in values(message) if field == 4 and isinstance(value, bytes)]
     return SaslState(code), rpc.octets(found, 3) or b"", auths
 
 
 def _auth(message: bytes) -> SaslAuth:
-    found = dict(rpc.fields(message))
+    found = dict(values(message))
     method, mechanism, protocol, server_id = (rpc.text(found, field) or "" for field in (1, 2, 3, 4))
     return SaslAuth(method, mechanism, protocol, server_id, rpc.octets(found, 5) or b"")
 

@@ -6,8 +6,9 @@
 from collections.abc import Sequence
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.host.errors import ContentError
+from koordinator.host.protobuf import delimited_at, values
 from koordinator.yarn import rpc
-from koordinator.yarn.rpc import WireError
 from koordinator.yarn.sasl import Token
 
 _MAGIC = b"HDTS"
@@ -26,11 +27,11 @@ def parse(content: bytes) -> list[Token]:
             case 0:
                 return _writable(content)
             case 1:
-                message, _ = rpc.read_delimited(content, 5)
-                return [_token(value) for field, value in rpc.fields(message) if field == 1]
+                message, _ = delimited_at(content, 5)
+                return [_token(value) for field, value in values(message) if field == 1]
             case version:
                 raise TokenFileError(f"its format {version} is not known")
-    except (WireError, IndexError, UnicodeDecodeError) as error:
+    except (ContentError, IndexError, UnicodeDecodeError) as error:
         raise TokenFileError(f"it is damaged: {error}") from error
 
 
@@ -41,8 +42,8 @@ def token_for(tokens: Sequence[Token], server: str) -> Token | None:
 
 def _token(entry: int | bytes) -> Token:
     if not isinstance(entry, bytes):
-        raise WireError("a token is a number")
-    found = dict(rpc.fields(rpc.octets(dict(rpc.fields(entry)), 2) or b""))
+        raise ContentError("token file", "a token is a number")
+    found = dict(values(rpc.octets(dict(values(entry)), 2) or b""))
     return Token(
         rpc.octets(found, 1) or b"",
         rpc.octets(found, 2) or b"",
@@ -59,7 +60,9 @@ def _writable(content: bytes) -> list[Token]:
         for _ in range(5):  # alias, identifier, password, kind, service
             length, at = _vint(content, at)
             if length < 0 or at + length > len(content):
-                raise WireError(f"{length} bytes are announced, {len(content) - at} are there")
+                raise ContentError(
+                    "token file", f"{length} bytes are announced, {len(content) - at} are there"
+                )
             parts.append(content[at : at + length])
             at += length
         tokens.append(Token(parts[1], parts[2], parts[3].decode(), parts[4].decode()))
@@ -74,6 +77,6 @@ def _vint(content: bytes, at: int) -> tuple[int, int]:
     is_negative = first < -120
     size = -(first + (120 if is_negative else 112))
     if at + 1 + size > len(content):
-        raise WireError("a number is cut off")
+        raise ContentError("token file", "a number is cut off")
     number = int.from_bytes(content[at + 1 : at + 1 + size], "big")
     return (~number if is_negative else number), at + 1 + size

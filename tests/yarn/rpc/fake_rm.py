@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
 
+from koordinator.host.protobuf import delimited_at, values
 from koordinator.yarn import rpc
 from koordinator.yarn.amounts import YarnResource
 from koordinator.yarn.connection import read_frame
@@ -55,13 +56,13 @@ class FakeRM:
         writer.close()
 
     def _answer(self, frame: bytes) -> bytes:
-        header, at = rpc.read_delimited(frame, 4)
-        request, at = rpc.read_delimited(frame, at)
-        argument, _ = rpc.read_delimited(frame, at)
-        found = dict(rpc.fields(header))
+        header, at = delimited_at(frame, 4)
+        request, at = delimited_at(frame, at)
+        argument, _ = delimited_at(frame, at)
+        found = dict(values(header))
         call_id = rpc.number(found, 3)
         assert call_id is not None
-        method = rpc.text(dict(rpc.fields(request)), 1) or ""
+        method = rpc.text(dict(values(request)), 1) or ""
         self.calls.append(method)
         client_id = rpc.octets(found, 4) or b""
         head = rpc.number_field(1, call_id // 2) + rpc.bytes_field(7, client_id)
@@ -114,17 +115,17 @@ def amount(resource: YarnResource) -> bytes:
 
 
 def _updates(argument: bytes) -> Iterable[tuple[NodeId, YarnResource]]:
-    for _, each in rpc.fields(argument):
+    for _, each in values(argument):
         assert isinstance(each, bytes)
-        found = dict(rpc.fields(each))
-        node = dict(rpc.fields(rpc.octets(found, 1) or b""))
-        option = dict(rpc.fields(rpc.octets(found, 2) or b""))
-        total = dict(rpc.fields(rpc.octets(option, 1) or b""))
+        found = dict(values(each))
+        node = dict(values(rpc.octets(found, 1) or b""))
+        option = dict(values(rpc.octets(found, 2) or b""))
+        total = dict(values(rpc.octets(option, 1) or b""))
         where = NodeId(rpc.text(node, 1) or "", rpc.number(node, 2) or 0)
         yield where, YarnResource(rpc.number(total, 2) or 0, rpc.number(total, 1) or 0)
 
 
 def _user_of(context: bytes) -> str:
-    _, at = rpc.read_delimited(context, 4)
-    body, _ = rpc.read_delimited(context, at)
-    return rpc.text(dict(rpc.fields(rpc.octets(dict(rpc.fields(body)), 2) or b"")), 1) or ""
+    _, at = delimited_at(context, 4)
+    body, _ = delimited_at(context, at)
+    return rpc.text(dict(values(rpc.octets(dict(values(body)), 2) or b"")), 1) or ""

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordinator.host.errors import ContentError
+from koordinator.host.protobuf import signed, values
 from koordinator.yarn import rpc
 from koordinator.yarn.amounts import YarnResource
 from koordinator.yarn.node_sync import NodeId
@@ -25,9 +27,9 @@ def header(status: int, client_id: bytes = CLIENT) -> bytes:
 
 @given(number=st.integers(-(2**63), 2**63 - 1))
 def test_a_number_comes_back(number: int) -> None:
-    [(field, value)] = rpc.fields(rpc.number_field(5, number))
+    [(field, value)] = values(rpc.number_field(5, number))
     assert isinstance(value, int)
-    assert (field, rpc.signed(value)) == (5, number)
+    assert (field, signed(value)) == (5, number)
 
 
 @given(
@@ -53,14 +55,14 @@ def test_a_node_report_comes_back(state: str, host: str, port: int, memory: int)
 @given(data=st.binary(max_size=40))
 def test_any_bytes_are_a_response_or_a_wire_error(data: bytes) -> None:
     for made in (data, len(data).to_bytes(4, "big") + data):
-        with contextlib.suppress(rpc.WireError):
+        with contextlib.suppress(ContentError):
             rpc.ReportReader().read(rpc.parse(made, CLIENT).result)
 
 
 @pytest.mark.parametrize("cut", [1, 4, 9])
 def test_a_frame_that_is_cut_off_is_an_error(cut: int) -> None:
     whole = frame(header(0), b"")
-    with pytest.raises(rpc.WireError, match="announced"):
+    with pytest.raises(ContentError, match="announced"):
         rpc.parse(whole[:-cut], CLIENT)
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from koordinator.host.errors import ContentError
 from koordinator.yarn import rpc, sasl
 from koordinator.yarn.amounts import YarnResource
 from koordinator.yarn.connection import FRAME_BYTES_MAX, CallRefused, Connection, Login, Unreachable
@@ -147,7 +148,7 @@ async def test_damaged_answers_cost_a_connection_and_nothing_else() -> None:
     port = server.sockets[0].getsockname()[1]
     for _ in range(200):
         connection = Connection(f"127.0.0.1:{port}", "p", Login("yarn"), bytes(16))
-        with contextlib.suppress(Unreachable, CallRefused, rpc.WireError):
+        with contextlib.suppress(Unreachable, CallRefused, ContentError):
             rpc.ReportReader().read(await connection.call(rpc.get_service_status, 5.0))
         connection.close()
     server.close()
@@ -181,7 +182,7 @@ def test_no_damage_to_a_frame_is_more_than_a_wire_error() -> None:
             answer = rpc.parse(damage(frame, rng), bytes(16))
             [each.known() for each in reader.read(answer.result)]
             ends["read"] += 1
-        except rpc.WireError:
+        except ContentError:
             ends["refused"] += 1
 
     assert min(ends.values()) > 1_000, ends
@@ -196,6 +197,6 @@ def test_damaged_sasl_messages_are_refused() -> None:
     whole = rpc.number_field(2, 1) + rpc.bytes_field(4, auth + rpc.bytes_field(5, challenge))
     assert sasl.answer_to(whole, sasl.TokenMechanism(sasl.Token(b"id", b"pw"), "nonce"))
     for _ in range(10_000):
-        with contextlib.suppress(rpc.WireError, sasl.SaslError):
+        with contextlib.suppress(ContentError, sasl.SaslError):
             mechanism = sasl.TokenMechanism(sasl.Token(b"id", b"pw"), "nonce")
             sasl.answer_to(damage(whole, rng), mechanism)

@@ -11,10 +11,8 @@ from koordinator.local.schema import errors as fields
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def _details(
-    resource: Resource, name: str, causes: Sequence[StatusCause] = (), uid: str = ""
-) -> StatusDetails:
-    return StatusDetails(name=name, group=resource.group, kind=resource.plural, causes=list(causes), uid=uid)
+def _details(resource: Resource, name: str, causes: Sequence[StatusCause] = ()) -> StatusDetails:
+    return StatusDetails(name=name, group=resource.group, kind=resource.plural, causes=list(causes))
 
 
 def not_found(resource: Resource, name: str) -> errors.NotFound:

@@ -84,9 +84,11 @@ class Survey(msgspec.Struct, frozen=True):
         table = self.engine.table
         return np.asarray(table.pods_max[self.rows] - self.pod_count - self.ahead)
 
-    def names_of(self, rows: Iterable[int], limit: int = EXAMPLES_MAX) -> list[str]:
+    def names_of(self, rows: Iterable[int]) -> list[str]:
         """Return names of the first rows."""
-        return [self.engine.table.name_of(int(row)) for row, _ in zip(rows, range(limit), strict=False)]
+        return [
+            self.engine.table.name_of(int(row)) for row, _ in zip(rows, range(EXAMPLES_MAX), strict=False)
+        ]
 
     def status_of(self, index: int, code: int) -> Status:
         """Return what a code of the filter at `index` means."""

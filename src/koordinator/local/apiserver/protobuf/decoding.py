@@ -14,6 +14,8 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api import duration
+from koordinator.host.errors import ContentError
+from koordinator.host.protobuf import CUT_OFF, signed, values
 from koordinator.local.apiserver import bodies
 from koordinator.local.apiserver.protobuf import wire
 from koordinator.local.apiserver.protobuf.wire import JsonOnly, Malformed, MessageField, facts
@@ -51,6 +53,13 @@ def decode(body: bytes) -> tuple[dict[str, Any], list[str]]:
 
     Raises: Malformed, JsonOnly.
     """
+    try:
+        return _decoded(body)
+    except ContentError as error:
+        raise Malformed(error.reason if error.reason == CUT_OFF else f"proto: {error.reason}") from None
+
+
+def _decoded(body: bytes) -> tuple[dict[str, Any], list[str]]:
     api_version, kind, raw = wire.unwrapped(body)
     message = facts().message_of(api_version, kind)
     if message is None:
@@ -66,7 +75,7 @@ def _read_message(message: str, raw: bytes, state: DecodingState) -> dict[str, A
     if state.depth > bodies.DEPTH_MAX:
         raise Malformed("proto: exceeded max depth")
     found: dict[str, Any] = {}
-    for number, _, content in wire.fields(raw):
+    for number, content in values(raw):
         reader = readers.get(number)
         if reader is None:
             state.unknown.append(f"{message.rpartition('.')[2]}.{number}")
@@ -89,7 +98,7 @@ def _entry(raw: bytes, reader: FieldReader, state: DecodingState) -> tuple[str, 
     """Key and value of one entry of a map."""
     key: str = ""
     content: int | bytes = b""
-    for number, _, part in wire.fields(raw):
+    for number, part in values(raw):
         if number == 1:
             key = wire.text_of(part)
         elif number == 2:
@@ -126,7 +135,7 @@ def _text(content: int | bytes, state: DecodingState) -> str:
 
 
 def _integer(content: int | bytes, state: DecodingState) -> int:
-    return wire.signed(wire.number_of(content))
+    return signed(wire.number_of(content))
 
 
 def _boolean(content: int | bytes, state: DecodingState) -> bool:
@@ -149,12 +158,12 @@ def _bytes(content: int | bytes, state: DecodingState) -> str:
 
 def _moment(content: int | bytes) -> float | None:
     seconds = nanos = 0
-    parts = wire.fields(wire.bytes_of(content))
-    for number, _, part in parts:
+    parts = values(wire.bytes_of(content))
+    for number, part in parts:
         if number == 1:
-            seconds = wire.signed(wire.number_of(part))
+            seconds = signed(wire.number_of(part))
         elif number == 2:
-            nanos = wire.signed(wire.number_of(part))
+            nanos = signed(wire.number_of(part))
     if not parts:
         return None
     if not _EPOCH_S_MIN <= seconds <= _EPOCH_S_MAX or not 0 <= nanos < 1_000_000_000:
@@ -173,26 +182,24 @@ def _micro_time(content: int | bytes, state: DecodingState) -> str | None:
 
 
 def _duration(content: int | bytes, state: DecodingState) -> str:
-    ns = next(
-        (wire.number_of(part) for number, _, part in wire.fields(wire.bytes_of(content)) if number == 1), 0
-    )
-    return duration.text_of(wire.signed(ns) / 1e9)
+    ns = next((wire.number_of(part) for number, part in values(wire.bytes_of(content)) if number == 1), 0)
+    return duration.text_of(signed(ns) / 1e9)
 
 
 def _quantity(content: int | bytes, state: DecodingState) -> str:
-    parts = wire.fields(wire.bytes_of(content))
-    return next((wire.text_of(part) for number, _, part in parts if number == 1), "") or "0"
+    parts = values(wire.bytes_of(content))
+    return next((wire.text_of(part) for number, part in parts if number == 1), "") or "0"
 
 
 def _int_or_string(content: int | bytes, state: DecodingState) -> int | str:
-    parts = {number: part for number, _, part in wire.fields(wire.bytes_of(content))}
+    parts = dict(values(wire.bytes_of(content)))
     if wire.number_of(parts.get(1, 0)) == 1:
         return wire.text_of(parts.get(3, b""))
-    return wire.signed(wire.number_of(parts.get(2, 0)))
+    return signed(wire.number_of(parts.get(2, 0)))
 
 
 def _json(content: int | bytes, state: DecodingState) -> Any:
-    raw = next((part for number, _, part in wire.fields(wire.bytes_of(content)) if number == 1), b"")
+    raw = next((part for number, part in values(wire.bytes_of(content)) if number == 1), b"")
     text = wire.bytes_of(raw)
     try:
         return bodies.decode_json(text) if text else None
@@ -201,7 +208,7 @@ def _json(content: int | bytes, state: DecodingState) -> Any:
 
 
 def _strings(content: int | bytes, state: DecodingState) -> list[str]:
-    return [wire.text_of(part) for number, _, part in wire.fields(wire.bytes_of(content)) if number == 1]
+    return [wire.text_of(part) for number, part in values(wire.bytes_of(content)) if number == 1]
 
 
 _SCHEMA = "apiextensions/v1.JSONSchemaProps"
@@ -210,7 +217,7 @@ _SCHEMA = "apiextensions/v1.JSONSchemaProps"
 def _schema_or(content: int | bytes, state: DecodingState, items: Callable[[bytes], Any]) -> Any:
     """Return a schema (the first field), or the values of the other one."""
     others = []
-    for number, _, part in wire.fields(wire.bytes_of(content)):
+    for number, part in values(wire.bytes_of(content)):
         if number == 1:
             return _read_message(_SCHEMA, wire.bytes_of(part), state)
         others.append(items(wire.bytes_of(part)))
@@ -219,7 +226,7 @@ def _schema_or(content: int | bytes, state: DecodingState, items: Callable[[byte
 
 def _schema_or_bool(content: int | bytes, state: DecodingState) -> Any:
     allows = False
-    for number, _, part in wire.fields(wire.bytes_of(content)):
+    for number, part in values(wire.bytes_of(content)):
         if number == 2:
             return _read_message(_SCHEMA, wire.bytes_of(part), state)
         allows = wire.number_of(part) != 0

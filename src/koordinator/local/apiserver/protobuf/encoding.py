@@ -13,7 +13,7 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api import duration
-from koordinator.host.protobuf import field
+from koordinator.host.protobuf import BYTES, FIXED64, VARINT, field
 from koordinator.local.apiserver.protobuf import wire
 from koordinator.local.apiserver.protobuf.wire import JsonOnly, MessageField, facts, integer, size_of, tag
 
@@ -49,7 +49,7 @@ def message_writer(message: str) -> Content:
         if writers is None:  # compiled on first use: messages may contain themselves
             members = facts().members(message)
             inlined.extend(
-                (tag(member.number, wire.BYTES), message_writer(member.type))
+                (tag(member.number, BYTES), message_writer(member.type))
                 for member in members
                 if member.name == "@"
             )
@@ -78,20 +78,20 @@ def _writer(member: MessageField) -> Write:
 
 def _single(member: MessageField) -> Write:
     if member.type in ("i", "b"):
-        head = tag(member.number, wire.VARINT)
+        head = tag(member.number, VARINT)
 
         def write_number(value: Any, parts: list[bytes]) -> None:
             parts += (head, integer(value))
 
         return write_number
     if member.type == "d":
-        head = tag(member.number, wire.FIXED64)
+        head = tag(member.number, FIXED64)
 
         def write_double(value: Any, parts: list[bytes]) -> None:
             parts += (head, struct.pack("<d", value))
 
         return write_double
-    head = tag(member.number, wire.BYTES)
+    head = tag(member.number, BYTES)
     content = _content(member.type)
 
     def write(value: Any, parts: list[bytes]) -> None:
@@ -110,8 +110,8 @@ def _list_writer(write: Write) -> Write:
 
 
 def _map_writer(member: MessageField) -> Write:
-    head = tag(member.number, wire.BYTES)
-    key_head = tag(1, wire.BYTES)
+    head = tag(member.number, BYTES)
+    key_head = tag(1, BYTES)
     write_value = _single(MessageField(2, "", member.type, False, False, False, False))
 
     def write(values: Any, parts: list[bytes]) -> None:
@@ -138,7 +138,7 @@ def field_of_seconds(moment: float) -> bytes:
     """Return a Timestamp: whole seconds, and what is beyond them in nanoseconds (our times have microseconds)."""
     micros = round(moment * 1e6)
     seconds, rest = divmod(micros, 1_000_000)
-    return tag(1, wire.VARINT) + integer(seconds) + tag(2, wire.VARINT) + integer(rest * 1000)
+    return tag(1, VARINT) + integer(seconds) + tag(2, VARINT) + integer(rest * 1000)
 
 
 @lru_cache(maxsize=4096)
@@ -148,12 +148,12 @@ def _quantity(text: str) -> bytes:
 
 def _int_or_string(value: int | str) -> bytes:
     if isinstance(value, str):
-        return tag(1, wire.VARINT) + integer(1) + field(3, value)
-    return tag(1, wire.VARINT) + integer(0) + tag(2, wire.VARINT) + integer(value)
+        return tag(1, VARINT) + integer(1) + field(3, value)
+    return tag(1, VARINT) + integer(0) + tag(2, VARINT) + integer(value)
 
 
 def _duration(text: str) -> bytes:
-    return tag(1, wire.VARINT) + integer(duration.parse_ns(text))
+    return tag(1, VARINT) + integer(duration.parse_ns(text))
 
 
 def _json(value: Any) -> bytes:
@@ -169,7 +169,7 @@ def _schema(value: Any) -> bytes:
 
 
 def _schema_or_bool(value: Any) -> bytes:
-    allows = tag(1, wire.VARINT) + integer(1 if isinstance(value, dict) else value)
+    allows = tag(1, VARINT) + integer(1 if isinstance(value, dict) else value)
     return allows + field(2, _schema(value)) if isinstance(value, dict) else allows
 
 

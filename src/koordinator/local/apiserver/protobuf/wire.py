@@ -1,4 +1,4 @@
-"""Write and read numbers, lengths and tags of the wire format, and the envelope around an object; load the fields of
+"""Write numbers, lengths and tags of the wire format, and read the envelope around an object; load the fields of
 messages.
 
 `messages.txt` holds the numbers, names and types of the fields in the messages of Kubernetes' API, made by
@@ -19,7 +19,7 @@ from importlib import resources
 
 import msgspec
 
-from koordinator.host.protobuf import field, varint
+from koordinator.host.protobuf import field, values, varint
 
 ENVELOPED_ANYWHERE = "DeleteOptions"
 """A kind that comes under the name of every API version."""
@@ -89,10 +89,6 @@ WATCH_TYPE = MEDIA_TYPE + ";stream=watch"
 MAGIC = b"k8s\x00"
 """First bytes of the envelope of an object."""
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Wire types of fields."""
-
-_VARINT_BYTES_MAX = 10
 _MASK_64 = (1 << 64) - 1
 
 
@@ -123,63 +119,6 @@ def tag(number: int, how: int) -> bytes:
     return varint(number << 3 | how)
 
 
-def read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at a place, as 64 unsigned bits, and where the next thing begins.
-
-    Raises: Malformed.
-    """
-    value = 0
-    for shift in range(_VARINT_BYTES_MAX):
-        if at >= len(raw):
-            raise Malformed("unexpected EOF")
-        byte = raw[at]
-        at += 1
-        value |= (byte & 0x7F) << (7 * shift)
-        if byte < 0x80:
-            return value & _MASK_64, at
-    raise Malformed("proto: integer overflow")
-
-
-def fields(raw: bytes) -> list[tuple[int, int, int | bytes]]:
-    """Return the fields of a message as they stand on the wire: number, how it was sent, and its content.
-
-    Raises: Malformed.
-    """
-    found: list[tuple[int, int, int | bytes]] = []
-    at, end = 0, len(raw)
-    while at < end:
-        head = raw[at]
-        if head < 0x80:
-            at += 1
-        else:
-            head, at = read_varint(raw, at)
-        number, how = head >> 3, head & 7
-        if number == 0:
-            raise Malformed("proto: illegal tag 0")
-        if how == VARINT:
-            value, at = read_varint(raw, at)
-            found.append((number, how, value))
-            continue
-        if how == BYTES:
-            size, at = read_varint(raw, at)
-        elif how == FIXED64:
-            size = 8
-        elif how == FIXED32:
-            size = 4
-        else:
-            raise Malformed(f"proto: illegal wireType {how}")
-        if at + size > end:
-            raise Malformed("unexpected EOF")
-        found.append((number, how, raw[at : at + size]))
-        at += size
-    return found
-
-
-def signed(value: int) -> int:
-    """Return a number of 64 unsigned bits as int32 or int64."""
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
 def wrapped(api_version: str, kind: str, message: bytes) -> bytes:
     """Return a message in the envelope that says what it is."""
     type_meta = field(1, api_version.encode()) + field(2, kind.encode())
@@ -187,16 +126,16 @@ def wrapped(api_version: str, kind: str, message: bytes) -> bytes:
 
 
 def unwrapped(body: bytes) -> tuple[str, str, bytes]:
-    """API version, kind and message of an envelope. Raises: Malformed."""
+    """API version, kind and message of an envelope. Raises: Malformed, ContentError."""
     if not body.startswith(MAGIC):
         raise Malformed(
             "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"
         )
     api_version = kind = ""
     message = b""
-    for number, _, content in fields(body[len(MAGIC) :]):
+    for number, content in values(body[len(MAGIC) :]):
         if number == 1:
-            for part, _, text in fields(bytes_of(content)):
+            for part, text in values(bytes_of(content)):
                 if part == 1:
                     api_version = text_of(text)
                 elif part == 2:
