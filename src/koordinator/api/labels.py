@@ -14,19 +14,6 @@ from koordinator.api import scalars
 from koordinator.api.errors import ProtocolError
 from koordinator.api.scalars import ScalarError
 
-# Domains
-DOMAIN = "koordinator.sh/"
-SCHEDULING_DOMAIN = "scheduling.koordinator.sh/"
-INTERNAL_SCHEDULING_DOMAIN = "internal.scheduling.koordinator.sh/"
-NODE_DOMAIN = "node.koordinator.sh/"
-POD_DOMAIN = "pod.koordinator.sh/"
-GANG_DOMAIN = "gang.scheduling.koordinator.sh/"
-QUOTA_DOMAIN = "quota.scheduling.koordinator.sh/"
-CONFIG_DOMAIN = "config.koordinator.sh/"
-DESCHEDULER_DOMAIN = "descheduler.koordinator.sh/"
-KUBELET_DOMAIN = "kubelet.koordinator.sh/"
-RUNTIME_PROXY_DOMAIN = "runtimeproxy.koordinator.sh/"
-
 # --- Pod labels: QoS, priority, eviction (6.1) ---
 QOS_CLASS = "koordinator.sh/qosClass"
 PRIORITY = "koordinator.sh/priority"
@@ -86,7 +73,6 @@ SOFT_EVICTION = "scheduling.koordinator.sh/soft-eviction"
 NETWORK_TOPOLOGY_SELECTOR = "scheduling.koordinator.sh/network-topology-selector"
 REPLACE_RESOURCES = "pod.koordinator.sh/replace-resources"
 PRE_ALLOCATABLE_PRIORITY = "pod.koordinator.sh/pre-allocatable-priority"
-POD_ARBITRATING = "descheduler.koordinator.sh/pod-arbitrating"
 DESCHEDULER_EVICT = "descheduler.alpha.kubernetes.io/evict"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -192,8 +178,6 @@ GANG_MATCH_POLICY = "gang.scheduling.koordinator.sh/match-policy"
 GANG_MATCH_POLICY_ALIAS = "pod-group.scheduling.sigs.k8s.io/match-policy"
 GANG_NETWORK_TOPOLOGY_SPEC = "gang.scheduling.koordinator.sh/network-topology-spec"
 GANG_NETWORK_TOPOLOGY_INDEX = "gang.scheduling.koordinator.sh/network-topology-index"
-GANG_TIMEOUT = "gang.scheduling.koordinator.sh/timeout"
-
 # --- Quotas (6.9): labels of pods and ElasticQuotas, then annotations ---
 QUOTA_NAME = "quota.scheduling.koordinator.sh/name"
 QUOTA_TREE_ID = "quota.scheduling.koordinator.sh/tree-id"
@@ -278,10 +262,6 @@ SCALE_DOWN_DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 # --- Other objects (6.13) ---
 NAMESPACE_CONTROL_PLANE = "control-plane"  # label of namespaces whose pods skip the pod webhooks
 CONFIGMAP_TYPE = "koordinator.sh/configmap-type"
-SYNC_BARRIER_PREFIX = "scheduling.koordinator.sh/sync-barrier-"  # + name of the leader lease
-WEBHOOK_TEMPLATE = "template"  # annotation of webhook configurations
-
-
 T = TypeVar("T")
 
 

@@ -195,9 +195,6 @@ DEFAULT_THRESHOLD_STRATEGY = ResourceThresholdStrategy(
 MEMORY_EVICT_LOWER_GAP_PERCENT = 2
 CPU_EVICT_LOWER_GAP_PERCENT = 2
 """Distance below its threshold at which an eviction ends when no lower mark is set."""
-ALLOCATABLE_EVICT_THRESHOLD_PERCENT = 110
-ALLOCATABLE_EVICT_LOWER_PERCENT = 100
-
 DEFAULT_CPU_BURST_STRATEGY = CPUBurstStrategy(
     policy="none",
     cpu_burst_percent=1000,

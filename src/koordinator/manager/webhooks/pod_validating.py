@@ -203,7 +203,6 @@ class ProfileChanges:
         return all(wanted.get(key) == new.metadata.labels.get(key) for key in FIXED)
 
 
-BINDING_PATH = table.VALIDATE_POD_BINDING
 ALL_NAMESPACES = "*"
 DENIAL = "binding denied: username is not in the allowed list"
 

@@ -1,7 +1,7 @@
 """Derive from a NodeResourceTopology: CPUs, zones, reserved CPUs, the kubelet's policies. Source: behaviour/numa-cpu
 3.1 to 3.4. A part that cannot be read counts as absent and is named in `problems`; the others still apply."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -38,8 +38,6 @@ _KUBELET_POLICIES = {
     "SingleNUMANodePodLevel": NUMATopologyPolicy.SINGLE_NUMA_NODE,
 }
 """Only what the kubelet decides for whole pods; container level means no policy."""
-
-_Read = Callable[[Mapping[str, str], str], CPUSet]
 
 
 class TopologyOptions(msgspec.Struct, frozen=True):
