@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from koordinator.cli import main as cli
-from koordinator.cli.scheduler_config import read_config
 from koordinator.descheduler import configuration
 from koordinator.descheduler.plugins.built_in import installed_plugins
+from koordinator.scheduler.config.default_plugins import read_config
 from koordinator.simulate import descheduling as plans
 from koordinator.simulate import dump as dumps
 from koordinator.simulate.descheduling import PlanReport

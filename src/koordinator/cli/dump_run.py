@@ -16,9 +16,9 @@ from rich.console import Console
 
 from koordinator.cli import logs
 from koordinator.cli.prometheus_asked import PrometheusAsked, used_before
-from koordinator.cli.scheduler_config import read_config
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
+from koordinator.scheduler.config.default_plugins import read_config
 from koordinator.simulate import dump as dumps
 from koordinator.simulate import dump_write
 from koordinator.simulate.whatif import series

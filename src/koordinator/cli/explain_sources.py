@@ -20,12 +20,12 @@ from koordinator.api.pod_labels import is_terminated
 from koordinator.api.reservation import Reservation
 from koordinator.api.sigs import PodGroup
 from koordinator.cli.explain import SCHEDULER_URL
-from koordinator.cli.scheduler_config import read_config
 from koordinator.cluster import connect, errors, transport
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.local import selectors
+from koordinator.scheduler.config.default_plugins import read_config
 from koordinator.scheduler.explain.answer import EventLine, GangAnswer, PodAnswer, ReservationAnswer
 from koordinator.scheduler.explain.decide import PodQuestion, explain
 from koordinator.scheduler.explain.gang_group import gang_keys

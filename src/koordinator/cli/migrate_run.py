@@ -16,13 +16,13 @@ from koordinator.api.core import Pod
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.scalars import ScalarError
 from koordinator.cli import logs
-from koordinator.cli.scheduler_config import read_config
 from koordinator.cli.simulate_descheduling import descheduler_config
 from koordinator.cluster import connect, errors
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.descheduler.config.migration import RESERVATION_FIRST
 from koordinator.descheduler.migration import jobs, reservation_template
+from koordinator.scheduler.config.default_plugins import read_config
 from koordinator.simulate import descheduling as plans
 from koordinator.simulate.descheduling import PlanError, PlanMove, PlanReport
 

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from koordinator.api import readable
 from koordinator.cli import logs
-from koordinator.cli.scheduler_config import read_config
 from koordinator.cli.tables import console, print_document, table_of
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
@@ -23,6 +22,7 @@ from koordinator.descheduler.plan_input import PROD
 from koordinator.descheduler.plugins.built_in import installed_plugins
 from koordinator.install import configs
 from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.config.default_plugins import read_config
 from koordinator.simulate import descheduling as plans
 from koordinator.simulate import dump as dumps
 from koordinator.simulate.descheduling import HotNode, PlanReport

@@ -14,9 +14,9 @@ from rich.table import Table
 from koordinator.api import readable
 from koordinator.api.readable import percent
 from koordinator.cli import logs
-from koordinator.cli.scheduler_config import read_config
 from koordinator.cli.tables import table_of, write_report
 from koordinator.scheduler.config.config import SchedulerConfig
+from koordinator.scheduler.config.default_plugins import read_config
 from koordinator.simulate import replay, replay_config, replay_input, replay_report
 from koordinator.simulate.gpu_course import GpuReport
 from koordinator.simulate.replay_options import Gpu, GpuScore, Order

@@ -41,6 +41,7 @@ from koordinator.koordlet.hooks.all import RuntimeHooks
 from koordinator.koordlet.interference.all import InterferenceParts
 from koordinator.koordlet.isolation.probe import clean_left_overs
 from koordinator.koordlet.metrics import AgentMetrics
+from koordinator.koordlet.node_pods import GroupOwners
 from koordinator.koordlet.parts import Following, Kubelet, Reporter, Shared, Strategy
 from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
 from koordinator.koordlet.predict.hour_trainer import GATE as PEAKS_BY_HOUR
@@ -54,7 +55,6 @@ from koordinator.koordlet.states.pods import FALLBACK
 from koordinator.koordlet.states.states import States
 from koordinator.koordlet.view import NodeView, Topic
 from koordinator.koordlet.writing.executor import Executor
-from koordinator.koordlet.writing.group_owners import GroupOwners
 from koordinator.koordlet.writing.restore_log import RestoreLog
 
 T = TypeVar("T", bound=Object)

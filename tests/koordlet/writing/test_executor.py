@@ -13,10 +13,10 @@ from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import FileFailure, FileProblem, HostRoots
 from koordinator.host.host import TreeFiles
 from koordinator.koordlet.audit import AuditLog, decode
+from koordinator.koordlet.node_pods import GroupOwner
 from koordinator.koordlet.writing import update_plan
 from koordinator.koordlet.writing.executor import Executor
 from koordinator.koordlet.writing.file_writer import PlannedWrite
-from koordinator.koordlet.writing.group_owners import GroupOwner
 from koordinator.koordlet.writing.restore_log import RestoreLog
 from koordinator.koordlet.writing.update_plan import Result, Update, WriteOutcome
 from tests.host import host_tree

@@ -22,7 +22,7 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     PodDevices,
     allocate,
 )
-from koordinator.scheduler.plugins.device_share.hints import numa_hints
+from koordinator.scheduler.plugins.device_share.exact import numa_hints
 from koordinator.scheduler.plugins.device_share.inventory import (
     DeviceLimits,
     HeldDevice,

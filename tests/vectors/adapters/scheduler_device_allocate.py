@@ -21,7 +21,7 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     designated,
     node_score,
 )
-from koordinator.scheduler.plugins.device_share.hints import numa_hints
+from koordinator.scheduler.plugins.device_share.exact import numa_hints
 from koordinator.scheduler.plugins.device_share.inventory import (
     DeviceEntry,
     DeviceLimits,

@@ -24,9 +24,9 @@ from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import KnobValueError, UnsupportedError
 from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.audit import AuditLog
+from koordinator.koordlet.node_pods import GroupOwner
 from koordinator.koordlet.writing import idle_shares, restore_log, update_plan
 from koordinator.koordlet.writing.file_writer import CGROUP_UPDATE, OTHER_UPDATE, FileWriter, PlannedWrite
-from koordinator.koordlet.writing.group_owners import GroupOwner
 from koordinator.koordlet.writing.restore_log import Restored, RestoreLog, RestoreRecord
 from koordinator.koordlet.writing.update_plan import (
     Cache,

@@ -12,8 +12,8 @@ import msgspec
 from koordinator.clock import Clock
 from koordinator.host.files import FileFailure, FileProblem, Files
 from koordinator.koordlet.audit import AuditLog
+from koordinator.koordlet.node_pods import GroupOwner
 from koordinator.koordlet.writing import restore_log
-from koordinator.koordlet.writing.group_owners import GroupOwner
 from koordinator.koordlet.writing.restore_log import RestoreLog, RestoreRecord
 
 CGROUP_UPDATE, OTHER_UPDATE = "cgroup", "default"

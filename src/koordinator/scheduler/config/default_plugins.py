@@ -6,6 +6,7 @@ out. Source: behaviour/scheduler A3 (the shipped profile) and B1 (the stock plug
 behaviour/gangs 2.3; behaviour/elastic-quota 3; behaviour/reservations 13 and 14; behaviour/devices.
 """
 
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from koordinator.api import duration, quantity
 from koordinator.api.config_text import Duration
 from koordinator.api.quantity import RawQuantity
+from koordinator.scheduler.config import config
 from koordinator.scheduler.config.config import (
     LeaderElection,
     PluginConfig,
@@ -295,3 +297,14 @@ ARGS: dict[str, type[msgspec.Struct]] = {
     "Reservation": ReservationArgs,
 }
 """By plugin name."""
+
+
+DEFAULT_SCHEDULER = "default-scheduler"
+
+
+def read_config(config_file: Path | None) -> SchedulerConfig:
+    """Return the file, or the shipped profile under its own name and that of the stock scheduler. Raises: ConfigError,
+    OSError."""
+    if config_file is not None:
+        return config.read(config_file)
+    return shipped_config("koord-scheduler", DEFAULT_SCHEDULER)

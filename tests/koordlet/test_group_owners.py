@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from koordinator.host.cgroup_layout import Driver
 from koordinator.koordlet import node_pods
-from koordinator.koordlet.node_pods import PodRecord
-from koordinator.koordlet.writing.group_owners import GroupOwner, GroupOwners
+from koordinator.koordlet.node_pods import GroupOwner, GroupOwners, PodRecord
 from tests.koordlet.qos.pods import pod_object
 
 
