@@ -22,7 +22,6 @@ FRAGMENTS = (
     r"Of|As|With what|By what|For whom|To whom",  # the end of a sentence without its beginning
 )
 FRAGMENT = re.compile(rf"(?:{'|'.join(FRAGMENTS)})\b")
-QUESTION = re.compile(rf"(?:{FRAGMENTS[0]})\b")
 LATER_FRAGMENT = re.compile(
     r"(?<=\w[.;] )(?:Which|Whose|What|Whether|Whom?|Who|Of which|Those of which)\b(?![^.]*\?)"
 )
@@ -98,10 +97,10 @@ def attributes_of(path: str, tree: ast.Module) -> Iterator[Attribute]:
                 yield Attribute(f"{path}:{below.lineno}", annotation, below.value.value.strip())
 
 
-def is_question(attribute: Attribute) -> bool:
-    """Return whether an attribute is told by a question word; a bool may say `Whether`."""
+def is_fragment_of(attribute: Attribute) -> bool:
+    """Return whether the text of an attribute begins with a part of a sentence; a bool may say `Whether`."""
     is_flag = attribute.annotation == "bool" and attribute.text.startswith("Whether")
-    return bool(QUESTION.match(attribute.text)) and not is_flag
+    return bool(FRAGMENT.match(attribute.text)) and not is_flag
 
 
 def is_fragment(text: str) -> bool:
@@ -260,26 +259,27 @@ def test_no_docstring_begins_with_a_part_of_a_sentence() -> None:
     assert [str(each) for each in all_entries() if is_fragment(each.text)] == []
 
 
-def test_no_text_of_an_attribute_begins_with_a_question_word() -> None:
+def test_no_text_of_an_attribute_begins_with_a_part_of_a_sentence() -> None:
     found: list[Attribute] = []
     for path in sorted(SOURCE.rglob("*.py")):
         found += attributes_of(str(path.relative_to(SOURCE)), ast.parse(path.read_text()))
 
-    assert [f"{each.place}: {each.text}" for each in found if is_question(each)] == []
+    assert [f"{each.place}: {each.text}" for each in found if is_fragment_of(each)] == []
 
 
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
         ('A = 1\n"""How often it is asked."""', True),
+        ('A = 1\n"""Of the lease."""', True),
         ('A = 1\n"""Interval at which it is asked."""', False),
         ('class A:\n    is_on: bool = False\n    """Whether it is on."""', False),
         ('class A:\n    rule: str = ""\n    """Whether it is on."""', True),
         ('def f(self):\n    self.a = 1\n    """When it began."""', True),
     ],
 )
-def test_question_words_before_attributes_are_found(code: str, expected: bool) -> None:
-    assert [is_question(each) for each in attributes_of("room/file.py", ast.parse(code))] == [expected]
+def test_parts_of_sentences_below_attributes_are_found(code: str, expected: bool) -> None:
+    assert [is_fragment_of(each) for each in attributes_of("room/file.py", ast.parse(code))] == [expected]
 
 
 def test_public_functions_name_the_errors_that_they_raise() -> None:

@@ -44,8 +44,7 @@ class InterferenceSettings(ViewPart, frozen=True, kw_only=True):
     """Between these lies the share of the node's CPU that services and batch may use together, in place of
     `cpuSuppressThresholdPercent`."""
     resource_min_percent: _Share = 10
-    """Of every other resource batch keeps at least this share of what is configured for it (of memory: of what it
-    used)."""
+    """Least share of every other resource that batch keeps, of what is configured for it (memory: of what it used)."""
     resources: list[_Resource] | None = None
     """Resources that batch may be shrunk on; all when absent."""
     cap_culprit: bool = True

@@ -96,7 +96,7 @@ class LeaderElector:
         self._observed: LeaseSpec | None = None
         self._observed_s = 0.0
         self._version = ""
-        """Of the lease as we wrote it last; "" when it may be another by now."""
+        """Version of the lease as we wrote it last; "" when it may be another by now."""
         self._on_slow_path = on_slow_path
         self._kept_s = float("-inf")
         """Time of sending the last write of the lease that succeeded."""

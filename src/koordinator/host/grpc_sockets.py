@@ -7,7 +7,7 @@ import stat
 from koordinator.host.errors import HostError
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-"""As the kubelet's own clients have it."""
+"""Limit of the kubelet's own clients."""
 BACKLOG = 128
 _UMASK = 0o117
 """Sockets of ours have the mode 0660, as those of containerd and CRI-O."""

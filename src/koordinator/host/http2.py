@@ -16,7 +16,7 @@ END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 1, 2, 3, 4
 """Settings."""
 WINDOW_BYTES = 65_535
-"""Of a connection, and of its streams until a setting says otherwise."""
+"""Window of a connection, and of its streams until a setting says otherwise."""
 CHUNK_BYTES = 16_384
 """A frame that everybody must take."""
 FRAME_BYTES_MAX = (1 << 24) - 1
@@ -28,7 +28,7 @@ _PRIORITY_BYTES = 5
 _STREAM_BITS = 0x7FFF_FFFF
 _SETTING = struct.Struct(">HI")
 _BLOCKS_MAX, _BLOCK_BYTES_MAX = 16, 1024
-"""Of headers that are remembered."""
+"""Number and size of the header blocks that are remembered."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):

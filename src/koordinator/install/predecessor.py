@@ -43,7 +43,7 @@ class LegacyObject(msgspec.Struct, frozen=True):
     name: str
     component: str
     release: str = ""
-    """Of Helm, which would bring it back."""
+    """Release of Helm, which would bring it back."""
 
     @property
     def removal(self) -> str:

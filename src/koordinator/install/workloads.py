@@ -19,7 +19,7 @@ APP_LABEL = "koord-app"
 WEBHOOK_SERVICE = "koordinator-webhook-service"
 DEVICE_DAEMON = "koord-device-daemon"
 USER_ID = 65532
-"""Of nobody in particular; the images' own."""
+"""User of nobody in particular; the images' own."""
 DEVICE_INFOS = "/var/run/koordlet/xpu-device-infos"
 
 

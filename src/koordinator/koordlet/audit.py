@@ -81,7 +81,7 @@ class AuditLog:
         self._unwritten: deque[bytes] = deque()
         self._unwritten_bytes = 0
         self._size_bytes = -1
-        """Of the current file; -1 until it was looked at."""
+        """Size of the current file; -1 until it was looked at."""
         self.dropped_count = 0
         self.problem: FileProblem | None = None
         """Reason for which events could not be written last."""

@@ -100,6 +100,6 @@ REPORTED_KINDS = frozenset(
         *(POD_GPU_CORE, POD_GPU_MEMORY),
     )
 )
-"""Those of pods and host applications that are reported, over windows that the cluster chooses."""
+"""Kinds of pods and host applications that are reported, over windows that the cluster chooses."""
 NODE_KINDS = frozenset(PROPERTIES) - GROUP_KINDS
 """Kinds of the node, its NUMA nodes and cards."""

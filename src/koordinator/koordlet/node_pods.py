@@ -41,7 +41,7 @@ class PodRecord(msgspec.Struct, frozen=True):
     uid: str
     group: str
     qos: QoSClass
-    """As labelled; NONE without a label."""
+    """QoS class of the label; NONE without one."""
     kube_qos: KubeQoS
     is_active: bool
     """Pending or Running."""

@@ -54,7 +54,7 @@ class NodeView:
         self.has_pods = False
         """The kubelet has answered once, perhaps with no pods."""
         self.topology: NodeResourceTopology | None = None
-        """As this agent computed it, also where it is not reported."""
+        """Topology that this agent computed, also where it is not reported."""
         self.metric_spec: NodeMetricSpec | None = None
         self.cpu: HostCPUTopology | None = None
         self.cpu_info: CPUBasicInfo | None = None

@@ -85,7 +85,7 @@ class Table:
         self._indexed: dict[IndexKey, dict[Key, ObjectRecord]] = {}
         self._packed = packed and store.packs
         self.text_bytes = 0
-        """Of the objects, where they are kept as text."""
+        """Size of the objects that are kept as text."""
         self._history = Channel(store.version, history_max, store.past)
         self._channels: dict[IndexKey, Channel] = {}
 

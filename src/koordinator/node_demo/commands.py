@@ -43,7 +43,7 @@ class DemoCommands(msgspec.Struct, frozen=True):
 
     programs: Programs
     loops: dict[ServiceKind, int]
-    """Of our own services."""
+    """Loops of our own services."""
     ports: dict[ServiceKind, int]
     metrics_port: int
     """Port on which our own services tell the latencies of their requests."""

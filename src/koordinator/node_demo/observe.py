@@ -136,7 +136,7 @@ def process_s(pid: int) -> float:
 
 SAMPLE_S = 2.0
 BUSY_RATIO_MAX = 0.10
-"""Of all CPUs. What others use beyond that is larger than most of the differences that are to be shown."""
+"""Share of all CPUs. What others use beyond that is larger than most of the differences that are to be shown."""
 
 
 def check_quiet() -> None:

@@ -62,7 +62,7 @@ class _Held(msgspec.Struct):
     padded: int = 0
     """Bytes of the body as windows count them."""
     credited: int = 0
-    """Of these, what the kubelet got back for the connection already."""
+    """Part of these that the kubelet got back for the connection already."""
     window: int = 0
     task: asyncio.Future[Any] | None = None
     exchange: Exchange | None = None

@@ -54,7 +54,7 @@ class GpuArrivals:
         self._nodes = GPUNodes(engine.table)
         self._kinds: dict[object, PodDemand] = {}
         self._counts = Counter(map(self._demand, infos))
-        """Of the list."""
+        """Counts of the list."""
         cards = self._nodes.cards(engine.table.rows)
         self.total = int(cards.sum(dtype=np.int64))
         if not self.total or not any(demand.shape.cards for demand in self._counts):

@@ -48,7 +48,7 @@ REQUIRED_COUNT = 3
 WHOLE = 100
 """Percent of a card."""
 CARD_MEMORY = "100Gi"
-"""Of every card of a table, which does not tell: 1 GiB is 1 %."""
+"""Memory of every card of a table, which does not tell: 1 GiB is 1 %."""
 QOS_CLASSES = ("LSE", "LSR", "LS", "BE", "SYSTEM")
 HOSTNAME = "kubernetes.io/hostname"
 NAMESPACE = "replay"
@@ -56,7 +56,7 @@ AMOUNT_MAX = 1 << 40
 
 
 NAME_CHARS_MAX = 60
-"""Of what stands where the name of a column should."""
+"""Length that is shown of what stands where the name of a column should."""
 
 
 class TableError(KoordinatorError, ValueError):

@@ -11,7 +11,7 @@ class Order(enum.StrEnum):
 
     GIVEN = "given"
     PRIORITY = "priority"
-    """As the scheduler's queue orders pods that came together: important ones first."""
+    """The order of the scheduler's queue among pods that came together: important ones first."""
     ARRIVAL = "arrival"
     """By creation time."""
 
@@ -22,7 +22,7 @@ class Gpu(enum.StrEnum):
     SKIP_PODS = "skip-pods"
     """Pods that ask for GPUs are left out; all nodes take part with their CPUs and memory."""
     CPU_ONLY = "cpu-only"
-    """As `skip-pods`, and nodes with GPUs are left out, too."""
+    """Like `skip-pods`, and nodes with GPUs are left out, too."""
     IGNORE = "ignore"
     """All pods and nodes take part as if they had no GPUs."""
     WHOLE = "whole"

@@ -16,7 +16,7 @@ from koordinator.cluster.transport import HttpRequest, Transport
 from koordinator.virtual_node.objects import PodDocument
 
 FOLLOWED_S_MAX = 4 * 3600.0
-"""As long as a kubelet lets a stream go on."""
+"""Longest time that a kubelet lets a stream go on."""
 HEAD_S_MAX = 30.0
 _STREAM_FLAGS = {"input": "stdin", "output": "stdout", "error": "stderr", "tty": "tty"}
 """Parameters of a kubelet → those of an API server."""

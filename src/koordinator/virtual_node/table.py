@@ -39,7 +39,7 @@ class LentPod(msgspec.Struct, frozen=True):
     since_s: float
     is_free: bool = False
     namespace: str = ""
-    """Of the borrower's pod."""
+    """Namespace of the borrower's pod."""
 
 
 class _Held(msgspec.Struct, frozen=True):

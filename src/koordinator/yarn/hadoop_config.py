@@ -79,7 +79,7 @@ class YarnCluster(msgspec.Struct, frozen=True):
     authentication: str
     web_scheme: str = "http"
     principal: str = ""
-    """Of the ResourceManagers, with `_HOST` for the name of each."""
+    """Principal of the ResourceManagers, with `_HOST` for the name of each."""
 
     @property
     def is_kerberos(self) -> bool:

@@ -51,7 +51,7 @@ class Mechanism(Protocol):
     """One way to prove who calls, for one connection."""
 
     method: str
-    """As servers list it: TOKEN."""
+    """Name in the servers' lists: TOKEN."""
     user: str | None
     """The name in the context of the connection; None where the proof names the caller."""
     asks_others: bool

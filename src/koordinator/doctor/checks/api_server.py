@@ -75,7 +75,7 @@ _OPTIONAL = {
     "scheduleexplanations.scheduling.koordinator.sh",
     "podmigrationjobs.scheduling.koordinator.sh",
 }
-"""Those without which the others still do their work."""
+"""CRDs without which the others still do their work."""
 
 
 def check_crds(snapshot: ClusterSnapshot) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ NEW_GATES = {
     )
 }
 INTERVAL_S = 10.0
-"""As often as containerd itself looks."""
+"""The interval at which containerd itself looks."""
 
 
 class UsageReading(msgspec.Struct, frozen=True):

@@ -53,7 +53,7 @@ NEW_GATES: Mapping[str, FeatureGate] = {
     )
 }
 REASON = "FollowServices"
-"""As the audit log has it."""
+"""Reason in the audit log."""
 INTERVAL_S = 1.0
 _BE_CPU_USED = {kinds.BE_RESOURCE: "cpu", kinds.BE_ALLOCATION: kinds.BE_USAGE}
 _MILLI = 1000

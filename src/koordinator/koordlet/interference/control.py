@@ -134,7 +134,7 @@ class Senses(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of each node, all (nodes,)."""
 
     slack: F64
-    """Of the service that is worst off, 1 or less; NaN where none has an objective."""
+    """Slack of the service that is worst off, 1 or less; NaN where none has an objective."""
     slack_age_s: F64
     present_slack: F64
     """The same without what came before this second, at least `slack`; NaN where that is not told apart."""

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 AUDIT_LEVEL = 1
 REASON = "FollowServices"
-"""Of lines in the audit log."""
+"""Reason of lines in the audit log."""
 SERVICES_SUFFER, CULPRIT_CAPPED = "ServicesSuffer", "CulpritCapped"
 """Reasons of events: on the node when an episode begins, on the culprit when it gets a quota of its own."""
 KEPT_MAX = 256

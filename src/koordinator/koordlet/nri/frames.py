@@ -17,7 +17,7 @@ import msgspec
 from koordinator.api.errors import KoordinatorError
 
 MESSAGE_BYTES_MAX = 4 << 20
-"""As ttrpc has it."""
+"""Limit of ttrpc."""
 CHUNK_BYTES_MAX = 4096
 """The runtime reads mux frames into a buffer of this size and gives up the connection when one does not fit."""
 PLUGIN_CONNECTION, RUNTIME_CONNECTION = 1, 2

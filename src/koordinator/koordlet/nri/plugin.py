@@ -74,7 +74,7 @@ class NRIPlugin:
         self._fails_calls = plugin_policy == FAIL
         self.path = os.path.join(var_run, config.socket)
         self.events = events_of(hooks.registry.stages(), disabled_stages)
-        """Those that a hook answers."""
+        """Events that a hook answers."""
         self._synchronized: asyncio.Future[None] | None = None
         self._backoff = Backoff(
             BackoffPolicy(

@@ -39,7 +39,7 @@ NEW_GATE = FeatureGate(
 LENT_TO = (PriorityClass.BATCH, PriorityClass.FREE)
 """The pods that yield."""
 _FOLDER = "hours"
-"""Of its own: all files beside those of pods' models are removed."""
+"""Folder of its own: all files beside those of pods' models are removed."""
 FILE = "hours.json"
 _ROW = np.zeros(1, np.int64)
 

@@ -52,7 +52,7 @@ class BestEffortCPUs:
         self._below: Mapping[str, Sequence[str]] = {}
         """Groups of containers, by that of the pod; only on v1."""
         self._pods: Mapping[str, PodRecord] = {}
-        """Those for which it was looked last."""
+        """Pods for which groups were looked for last."""
         self._given: TreeCPUs | None = None
         self._refused: TreeCPUs | None = None
         self._written_s = 0.0

@@ -32,7 +32,7 @@ from koordinator.koordlet.writing.update_plan import Update, WriteOutcome
 log = logging.getLogger(__name__)
 
 BUFFER_REASON, QUOTA_REASON = "CPUBurst", "CFSQuotaBurst"
-"""As the audit log has them."""
+"""Reasons in the audit log."""
 POOL_INTERVALS, POOL_WINDOW_S_MAX = 5, 10.0
 """The usage of shared CPUs is a mean over so many collect intervals, or so many seconds if that is less."""
 STEP_S_MAX = 10.0

@@ -92,7 +92,7 @@ class ServiceUsage:
 STATIC_POLICY = "static"
 
 REASON = "AdjustBEByNodeCPUUsage"
-"""As the audit log has it."""
+"""Reason in the audit log."""
 STARVED = "BestEffortCPUStarved"
 """The event that says that no CPU is left for best-effort pods."""
 AUDIT_LEVEL = 1

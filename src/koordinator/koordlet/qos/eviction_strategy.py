@@ -76,7 +76,7 @@ class EvictionStrategy(abc.ABC):
     gates: tuple[str, ...]
     """Its features: the feature gates that a user sets and a pod names in its eviction policy."""
     new_gates: Mapping[str, FeatureGate] = {}
-    """Those of the gates that the reference does not have (`api.feature_gates` has the others)."""
+    """Gates that the reference does not have (`api.feature_gates` has the others)."""
     interval: Flag
     cool_down: Flag
     rests_first = False

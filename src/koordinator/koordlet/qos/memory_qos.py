@@ -35,7 +35,7 @@ _TEMPLATES = {
 }
 
 REASON = "UpdateCgroups"
-"""As the audit log has it."""
+"""Reason in the audit log."""
 RETRY_S = 5.0
 """Groups that are not there yet, and values that the kernel refused, have their next chance after this time."""
 _REFUSED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD))

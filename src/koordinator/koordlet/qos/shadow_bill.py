@@ -50,7 +50,7 @@ class RoundCost(msgspec.Struct, frozen=True):
     held_back_cores: float = 0.0
     raised_cores: float = 0.0
     throttled_ratio: float = 0.0
-    """Of the containers whose quota is raised: the sum of their shares of time throttled."""
+    """Sum of the shares of time throttled, over containers whose quota is raised."""
     lent_cores: float = 0.0
 
 

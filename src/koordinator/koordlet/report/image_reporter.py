@@ -32,7 +32,7 @@ NEW_GATES = {
 INTERVAL_S = 60.0
 """Images come with pods: who is placed within a minute does not profit yet."""
 TEXT_BYTES_MAX = 64 * 1024
-"""Of 256 KiB that all annotations of an object have together."""
+"""Part of the 256 KiB that all annotations of an object have together."""
 NAMES_MAX = 5
 """Names of one image, as the kubelet limits them."""
 WRITE_S_MAX = 10.0

@@ -35,7 +35,7 @@ UNITS = {
 }
 """Units of the batch resources in metrics, 0 where there is none; CPU counts in thousandths of a core."""
 NODE_UNITS = {resources.CPU: "core", resources.MEMORY: "byte"}
-"""Of the node itself, so that what is lent can be seen beside it."""
+"""Units of the node itself, so that what is lent can be seen beside it."""
 
 
 V = TypeVar("V", bound=Object)

@@ -105,7 +105,7 @@ class ShortServer:
         self.general = general
         self.connections: set[_Connection] = set()
         self.head: _Head | None = None
-        """The one that was read last: clients open several connections."""
+        """Head that was read last: clients open several connections."""
         self._clock = clock
         self._stamped_s = -1
         self._stamp = b""

@@ -36,7 +36,7 @@ WORKERS = 4
 BY_USER = "uid of a pod that the claim is reserved for"
 BY_TEMPLATE = "claim template that the pod names"
 NAME_MAX_CHARS = 63 - 6
-"""Of a generated name before its suffix of five characters."""
+"""Longest generated name before its suffix of five characters."""
 
 WorkKey = tuple[str, Key]
 """(`pod` or `claim`, its key)"""

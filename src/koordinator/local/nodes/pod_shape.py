@@ -51,7 +51,7 @@ class HollowPodShape(msgspec.Struct, frozen=True, kw_only=True):
     entry: dict[str, str]
     """Its entry in reports as JSON, but for the usage."""
     qos: QoSClass
-    """As labelled."""
+    """QoS class of the label."""
     priority: PriorityClass
     is_best_effort: bool
     is_batch: bool

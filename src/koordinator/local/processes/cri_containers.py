@@ -36,7 +36,7 @@ _KNOBS = (
 Start = Callable[[list[str], IO[bytes], IO[bytes]], Process]
 """Starts a command with files for its output and its errors."""
 EXEC_BYTES_MAX = 8 * 1024 * 1024
-"""Of each stream of a command, as containerd has it; the rest is dropped."""
+"""Limit of each stream of a command, as containerd has it; the rest is dropped."""
 
 
 class CallRefused(HostError):

@@ -33,7 +33,7 @@ from koordinator.local.processes.volumes import REFRESH_S, PodFiles, Volumes
 log = logging.getLogger(__name__)
 
 SET_UP_RETRY = BackoffPolicy(initial_s=0.5, max_s=122.0, factor=2.0, jitter_ratio=0.0)
-"""As the kubelet tries again to mount volumes."""
+"""Pauses with which the kubelet tries again to mount volumes."""
 WRITE_RETRY = BackoffPolicy(initial_s=0.5, max_s=30.0, factor=2.0, jitter_ratio=0.2)
 _PAUSE = ("sleep", "infinity")
 

@@ -29,7 +29,7 @@ from koordinator.local.processes.pod_spec import (
 log = logging.getLogger(__name__)
 
 OUTPUT_BYTES_MAX = 10 * 1024
-"""Of what a probe prints; more is not read, as in the kubelet."""
+"""Most that is read of what a probe prints, as in the kubelet."""
 _USER_AGENT = f"kube-probe/{interfaces.KUBERNETES.rpartition('.')[0]}"
 
 

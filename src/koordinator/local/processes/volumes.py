@@ -46,7 +46,7 @@ from koordinator.local.processes.pod_spec import (
 )
 
 TOKEN_MODE = 0o600
-"""Of a token that one user or one group only is to read."""
+"""Mode of a token that one user or one group only is to read."""
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n"} | {
     "\r": "\\r",
     "\t": "\\t",

@@ -183,7 +183,7 @@ _NEW_EVENTS = "events.events.k8s.io"  # the same stored events under the names o
 
 
 EVENT_LIFE_S = 3_600.0
-"""As the API server's `--event-ttl`."""
+"""Default of the API server's `--event-ttl`."""
 EVENTS_MAX = 10_000
 """The newest stay. An hour of a busy cluster would be ten times as many."""
 EVENTS_BYTES_MAX = 3 << 20

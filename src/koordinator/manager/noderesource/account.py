@@ -325,7 +325,7 @@ def node_demand(pods: Pods, report: MetricFigures) -> HighPriorityDemand:
 
 
 ZoneDemand = tuple[int, int, int, int, int, int]
-"""Of one NUMA zone: request, usage and the larger of both per pod, each cpu and memory."""
+"""Request, usage and the larger of both per pod in one NUMA zone, each cpu and memory."""
 
 
 def zone_demands(pods: Pods, report: MetricFigures, zones: int) -> list[ZoneDemand]:

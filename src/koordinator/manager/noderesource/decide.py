@@ -177,7 +177,7 @@ class ZoneInputs(msgspec.Struct, frozen=True):
     capacities: Sequence[Amount]
     demands: Sequence[ZoneDemand]
     ahead: Amount = ZERO
-    """As in `NodeInputs`, of the whole node."""
+    """The whole node's, see `NodeInputs`."""
 
 
 def withdrawal(

@@ -283,7 +283,7 @@ class NodeRow(msgspec.Struct):
     """By how much the report was ahead of its arrival."""
     topology: NodeResourceTopology | None = None
     zone_capacities: list[Amount] = []
-    """Of the topology's zones; empty when none tells its amounts."""
+    """Capacities of the topology's zones; empty when none tells its amounts."""
     cpu: CPUBasicInfo | ProtocolError | None = None
     has_device: bool = False
     gpu: DeviceTarget = NO_GPUS

@@ -16,9 +16,9 @@ Mask = npt.NDArray[np.bool_]
 PENDING_S = 30.0
 """An online pod that found no node for so long is an emergency."""
 PENDING_MAX = 500
-"""Of pods that wait, so many that wait longest are looked at in a pass."""
+"""Number of the pods that are looked at in a pass: those that wait longest."""
 MEMBERS_PERCENT = 20
-"""Of the members, at most this part returns per pass; at least one node."""
+"""Largest part of the members that returns per pass; at least one node."""
 HOLD_S = 1800.0
 """After an emergency nothing is lent for this long, or for the cool-down if that is longer."""
 

@@ -25,7 +25,7 @@ from koordinator.manager.tidal.plan import PhaseStep
 from koordinator.manager.tidal.policy import PoolPolicy
 
 DELETION_COST = "-1000"
-"""Of pods on nodes that are lent next: scale-in takes them first."""
+"""Deletion cost of pods on nodes that are lent next: scale-in takes them first."""
 LETS_GO = "the pool lets the node go"
 
 

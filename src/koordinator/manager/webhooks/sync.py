@@ -40,7 +40,7 @@ from koordinator.manager.webhooks.configuration import TEMPLATE, CertWriter, Web
 log = logging.getLogger(__name__)
 
 TRIES_MAX = 5
-"""Of several replicas that renew at the same time one wins; who loses so often has another problem."""
+"""Most tries: of several replicas that renew at the same time one wins; who loses so often has another problem."""
 
 
 class CertificateStore(Protocol):

@@ -43,7 +43,7 @@ class WebhookEntry(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     version: str = "v1"
     resource: str
-    """As rules name it: plural, or `plural/subresource`."""
+    """Name in rules: plural, or `plural/subresource`."""
     operations: tuple[str, ...]
     failure_policy: str = FAIL
     only_warns: bool = False

@@ -25,7 +25,7 @@ from koordinator.scheduler.table.columns import LEFT_OUT, NO_NODE, RefusedBy, Ro
 from koordinator.scheduler.table.nodes import NodeTable
 
 EVALUATION_BYTES = 20_000
-"""Of an evaluation beside what it holds per row: states of plugins, and the first and last pod that asked for it."""
+"""Size of an evaluation beside what it holds per row: states of plugins, and first and last pod that asked."""
 
 
 class NodeRefusals:

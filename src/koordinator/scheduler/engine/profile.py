@@ -128,7 +128,7 @@ class Profile:
         self.permits = at("permit", PermitPlugin)
         self.pre_binds = at("pre_bind", PreBindPlugin)
         self.slow_pre_binds = tuple(p for p in self.pre_binds if type(p).is_slow is not PreBindPlugin.is_slow)
-        """Those that may wait for somebody else."""
+        """Plugins that may wait for somebody else."""
         self.binds = at("bind", BindPlugin)
         self.post_binds = at("post_bind", PostBindPlugin)
         self.plugins = tuple({plugin.name: plugin for row in points.values() for plugin, _ in row}.values())
@@ -156,7 +156,7 @@ class Profile:
         self.epochal = tuple(p for p in self.evaluators if type(p).epoch is not Plugin.epoch)
         """Plugins whose answers for rows depend on more than these rows."""
         self.choosy_scorers = tuple(p for p in scorers if type(p).scores is not ScorePlugin.scores)
-        """Those that may say that they take no part."""
+        """Scorers that may say that they take no part."""
         self._note_kinds()
 
     def _note_kinds(self) -> None:

@@ -162,7 +162,7 @@ class Foresight(msgspec.Struct, frozen=True, eq=False):
     foreseen: list[tuple[FilterPlugin[Any], Any]]
     blind: frozenset[str] | None
     may_yield: frozenset[str] | None = frozenset()
-    """Those of the blind that may let a pod onto a node that they refuse now once other pods are somewhere; None: nodes
+    """Blind plugins that may let a pod onto a node that they refuse now once other pods are somewhere; None: nodes
     that nobody was asked about may come into question then."""
 
     @property

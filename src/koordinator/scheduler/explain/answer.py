@@ -226,7 +226,7 @@ class GangLine(AnswerPart, frozen=True, kw_only=True):
     missing: int = 0
     """Number of members that must still come to exist before any is tried."""
     phase: str = ""
-    """Of the PodGroup, where it was asked for."""
+    """Phase of the PodGroup, where it was asked for."""
 
 
 class GangFit(AnswerPart, frozen=True, kw_only=True):
@@ -235,9 +235,9 @@ class GangFit(AnswerPart, frozen=True, kw_only=True):
     members: int
     """All of the group, those that have a place included."""
     fitting: int
-    """Those that have a place or find one."""
+    """Members that have a place or find one."""
     untried: int = 0
-    """Those that were not tried, so as not to hold up the scheduler."""
+    """Members that were not tried, so as not to hold up the scheduler."""
     is_enough: bool
     """Whether every gang reaches its minimum before a member is refused."""
     where: str = ""

@@ -34,7 +34,7 @@ class GangSet(msgspec.Struct, frozen=True, kw_only=True):
     gang: Gang
     ids: tuple[str, ...]
     gangs: dict[str, Gang]
-    """Those of `ids` that are known at all."""
+    """Gangs of `ids` that are known at all."""
 
     @property
     def name(self) -> str:

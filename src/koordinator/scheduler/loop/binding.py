@@ -28,7 +28,7 @@ from koordinator.scheduler.table.pod_info import PodInfo
 log = logging.getLogger(__name__)
 
 PERMIT_WAIT_S_MAX = 900.0
-"""As upstream: no plugin may hold a pod longer."""
+"""Longest time that a plugin may hold a pod, as upstream."""
 STALE_MIN = 1_024
 """Deadlines of pods that wait no more are kept up to this number, and beyond it as many as there are others."""
 

@@ -33,7 +33,7 @@ class HoldingKeeper(RowKeeper, abc.ABC, Generic[H, C]):
     def __init__(self, table: NodeTable) -> None:
         self._table = table
         self._chosen: dict[str, C] = {}
-        """Of pods that are not known to be bound."""
+        """Choices for pods that are not known to be bound."""
         self._aside: dict[str, tuple[int, H]] = {}
         """Pods that a trial took, with their rows."""
 

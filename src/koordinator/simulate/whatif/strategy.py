@@ -42,7 +42,7 @@ class WhatIfStrategy(msgspec.Struct, frozen=True):
     protection: Protection = Protection.SUPPRESS
     evictions: frozenset[str] = frozenset()
     control: SlackObjective | None = None
-    """Of the closed loop; None where batch is held below fixed thresholds."""
+    """Objective of the closed loop; None where batch is held below fixed thresholds."""
 
 
 _ENABLED = {"enable": True}

@@ -33,7 +33,7 @@ class WhatIfFigures(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     batch_core_hours_per_day: float
     lost_core_hours: float
     worth: float | None
-    """Of what batch used, at the price per core-hour; None without a price."""
+    """Worth of what batch used, at the price per core-hour; None without a price."""
     worth_per_month: float | None
     p99_growth: float
     p99_growth_low: float

@@ -209,7 +209,7 @@ class _Node(msgspec.Struct):
     values: "_Node | None"
     items: "_Node | None"
     keys: list[str] | None
-    """Of a list whose items can be found again in its older state."""
+    """Keys of a list whose items can be found again in its older state."""
 
 
 Validate = Callable[[Json, Json | None], list[StatusCause]]

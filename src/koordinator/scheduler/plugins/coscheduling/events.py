@@ -158,7 +158,7 @@ class GangRound(msgspec.Struct):
     """Suggestion of a plugin to users of the member that failed."""
     is_condition_patched: bool = False
     version: int = -1
-    """Of the books, when it was last checked that all gangs of the group are complete."""
+    """Version of the books when it was last checked that all gangs of the group are complete."""
     planned: dict[str, str] = msgspec.field(default_factory=dict)
     """Member → the node that was planned for it, when the whole group was planned at once."""
 

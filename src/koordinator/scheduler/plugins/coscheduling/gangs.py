@@ -39,7 +39,7 @@ class GangGroup(msgspec.Struct):
     ids: tuple[str, ...]
     """All gangs of the group, sorted, known or not."""
     gangs: set[str] = msgspec.field(default_factory=set)
-    """Those that are known."""
+    """Gangs that are known."""
     once_satisfied: bool = False
     """The group has started: the minimum of each gang is bound, or was."""
     was_released: bool = False
@@ -65,11 +65,11 @@ class Gang(msgspec.Struct):
     waiting: set[str] = msgspec.field(default_factory=set)
     bound: set[str] = msgspec.field(default_factory=set)
     leaving: set[str] = msgspec.field(default_factory=set)
-    """Of those that are not bound: being deleted, or ended without a place. They are not tried any more."""
+    """Members that are not bound and are being deleted, or ended without a place. They are not tried any more."""
     spent: set[str] = msgspec.field(default_factory=set)
-    """Of those that are bound: failed, or being deleted."""
+    """Bound members that failed or are being deleted."""
     succeeded: set[str] = msgspec.field(default_factory=set)
-    """Of those that are bound: done."""
+    """Bound members that are done."""
     reported_problems: set[str] = msgspec.field(default_factory=set)
     """Problems of the gang's description that users were told."""
 

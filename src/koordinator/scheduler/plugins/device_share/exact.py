@@ -40,7 +40,7 @@ from koordinator.scheduler.plugins.device_share.reservations import (
 from koordinator.scheduler.plugins.device_share.templates import GPUTemplates
 
 SAME_GPUS_SCORE = 500
-"""Of NUMA nodes that give the GPUs which would be chosen among all: more than CPUs can score."""
+"""Score of NUMA nodes that give the GPUs which would be chosen among all: more than CPUs can score."""
 
 ALL_SUBSETS_NODES_MAX = 8
 """Up to here all sets of NUMA nodes are tried; beyond, single ones, pairs and all together."""

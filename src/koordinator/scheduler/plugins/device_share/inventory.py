@@ -41,7 +41,7 @@ class NodeDevices(msgspec.Struct, frozen=True):
     """The devices of a node by type and minor, what pods use of each, and the bus ids of taken VFs."""
 
     labels: Mapping[str, str] = {}
-    """Of the Device object."""
+    """Labels of the Device object."""
     annotations: Mapping[str, str] = {}
     node_labels: Mapping[str, str] = {}
     devices: Mapping[str, Mapping[int, DeviceEntry]] = {}

@@ -47,7 +47,7 @@ class DeviceState:
         chosen: DeviceAllocations | None,
     ) -> None:
         self.labels = own_labels
-        """Those of the pod that matter."""
+        """Labels of the pod that matter."""
         self.asked = asked
         self.demand = demand
         self.kinds = kinds

@@ -90,7 +90,7 @@ class PerDevice(msgspec.Struct, frozen=True):
     count: int = 0
     amounts: Amounts = {}
     is_shared: bool = False
-    """Of GPUs: only a part of each."""
+    """True where a pod takes only a part of each GPU."""
     status: Status = SUCCESS
 
 

@@ -13,7 +13,7 @@ import msgspec
 from koordinator.api.dra import RESULTS_MAX
 
 ALL = 0
-"""As a count: all devices that fit, at least one."""
+"""Count that stands for all devices that fit, at least one."""
 
 
 class SubRequest(msgspec.Struct, frozen=True):

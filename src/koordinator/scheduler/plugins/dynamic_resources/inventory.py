@@ -107,7 +107,7 @@ class Inventory(RowKeeper):
         # Groups of shared devices by what they reach.
         self._groups: dict[bytes, int] = {}
         self.reaches: list[NodeSelector | None] = []
-        """Of each group; None reaches all nodes."""
+        """Nodes that each group reaches; None reaches all."""
         self.members: list[list[int]] = []
         """Numbers of each group, in order."""
 

@@ -120,7 +120,7 @@ class SharedCounters:
     def __init__(self) -> None:
         self.looks, self.states = Codes(), Codes()
         self.pools: dict[int, PoolCounters] = {}
-        """Of each device that takes counters, by its number."""
+        """Pool of each device that takes counters, by its number."""
         self.consumptions: dict[int, Consumption] = {}
         self._pool_of = np.full(64, -1, np.int32)
         """(devices,): the number of each device's pool, -1 for those that take nothing."""

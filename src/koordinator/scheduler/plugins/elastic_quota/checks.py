@@ -101,7 +101,7 @@ class PodQuotaCache:
         self._revision = book.revision
         self._by_label: dict[str, PodQuota | Status] = {}
         self._by_namespace: dict[str, PodQuota | Status] = {}
-        """Of pods without a label."""
+        """Quotas of pods without a label."""
 
     def __len__(self) -> int:
         return len(self._by_label) + len(self._by_namespace)
@@ -333,7 +333,7 @@ class _Group:
         self.request: Nanos = {}
         self.fixed_count = 0
         self.fixed: Nanos = {}
-        """Of those that cannot be preempted."""
+        """Amount of those that cannot be preempted."""
 
     def add(self, pod: PodInfo, request: Nanos) -> None:
         self.count += 1

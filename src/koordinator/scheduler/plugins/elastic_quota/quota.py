@@ -252,7 +252,7 @@ class Quota(msgspec.Struct, kw_only=True):
     """Request that the parent sees: demand above max never reaches it."""
     allocated: Nanos = {}
     runtime: Nanos = {}
-    """As of the last refresh; never changed in place."""
+    """Runtime of the last refresh; never changed in place."""
     runtime_version: int = 0
     """The version of the siblings' level that `runtime` was computed from."""
     fresh_version: int = 0

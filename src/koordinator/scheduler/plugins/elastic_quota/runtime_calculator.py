@@ -72,7 +72,7 @@ class ChildQuotas:
         for entry in self._entries:
             self._count(entry, 1)
         self._shares: WaterFilling | Sequence[int] | None = []
-        """As of the last `compute`; None: everybody has enough."""
+        """Shares of the last `compute`; None: everybody has enough."""
         self._reported: Numbers = [_UNREPORTED] * len(self._entries)
 
     # Changes

@@ -124,7 +124,7 @@ class CostBook:
         self._sequence = table.changes.sequence
         self._row_version: Versions = np.zeros(capacity, np.int64)
         self._known_version: Versions = np.full(capacity, -1, np.int64)
-        """Of what the next four know of a row."""
+        """Versions of what the next four know of a row."""
         self._amounts: F32 = np.zeros((capacity, 2 + target.parts.shape[1]), np.float32)
         self._model: npt.NDArray[np.intp] = np.zeros(capacity, np.intp)
         self._models_version = -1

@@ -113,7 +113,7 @@ class PodAffinityState(msgspec.Struct, eq=False):
 
 
 _NOBODY = PodAffinityState(NO_AFFINITY, True, (), ())
-"""Of pods that mean nobody, and that nobody means."""
+"""State of pods that mean nobody, and that nobody means."""
 
 
 class InterPodAffinity(

@@ -92,7 +92,7 @@ class FreeForPod(msgspec.Struct, frozen=True):
     free: FreeCPUs
     """Only CPUs that can serve under the required policy."""
     available: Zones
-    """Of each NUMA node; no more CPU than there are usable CPUs."""
+    """Amounts of each NUMA node; no more CPU than there are usable CPUs."""
     preferred: CPUMask = 0
 
 

@@ -45,7 +45,7 @@ NUMA_POLICIES = {policy: number for number, policy in enumerate(NUMATopologyPoli
 SINGLE_NUMA_NODE = NUMA_POLICIES[NUMATopologyPolicy.SINGLE_NUMA_NODE]
 
 FORCED_KINDS = {policy: kind for kind, policy in enumerate(NodeCPUBindPolicy)}
-"""As `KINDS`: none, whole cores, one CPU of each core."""
+"""Kinds like `KINDS`: none, whole cores, one CPU of each core."""
 
 STATUSES = {status: number for number, status in enumerate(NUMAStatus)}
 SHARED = STATUSES[NUMAStatus.SHARED]
@@ -68,7 +68,7 @@ class NUMAColumnSlice:
         self.available: I64 = take(cells).reshape(slots, width, count)
         """(slots, resources, rows): what is left of a zone, at least 0."""
         self.used: I64 = take(cells).reshape(slots, width, count)
-        """As `available`: what pods hold of it, bound CPUs amplified."""
+        """Amounts that pods hold of `available`, bound CPUs amplified."""
         self.usable: I64 = take(by_kind).reshape(kinds, slots, count)
         """(kinds, slots, rows): free CPUs that can serve under a required policy (`KINDS`)."""
         self.usable_total: I64 = take(kinds)
@@ -81,7 +81,7 @@ class NUMAColumnSlice:
         """Amount that these take of the amplified capacity."""
         take = _Parts(fixed)
         self.capacity: I64 = take(cells).reshape(slots, width, count)
-        """As `available`: what a zone offers, amplified."""
+        """Amounts that a zone offers, amplified; shaped like `available`."""
         self.offers: I64 = take(width)
         """(resources, rows): 1 where any zone of the node offers it."""
         self.zone_count: I64 = take(1)[0]

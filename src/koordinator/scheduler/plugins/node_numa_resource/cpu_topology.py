@@ -232,7 +232,7 @@ def _grouped(members: Iterable[tuple[int, int]]) -> dict[int, CPUMask]:
 
 
 NO_TOPOLOGY = topology_of(())
-"""Of a node that reported none."""
+"""Topology of a node that reported none."""
 
 TOPOLOGIES_MAX = 1_024
 """Kinds of machines remembered; clusters have few, and each takes some 100 KiB."""

@@ -37,7 +37,7 @@ class NUMANodeView(msgspec.Struct, frozen=True, eq=False):
     facts: NodeTopologyFacts = NO_FACTS
     available: Zones = {}
     allocated: Zones = {}
-    """Of NUMA nodes that anybody uses; CPU amplified."""
+    """Amounts on NUMA nodes that anybody uses; CPU amplified."""
     free: FreeCPUs = FreeCPUs(0)
     usable: tuple[CPUMask, CPUMask, CPUMask] = (0, 0, 0)
     """Free CPUs that can serve under each of `KINDS`."""

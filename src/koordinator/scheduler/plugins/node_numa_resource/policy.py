@@ -26,7 +26,7 @@ class NodeNUMAResourceArgs(msgspec.Struct, frozen=True, rename="camel", forbid_u
     default_cpu_bind_policy: Literal["", "FullPCPUs", "SpreadByPCPUs"] = msgspec.field(
         name="defaultCPUBindPolicy", default="FullPCPUs"
     )
-    """Of LSE and LSR pods that name none; "" leaves them unbound."""
+    """Policy of LSE and LSR pods that name none; "" leaves them unbound."""
     scoring_strategy: NUMAScoringStrategy = NUMAScoringStrategy()
     numa_scoring_strategy: NUMAScoringStrategy = NUMAScoringStrategy()
     """Scores NUMA nodes within a node; its type is also the order in which they fill."""

@@ -43,7 +43,7 @@ class AllocatePolicy(enum.StrEnum):
     """The choice whether a pod that uses a reservation may take more from beside it."""
 
     DEFAULT = ""
-    """As Aligned."""
+    """Same as Aligned."""
     ALIGNED = "Aligned"
     RESTRICTED = "Restricted"
 

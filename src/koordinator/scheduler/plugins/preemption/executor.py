@@ -54,7 +54,7 @@ class PreemptionTerms(msgspec.Struct, frozen=True):
     """The preemptor waits for all requests and is tried again then: the ends of its victims, on many nodes, are no
     good sign of when there is room for all of it."""
     awaits_others: bool = False
-    """Of a job: pods have to go that leave anyhow. Where nobody else has to, their ends wake it."""
+    """True for a job where pods have to go that leave anyhow. Where nobody else has to, their ends wake it."""
     evicted: Callable[[PodInfo], None] = lambda _: None
     """Hears of victims that the API has agreed to delete."""
 

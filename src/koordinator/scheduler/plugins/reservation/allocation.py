@@ -28,7 +28,7 @@ class AllocationWriter:
         self._ledger = ledger
         self._rng = rng
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Of Reservations: what one attempt takes over, the end of the one before must not let go."""
+        """Locks of Reservations: what one attempt takes over, the end of the one before must not let go."""
 
     async def take_over(self, pods: Collection[Pod], reservation: Reservation, node_name: str) -> None:
         """Let running pods use a Reservation that is about to get their node, and no others.

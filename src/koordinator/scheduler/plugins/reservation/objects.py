@@ -18,7 +18,7 @@ SCHEDULED, READY = "Scheduled", "Ready"
 EXPIRED, UNSCHEDULABLE = "Expired", "Unschedulable"
 
 PRIORITY_MAX = 2**31 - 1
-"""Of a reserve pod that names none: never preempted by accident."""
+"""Priority of a reserve pod that names none: never preempted by accident."""
 
 FAKE_CONTAINER = "__internal_fake_container__"
 DEFAULT_SCHEDULER = "default-scheduler"

@@ -152,7 +152,7 @@ def _left(node: ReservationNodeView, leaving: int) -> ReservationNodeView:
 
 
 PREFERRED_SCORE = 1000
-"""Of the node with the smallest order: beats every other by far."""
+"""Score of the node with the smallest order: beats every other by far."""
 
 USED_UP = "reservation has allocateOnce enabled and has already been allocated"
 
