@@ -8,6 +8,7 @@ import pytest
 
 from koordinator.host.cgroup_knobs import SHARES_MIN, Knob
 from koordinator.host.cgroups import Cgroups
+from koordinator.host.syscalls import LONGEST_SLICE_NS
 from tests.kernel.conftest import Spawn, has
 from tests.kernel.hook_host import RealNode
 from tests.koordlet.hooks.hook_node import BE_ON, BEST_EFFORT, BURSTABLE, LS_ON, batch, classes, pod
@@ -79,6 +80,28 @@ async def test_best_effort_pods_get_what_the_service_leaves_until_the_policy_goe
     assert idle(node) == ["0", "0"]
     assert shares(node) == before
     assert share_of_service(node) < 0.9
+
+
+async def test_threads_of_batch_have_long_time_slices_until_the_policy_goes(
+    node: RealNode, group: str, spawn: Spawn
+) -> None:
+    slices = node.host.slices
+    if not slices.support().is_supported:
+        pytest.skip(slices.support().reason)
+    [service], [batch_thread] = (
+        node.host.cgroups.tasks(each) or [] for each in (f"{WEB}/web-c0", f"{JOB}/job-c0")
+    )
+    kernels_own = slices.slice_ns(batch_thread)
+
+    node.policy(classes(ls=LS_ON, be=BE_ON))
+    assert slices.slice_ns(batch_thread) == LONGEST_SLICE_NS
+    late = spawn(f"{group}/{JOB}/job-c0", "import time\ntime.sleep(60)")
+    node.run_pods(pod("web"), pod("job", "BE", resources=[batch(1000)]))
+    assert slices.slice_ns(late) == LONGEST_SLICE_NS
+    assert slices.slice_ns(service) == kernels_own
+
+    node.policy(classes())
+    assert {slices.slice_ns(each) for each in (service, batch_thread, late)} == {kernels_own}
 
 
 def a_kubelet_starts(node: RealNode) -> None:

@@ -26,7 +26,7 @@ from koordinator.host.files import (
     HostRoots,
     raise_open_files_limit,
 )
-from koordinator.host.syscalls import CoreSchedCookies, LinuxSyscalls, NoSyscalls, Syscalls
+from koordinator.host.syscalls import CoreSchedCookies, LinuxSyscalls, NoSyscalls, Syscalls, ThreadSlices
 
 _EFFECTIVE = "cpuset.cpus.effective"
 _WEIGHTS = (("cpu.shares", "3", "1024"), ("cpu.weight", "0", "100"))
@@ -203,6 +203,7 @@ class Host:
         self.processes = machine.Processes(files, roots.proc)
         self.resctrl = resctrl.ResctrlFs(files, syscalls, roots)
         self.core_sched = CoreSchedCookies(syscalls)
+        self.slices = ThreadSlices(syscalls)
         self.kidled = cold_pages.Kidled(files, roots)
         self.damon = cold_pages.Damon(files, roots)
 
@@ -231,6 +232,7 @@ class Feature(enum.StrEnum):
     CPU_IDLE = "cpu-idle"
     GROUP_IDENTITY = "group-identity"
     CORE_SCHED = "core-scheduling"
+    TIME_SLICE = "time-slice"
     MEMORY_PROTECTION = "memory-protection"
     MEMORY_WATERMARKS = "memory-watermarks"
     MEMORY_PRIORITY = "memory-priority"
@@ -276,6 +278,7 @@ def probe_features(host: Host, kubepods: str) -> Mapping[Feature, KernelSupport]
     features = _KNOBS if host.cgroups.version == V1 else _KNOBS | _KNOBS_V2
     found = {feature: _knobs(host, kubepods, knobs) for feature, knobs in features.items()}
     found[Feature.CORE_SCHED] = host.core_sched.support()
+    found[Feature.TIME_SLICE] = host.slices.support()
     found[Feature.CPI] = _cpi(host)
     found[Feature.RESCTRL] = host.resctrl.support()
     found[Feature.KIDLED] = host.kidled.support()

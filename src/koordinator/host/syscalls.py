@@ -1,5 +1,8 @@
 """System calls that Python does not have, behind an interface, so that a tree can stand for a host without them.
 
+The time slice of a thread (since Linux 6.12) is what it may run before EEVDF chooses anew, but for threads that wake up
+and ask for less: these need not wait. Source: sched_setattr(2), kernel/sched/fair.c (PREEMPT_SHORT).
+
 Cookies of core scheduling let threads of one physical core run at the same time only when they are equal. A cookie can
 only be handed on through the calling thread. That happens here between two calls, without anything else running in
 between, and our own thread has no cookie afterwards. Source: behaviour/koordlet-act 18; prctl(2), PR_SCHED_CORE.
@@ -8,13 +11,18 @@ between, and our own thread has no cookie afterwards. Source: behaviour/koordlet
 import ctypes
 import errno
 import os
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from koordinator.host.cgroups import KernelSupport
 from koordinator.host.files import FileFailure, FileProblem, problem_of
 
 _PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
+_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274, "ppc64le": 355, "s390x": 345}
+_SCHED_GETATTR = {machine: number + 1 for machine, number in _SCHED_SETATTR.items()}
+_SCHED_ATTR = struct.Struct("=IIQiIQQQ")
+"""Size, policy, flags, nice, priority, runtime, deadline, period (SCHED_ATTR_SIZE_VER0)."""
 
 
 class Syscalls(Protocol):
@@ -26,6 +34,14 @@ class Syscalls(Protocol):
 
     def perf_event_open(self, attributes: bytes, pid: int, cpu: int, group_fd: int, flags: int) -> int:
         """`perf_event_open(2)`; returns a descriptor that the caller closes."""
+        ...
+
+    def sched_getattr(self, tid: int) -> bytes:
+        """Return the first version of `struct sched_attr` of a thread."""
+        ...
+
+    def sched_setattr(self, tid: int, attributes: bytes) -> None:
+        """`sched_setattr(2)` without flags."""
         ...
 
     def mount(self, source: str, target: str, fs_type: str) -> None:
@@ -57,18 +73,16 @@ class LinuxSyscalls:
 
     def perf_event_open(self, attributes: bytes, pid: int, cpu: int, group_fd: int, flags: int) -> int:
         """Call `perf_event_open(2)` and return the descriptor. Raises: OSError."""
-        number = _PERF_EVENT_OPEN.get(os.uname().machine)
-        if number is None:
-            raise OSError(errno.ENOSYS, f"perf_event_open is not known on {os.uname().machine}")
-        found = self._libc.syscall(
-            ctypes.c_long(number),
-            ctypes.c_char_p(attributes),
-            ctypes.c_int(pid),
-            ctypes.c_int(cpu),
-            ctypes.c_int(group_fd),
-            ctypes.c_ulong(flags),
-        )
-        return self._checked(found, "perf_event_open")
+        arguments = (attributes, pid, cpu, group_fd, flags)
+        return self._call("perf_event_open", _PERF_EVENT_OPEN, *arguments)
+
+    def sched_getattr(self, tid: int) -> bytes:
+        found = ctypes.create_string_buffer(_SCHED_ATTR.size)
+        self._call("sched_getattr", _SCHED_GETATTR, tid, found, _SCHED_ATTR.size, 0)
+        return found.raw
+
+    def sched_setattr(self, tid: int, attributes: bytes) -> None:
+        self._call("sched_setattr", _SCHED_SETATTR, tid, attributes, 0)
 
     def mount(self, source: str, target: str, fs_type: str) -> None:
         words = [ctypes.c_char_p(os.fsencode(each)) for each in (source, target, fs_type)]
@@ -83,6 +97,16 @@ class LinuxSyscalls:
 
     def inotify_rm_watch(self, fd: int, watch: int) -> None:
         self._checked(self._libc.inotify_rm_watch(fd, watch), "inotify_rm_watch")
+
+    def _call(
+        self, name: str, numbers: Mapping[str, int], *arguments: int | bytes | ctypes.Array[ctypes.c_char]
+    ) -> int:
+        """A system call that the C library has no function for, by its number."""
+        machine = os.uname().machine
+        if machine not in numbers:
+            raise OSError(errno.ENOSYS, f"{name} is not known on {machine}")
+        registers = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+        return self._checked(self._libc.syscall(ctypes.c_long(numbers[machine]), *registers), name)
 
     def _checked(self, result: int, what: str) -> int:
         if result < 0:
@@ -100,6 +124,12 @@ class NoSyscalls:
     def perf_event_open(self, attributes: bytes, pid: int, cpu: int, group_fd: int, flags: int) -> int:
         raise _absent()
 
+    def sched_getattr(self, tid: int) -> bytes:
+        raise _absent()
+
+    def sched_setattr(self, tid: int, attributes: bytes) -> None:
+        raise _absent()
+
     def mount(self, source: str, target: str, fs_type: str) -> None:
         raise _absent()
 
@@ -115,6 +145,45 @@ class NoSyscalls:
 
 def _absent() -> OSError:
     return OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+LONGEST_SLICE_NS = 100_000_000
+"""The longest that the kernel grants."""
+DEFAULT_SLICE_NS = 0
+_FAIR = (0, 3)
+"""SCHED_OTHER and SCHED_BATCH; others have no slice, or their `runtime` is something else."""
+
+
+class ThreadSlices:
+    """Reads and changes time slices of threads; their children start with the same. Problems are values."""
+
+    def __init__(self, syscalls: Syscalls) -> None:
+        self._syscalls = syscalls
+
+    def support(self) -> KernelSupport:
+        """Return whether threads can have slices of their own here."""
+        try:
+            if self.slice_ns(0):
+                return KernelSupport(True)
+        except OSError as error:
+            return KernelSupport(False, f"sched_getattr: {error.strerror}")
+        return KernelSupport(False, "threads have no time slices of their own before Linux 6.12")
+
+    def slice_ns(self, tid: int) -> int:
+        """Return the slice of a thread, 0 where it has none. Raises: OSError."""
+        _, policy, _, _, _, runtime_ns, _, _ = _SCHED_ATTR.unpack(self._syscalls.sched_getattr(tid))
+        return int(runtime_ns) if policy in _FAIR else 0
+
+    def give(self, tid: int, slice_ns: int) -> FileProblem | None:
+        """Give a thread a slice, its policy and nice value as they are; threads of other policies are left alone."""
+        try:
+            _, policy, flags, nice, *_ = _SCHED_ATTR.unpack(self._syscalls.sched_getattr(tid))
+            if policy in _FAIR:
+                wanted = _SCHED_ATTR.pack(_SCHED_ATTR.size, policy, flags, nice, 0, slice_ns, 0, 0)
+                self._syscalls.sched_setattr(tid, wanted)
+        except OSError as error:
+            return problem_of(f"thread {tid}", error)
+        return None
 
 
 _PR_SCHED_CORE = 62

@@ -180,6 +180,7 @@ class RuntimeHooks:
         """All pods were."""
         for hook in self._hooks:
             self._guard.call(hook.on_pods)
+        self._guard.call(self._idle.on_pods)
         for event in self._wake.values():
             event.set()
 

@@ -35,6 +35,7 @@ from koordinator.host.cgroups import KernelSupport
 from koordinator.host.host import Host
 from koordinator.koordlet.hooks import contexts
 from koordinator.koordlet.hooks.contexts import Context, HookResponse, HookStage, PodContext
+from koordinator.koordlet.hooks.time_slice import TimeSlices
 from koordinator.koordlet.metrics import AgentMetrics, status_of
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
@@ -292,12 +293,14 @@ class IdleGroups:
     The pods' groups are idle, not that of the class: a kubelet writes the CPU shares of a class at its start, each
     minute and before each pod; the kernel refuses shares of idle groups, and then a kubelet that starts ends. Groups of
     pods it writes when it makes them (docs/decisions/0015). What else lies below the class (YARN, say) is idle, too.
+    Their threads have long time slices, for with the class in between services would not interrupt them at once.
     """
 
     name = "CPUIdle"
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
+        self._slices = TimeSlices(shared)
         self._wanted: dict[str, frozenset[KubeQoS]] = {}
 
     def support(self) -> KernelSupport:
@@ -320,15 +323,21 @@ class IdleGroups:
         """Make all idle that should be, also what the kubelet did not tell of, and nothing else any more."""
         if not self._wanted or not self.support().is_supported:
             return
-        groups = [group for each in KubeQoS if self._is_idle(each) for group in self._below(each)]
+        groups = self._groups()
         updates = [Update(group, Knob.CPU_IDLE, "1", REASON) for group in groups]
         self._shared.executor.update(updates, owner=self.name)
         self._restore(keep=frozenset(groups))
+        self._slices.give(groups, REASON)
 
     def of_pod(self, pod: PodContext) -> HookResponse:
         """Return that a pod should be idle; nothing for others."""
         is_idle = self._is_idle(pod.kube_qos) and self.support().is_supported
         return HookResponse(cpu_idle=1) if is_idle else HookResponse()
+
+    def on_pods(self) -> None:
+        """Give what pods have started since the last refresh long time slices."""
+        if self._wanted and self.support().is_supported:
+            self._slices.give(self._groups(), REASON)
 
     def covers(self, group: str) -> bool:
         """Return whether a group is idle with the class that it is directly below."""
@@ -339,6 +348,7 @@ class IdleGroups:
         """Nobody wants anything idle any more."""
         self._wanted.clear()
         self._restore(keep=frozenset())
+        self._slices.give((), REASON)
 
     def _restore(self, keep: Collection[str]) -> None:
         """Put back all that was made idle but some groups."""
@@ -347,6 +357,9 @@ class IdleGroups:
         over = {record.key for record in records if record.group not in keep}
         if over:
             executor.restore(self.name, REASON, keys=over)
+
+    def _groups(self) -> list[str]:
+        return [group for each in KubeQoS if self._is_idle(each) for group in self._below(each)]
 
     def _is_idle(self, kube_qos: KubeQoS) -> bool:
         return any(kube_qos in classes for classes in self._wanted.values())

@@ -1,0 +1,92 @@
+"""Give threads of best-effort pods long time slices, so that a thread of a service that wakes up runs at once.
+
+EEVDF lets the chosen thread run until its slice ends, unless one that wakes up asks for a shorter slice. Idle pods do
+not change that: their class, which is not idle, is what competes with the services (docs/decisions/0015).
+"""
+
+import functools
+from collections.abc import Collection, Iterable
+
+from koordinator.host.cgroups import KernelSupport
+from koordinator.host.files import FileFailure, FileProblem
+from koordinator.host.syscalls import DEFAULT_SLICE_NS, LONGEST_SLICE_NS
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.writing.file_writer import TASKS_AUDIT_LEVEL
+
+DEPTH_MAX = 4
+"""Levels below a pod that are looked at: containers, and what these may make."""
+
+
+class TimeSlices:
+    """Slices by group. Threads start with the slice of who made them, so only what runtimes start is new."""
+
+    name = "TimeSlice"
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._given: dict[str, frozenset[int]] = {}
+        """Threads of each group that have a long slice; empty for one of a former run of the agent."""
+        for record in shared.executor.changed_by(self.name):
+            self._given[record.group] = frozenset()
+
+    def support(self) -> KernelSupport:
+        """Return whether this kernel has slices that can be given."""
+        return self._shared.host.slices.support()
+
+    def give(self, groups: Collection[str], reason: str) -> None:
+        """Let threads in and below these groups have long slices, and those of other groups the kernel's own again."""
+        if not (groups or self._given) or not self.support().is_supported:
+            return
+        for group in self._given.keys() - set(groups):
+            self._take_back(group, reason)
+        for group in groups:
+            self._give(group, reason)
+
+    def _give(self, group: str, reason: str) -> None:
+        threads = self._threads(group)
+        if new := threads - self._given.get(group, frozenset()):
+            self._note(group)
+            if self._set(group, new, LONGEST_SLICE_NS, reason) is not None:
+                return
+        if group in self._given:
+            self._given[group] = threads
+
+    def _take_back(self, group: str, reason: str) -> None:
+        if self._shared.host.cgroups.exists(group):
+            if self._set(group, self._threads(group), DEFAULT_SLICE_NS, reason) is not None:
+                return
+            self._shared.executor.unnote(self._shared.host.cgroups.directory(group), owner=self.name)
+        del self._given[group]
+
+    def _note(self, group: str) -> None:
+        """Write ahead, for after a kill, that the group has slices of ours."""
+        if group not in self._given:
+            self._given[group] = frozenset()
+            path = self._shared.host.cgroups.directory(group)
+            self._shared.executor.note(path, "long", owner=self.name, group=group)
+
+    def _set(self, group: str, threads: Iterable[int], slice_ns: int, reason: str) -> FileProblem | None:
+        what = "default" if slice_ns == DEFAULT_SLICE_NS else f"{slice_ns // 1_000_000} ms"
+        return self._shared.executor.perform(
+            f"time slices of {group}",
+            what,
+            functools.partial(self._set_all, threads, slice_ns),
+            self.name,
+            reason,
+            TASKS_AUDIT_LEVEL,
+            group=group,
+        )
+
+    def _set_all(self, threads: Iterable[int], slice_ns: int) -> FileProblem | None:
+        problems = (self._shared.host.slices.give(thread, slice_ns) for thread in threads)
+        found = [each for each in problems if each is not None and each.failure is not FileFailure.GONE]
+        return found[0] if found else None
+
+    def _threads(self, group: str) -> frozenset[int]:
+        cgroups = self._shared.host.cgroups
+        return frozenset(
+            thread
+            for each in cgroups.walk(group, DEPTH_MAX)
+            for thread in cgroups.tasks(each) or ()
+            if thread > 0
+        )
