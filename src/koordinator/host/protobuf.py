@@ -148,12 +148,6 @@ def delimited_at(data: bytes, at: int) -> tuple[bytes, int]:
     return data[at : at + size], at + size
 
 
-def varint_at(message: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins there, as 64 unsigned bits, and where it ends. Raises: ContentError."""
-    number, end = _varint_at(message, at)
-    return number & _MASK_64, end
-
-
 def signed(number: int) -> int:
     """Return 64 unsigned bits as the int32 or int64 that they stand for."""
     return number - (1 << 64) if number >= 1 << 63 else number

@@ -11,7 +11,7 @@ import msgspec
 
 from koordinator.host import protobuf
 from koordinator.host.errors import ContentError
-from koordinator.host.protobuf import BYTES, VARINT, delimited_at, signed, values, varint_at
+from koordinator.host.protobuf import BYTES, VARINT, delimited_at, field_at, signed, values
 from koordinator.yarn.amounts import YarnResource
 from koordinator.yarn.node_sync import NodeId, NodeManagerReport
 
@@ -285,18 +285,12 @@ def _end_of_state(message: bytes) -> int:
     """Return where the first field after `node_state` (7) begins; the end, where fields are not in order."""
     at = last = 0
     while at < len(message):
-        tag, after = varint_at(message, at)
-        if tag >> 3 > _STATE_FIELD:
+        field, _, _, end = field_at(message, at)
+        if field > _STATE_FIELD:
             return at
-        if tag >> 3 < last:
+        if field < last:
             break
-        last = tag >> 3
-        if tag & 7 == BYTES:
-            _, at = delimited_at(message, after)
-        elif tag & 7 == VARINT:
-            _, at = varint_at(message, after)
-        else:
-            break
+        last, at = field, end
     return len(message)
 
 
