@@ -9,6 +9,7 @@ import pytest
 from koordinator.host.cgroup_knobs import SHARES_MIN, Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.syscalls import LONGEST_SLICE_NS
+from koordinator.koordlet.hooks.time_slice import LOOK_AGAIN_S
 from tests.kernel.conftest import Spawn, has
 from tests.kernel.hook_host import RealNode
 from tests.koordlet.hooks.hook_node import BE_ON, BEST_EFFORT, BURSTABLE, LS_ON, batch, classes, pod
@@ -96,6 +97,7 @@ async def test_threads_of_batch_have_long_time_slices_until_the_policy_goes(
     node.policy(classes(ls=LS_ON, be=BE_ON))
     assert slices.slice_ns(batch_thread) == LONGEST_SLICE_NS
     late = spawn(f"{group}/{JOB}/job-c0", "import time\ntime.sleep(60)")
+    node.clock.now_s += LOOK_AGAIN_S
     node.run_pods(pod("web"), pod("job", "BE", resources=[batch(1000)]))
     assert slices.slice_ns(late) == LONGEST_SLICE_NS
     assert slices.slice_ns(service) == kernels_own

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from koordinator.host.syscalls import LONGEST_SLICE_NS
+from koordinator.koordlet.hooks.time_slice import LOOK_AGAIN_S
 from tests.host.slice_kernel import BASE_NS, RESET_ON_FORK, SliceKernel
 from tests.koordlet.hooks.hook_node import BE_ON, BEST_EFFORT, BURSTABLE, LS_ON, HookNode, batch, classes, pod
 
@@ -60,19 +61,36 @@ def test_threads_of_batch_get_long_slices_with_the_policy_and_lose_them_with_it(
     assert "TimeSlice" not in node.executor.owners()
 
 
-def test_threads_that_came_since_get_theirs_with_the_next_pods_and_no_other_is_asked_again(
+def test_threads_of_a_new_container_get_theirs_with_the_next_pods_and_no_other_is_asked_again(
     tmp_path: Path,
 ) -> None:
     node = started(tmp_path)
     node.policy(ON)
-    node.kernel.slices[202] = BASE_NS
-    node.threads(f"{JOB}/job-c0", (*JOB_THREADS, 202))
     before = node.kernel.changes
+    node.threads(f"{JOB}/job-c1", ())
+    node.pods()
+    node.kernel.slices[202] = BASE_NS
+    node.threads(f"{JOB}/job-c1", (202,))
 
     node.pods()
 
     assert node.slices(202) == {LONGEST_SLICE_NS}
     assert node.kernel.changes == before + 1
+
+
+def test_a_thread_that_a_runtime_started_in_a_container_gets_its_within_a_minute(tmp_path: Path) -> None:
+    node = started(tmp_path)
+    node.policy(ON)
+    node.pods()
+    node.kernel.slices[202] = BASE_NS
+    node.threads(f"{JOB}/job-c0", (*JOB_THREADS, 202))
+
+    node.clock.now_s += LOOK_AGAIN_S - 1
+    node.pods()
+    assert node.slices(202) == {BASE_NS}
+    node.clock.now_s += 1
+    node.pods()
+    assert node.slices(202) == {LONGEST_SLICE_NS}
 
 
 def test_nice_values_flags_and_other_policies_stay(tmp_path: Path) -> None:

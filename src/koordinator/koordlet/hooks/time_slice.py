@@ -5,7 +5,10 @@ not change that: their class, which is not idle, is what competes with the servi
 """
 
 import functools
+import math
 from collections.abc import Collection, Iterable
+
+import msgspec
 
 from koordinator.host.cgroups import KernelSupport
 from koordinator.host.files import FileFailure, FileProblem
@@ -15,6 +18,16 @@ from koordinator.koordlet.writing.file_writer import TASKS_AUDIT_LEVEL
 
 DEPTH_MAX = 4
 """Levels below a pod that are looked at: containers, and what these may make."""
+LOOK_AGAIN_S = 60.0
+"""Threads of a group without new containers are read so often: those that a runtime started in a container (`exec`)."""
+
+
+class _Given(msgspec.Struct):
+    """The threads of a group that have long slices, and the groups directly below it, when they were read last."""
+
+    threads: frozenset[int] = frozenset()
+    children: tuple[str, ...] = ()
+    read_s: float = -math.inf
 
 
 class TimeSlices:
@@ -24,10 +37,8 @@ class TimeSlices:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._given: dict[str, frozenset[int]] = {}
-        """Threads of each group that have a long slice; empty for one of a former run of the agent."""
-        for record in shared.executor.changed_by(self.name):
-            self._given[record.group] = frozenset()
+        self._given = {record.group: _Given() for record in shared.executor.changed_by(self.name)}
+        """By group, those of a former run of the agent included."""
 
     def support(self) -> KernelSupport:
         """Return whether this kernel has slices that can be given."""
@@ -43,13 +54,18 @@ class TimeSlices:
             self._give(group, reason)
 
     def _give(self, group: str, reason: str) -> None:
+        now_s, known = self._shared.clock.now(), self._given.get(group, _Given())
+        children = tuple(sorted(self._shared.host.cgroups.children(group) or ()))
+        if children == known.children and 0 <= now_s - known.read_s < LOOK_AGAIN_S:
+            return
         threads = self._threads(group)
-        if new := threads - self._given.get(group, frozenset()):
+        if new := threads - known.threads:
             self._note(group)
             if self._set(group, new, LONGEST_SLICE_NS, reason) is not None:
                 return
-        if group in self._given:
-            self._given[group] = threads
+        # A group comes before its first thread does: new ones are read once more.
+        is_new = children != known.children
+        self._given[group] = _Given(threads, children, -math.inf if is_new else now_s)
 
     def _take_back(self, group: str, reason: str) -> None:
         if self._shared.host.cgroups.exists(group):
@@ -61,7 +77,6 @@ class TimeSlices:
     def _note(self, group: str) -> None:
         """Write ahead, for after a kill, that the group has slices of ours."""
         if group not in self._given:
-            self._given[group] = frozenset()
             path = self._shared.host.cgroups.directory(group)
             self._shared.executor.note(path, "long", owner=self.name, group=group)
 
