@@ -85,3 +85,29 @@ def test_the_smallest_cpu_set_is_only_known_when_all_can_be_read() -> None:
     for texts in ({"a/b": None}, {"a/b": "x"}):
         with pytest.raises(ContentError):
             cgroup_layout.smallest_cpuset("0-3", texts)
+
+
+@pytest.mark.parametrize(
+    ("told", "directory", "kube_qos"),
+    [
+        (
+            "kubepods-besteffort-pod1_2.slice",
+            "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1_2.slice",
+            KubeQoS.BEST_EFFORT,
+        ),
+        (
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice",
+            "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice",
+            KubeQoS.BURSTABLE,
+        ),
+        ("/kubepods/besteffort/pod1-2", "kubepods/besteffort/pod1-2", KubeQoS.BEST_EFFORT),
+    ],
+    ids=["systemd, told by containerd", "systemd, a whole path", "cgroupfs"],
+)
+def test_the_cgroup_parent_that_a_runtime_is_told_leads_to_the_pods_directory(
+    told: str, directory: str, kube_qos: KubeQoS
+) -> None:
+    found = cgroup_layout.of_cgroup_parent(told)
+
+    assert found == directory
+    assert cgroup_layout.kube_qos_of_dir(found) is kube_qos

@@ -521,3 +521,28 @@ def test_files_of_the_kernel_are_written_where_they_differ_and_put_back(tmp_path
 
     Node(tmp_path).executor.restore("SystemConfig")
     assert (node.files.read(sysctl) or "").strip() == "67584"
+
+
+@pytest.mark.parametrize(
+    ("both_bytes", "wanted_bytes", "becomes_bytes"),
+    [(128, 256, 256), (128, 64, 64), (200, 256, 256), (512, 256, 512), (-1, 256, -1), (128, -1, -1)],
+    ids=["raised", "lowered", "no room", "room enough", "no limit of swap", "no limit any more"],
+)
+def test_the_limit_of_memory_and_swap_stays_that_of_memory_where_it_was(
+    tmp_path: Path, both_bytes: int, wanted_bytes: int, becomes_bytes: int
+) -> None:
+    node = Node(tmp_path)
+    both = Path(node.path(Knob.MEMORY_LIMIT)).with_name("memory.memsw.limit_in_bytes")
+    mebi = 1 << 20
+
+    def bytes_of(amount: int) -> str:
+        return str(amount if amount < 0 else amount * mebi)
+
+    Path(node.path(Knob.MEMORY_LIMIT)).write_text(f"{bytes_of(128)}\n")
+    both.write_text(f"{bytes_of(both_bytes)}\n")
+
+    results = node.executor.update([Update(BE, Knob.MEMORY_LIMIT, bytes_of(wanted_bytes))], owner="test")
+
+    assert [each.outcome for each in results] == [WriteOutcome.WRITTEN]
+    assert Path(node.path(Knob.MEMORY_LIMIT)).read_text().strip() == bytes_of(wanted_bytes)
+    assert both.read_text().strip() == bytes_of(becomes_bytes)

@@ -19,13 +19,13 @@ import msgspec
 from koordinator.api import cpuset
 from koordinator.clock import Clock
 from koordinator.host import cgroup_knobs
-from koordinator.host.cgroup_knobs import Knob
+from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import KnobValueError, UnsupportedError
 from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.node_pods import GroupOwner
-from koordinator.koordlet.writing import idle_shares, restore_log, update_plan
+from koordinator.koordlet.writing import idle_shares, restore_log, swap_limit, update_plan
 from koordinator.koordlet.writing.file_writer import CGROUP_UPDATE, OTHER_UPDATE, FileWriter, PlannedWrite
 from koordinator.koordlet.writing.restore_log import Restored, RestoreLog, RestoreRecord
 from koordinator.koordlet.writing.update_plan import (
@@ -211,7 +211,7 @@ class Executor(FileWriter):
             self._would_write(record.path, content, record.before, owner, reason)
             return Restored(record, WriteOutcome.WOULD_WRITE)
         kind = CGROUP_UPDATE if record.knob else OTHER_UPDATE
-        problem = self._timed(kind, functools.partial(self._files.write, record.path, record.before))
+        problem = self._timed(kind, functools.partial(self._write, record.knob, record.path, record.before))
         if problem is not None and problem.failure is FileFailure.FULL and restore_log.means_all_cpus(record):
             problem = self._give_all_cpus(record)
         if problem is not None:
@@ -326,7 +326,7 @@ class Executor(FileWriter):
                 self._note(update, path, write.text, owner)
             if update.knob is Knob.CPU_IDLE and write.text == "1":
                 idle_shares.keep(self._cgroups, self._records, update.group, owner)
-            write_it = functools.partial(self._files.write, path, write.text)
+            write_it = functools.partial(self._write, update.knob, path, write.text)
             problem = self._timed(CGROUP_UPDATE, write_it, is_probe=manner.is_probe)
             if problem is None:
                 last[_key(update)] = path, write.text, update
@@ -339,6 +339,11 @@ class Executor(FileWriter):
             if key not in refused and (found := self._verified(key[1], path, text)) is not None:
                 refused[key] = Result(update, found[0], found[1]), False
         return refused
+
+    def _write(self, knob: str, path: str, text: str) -> FileProblem | None:
+        if knob == Knob.MEMORY_LIMIT and self._cgroups.version == V1:
+            return swap_limit.write(self._files, path, text)
+        return self._files.write(path, text)
 
     def _verified(self, knob: Knob, path: str, text: str) -> tuple[WriteOutcome, str] | None:
         """Return what is wrong after a write; None when the file says what was written."""
