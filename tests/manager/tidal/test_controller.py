@@ -14,6 +14,7 @@ from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.tidal_pool import TidalPool
 from koordinator.cli import explain_tidal
 from koordinator.cluster.proof import MoveAnswer, MoveQuestion, ProofError
+from koordinator.manager.tidal import controller
 from koordinator.manager.tidal.listed import ListedObjects
 from koordinator.manager.tidal.nodes import Side, TidalPhase
 from tests.manager.tidal.world import BATCH, TideWorld, Unreliable, run
@@ -415,3 +416,19 @@ def test_while_the_scheduler_does_not_answer_no_node_is_lent() -> None:
             assert "nobody answers" in message
 
     run(story, starts="22:30", nodes=2)
+
+
+@pytest.mark.parametrize("writes_max", [1, 2, 3, 4, 5])
+def test_a_pass_that_may_write_no_more_is_followed_by_the_next_at_once(
+    writes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "WRITES_MAX", writes_max)
+
+    async def story(world: TideWorld) -> None:
+        await world.pool()
+        async with world.manager():
+            await asyncio.sleep(controller.PERIOD_S - 1)
+            nodes = (await world.cluster.list(Node)).items
+            assert [labels.TIDAL_PHASE in node.metadata.labels for node in nodes] == [True] * 4
+
+    run(story)
