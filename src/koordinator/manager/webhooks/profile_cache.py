@@ -145,8 +145,7 @@ class ProfileCache:
 
     async def _look_up_classes(self, matching: list[CompiledProfile]) -> None:
         for profile in matching:
-            name = profile.source.spec.priority_class_name
-            if name and self._priority_classes.known(name) is None:
+            if name := profile.source.spec.priority_class_name:
                 await self._priority_classes.find(name)
 
     def _put(self, profile: ClusterColocationProfile) -> None:

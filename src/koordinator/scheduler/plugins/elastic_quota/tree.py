@@ -344,7 +344,7 @@ class GroupQuotaTree:
     def remove_pod(self, quota_name: str, key: str) -> None:
         """Note that a pod is gone, or no longer counts."""
         quota = self._quotas.get(quota_name)
-        if quota is not None and key in quota.pods:
+        if quota is not None:
             self._replace(quota, key, None)
 
     def reserve(self, quota_name: str, key: str) -> bool:
