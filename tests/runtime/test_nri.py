@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from koordinator.api import labels
 from koordinator.host.cri_messages import ContainerState, LinuxContainerResources
 from tests.runtime.agent import RunningAgent, running_agent
 from tests.runtime.node import RuntimeNode
-from tests.runtime.pods import PodShape, RunningPod, batch_pod, is_protected, start_pod
+from tests.runtime.pods import PodShape, RunningPod, batch_pod, is_protected, listed, manifest, start_pod
 
 GATES = "GPUEnvInject=true,OOMScoreAdj=true"
 
@@ -29,6 +30,11 @@ def own_file(pod: RunningPod, name: str) -> str:
     """A file of the container's own group, as it is now."""
     group = pod.node.group(name.partition(".")[0], f"{pod.shape.parent}/{pod.container}")
     return (group / name).read_text().strip()
+
+
+def pod_file(pod: RunningPod, name: str) -> str:
+    """A file of the pod's group, as it is now."""
+    return (pod.node.group(name.partition(".")[0], pod.shape.parent) / name).read_text().strip()
 
 
 def own_shares(pod: RunningPod) -> str:
@@ -110,6 +116,45 @@ def test_an_update_by_the_kubelet_does_not_take_limits_away(
 
     assert own_shares(pod) == "512"
     assert own_file(pod, "cpu.cfs_quota_us") == "70000"
+    pod.remove()
+
+
+def test_a_batch_container_that_is_resized_in_place_keeps_its_protection(
+    runtime_node: RuntimeNode, agent: RunningAgent
+) -> None:
+    pod = start_pod(runtime_node, batch_pod("resized"))
+    pod.told()
+
+    resized = LinuxContainerResources(
+        cpu_shares=1024, cpu_period=100_000, cpu_quota=200_000, memory_limit_in_bytes=1 << 30
+    )
+    runtime_node.cri.update_container(pod.container, resized)
+
+    own = [own_file(pod, name) for name in ("cpu.shares", "cpu.cfs_quota_us", "memory.limit_in_bytes")]
+    assert own == ["512", "70000", str(128 << 20)]
+    assert (pod_file(pod, "cpu.idle"), pod_file(pod, "cpu.cfs_quota_us")) == ("1", "70000")
+    pod.remove()
+
+
+def test_a_batch_pod_that_is_given_more_has_it_without_a_restart(
+    runtime_node: RuntimeNode, agent: RunningAgent
+) -> None:
+    pod = start_pod(runtime_node, batch_pod("grown"))
+    pod.told()
+    more = {"kubernetes.io/batch-cpu": "1400", "kubernetes.io/batch-memory": "256Mi"}
+    spec = {"containers": {"main": {"requests": more, "limits": more}}}
+    shape = pod.shape._replace(annotations={labels.EXTENDED_RESOURCE_SPEC: json.dumps(spec)})
+
+    def others(pods: list[Any]) -> list[Any]:
+        return [each for each in pods if each["metadata"]["uid"] != shape.uid]
+
+    listed(runtime_node, lambda pods: [*others(pods), manifest(shape, pod.container)])
+
+    runtime_node.until(lambda: own_file(pod, "cpu.cfs_quota_us") == "140000", "koordlet")
+    runtime_node.until(lambda: own_file(pod, "memory.limit_in_bytes") == str(256 << 20), "koordlet")
+    assert own_shares(pod) == "1433"
+    files = ("cpu.cfs_quota_us", "memory.limit_in_bytes", "cpu.idle")
+    assert [pod_file(pod, name) for name in files] == ["140000", str(256 << 20), "1"]
     pod.remove()
 
 
