@@ -139,7 +139,7 @@ def test_no_plan_exceeds_the_surge_or_takes_pods_that_must_stay(
 ) -> None:
     wanted = deployment(replicas, surge, unavailable)
     bounds = rollout.bounds_of(wanted)
-    newest = replica_set("aaa", *new)
+    newest = replica_set("new", *new)
     olds = [replica_set("a" * number, *size) for number, size in enumerate(old, 1)]
 
     grown = rollout.plan_new(wanted, newest, olds)
