@@ -33,7 +33,7 @@ class Clusters(NamedTuple):
 
     def allocatable(self) -> str:
         node = self.borrower.run("get", "node", NODE, "-o", "json")
-        status = json.loads(node.stdout)["status"] if node.returncode == 0 else {}
+        status = json.loads(node.stdout).get("status", {}) if node.returncode == 0 else {}
         return str(status.get("allocatable", {}).get("cpu", "0"))
 
 
