@@ -317,8 +317,8 @@ def test_figures_that_cannot_be_true_withdraw_that_node_only(
     until(lambda: "node-1" not in lenders(cluster), 30, cluster.process)
 
     assert "node-2" in lenders(cluster)
-    # Failed once on a busy machine, with a real API server: the cause is not known.
-    until(lambda: any(words in found for found in doctor(cluster, "batch")), 30, cluster.process)
+    findings = doctor(cluster, "batch")
+    assert any(words in found for found in findings), findings
     report(cluster, "node-1", 0)
     until(lambda: "node-1" in lenders(cluster), 30, cluster.process)
 

@@ -94,7 +94,7 @@ def test_the_second_process_goes_on_where_the_first_is_stopped(cluster: Cluster,
         cluster.kubectl("create", "-f", "-", text="".join(POD.replace("NAME", name) for name in names))
         first.process.send_signal(signal.SIGTERM)
         assert first.process.wait(timeout=20) == 0
-        until(second.leads, 30, second.process)
+        until(second.leads, 10, second.process)  # sooner than a lease ends that nobody gave back
         more = [f"q-{number}" for number in range(5)]
         cluster.kubectl("create", "-f", "-", text="".join(POD.replace("NAME", name) for name in more))
 

@@ -82,16 +82,13 @@ class CreateContainer(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def _given(self) -> LinuxContainerResources | None:
-        return (
-            protobuf_messages.decode(LinuxContainerResources, self.resources)
-            if self.resources is not None
-            else None
-        )
+        if self.resources is None:
+            return None
+        return protobuf_messages.decode(LinuxContainerResources, self.resources)
 
     def prepare(self) -> None:
-        with contextlib.suppress(
-            ContentError
-        ):  # hooks are told as it came, and the runtime will see for itself
+        # What cannot be read is told to hooks as it came, and the runtime will see for itself.
+        with contextlib.suppress(ContentError):
             _ = self._given
 
     def with_answer(self, answer: bytes) -> "CreateContainer":
