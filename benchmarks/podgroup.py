@@ -123,7 +123,7 @@ def recounted_us(members: int) -> float:
             member = MemberState.of(each)
             assert member is not None
             count.add(member, 1)
-        next_status(status, members, count.tally(), "now")
+        next_status(status, members, count.members(), "now")
     return (time.process_time() - began_s) / events * 1e6
 
 

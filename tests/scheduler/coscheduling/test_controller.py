@@ -400,10 +400,10 @@ def test_whatever_happens_in_the_end_the_status_says_how_the_pods_are(
 
         for name in ("one", "two"):
             found = from_builtins(world.api.objects["PodGroup"][("default", name)], PodGroup)
-            tally = recounted(world, name)
-            assert difference(found.status, next_of(found, tally, "now")) == {}
+            members = recounted(world, name)
+            assert difference(found.status, next_of(found, members, "now")) == {}
             if found.status.phase not in ("", "Pending", "Finished", "Failed"):
-                assert (found.status.running, found.status.scheduled) == (tally.running, tally.scheduled)
+                assert (found.status.running, found.status.scheduled) == (members.running, members.scheduled)
 
     play(story)
 

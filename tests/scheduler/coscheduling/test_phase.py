@@ -23,7 +23,7 @@ OLD = {"phase": PodGroupPhase.SCHEDULED, "scheduled": 2, "scheduleStartTime": "2
 
 
 @st.composite
-def tallies(draw: st.DrawFn) -> MemberCounts:
+def member_counts(draw: st.DrawFn) -> MemberCounts:
     running, succeeded, failed, waiting = (draw(st.integers(0, 3)) for _ in range(4))
     total = running + succeeded + failed + waiting
     scheduled = draw(st.integers(0, total))
@@ -35,18 +35,18 @@ def group(minimum: int = 2, **status: object) -> PodGroup:
     return from_builtins({"metadata": meta, "spec": {"minMember": minimum}, "status": status}, PodGroup)
 
 
-@given(minimum=st.integers(0, 5), tally=tallies())
-def test_phases_settle(minimum: int, tally: MemberCounts) -> None:
+@given(minimum=st.integers(0, 5), members=member_counts())
+def test_phases_settle(minimum: int, members: MemberCounts) -> None:
     status = PodGroupStatus()
     for _ in range(4):
-        status = next_status(status, minimum, tally, NOW)
+        status = next_status(status, minimum, members, NOW)
 
-    assert next_status(status, minimum, tally, NOW) == status
+    assert next_status(status, minimum, members, NOW) == status
 
 
 @given(
     minimum=st.integers(0, 5),
-    tally=tallies(),
+    members=member_counts(),
     old=st.builds(
         PodGroupStatus,
         phase=st.sampled_from(PodGroupPhase),
@@ -55,14 +55,14 @@ def test_phases_settle(minimum: int, tally: MemberCounts) -> None:
     ),
 )
 def test_a_status_that_was_written_has_no_difference_to_itself_and_nothing_runs_twice(
-    minimum: int, tally: MemberCounts, old: PodGroupStatus
+    minimum: int, members: MemberCounts, old: PodGroupStatus
 ) -> None:
     found = group(minimum, **msgspec.to_builtins(old))
     for _ in range(5):
-        found = msgspec.structs.replace(found, status=next_of(found, tally, NOW))
+        found = msgspec.structs.replace(found, status=next_of(found, members, NOW))
 
-    assert difference(found.status, next_of(found, tally, "later")) == {}
-    assert found.status.phase == PodGroupPhase.PENDING or found.status.running <= tally.running
+    assert difference(found.status, next_of(found, members, "later")) == {}
+    assert found.status.phase == PodGroupPhase.PENDING or found.status.running <= members.running
 
 
 def test_a_gang_that_was_scheduled_after_two_days_and_does_not_run_is_left_alone() -> None:
@@ -177,9 +177,9 @@ def test_a_gang_is_looked_at_once_its_minimum_is_there(
 def test_a_scheduled_gang_is_as_far_as_enough_of_its_members(
     running: int, succeeded: int, failed: int, phase: PodGroupPhase
 ) -> None:
-    tally = MemberCounts(total=3, scheduled=3, running=running, succeeded=succeeded, failed=failed)
+    members = MemberCounts(total=3, scheduled=3, running=running, succeeded=succeeded, failed=failed)
     status = PodGroupStatus(phase=PodGroupPhase.SCHEDULED.value)
-    assert next_status(status, 2, tally, NOW).phase == phase
+    assert next_status(status, 2, members, NOW).phase == phase
 
 
 @pytest.mark.parametrize(("since", "reported"), [("", NOW), ("2025-01-01T00:00:00Z", "2025-01-01T00:00:00Z")])

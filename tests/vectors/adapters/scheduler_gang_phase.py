@@ -22,10 +22,10 @@ def phase(case: Case) -> Any:
     group = from_builtins(body, PodGroup)
     if case.get("check") == "enqueue":
         return {"enqueued": queue_reason(group) is QueueReason.OK}
-    tally = _tally(case["pods"])
+    members = _members(case["pods"])
 
     def step(status: PodGroupStatus) -> PodGroupStatus:
-        return next_status(status, group.spec.min_member, tally, NOW)
+        return next_status(status, group.spec.min_member, members, NOW)
 
     first = settled = step(group.status)
     for _ in range(STEPS_MAX):
@@ -33,7 +33,7 @@ def phase(case: Case) -> Any:
     return {"afterOneSync": _shown(first), "settledPhase": settled.phase}
 
 
-def _tally(pods: list[Case]) -> MemberCounts:
+def _members(pods: list[Case]) -> MemberCounts:
     phases = [each.get("phase", "") for each in pods]
     first: Case = pods[0] if pods else {}
     namespace = first.get("namespace", "default")

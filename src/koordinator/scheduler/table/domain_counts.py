@@ -1,6 +1,6 @@
 """Pods per topology domain (zone, node, any label of nodes), kept in step pod by pod.
 
-A `Tally` says on which rows the pods of some sort are. Plugins ask how many are in each domain: `Topology` keeps
+`MatchCounts` say on which rows the pods of some sort are. Plugins ask how many are in each domain: `Topology` keeps
 that as vectors by the number of the label's value, made when first asked for and from then on changed by one entry
 per pod. When nodes come, go or get other labels, vectors are made anew on demand.
 """
@@ -29,7 +29,7 @@ LAYOUTS_MAX = 1_024
 
 
 class Vector(Protocol):
-    """Something that follows a tally."""
+    """Something that follows match counts."""
 
     def add(self, row: int, change: int) -> None: ...
 
@@ -37,8 +37,8 @@ class Vector(Protocol):
     def byte_count(self) -> int: ...
 
 
-class Tally:
-    """Pods of some sort: how many on each row. No two states of one sort have the same `version`."""
+class MatchCounts:
+    """Pods that match: how many on each row. No two states of one sort have the same `version`."""
 
     __slots__ = ("_versions", "rows", "vectors", "version")
 
@@ -123,18 +123,18 @@ class DomainCounts:
 
     __slots__ = ("_levels", "_lowest", "_versions", "by_value", "flips", "layout", "total")
 
-    def __init__(self, tally: Tally, layout: Layout, versions: Iterator[int]) -> None:
+    def __init__(self, matches: MatchCounts, layout: Layout, versions: Iterator[int]) -> None:
         self.layout = layout
         self._versions = versions
         self.flips = next(versions)
         self.by_value: Counts = layout.nobody
-        if tally.rows:
+        if matches.rows:
             self.by_value = layout.nobody.copy()
-            rows, counts = tally.arrays()
+            rows, counts = matches.arrays()
             is_known = rows < layout.slots.size
             np.add.at(self.by_value, layout.slots[rows[is_known]], counts[is_known])
             self.by_value[ABSENT] = 0
-        self.total = int(self.by_value.sum()) if tally.rows else 0
+        self.total = int(self.by_value.sum()) if matches.rows else 0
         self._levels: dict[int, int] | None = None
         self._lowest = 0
 
@@ -192,8 +192,8 @@ class RowCounts:
 
     __slots__ = ("values",)
 
-    def __init__(self, tally: Tally, capacity: int) -> None:
-        rows, counts = tally.arrays()
+    def __init__(self, matches: MatchCounts, capacity: int) -> None:
+        rows, counts = matches.arrays()
         size = max(capacity, int(rows.max(initial=-1)) + 1)
         self.values: npt.NDArray[np.int32] = np.zeros(size, np.int32)
         self.values[rows] = counts
@@ -213,11 +213,11 @@ class RowCounts:
 
 
 _ROWS = "rows"
-"""Key of the vector per row among those of a tally."""
+"""Key of the vector per row among those of match counts."""
 
 
 class Topology:
-    """The vectors of tallies. `labels` are the label columns of the table."""
+    """The vectors of match counts. `labels` are the label columns of the table."""
 
     def __init__(self, table: NodeTable, labels: LabelColumns, *, bytes_max: int = VECTOR_BYTES_MAX) -> None:
         self._table = table
@@ -226,7 +226,7 @@ class Topology:
         self._byte_count = 0
         self._versions = itertools.count(1)
         self._layouts: dict[Hashable, Layout] = {}
-        self._kept: OrderedDict[tuple[Tally, Hashable], int] = OrderedDict()
+        self._kept: OrderedDict[tuple[MatchCounts, Hashable], int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -247,40 +247,40 @@ class Topology:
             self._layouts[name] = found
         return found
 
-    def domains(self, tally: Tally, key: str, included: Included | None = None) -> DomainCounts:
-        """Return pods of the tally on existing nodes that take part, by domain. To be read at once: not to be kept."""
+    def domains(self, matches: MatchCounts, key: str, included: Included | None = None) -> DomainCounts:
+        """Return matching pods on existing nodes that take part, by domain. To be read at once: not to be kept."""
         layout = self.layout(key, included)
         name = (key, included)
-        found = tally.vectors.get(name)
+        found = matches.vectors.get(name)
         if isinstance(found, DomainCounts) and found.layout is layout:
-            self._kept.move_to_end((tally, name))
+            self._kept.move_to_end((matches, name))
             return found
-        made = DomainCounts(tally, layout, self._versions)
-        self._keep(tally, name, made)
+        made = DomainCounts(matches, layout, self._versions)
+        self._keep(matches, name, made)
         return made
 
-    def per_row(self, tally: Tally) -> npt.NDArray[np.int32]:
-        """(rows,): pods of the tally on each row."""
-        found = tally.vectors.get(_ROWS)
+    def per_row(self, matches: MatchCounts) -> npt.NDArray[np.int32]:
+        """(rows,): matching pods on each row."""
+        found = matches.vectors.get(_ROWS)
         if not isinstance(found, RowCounts):
-            found = RowCounts(tally, self._table.capacity)
-            self._keep(tally, _ROWS, found)
+            found = RowCounts(matches, self._table.capacity)
+            self._keep(matches, _ROWS, found)
         else:
-            self._kept.move_to_end((tally, _ROWS))
+            self._kept.move_to_end((matches, _ROWS))
         if found.values.size < self._table.capacity:
             found.grow(self._table.capacity)
         return found.values
 
-    def forget(self, tally: Tally) -> None:
-        """Let go of the vectors of a tally that nobody asks for any more."""
-        for name in tally.vectors:
-            self._byte_count -= self._kept.pop((tally, name), 0)
-        tally.vectors.clear()
+    def forget(self, matches: MatchCounts) -> None:
+        """Let go of the vectors of match counts that nobody asks for any more."""
+        for name in matches.vectors:
+            self._byte_count -= self._kept.pop((matches, name), 0)
+        matches.vectors.clear()
 
-    def _keep(self, tally: Tally, name: Hashable, vector: Vector) -> None:
-        self._byte_count -= self._kept.pop((tally, name), 0)
-        tally.vectors[name] = vector
-        self._kept[(tally, name)] = vector.byte_count
+    def _keep(self, matches: MatchCounts, name: Hashable, vector: Vector) -> None:
+        self._byte_count -= self._kept.pop((matches, name), 0)
+        matches.vectors[name] = vector
+        self._kept[(matches, name)] = vector.byte_count
         self._byte_count += vector.byte_count
         while self._byte_count > self._bytes_max and len(self._kept) > 1:
             (oldest, its_name), byte_count = self._kept.popitem(last=False)

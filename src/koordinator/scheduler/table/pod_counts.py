@@ -1,4 +1,4 @@
-"""Count how many pods that selectors mean are on each row: a tally per question, kept current as pods come and go.
+"""Count how many pods that selectors mean are on each row: match counts per question, kept current as pods come and go.
 
 A term decides which pods a selector means: namespaces, labels, or several of both at once. Source:
 behaviour/scheduler B9.
@@ -18,7 +18,7 @@ from koordinator.api.core import Namespace, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import Labels, Predicate
 from koordinator.scheduler.table.columns import RowChange
-from koordinator.scheduler.table.domain_counts import Tally, Topology
+from koordinator.scheduler.table.domain_counts import MatchCounts, Topology
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -167,9 +167,9 @@ UNIQUE_LABELS = frozenset(
 
 
 class PodKind:
-    """Pods that no selector can tell apart: how many on each row, and the tallies in which they count."""
+    """Pods that no selector can tell apart: how many on each row, and the match counts that have them."""
 
-    __slots__ = ("is_leaving", "key", "labels", "namespace", "rows", "tallies")
+    __slots__ = ("is_leaving", "key", "labels", "match_counts", "namespace", "rows")
 
     def __init__(self, key: Hashable, pod: Pod) -> None:
         meta = pod.metadata
@@ -178,13 +178,13 @@ class PodKind:
         self.labels: Mapping[str, str] = meta.labels
         self.is_leaving = meta.deletion_timestamp is not None
         self.rows: dict[int, int] = {}
-        self.tallies: dict[Tally, None] = {}
+        self.match_counts: dict[MatchCounts, None] = {}
 
 
 class Reader(Protocol):
     """Counts pods."""
 
-    def tallies_of(self, kind: PodKind) -> Iterable[Tally]:
+    def match_counts_of(self, kind: PodKind) -> Iterable[MatchCounts]:
         """Return where pods of a new kind count."""
         ...
 
@@ -254,13 +254,13 @@ class PodKinds(RowKeeper):
 
     def _add(self, kind: PodKind, row: int) -> None:
         kind.rows[row] = kind.rows.get(row, 0) + 1
-        for tally in kind.tallies:
-            tally.add(row, 1)
+        for matches in kind.match_counts:
+            matches.add(row, 1)
 
     def _take(self, kind: PodKind, row: int) -> None:
         left = kind.rows[row] - 1
-        for tally in kind.tallies:
-            tally.add(row, -1)
+        for matches in kind.match_counts:
+            matches.add(row, -1)
         if left:
             kind.rows[row] = left
             return
@@ -277,7 +277,7 @@ class PodKinds(RowKeeper):
             for anchor in _label_anchors(kind):
                 self._by_label.setdefault(anchor, {})[key] = kind
             for reader in self._readers:
-                kind.tallies.update(dict.fromkeys(reader.tallies_of(kind)))
+                kind.match_counts.update(dict.fromkeys(reader.match_counts_of(kind)))
         return kind
 
     def _drop(self, kind: PodKind) -> None:
@@ -311,7 +311,7 @@ about 1 kB and 100 bytes per node where such pods are."""
 Terms = tuple[PodTerm, ...]
 
 
-class PodCount(Tally):
+class PodCount(MatchCounts):
     """Pods that match all of `terms`."""
 
     __slots__ = ("anchors", "counts_leaving", "kinds", "terms")
@@ -369,21 +369,21 @@ class PodCounts:
         return found
 
     def _made(self, terms: Terms) -> PodCount:
-        """Return a tally of the pods that are there, found through the label that the fewest kinds of pods have."""
+        """Return match counts of pods that are there, found through the label that the fewest kinds of pods have."""
         choices = (choice for term in terms for choice in term.anchor_choices)
         anchors = min(choices, key=lambda choice: sum(map(self._kinds.width, choice)))
         made = PodCount(terms, self._counts_leaving, anchors, self._versions)
         for anchor in anchors:
             self._anchored.setdefault(anchor, {})[made] = None
             for kind in self._kinds.under(anchor):
-                if made not in kind.tallies and made.counts(kind, self._namespaces):
-                    kind.tallies[made] = None
+                if made not in kind.match_counts and made.counts(kind, self._namespaces):
+                    kind.match_counts[made] = None
                     made.kinds[kind] = None
                     for row, count in kind.rows.items():
                         made.rows[row] = made.rows.get(row, 0) + count
         return made
 
-    def tallies_of(self, kind: PodKind) -> Iterable[Tally]:
+    def match_counts_of(self, kind: PodKind) -> Iterable[MatchCounts]:
         if self._seen_namespaces != self._namespaces.version:
             self._forget_those_of_namespaces()
         found = []
@@ -395,10 +395,10 @@ class PodCounts:
         return found
 
     def kind_gone(self, kind: PodKind) -> None:
-        for tally in kind.tallies:
-            if isinstance(tally, PodCount):
-                tally.kinds.pop(kind, None)
-                if not tally.kinds and self._counts.get(name := _name(tally.terms)) is tally:
+        for matches in kind.match_counts:
+            if isinstance(matches, PodCount):
+                matches.kinds.pop(kind, None)
+                if not matches.kinds and self._counts.get(name := _name(matches.terms)) is matches:
                     self._drop(name)
 
     def _forget_those_of_namespaces(self) -> None:
@@ -412,7 +412,7 @@ class PodCounts:
         count = self._counts.pop(key)
         self._topology.forget(count)
         for kind in count.kinds:
-            del kind.tallies[count]
+            del kind.match_counts[count]
         for anchor in count.anchors:
             anchored = self._anchored.get(anchor)
             if anchored is not None:

@@ -66,20 +66,20 @@ class QueueReason(enum.Enum):
     STALE = "scheduled long ago, and nothing runs"
 
 
-def queue_reason(group: PodGroup, tally: MemberCounts | None = None) -> QueueReason:
+def queue_reason(group: PodGroup, members: MemberCounts | None = None) -> QueueReason:
     """Return whether the status of a PodGroup may change.
 
-    Without a tally the status alone decides, as in the reference. With one, a gang that is over is looked at while
-    members are alive or none of those that it counted is gone: its job may have been started again. And one that
-    waited for two days is looked at as soon as a member runs.
+    Without counts of members the status alone decides, as in the reference. With them, a gang that is over is looked at
+    while members are alive or none of those that it counted is gone: its job may have been started again. And one
+    that waited for two days is looked at as soon as a member runs.
     """
     status = group.status
     if status.phase in (PodGroupPhase.FINISHED, PodGroupPhase.FAILED):
         counted = status.running + status.succeeded + status.failed
-        is_new = tally is not None and (tally.alive > 0 or tally.total >= counted)
+        is_new = members is not None and (members.alive > 0 or members.total >= counted)
         return QueueReason.OK if is_new else QueueReason.OVER
     is_idle = (status.scheduled == group.spec.min_member) and (status.running == 0)
-    has_started = tally is not None and tally.running + tally.succeeded + tally.failed > 0
+    has_started = members is not None and members.running + members.succeeded + members.failed > 0
     if is_idle and not has_started and _took_long(group):
         return QueueReason.STALE
     return QueueReason.OK
@@ -95,12 +95,12 @@ def _took_long(group: PodGroup) -> bool:
         return False  # nobody can tell how long it took
 
 
-def next_of(group: PodGroup, tally: MemberCounts, now: str) -> PodGroupStatus:
+def next_of(group: PodGroup, members: MemberCounts, now: str) -> PodGroupStatus:
     """Return the status of a PodGroup one step later; itself where nothing has happened. `now` is a timestamp (RFC
     3339)."""
-    match queue_reason(group, tally):
+    match queue_reason(group, members):
         case QueueReason.OK:
-            return next_status(group.status, group.spec.min_member, tally, now)
+            return next_status(group.status, group.spec.min_member, members, now)
         case QueueReason.OVER:
             # What it counted stays when its pods are cleared away, but nothing runs any more.
             return msgspec.structs.replace(group.status, running=0)
@@ -108,7 +108,7 @@ def next_of(group: PodGroup, tally: MemberCounts, now: str) -> PodGroupStatus:
             return group.status
 
 
-def next_status(status: PodGroupStatus, minimum: int, tally: MemberCounts, now: str) -> PodGroupStatus:
+def next_status(status: PodGroupStatus, minimum: int, members: MemberCounts, now: str) -> PodGroupStatus:
     """Return the status one step later; unchanged when nothing has happened. `now` is a timestamp (RFC 3339).
 
     Without a minimum the gang is as far as all of its members are. In the reference, 0 is reached at once and so the
@@ -117,22 +117,22 @@ def next_status(status: PodGroupStatus, minimum: int, tally: MemberCounts, now: 
     if not status.phase:
         return msgspec.structs.replace(status, phase=PodGroupPhase.PENDING.value)
     if status.phase == PodGroupPhase.PENDING:
-        if minimum <= 0 or tally.total < minimum:
+        if minimum <= 0 or members.total < minimum:
             return status
-        occupied_by = tally.occupied_by or status.occupied_by
+        occupied_by = members.occupied_by or status.occupied_by
         return msgspec.structs.replace(
             status, phase=PodGroupPhase.PRE_SCHEDULING.value, occupied_by=occupied_by
         )
-    if not tally.total:
+    if not members.total:
         return msgspec.structs.replace(status, phase=PodGroupPhase.PENDING.value)
-    needed = minimum if minimum > 0 else tally.total
-    return _counted(status, needed, tally, now)
+    needed = minimum if minimum > 0 else members.total
+    return _counted(status, needed, members, now)
 
 
-def _counted(status: PodGroupStatus, needed: int, tally: MemberCounts, now: str) -> PodGroupStatus:
+def _counted(status: PodGroupStatus, needed: int, members: MemberCounts, now: str) -> PodGroupStatus:
     phase, started = PodGroupPhase.SCHEDULED, status.schedule_start_time
-    running, succeeded, failed = tally.running, tally.succeeded, tally.failed
-    if tally.scheduled < needed:
+    running, succeeded, failed = members.running, members.succeeded, members.failed
+    if members.scheduled < needed:
         phase, started = PodGroupPhase.SCHEDULING, started or now
     elif succeeded + running >= needed:
         phase = PodGroupPhase.RUNNING
@@ -144,7 +144,7 @@ def _counted(status: PodGroupStatus, needed: int, tally: MemberCounts, now: str)
         status,
         phase=phase.value,
         schedule_start_time=started,
-        scheduled=tally.scheduled,
+        scheduled=members.scheduled,
         running=running,
         succeeded=succeeded,
         failed=failed,
@@ -209,7 +209,7 @@ class GangCount:
         else:
             del self._owners[member.occupied_by]
 
-    def tally(self) -> MemberCounts:
+    def members(self) -> MemberCounts:
         phases = self._phases
         return MemberCounts(
             total=self.total,
@@ -303,8 +303,8 @@ class PodGroupController:
         if group is None:
             return None
         count = self._counts.get(gang_id)
-        tally = count.tally() if count is not None else MemberCounts()
-        wanted = next_of(group, tally, rfc3339(self._handle.clock.now()))
+        members = count.members() if count is not None else MemberCounts()
+        wanted = next_of(group, members, rfc3339(self._handle.clock.now()))
         changed = difference(group.status, wanted)
         if not changed:
             return None

@@ -34,7 +34,7 @@ from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
     TermIndex,
 )
 from koordinator.scheduler.table.columns import RowChange, Rows, at, no_points
-from koordinator.scheduler.table.domain_counts import DomainCounts, Tally, Topology
+from koordinator.scheduler.table.domain_counts import DomainCounts, MatchCounts, Topology
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_counts import NamespaceLabels, PodCount, PodCounts, PodKinds
@@ -210,7 +210,7 @@ class InterPodAffinity(
 
     def normal_epoch(self, state: PodAffinityState) -> Hashable:
         return tuple(
-            [(tally.version, self._topology.layout(key).version) for tally, key, _ in self._scored(state)]
+            [(matches.version, self._topology.layout(key).version) for matches, key, _ in self._scored(state)]
         )
 
     # What is where
@@ -232,7 +232,7 @@ class InterPodAffinity(
         """Return pods that want to be away from this one."""
         return [self._topology.domains(holders, holders.term.topology_key) for holders in state.existing_anti]
 
-    def _scored(self, state: PodAffinityState) -> Iterator[tuple[Tally, str, int]]:
+    def _scored(self, state: PodAffinityState) -> Iterator[tuple[MatchCounts, str, int]]:
         """(pods, topology key, what each of them counts)."""
         for term in state.affinity.preferred:
             yield self._counts.count((term.pods,)), term.topology_key, term.weight
@@ -263,10 +263,10 @@ class InterPodAffinity(
     def pods_matter(self, state: PodAffinityState, rows: Rows) -> Mask:
         """Return where pods are that the pod wants near or away, or that want it away."""
         affinity = state.affinity
-        tallies: list[Tally] = [self._counts.count((term.pods,)) for term in affinity.apart]
+        asked: list[MatchCounts] = [self._counts.count((term.pods,)) for term in affinity.apart]
         if affinity.together:
-            tallies.append(self._counts.count(affinity.together_terms))
-        return np.isin(rows, [row for tally in (*tallies, *state.existing_anti) for row in tally.rows])
+            asked.append(self._counts.count(affinity.together_terms))
+        return np.isin(rows, [row for matches in (*asked, *state.existing_anti) for row in matches.rows])
 
     def facts(self, state: PodAffinityState, row: int) -> tuple[str, ...]:
         found = Neighbours(self._table, self.namespaces, self._affinities)
@@ -304,7 +304,7 @@ class InterPodAffinity(
 
     def _takes_part_in_score(self, state: PodAffinityState) -> bool:
         """Return whether anything is booked."""
-        return any(self._topology.domains(tally, key).total for tally, key, _ in self._scored(state))
+        return any(self._topology.domains(matches, key).total for matches, key, _ in self._scored(state))
 
     def score(self, state: PodAffinityState, rows: Rows) -> Scores:
         """Sums change for whole domains at once: see `normalize_at`."""
@@ -312,8 +312,8 @@ class InterPodAffinity(
 
     def normalize_at(self, state: PodAffinityState, scores: Scores, rows: Rows) -> Scores:
         by_key: dict[str, tuple[DomainCounts, Scores]] = {}
-        for tally, key, weight in self._scored(state):
-            domains = self._topology.domains(tally, key)
+        for matches, key, weight in self._scored(state):
+            domains = self._topology.domains(matches, key)
             if domains.total:
                 weights = weight * domains.by_value
                 so_far = by_key.get(key)
@@ -415,22 +415,22 @@ class Neighbours:
 
         return is_meant
 
-    def _pods_text(self, domains: DomainCounts, tally: Tally, row: int, is_meant: IsMeant) -> str:
+    def _pods_text(self, domains: DomainCounts, matches: MatchCounts, row: int, is_meant: IsMeant) -> str:
         slot = int(domains.layout.ids[row])
         total = int(domains.by_value[slot]) if slot != ABSENT else 0
         if not total:
             return ""
-        pods = self._pods(domains, tally, row, slot, is_meant)
+        pods = self._pods(domains, matches, row, slot, is_meant)
         names = [pod.key for pod in itertools.islice(pods, NAMED_MAX)]
         more = f" and {total - len(names)} more" if total > len(names) else ""
         return f"{'pod' if total == 1 else 'each of'} {', '.join(names)}{more}"
 
     def _pods(
-        self, domains: DomainCounts, tally: Tally, row: int, slot: int, is_meant: IsMeant
+        self, domains: DomainCounts, matches: MatchCounts, row: int, slot: int, is_meant: IsMeant
     ) -> Iterator[PodInfo]:
         """Yield the pods on the row itself first; others only where the domain has more nodes."""
         ids = domains.layout.ids
-        others = iter(tally.rows) if domains.layout.is_shared[slot] else iter(())
+        others = iter(matches.rows) if domains.layout.is_shared[slot] else iter(())
         for each in itertools.chain((row,), (other for other in others if other != row)):
-            if each in tally.rows and each < ids.size and ids[each] == slot:
+            if each in matches.rows and each < ids.size and ids[each] == slot:
                 yield from filter(is_meant, self._table.pods_at(each).values())

@@ -9,7 +9,7 @@ import msgspec
 from koordinator.api.affinity import PodAffinity, PodAffinityTerm
 from koordinator.api.core import Pod
 from koordinator.scheduler.table.columns import Recent
-from koordinator.scheduler.table.domain_counts import Tally
+from koordinator.scheduler.table.domain_counts import MatchCounts
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_counts import Anchor, NamespaceLabels, PodTerm, Terms, anchors_of
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -109,7 +109,7 @@ def has_pod_affinity(pod: Pod) -> bool:
     )
 
 
-class Holders(Tally):
+class Holders(MatchCounts):
     """The pods on nodes that have a term. `number` is never given twice."""
 
     __slots__ = ("anchors", "number", "term")
