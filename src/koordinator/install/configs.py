@@ -48,23 +48,22 @@ def slo_controller_config(values: Values) -> Json:
 def scheduler_config(values: Values) -> Json:
     """Return the ConfigMap with the scheduler's configuration file."""
     text = values.scheduler.config or shipped_profile(values.installation.namespace)
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": SCHEDULER_CONFIG, "namespace": values.installation.namespace},
-        "data": {SCHEDULER_CONFIG: text},
-    }
+    return _config_map(SCHEDULER_CONFIG, values, text)
 
 
 def descheduler_config(values: Values) -> Json:
     """Return the ConfigMap with the descheduler's configuration file."""
-    own, namespace = values.descheduler, values.installation.namespace
-    text = own.config or shipped_descheduling(namespace, str(own.port))
+    own = values.descheduler
+    text = own.config or shipped_descheduling(values.installation.namespace, str(own.port))
+    return _config_map(DESCHEDULER_CONFIG, values, text)
+
+
+def _config_map(name: str, values: Values, text: str) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": DESCHEDULER_CONFIG, "namespace": namespace},
-        "data": {DESCHEDULER_CONFIG: text},
+        "metadata": {"name": name, "namespace": values.installation.namespace},
+        "data": {name: text},
     }
 
 
@@ -90,11 +89,7 @@ def shipped_descheduling(namespace: str, port: str) -> str:
     body = {
         "apiVersion": DESCHEDULER_API,
         "kind": "DeschedulerConfiguration",
-        "leaderElection": {
-            "leaderElect": True,
-            "resourceName": "koord-descheduler",
-            "resourceNamespace": namespace,
-        },
+        "leaderElection": _leader_election("koord-descheduler", namespace),
         "healthzBindAddress": f"0.0.0.0:{port}",
         "metricsBindAddress": f"0.0.0.0:{port}",
         "deschedulingInterval": "10s",
@@ -120,11 +115,7 @@ def shipped_profile(namespace: str) -> str:
     body = {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "leaderElection": {
-            "leaderElect": True,
-            "resourceName": "koord-scheduler",
-            "resourceNamespace": namespace,
-        },
+        "leaderElection": _leader_election("koord-scheduler", namespace),
         "profiles": [
             {
                 "schedulerName": profile.scheduler_name,
@@ -145,6 +136,10 @@ def shipped_profile(namespace: str) -> str:
     }
     text: str = yaml.safe_dump(body, sort_keys=False)
     return text
+
+
+def _leader_election(name: str, namespace: str) -> Json:
+    return {"leaderElect": True, "resourceName": name, "resourceNamespace": namespace}
 
 
 def _plugin(ref: Mapping[str, Any]) -> Json:

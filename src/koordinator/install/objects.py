@@ -1,16 +1,17 @@
 """All objects of an installation. Pure: values in, objects out; with ServiceMonitors and dashboards."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import msgspec
 
 from koordinator.api import crd, defaults
-from koordinator.install import configs, rbac, workloads, yarn
+from koordinator.install import configs, rbac, workloads
 from koordinator.install.dashboards import DASHBOARDS
 from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, YARN_COPILOT, YARN_OPERATOR
-from koordinator.install.values import Values
+from koordinator.install.values import Placement, Values
 from koordinator.install.workloads import APP_LABEL
 
 Json = dict[str, Any]
@@ -18,35 +19,23 @@ Json = dict[str, Any]
 METRIC_PATHS = {
     MANAGER: ("/all-metrics",),
     SCHEDULER: ("/metrics", "/metrics/resources"),
-    DESCHEDULER: ("/metrics",),
-    YARN_OPERATOR: ("/metrics",),
-    KOORDLET: ("/metrics",),
-    YARN_COPILOT: ("/metrics",),
 }
-"""Paths below which a component shows all its metrics; the scheduler has those of pods' requests apart."""
+"""Paths below which a component shows all its metrics where that is not `/metrics`; the scheduler has those of pods'
+requests apart."""
 
 
-def monitoring(values: Values) -> Iterator[Json]:
+def _monitoring(values: Values, components: Iterable[str]) -> Iterator[Json]:
     """Yield what the values ask for."""
-    enabled = {
-        MANAGER: values.manager.enabled,
-        SCHEDULER: values.scheduler.enabled,
-        DESCHEDULER: values.descheduler.enabled,
-        YARN_OPERATOR: values.yarn_operator.enabled,
-        KOORDLET: values.koordlet.enabled,
-        YARN_COPILOT: values.yarn_copilot.enabled,
-    }
     if values.metrics.service_monitor.enabled:
-        yield from (_service_monitor(values, name) for name, is_on in enabled.items() if is_on)
+        yield from (_service_monitor(values, name) for name in components)
     if values.metrics.dashboards.enabled:
         yield from (_dashboard(values, name) for name in DASHBOARDS)
 
 
 def _service_monitor(values: Values, name: str) -> Json:
     settings = values.metrics.service_monitor
-    endpoints = [
-        {"port": "metrics", "path": path, "interval": settings.interval} for path in METRIC_PATHS[name]
-    ]
+    paths = METRIC_PATHS.get(name, ("/metrics",))
+    endpoints = [{"port": "metrics", "path": path, "interval": settings.interval} for path in paths]
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "ServiceMonitor",
@@ -99,16 +88,17 @@ class ObjectGroup(msgspec.Struct, frozen=True):
 def parts(values: Values) -> list[ObjectGroup]:
     """Return all parts that the values ask for, in the order in which they are applied."""
     found = [ObjectGroup("crds", list(_crds(values)))]
+    own = _components(values)
     for name, bodies in (
         ("base", _base(values)),
-        ("manager", _manager(values)),
-        ("scheduler", _scheduler(values)),
-        ("descheduler", _descheduler(values)),
-        ("yarn-operator", _yarn_operator(values)),
-        ("koordlet", _koordlet(values)),
-        ("device-daemon", workloads.device_daemon(values) if values.device_daemon.enabled else iter(())),
-        ("yarn-copilot", _yarn_copilot(values)),
-        ("monitoring", monitoring(values)),
+        ("manager", own.get(MANAGER, ())),
+        ("scheduler", own.get(SCHEDULER, ())),
+        ("descheduler", own.get(DESCHEDULER, ())),
+        ("yarn-operator", own.get(YARN_OPERATOR, ())),
+        ("koordlet", own.get(KOORDLET, ())),
+        ("device-daemon", workloads.device_daemon(values) if values.device_daemon.enabled else ()),
+        ("yarn-copilot", own.get(YARN_COPILOT, ())),
+        ("monitoring", _monitoring(values, own)),
     ):
         found.append(ObjectGroup(name, [_labelled(body) for body in bodies]))
     return [part for part in found if part.objects]
@@ -146,43 +136,25 @@ def _base(values: Values) -> Iterator[Json]:
         yield configs.slo_controller_config(values)
 
 
-def _manager(values: Values) -> Iterator[Json]:
-    if values.manager.enabled:
-        yield from rbac.objects(rbac.MANAGER, values.installation.namespace)
-        yield from configs.webhook_configurations(values)
-        yield from workloads.manager(values)
-
-
-def _scheduler(values: Values) -> Iterator[Json]:
-    if values.scheduler.enabled:
-        yield from rbac.objects(rbac.SCHEDULER, values.installation.namespace)
-        yield configs.scheduler_config(values)
-        yield from workloads.scheduler(values)
-
-
-def _descheduler(values: Values) -> Iterator[Json]:
-    if values.descheduler.enabled:
-        yield from rbac.objects(rbac.DESCHEDULER, values.installation.namespace)
-        yield configs.descheduler_config(values)
-        yield from workloads.descheduler(values)
-
-
-def _yarn_operator(values: Values) -> Iterator[Json]:
-    if values.yarn_operator.enabled:
-        yield from rbac.objects(rbac.YARN_OPERATOR, values.installation.namespace)
-        yield from yarn.operator(values)
-
-
-def _koordlet(values: Values) -> Iterator[Json]:
-    if values.koordlet.enabled:
-        yield from rbac.objects(rbac.KOORDLET, values.installation.namespace)
-        yield from workloads.koordlet(values)
-
-
-def _yarn_copilot(values: Values) -> Iterator[Json]:
-    if values.yarn_copilot.enabled:
-        yield from rbac.objects(rbac.YARN_COPILOT, values.installation.namespace)
-        yield from workloads.yarn_copilot(values)
+def _components(values: Values) -> dict[str, Iterator[Json]]:
+    """Return the objects of each component that the values ask for and that talks to the API."""
+    namespace = values.installation.namespace
+    found: dict[str, tuple[Placement, Iterator[Json]]] = {
+        MANAGER: (values.manager, chain(configs.webhook_configurations(values), workloads.manager(values))),
+        SCHEDULER: (values.scheduler, chain([configs.scheduler_config(values)], workloads.scheduler(values))),
+        DESCHEDULER: (
+            values.descheduler,
+            chain([configs.descheduler_config(values)], workloads.descheduler(values)),
+        ),
+        YARN_OPERATOR: (values.yarn_operator, workloads.yarn_operator(values)),
+        KOORDLET: (values.koordlet, workloads.koordlet(values)),
+        YARN_COPILOT: (values.yarn_copilot, workloads.yarn_copilot(values)),
+    }
+    return {
+        name: chain(rbac.objects(name, namespace), bodies)
+        for name, (own, bodies) in found.items()
+        if own.enabled
+    }
 
 
 def _labelled(body: Json) -> Json:

@@ -12,14 +12,13 @@ from typing import Any
 import msgspec
 
 from koordinator.install.objects import PART_OF, PART_OF_VALUE
+from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER
 from koordinator.install.values import Values
-from koordinator.install.workloads import APP_LABEL
+from koordinator.install.workloads import APP_LABEL, DEVICE_DAEMON
 from koordinator.manager.webhooks import configuration
 
 Json = dict[str, Any]
 
-MANAGER, SCHEDULER, KOORDLET = "koord-manager", "koord-scheduler", "koordlet"
-DEVICE_DAEMON, DESCHEDULER = "koord-device-daemon", "koord-descheduler"
 COMPONENTS = (MANAGER, SCHEDULER, KOORDLET, DEVICE_DAEMON, DESCHEDULER)
 WORKLOAD_KINDS = ("Deployment", "DaemonSet")
 CONFIGURATION_KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")

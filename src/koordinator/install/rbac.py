@@ -71,6 +71,10 @@ def _lease(name: str) -> tuple[PermissionRule, PermissionRule]:
     )
 
 
+SCHEDULING, SLO = "scheduling.koordinator.sh", "slo.koordinator.sh"
+QUOTAS, TOPOLOGY = "scheduling.sigs.k8s.io", "topology.node.k8s.io"
+"""Groups that several components ask."""
+
 _EVENTS = _rule("", "events", "create patch", "tells users what it did, and why not")
 
 RULES: dict[str, tuple[PermissionRule, ...]] = {
@@ -85,12 +89,10 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
         _rule("", "pods", "patch", "brings profiles to pods that wait already; marks of tidal pools"),
         _rule("", "nodes", "patch", "phases of tidal pools (gate TidalPool, as all that follows)"),
         _rule("", "pods", "delete", "batch pods of nodes that return"),
+        _rule(SCHEDULING, "tidalpools", "list watch patch", "which nodes are lent, and when"),
+        _rule(SCHEDULING, "tidalpools/status", "patch", "how far that is"),
         _rule(
-            "scheduling.koordinator.sh", "tidalpools", "list watch patch", "which nodes are lent, and when"
-        ),
-        _rule("scheduling.koordinator.sh", "tidalpools/status", "patch", "how far that is"),
-        _rule(
-            "scheduling.koordinator.sh",
+            SCHEDULING,
             "podmigrationjobs",
             "list watch create delete",
             "moves online pods off nodes that are lent",
@@ -101,21 +103,11 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
         ),
         _rule("scheduling.k8s.io", "priorityclasses", "get list watch", "profiles name them"),
         _rule("config.koordinator.sh", "clustercolocationprofiles", "list watch", "what they say about pods"),
+        _rule(SLO, "nodemetrics nodeslos", "list watch create patch delete", "keeps one of each per node"),
+        _rule(SCHEDULING, "devices", "list watch", "resources of devices"),
+        _rule(TOPOLOGY, "noderesourcetopologies", "list watch patch", "Batch resources of NUMA zones"),
         _rule(
-            "slo.koordinator.sh",
-            "nodemetrics nodeslos",
-            "list watch create patch delete",
-            "keeps one of each per node",
-        ),
-        _rule("scheduling.koordinator.sh", "devices", "list watch", "resources of devices"),
-        _rule(
-            "topology.node.k8s.io",
-            "noderesourcetopologies",
-            "list watch patch",
-            "Batch resources of NUMA zones",
-        ),
-        _rule(
-            "scheduling.sigs.k8s.io",
+            QUOTAS,
             "elasticquotas",
             "get list watch create patch",
             "checks trees of quotas, makes those of profiles",
@@ -179,15 +171,10 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
         ),
         _rule("resource.k8s.io", "resourceclaims", "get patch", "the finalizer of allocated claims"),
         _rule("resource.k8s.io", "resourceclaims/status", "patch", "allocates claims"),
-        _rule("topology.node.k8s.io", "noderesourcetopologies", "list watch", "CPUs and NUMA nodes"),
-        _rule("slo.koordinator.sh", "nodemetrics", "list watch", "real usage of nodes"),
-        _rule(
-            "scheduling.koordinator.sh",
-            "clusternetworktopologies",
-            "list watch",
-            "which switches nodes hang on",
-        ),
-        _rule("scheduling.koordinator.sh", "devices", "list watch", "GPUs, NICs and FPGAs"),
+        _rule(TOPOLOGY, "noderesourcetopologies", "list watch", "CPUs and NUMA nodes"),
+        _rule(SLO, "nodemetrics", "list watch", "real usage of nodes"),
+        _rule(SCHEDULING, "clusternetworktopologies", "list watch", "which switches nodes hang on"),
+        _rule(SCHEDULING, "devices", "list watch", "GPUs, NICs and FPGAs"),
         _rule(
             "",
             "configmaps",
@@ -203,39 +190,29 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
             "locks that vendors' device plugins want (DevicePluginAdaption); whether a reservation's node is gone",
         ),
         _rule(
-            "scheduling.koordinator.sh",
+            SCHEDULING,
             "reservations",
             "get list watch patch delete",
             "room kept for pods to come: what it allocated for it; ended ones go",
         ),
-        _rule("scheduling.koordinator.sh", "reservations/status", "patch", "its node, users and end"),
+        _rule(SCHEDULING, "reservations/status", "patch", "its node, users and end"),
         _rule(
-            "scheduling.koordinator.sh",
+            SCHEDULING,
             "clusternetworktopologies/status",
             "patch",
             "the network as it found it",
             names=("default",),
         ),
+        _rule(SCHEDULING, "scheduleexplanations", "list watch delete", "questions of users; old ones go"),
+        _rule(SCHEDULING, "scheduleexplanations/status", "patch", "answers"),
         _rule(
-            "scheduling.koordinator.sh",
-            "scheduleexplanations",
-            "list watch delete",
-            "questions of users; old ones go",
-        ),
-        _rule("scheduling.koordinator.sh", "scheduleexplanations/status", "patch", "answers"),
-        _rule(
-            "scheduling.sigs.k8s.io",
+            QUOTAS,
             "elasticquotas",
             "get list watch create patch",
             "quotas and their status; makes the default, system and root quota",
         ),
-        _rule("scheduling.sigs.k8s.io", "podgroups", "list watch patch", "gangs and their status"),
-        _rule(
-            "scheduling.sigs.k8s.io",
-            "podgroups/status",
-            "patch",
-            "the same where another installation brought the CRD",
-        ),
+        _rule(QUOTAS, "podgroups", "list watch patch", "gangs and their status"),
+        _rule(QUOTAS, "podgroups/status", "patch", "the same where another installation brought the CRD"),
         _rule("", "pods/eviction", "create", "takes back what a quota uses above its share"),
         _rule("", "pods/binding", "create", "places pods"),
         _rule(
@@ -262,16 +239,16 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
         ),
         _rule("", "replicationcontrollers/scale", "get patch", "the same"),
         _rule("policy", "poddisruptionbudgets", "list watch", "which pods have none (DefaultEvictor)"),
-        _rule("slo.koordinator.sh", "nodemetrics", "list watch", "real usage of nodes"),
+        _rule(SLO, "nodemetrics", "list watch", "real usage of nodes"),
         _rule(
-            "scheduling.koordinator.sh",
+            SCHEDULING,
             "podmigrationjobs",
             "list watch create patch delete",
             "evictions as objects, one step after the other",
         ),
-        _rule("scheduling.koordinator.sh", "podmigrationjobs/status", "patch", "how far they are"),
+        _rule(SCHEDULING, "podmigrationjobs/status", "patch", "how far they are"),
         _rule(
-            "scheduling.koordinator.sh",
+            SCHEDULING,
             "reservations",
             "get list watch create patch delete",
             "room for successors, before anything is evicted",
@@ -300,21 +277,11 @@ RULES: dict[str, tuple[PermissionRule, ...]] = {
     ),
     KOORDLET: (
         _rule("", "nodes", "list watch", "its own Node"),
-        _rule(
-            "slo.koordinator.sh",
-            "nodeslos nodemetrics",
-            "list watch",
-            "its policies, and what it is asked to report",
-        ),
-        _rule(
-            "topology.node.k8s.io",
-            "noderesourcetopologies",
-            "list watch create patch",
-            "reports CPUs and NUMA nodes",
-        ),
-        _rule("scheduling.koordinator.sh", "devices", "list watch create patch", "reports devices"),
+        _rule(SLO, "nodeslos nodemetrics", "list watch", "its policies, and what it is asked to report"),
+        _rule(TOPOLOGY, "noderesourcetopologies", "list watch create patch", "reports CPUs and NUMA nodes"),
+        _rule(SCHEDULING, "devices", "list watch create patch", "reports devices"),
         _rule("", "nodes/proxy", "get", "the kubelet's pods and configuration"),
-        _rule("slo.koordinator.sh", "nodemetrics/status", "patch", "reports usage"),
+        _rule(SLO, "nodemetrics/status", "patch", "reports usage"),
         _rule(
             "",
             "nodes/status",
@@ -355,38 +322,19 @@ def _wire(rule: PermissionRule) -> Json:
 
 def objects(component: str, namespace: str) -> Iterator[Json]:
     """Yield the service account with its roles."""
-    subjects = [{"kind": "ServiceAccount", "name": component, "namespace": namespace}]
-    yield {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": {"name": component, "namespace": namespace},
-    }
-    yield {
-        "apiVersion": f"{API}/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": component},
-        "rules": cluster_rules(component),
-    }
-    yield {
-        "apiVersion": f"{API}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": component},
-        "roleRef": {"apiGroup": API, "kind": "ClusterRole", "name": component},
-        "subjects": subjects,
-    }
-    rules = namespace_rules(component)
-    if not rules:
-        return
-    yield {
-        "apiVersion": f"{API}/v1",
-        "kind": "Role",
-        "metadata": {"name": component, "namespace": namespace},
-        "rules": rules,
-    }
-    yield {
-        "apiVersion": f"{API}/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": component, "namespace": namespace},
-        "roleRef": {"apiGroup": API, "kind": "Role", "name": component},
-        "subjects": subjects,
-    }
+    own = {"name": component, "namespace": namespace}
+    yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": dict(own)}
+    for kind, metadata, rules in (
+        ("ClusterRole", {"name": component}, cluster_rules(component)),
+        ("Role", own, namespace_rules(component)),
+    ):
+        if not rules:
+            continue
+        yield {"apiVersion": f"{API}/v1", "kind": kind, "metadata": dict(metadata), "rules": rules}
+        yield {
+            "apiVersion": f"{API}/v1",
+            "kind": f"{kind}Binding",
+            "metadata": dict(metadata),
+            "roleRef": {"apiGroup": API, "kind": kind, "name": component},
+            "subjects": [{"kind": "ServiceAccount", **own}],
+        }

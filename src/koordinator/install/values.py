@@ -100,6 +100,10 @@ class ResourcesValues(Section, frozen=True):
     limits: dict[str, Amount] = {}
 
 
+def _resources(cpu: str, memory: str, memory_limit: str) -> ResourcesValues:
+    return ResourcesValues(requests={"cpu": cpu, "memory": memory}, limits={"memory": memory_limit})
+
+
 class Log(Section, frozen=True):
     """The amount of logging."""
 
@@ -153,9 +157,7 @@ class ManagerValues(Placement, frozen=True):
     webhook: WebhookValues = WebhookValues()
     metrics: PortSetting = PortSetting(port=8080)
     health_probe: PortSetting = PortSetting(port=8000)
-    resources: ResourcesValues = ResourcesValues(
-        requests={"cpu": "500m", "memory": "256Mi"}, limits={"memory": "1Gi"}
-    )
+    resources: ResourcesValues = _resources("500m", "256Mi", "1Gi")
     tolerations: list[dict[str, Any]] = []
     pod_disruption_budget: DisruptionBudgetValues = DisruptionBudgetValues()
 
@@ -174,9 +176,7 @@ class SchedulerValues(Placement, frozen=True):
             description="A KubeSchedulerConfiguration that replaces the shipped profile; empty: the shipped one."
         ),
     ] = ""
-    resources: ResourcesValues = ResourcesValues(
-        requests={"cpu": "500m", "memory": "512Mi"}, limits={"memory": "2Gi"}
-    )
+    resources: ResourcesValues = _resources("500m", "512Mi", "2Gi")
     tolerations: list[dict[str, Any]] = []
     pod_disruption_budget: DisruptionBudgetValues = DisruptionBudgetValues()
 
@@ -199,9 +199,7 @@ class DeschedulerValues(Placement, frozen=True):
             "nothing by itself."
         ),
     ] = ""
-    resources: ResourcesValues = ResourcesValues(
-        requests={"cpu": "500m", "memory": "256Mi"}, limits={"memory": "1Gi"}
-    )
+    resources: ResourcesValues = _resources("500m", "256Mi", "1Gi")
     tolerations: list[dict[str, Any]] = []
 
 
@@ -237,9 +235,7 @@ class YarnOperatorValues(Placement, frozen=True):
     lend_once: Annotated[bool, Meta(description="Offer nothing to both: needs a yarnShare below 100.")] = (
         False
     )
-    resources: ResourcesValues = ResourcesValues(
-        requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"}
-    )
+    resources: ResourcesValues = _resources("100m", "128Mi", "512Mi")
     tolerations: list[dict[str, Any]] = []
 
 
@@ -259,9 +255,7 @@ class Koordlet(Placement, frozen=True):
             description="Mount the directory by which Terway hears of network limits, for the gate TerwayQoS."
         ),
     ] = False
-    resources: ResourcesValues = ResourcesValues(
-        requests={"cpu": "50m", "memory": "96Mi"}, limits={"memory": "256Mi"}
-    )
+    resources: ResourcesValues = _resources("50m", "96Mi", "256Mi")
 
 
 class DeviceDaemonValues(Placement, frozen=True):
@@ -269,9 +263,7 @@ class DeviceDaemonValues(Placement, frozen=True):
 
     enabled: bool = False
     image: Image = Image(repository="koordlet")
-    resources: ResourcesValues = ResourcesValues(
-        requests={"cpu": "5m", "memory": "32Mi"}, limits={"memory": "256Mi"}
-    )
+    resources: ResourcesValues = _resources("5m", "32Mi", "256Mi")
 
 
 class YarnCopilotValues(Placement, frozen=True):
@@ -281,9 +273,7 @@ class YarnCopilotValues(Placement, frozen=True):
     log: Log = Log()
     image: Image = Image(repository="koordlet")
     port: Annotated[Port, Meta(description="Metrics and health, on the node's own network.")] = 9318
-    resources: ResourcesValues = ResourcesValues(
-        requests={"cpu": "10m", "memory": "48Mi"}, limits={"memory": "128Mi"}
-    )
+    resources: ResourcesValues = _resources("10m", "48Mi", "128Mi")
 
 
 class FailurePolicies(Section, frozen=True):

@@ -10,8 +10,16 @@ import msgspec
 
 from koordinator.api import copilot
 from koordinator.api.labels import RUNTIME_PROXY_SKIP_HOOK_SERVER
-from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, YARN_COPILOT
-from koordinator.install.values import DeschedulerValues, Placement, ResourcesValues, SchedulerValues, Values
+from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, YARN_COPILOT, YARN_OPERATOR
+from koordinator.install.values import (
+    DeschedulerValues,
+    ManagerValues,
+    Placement,
+    ResourcesValues,
+    SchedulerValues,
+    Values,
+    YarnOperatorValues,
+)
 
 Json = dict[str, Any]
 
@@ -20,19 +28,16 @@ WEBHOOK_SERVICE = "koordinator-webhook-service"
 DEVICE_DAEMON = "koord-device-daemon"
 USER_ID = 65532
 """User of nobody in particular; the images' own."""
+_KERBEROS = "/etc/kerberos"
 DEVICE_INFOS = "/var/run/koordlet/xpu-device-infos"
 
 
 def manager(values: Values) -> Iterator[Json]:
     """Services, Deployment and budget of koord-manager."""
     own, namespace = values.manager, values.installation.namespace
-    yield _service(
-        WEBHOOK_SERVICE,
-        namespace,
-        MANAGER,
-        [{"name": "https", "port": 443, "targetPort": own.webhook.port, "protocol": "TCP"}],
-    )
-    yield metrics_service(MANAGER, namespace, own.metrics.port)
+    https = {"name": "https", "port": 443, "targetPort": own.webhook.port, "protocol": "TCP"}
+    yield _service(WEBHOOK_SERVICE, namespace, MANAGER, [https])
+    yield _metrics_service(MANAGER, namespace, own.metrics.port)
     args = [
         "--enable-leader-election",
         f"--leader-election-namespace={namespace}",
@@ -49,7 +54,7 @@ def manager(values: Values) -> Iterator[Json]:
     ]
     container = {
         "name": "manager",
-        **image_of(values, own),
+        **_image_of(values, own),
         "command": ["koord-manager"],
         "args": args,
         "env": [
@@ -62,21 +67,16 @@ def manager(values: Values) -> Iterator[Json]:
             {"name": "metrics", "containerPort": own.metrics.port, "protocol": "TCP"},
             {"name": "health", "containerPort": own.health_probe.port, "protocol": "TCP"},
         ],
-        "readinessProbe": probe("/readyz", "health", periodSeconds=5),
-        "livenessProbe": probe("/healthz", "health", initialDelaySeconds=15, failureThreshold=6),
-        "resources": resources_of(own.resources),
-        "securityContext": unprivileged(),
+        "readinessProbe": _probe("/readyz", "health", periodSeconds=5),
+        "livenessProbe": _probe("/healthz", "health", initialDelaySeconds=15, failureThreshold=6),
+        "resources": _resources_of(own.resources),
+        "securityContext": _unprivileged(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
-    yield deployment(
-        values,
-        MANAGER,
-        own.replicas,
-        own,
-        own.tolerations,
-        # The certificates of the webhooks, which OpenSSL reads from files only.
-        pod={"containers": [container], "volumes": [_memory("tmp", "16Mi")], **_network(own.host_network)},
-    )
+    # The certificates of the webhooks, which OpenSSL reads from files only.
+    volumes = [_memory("tmp", "16Mi")]
+    network = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if own.host_network else {}
+    yield _deployment(values, MANAGER, own, {"containers": [container], "volumes": volumes, **network})
     if own.pod_disruption_budget.enabled:
         yield _budget(MANAGER, namespace, own.pod_disruption_budget.max_unavailable)
 
@@ -84,8 +84,8 @@ def manager(values: Values) -> Iterator[Json]:
 def scheduler(values: Values) -> Iterator[Json]:
     """Service, Deployment and budget of koord-scheduler; the ConfigMap is in `configs`."""
     own, namespace = values.scheduler, values.installation.namespace
-    yield metrics_service(SCHEDULER, namespace, own.port)
-    yield _configured(values, SCHEDULER, own, [f"--port={own.port}"], probe("/readyz", "metrics"))
+    yield _metrics_service(SCHEDULER, namespace, own.port)
+    yield _configured(values, SCHEDULER, own, [f"--port={own.port}"], _probe("/readyz", "metrics"))
     if own.pod_disruption_budget.enabled:
         yield _budget(SCHEDULER, namespace, own.pod_disruption_budget.max_unavailable)
 
@@ -93,8 +93,8 @@ def scheduler(values: Values) -> Iterator[Json]:
 def descheduler(values: Values) -> Iterator[Json]:
     """Service and Deployment of koord-descheduler; the ConfigMap is in `configs`."""
     own, namespace = values.descheduler, values.installation.namespace
-    yield metrics_service(DESCHEDULER, namespace, own.port)
-    yield _configured(values, DESCHEDULER, own, [], probe("/readyz", "metrics", periodSeconds=10))
+    yield _metrics_service(DESCHEDULER, namespace, own.port)
+    yield _configured(values, DESCHEDULER, own, [], _probe("/readyz", "metrics", periodSeconds=10))
 
 
 def _configured(
@@ -107,7 +107,7 @@ def _configured(
     """Return the Deployment of a component that reads the file NAME.config, of the ConfigMap NAME-config."""
     container = {
         "name": name.removeprefix("koord-"),
-        **image_of(values, own),
+        **_image_of(values, own),
         "command": [name],
         "args": [
             *first_args,
@@ -123,9 +123,9 @@ def _configured(
             {"name": "https", "containerPort": own.secure_port, "protocol": "TCP"},
         ],
         "readinessProbe": readiness,
-        "livenessProbe": probe("/livez", "metrics", initialDelaySeconds=15, failureThreshold=8),
-        "resources": resources_of(own.resources),
-        "securityContext": unprivileged(),
+        "livenessProbe": _probe("/livez", "metrics", initialDelaySeconds=15, failureThreshold=8),
+        "resources": _resources_of(own.resources),
+        "securityContext": _unprivileged(),
         "volumeMounts": [
             {"name": "config", "mountPath": "/config", "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
@@ -133,20 +133,59 @@ def _configured(
     }
     items = [{"key": f"{name}-config", "path": f"{name}.config"}]
     config = {"name": "config", "configMap": {"name": f"{name}-config", "items": items}}
-    return deployment(
-        values,
-        name,
-        own.replicas,
-        own,
-        own.tolerations,
-        pod={"containers": [container], "volumes": [config, _memory("tmp", "1Mi")]},
-    )
+    pod = {"containers": [container], "volumes": [config, _memory("tmp", "1Mi")]}
+    return _deployment(values, name, own, pod)
+
+
+def yarn_operator(values: Values) -> Iterator[Json]:
+    """Service and Deployment of koord-yarn-operator; the ConfigMap with the Hadoop files is the user's."""
+    own, namespace = values.yarn_operator, values.installation.namespace
+    yield _metrics_service(YARN_OPERATOR, namespace, own.metrics.port)
+    secret = own.kerberos_secret
+    args = [
+        f"--leader-election-namespace={namespace}",
+        f"--metrics-addr=:{own.metrics.port}",
+        f"--health-probe-addr=:{own.health_probe.port}",
+        "--enable-pprof=false",
+        f"--yarn-share={own.yarn_share}",
+        *(["--lend-once"] if own.lend_once else []),
+        *([f"--kerberos-principal={own.kerberos_principal}"] if secret else []),
+        *([f"--kerberos-keytab={_KERBEROS}/keytab"] if secret else []),
+        f"--v={own.log.level}",
+        *own.extra_args,
+    ]
+    mounts = [{"name": "hadoop-conf", "mountPath": "/etc/hadoop-conf", "readOnly": True}]
+    volumes: list[Json] = [{"name": "hadoop-conf", "configMap": {"name": own.config_map}}]
+    if secret:
+        mounts.append({"name": "kerberos", "mountPath": _KERBEROS, "readOnly": True})
+        volumes.append({"name": "kerberos", "secret": {"secretName": secret}})
+    container = {
+        "name": "yarn-operator",
+        **_image_of(values, own),
+        "command": [YARN_OPERATOR],
+        "args": args,
+        "env": [
+            {"name": "HADOOP_CONF_DIR", "value": "/etc/hadoop-conf"},
+            {"name": "HADOOP_USER_NAME", "value": own.user},
+            *([{"name": "KRB5_CONFIG", "value": f"{_KERBEROS}/krb5.conf"}] if secret else []),
+        ],
+        "ports": [
+            {"name": "metrics", "containerPort": own.metrics.port, "protocol": "TCP"},
+            {"name": "health", "containerPort": own.health_probe.port, "protocol": "TCP"},
+        ],
+        "readinessProbe": _probe("/readyz", "health", periodSeconds=10),
+        "livenessProbe": _probe("/healthz", "health", initialDelaySeconds=15, failureThreshold=6),
+        "resources": _resources_of(own.resources),
+        "securityContext": _unprivileged(),
+        "volumeMounts": mounts,
+    }
+    yield _deployment(values, YARN_OPERATOR, own, {"containers": [container], "volumes": volumes})
 
 
 def koordlet(values: Values) -> Iterator[Json]:
     """Service and DaemonSet of the node agent."""
     own, namespace = values.koordlet, values.installation.namespace
-    yield metrics_service(KOORDLET, namespace, own.port, headless=True)
+    yield _metrics_service(KOORDLET, namespace, own.port, headless=True)
     args = [
         f"-addr=:{own.port}",
         "-cgroup-root-dir=/host-cgroup/",
@@ -167,13 +206,13 @@ def koordlet(values: Values) -> Iterator[Json]:
     volumes += [{"name": "prediction-checkpoints", "emptyDir": {"sizeLimit": "64Mi"}}, _memory("tmp", "1Mi")]
     container = {
         "name": KOORDLET,
-        **image_of(values, own),
+        **_image_of(values, own),
         "command": ["koordlet"],
         "args": args,
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": _field("spec.nodeName")}}],
         "ports": [{"name": "metrics", "containerPort": own.port, "protocol": "TCP"}],
-        "readinessProbe": probe("/readyz", "metrics", periodSeconds=10),
-        "livenessProbe": probe(
+        "readinessProbe": _probe("/readyz", "metrics", periodSeconds=10),
+        "livenessProbe": _probe(
             "/healthz",
             "metrics",
             initialDelaySeconds=15,
@@ -181,7 +220,7 @@ def koordlet(values: Values) -> Iterator[Json]:
             timeoutSeconds=5,
             failureThreshold=6,
         ),
-        "resources": resources_of(own.resources),
+        "resources": _resources_of(own.resources),
         # Groups, resctrl, kernel settings and performance counters of the host.
         "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
         "volumeMounts": mounts,
@@ -190,20 +229,9 @@ def koordlet(values: Values) -> Iterator[Json]:
         {"key": "type", "operator": "NotIn", "values": ["virtual-kubelet"]},
         {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
     ]
-    pod: Json = {
-        "serviceAccountName": KOORDLET,
-        "priorityClassName": "system-node-critical",
-        "terminationGracePeriodSeconds": 10,
-        "hostNetwork": True,
-        "hostPID": True,
-        "dnsPolicy": "ClusterFirstWithHostNet",
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [{"matchExpressions": is_linux}]
-                }
-            }
-        },
+    required = {"nodeSelectorTerms": [{"matchExpressions": is_linux}]}
+    pod = _agent(KOORDLET) | {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
         "containers": [container],
         "volumes": volumes,
     }
@@ -218,7 +246,7 @@ def device_daemon(values: Values) -> Iterator[Json]:
     mounts, volumes = _host_paths(_DEVICE_DAEMON_PATHS)
     container = {
         "name": DEVICE_DAEMON,
-        **image_of(values, own),
+        **_image_of(values, own),
         "command": ["koord-device-daemon"],
         "args": [
             "-host-root=/hostfs",
@@ -226,7 +254,7 @@ def device_daemon(values: Values) -> Iterator[Json]:
             f"-prints-output-file={DEVICE_INFOS}/ic-device",
             *own.extra_args,
         ],
-        "resources": resources_of(own.resources),
+        "resources": _resources_of(own.resources),
         # The tools talk to device files of the host.
         "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
         "volumeMounts": mounts,
@@ -243,11 +271,11 @@ def device_daemon(values: Values) -> Iterator[Json]:
 def yarn_copilot(values: Values) -> Iterator[Json]:
     """Service and DaemonSet of YARN's agent."""
     own, namespace = values.yarn_copilot, values.installation.namespace
-    yield metrics_service(YARN_COPILOT, namespace, own.port, headless=True)
+    yield _metrics_service(YARN_COPILOT, namespace, own.port, headless=True)
     mounts, volumes = _host_paths(_YARN_COPILOT_PATHS)
     container = {
         "name": YARN_COPILOT,
-        **image_of(values, own),
+        **_image_of(values, own),
         "command": ["koord-yarn-copilot"],
         "args": [
             "--cgroup-root-dir=/host-cgroup/",
@@ -256,23 +284,26 @@ def yarn_copilot(values: Values) -> Iterator[Json]:
             *own.extra_args,
         ],
         "ports": [{"name": "metrics", "containerPort": own.port, "protocol": "TCP"}],
-        "livenessProbe": probe("/healthz", "metrics", initialDelaySeconds=15, periodSeconds=20),
-        "resources": resources_of(own.resources),
+        "livenessProbe": _probe("/healthz", "metrics", initialDelaySeconds=15, periodSeconds=20),
+        "resources": _resources_of(own.resources),
         # Signals to processes outside of the container: the default AppArmor profile forbids them.
         "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
         "volumeMounts": mounts,
     }
-    pod: Json = {
-        "serviceAccountName": YARN_COPILOT,
+    pod = _agent(YARN_COPILOT) | {"containers": [container], "volumes": volumes}
+    yield _daemon_set(values, YARN_COPILOT, own, "20%", pod)
+
+
+def _agent(account: str) -> Json:
+    """Return the settings of pods that look at the processes of their node."""
+    return {
+        "serviceAccountName": account,
         "priorityClassName": "system-node-critical",
         "terminationGracePeriodSeconds": 10,
         "hostNetwork": True,
         "hostPID": True,
         "dnsPolicy": "ClusterFirstWithHostNet",
-        "containers": [container],
-        "volumes": volumes,
     }
-    yield _daemon_set(values, YARN_COPILOT, own, "20%", pod)
 
 
 class _HostPath(msgspec.Struct, frozen=True):
@@ -333,13 +364,10 @@ def _host_paths(paths: tuple[_HostPath, ...]) -> tuple[list[Json], list[Json]]:
     return mounts, volumes
 
 
-def deployment(
+def _deployment(
     values: Values,
     name: str,
-    replicas: int,
-    own: Placement,
-    tolerations: list[Json],
-    *,
+    own: ManagerValues | SchedulerValues | DeschedulerValues | YarnOperatorValues,
     pod: Json,
 ) -> Json:
     """Return a Deployment whose new pods are ready before old ones go."""
@@ -360,14 +388,14 @@ def deployment(
         "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": spread}},
         **pod,
     }
-    if tolerations:
-        spec["tolerations"] = tolerations
+    if own.tolerations:
+        spec["tolerations"] = own.tolerations
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": name, "namespace": values.installation.namespace, "labels": dict(labels)},
         "spec": {
-            "replicas": replicas,
+            "replicas": own.replicas,
             "selector": {"matchLabels": labels},
             # The old instances stay until the new ones are ready.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "100%", "maxUnavailable": 0}},
@@ -403,7 +431,7 @@ def _common(values: Values, own: Placement, spec: Json) -> Json:
     return spec
 
 
-def image_of(values: Values, own: Placement) -> Json:
+def _image_of(values: Values, own: Placement) -> Json:
     """Return the image of a container, and when it is pulled."""
     registry = f"{values.image.registry}/" if values.image.registry else ""
     return {
@@ -412,17 +440,13 @@ def image_of(values: Values, own: Placement) -> Json:
     }
 
 
-def resources_of(resources: ResourcesValues) -> Json:
+def _resources_of(resources: ResourcesValues) -> Json:
     """Return the resources of a container."""
     found: Mapping[str, Mapping[str, Any]] = {"requests": resources.requests, "limits": resources.limits}
     return {name: dict(amounts) for name, amounts in found.items() if amounts}
 
 
-def _network(of_host: bool) -> Json:
-    return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if of_host else {}
-
-
-def unprivileged() -> Json:
+def _unprivileged() -> Json:
     """Return the security context of a container that needs no rights."""
     return {
         "allowPrivilegeEscalation": False,
@@ -431,7 +455,7 @@ def unprivileged() -> Json:
     }
 
 
-def probe(path: str, port: str, **settings: int) -> Json:
+def _probe(path: str, port: str, **settings: int) -> Json:
     """Return a probe by HTTP."""
     return {"httpGet": {"path": path, "port": port}, **settings}
 
@@ -458,7 +482,7 @@ def _service(name: str, namespace: str, app: str, ports: list[Json], *, headless
     }
 
 
-def metrics_service(app: str, namespace: str, port: int, *, headless: bool = False) -> Json:
+def _metrics_service(app: str, namespace: str, port: int, *, headless: bool = False) -> Json:
     """Return the Service by which metrics of a component are collected."""
     ports = [{"name": "metrics", "port": port, "targetPort": "metrics", "protocol": "TCP"}]
     return _service(f"{app}-metrics", namespace, app, ports, headless=headless)

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koordinator.install.dashboards import descheduler, manager, node_agent, yarn_operator
+from koordinator.install.dashboards import components, node_agent
 
 DASHBOARDS: Mapping[str, dict[str, Any]] = {
     "colocation": node_agent.COLOCATION,
     "node-agent": node_agent.DASHBOARD,
-    "scheduler": manager.SCHEDULER,
-    "manager": manager.DASHBOARD,
-    "descheduler": descheduler.DASHBOARD,
-    "yarn-operator": yarn_operator.DASHBOARD,
+    "scheduler": components.SCHEDULER,
+    "manager": components.MANAGER,
+    "descheduler": components.DESCHEDULER,
+    "yarn-operator": components.YARN_OPERATOR,
 }
 
 __all__ = ["DASHBOARDS"]

@@ -11,15 +11,16 @@ from koordinator.install.dashboards.panels import (
     PER_SECOND,
     RATIO,
     Query,
-    Variable,
     dashboard,
     graph,
+    per_hour,
     per_second,
     row,
     stat,
 )
 
 _NODE = 'node=~"$node"'
+_NODES = f"{{{_NODE}}}"
 
 DASHBOARD = dashboard(
     "koordinator-node-agent",
@@ -66,10 +67,7 @@ DASHBOARD = dashboard(
                 "Evictions",
                 "Pods that agents evicted, per hour.",
                 COUNT,
-                Query(
-                    f"sum by (node, reason) (increase(koordlet_pod_eviction{{{_NODE}}}[1h]))",
-                    "{{node}} {{reason}}",
-                ),
+                per_hour("koordlet_pod_eviction", "node", "reason", where=_NODES),
                 stacked=True,
             ),
             graph(
@@ -101,10 +99,7 @@ DASHBOARD = dashboard(
                 "Would have been evicted",
                 "Pods that strategies in shadow mode would have evicted, per hour (docs/shadow-mode.md).",
                 COUNT,
-                Query(
-                    f"sum by (node, strategy) (increase(koordlet_shadow_evictions_total{{{_NODE}}}[1h]))",
-                    "{{node}} {{strategy}}",
-                ),
+                per_hour("koordlet_shadow_evictions_total", "node", "strategy", where=_NODES),
                 stacked=True,
             ),
             graph(
@@ -124,7 +119,7 @@ DASHBOARD = dashboard(
                 "Containers of the NodeManager in whose groups processes run, and those that were ended, per hour.",
                 COUNT,
                 Query("sum(yarn_agent_containers)", "running"),
-                Query("sum by (reason) (increase(yarn_agent_killed_total[1h]))", "ended: {{reason}}"),
+                per_hour("yarn_agent_killed_total", "reason", legend="ended: {{reason}}"),
             ),
             graph(
                 "Memory of YARN containers",
@@ -206,7 +201,7 @@ DASHBOARD = dashboard(
             panels.memory("koordlet", "Memory of the agents", "Resident, per agent."),
         ),
     ],
-    [Variable("node", "koordlet_start_time")],
+    {"node": "koordlet_start_time"},
 )
 
 
@@ -342,5 +337,5 @@ COLOCATION = dashboard(
             ),
         ),
     ],
-    [Variable("node", "koordlet_start_time")],
+    {"node": "koordlet_start_time"},
 )

@@ -4,7 +4,8 @@ Every component has panels of what its processes use and ask of the API (`job` i
 the PromQL that dashboards ask again and again.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ Json = dict[str, Any]
 
 SCHEMA_VERSION = 39
 COLUMNS = 24
-_GRAPH_HEIGHT, _STAT_HEIGHT = 8, 4
+_GRAPH_SIZE, _STAT_SIZE = (12, 8), (6, 4)  # width, height
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 CORES, BYTES, RATIO, SECONDS, MILLISECONDS, PER_SECOND, COUNT = (
@@ -46,50 +47,34 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
     stat: bool = False
     limit: float | None = None
     """A line that means: above this something is wrong."""
-    width: int = 12
 
 
 def graph(
-    title: str,
-    what: str,
-    unit: str,
-    *queries: Query,
-    stacked: bool = False,
-    limit: float | None = None,
-    width: int = 12,
+    title: str, what: str, unit: str, *queries: Query, stacked: bool = False, limit: float | None = None
 ) -> Panel:
     """Return lines, or areas, over time."""
-    return Panel(
-        title=title, what=what, unit=unit, queries=queries, stacked=stacked, limit=limit, width=width
-    )
+    return Panel(title=title, what=what, unit=unit, queries=queries, stacked=stacked, limit=limit)
 
 
 def stat(title: str, what: str, unit: str, query: Query, *, limit: float | None = None) -> Panel:
     """Return one number, four to a row."""
-    return Panel(title=title, what=what, unit=unit, queries=(query,), stat=True, limit=limit, width=6)
+    return Panel(title=title, what=what, unit=unit, queries=(query,), stat=True, limit=limit)
 
 
-class PanelRow(msgspec.Struct, frozen=True):
-    """A heading with panels below."""
-
-    title: str
-    panels: tuple[Panel, ...]
+PanelRow = tuple[str, tuple[Panel, ...]]
+"""A heading, and the panels below it."""
 
 
 def row(title: str, *panels: Panel) -> PanelRow:
     """Return a heading with its panels."""
-    return PanelRow(title, panels)
+    return title, panels
 
 
-class Variable(msgspec.Struct, frozen=True):
-    """A choice at the top of the dashboard: the values of a label of a metric."""
+def dashboard(uid: str, title: str, rows: Sequence[PanelRow], variables: Mapping[str, str] = {}) -> Json:
+    """Return a whole dashboard; `uid` stays, so that links and edits survive an upgrade.
 
-    name: str
-    metric: str
-
-
-def dashboard(uid: str, title: str, rows: Sequence[PanelRow], variables: Sequence[Variable] = ()) -> Json:
-    """Return a whole dashboard; `uid` stays, so that links and edits survive an upgrade."""
+    `variables`: choices at its top, each the values of a label; label → a metric that has it.
+    """
     return {
         "uid": uid,
         "title": title,
@@ -98,7 +83,7 @@ def dashboard(uid: str, title: str, rows: Sequence[PanelRow], variables: Sequenc
         "editable": True,
         "refresh": "30s",
         "time": {"from": "now-3h", "to": "now"},
-        "templating": {"list": [_data_source(), *map(_variable, variables)]},
+        "templating": {"list": [_data_source(), *itertools.starmap(_variable, variables.items())]},
         "panels": _layout(rows),
     }
 
@@ -106,12 +91,12 @@ def dashboard(uid: str, title: str, rows: Sequence[PanelRow], variables: Sequenc
 def _layout(rows: Sequence[PanelRow]) -> list[Json]:
     panels: list[Json] = []
     top = 0
-    for row in rows:
+    for title, below in rows:
         panels.append(
             {
                 "id": len(panels) + 1,
                 "type": "row",
-                "title": row.title,
+                "title": title,
                 "collapsed": False,
                 "gridPos": {"x": 0, "y": top, "w": COLUMNS, "h": 1},
                 "panels": [],
@@ -119,13 +104,13 @@ def _layout(rows: Sequence[PanelRow]) -> list[Json]:
         )
         top += 1
         left = height = 0
-        for panel in row.panels:
-            if left + panel.width > COLUMNS:
+        for panel in below:
+            width, own_height = _STAT_SIZE if panel.stat else _GRAPH_SIZE
+            if left + width > COLUMNS:
                 top, left, height = top + height, 0, 0
-            own_height = _STAT_HEIGHT if panel.stat else _GRAPH_HEIGHT
-            place = {"x": left, "y": top, "w": panel.width, "h": own_height}
+            place = {"x": left, "y": top, "w": width, "h": own_height}
             panels.append(_panel(panel, len(panels) + 1, place))
-            left, height = left + panel.width, max(height, own_height)
+            left, height = left + width, max(height, own_height)
         top += height
     return panels
 
@@ -166,13 +151,13 @@ def _data_source() -> Json:
     return {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}
 
 
-def _variable(variable: Variable) -> Json:
-    query = f"label_values({variable.metric}, {variable.name})"
+def _variable(name: str, metric: str) -> Json:
+    query = f"label_values({metric}, {name})"
     return {
-        "name": variable.name,
+        "name": name,
         "type": "query",
         "datasource": _SOURCE,
-        "query": {"query": query, "refId": variable.name},
+        "query": {"query": query, "refId": name},
         "refresh": 2,
         "includeAll": True,
         "multi": True,
@@ -208,6 +193,16 @@ WINDOW = "5m"
 def per_second(metric: str, *by: str, where: str = "", legend: str = "") -> Query:
     """Return how fast a counter grows by the named labels; `where` narrows its series (`{job="x"}`)."""
     return Query(_sum(by, f"rate({metric}{where}[{WINDOW}])"), legend or _legend(by))
+
+
+def per_hour(metric: str, *by: str, where: str = "", legend: str = "") -> Query:
+    """Return how much a counter grew within the last hour, as `per_second` does."""
+    return Query(_sum(by, f"increase({metric}{where}[1h])"), legend or _legend(by))
+
+
+def highest(metric: str, *by: str, where: str = "") -> Query:
+    """Return the highest of what instances show, by the named labels: all show the same, or only one does."""
+    return Query(f"max by ({', '.join(by)}) ({metric}{where})", _legend(by))
 
 
 def quantile(share: float, metric: str, *by: str, where: str = "", legend: str = "") -> Query:

@@ -1,9 +1,12 @@
-"""Draw how fast the scheduler places pods, what waits, and why; and of the manager its webhooks (how fast, what they
-refuse), controllers (what fails) and the process itself.
+"""Draw the components that a cluster has once, and their processes: how fast the scheduler places pods, what waits,
+and why; the manager's webhooks (how fast, what they refuse) and controllers (what fails); what the descheduler moves
+and why not more (evictions, migration jobs, arbitration, cycles); what YARN is offered and uses of the batch capacity,
+and how its ResourceManagers answer.
 """
 
 from koordinator.install.dashboards import panels
 from koordinator.install.dashboards.panels import (
+    BYTES,
     CORES,
     COUNT,
     MILLISECONDS,
@@ -13,6 +16,8 @@ from koordinator.install.dashboards.panels import (
     Query,
     dashboard,
     graph,
+    highest,
+    per_hour,
     per_second,
     quantile,
     row,
@@ -27,7 +32,7 @@ _RECONCILES = (
     ("NodeSLO", "slo_controller_nodeslo_reconcile_count"),
 )
 
-DASHBOARD = dashboard(
+MANAGER = dashboard(
     "koordinator-manager",
     "Koordinator / Manager",
     [
@@ -55,10 +60,12 @@ DASHBOARD = dashboard(
                 "Refusals",
                 "Per hour, by which step said no.",
                 COUNT,
-                Query(
-                    "sum by (webhook_type, object_type, plugin_name) "
-                    f'(increase({_DURATION}_count{{status="rejected"}}[1h]))',
-                    "{{webhook_type}} {{object_type}} {{plugin_name}}",
+                per_hour(
+                    f"{_DURATION}_count",
+                    "webhook_type",
+                    "object_type",
+                    "plugin_name",
+                    where='{status="rejected"}',
                 ),
             ),
             graph(
@@ -71,10 +78,7 @@ DASHBOARD = dashboard(
                 "Shared weight of quotas",
                 "As admitted: who gets how much of what others leave.",
                 COUNT,
-                Query(
-                    "max by (elasticquota_name, resource_name) (koord_manager_webhook_quota_shared_weight)",
-                    "{{elasticquota_name}} {{resource_name}}",
-                ),
+                highest("koord_manager_webhook_quota_shared_weight", "elasticquota_name", "resource_name"),
             ),
         ),
         row(
@@ -122,7 +126,7 @@ DASHBOARD = dashboard(
                 "Nodes",
                 "Of each pool, by phase (gate TidalPool).",
                 COUNT,
-                Query("max by (pool, phase) (tidal_nodes)", "{{pool}} {{phase}}"),
+                highest("tidal_nodes", "pool", "phase"),
                 Query("max by (pool) (tidal_target)", "{{pool}} should be lent"),
             ),
             graph(
@@ -135,16 +139,13 @@ DASHBOARD = dashboard(
                 "Changes of phase",
                 "Per hour, by cause.",
                 COUNT,
-                Query(
-                    "sum by (pool, to, reason) (increase(tidal_transitions_total[1h]))",
-                    "{{pool}} {{to}} {{reason}}",
-                ),
+                per_hour("tidal_transitions_total", "pool", "to", "reason"),
             ),
             graph(
                 "Emergency returns",
                 "Nodes per hour that services took back at once.",
                 COUNT,
-                Query("sum by (pool) (increase(tidal_emergency_returns_total[1h]))", "{{pool}}"),
+                per_hour("tidal_emergency_returns_total", "pool"),
             ),
             graph(
                 "Time until a node is empty, p99",
@@ -159,7 +160,7 @@ DASHBOARD = dashboard(
                 "Waiting in queues",
                 "Objects that controllers have still to look at.",
                 COUNT,
-                Query("max by (name) (workqueue_depth)", "{{name}}"),
+                highest("workqueue_depth", "name"),
             ),
             graph(
                 "Time in queues, p99",
@@ -236,14 +237,14 @@ SCHEDULER = dashboard(
                 "active: about to be tried; backoff: tried, and soon again; unschedulable: until something "
                 "changes; gated: not to be tried yet.",
                 COUNT,
-                Query("max by (queue) (scheduler_pending_pods)", "{{queue}}"),
+                highest("scheduler_pending_pods", "queue"),
                 stacked=True,
             ),
             graph(
                 "Who refuses pods that wait",
                 "Unschedulable pods by the plugin that found no node for them.",
                 COUNT,
-                Query("max by (plugin) (scheduler_unschedulable_pods)", "{{plugin}}"),
+                highest("scheduler_unschedulable_pods", "plugin"),
             ),
             graph(
                 "What brings pods into the queue",
@@ -314,7 +315,7 @@ SCHEDULER = dashboard(
                 "Nodes and pods known",
                 "As the leading scheduler sees them.",
                 COUNT,
-                Query("max by (type) (scheduler_cache_size)", "{{type}}"),
+                highest("scheduler_cache_size", "type"),
             ),
             graph(
                 "Leading",
@@ -324,6 +325,164 @@ SCHEDULER = dashboard(
             ),
             panels.cpu("koord-scheduler", what="Cores, per instance. Placing happens on one."),
             panels.memory("koord-scheduler"),
+        ),
+    ],
+)
+
+DESCHEDULER = dashboard(
+    "koordinator-descheduler",
+    "Koordinator / Descheduler",
+    [
+        row(
+            "Evictions",
+            graph(
+                "Evicted pods",
+                "Per hour, by which plugin wanted it; empty: jobs made by hand.",
+                COUNT,
+                per_hour("descheduler_pods_evicted", "strategy", where='{result="success"}'),
+                stacked=True,
+            ),
+            graph(
+                "Evicted pods by node",
+                "Per hour, the ten nodes that lost most.",
+                COUNT,
+                ten_most(per_hour("descheduler_pods_evicted", "node", where='{result="success"}')),
+            ),
+            graph(
+                "Evictions that failed",
+                "Per hour: refused by a disruption budget, or by the API.",
+                COUNT,
+                per_hour("descheduler_pods_evicted", "strategy", where='{result="error"}'),
+            ),
+            graph(
+                "What plugins ask for",
+                "Per hour, by what became of it: limited is a limit of the cycle, refused a gate of migration.",
+                COUNT,
+                per_hour(
+                    "koord_descheduler_evictions_total", "plugin", "outcome", legend="{{plugin}}: {{outcome}}"
+                ),
+            ),
+        ),
+        row(
+            "Migration jobs",
+            graph(
+                "Jobs by phase",
+                "Waiting: for arbitration.",
+                COUNT,
+                highest("koord_descheduler_migration_jobs", "phase"),
+                stacked=True,
+            ),
+            graph(
+                "Arbitration",
+                "Decisions per second. A job that is refused is judged again in every round.",
+                PER_SECOND,
+                per_second("koord_descheduler_arbitrations_total", "decision"),
+            ),
+        ),
+        row(
+            "Cycles",
+            graph(
+                "Duration, p99",
+                "From its start to its end, evictions included.",
+                SECONDS,
+                quantile(0.99, "koord_descheduler_cycle_duration_seconds"),
+            ),
+            graph(
+                "Cycles that failed",
+                "Per second.",
+                PER_SECOND,
+                per_second("koord_descheduler_cycle_failures_total"),
+            ),
+        ),
+        row(
+            "The descheduler",
+            stat(
+                "Leaders",
+                "Exactly one. None: nothing is moved.",
+                COUNT,
+                Query("sum(koord_descheduler_is_leader)"),
+                limit=2,
+            ),
+            panels.api_requests("koord-descheduler"),
+            panels.cpu("koord-descheduler"),
+            panels.memory("koord-descheduler"),
+        ),
+    ],
+)
+
+YARN_OPERATOR = dashboard(
+    "koordinator-yarn-operator",
+    "Koordinator / YARN",
+    [
+        row(
+            "Lent to YARN",
+            graph(
+                "vcores",
+                "What YARN may give out of all nodes, and what it has given out.",
+                CORES,
+                Query("sum by (cluster) (yarn_node_cpu_resource)", "{{cluster}}: offered"),
+                Query("sum by (cluster) (yarn_node_cpu_allocated_resource)", "{{cluster}}: used"),
+            ),
+            graph(
+                "Memory",
+                "The same.",
+                BYTES,
+                Query("sum by (cluster) (yarn_node_memory_resource)", "{{cluster}}: offered"),
+                Query("sum by (cluster) (yarn_node_memory_allocated_resource)", "{{cluster}}: used"),
+            ),
+            graph(
+                "Overbooked nodes",
+                "Nodes on which pods and YARN together hold more than the pool, which has shrunk since.",
+                COUNT,
+                Query("count by (resource) (yarn_operator_overbooked) or vector(0)", "{{resource}}"),
+            ),
+            graph(
+                "Totals on their way",
+                "Nodes whose total in YARN is not yet the wanted one.",
+                COUNT,
+                Query("yarn_operator_node_total_mismatch", "{{cluster}}"),
+            ),
+        ),
+        row(
+            "ResourceManagers",
+            graph(
+                "Who leads",
+                "One per YARN cluster; none: nobody answers.",
+                COUNT,
+                Query("yarn_operator_active_rm", "{{cluster}}: {{rm}}"),
+            ),
+            graph(
+                "Age of reports",
+                "Seconds since nodes were last polled; totals and figures stay as they are meanwhile.",
+                SECONDS,
+                Query("yarn_operator_report_age_seconds", "{{cluster}}"),
+                limit=30,
+            ),
+            graph(
+                "Calls",
+                "Per second; refused: the user is not in yarn.admin.acl, or the ResourceManager stands by.",
+                PER_SECOND,
+                per_second("yarn_operator_rm_calls_total", "method", "result"),
+            ),
+            graph(
+                "Duration, p99",
+                "From question to answer.",
+                SECONDS,
+                quantile(0.99, "yarn_operator_rm_call_seconds"),
+            ),
+        ),
+        row(
+            "The operator",
+            stat(
+                "Leaders",
+                "Exactly one. None: YARN keeps the totals that it has.",
+                COUNT,
+                Query("sum(yarn_operator_is_leader)"),
+                limit=2,
+            ),
+            panels.api_requests("koord-yarn-operator"),
+            panels.cpu("koord-yarn-operator"),
+            panels.memory("koord-yarn-operator"),
         ),
     ],
 )
