@@ -116,8 +116,8 @@ docs: $(DOCS) ## the docs as a site with search, in build/docs; fails on a broke
 manifests: $(STAMP) ## write what is generated in deploy/
 	$(BIN)/python -m koordinator.install deploy
 
-images: $(STAMP) ## koordlet's image without a registry (root, debootstrap), in build/images: for `ctr images import`, `docker load`
-	$(BIN)/python -m tools.images build/images/koordlet.tar
+images: $(STAMP) ## koordlet's image without a registry (root, debootstrap), in build/images: for `ctr images import`, `docker load` (ARCHITECTURE=arm64: by emulation)
+	$(BIN)/python -m tools.images build/images/koordlet$(addprefix -,$(filter-out amd64,$(ARCHITECTURE))).tar $(ARCHITECTURE)
 
 bench: $(STAMP) ## every benchmark, one after the other
 	$(BIN)/python -m benchmarks

@@ -166,9 +166,10 @@ class RuntimeNode:
         self.import_archive(archive)
         archive.unlink()
 
-    def import_archive(self, archive: Path) -> None:
+    def import_archive(self, archive: Path, architecture: str = "amd64") -> None:
         """An image in a file."""
-        self.ctr("images", "import", "--local", "--snapshotter=native", str(archive))
+        platform = f"--platform=linux/{architecture}"
+        self.ctr("images", "import", "--local", "--snapshotter=native", platform, str(archive))
 
     def ctr(self, *arguments: str) -> str:
         """containerd's own command."""

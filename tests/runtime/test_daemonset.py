@@ -1,7 +1,7 @@
 """koordlet as a container of this containerd, with exactly the privileges, arguments and mounts of its DaemonSet.
 
-Once with the image that `make images` has made, once without one: then the machine's own Python and this checkout are
-mounted read-only in its place.
+With the images that `make images` has made, for amd64 and (emulated) arm64, and without one:
+then the machine's own Python and this checkout are mounted read-only in its place.
 """
 
 import os
@@ -29,7 +29,8 @@ from tests.runtime.surroundings import NODE
 ROOT = Path(__file__).parents[2]
 DAEMON_SET = ROOT / "deploy/koordlet/daemonset.yaml"
 SHAPE = PodShape("koordlet", kube_qos="burstable", resources=LinuxContainerResources(cpu_shares=51))
-ARCHIVE = ROOT / "build/images/koordlet.tar"
+ARCHIVES = {"amd64": ROOT / "build/images/koordlet.tar", "arm64": ROOT / "build/images/koordlet-arm64.tar"}
+EMULATOR = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
 LOG = "pods/koordlet/main.log"
 
 
@@ -79,13 +80,16 @@ def program_of(node: RuntimeNode, kind: str, container: dict[str, Any]) -> Progr
         path = KeyValue("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
         command = (sys.executable, "-m", "koordinator.cli.koordlet")
         return Program(IMAGE, command, (path,), tuple(python_mounts()))
-    if not ARCHIVE.exists():
-        pytest.skip(f"no {ARCHIVE.relative_to(ROOT)}: `make images` makes it")
-    node.import_archive(ARCHIVE)
+    archive = ARCHIVES[kind]
+    if not archive.exists():
+        pytest.skip(f"no {archive.relative_to(ROOT)}: `make images ARCHITECTURE={kind}` makes it")
+    if kind == "arm64" and not EMULATOR.exists():
+        pytest.skip("this kernel knows no emulator of arm64 (Debian: qemu-user-static, binfmt-support)")
+    node.import_archive(archive, kind)
     return Program(container["image"], tuple(container["command"]))
 
 
-@pytest.fixture(params=["checkout", "image"])
+@pytest.fixture(params=["checkout", "amd64", "arm64"])
 def daemon(runtime_node: RuntimeNode, request: pytest.FixtureRequest) -> Iterator[RuntimeNode]:
     """The node with koordlet's pod, once it has joined."""
     node, spec = runtime_node, pod_spec()
