@@ -291,3 +291,32 @@ async def test_removing_everything_leaves_nothing(api: Api) -> None:
     assert list(removed)[-1] == "Namespace koordinator-system"
     again = await outcomes(steps.remove(api, everything=True))
     assert set(again) <= {"Namespace koordinator-system"}, "whose content is being deleted"
+
+
+class AskedApi(Api):
+    """Remembers what was listed and deleted, in that order."""
+
+    def __init__(self, cluster: KubeCluster) -> None:
+        super().__init__(cluster.transport)
+        self.calls: list[tuple[str, str]] = []
+
+    async def labelled(self, resource: Resource, selector: str) -> list[dict[str, Any]]:
+        self.calls.append(("list", f"{resource.plural}.{resource.group}"))
+        return await super().labelled(resource, selector)
+
+    async def delete(self, resource: Resource, namespace: str, name: str) -> bool:
+        self.calls.append(("delete", name))
+        return await super().delete(resource, namespace, name)
+
+
+async def test_the_storage_of_a_kind_is_open_before_its_definition_is_deleted(cluster: KubeCluster) -> None:
+    api = AskedApi(cluster)
+    await outcomes(steps.apply(api, values.read([("test", {"crds": {"managed": True}})])))
+    api.calls.clear()
+
+    removed = await outcomes(steps.remove(api, everything=True))
+
+    crds = [name.partition(" ")[2] for name in removed if name.startswith("CustomResourceDefinition ")]
+    assert len(crds) == 14
+    for name in crds:
+        assert api.calls.index(("list", name)) < api.calls.index(("delete", name))

@@ -24,7 +24,7 @@ FORGETTING = ("delete", "secret", "-A", "-l", f"owner=helm,name={RELEASE}")
 WANTED = {objects.key(body): body for body in objects.objects(Values())}
 LEADERS = ("Deployment", "DaemonSet", "PodDisruptionBudget")
 """Controllers write the status of these, so their version moves; what is wanted of them is their generation."""
-GONE_S = 180.0
+GONE_S = 60.0
 
 Json = dict[str, Any]
 Done = subprocess.CompletedProcess[str]

@@ -10,6 +10,7 @@ patches of typed views; an installer carries objects that it does not look into.
 """
 
 import asyncio
+import contextlib
 import enum
 import functools
 from collections.abc import AsyncIterator, Iterable
@@ -247,6 +248,9 @@ async def remove(api: Api, *, everything: bool = False, dry_run: bool = False) -
     # What the API server would call, or what would make pods anew, goes first.
     found.reverse()
     found.sort(key=lambda body: _removal_rank(body["kind"]))
+    if everything and not dry_run:
+        crds = (body["spec"] for body in found if body["kind"] == "CustomResourceDefinition")
+        await asyncio.gather(*(_open_storage(api, spec) for spec in crds))
     for body in found:
         if body["kind"] in LASTING_KINDS and not everything:
             yield ApplyStep(
@@ -366,6 +370,24 @@ def _removal_rank(kind: str) -> int:
         "Namespace": 5,
     }
     return ranks.get(kind, 2)
+
+
+async def _open_storage(api: Api, spec: Json) -> None:
+    """Wait until the API server lists the objects of a CRD.
+
+    It opens their storage when somebody asks first. A CRD that is deleted before that is finalized only after minutes
+    at times: the finalizer itself is told to ask later, and its next try fails by a conflict with its own report of
+    that (kube-apiserver 1.35, until its informer resyncs).
+    """
+    for version in spec["versions"]:
+        if version["served"]:
+            names = spec["names"]
+            kind = Resource(
+                group=spec["group"], version=version["name"], kind=names["kind"], plural=names["plural"]
+            )
+            # A selector: lists without one are answered before the storage is open.
+            with contextlib.suppress(errors.ApiError):  # deleting tells what is wrong
+                await api.labelled(kind, SELECTOR)
 
 
 async def _delete(api: Api, releases: Releases, body: Json) -> ApplyStep:
