@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.host import cgroup_values, procfs, storage, sysfs
+from koordinator.host import cgroup_values, procfs, sysfs
 from koordinator.host.cgroup_knobs import V1, V2
 from koordinator.host.errors import ContentError, HostError
 from koordinator.host.files import HOST_MODE, HostRoots
-from tests.host import lscpu
+from tests.host import lscpu, storage_tools
 
 SOME = "some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\n"
 FULL = "full avg10=0.50 avg60=0.05 avg300=0.00 total=99\n"
@@ -96,7 +96,7 @@ def test_machines_without_cache_ids_still_have_cpus() -> None:
 
 
 def test_disks_are_found_below_partitions_and_logical_volumes() -> None:
-    found = storage.parse(
+    found = storage_tools.parse(
         'NAME="sda" TYPE="disk" MAJ:MIN="8:0"\nNAME="sda2" TYPE="part" MAJ:MIN="8:2"',
         "vg 1 /dev/sda2",
         "data-x vg",
@@ -135,7 +135,7 @@ READERS = [
     sysfs.numa_meminfo_kib,
     sysfs.id_list,
     lscpu.parse_lscpu,
-    lambda text: storage.parse(text, text, text, text),
+    lambda text: storage_tools.parse(text, text, text, text),
 ]
 WORDS = st.sampled_from(
     ["cpu", "cpu0", "max", "-1", "12", "N0=4", "N1", "total", "anon", "file", "usage_usec", "(", ")", "#",

@@ -15,7 +15,7 @@ from koordinator.host.files import FileProblem
 from koordinator.host.host import Feature, Host, open_host, probe_features
 from koordinator.host.inotify import DirectoryEvent, GroupChange, Inotify
 from koordinator.host.syscalls import LinuxSyscalls
-from tests.host import lscpu
+from tests.host import lscpu, storage_tools
 from tests.kernel.conftest import ROOTS, Spawn, make, remove
 
 
@@ -203,8 +203,8 @@ def test_cpus_are_as_lscpu_tells_them(host: Host) -> None:
 def test_disks_are_as_lsblk_tells_them(host: Host) -> None:
     if shutil.which("lsblk") is None:
         pytest.skip("no lsblk to compare with")
-    reported = subprocess.run(storage.LSBLK, capture_output=True, text=True, check=True).stdout
-    parsed = storage.parse(reported, "", "", "")
+    reported = subprocess.run(storage_tools.LSBLK, capture_output=True, text=True, check=True).stdout
+    parsed = storage_tools.parse(reported, "", "", "")
 
     found = storage.local_storage(host.files, ROOTS)
 

@@ -1,26 +1,14 @@
-"""Disks, partitions, volume groups and mounts, from the output of the usual tools, or from `/sys/block` and the mount
-table.
+"""Disks, partitions, volume groups and mounts, from `/sys/block` and the mount table.
 
-The latter says the same as the outputs of lsblk, vgs, lvs and findmnt (`parse`), without starting four processes, and
-with the right disk for partitions of all kinds. Source: behaviour/koordlet-observe 5.11.
+They say the same as lsblk, vgs, lvs and findmnt, without starting four processes, and with the right disk for
+partitions of all kinds. Source: behaviour/koordlet-observe 5.11.
 """
-
-import re
 
 import msgspec
 
 from koordinator.host import mounts
 from koordinator.host.errors import ContentError
 from koordinator.host.files import Files, HostRoots
-
-LSBLK = ("lsblk", "-P", "-o", "NAME,TYPE,MAJ:MIN")
-VGS = ("vgs", "--readonly", "--noheadings", "--options", "vg_name,pv_count,pv_name")
-LVS = ("lvs", "--readonly", "--noheadings", "--options", "lv_name,vg_name")
-FINDMNT = ("findmnt", "-P", "-o", "TARGET,SOURCE")
-MINORS_PER_DISK = 16
-"""SCSI and virtio disks number their partitions within blocks of 16 minors."""
-
-_PAIR = re.compile(r'([A-Z:]+)="((?:[^"\\]|\\.)*)"')
 
 
 class LocalStorage(msgspec.Struct, frozen=True):
@@ -46,73 +34,10 @@ class LocalStorage(msgspec.Struct, frozen=True):
         return self.volume_groups.get(self.logical_volumes.get(device, ""), "")
 
 
-def parse(lsblk: str, vgs: str, lvs: str, findmnt: str) -> LocalStorage:
-    """Return the storage that the outputs of `LSBLK`, `VGS`, `LVS` and `FINDMNT` describe.
-
-    Raises: ContentError when any line does not fit, since a part of it could mislead.
-    """
-    numbers, parts = _blocks(lsblk)
-    disk_of_number = {number: disk for disk, number in numbers.items()}
-    partitions = {part: disk_of_number.get(_disk_number(number), "") for part, number in parts.items()}
-    volume_groups = {}
-    for line in _lines(vgs):
-        name, volumes, device = _words("vgs", line, 3)
-        if volumes == "1":
-            volume_groups[name] = partitions.get(device, device)
-    logical_volumes = {}
-    for line in _lines(lvs):
-        volume, group = _words("lvs", line, 2)
-        logical_volumes[mapper_device(group, volume)] = group
-    mounts = {}
-    for line in _lines(findmnt):
-        pairs = _pairs("findmnt", line, ("TARGET", "SOURCE"))
-        mounts[pairs["TARGET"]] = pairs["SOURCE"]
-    return LocalStorage(numbers, partitions, volume_groups, logical_volumes, mounts)
-
-
 def mapper_device(group: str, volume: str) -> str:
     """Device of a logical volume; the mapper doubles dashes within names."""
     doubled = (name.replace("-", "--") for name in (group, volume))
     return f"/dev/mapper/{'-'.join(doubled)}"
-
-
-def _blocks(lsblk: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Numbers of disks and of partitions; other kinds of devices are left out."""
-    disks: dict[str, str] = {}
-    parts: dict[str, str] = {}
-    for line in _lines(lsblk):
-        pairs = _pairs("lsblk", line, ("NAME", "TYPE", "MAJ:MIN"))
-        if pairs["TYPE"] == "disk":
-            disks[f"/dev/{pairs['NAME']}"] = pairs["MAJ:MIN"]
-        elif pairs["TYPE"] == "part":
-            parts[f"/dev/{pairs['NAME']}"] = pairs["MAJ:MIN"]
-    return disks, parts
-
-
-def _disk_number(number: str) -> str:
-    major, separator, minor = number.partition(":")
-    if not separator or not minor.isdigit():
-        raise ContentError("lsblk", f"{number[:40]!r} is not major:minor")
-    return f"{major}:{int(minor) // MINORS_PER_DISK * MINORS_PER_DISK}"
-
-
-def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip()]
-
-
-def _words(source: str, line: str, expected: int) -> list[str]:
-    words = line.split()
-    if len(words) != expected:
-        raise ContentError(source, f"{len(words)} words in {line[:60]!r}, expected {expected}")
-    return words
-
-
-def _pairs(source: str, line: str, names: tuple[str, ...]) -> dict[str, str]:
-    pairs = dict(_PAIR.findall(line))
-    missing = [name for name in names if name not in pairs]
-    if missing:
-        raise ContentError(source, f"no {missing[0]} in {line[:60]!r}")
-    return pairs
 
 
 _NO_DISKS = ("loop", "dm-", "md", "sr", "fd")

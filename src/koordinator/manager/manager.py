@@ -8,7 +8,6 @@ process.
 
 import asyncio
 import contextlib
-import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 
@@ -39,9 +38,6 @@ from koordinator.manager.quota.profile_controller import QuotaProfileController
 from koordinator.manager.tidal.controller import TidalPoolController
 from koordinator.manager.webhooks import all as webhooks
 from koordinator.manager.webhooks.review import Handler
-
-log = logging.getLogger(__name__)
-
 
 COMPONENT = "koord-manager"
 

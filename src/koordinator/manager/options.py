@@ -5,7 +5,7 @@ Source: behaviour/manager 2.1 and 2.2.
 
 import msgspec
 
-from koordinator.api import slo_config
+from koordinator.api import labels, slo_config
 
 CONTROLLERS = (
     "nodemetric",
@@ -62,13 +62,15 @@ class QuotaUpdateOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BindingAdmissionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The users who may bind pods (`--binding-admission-*`)."""
+    """The users who may bind pods (`--binding-admission-*`). Without user names, or without namespaces, nothing is
+    checked."""
 
     user_names: tuple[str, ...] = ()
+    """A user may bind when one of these is part of the name."""
     dry_run: bool = False
     namespaces: tuple[str, ...] = ()
     exclude_namespaces: tuple[str, ...] = ("kube-system",)
-    bypass_labels: tuple[str, ...] = ("koordinator.sh/binding-admission-bypass",)
+    bypass_labels: tuple[str, ...] = (labels.BINDING_ADMISSION_BYPASS,)
     bypass_annotations: tuple[str, ...] = ()
 
 

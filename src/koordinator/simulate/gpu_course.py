@@ -14,7 +14,6 @@ import numpy.typing as npt
 from koordinator.scheduler.plugins.fragmentation.card_values import WHOLE, card_values
 from koordinator.scheduler.plugins.fragmentation.demand import Models, PodDemand
 
-F64 = npt.NDArray[np.float64]
 MODELS_MAX = 12
 """Models up to which all sets of them are looked at for the bound."""
 

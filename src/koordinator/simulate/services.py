@@ -13,7 +13,6 @@ from koordinator.local.nodes.fleet import FleetPolicy, NodeShape
 from koordinator.local.nodes.usage import F64, Index
 
 NAMESPACE = "services"
-GIB = 2**30
 MEMORY_STEP = 2**28  # people write multiples of 256 MiB
 
 

@@ -14,6 +14,7 @@ from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.koordlet.hooks import batch_resource, cpuset_allocator, group_identity
 from koordinator.koordlet.hooks.batch_resource import BatchRule
+from koordinator.koordlet.hooks.contexts import UNKNOWN
 from koordinator.koordlet.hooks.cpuset_allocator import CPUSetSource, NodeCPUPools
 from koordinator.koordlet.hooks.group_identity import Kernel
 from koordinator.koordlet.qos import cpu_burst
@@ -147,7 +148,7 @@ def test_a_container_without_batch_resources_makes_its_pod_unlimited() -> None:
 
     assert (limited.quota_us, limited.memory_bytes) == (100_000, 1)
     assert (unlimited.quota_us, unlimited.memory_bytes) == (-1, -1)
-    assert batch_resource.pod_limits(QoSClass.BE, {}, BatchRule()) == batch_resource.LEFT_ALONE
+    assert batch_resource.pod_limits(QoSClass.BE, {}, BatchRule()) == UNKNOWN
 
 
 @given(st.integers(1, 10**9), st.floats(1, 10))

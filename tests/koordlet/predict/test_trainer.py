@@ -76,7 +76,7 @@ def test_the_sample_is_the_90th_percentile_of_the_last_minute(node: AgentNode) -
 
     trainer.run()
 
-    assert trainer.models.prediction("web")["max"].cpu_milli == pytest.approx(1000, rel=0.06)
+    assert trainer.models.peaks(1.0, 1.0)["web"].cpu_milli == pytest.approx(1000, rel=0.06)
 
 
 def test_nothing_is_learnt_before_the_pods_are_known(node: AgentNode) -> None:
@@ -92,14 +92,14 @@ def test_a_node_that_was_not_measured_teaches_nothing_of_the_system(node: AgentN
     trainer = Trainer(node.shared)
     node.pods(pod_object("web"))
     minutes(node, trainer, 3, 2.0, "web")
-    before = trainer.models.prediction(SYSTEM)
+    before = trainer.models.peaks(0.95, 1.0)[SYSTEM]
 
     for _ in range(20):
         node.fixed.now_s += 60
         node.pod_uses("web", 1.0, GIB)
         trainer.run()
 
-    assert trainer.models.prediction(SYSTEM) == before
+    assert trainer.models.peaks(0.95, 1.0)[SYSTEM] == before
 
 
 def test_running_pods_that_were_not_measured_do_not_pass_for_the_system(node: AgentNode) -> None:
@@ -132,18 +132,18 @@ def test_what_the_last_pods_of_a_class_used_fades(node: AgentNode) -> None:
 
     minutes(node, trainer, 60, 2.0, "web")
 
-    assert trainer.models.prediction(BATCH_MODEL)["p95"].cpu_milli == 25
+    assert trainer.models.peaks(0.95, 0.95)[BATCH_MODEL].cpu_milli == 25
 
 
 def test_pods_that_are_there_but_not_measured_do_not_count_as_idle(node: AgentNode) -> None:
     trainer = Trainer(node.shared)
     node.pods(pod_object("web"))
     minutes(node, trainer, 2, 2.0, "web")
-    before = trainer.models.prediction(PROD_MODEL)
+    before = trainer.models.peaks(0.95, 1.0)[PROD_MODEL]
 
     minutes(node, trainer, 25, 2.0)
 
-    assert trainer.models.prediction(PROD_MODEL) == before
+    assert trainer.models.peaks(0.95, 1.0)[PROD_MODEL] == before
 
 
 def test_models_go_with_their_files_when_they_learn_nothing_for_half_an_hour(node: AgentNode) -> None:
@@ -175,7 +175,7 @@ def test_a_row_that_was_given_back_starts_empty(node: AgentNode) -> None:
 
     trainer.run()
 
-    assert trainer.models.prediction("new")["max"].cpu_milli < 1100
+    assert trainer.models.peaks(1.0, 1.0)["new"].cpu_milli < 1100
 
 
 def test_at_most_twelve_checkpoints_are_written_a_minute_and_none_again_for_ten(node: AgentNode) -> None:

@@ -213,7 +213,9 @@ def test_a_report_carries_the_prediction_and_the_real_durations() -> None:
         NodeMetricSpec(metric_collect_policy=MetricCollectPolicy(aggregate_duration_seconds=1))
     )
     prediction = Prediction(ReclaimableAmount(1500, GIB), ReclaimableAmount(2000, 2 * GIB))
-    status = node_metric.status_of(store, ReportSubjects(), policy, 0, "now", prediction)
+    status = node_metric.with_prediction(
+        node_metric.status_of(store, ReportSubjects(), policy, 0, "now"), prediction
+    )
 
     assert policy.aggregate_duration_s == node_metric.AGGREGATE_DURATION_S_MIN
     assert status.node_metric is not None

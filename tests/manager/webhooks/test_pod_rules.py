@@ -7,9 +7,10 @@ import pytest
 from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
+from koordinator.manager.options import BindingAdmissionOptions
 from koordinator.manager.webhooks import pod_rules, pod_validating
 from koordinator.manager.webhooks.pod_rules import LabelRules, PodRule
-from koordinator.manager.webhooks.pod_validating import BindingAdmissionRules, BindingVerdict
+from koordinator.manager.webhooks.pod_validating import BindingVerdict
 
 
 def pod(requests: dict[str, str] | None = None, priority: int | None = None, **own: str) -> Pod:
@@ -104,7 +105,7 @@ def test_rules_that_cannot_be_read_keep_the_old_ones_and_switching_off_drops_the
     assert pod_rules.sync(known, None).rules == LabelRules()
 
 
-BINDING = BindingAdmissionRules(
+BINDING = BindingAdmissionOptions(
     user_names=("koord-scheduler",), namespaces=("d",), bypass_annotations=("skip",)
 )
 
@@ -134,11 +135,10 @@ def test_bindings(user: str, namespace: str, found: Pod | None, decision: Bindin
 
 
 def test_a_dry_run_and_empty_lists_deny_nobody() -> None:
-    dry = BindingAdmissionRules(user_names=("a",), namespaces=("*",), dry_run=True)
+    dry = BindingAdmissionOptions(user_names=("a",), namespaces=("*",), dry_run=True)
 
     assert pod_validating.decide(dry, "old", "d", pod) is BindingVerdict.DRY_RUN
     assert (
-        pod_validating.decide(BindingAdmissionRules(namespaces=("*",)), "old", "d", pod)
+        pod_validating.decide(BindingAdmissionOptions(namespaces=("*",)), "old", "d", pod)
         is BindingVerdict.NOT_CHECKED
     )
-    assert pod_validating.split(" a, ,b ") == ("a", "b")

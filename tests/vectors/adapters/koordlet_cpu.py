@@ -201,8 +201,12 @@ def sysconfig_blkio(case: dict[str, Any]) -> Any:
         case "sysconfig":
             strategy = from_builtins(case["strategy"], SystemStrategy)
             memory_bytes = quantity.value(case["nodeMemory"])
-            plan = system_config.plan(strategy, memory_bytes, case["currentFeatures"])
-            return {"writes": plan.files, "schedFeatures": plan.features}
+            if memory_bytes <= 0:  # nothing is written while the node's memory is not known
+                return {"writes": {}, "schedFeatures": []}
+            return {
+                "writes": system_config.wanted_files(strategy, memory_bytes),
+                "schedFeatures": system_config.wanted_features(strategy, case["currentFeatures"]),
+            }
         case "blkio_be":
             texts = blkio.group_texts(case["disk"], from_builtins(case["ioCfg"], IOConfig))
         case "blkio_root":

@@ -20,7 +20,8 @@ from koordinator.koordlet.hooks import (
     oom_score,
     tc,
 )
-from koordinator.koordlet.hooks.batch_resource import BatchLimits, BatchRule
+from koordinator.koordlet.hooks.batch_resource import BatchRule
+from koordinator.koordlet.hooks.contexts import GroupResources
 from koordinator.koordlet.hooks.cpuset_allocator import NodeCPUPools
 from koordinator.koordlet.hooks.group_identity import Kernel
 from koordinator.koordlet.qos import cpu_burst
@@ -126,7 +127,7 @@ def batchresource(case: dict[str, Any]) -> Any:
     return _limits(batch_resource.pod_limits(qos_class, by_name, rule))
 
 
-def _limits(limits: BatchLimits) -> Any:
+def _limits(limits: GroupResources) -> Any:
     return {"cpuShares": limits.shares, "cfsQuota": limits.quota_us, "memoryLimit": limits.memory_bytes}
 
 

@@ -9,12 +9,12 @@ from koordinator.api.annotations.node import CPU_BASIC_INFO
 from koordinator.api.decode import from_builtins
 from koordinator.api.qos import KubeQoS
 from koordinator.api.slo import HostApplicationSpec
-from koordinator.host import cgroup_knobs, cgroup_layout, cgroup_values, procfs, storage, sysfs
+from koordinator.host import cgroup_knobs, cgroup_layout, cgroup_values, procfs, sysfs
 from koordinator.host.cgroup_knobs import V2, Knob, quota_of_milli, shares_of_milli
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.errors import ContentError, KnobValueError, UnsupportedError
 from koordinator.host.sysfs import HostCPUTopology
-from tests.host import lscpu
+from tests.host import lscpu, storage_tools
 
 _KINDS = {
     "cpu-usage": Knob.CPU_USAGE,
@@ -257,7 +257,7 @@ def _totals(topology: HostCPUTopology) -> Any:
 
 
 def storage_info(case: dict[str, Any]) -> Any:
-    found = storage.parse(case["lsblk"], case["vgs"], case["lvs"], case["findmnt"])
+    found = storage_tools.parse(case["lsblk"], case["vgs"], case["lvs"], case["findmnt"])
     return {
         "disks": found.numbers,
         "partitions": found.partitions,

@@ -8,31 +8,34 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetricSpec, NodeMetricStatus, ResourceMap
 from koordinator.api.slo import HostApplicationSpec
 from koordinator.koordlet.predict import reclaimable
-from koordinator.koordlet.predict.reclaimable import NOTHING, ReclaimableAmount
+from koordinator.koordlet.predict.reclaimable import NOTHING, ProdPods, ReclaimableAmount
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric import CollectPolicy, KnownGPU, ReportSubjects
 from koordinator.koordlet.series import SeriesSample, SeriesStore
 
 
 def prod_reclaimable(case: dict[str, Any]) -> Any:
-    pods = [from_builtins(raw, Pod) for raw in case["pods"]]
-    ages_s = {pod.metadata.uid: raw["ageSeconds"] for pod, raw in zip(pods, case["pods"], strict=True)}
+    listed = [from_builtins(raw, Pod) for raw in case["pods"]]
+    ages_s = {pod.metadata.uid: raw["ageSeconds"] for pod, raw in zip(listed, case["pods"], strict=True)}
     predictions = case["predictions"]
     peaks = {uid: _peak(raw) for uid, raw in predictions["pods"].items()}
-    prod = reclaimable.prod_pods(pods, peaks, ages_s)
-    allocatable = reclaimable.allocatable_of(from_builtins(case["node"], Node))
+    prod = ProdPods.on_one_node(reclaimable.prod_pods(listed, peaks, ages_s))
+    allocatable = reclaimable.rows((reclaimable.allocatable_of(from_builtins(case["node"], Node)),))
     margin = case["safetyMarginPercent"]
-    classes = predictions.get("classes", {})
-    common = [predictions["system"], *(classes[name] for name in ("koord-prod", "none") if name in classes)]
-    by_pods = reclaimable.by_pods(allocatable, prod, margin, case["coldStartSeconds"])
-    by_class = reclaimable.by_class(allocatable, prod, sum(map(_peak, common), NOTHING), margin)
-    both = reclaimable.cautious(by_pods, by_class)
+    learnt = predictions.get("classes", {})
+    common = [predictions["system"], *(learnt[name] for name in ("koord-prod", "none") if name in learnt)]
+    peak = reclaimable.rows((sum(map(_peak, common), NOTHING),))
+    by_pods = reclaimable.by_pods_of(allocatable, prod, margin, case["coldStartSeconds"])
+    by_class = reclaimable.by_class_of(allocatable, prod, peak, margin)
+    pods, classes, both = (
+        each.of(0) for each in (by_pods, by_class, reclaimable.cautious_of(by_pods, by_class))
+    )
     return {
-        "byPods": _amount(by_pods.reclaimable),
-        "byClass": _amount(by_class.reclaimable),
+        "byPods": _amount(pods.reclaimable),
+        "byClass": _amount(classes.reclaimable),
         "reclaimable": _amount(both.reclaimable),
-        "peakByPods": _amount(by_pods.peak),
-        "peakByClass": _amount(by_class.peak),
+        "peakByPods": _amount(pods.peak),
+        "peakByClass": _amount(classes.peak),
         "peak": _amount(both.peak),
     }
 

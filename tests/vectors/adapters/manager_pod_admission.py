@@ -9,6 +9,8 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.groups import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
+from koordinator.cli import flag_kinds
+from koordinator.manager.options import BindingAdmissionOptions
 from koordinator.manager.profiles import extended_resources
 from koordinator.manager.quota.tree import QuotaTree, quota_info
 from koordinator.manager.webhooks import pod_quotas, pod_rules, pod_validating
@@ -96,10 +98,9 @@ def _may_bind(case: dict[str, Any]) -> bool:
         "bypass_labels": "bypassLabels",
         "bypass_annotations": "bypassAnnotations",
     }
-    given = {field: pod_validating.split(config[flag]) for field, flag in flags.items() if flag in config}
-    rules = msgspec.structs.replace(
-        pod_validating.BindingAdmissionRules(dry_run=config.get("dryRun", False)), **given
-    )
+    split = flag_kinds.CommaList().convert
+    given = {field: split(config[flag], None, None) for field, flag in flags.items() if flag in config}
+    rules = msgspec.structs.replace(BindingAdmissionOptions(dry_run=config.get("dryRun", False)), **given)
     pod = None if case["pod"] is None else from_builtins(case["pod"], Pod)
     return pod_validating.decide(rules, request["user"], request["namespace"], lambda: pod).allowed
 

@@ -13,7 +13,7 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.collect import rates
 from koordinator.koordlet.collect.group_usage import CORES_TOLERANCE
 from koordinator.koordlet.collect.rates import (
-    PAGE_CACHE_POLICY,
+    MEMORY_WITH_PAGE_CACHE,
     LatestSamples,
     MeasuredUsage,
     NumaValues,
@@ -100,7 +100,7 @@ class NodeUsageCollector:
 
 def wants_page_cache(shared: Shared) -> bool:
     """Return whether usage with page cache is kept: by the flag, or because the NodeMetric is to report it."""
-    return shared.config.collect.page_cache or memory_policy(shared) == PAGE_CACHE_POLICY
+    return shared.config.collect.page_cache or memory_policy(shared) == MEMORY_WITH_PAGE_CACHE
 
 
 def memory_policy(shared: Shared) -> str:

@@ -175,9 +175,6 @@ def cgroup_hot_bytes(stat: MemoryStat, cold_bytes: int) -> int:
     return max(stat.usage_with_page_cache_bytes - cold_bytes, 0)
 
 
-PAGE_CACHE_POLICY = "usageWithPageCache"
-
-
 class Total(msgspec.Struct, frozen=True):
     """CPU and memory of one part of the node at a time of the loop."""
 

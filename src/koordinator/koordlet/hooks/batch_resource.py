@@ -17,29 +17,17 @@ from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import UNLIMITED, V1, Knob
 from koordinator.koordlet.hooks import cpu_normalization_run
-from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse, PodContext
-from koordinator.koordlet.hooks.hook import (
-    Hook,
-    HookRegistry,
-    HookRule,
-    HookTools,
-    ReconcileLevel,
-    by_pod_qos,
+from koordinator.koordlet.hooks.contexts import (
+    UNKNOWN,
+    ContainerContext,
+    GroupResources,
+    HookResponse,
+    PodContext,
 )
+from koordinator.koordlet.hooks.hook import Hook, HookRegistry, HookRule, HookTools
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import cpu_burst, cpu_suppress
 from koordinator.koordlet.view import Topic
-
-
-class BatchLimits(msgspec.Struct, frozen=True):
-    """The limits that a cgroup gets; None leaves the file alone, `UNLIMITED` takes a limit away."""
-
-    shares: int | None = None
-    quota_us: int | None = None
-    memory_bytes: int | None = None
-
-
-LEFT_ALONE = BatchLimits()
 
 
 class BatchRule(msgspec.Struct, frozen=True):
@@ -64,19 +52,20 @@ def pod_limits(
     rule: BatchRule,
     container_names: Collection[str] = (),
     cap_milli: int | None = None,
-) -> BatchLimits:
-    """Limits of a pod's cgroup, from the batch resources of its containers; None or none known: left alone.
+) -> GroupResources:
+    """Limits of a pod's cgroup, from the batch resources of its containers; None or none known: left alone
+    (`UNKNOWN`).
 
     `container_names` are all containers of the spec: one without batch resources makes the pod unlimited.
     `cap_milli` is what the closed loop leaves the pod, whatever its limit.
     """
     if qos_class is not QoSClass.BE or not extended:
-        return LEFT_ALONE
+        return UNKNOWN
     known = [extended.get(name, ContainerResources()) for name in {*extended, *container_names}]
     requests = [_amount(each.requests, resources.BATCH_CPU) for each in known]
     cpu_limits = [_amount(each.limits, resources.BATCH_CPU) for each in known]
     memory_limits = [_amount(each.limits, resources.BATCH_MEMORY) for each in known]
-    return BatchLimits(
+    return GroupResources(
         shares=cgroup_knobs.shares_of_milli(sum(max(request, 0) for request in requests)),
         quota_us=_capped_us(_quota_us(_total(cpu_limits), rule), cap_milli),
         memory_bytes=_total(memory_limits),
@@ -85,13 +74,13 @@ def pod_limits(
 
 def container_limits(
     qos_class: QoSClass, extended: ContainerResources | None, rule: BatchRule, cap_milli: int | None = None
-) -> BatchLimits:
+) -> GroupResources:
     """Limits of a container's cgroup; left alone when nothing is known of its batch resources. `cap_milli` is that of
     its pod: on v1 no child may have more than its parent."""
     if qos_class is not QoSClass.BE or extended is None:
-        return LEFT_ALONE
+        return UNKNOWN
     memory = _amount(extended.limits, resources.BATCH_MEMORY)
-    return BatchLimits(
+    return GroupResources(
         shares=cgroup_knobs.shares_of_milli(_amount(extended.requests, resources.BATCH_CPU)),
         quota_us=_capped_us(_quota_us(_amount(extended.limits, resources.BATCH_CPU), rule), cap_milli),
         memory_bytes=memory if memory > 0 else UNLIMITED,
@@ -138,13 +127,7 @@ class BatchResourceHook(Hook):
 
     def register(self, registry: HookRegistry) -> None:
         registry.at_resource_stages(self.name, self.of_pod, self.of_container)
-        for level, function in (
-            (ReconcileLevel.POD, self.of_pod),
-            (ReconcileLevel.CONTAINER, self.of_container),
-        ):
-            registry.reconcile(
-                level, _FILES, self.name, function, select=by_pod_qos, conditions=(QoSClass.BE,)
-            )
+        registry.reconcile_resources(self.name, _FILES, self.of_pod, self.of_container, (QoSClass.BE,))
 
     def of_pod(self, pod: PodContext) -> HookResponse:
         """Shares and limits of a pod."""
@@ -171,5 +154,5 @@ class BatchResourceHook(Hook):
         return BatchRule(used, cpu_normalization_run.ratio_of(view, old), capped)
 
 
-def _response(limits: BatchLimits) -> HookResponse:
+def _response(limits: GroupResources) -> HookResponse:
     return HookResponse(shares=limits.shares, quota_us=limits.quota_us, memory_bytes=limits.memory_bytes)

@@ -15,6 +15,7 @@ from koordinator.api import resources
 from koordinator.api.annotations.koordlet import EXTENDED_RESOURCE_SPEC, ContainerResources
 from koordinator.api.core import Container, Pod
 from koordinator.api.errors import ProtocolError
+from koordinator.api.pod_resize import is_sidecar
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.quantity import ResourceList, milli, value
 from koordinator.host import cgroup_knobs, cgroup_layout
@@ -198,9 +199,6 @@ def merged(responses: Iterable[HookResponse]) -> HookResponse:
     return HookResponse(**said)  # type: ignore[arg-type]
 
 
-_ALWAYS = "Always"
-
-
 def of_pod(record: PodRecord) -> PodContext:
     """Return the pod with what its spec asks for. Side-cars count as containers: they run beside them."""
     pod = record.pod
@@ -267,8 +265,7 @@ def of_sandbox(
 
 def running_together(pod: Pod) -> list[Container]:
     """Return the containers and side-cars of a pod: what runs beside each other."""
-    side_cars = [each for each in pod.spec.init_containers if each.restart_policy == _ALWAYS]
-    return [*pod.spec.containers, *side_cars]
+    return [*pod.spec.containers, *filter(is_sidecar, pod.spec.init_containers)]
 
 
 def _of_containers(requests: list[ResourceList], limits: list[ResourceList]) -> GroupResources:

@@ -15,14 +15,7 @@ from koordinator.api.qos import QoSClass
 from koordinator.api.slo import CPUBurstStrategy
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse, PodContext
-from koordinator.koordlet.hooks.hook import (
-    Hook,
-    HookRegistry,
-    HookRule,
-    HookTools,
-    ReconcileLevel,
-    by_pod_qos,
-)
+from koordinator.koordlet.hooks.hook import Hook, HookRegistry, HookRule, HookTools
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import cpu_burst
 from koordinator.koordlet.view import NodeView, Topic
@@ -68,13 +61,7 @@ class CPUNormalizationHook(Hook):
 
     def register(self, registry: HookRegistry) -> None:
         registry.at_resource_stages(self.name, self.of_pod, self.of_container)
-        for level, function in (
-            (ReconcileLevel.POD, self.of_pod),
-            (ReconcileLevel.CONTAINER, self.of_container),
-        ):
-            registry.reconcile(
-                level, (Knob.CPU_QUOTA,), self.name, function, select=by_pod_qos, conditions=_SHARING
-            )
+        registry.reconcile_resources(self.name, (Knob.CPU_QUOTA,), self.of_pod, self.of_container, _SHARING)
 
     def of_pod(self, pod: PodContext) -> HookResponse:
         """Quota of a pod."""

@@ -251,6 +251,18 @@ class HookRegistry:
         for condition in conditions:
             entry.functions[condition] = (hook, function)
 
+    def reconcile_resources(
+        self,
+        hook: str,
+        resources: tuple[str, ...],
+        of_pod: HookFunction,
+        of_container: HookFunction,
+        conditions: Collection[Hashable],
+    ) -> None:
+        """Call functions for pods and containers of these QoS classes."""
+        for level, function in ((ReconcileLevel.POD, of_pod), (ReconcileLevel.CONTAINER, of_container)):
+            self.reconcile(level, resources, hook, function, select=by_pod_qos, conditions=conditions)
+
     def entries(self, level: ReconcileLevel) -> list[ReconcileEntry]:
         """Return what is reconciled on a level."""
         return self._entries[level]

@@ -88,7 +88,7 @@ def _bandwidths(asked: ResctrlResource | None, cpu: ResctrlCPU) -> dict[int, int
 GROUP = "resctrl"
 YOUNG_S = 10.0
 """A group is not removed sooner: the kubelet may not have told of its pod yet."""
-CREATED, REMOVED, FAILED = "ResctrlGroupCreated", "ResctrlGroupRemoved", "ResctrlGroupFailed"
+CREATED, FAILED = "ResctrlGroupCreated", "ResctrlGroupFailed"
 
 
 class ResctrlHook(Hook):

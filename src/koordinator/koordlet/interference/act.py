@@ -55,7 +55,6 @@ NEW_GATES: Mapping[str, FeatureGate] = {
 REASON = "FollowServices"
 """Reason in the audit log."""
 INTERVAL_S = 1.0
-_BE_CPU_USED = {kinds.BE_RESOURCE: "cpu", kinds.BE_ALLOCATION: kinds.BE_USAGE}
 _MILLI = 1000
 
 
@@ -149,7 +148,7 @@ class InterferenceControl:
         """Return how much of the node's CPU is used; None when that is not measured."""
         capacity_milli = self._view.capacity(resources.CPU)
         readings = self._shared.readings
-        node, batch = readings.latest(kinds.NODE_CPU), readings.latest(kinds.NODE_BE, _BE_CPU_USED)
+        node, batch = readings.latest(kinds.NODE_CPU), readings.latest(kinds.NODE_BE, kinds.BE_CPU_USED)
         if capacity_milli <= 0 or node is None:
             return None
         batch_percent = min((batch or 0.0) / capacity_milli * FULL_PERCENT, FULL_PERCENT)

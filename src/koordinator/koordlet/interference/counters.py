@@ -10,7 +10,6 @@ does not count, that is said once, and nothing is guessed.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -72,8 +71,6 @@ class Violations:
         return level if is_outlier and cores >= CORES_MIN else min(level, _CALM_MAX)
 
 
-log = logging.getLogger(__name__)
-
 CACHE_REFERENCES_AND_MISSES = EventPair(EventKind(0, 2), EventKind(0, 3))
 LINE_BYTES = 64
 """Bytes that a miss of the last-level cache moves."""
@@ -102,6 +99,9 @@ class _Known(msgspec.Struct):
     moved_violations: Violations = msgspec.field(default_factory=Violations)
 
 
+_PAIRS = {Sense.CPI: CYCLES_AND_INSTRUCTIONS, Sense.MEMORY_BANDWIDTH: CACHE_REFERENCES_AND_MISSES}
+
+
 class CounterSampler:
     """A strategy that counts for some seconds, now and then; readers ask it for what was found last."""
 
@@ -109,14 +109,8 @@ class CounterSampler:
     gates: tuple[str, ...] = (INTERFERENCE,)
     interval_s = INTERVAL_S
 
-    def __init__(
-        self,
-        shared: Shared,
-        pair: EventPair = CYCLES_AND_INSTRUCTIONS,
-        cache: EventPair = CACHE_REFERENCES_AND_MISSES,
-    ) -> None:
+    def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._pairs = {Sense.CPI: pair, Sense.MEMORY_BANDWIDTH: cache}
         self._known: dict[str, _Known] = {}
         """By container id."""
         self._cpu_model = ""
@@ -131,7 +125,7 @@ class CounterSampler:
     async def run(self) -> None:
         """Do one round."""
         self._probe()
-        pairs = {sense: pair for sense, pair in self._pairs.items() if not self.available[sense]}
+        pairs = {sense: pair for sense, pair in _PAIRS.items() if not self.available[sense]}
         if not pairs:
             return
         shared = self._shared
@@ -166,7 +160,7 @@ class CounterSampler:
         if self.available:
             return
         self._cpu_model = self._shared.host.machine.cpu_model().model
-        for sense, pair in self._pairs.items():
+        for sense, pair in _PAIRS.items():
             found = perf_events.support(self._shared.host.syscalls, pair)
             self.available[sense] = "" if found.is_supported else found.reason
 

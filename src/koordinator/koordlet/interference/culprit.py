@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from koordinator.koordlet.degradation import DEGRADED, Contended
 
 F64 = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 RESOURCES = tuple(Contended)
 """Columns of use, in this order."""
@@ -170,10 +169,10 @@ HISTORY_S = 90
 class History:
     """The last seconds of services and of candidates, for `name`. Rows are seconds, the newest last."""
 
-    def __init__(self, seconds: int = HISTORY_S) -> None:
+    def __init__(self) -> None:
         self._levels: dict[str, list[float]] = {}
         self.candidates: tuple[str, ...] = ()
-        self._use: F64 = np.zeros((seconds, 0, len(RESOURCES)))
+        self._use: F64 = np.zeros((HISTORY_S, 0, len(RESOURCES)))
 
     def add(self, levels: Mapping[str, float], candidates: Sequence[str], use: F64) -> None:
         """Add a second: each service's degradation (NaN: unknown), use of shape (candidates, resources).

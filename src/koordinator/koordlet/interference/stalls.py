@@ -6,7 +6,6 @@ service's own limit costs it (throttling) is taken off: batch is not to blame fo
 """
 
 import asyncio
-import logging
 import math
 from collections.abc import Container, Iterable, Mapping
 
@@ -17,8 +16,6 @@ from koordinator.host.errors import ContentError
 from koordinator.host.host import Host
 from koordinator.koordlet.degradation import Sense
 from koordinator.koordlet.node_pods import PodRecord
-
-log = logging.getLogger(__name__)
 
 PRESSURE_KNOBS = {
     Sense.CPU_PRESSURE: Knob.CPU_PRESSURE,

@@ -1,7 +1,6 @@
 """Record what the closed loop does: the audit log, events, metrics, HTTP, and what the node reports to
 scheduler and descheduler (NodeMetric's `status.extensions.interference`)."""
 
-import logging
 import math
 from collections import deque
 from collections.abc import Mapping
@@ -16,8 +15,6 @@ from koordinator.api.interference import CALM, Fading, InterferenceSettings, Nod
 from koordinator.koordlet.interference.control import FULL_PERCENT, Resource, Source, Stage
 from koordinator.koordlet.interference.senses import ControlInput
 from koordinator.koordlet.parts import Shared
-
-log = logging.getLogger(__name__)
 
 AUDIT_LEVEL = 1
 REASON = "FollowServices"

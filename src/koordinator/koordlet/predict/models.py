@@ -185,9 +185,6 @@ CLASSES = {priority: f"__node-{priority.value}__" for priority in PriorityClass}
 """The model of all pods of a priority class."""
 NODE_ITEMS = frozenset((NODE, SYSTEM, *CLASSES.values()))
 
-SHARES = {"p60": 0.60, "p90": 0.90, "p95": 0.95, "p98": 0.98, "max": 1.0}
-"""Percentiles that `Models.prediction` answers."""
-
 
 class TrainingUsage(msgspec.Struct, frozen=True):
     """The usage that a model learns from."""
@@ -307,19 +304,6 @@ class Models:
         rows = np.array([model.row for model in self._models.values()], np.intp)
         peaks = self._rows.peaks(rows, cpu_share, memory_share).tolist()
         return {model: ReclaimableAmount(*peak) for model, peak in zip(self._models, peaks, strict=True)}
-
-    def prediction(self, model: str) -> dict[str, ReclaimableAmount]:
-        """Peaks of one model by name of the share: p60, p90, p95, p98, max.
-
-        Raises: ModelError when there is no such model.
-        """
-        if model not in self._models:
-            raise ModelError(model, "nothing was learnt yet")
-        rows = np.array([self._models[model].row], np.intp)
-        return {
-            name: ReclaimableAmount(*self._rows.peaks(rows, share, share)[0].tolist())
-            for name, share in SHARES.items()
-        }
 
     def expire(self, now_s: float, after_s: float) -> list[str]:
         """Drop models that learnt nothing for so long; returns their ids.

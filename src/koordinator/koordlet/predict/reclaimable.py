@@ -18,8 +18,6 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import ZERO, QuantityError
 
-SAFETY_MARGIN_PERCENT = 10
-COLD_START_S = 24 * 3600.0
 _PERCENT = 100
 _PROD = (PriorityClass.PROD, PriorityClass.NONE)
 
@@ -35,21 +33,6 @@ class ReclaimableAmount(msgspec.Struct, frozen=True):
 
     def __add__(self, other: "ReclaimableAmount") -> "ReclaimableAmount":
         return ReclaimableAmount(self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes)
-
-    def __sub__(self, other: "ReclaimableAmount") -> "ReclaimableAmount":
-        return ReclaimableAmount(self.cpu_milli - other.cpu_milli, self.memory_bytes - other.memory_bytes)
-
-    def at_least(self, other: "ReclaimableAmount") -> "ReclaimableAmount":
-        """Return the larger of both, per resource."""
-        return ReclaimableAmount(
-            max(self.cpu_milli, other.cpu_milli), max(self.memory_bytes, other.memory_bytes)
-        )
-
-    def at_most(self, other: "ReclaimableAmount") -> "ReclaimableAmount":
-        """Return the smaller of both, per resource."""
-        return ReclaimableAmount(
-            min(self.cpu_milli, other.cpu_milli), min(self.memory_bytes, other.memory_bytes)
-        )
 
 
 NOTHING = ReclaimableAmount()
@@ -96,8 +79,8 @@ class ProdPods(msgspec.Struct, frozen=True):
         """Return pods with the row of each."""
         return cls(
             node=np.array(node, np.int64),
-            request=_rows(pod.request for pod in found),
-            peak=_rows(pod.peak or NOTHING for pod in found),
+            request=rows(pod.request for pod in found),
+            peak=rows(pod.peak or NOTHING for pod in found),
             has_peak=np.array([pod.peak is not None for pod in found], np.bool_),
             age_s=np.array([pod.age_s for pod in found], np.float64),
             is_terminating=np.array([pod.is_terminating for pod in found], np.bool_),
@@ -118,13 +101,13 @@ class Predictions(msgspec.Struct, frozen=True):
         )
 
 
-def by_pods_of(
-    allocatable: Amounts,
-    pods: ProdPods,
-    margin_percent: int = SAFETY_MARGIN_PERCENT,
-    cold_start_s: float = COLD_START_S,
-) -> Predictions:
-    """Return what `by_pods` predicts for each node; `allocatable` is (nodes, 2)."""
+def by_pods_of(allocatable: Amounts, pods: ProdPods, margin_percent: int, cold_start_s: float) -> Predictions:
+    """Return the prediction of each node from the peak of each pod; young pods and those without prediction keep what
+    they requested. `allocatable` is (nodes, 2).
+
+    A young pod keeps it until it is gone, also while it terminates: nobody knows yet what it uses. An older one that
+    terminates counts nothing, and a finished one never does.
+    """
     is_young = pods.age_s <= cold_start_s
     counts = ~pods.is_finished & (is_young | ~pods.is_terminating)
     is_predicted = counts & ~is_young & pods.has_peak
@@ -136,10 +119,9 @@ def by_pods_of(
     return Predictions(np.minimum(left, reclaimable), stays + unpredicted)
 
 
-def by_class_of(
-    allocatable: Amounts, pods: ProdPods, peak: Amounts, margin_percent: int = SAFETY_MARGIN_PERCENT
-) -> Predictions:
-    """Return what `by_class` predicts for each node; `allocatable` and `peak` are (nodes, 2)."""
+def by_class_of(allocatable: Amounts, pods: ProdPods, peak: Amounts, margin_percent: int) -> Predictions:
+    """Return the prediction of each node from the common peak of the system, prod pods and pods without class;
+    `allocatable` and `peak` are (nodes, 2)."""
     used = _with_margin(peak, margin_percent)
     requested = _sums(pods, pods.request, ~(pods.is_terminating | pods.is_finished), allocatable)
     left = np.maximum(allocatable - used, 0)
@@ -162,13 +144,10 @@ def _sums(pods: ProdPods, amounts: Amounts, counts: Mask, like: Amounts) -> Amou
     return sums
 
 
-def _rows(amounts: Iterable[ReclaimableAmount]) -> Amounts:
+def rows(amounts: Iterable[ReclaimableAmount]) -> Amounts:
+    """Return amounts as (n, 2)."""
     found = [(each.cpu_milli, each.memory_bytes) for each in amounts]
     return np.array(found, np.int64).reshape(-1, 2)
-
-
-def _row(amount: ReclaimableAmount) -> Amounts:
-    return _rows((amount,))
 
 
 def allocatable_of(node: Node) -> ReclaimableAmount:
@@ -221,32 +200,3 @@ def request_of(pod: Pod) -> ReclaimableAmount:
     return ReclaimableAmount(
         amounts.get(resources.CPU, ZERO).milli, amounts.get(resources.MEMORY, ZERO).value
     )
-
-
-def by_pods(
-    allocatable: ReclaimableAmount,
-    pods: Iterable[ProdPod],
-    margin_percent: int = SAFETY_MARGIN_PERCENT,
-    cold_start_s: float = COLD_START_S,
-) -> Prediction:
-    """From the peak of each pod; young pods and those without prediction keep what they requested.
-
-    A young pod keeps it until it is gone, also while it terminates: nobody knows yet what it uses. An older one that
-    terminates counts nothing, and a finished one never does.
-    """
-    return by_pods_of(_row(allocatable), ProdPods.on_one_node(pods), margin_percent, cold_start_s).of(0)
-
-
-def by_class(
-    allocatable: ReclaimableAmount,
-    pods: Iterable[ProdPod],
-    peak: ReclaimableAmount,
-    margin_percent: int = SAFETY_MARGIN_PERCENT,
-) -> Prediction:
-    """From the common peak of the system, prod pods and pods without class."""
-    return by_class_of(_row(allocatable), ProdPods.on_one_node(pods), _row(peak), margin_percent).of(0)
-
-
-def cautious(one: Prediction, other: Prediction) -> Prediction:
-    """Return what both predictions allow."""
-    return Prediction(one.reclaimable.at_most(other.reclaimable), one.peak.at_least(other.peak))

@@ -4,7 +4,6 @@ Source: behaviour/koordlet-observe 11.3 and 11.4. Otherwise than in the referenc
 nothing (instead of zero), and a class without pods is not predicted to use anything.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 
 from koordinator.api import priority
@@ -28,9 +27,7 @@ from koordinator.koordlet.predict.models import (
     TrainingUsage,
     TrainingWindow,
 )
-from koordinator.koordlet.predict.reclaimable import NOTHING, Prediction, ReclaimableAmount
-
-log = logging.getLogger(__name__)
+from koordinator.koordlet.predict.reclaimable import NOTHING, Prediction, ProdPods, ReclaimableAmount
 
 CPU_PEAK_SHARE, MEMORY_PEAK_SHARE = 0.95, 0.98
 
@@ -78,12 +75,13 @@ class Trainer:
             allocatable = reclaimable.allocatable_of(node)
         except QuantityError as error:
             raise ModelError(NODE, f"status.allocatable: {error}") from error
-        prod = reclaimable.prod_pods(pods, peaks, reclaimable.ages_s(pods, self._shared.clock.now()))
-        by_pods = reclaimable.by_pods(allocatable, prod, margin, self._config.cold_start_s)
-        by_class = reclaimable.by_class(allocatable, prod, common, margin)
-        both = reclaimable.cautious(by_pods, by_class)
-        self._set_metrics("podReclaimablePredictor", by_pods)
-        self._set_metrics("priorityReclaimablePredictor", by_class)
+        found = reclaimable.prod_pods(pods, peaks, reclaimable.ages_s(pods, self._shared.clock.now()))
+        prod, total = ProdPods.on_one_node(found), reclaimable.rows((allocatable,))
+        by_pods = reclaimable.by_pods_of(total, prod, margin, self._config.cold_start_s)
+        by_class = reclaimable.by_class_of(total, prod, reclaimable.rows((common,)), margin)
+        both = reclaimable.cautious_of(by_pods, by_class).of(0)
+        self._set_metrics("podReclaimablePredictor", by_pods.of(0))
+        self._set_metrics("priorityReclaimablePredictor", by_class.of(0))
         self._set_metrics("minPredictor", both)
         return both
 

@@ -4,7 +4,6 @@ A container that is neither throttled nor above its limit costs nothing but its 
 behaviour/koordlet-act 8.
 """
 
-import logging
 from collections.abc import Iterator, Mapping
 
 from koordinator.api import node_labels, pod_resources, quantity, resources
@@ -28,8 +27,6 @@ from koordinator.koordlet.qos.cpu_burst import (
 )
 from koordinator.koordlet.view import Topic
 from koordinator.koordlet.writing.update_plan import Update, WriteOutcome
-
-log = logging.getLogger(__name__)
 
 BUFFER_REASON, QUOTA_REASON = "CPUBurst", "CFSQuotaBurst"
 """Reasons in the audit log."""

@@ -96,7 +96,6 @@ REASON = "AdjustBEByNodeCPUUsage"
 STARVED = "BestEffortCPUStarved"
 """The event that says that no CPU is left for best-effort pods."""
 AUDIT_LEVEL = 1
-_BE_CPU_USED = {kinds.BE_RESOURCE: "cpu", kinds.BE_ALLOCATION: "usage"}
 _SETTLED = frozenset(
     (WriteOutcome.WRITTEN, WriteOutcome.UNCHANGED, WriteOutcome.SKIPPED, WriteOutcome.WOULD_WRITE)
 )
@@ -244,7 +243,7 @@ class CPUSuppress:
             self._undo_quota()
             self._recover(is_managed=mode is SuppressMode.MANAGER)
             return None
-        capacity_milli = self._capacity_milli()
+        capacity_milli = self._view.capacity(resources.CPU)
         if capacity_milli <= 0:
             return self._skip("the node's capacity is not known")
         amount = self._amount(strategy, capacity_milli)
@@ -308,10 +307,6 @@ class CPUSuppress:
             self._logged = why
             log.info("best-effort CPU not adjusted", extra={"reason": why})
 
-    def _capacity_milli(self) -> int:
-        node = self._view.node
-        return quantity.milli(node.status.capacity.get(resources.CPU, 0)) if node is not None else 0
-
     def _pods_now(self) -> PodFacts:
         if self._pod_facts is None or self._pods is not self._view.pods:
             self._pods = self._view.pods
@@ -345,7 +340,7 @@ class CPUSuppress:
             self._skip("there is no fresh CPU sample of the node or its pods")
             return None
         allocatable = node.status.allocatable.get(resources.CPU)
-        best_effort_milli = readings.latest(kinds.NODE_BE, _BE_CPU_USED)
+        best_effort_milli = readings.latest(kinds.NODE_BE, kinds.BE_CPU_USED)
         threshold = threshold_percent(strategy, view.allowance)
         return cpu_suppress.suppress_amount(
             cpu_suppress.node_cpu(

@@ -47,7 +47,6 @@ ROUND_S_MAX = 60.0
 MILLI = 1_000
 Cost = Callable[[Shared], RoundCost]
 """Function that returns what the limits that stand on a host cost now."""
-_BE_CPU_USED = {kinds.BE_RESOURCE: "cpu", kinds.BE_ALLOCATION: "usage"}
 
 
 class SilentEvents(EventRecorder):
@@ -264,7 +263,7 @@ class FollowingPart(Part):
 
 def suppression_cost(shared: Shared) -> RoundCost:
     """Return what the limits of the best-effort groups hold back of what these use."""
-    used_milli = shared.readings.latest(kinds.NODE_BE, _BE_CPU_USED)
+    used_milli = shared.readings.latest(kinds.NODE_BE, kinds.BE_CPU_USED)
     top = cgroup_layout.class_dir(shared.view.driver, KubeQoS.BEST_EFFORT)
     used = None if used_milli is None else used_milli / MILLI
     return RoundCost(held_back_cores=shadow_bill.held_back_cores(used, limit_cores(shared.host, top)))
@@ -273,7 +272,7 @@ def suppression_cost(shared: Shared) -> RoundCost:
 def closed_loop_cost(shared: Shared) -> RoundCost:
     """Return what the threshold that the closed loop allows holds back of what best-effort pods use."""
     percent = shared.view.allowance.cpu_threshold_percent
-    used_milli = shared.readings.latest(kinds.NODE_BE, _BE_CPU_USED)
+    used_milli = shared.readings.latest(kinds.NODE_BE, kinds.BE_CPU_USED)
     node = shared.readings.latest(kinds.NODE_CPU)
     if percent is None or used_milli is None or node is None:
         return shadow_bill.NO_COST

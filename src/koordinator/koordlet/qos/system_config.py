@@ -56,23 +56,6 @@ _SETTINGS = (
 )
 
 
-class SystemPlan(msgspec.Struct, frozen=True):
-    """Files with their texts, and words for `sched_features`, to be written one at a time."""
-
-    files: dict[str, str]
-    features: list[str]
-
-
-def plan(strategy: SystemStrategy, memory_bytes: int, current_features: str) -> SystemPlan:
-    """Return what must be written; nothing while the node's memory is not known.
-
-    Raises: ContentError when the kernel's features contradict each other.
-    """
-    if memory_bytes <= 0:
-        return SystemPlan({}, [])
-    return SystemPlan(wanted_files(strategy, memory_bytes), wanted_features(strategy, current_features))
-
-
 def wanted_files(strategy: SystemStrategy, memory_bytes: int) -> dict[str, str]:
     """File → text, for a node with that much memory."""
     wanted = {}

@@ -112,21 +112,19 @@ def status_of(
     policy: CollectPolicy,
     now_ms: int,
     update_time: str,
-    prediction: Prediction | None = None,
 ) -> NodeMetricStatus:
-    """Return the whole status at `now_ms`; without prediction nothing is reported as reclaimable.
+    """Return the whole status at `now_ms`, without what `with_prediction` adds.
 
     Raises: ScalarError when a duration of the policy is malformed.
     """
     report = _Report(store, known, policy, now_ms)
-    status = NodeMetricStatus(
+    return NodeMetricStatus(
         update_time=update_time,
         node_metric=report.node(),
         pods_metric=report.pods(),
         host_application_metric=report.host_applications(),
         prod_reclaimable_metric=ReclaimableMetric(),
     )
-    return with_prediction(status, prediction) if prediction is not None else status
 
 
 def with_prediction(status: NodeMetricStatus, prediction: Prediction) -> NodeMetricStatus:

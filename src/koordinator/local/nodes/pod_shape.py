@@ -21,7 +21,8 @@ from koordinator.host import cgroup_knobs
 from koordinator.koordlet import gpu_shares
 from koordinator.koordlet.gpu_shares import GPUShare
 from koordinator.koordlet.hooks import batch_resource, contexts
-from koordinator.koordlet.hooks.batch_resource import BatchLimits, BatchRule
+from koordinator.koordlet.hooks.batch_resource import BatchRule
+from koordinator.koordlet.hooks.contexts import GroupResources
 from koordinator.koordlet.qos import cpu_burst, cpu_suppress
 from koordinator.koordlet.report import node_metric
 from koordinator.local.nodes import behaviour
@@ -57,7 +58,7 @@ class HollowPodShape(msgspec.Struct, frozen=True, kw_only=True):
     is_batch: bool
     created_s: float
     """Unix seconds; 0 where that is not known."""
-    group: BatchLimits
+    group: GroupResources
     burst: CPUBurstStrategy
     request_milli: float
     request_bytes: float
@@ -117,13 +118,13 @@ def read(
     return _shape(pod, wanted, rule, burst), error
 
 
-def group_of(pod: Pod, rule: BatchRule) -> BatchLimits:
+def group_of(pod: Pod, rule: BatchRule) -> GroupResources:
     """Return what the pod's group holds: what the kubelet writes, and over it what the hook `BatchResource` does."""
     running = contexts.running_together(pod)
     extended = contexts.batch_resources_of(pod, running)
     found = batch_resource.pod_limits(qos.raw(pod), extended, rule, [each.name for each in running])
     request_milli = _amount(pod_resources.requests(pod), resources.CPU).milli
-    by_kubelet = BatchLimits(
+    by_kubelet = GroupResources(
         shares=cgroup_knobs.shares_of_milli(request_milli),
         quota_us=cgroup_knobs.quota_of_milli(pod_resources.cpu_limit_milli(pod)),
     )

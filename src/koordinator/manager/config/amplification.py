@@ -12,7 +12,7 @@ from koordinator.api.annotations import node as node_annotations
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import ResourceList
-from koordinator.api.slo_config import ResourceAmplificationConfig, ResourceAmplificationStrategy
+from koordinator.api.slo_config import ResourceAmplificationConfig
 from koordinator.manager.config import node_entries
 from koordinator.manager.config.node_entries import RatioSync, first_match
 
@@ -48,13 +48,7 @@ def node_ratios(
     Raises: ProtocolError for a ratio below 1 or a malformed normalization annotation; the node must then
     have no amplification annotation.
     """
-    return ratios_of(first_match(config.node_configs, node_labels_) or config, node, annotations)
-
-
-def ratios_of(
-    strategy: ResourceAmplificationStrategy, node: str, annotations: Mapping[str, str]
-) -> dict[str, float]:
-    """Return the same by the strategy that counts for the node. Raises: ProtocolError."""
+    strategy = first_match(config.node_configs, node_labels_) or config
     obj = f"Node {node}"
     ratios = dict(strategy.resource_amplification_ratio) if strategy.enable else {}
     normalization = node_labels.cpu_normalization_ratio(annotations, obj)

@@ -18,7 +18,6 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import CPUNormalizationConfig, ResourceAmplificationConfig
 from koordinator.cluster.controller import is_controller_enabled
 from koordinator.manager.config import amplification, cpu_normalization
-from koordinator.manager.config.node_entries import first_match
 from koordinator.manager.noderesource import account, decide, hours, lent_gpus
 from koordinator.manager.noderesource.batch import MILLI
 from koordinator.manager.noderesource.decide import NodeInputs, Withdrawal, ZoneInputs
@@ -29,7 +28,7 @@ from koordinator.manager.options import NODE_RESOURCE_PLUGINS
 AMPLIFICATION_FAILED = "ResourceAmplificationFailed"
 
 _AMPLIFICATION_KEY = labels.NODE_RESOURCE_AMPLIFICATION_RATIO
-_NORMALIZATION = labels.NODE_CPU_NORMALIZATION_RATIO
+_NORMALIZATION_KEY = labels.NODE_CPU_NORMALIZATION_RATIO
 
 
 class ResourceAmplification:
@@ -50,9 +49,9 @@ class ResourceAmplification:
             if row.is_enabled:
                 annotations = _annotations(row.node.metadata.annotations, target)
                 try:
-                    strategy = first_match(config.node_configs, row.node.metadata.labels) or config
+                    own = row.node.metadata.labels
                     text = amplification.annotation_text(
-                        amplification.ratios_of(strategy, row.name, annotations)
+                        amplification.node_ratios(config, row.name, own, annotations)
                     )
                 except ProtocolError as error:
                     failures += 1
@@ -75,13 +74,11 @@ def _put_back(node: Node, target: NodeTarget) -> None:
 
 def _annotations(own: Mapping[str, str], target: NodeTarget) -> Mapping[str, str]:
     """Return the annotations that the node will have, so that a new normalization ratio counts in the same round."""
-    written = target.annotations.get(_NORMALIZATION)
-    return own if written is None else {**own, _NORMALIZATION: written}
+    written = target.annotations.get(_NORMALIZATION_KEY)
+    return own if written is None else {**own, _NORMALIZATION_KEY: written}
 
 
 NORMALIZATION_FAILED = "CPUNormalizationFailed"
-
-_NORMALIZATION_KEY = labels.NODE_CPU_NORMALIZATION_RATIO
 
 
 class CPUNormalization:
@@ -129,44 +126,31 @@ def _cpu(row: NodeRow) -> CPUBasicInfo:
 
 
 UNREADABLE = "DeviceUnreadable"
+GPU_DEVICES, RDMA_DEVICES = "GPUDeviceResource", "RDMADeviceResource"
 
 
-class GPUDeviceResource:
-    """Sums over healthy GPUs, and labels that tell what they are."""
+class DeviceResource:
+    """Sums over healthy GPUs and labels that tell what they are, or 100 for each healthy NIC."""
 
-    name = "GPUDeviceResource"
-
-    def calculate(self, rows: Sequence[NodeRow], targets: Sequence[NodeTarget]) -> int:
-        """See `Plugin`."""
-        return _sync(rows, targets, lambda row: row.gpu)
-
-
-class RDMADeviceResource:
-    """100 for each healthy NIC."""
-
-    name = "RDMADeviceResource"
+    def __init__(self, name: str, part: Callable[[NodeRow], DeviceTarget]) -> None:
+        self.name = name
+        self._part = part
 
     def calculate(self, rows: Sequence[NodeRow], targets: Sequence[NodeTarget]) -> int:
         """See `Plugin`."""
-        return _sync(rows, targets, lambda row: row.rdma)
-
-
-def _sync(
-    rows: Sequence[NodeRow], targets: Sequence[NodeTarget], part: Callable[[NodeRow], DeviceTarget]
-) -> int:
-    failures = 0
-    for row, target in zip(rows, targets, strict=True):
-        if row.device_problem:
-            failures += 1
-            note = Note(UNREADABLE, row.device_problem)
-            if note not in target.notes:
-                target.notes.append(note)
-            continue
-        wanted = part(row)
-        for name, amount in wanted.amounts.items():
-            target.amounts[name] = None if amount is None else account.whole(amount)
-        target.labels.update(wanted.labels)
-    return failures
+        failures = 0
+        for row, target in zip(rows, targets, strict=True):
+            if row.device_problem:
+                failures += 1
+                note = Note(UNREADABLE, row.device_problem)
+                if note not in target.notes:
+                    target.notes.append(note)
+                continue
+            wanted = self._part(row)
+            for name, amount in wanted.amounts.items():
+                target.amounts[name] = None if amount is None else account.whole(amount)
+            target.labels.update(wanted.labels)
+        return failures
 
 
 _Lenders = list[tuple[NodeRow, NodeTarget]]
@@ -337,8 +321,8 @@ def chosen(entries: tuple[str, ...], configs: Configs) -> list[NodeResourcePlugi
         MidResource.name: MidResource,
         BatchResource.name: BatchResource,
         BatchDuration.name: BatchDuration,
-        GPUDeviceResource.name: GPUDeviceResource,
-        RDMADeviceResource.name: RDMADeviceResource,
+        GPU_DEVICES: lambda: DeviceResource(GPU_DEVICES, lambda row: row.gpu),
+        RDMA_DEVICES: lambda: DeviceResource(RDMA_DEVICES, lambda row: row.rdma),
         BatchGPUResource.name: BatchGPUResource,
     }
     return [makers[name]() for name in NODE_RESOURCE_PLUGINS if is_controller_enabled(name, entries)]

@@ -20,7 +20,7 @@ from koordinator.manager.parts import ManagerContext
 from koordinator.manager.profiles import colocation_profile, extended_resources, profile_matching
 from koordinator.manager.profiles.colocation_profile import Draw, FindPriorityClass, ProfileError
 from koordinator.manager.profiles.profile_matching import CompiledProfile
-from koordinator.manager.webhooks import pod_quotas, pod_rules, table
+from koordinator.manager.webhooks import pod_quotas, pod_rules
 from koordinator.manager.webhooks.pod_quotas import PodQuotas
 from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.review import (
@@ -31,8 +31,6 @@ from koordinator.manager.webhooks.review import (
     Steps,
     denied,
 )
-
-PATH = table.MUTATE_POD
 
 PROFILES, EXTENDED_RESOURCES = "ClusterColocationProfile", "ExtendedResourceSpec"
 QUOTA_TREES, DEVICES = "MultiQuotaTree", "DeviceResourceSpec"
@@ -121,9 +119,6 @@ def called(request: AdmissionRequest) -> str:
 def percent_draw(rng: random.Random) -> colocation_profile.Draw:
     """Draws whole numbers below 100."""
     return functools.partial(rng.randrange, 100)
-
-
-RESERVATION_PATH = table.MUTATE_RESERVATION
 
 
 def mutate_reservation(

@@ -24,7 +24,7 @@ from koordinator.manager.parts import ManagerContext
 from koordinator.manager.profiles import colocation_profile, profile_matching
 from koordinator.manager.profiles.colocation_profile import ProfileError
 from koordinator.manager.quota.evaluation import QuotaUseVerdict
-from koordinator.manager.webhooks import pod_mutating, pod_rules, table
+from koordinator.manager.webhooks import pod_mutating, pod_rules
 from koordinator.manager.webhooks.pod_rules import LabelRulesSource
 from koordinator.manager.webhooks.review import (
     ALLOWED,
@@ -37,7 +37,6 @@ from koordinator.manager.webhooks.review import (
 
 log = logging.getLogger(__name__)
 
-PATH = table.VALIDATE_POD
 
 RESERVED, COLOCATION, QUOTA = "ClusterReservation", "ClusterColocationProfile", "ElasticQuota"
 DEVICES, LABEL_RULES, QUOTA_EVALUATION = "DeviceResource", "EnhancedValidation", "EvaluateQuota"
@@ -226,30 +225,8 @@ class BindingVerdict(enum.StrEnum):
         return self is not BindingVerdict.DENIED
 
 
-class BindingAdmissionRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags `--binding-admission-*`. Without user names, or without namespaces, nothing is checked."""
-
-    user_names: tuple[str, ...] = ()
-    """A user may bind when one of these is part of the name."""
-    namespaces: tuple[str, ...] = ()
-    exclude_namespaces: tuple[str, ...] = ("kube-system",)
-    bypass_labels: tuple[str, ...] = (labels.BINDING_ADMISSION_BYPASS,)
-    bypass_annotations: tuple[str, ...] = ()
-    dry_run: bool = False
-
-    @classmethod
-    def of(cls, options: BindingAdmissionOptions) -> Self:
-        """Return the rules of a manager's flags."""
-        return cls(**{name: getattr(options, name) for name in cls.__struct_fields__})
-
-
-def split(flag: str) -> tuple[str, ...]:
-    """Return the entries of a comma-separated flag, trimmed, empty ones left out."""
-    return tuple(entry for part in flag.split(",") if (entry := part.strip()))
-
-
 def decide(
-    rules: BindingAdmissionRules, user: str, namespace: str, find_pod: Callable[[], Pod | None]
+    rules: BindingAdmissionOptions, user: str, namespace: str, find_pod: Callable[[], Pod | None]
 ) -> BindingVerdict:
     """Return whether a user may bind a pod of a namespace; the pod is looked up only when it matters."""
     if not rules.user_names:
@@ -279,7 +256,7 @@ class PodBindingHandler:
 
     def __init__(self, shared: ManagerContext) -> None:
         self._pods = shared.factory.informer(Pod)
-        self._rules = BindingAdmissionRules.of(shared.options.binding_admission)
+        self._rules = shared.options.binding_admission
         self._decisions = shared.metrics.binding_decisions
 
     async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
