@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,15 +16,16 @@ from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import HostRoots
 from koordinator.host.host import Host, open_host
+from koordinator.host.syscalls import LinuxSyscalls, ThreadSlices
 from koordinator.koordlet.isolation import measure
-from koordinator.koordlet.isolation.measure import GROUP, IsolationMeasurement
+from koordinator.koordlet.isolation.measure import GROUP, IsolationMeasurement, Measured
 from koordinator.koordlet.isolation.verdicts import Mechanism, MechanismVerdict, Works
 from tests.kernel.conftest import make
 
 HIERARCHIES = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids")
 Found = dict[Mechanism, MechanismVerdict]
-ALWAYS = (Mechanism.CPUSET, Mechanism.MEMORY_LIMIT, Mechanism.KILL)
-"""What a busy machine cannot hide."""
+TRIES = 10
+"""Of what a busy machine hides."""
 
 
 @pytest.fixture
@@ -156,6 +157,36 @@ async def test_groups_above_with_tighter_limits_are_found(
     assert found[Mechanism.CPU_QUOTA].works is not Works.YES, found
     assert found[Mechanism.MEMORY_LIMIT].works is not Works.YES, found
     assert is_gone(real, inner)
+
+
+class Ignored(LinuxSyscalls):
+    """A kernel that answers as if it had given a slice, and has not."""
+
+    def sched_setattr(self, tid: int, attributes: bytes) -> None:
+        pass
+
+
+class SlicesOnly(IsolationMeasurement):
+    def _all(self) -> Mapping[Mechanism, Measured]:
+        return {Mechanism.TIME_SLICE: self._time_slice}
+
+
+@pytest.mark.parametrize("has_effect", [True, False])
+async def test_time_slices_that_are_taken_but_not_kept_are_found(
+    host: Host, real: Cgroups, group: str, tmp_path: Path, has_effect: bool
+) -> None:
+    if not host.slices.support().is_supported:
+        pytest.skip(host.slices.support().reason)
+    if not has_effect:
+        host.slices = ThreadSlices(Ignored())
+
+    for _ in range(TRIES):
+        found = (await SlicesOnly(host, group, str(tmp_path), pause_s=0.0).run())[Mechanism.TIME_SLICE]
+        assert found.works is not (Works.NO if has_effect else Works.YES), found
+        assert is_gone(real, group)
+        if found.works is not Works.UNKNOWN:
+            return
+    pytest.skip(f"in {TRIES} tries {found.why}")
 
 
 KILLED = """

@@ -16,7 +16,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.koordlet import gates as koordlet_gates
 from koordinator.koordlet.isolation import probe, verdicts
 from koordinator.koordlet.isolation.probe import IsolationProbe
-from koordinator.koordlet.isolation.verdicts import Mechanism, MechanismVerdict, Works
+from koordinator.koordlet.isolation.verdicts import Mechanism, MechanismVerdict, Spun, Works
 from koordinator.local import registry
 from tests.koordlet.qos.qos_node import QoSNode
 
@@ -53,6 +53,14 @@ def test_with_too_little_cpu_nothing_is_claimed(one: float, other: float) -> Non
         assert (found.works is Works.UNKNOWN) == (one + other < verdicts.CPU_S_MIN)
 
 
+def sliced(
+    *, usual_ms: float, long_ms: float, alone_ms: float, others: float = 0.0, cpu_s: float = 0.07
+) -> MechanismVerdict:
+    """The verdict on time slices, where one process of two had so much CPU with usual ones."""
+    usual, long = ([Spun(cpu_s, 0.001), Spun(0.07, most / 1000)] for most in (usual_ms, long_ms))
+    return verdicts.time_slice(usual, long, Spun(0.1, alone_ms / 1000), others)
+
+
 @pytest.mark.parametrize(
     ("verdict", "works"),
     [
@@ -60,6 +68,13 @@ def test_with_too_little_cpu_nothing_is_claimed(one: float, other: float) -> Non
         (verdicts.weight(0.12, 0.12), Works.NO),
         (verdicts.idle(0.24, 0.01), Works.YES),
         (verdicts.idle(0.12, 0.12), Works.NO),
+        (sliced(usual_ms=4, long_ms=100, alone_ms=100), Works.YES),
+        (sliced(usual_ms=4, long_ms=30, alone_ms=31, others=0.9), Works.YES),
+        (sliced(usual_ms=20, long_ms=35, alone_ms=100), Works.NO),
+        (sliced(usual_ms=4, long_ms=4, alone_ms=100), Works.NO),
+        (sliced(usual_ms=4, long_ms=4, alone_ms=20), Works.UNKNOWN),
+        (sliced(usual_ms=4, long_ms=4, alone_ms=100, others=0.3), Works.UNKNOWN),
+        (sliced(usual_ms=4, long_ms=100, alone_ms=100, cpu_s=0.01), Works.UNKNOWN),
         (verdicts.confined([1], [1]), Works.YES),
         (verdicts.confined([1], [0, 1]), Works.NO),
         (verdicts.memory_limit(32 * MEBI, None), Works.YES),
@@ -95,6 +110,14 @@ def test_strategies_that_rest_on_what_is_broken_are_named_if_they_are_on() -> No
 
     assert next(each.split()[0] for each in told if "cpu-quota" in each) == "CPUSuppress"
     assert not any(each.startswith("BlkIOReconcile") for each in told)
+
+
+def test_long_slices_without_effect_are_told_while_the_hook_that_gives_them_is_on() -> None:
+    found = all_of(Works.YES, time_slice=Works.NO)
+
+    (told,) = probe.resting_on_broken(found, koordlet_gates.of())
+    assert told.startswith("TimeSlice has no effect here: it rests on time-slice")
+    assert not list(probe.resting_on_broken(found, koordlet_gates.of("GroupIdentity=false")))
 
 
 class Probed(IsolationProbe):

@@ -7,11 +7,12 @@ had is asked of the process, not of files that may be somebody else's.
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,8 +24,9 @@ from koordinator.host.cgroup_knobs import CFS_PERIOD_US, SHARES_MIN, UNLIMITED, 
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.errors import ContentError, HostError
 from koordinator.host.host import Host
+from koordinator.host.syscalls import LONGEST_SLICE_NS
 from koordinator.koordlet.isolation import verdicts, worker
-from koordinator.koordlet.isolation.verdicts import Mechanism, MechanismVerdict
+from koordinator.koordlet.isolation.verdicts import Mechanism, MechanismVerdict, Spun
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ PAUSE_S = 2.0
 """Between two mechanisms."""
 BEGIN_S = 0.05
 FREE_S, LIMITED_S, SHARED_S = 0.1, 0.5, 0.25
+USUAL_S, LONG_S, ALONE_S = 0.08, 0.12, 0.08
 MEBI = 1 << 20
 MEMORY_SMALL, MEMORY_LIMIT, MEMORY_WANTED = 20 * MEBI, 32 * MEBI, 64 * MEBI
 HIGH, CACHED = 12 * MEBI, 24 * MEBI
@@ -50,6 +53,7 @@ class Worker:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
+        self.pid = process.pid
 
     async def ask(self, *words: object) -> Any:
         """Return the answer; None when the process ended instead. Raises: HostError for what it could not do."""
@@ -104,6 +108,7 @@ class IsolationMeasurement:
             Mechanism.CPU_QUOTA: self._quota,
             Mechanism.CPU_WEIGHT: self._weight,
             Mechanism.CPU_IDLE: self._idle,
+            Mechanism.TIME_SLICE: self._time_slice,
             Mechanism.CPUSET: self._cpuset,
             Mechanism.MEMORY_LIMIT: self._memory_limit,
             Mechanism.MEMORY_HIGH: self._memory_high,
@@ -133,12 +138,12 @@ class IsolationMeasurement:
     async def _quota(self) -> MechanismVerdict:
         async with self._worker("quota") as one:
             before = self._throttled_above()
-            (free_s,) = await _spin(FREE_S, -1, one)
+            (free,) = await _spin(FREE_S, -1, one)
             above = self._throttled_above() - before
             self._put(Knob.CPU_QUOTA, self._group("quota"), str(int(verdicts.QUOTA_RATIO * CFS_PERIOD_US)))
-            (limited_s,) = await _spin(LIMITED_S, -1, one)
+            (limited,) = await _spin(LIMITED_S, -1, one)
             self._put(Knob.CPU_QUOTA, self._group("quota"), str(UNLIMITED))
-        return verdicts.quota(free_s / FREE_S, limited_s / LIMITED_S, above)
+        return verdicts.quota(free.cpu_s / FREE_S, limited.cpu_s / LIMITED_S, above)
 
     def _throttled_above(self) -> int:
         """Return how often groups above the one with the probe's own quota were throttled, as far as files say so."""
@@ -161,13 +166,37 @@ class IsolationMeasurement:
 
     async def _side_by_side(self, knob: Knob, first: str, second: str) -> tuple[float, float]:
         """Return CPU seconds of two groups that want the same CPU at the same time."""
-        async with self._worker("a") as one, self._worker("b") as other:
+        async with self._pair() as (one, other, cpu):
             self._put(knob, self._group("a"), first)
             self._put(knob, self._group("b"), second)
-            cpu = (await one.ask("affinity"))[-1]
-            await other.ask("affinity")  # it has started
             had = await _spin(SHARED_S, cpu, one, other)
-        return had[0], had[1]
+        return had[0].cpu_s, had[1].cpu_s
+
+    async def _time_slice(self) -> MechanismVerdict:
+        slices = self._host.slices
+        if not (support := slices.support()).is_supported:
+            return verdicts.unknown(support.reason)
+        async with self._pair() as (one, other, cpu):
+            others = await self._used_by_others([cpu])
+            usual = await _spin(USUAL_S, cpu, one, other)
+            for each in (one, other):
+                if (problem := slices.give(each.pid, LONGEST_SLICE_NS)) is not None:
+                    raise HostError(str(problem))
+            long = await _spin(LONG_S, cpu, one, other)
+            (alone,) = await _spin(ALONE_S, cpu, one)
+            others += await self._used_by_others([cpu])
+        return verdicts.time_slice(usual, long, alone, max(others))
+
+    async def _used_by_others(self, cpus: Sequence[int]) -> list[float]:
+        """Return the shares of CPUs that are used while the probe's processes wait; 1 where that cannot be told."""
+        machine = self._host.machine
+        before = machine.cpu_ticks()
+        await asyncio.sleep(ALONE_S)
+        after = machine.cpu_ticks()
+        if before is None or after is None:
+            return [1.0] * len(cpus)
+        ticks = [after.by_cpu.get(cpu, math.inf) - before.by_cpu.get(cpu, 0) for cpu in cpus]
+        return [each / machine.clock_ticks_per_s / ALONE_S for each in ticks]
 
     async def _cpuset(self) -> MechanismVerdict:
         async with self._worker("cpuset") as one:
@@ -281,6 +310,16 @@ class IsolationMeasurement:
             raise HostError(str(problem))
 
     @contextlib.asynccontextmanager
+    async def _pair(self) -> AsyncIterator[tuple[Worker, Worker, int]]:
+        """Run processes in the groups `a` and `b`; the number is that of the CPU that others use least. Raises:
+        HostError."""
+        async with self._worker("a") as one, self._worker("b") as other:
+            cpus = await one.ask("affinity")
+            await other.ask("affinity")  # it has started
+            _, cpu = min(zip(await self._used_by_others(cpus), cpus, strict=True))
+            yield one, other, cpu
+
+    @contextlib.asynccontextmanager
     async def _worker(self, name: str) -> AsyncIterator[Worker]:
         """Run a process in a group of this name. Raises: HostError."""
         group = self._group(name)
@@ -301,12 +340,11 @@ class IsolationMeasurement:
             await process.wait()
 
 
-async def _spin(seconds: float, cpu: int, *workers: Worker) -> list[float]:
-    """Return CPU seconds of workers that want a CPU (any for -1) at the very same time."""
+async def _spin(seconds: float, cpu: int, *workers: Worker) -> list[Spun]:
+    """Return what workers had that want a CPU (any for -1) at the very same time."""
     begin_s = time.monotonic() + BEGIN_S
-    return list(
-        await asyncio.gather(*(each.ask("spin", begin_s, begin_s + seconds, cpu) for each in workers))
-    )
+    found = await asyncio.gather(*(each.ask("spin", begin_s, begin_s + seconds, cpu) for each in workers))
+    return [Spun(*each) for each in found]
 
 
 def parent_group(host: Host, driver: Driver) -> str:

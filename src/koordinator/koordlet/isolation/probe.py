@@ -48,6 +48,7 @@ RESTS_ON: Mapping[str, tuple[str, tuple[Mechanism, ...]]] = {
     "BlkIOReconcile": ("BlkIOReconcile", (Mechanism.IO_LIMIT,)),
     "RdtResctrl": ("RdtResctrl", (Mechanism.RESCTRL,)),
     "GroupIdentity": ("GroupIdentity", (Mechanism.CPU_IDLE,)),
+    "TimeSlice": ("GroupIdentity", (Mechanism.TIME_SLICE,)),
     "BatchResource": ("BatchResource", (Mechanism.CPU_WEIGHT, Mechanism.MEMORY_LIMIT)),
 }
 """Strategy or hook -> its feature gate, and what it rests on."""

@@ -5,7 +5,7 @@ A verdict is never a guess: where a busy node gave the probe too little to tell,
 """
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ class Mechanism(enum.StrEnum):
     CPU_QUOTA = "cpu-quota"
     CPU_WEIGHT = "cpu-weight"
     CPU_IDLE = "cpu-idle"
+    TIME_SLICE = "time-slice"
     CPUSET = "cpuset"
     MEMORY_LIMIT = "memory-limit"
     MEMORY_HIGH = "memory-high"
@@ -39,6 +40,13 @@ class MechanismVerdict(msgspec.Struct, frozen=True):
     why: str
 
 
+class Spun(msgspec.Struct, frozen=True):
+    """CPU seconds of a process that wanted a CPU, and the longest time for which nobody else got it."""
+
+    cpu_s: float
+    longest_s: float
+
+
 QUOTA_RATIO = 0.2
 """The quota that the probe gives itself, in CPUs."""
 QUOTA_SLACK = 1.75
@@ -47,6 +55,9 @@ WEIGHTS = 4.0
 """Ratio of the weights of the two groups."""
 WEIGHT_RATIO_MIN = 1.8
 IDLE_SHARE_MAX = 0.2
+LONG_RATIO, LONG_S_MIN = 2.0, 0.03
+"""A run with a long slice lasts at least so many times the longest with usual ones, which end with a tick."""
+OTHERS_SHARE_MAX = 0.15
 CPU_S_MIN = 0.03
 """With less than that nothing can be told."""
 LIMIT_SLACK = 1.25
@@ -96,6 +107,23 @@ def idle(normal_s: float, idle_s: float) -> MechanismVerdict:
         return unknown(f"the node was too busy: {numbers}")
     works = idle_s <= IDLE_SHARE_MAX * (normal_s + idle_s)
     return MechanismVerdict(Works.YES if works else Works.NO, numbers)
+
+
+def time_slice(usual: Sequence[Spun], long: Sequence[Spun], alone: Spun, others: float) -> MechanismVerdict:
+    """Judge two processes on one CPU with the kernel's own slices and with long ones. Short runs say nothing where
+    others want that CPU, too: who runs there `alone` is interrupted, or they use a part of it while the probe waits."""
+    own_s, long_s = (max(each.longest_s for each in found) for found in (usual, long))
+    wanted_s = max(own_s * LONG_RATIO, LONG_S_MIN)
+    numbers = (
+        f"at most {long_s * 1000:.0f} ms at once with long slices, {own_s * 1000:.0f} ms with usual ones, "
+        f"{alone.longest_s * 1000:.0f} ms alone"
+    )
+    had_both = min(each.cpu_s for each in usual) >= CPU_S_MIN / 2
+    if had_both and long_s >= wanted_s:
+        return MechanismVerdict(Works.YES, numbers)
+    if had_both and alone.longest_s >= wanted_s * LONG_RATIO and others <= OTHERS_SHARE_MAX:
+        return MechanismVerdict(Works.NO, numbers)
+    return unknown(f"the node was too busy: {numbers}")
 
 
 def confined(wanted: Collection[int], found: Collection[int]) -> MechanismVerdict:

@@ -7,21 +7,30 @@ that nobody has to end it when the agent is gone.
 import json
 import mmap
 import os
+import resource
 import sys
 import time
 
 _CHUNK = 1 << 20
 
 
-def spin(begin_s: float, end_s: float, cpu: int) -> float:
-    """Use a CPU from one time of the machine's clock to another (CLOCK_MONOTONIC); return the CPU time that was had."""
+def spin(begin_s: float, end_s: float, cpu: int) -> tuple[float, float]:
+    """Use a CPU from one time of the machine's clock to another (CLOCK_MONOTONIC); return the CPU time that was had,
+    and the longest time for which nobody else got the CPU."""
     if cpu >= 0:
         os.sched_setaffinity(0, {cpu})
     time.sleep(max(begin_s - time.monotonic(), 0.0))
-    began = time.process_time()
-    while time.monotonic() < end_s:
-        pass
-    return time.process_time() - began
+    began, switches = time.process_time(), _switches()
+    since_s, longest_s = time.monotonic(), 0.0
+    while (now_s := time.monotonic()) < end_s:
+        if (found := _switches()) != switches:
+            switches, since_s = found, time.monotonic()
+        longest_s = max(longest_s, now_s - since_s)
+    return time.process_time() - began, longest_s
+
+
+def _switches() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def touch(amount: int) -> int:
