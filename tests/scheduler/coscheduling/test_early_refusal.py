@@ -127,6 +127,27 @@ def test_roles_that_fit_each_alone_and_not_together_are_refused() -> None:
     play(story)
 
 
+def test_a_refusal_of_roles_together_is_about_the_one_that_nodes_take_most_of() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="8")
+        for role, count, cpu in (("worker", 2, "7"), ("ps", 3, "2")):
+            for number in range(count):
+                body = member(f"{role}-{number}", role, count, cpu, groups=roles("ps", "worker"))
+                world.api.put("Pod", body)
+        await world.settle(1)
+
+        for name in ("worker-0", "ps-0"):
+            begins = early_of(world)._gangs.info(f"default/{name}")
+            assert begins is not None
+            found = early_of(world).shortage(begins)
+            assert found is not None
+            assert found.text == "gangs default/ps, default/worker need 5 members, at most 4 fit now"
+            assert {each.pod.metadata.name for each in found.about.members} == {"ps-0", "ps-1", "ps-2"}
+            assert found.slots_of(world.scheduler.table.row_of("node-0")) > 1
+
+    play(story)
+
+
 def test_members_that_have_a_place_count() -> None:
     async def story(world: World) -> None:
         places = Places(world)

@@ -7,9 +7,19 @@ import pytest
 
 from koordinator.api.core import Pod, Service
 from koordinator.api.decode import from_builtins
+from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.plugins.topology_spread import constraints
-from koordinator.scheduler.plugins.topology_spread.constraints import Constraints, OwnerSelectors, SpreadArgs
+from koordinator.scheduler.plugins.topology_spread.constraints import (
+    Constraints,
+    Inclusion,
+    InclusionPolicy,
+    Inclusions,
+    OwnerSelectors,
+    SpreadArgs,
+)
 from koordinator.scheduler.plugins.topology_spread.plugin import DerivedConstraints
+from koordinator.scheduler.table.label_columns import LabelColumns
+from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_counts import NamespaceLabels
 
 ABSENT = object()
@@ -63,6 +73,21 @@ def test_what_followed_from_earlier_selectors_is_forgotten() -> None:
     assert len(derived) == 3
     assert asked("b", 1, "z").key == (1, "z")
     assert len(derived) == 1
+
+
+def test_sets_of_nodes_are_kept_for_1024_node_selectors() -> None:
+    table = NodeTable(ResourceRegistry())
+    inclusions = Inclusions(table, table.shared(LabelColumns))
+    policy = InclusionPolicy(("zone",), honors_affinity=True, honors_taints=False)
+
+    def of(number: int) -> Inclusion:
+        body = {"metadata": {"name": "p"}, "spec": {"nodeSelector": {"disk": str(number)}}}
+        return inclusions.of(from_builtins(body, Pod), policy)
+
+    first, *_ = kept = [of(number) for number in range(1_024)]
+    assert [of(number) for number in range(1_024)] == kept, "equal pods share theirs"
+    of(1_024)
+    assert of(0) is not first
 
 
 def service(name: str, **selector: str) -> Service:
