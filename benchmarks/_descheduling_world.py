@@ -28,15 +28,13 @@ from koordinator.api.node_metric import (
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.cluster.proof import MoveAnswer, MoveQuestion
 from koordinator.descheduler import config, plan_input
-from koordinator.descheduler.actions import CycleLimits
 from koordinator.descheduler.measurements import MeasuredNode, Observation, measured
 from koordinator.descheduler.migration import object_limiter
 from koordinator.descheduler.migration.gates import Workload
 from koordinator.descheduler.plan_input import PlanRules
-from koordinator.descheduler.plugin import Handle
+from koordinator.descheduler.plugin import CycleLimits, Handle
 from koordinator.descheduler.plugins.low_node_load import planned
-from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
-from koordinator.descheduler.plugins.low_node_load.forecast import UsageForecast
+from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad, UsageForecast
 from koordinator.descheduler.plugins.low_node_load.usage import NodeClass
 
 PODS_PER_NODE, REPLICAS = 20, 20

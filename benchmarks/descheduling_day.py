@@ -39,7 +39,7 @@ from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.hollow import HollowNodes
 from koordinator.local.registry import in_memory
 from koordinator.manager.manager import Manager
-from koordinator.scheduler.explain.moves import PodToMove
+from koordinator.scheduler.explain.tries import PodToMove
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve.explain_service import prove_live
 from koordinator.simulate import run as demo

@@ -3,7 +3,7 @@
 import pytest
 
 from koordinator.api import gang_labels, labels, node_labels, pod_labels, quota_labels
-from koordinator.api.annotations import koordlet, node, quota
+from koordinator.api.annotations import koordlet, node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import ResourceList
 
@@ -72,8 +72,8 @@ def test_the_kubelet_can_force_whole_cores() -> None:
 def test_quota_readers_fall_back_as_documented() -> None:
     spec_max: ResourceList = {"cpu": "10"}
     for text in ("5", "{}", '{"cpu":0}', ""):
-        assert quota.shared_weight({labels.QUOTA_SHARED_WEIGHT: text}, spec_max) == spec_max
-    assert quota.resource_keys({labels.QUOTA_RESOURCE_KEYS: "cpu"}) == ("cpu", "memory")
-    assert quota.resource_keys({labels.QUOTA_RESOURCE_KEYS: '["x"]'}) == ("x",)
+        assert quota_labels.shared_weight({labels.QUOTA_SHARED_WEIGHT: text}, spec_max) == spec_max
+    assert quota_labels.resource_keys({labels.QUOTA_RESOURCE_KEYS: "cpu"}) == ("cpu", "memory")
+    assert quota_labels.resource_keys({labels.QUOTA_RESOURCE_KEYS: '["x"]'}) == ("x",)
     assert quota_labels.parent_name("q", {}) == labels.ROOT_QUOTA_NAME
     assert quota_labels.parent_name(labels.ROOT_QUOTA_NAME, {}) == ""

@@ -14,7 +14,7 @@ from koordinator.cli import scheduler_process as process
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.cluster.leader import LeaseLost
 from koordinator.scheduler.config import config
-from koordinator.scheduler.config.reader import SchedulerConfigError
+from koordinator.scheduler.config.config import SchedulerConfigError
 from koordinator.scheduler.plugin.capabilities import ControllerFilter, ControllerFilterError
 from koordinator.scheduler.plugins import built_in
 

@@ -9,11 +9,9 @@ from koordinator import clock
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.cluster import errors
-from koordinator.descheduler.actions import Actions, EvictAction
-from koordinator.descheduler.cycle import CycleReport
+from koordinator.descheduler.cycle import CycleReport, Pass
 from koordinator.descheduler.descheduler import Descheduler
-from koordinator.descheduler.plugin import Observation
-from koordinator.descheduler.profiles import Pass
+from koordinator.descheduler.plugin import Actions, EvictAction, Observation
 from tests.descheduler.world import World, config, run
 
 DIRECT: dict[str, Any] = {

@@ -11,8 +11,8 @@ from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.descheduler.config.low_node_load import NodePool
 from koordinator.descheduler.measurements import NOTHING
-from koordinator.descheduler.plugins.low_node_load import forecast, usage
-from koordinator.descheduler.plugins.low_node_load.forecast import UsageForecast
+from koordinator.descheduler.plugins.low_node_load import cycle, usage
+from koordinator.descheduler.plugins.low_node_load.cycle import UsageForecast
 from koordinator.descheduler.plugins.low_node_load.usage import Classified, NodeUtilization
 
 CORES, LIMIT = 100, 65
@@ -129,4 +129,4 @@ def test_nodes_come_and_go_and_so_do_pools() -> None:
 
 
 def test_the_level_of_targets_is_the_slower_one() -> None:
-    assert forecast.SOURCE_S_MAX < forecast.TARGET_S <= forecast.TIDE_LONG_S
+    assert cycle.SOURCE_S_MAX < cycle.TARGET_S <= cycle.TIDE_LONG_S

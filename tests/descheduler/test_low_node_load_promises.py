@@ -13,8 +13,8 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import config
-from koordinator.descheduler.actions import EvictAction
 from koordinator.descheduler.measurements import Observation, measured
+from koordinator.descheduler.plugin import EvictAction
 from koordinator.descheduler.plugins.low_node_load.cycle import (
     AnomalyRule,
     BalanceOutcome,

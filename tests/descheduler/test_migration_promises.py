@@ -10,9 +10,9 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler import config
-from koordinator.descheduler.actions import CycleLimiter, CycleLimits
 from koordinator.descheduler.migration import arbitration, gates, jobs, object_limiter, state
 from koordinator.descheduler.migration.arbitration import WaitingJob
+from koordinator.descheduler.plugin import CycleLimiter, CycleLimits
 from koordinator.descheduler.plugins.stock import placement
 from tests.descheduler.builders import NOW_S, job, pod
 

@@ -7,9 +7,9 @@ import pytest
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.descheduler.actions import Action, EvictAction, SetDeletionCost
 from koordinator.descheduler.config.node_plugins import ScaleDownBinPackArgs, complete_scale_down_bin_pack
 from koordinator.descheduler.measurements import Observation
+from koordinator.descheduler.plugin import Action, EvictAction, SetDeletionCost
 from koordinator.descheduler.plugins import scale_down_bin_pack
 from koordinator.descheduler.plugins.scale_down_bin_pack import SKIPPED_COST, ScaleDownBinPack
 from tests.descheduler.builders import handle, node, pod

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from koordinator.scheduler.config import config, default_plugins
-from koordinator.scheduler.config.config import PluginRef, Plugins, PluginSet
-from koordinator.scheduler.config.reader import SchedulerConfigError
+from koordinator.scheduler.config.config import PluginRef, Plugins, PluginSet, SchedulerConfigError
 from koordinator.scheduler.engine.profile import merge_plugins, read_args, read_plugins
 from koordinator.scheduler.plugin.framework import FilterPlugin
 from koordinator.scheduler.plugins import built_in

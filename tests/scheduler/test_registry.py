@@ -13,8 +13,7 @@ import pytest
 from koordinator.clock import FixedClock
 from koordinator.cluster.plugin_registry import PluginRegistry, read_entries
 from koordinator.scheduler.config import config, default_plugins
-from koordinator.scheduler.config.config import PluginRef, PluginSet, SchedulerConfig
-from koordinator.scheduler.config.reader import SchedulerConfigError
+from koordinator.scheduler.config.config import PluginRef, PluginSet, SchedulerConfig, SchedulerConfigError
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugin.framework import ENTRY_POINTS, Plugin
 from koordinator.scheduler.plugins import built_in

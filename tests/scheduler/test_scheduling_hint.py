@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from koordinator.scheduler.config import config
-from koordinator.scheduler.config.reader import SchedulerConfigError
+from koordinator.scheduler.config.config import SchedulerConfigError
 from koordinator.scheduler.plugins.pod_rules import SchedulingHint, SchedulingHintArgs
 from tests.scheduler.extending import Desk
 from tests.scheduler.world import pod

@@ -5,7 +5,7 @@ Only what the scheduler and the claim controller read. Parameters of drivers are
 
 from typing import Any, ClassVar
 
-from koordinator.api.affinity import NodeSelector
+from koordinator.api.affinity import NodeSelector, Toleration
 from koordinator.api.meta import Condition, Object, ObjectMeta, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity
 
@@ -36,16 +36,6 @@ class DeviceSelector(ViewPart, frozen=True, kw_only=True):
     cel: CELSelector | None = None
 
 
-class DeviceToleration(ViewPart, frozen=True, kw_only=True):
-    """`operator` is Equal (also when empty) or Exists; an empty key with Exists tolerates all."""
-
-    key: str = ""
-    operator: str = ""
-    value: str = ""
-    effect: str = ""
-    toleration_seconds: int | None = None
-
-
 class CapacityRequirements(ViewPart, frozen=True, kw_only=True):
     """Amounts of a device's capacities, by their names, that a request needs."""
 
@@ -60,7 +50,7 @@ class ExactDeviceRequest(ViewPart, frozen=True, kw_only=True):
     allocation_mode: str = ""
     count: int = 0
     admin_access: bool | None = None
-    tolerations: list[DeviceToleration] = []
+    tolerations: list[Toleration] = []
     capacity: CapacityRequirements | None = None
 
 
@@ -72,7 +62,7 @@ class DeviceSubRequest(ViewPart, frozen=True, kw_only=True):
     selectors: list[DeviceSelector] = []
     allocation_mode: str = ""
     count: int = 0
-    tolerations: list[DeviceToleration] = []
+    tolerations: list[Toleration] = []
     capacity: CapacityRequirements | None = None
 
 
@@ -118,7 +108,7 @@ class DeviceRequestAllocationResult(ViewPart, frozen=True, kw_only=True):
     pool: str = ""
     device: str = ""
     admin_access: bool | None = None
-    tolerations: list[DeviceToleration] = []
+    tolerations: list[Toleration] = []
     share_id: str | None = None
     consumed_capacity: dict[str, RawQuantity] = {}
     binding_conditions: list[str] = []

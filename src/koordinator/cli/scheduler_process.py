@@ -25,8 +25,7 @@ from koordinator.cluster.plugin_registry import PluginRegistry
 from koordinator.scheduler.auditor.auditor import AuditOptions, LabelClash, label_names
 from koordinator.scheduler.auditor.history import AuditLimits
 from koordinator.scheduler.config import config, default_plugins
-from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.config.reader import SchedulerConfigError
+from koordinator.scheduler.config.config import SchedulerConfig, SchedulerConfigError
 from koordinator.scheduler.loop import caches
 from koordinator.scheduler.observe.debugging import DebugOptions, DumpOptions
 from koordinator.scheduler.observe.observer import MonitorOptions, ObserverOptions

@@ -20,13 +20,13 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import compile_selector
 from koordinator.api.meta import ViewPart
 from koordinator.cluster.plugin_registry import PluginRegistry, why_missing
-from koordinator.descheduler.actions import CycleLimits
 from koordinator.descheduler.config import API_VERSION, low_node_load
 from koordinator.descheduler.config.migration import RESERVATION_FIRST
 from koordinator.descheduler.metrics import LEASE
 from koordinator.descheduler.plugin import (
     ENTRY_POINTS,
     BalancePlugin,
+    CycleLimits,
     DeschedulePlugin,
     EvictPlugin,
     FilterPlugin,

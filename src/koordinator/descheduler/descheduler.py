@@ -24,13 +24,12 @@ from koordinator.cluster.supervise import Guard
 from koordinator.cluster.write_through import FencedCluster
 from koordinator.descheduler.caches import Caches
 from koordinator.descheduler.configuration import DEFAULT_PROFILE, DeschedulerConfig, ProfileConfig
-from koordinator.descheduler.cycle import CycleReport, CycleRunner
+from koordinator.descheduler.cycle import CycleReport, CycleRunner, Profile
 from koordinator.descheduler.metrics import DeschedulerMetrics
 from koordinator.descheduler.migration.controller import Migration
 from koordinator.descheduler.plugin import LiveHandle, Plugin
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
 from koordinator.descheduler.plugins.migration_controller import MigrationController
-from koordinator.descheduler.profiles import Profile
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from koordinator.api.priority import PriorityClass, default
 from koordinator.api.quantity import NANO
 from koordinator.api.resources import CPU
 from koordinator.descheduler import facts, plan, pod_filter
-from koordinator.descheduler.actions import CycleLimits
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, NodePool, pools
 from koordinator.descheduler.config.migration import MigrationControllerArgs
 from koordinator.descheduler.measurements import Observation
@@ -26,6 +25,7 @@ from koordinator.descheduler.migration.gates import Workload, WorkloadOf
 from koordinator.descheduler.migration.jobs import is_open, pod_key
 from koordinator.descheduler.migration.reservation_template import target_of
 from koordinator.descheduler.plan import PlanNodes, PlanPods
+from koordinator.descheduler.plugin import CycleLimits
 from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.usage import PODS, Classified, NodeUtilization
 

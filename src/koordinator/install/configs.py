@@ -14,7 +14,7 @@ from koordinator.install.workloads import WEBHOOK_SERVICE
 from koordinator.manager.webhooks import configuration
 from koordinator.manager.webhooks.table import WEBHOOKS
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.config.reader import API_VERSION, KIND
+from koordinator.scheduler.config.config import API_VERSION, KIND
 
 Json = dict[str, Any]
 

@@ -82,7 +82,7 @@ from koordinator.manager.webhooks.configuration import WebhookSettings
 from koordinator.manager.webhooks.serving import Webhooks
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
-from koordinator.scheduler.explain.moves import PodToMove
+from koordinator.scheduler.explain.tries import PodToMove
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve import http
 from koordinator.scheduler.serve.explain_service import prove_live

@@ -27,6 +27,7 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.descheduler import plan as plans
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs
 from koordinator.descheduler.configuration import DeschedulerConfig
+from koordinator.descheduler.cycle import Profile
 from koordinator.descheduler.descheduler import Descheduler
 from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.plan import Move, Plan, Rows
@@ -34,12 +35,11 @@ from koordinator.descheduler.plan_input import UNLIMITED, PlanInput, PlanRules, 
 from koordinator.descheduler.plugins.built_in import installed_plugins
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad
 from koordinator.descheduler.plugins.low_node_load.planned import refusal_of
-from koordinator.descheduler.profiles import Profile
 from koordinator.local import cluster as local
 from koordinator.local import registry
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.explain.moves import Rehearsal
+from koordinator.scheduler.explain.tries import Rehearsal
 from koordinator.simulate import dump as dumps
 from koordinator.simulate.dump import Dump, DumpSnapshot
 

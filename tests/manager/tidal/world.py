@@ -35,7 +35,7 @@ from koordinator.local.registry import ObjectRegistry
 from koordinator.manager.manager import Manager
 from koordinator.manager.options import ManagerOptions
 from koordinator.manager.tidal.marks import NodeMarks
-from koordinator.scheduler.explain.moves import PodToMove
+from koordinator.scheduler.explain.tries import PodToMove
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve.explain_service import prove_live
 from koordinator.simulate import virtual_time

@@ -6,7 +6,7 @@ import pytest
 
 from koordinator.api.dra import DeviceTaint, DeviceTaintRule
 from koordinator.scheduler.engine.cycle import Placed
-from koordinator.scheduler.plugins.dynamic_resources.taints import tolerates
+from koordinator.scheduler.plugins.dynamic_resources.slice_devices import tolerates
 from tests.scheduler.dynamic_resources.bench import Bench
 from tests.scheduler.dynamic_resources.builders import (
     DRIVER,

@@ -15,7 +15,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.reservation import Reservation
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
-from koordinator.scheduler.plugins.reservation.allocation import AllocationWriter
+from koordinator.scheduler.plugins.reservation.binding import AllocationWriter
 from koordinator.scheduler.plugins.reservation.lifecycle import NotActiveError
 from koordinator.simulate import virtual_time
 from tests.scheduler.fake_cluster import FakeCluster, Json

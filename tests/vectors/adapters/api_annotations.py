@@ -15,7 +15,7 @@ from koordinator.api import (
     quota_labels,
     resource_list,
 )
-from koordinator.api.annotations import device, koordlet, node, placement, quota
+from koordinator.api.annotations import device, koordlet, node, placement
 from koordinator.api.annotations.codec import Annotation
 from koordinator.api.annotations.koordlet import EXTENDED_RESOURCE_SPEC, ExtendedResourceSpec
 from koordinator.api.annotations.node import (
@@ -170,22 +170,22 @@ POD_READERS: dict[str, Read] = {
     "quota-allow-lent": _by_labels(quota_labels.allows_lending),
     "quota-allow-force-update": _by_labels(quota_labels.allows_forced_update),
     "quota-ignore-default-tree": _by_labels(quota_labels.ignores_default_tree),
-    "quota-shared-weight": lambda case: quota.shared_weight(
+    "quota-shared-weight": lambda case: quota_labels.shared_weight(
         case["annotations"], (case.get("spec") or {}).get("max") or {}
     ),
-    "quota-namespaces": _by_annotations(quota.namespaces),
-    "quota-runtime": _plain(quota.RUNTIME),
-    "quota-request": _plain(quota.REQUEST),
-    "quota-child-request": _plain(quota.CHILD_REQUEST),
-    "quota-allocated": _plain(quota.ALLOCATED),
-    "quota-guaranteed": _plain(quota.GUARANTEED),
-    "quota-non-preemptible-request": _plain(quota.NON_PREEMPTIBLE_REQUEST),
-    "quota-non-preemptible-used": _plain(quota.NON_PREEMPTIBLE_USED),
-    "quota-admission": _plain(quota.ADMISSION),
-    "quota-total-resource": _plain(quota.TOTAL_RESOURCE),
-    "quota-unschedulable-resource": _plain(quota.UNSCHEDULABLE_RESOURCE),
-    "quota-max-strict-check-resource-keys": _plain(quota.MAX_STRICT_CHECK_RESOURCE_KEYS),
-    "quota-resource-keys": _by_annotations(quota.resource_keys),
+    "quota-namespaces": _by_annotations(quota_labels.namespaces),
+    "quota-runtime": _plain(quota_labels.RUNTIME),
+    "quota-request": _plain(quota_labels.REQUEST),
+    "quota-child-request": _plain(quota_labels.CHILD_REQUEST),
+    "quota-allocated": _plain(quota_labels.ALLOCATED),
+    "quota-guaranteed": _plain(quota_labels.GUARANTEED),
+    "quota-non-preemptible-request": _plain(quota_labels.NON_PREEMPTIBLE_REQUEST),
+    "quota-non-preemptible-used": _plain(quota_labels.NON_PREEMPTIBLE_USED),
+    "quota-admission": _plain(quota_labels.ADMISSION),
+    "quota-total-resource": _plain(quota_labels.TOTAL_RESOURCE),
+    "quota-unschedulable-resource": _plain(quota_labels.UNSCHEDULABLE_RESOURCE),
+    "quota-max-strict-check-resource-keys": _plain(quota_labels.MAX_STRICT_CHECK_RESOURCE_KEYS),
+    "quota-resource-keys": _by_annotations(quota_labels.resource_keys),
 }
 
 NODE_READERS: dict[str, Read] = {

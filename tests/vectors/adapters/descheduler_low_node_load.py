@@ -9,9 +9,9 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import config
-from koordinator.descheduler.actions import CycleLimiter, CycleLimits, EvictAction
 from koordinator.descheduler.config.low_node_load import AnomalyCondition, NodePool
 from koordinator.descheduler.measurements import Observation, measured
+from koordinator.descheduler.plugin import CycleLimiter, CycleLimits, EvictAction
 from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.cycle import (
     AnomalyRule,

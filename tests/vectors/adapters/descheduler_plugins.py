@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from koordinator.api.core import Node, Pod
 from koordinator.descheduler import config
-from koordinator.descheduler.actions import Action, EvictAction
 from koordinator.descheduler.measurements import Observation
+from koordinator.descheduler.plugin import Action, EvictAction
 from koordinator.descheduler.plugins import scale_down_bin_pack
 from koordinator.descheduler.plugins.custom_priority import CustomPriority
 from koordinator.descheduler.plugins.fragmentation_aware import FragmentationAware

@@ -12,7 +12,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import controller_of
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.resource_vector import exact_amount
-from koordinator.descheduler import actions, config, configuration, facts, node_fit, pod_filter
+from koordinator.descheduler import config, configuration, facts, node_fit, plugin, pod_filter
 from koordinator.descheduler.config.low_node_load import pools
 from koordinator.descheduler.migration import arbitration, gates, jobs, object_limiter
 from koordinator.descheduler.node_fit import NodeFree
@@ -84,8 +84,8 @@ def is_evictable(case: dict[str, Any]) -> Any:
 
 def limiter(case: dict[str, Any]) -> Any:
     given = case["limits"]
-    counter = actions.CycleLimiter(
-        actions.CycleLimits(
+    counter = plugin.CycleLimiter(
+        plugin.CycleLimits(
             per_node=given.get("perNode"),
             per_namespace=given.get("perNamespace"),
             total=given.get("total"),

@@ -4,8 +4,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import labels, resource_list
-from koordinator.api.annotations import quota as quota_annotations
+from koordinator.api import labels, quota_labels, resource_list
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.groups import ElasticQuotaProfile
@@ -61,8 +60,8 @@ def quota_profile(case: dict[str, Any]) -> Any:
             "labels": body["metadata"]["labels"],
             "min": body["spec"]["min"],
             "max": body["spec"]["max"],
-            "totalResource": quota_annotations.TOTAL_RESOURCE.read(annotations),
-            "unschedulableResource": quota_annotations.UNSCHEDULABLE_RESOURCE.read(annotations),
+            "totalResource": quota_labels.TOTAL_RESOURCE.read(annotations),
+            "unschedulableResource": quota_labels.UNSCHEDULABLE_RESOURCE.read(annotations),
         },
     }
 

@@ -9,8 +9,7 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import rfc3339
 from koordinator.scheduler.config import config
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status
-from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
-from koordinator.scheduler.plugins.preemption.preemptor import objection
+from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption, objection
 from koordinator.scheduler.plugins.preemption.victims import Candidate, Victim, choose
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.small_cluster import NOW_S, SmallCluster

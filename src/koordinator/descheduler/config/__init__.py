@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from koordinator.api import config_text
 from koordinator.api.errors import ProtocolError
 from koordinator.descheduler.config import low_node_load, migration, node_plugins
 
@@ -53,7 +54,7 @@ def completed(plugin: str, raw: Mapping[str, Any]) -> Any:
     if unknown:
         raise ProtocolError(plugin, unknown[0], "unknown field")
     try:
-        return kind.complete(msgspec.convert(_without_nulls(members), kind.view))
+        return kind.complete(msgspec.convert(config_text.without_nulls(members), kind.view))
     except msgspec.ValidationError as error:
         raise ProtocolError(plugin, "args", str(error)) from error
 
@@ -71,12 +72,3 @@ def read(plugin: str, raw: Mapping[str, Any]) -> Any:
 def without_kind(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments without the members that say what they are."""
     return {name: member for name, member in raw.items() if name not in ("apiVersion", "kind")}
-
-
-def _without_nulls(raw: Any) -> Any:
-    """A null is a member that is not set; unknown members stay, so that they are found."""
-    if isinstance(raw, list):
-        return [_without_nulls(one) for one in raw]
-    if isinstance(raw, Mapping):
-        return {name: _without_nulls(member) for name, member in raw.items() if member is not None}
-    return raw

@@ -14,11 +14,10 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import node_fit, pod_filter
-from koordinator.descheduler.actions import Actions, EvictAction, Evictions, SetCordon
 from koordinator.descheduler.config.node_plugins import DRAIN_NODE, CustomPriorityArgs
 from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.node_fit import NodeFree
-from koordinator.descheduler.plugin import BalancePlugin, Handle
+from koordinator.descheduler.plugin import Actions, BalancePlugin, EvictAction, Evictions, Handle, SetCordon
 
 MISSES_MAX = 5
 """So many pods in a row that fit nowhere end the walk over a node."""

@@ -11,11 +11,10 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import node_fit, pod_filter
-from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.node_plugins import FragmentationAwareArgs
 from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.node_fit import NodeFree
-from koordinator.descheduler.plugin import BalancePlugin, Handle
+from koordinator.descheduler.plugin import BalancePlugin, EvictAction, Evictions, Handle
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,10 +10,9 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import facts, pod_filter
-from koordinator.descheduler.actions import Actions, EvictAction, SetDeletionCost
 from koordinator.descheduler.config.node_plugins import EVICT_DIRECTLY, ScaleDownBinPackArgs
 from koordinator.descheduler.measurements import Observation
-from koordinator.descheduler.plugin import BalancePlugin, Handle
+from koordinator.descheduler.plugin import Actions, BalancePlugin, EvictAction, Handle, SetDeletionCost
 
 SKIPPED_COST = pod_labels.EVICTION_COST_NEVER
 REASON = "scale-down binpack"

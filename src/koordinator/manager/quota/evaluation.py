@@ -21,10 +21,10 @@ from koordinator.api import (
     pod_labels,
     pod_resources,
     quantity,
+    quota_labels,
     resource_list,
     resources,
 )
-from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import FeatureGates
@@ -180,8 +180,8 @@ def limit_of(quota: ElasticQuota) -> QuotaLimit:
     annotations = quota.metadata.annotations
     obj = f"ElasticQuota {quota.key}"
     most = resource_list.of(quota.spec.max)
-    admission = resource_list.of(quota_annotations.ADMISSION.read(annotations, obj) or {})
-    used = resource_list.of(quota_annotations.CHILD_REQUEST.read(annotations, obj) or {})
+    admission = resource_list.of(quota_labels.ADMISSION.read(annotations, obj) or {})
+    used = resource_list.of(quota_labels.CHILD_REQUEST.read(annotations, obj) or {})
     return QuotaLimit(quota.key, most, admission or most, used)
 
 
@@ -239,7 +239,7 @@ def retry_pause_s(jitter_s: float, slept_s: float, total_s_max: float, rng: rand
 
 def child_request_text(used: Amounts) -> str:
     """Return the text of annotation `child-request`."""
-    return quota_annotations.CHILD_REQUEST.encode(resource_list.to_wire(used))
+    return quota_labels.CHILD_REQUEST.encode(resource_list.to_wire(used))
 
 
 def _is_pod_resource(name: str) -> bool:

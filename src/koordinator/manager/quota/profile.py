@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from koordinator.api import labels, quantity, quota_labels, resource_list, resources, scalars
-from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import ElasticQuotaProfile
@@ -52,7 +51,7 @@ def wanted_quota(profile: ElasticQuotaProfile, total: Amounts, unschedulable: Am
     total, unschedulable = _scaled(total, ratio), _scaled(unschedulable, ratio)
     metadata = profile.metadata
     tree = tree_id(profile)
-    keys = quota_annotations.resource_keys(metadata.annotations)
+    keys = quota_labels.resource_keys(metadata.annotations)
     return WantedQuota(
         namespace=metadata.namespace,
         name=profile.spec.quota_name,
@@ -117,7 +116,7 @@ def _scaled(amounts: Amounts, ratio: float | None) -> Amounts:
 
 
 def _encoded(amounts: Amounts) -> str:
-    return quota_annotations.TOTAL_RESOURCE.encode(resource_list.to_wire(amounts))
+    return quota_labels.TOTAL_RESOURCE.encode(resource_list.to_wire(amounts))
 
 
 def profile_patch(profile: ElasticQuotaProfile) -> dict[str, Any]:
@@ -168,9 +167,7 @@ def _is_same_list(have: str | None, want: str) -> bool:
     if have is None or have == want:
         return have == want
     try:
-        amounts = [
-            resource_list.of(quota_annotations.TOTAL_RESOURCE.decode(text) or {}) for text in (have, want)
-        ]
+        amounts = [resource_list.of(quota_labels.TOTAL_RESOURCE.decode(text) or {}) for text in (have, want)]
     except (ProtocolError, quantity.QuantityError):
         return False
     return amounts[0] == amounts[1]

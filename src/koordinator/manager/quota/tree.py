@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from koordinator.api import labels, normalization, quota_labels, resource_list
-from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import Family, Quantity
 from koordinator.api.resource_list import Amounts
@@ -106,13 +105,13 @@ def quota_info(quota: ElasticQuota) -> QuotaInfo:
         min=resource_list.of(quota.spec.min),
         max=resource_list.of(quota.spec.max),
         guaranteed=_guaranteed(quota),
-        namespaces=tuple(quota_annotations.namespaces(metadata.annotations)),
+        namespaces=tuple(quota_labels.namespaces(metadata.annotations)),
     )
 
 
 def _guaranteed(quota: ElasticQuota) -> Amounts:
     try:
-        found = quota_annotations.GUARANTEED.read(quota.metadata.annotations, quota.key)
+        found = quota_labels.GUARANTEED.read(quota.metadata.annotations, quota.key)
     except ProtocolError as error:
         log.warning("quota annotation ignored", extra={"quota": quota.key, "error": str(error)})
         found = None

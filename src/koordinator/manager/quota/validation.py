@@ -10,7 +10,6 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from koordinator.api import labels, quantity, quota_labels, resource_list
-from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.annotations.codec import Annotation
 from koordinator.api.errors import ProtocolError
 from koordinator.api.feature_gates import FeatureGates
@@ -36,8 +35,8 @@ _WEIGHT, _NAMESPACES, _STRICT_KEYS = (
 
 
 _UNCHECKED: tuple[tuple[Annotation[Any], str], ...] = (
-    (quota_annotations.NAMESPACES, "no namespace is bound to the quota"),
-    (quota_annotations.ADMISSION, "with quota admission on, all pods of the quota are refused"),
+    (quota_labels.NAMESPACES, "no namespace is bound to the quota"),
+    (quota_labels.ADMISSION, "with quota admission on, all pods of the quota are refused"),
 )
 """Annotations whose texts no rule of the reference refuses."""
 
@@ -271,7 +270,7 @@ def _own_fields(quota: ElasticQuota, info: QuotaInfo) -> QuotaVerdict:
 def _shared_weight(quota: ElasticQuota) -> QuotaVerdict:
     metadata = quota.metadata
     try:
-        weight = quota_annotations.SHARED_WEIGHT.read(metadata.annotations, f"ElasticQuota {quota.key}")
+        weight = quota_labels.SHARED_WEIGHT.read(metadata.annotations, f"ElasticQuota {quota.key}")
         key = _negative(resource_list.of(weight or {}))
     except (ProtocolError, quantity.QuantityError) as error:
         return QuotaVerdict(QuotaRefusal.SHARED_WEIGHT, str(error), _WEIGHT)
@@ -291,7 +290,7 @@ def _negative(amounts: Amounts) -> str:
 def _strict_keys(quota: ElasticQuota, info: QuotaInfo) -> QuotaVerdict:
     annotations = quota.metadata.annotations
     try:
-        keys = quota_annotations.MAX_STRICT_CHECK_RESOURCE_KEYS.read(annotations, f"ElasticQuota {info.key}")
+        keys = quota_labels.MAX_STRICT_CHECK_RESOURCE_KEYS.read(annotations, f"ElasticQuota {info.key}")
     except ProtocolError as error:
         return QuotaVerdict(QuotaRefusal.STRICT_KEYS, str(error), _STRICT_KEYS)
     used = resource_list.of(quota.status.used)

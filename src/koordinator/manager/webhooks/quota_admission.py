@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from koordinator.api import labels, quantity, quota_labels, resource_list
-from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import NANO, ResourceList
@@ -300,7 +299,7 @@ def complete(quota: dict[str, Any], tree: QuotaTree) -> dict[str, Any]:
             own[labels.QUOTA_TREE_ID] = known.tree_id
     annotations = dict(metadata.get("annotations") or {})
     spec_max = (quota.get("spec") or {}).get("max") or {}
-    annotations[labels.QUOTA_SHARED_WEIGHT] = quota_annotations.SHARED_WEIGHT.encode(
+    annotations[labels.QUOTA_SHARED_WEIGHT] = quota_labels.SHARED_WEIGHT.encode(
         _weight(obj, annotations, spec_max)
     )
     return {**quota, "metadata": {**metadata, "labels": own, "annotations": annotations}}
@@ -308,7 +307,7 @@ def complete(quota: dict[str, Any], tree: QuotaTree) -> dict[str, Any]:
 
 def _weight(obj: str, annotations: dict[str, str], spec_max: ResourceList) -> ResourceList:
     try:
-        given = quota_annotations.SHARED_WEIGHT.read(annotations, obj) or {}
+        given = quota_labels.SHARED_WEIGHT.read(annotations, obj) or {}
     except ProtocolError as error:
         raise DefaultingError(obj, error.field, error.reason, QuotaRefusal.SHARED_WEIGHT) from error
     aligned = {name: given.get(name, amount) for name, amount in spec_max.items()}
@@ -364,4 +363,4 @@ class SharedWeightMetric:
 
 
 def _shared_weight(quota: ElasticQuota) -> ResourceList:
-    return quota_annotations.shared_weight(quota.metadata.annotations, quota.spec.max)
+    return quota_labels.shared_weight(quota.metadata.annotations, quota.spec.max)

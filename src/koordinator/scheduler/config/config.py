@@ -4,16 +4,51 @@ Unknown fields are refused. Source: behaviour/scheduler A3 and B8.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from koordinator.api import config_text, duration, user_files, yaml_text
-from koordinator.api.config_text import ConfigPart, ConfigProblem, Duration, election_problems
-from koordinator.scheduler.config import reader as config_reader
-from koordinator.scheduler.config.reader import API_VERSION, KIND, SchedulerConfigError
+from koordinator.api.config_text import (
+    ConfigFileError,
+    ConfigPart,
+    ConfigProblem,
+    Duration,
+    election_problems,
+    problems_of,
+    without_nulls,
+)
+
+API_VERSION = "kubescheduler.config.k8s.io/v1"
+KIND = "KubeSchedulerConfiguration"
+
+
+class SchedulerConfigError(ConfigFileError):
+    """The scheduler's configuration cannot be used."""
+
+    of_what = "scheduler configuration"
+
+
+def read_yaml(text: str | bytes) -> Any:
+    """Return the body of a YAML or JSON text. Raises: SchedulerConfigError."""
+    return config_text.read_yaml(text, SchedulerConfigError)
+
+
+def check_version(body: Mapping[str, Any], kind: str, field: str = "") -> None:
+    """Refuse a text whose `apiVersion` and `kind` are absent or not ours. Raises: SchedulerConfigError."""
+    if found := config_text.version_problems(body, API_VERSION, kind, field):
+        raise SchedulerConfigError.of(found)
+
+
+def convert(body: Any, kind: type[msgspec.Struct], field: str = "") -> Any:
+    """`body` as `kind`. `null` means "not set", as upstream. Raises: SchedulerConfigError with all problems."""
+    body = without_nulls(body)
+    if found := problems_of(body, kind, field):
+        raise SchedulerConfigError.of(found)
+    return msgspec.convert(body, kind)
+
 
 DEFAULT_SCHEDULER_NAME = "koord-scheduler"
 STOCK_SCHEDULER_NAME = "default-scheduler"
@@ -188,8 +223,8 @@ class SchedulerConfig(ConfigPart, frozen=True):
 def parse(text: str | bytes) -> SchedulerConfig:
     """Return the configuration in a YAML or JSON text, which says what it is (`apiVersion`, `kind`).
     Raises: SchedulerConfigError with everything that is wrong."""
-    body = config_reader.read_yaml(text)
-    config_reader.check_version(body, KIND)
+    body = read_yaml(text)
+    check_version(body, KIND)
     return decode(body | {"profiles": _named(body.get("profiles"))})
 
 
@@ -207,8 +242,8 @@ def read(path: Path) -> SchedulerConfig:
 def decode(body: Any) -> SchedulerConfig:
     """Return the configuration in a decoded JSON object. Raises: SchedulerConfigError."""
     if isinstance(body, dict):
-        config_reader.check_version({"apiVersion": API_VERSION, "kind": KIND} | body, KIND)
-    found: SchedulerConfig = config_reader.convert(body, SchedulerConfig)
+        check_version({"apiVersion": API_VERSION, "kind": KIND} | body, KIND)
+    found: SchedulerConfig = convert(body, SchedulerConfig)
     if problems := [
         *election_problems(found.leader_election),
         *_backoff_problems(found),
@@ -225,9 +260,9 @@ def decode_args(plugin: str, args: Any, kind: type[msgspec.Struct], field: str =
     field = field or f"pluginConfig[{plugin}].args"
     if isinstance(args, dict):
         wanted = f"{plugin}Args"
-        config_reader.check_version({"apiVersion": API_VERSION, "kind": wanted} | args, wanted, field)
+        check_version({"apiVersion": API_VERSION, "kind": wanted} | args, wanted, field)
         args = {name: part for name, part in args.items() if name not in ("apiVersion", "kind")}
-    return config_reader.convert(args, kind, field)
+    return convert(args, kind, field)
 
 
 def _named(profiles: Any) -> Any:

@@ -21,9 +21,9 @@ from koordinator.scheduler.config.config import (
     PluginSet,
     ProfileConfig,
     SchedulerConfig,
+    SchedulerConfigError,
     decode_args,
 )
-from koordinator.scheduler.config.reader import SchedulerConfigError
 from koordinator.scheduler.engine.extensions import Extensions
 from koordinator.scheduler.engine.pick import sample_percent
 from koordinator.scheduler.plugin.framework import (

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from koordinator.api import labels, normalization, quota_labels, resource_list, resources
-from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.annotations.codec import Annotation
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
@@ -257,9 +256,9 @@ def _read(quota: ElasticQuota, *, is_reported: bool) -> QuotaNode:
     notes: list[str] = []
     low, high = _amounts(quota.spec.min, "spec.min", notes), _amounts(quota.spec.max, "spec.max", notes)
     used = _amounts(quota.status.used, "status.used", notes)
-    runtime = _annotation(quota, quota_annotations.RUNTIME, notes)
+    runtime = _annotation(quota, quota_labels.RUNTIME, notes)
     is_idle = is_reported and labels.QUOTA_RUNTIME not in meta.annotations and meta.name not in RESERVED
-    request = _annotation(quota, quota_annotations.REQUEST, notes)
+    request = _annotation(quota, quota_labels.REQUEST, notes)
     lends = quota_labels.allows_lending(meta.labels)
     is_own = meta.name != ROOT
     if is_own and not lends:
@@ -322,7 +321,7 @@ def _take_total(view: TreeView, nodes: Sequence[Node], known: Mapping[str, Elast
         if not (quota_labels.is_tree_root(own) and quota_labels.tree_id(own)):
             continue
         if not quota_labels.ignores_default_tree(own):
-            add_in_place(total, _annotation(quota, quota_annotations.TOTAL_RESOURCE, []), -1)
+            add_in_place(total, _annotation(quota, quota_labels.TOTAL_RESOURCE, []), -1)
             view.source = f"{view.source.removesuffix(' less other trees')} less other trees"
     view.total = total
 
@@ -331,7 +330,7 @@ def _take_total_of(view: TreeView, roots: Sequence[ElasticQuota]) -> None:
     """Take the total of another tree: what its root quota says."""
     for root in roots:
         notes: list[str] = []
-        add_in_place(view.total, _annotation(root, quota_annotations.TOTAL_RESOURCE, notes), 1)
+        add_in_place(view.total, _annotation(root, quota_labels.TOTAL_RESOURCE, notes), 1)
         view.source = f"annotation total-resource of {root.metadata.name}"
     if not roots:
         view.source = f"no quota of the tree has the label {labels.QUOTA_IS_ROOT}=true"

@@ -23,8 +23,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.meta import Object, to_wire
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.config.config import Extender, ExtenderTls
-from koordinator.scheduler.config.reader import SchedulerConfigError
+from koordinator.scheduler.config.config import Extender, ExtenderTls, SchedulerConfigError
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.results import ExtenderAdvice
 from koordinator.scheduler.plugin.capabilities import ReviewedPreemption

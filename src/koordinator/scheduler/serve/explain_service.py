@@ -16,9 +16,9 @@ from koordinator.scheduler.explain.answer import BEST_NODES, ConditionLine, Gang
 from koordinator.scheduler.explain.decide import PodQuestion, every_node, explain
 from koordinator.scheduler.explain.gang_group import GangSet, gang_keys, group_of, group_of_pod
 from koordinator.scheduler.explain.gangs import GangExplanation, explain_group
-from koordinator.scheduler.explain.moves import Found, PodToMove, prove
 from koordinator.scheduler.explain.reservations import explain_reservation
 from koordinator.scheduler.explain.survey import in_turns
+from koordinator.scheduler.explain.tries import Found, PodToMove, prove
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.table.pod_info import PodInfo
 

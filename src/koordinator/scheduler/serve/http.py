@@ -24,8 +24,7 @@ from koordinator.endpoints import Check, json_response
 from koordinator.health import SliMetrics
 from koordinator.prometheus import Gauge, GaugeReading
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.config.reader import API_VERSION
+from koordinator.scheduler.config.config import API_VERSION, SchedulerConfig
 from koordinator.scheduler.engine.profile import Profile, read_plugins
 from koordinator.scheduler.plugin.capabilities import ApiRequest, Endpoint
 from koordinator.scheduler.plugin.framework import PluginType

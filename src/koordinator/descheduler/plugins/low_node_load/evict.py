@@ -16,10 +16,10 @@ from koordinator.api.core import Pod
 from koordinator.api.interference import workload_of
 from koordinator.api.quantity import NANO
 from koordinator.descheduler import facts, node_fit
-from koordinator.descheduler.actions import EvictAction, Evictions
 from koordinator.descheduler.config.low_node_load import Thresholds
 from koordinator.descheduler.measurements import Nanos
 from koordinator.descheduler.node_fit import NodeFree
+from koordinator.descheduler.plugin import EvictAction, Evictions
 from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.usage import (
     PODS,

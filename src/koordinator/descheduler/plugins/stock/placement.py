@@ -17,7 +17,7 @@ from koordinator.api.affinity import LabelSelector, PodAffinityTerm, Taint
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.descheduler import facts, node_fit, pod_filter
-from koordinator.descheduler.actions import EvictAction, Evictions
+from koordinator.descheduler.plugin import EvictAction, Evictions
 from koordinator.descheduler.plugins.stock import common
 from koordinator.descheduler.plugins.stock.common import CommonArgs, MayEvict
 

@@ -7,10 +7,17 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from koordinator.api.core import Pod
-from koordinator.descheduler.actions import Actions, EvictAction
 from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.node_fit import NodeFree, Rooms, fits_as_upstream
-from koordinator.descheduler.plugin import BalancePlugin, DeschedulePlugin, Handle, LiveHandle, Plugin
+from koordinator.descheduler.plugin import (
+    Actions,
+    BalancePlugin,
+    DeschedulePlugin,
+    EvictAction,
+    Handle,
+    LiveHandle,
+    Plugin,
+)
 from koordinator.descheduler.plugins.stock import common, placement, pod_state, spread, utilization
 from koordinator.descheduler.plugins.stock.placement import Fits
 

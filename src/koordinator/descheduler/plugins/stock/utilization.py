@@ -13,8 +13,8 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ViewPart
 from koordinator.descheduler import node_fit, pod_filter
-from koordinator.descheduler.actions import Actions, EvictAction
 from koordinator.descheduler.node_fit import NodeFree
+from koordinator.descheduler.plugin import Actions, EvictAction
 from koordinator.descheduler.plugins.stock import common
 from koordinator.descheduler.plugins.stock.common import MayEvict
 from koordinator.descheduler.pod_filter import Namespaces

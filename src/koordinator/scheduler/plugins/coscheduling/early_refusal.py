@@ -27,7 +27,7 @@ from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGang
 from koordinator.scheduler.plugins.network_topology import slots
 from koordinator.scheduler.plugins.network_topology.slots import Slots
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
-from koordinator.scheduler.plugins.preemption.preemptor import NOT_HELPFUL
+from koordinator.scheduler.plugins.preemption.plugin import NOT_HELPFUL
 from koordinator.scheduler.plugins.preemption.search import NO_VICTIMS
 from koordinator.scheduler.plugins.preemption.victims import Residents
 from koordinator.scheduler.table.columns import Rows

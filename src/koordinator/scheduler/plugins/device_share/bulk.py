@@ -32,9 +32,10 @@ from koordinator.scheduler.plugins.device_share.columns import (
     SLOTS_MAX,
     DeviceColumns,
     DeviceTypeColumns,
+    Layout,
+    Numbered,
 )
 from koordinator.scheduler.plugins.device_share.inventory import DeviceEntry, NodeDevices
-from koordinator.scheduler.plugins.device_share.layouts import Layout, Numbered
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
 from koordinator.scheduler.plugins.device_share.request import (
     LENT,

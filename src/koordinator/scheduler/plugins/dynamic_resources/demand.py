@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.api.affinity import Toleration
 from koordinator.api.dra import (
     ALL_DEVICES,
     EXACT_COUNT,
@@ -18,7 +19,6 @@ from koordinator.api.dra import (
     DeviceRequest,
     DeviceSelector,
     DeviceSubRequest,
-    DeviceToleration,
     ExactDeviceRequest,
     ResourceClaim,
 )
@@ -33,8 +33,7 @@ from koordinator.scheduler.plugins.dynamic_resources.allocator import (
 )
 from koordinator.scheduler.plugins.dynamic_resources.consumable_capacity import Share, Wanted, share_of
 from koordinator.scheduler.plugins.dynamic_resources.inventory import Inventory
-from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DRAFeatures, SliceDevice
-from koordinator.scheduler.plugins.dynamic_resources.taints import tolerates
+from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DRAFeatures, SliceDevice, tolerates
 from koordinator.scheduler.table.columns import Recent
 
 SELECTIONS_MAX = 512
@@ -66,7 +65,7 @@ def texts(selectors: Iterable[DeviceSelector]) -> tuple[str | None, ...]:
     return tuple(each.cel.expression if each.cel is not None else None for each in selectors)
 
 
-def facts(tolerations: Iterable[DeviceToleration]) -> tuple[tuple[str, str, str, str], ...]:
+def facts(tolerations: Iterable[Toleration]) -> tuple[tuple[str, str, str, str], ...]:
     return tuple((each.key, each.operator, each.value, each.effect) for each in tolerations)
 
 
@@ -221,7 +220,7 @@ class SubRequestTerms(msgspec.Struct, frozen=True, eq=False):
 
     request: str
     device_class: DeviceClass
-    tolerations: tuple[DeviceToleration, ...]
+    tolerations: tuple[Toleration, ...]
     is_alternative: bool
 
 

@@ -17,7 +17,7 @@ from koordinator.api.dra import DeviceTaint, DeviceTaintRule, ResourceSlice
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugins.dynamic_resources import taints
+from koordinator.scheduler.plugins.dynamic_resources import slice_devices
 from koordinator.scheduler.plugins.dynamic_resources.shared_counters import (
     Codes,
     Consumption,
@@ -142,11 +142,11 @@ class Inventory(RowKeeper):
         self.stamp_now += 1
         for pool, members in self._members.items():
             for rule in (known, new):
-                if rule is None or not taints.selects_pool(rule, pool):
+                if rule is None or not slice_devices.selects_pool(rule, pool):
                     continue
                 for number in members:
                     entry = self.entries[number]
-                    if entry is not None and taints.selects(rule, entry.key):
+                    if entry is not None and slice_devices.selects(rule, entry.key):
                         self.stamp[number] = self.stamp_now
         self.version += 1
 
@@ -154,7 +154,7 @@ class Inventory(RowKeeper):
         """Return the taints of a device that count: those of its slice, and those of rules."""
         if not self.features.device_taints:
             return []
-        rules = (rule for rule in self._rules.values() if taints.selects(rule, entry.key))
+        rules = (rule for rule in self._rules.values() if slice_devices.selects(rule, entry.key))
         return [*entry.device.taints, *(rule.spec.taint for rule in rules)]
 
     def refresh(self) -> None:

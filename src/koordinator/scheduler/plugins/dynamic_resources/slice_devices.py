@@ -1,4 +1,5 @@
-"""The devices of slices one by one: which there are, where they can be used, what selectors see of them."""
+"""The devices of slices one by one: which there are, where they can be used, what selectors see of them, which rules
+taint them (KEP-5055)."""
 
 import functools
 import itertools
@@ -9,7 +10,14 @@ import msgspec
 
 from koordinator.api import quantity
 from koordinator.api.affinity import NodeSelector
-from koordinator.api.dra import Device, DeviceAttribute, ResourceSlice
+from koordinator.api.dra import (
+    Device,
+    DeviceAttribute,
+    DeviceTaint,
+    DeviceTaintRule,
+    DeviceTaintSelector,
+    ResourceSlice,
+)
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.quantity import QuantityError
 from koordinator.cel.values import EvaluationError, Semver
@@ -180,3 +188,34 @@ def check_names(names: Iterable[str]) -> None:
     double = next((name for name, group in counts if len(list(group)) > 1), None)
     if double is not None:
         raise PoolError(f"duplicate device name {double}")
+
+
+_BLOCKING = ("NoSchedule", "NoExecute")
+_ANY = DeviceTaintSelector()
+
+
+def selects_pool(rule: DeviceTaintRule, pool: tuple[str, str]) -> bool:
+    """Return whether a rule may be about devices of the pool (driver, pool)."""
+    wanted = rule.spec.device_selector or _ANY
+    return wanted.driver in (None, pool[0]) and wanted.pool in (None, pool[1])
+
+
+def selects(rule: DeviceTaintRule, key: tuple[str, str, str]) -> bool:
+    """Return whether a rule is about the device (driver, pool, device)."""
+    wanted = rule.spec.device_selector or _ANY
+    return selects_pool(rule, key[:2]) and wanted.device in (None, key[2])
+
+
+def tolerates(tolerations: Iterable[tuple[str, str, str, str]], taint: DeviceTaint) -> bool:
+    """Return whether a taint does not keep a request from a device.
+
+    `tolerations`: (key, operator, value, effect); only the effects NoSchedule and NoExecute keep anybody from anything.
+    """
+    if taint.effect not in _BLOCKING:
+        return True
+    return any(
+        (not effect or effect == taint.effect)
+        and (not key or key == taint.key)
+        and (operator == "Exists" or (bool(key) and value == taint.value))
+        for key, operator, value, effect in tolerations
+    )

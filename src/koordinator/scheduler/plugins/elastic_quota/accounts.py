@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import labels, resource_list
-from koordinator.api.annotations import quota as quota_annotations
+from koordinator.api import labels, quota_labels, resource_list
 from koordinator.api.annotations.codec import Annotation
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
@@ -90,7 +89,7 @@ class QuotaGauge(GaugeOfObjects):
         if found is None or labels.QUOTA_UNSCHEDULABLE_RESOURCE not in found.metadata.annotations:
             return
         try:
-            annotated = quota_annotations.UNSCHEDULABLE_RESOURCE.read(found.metadata.annotations, found.key)
+            annotated = quota_labels.UNSCHEDULABLE_RESOURCE.read(found.metadata.annotations, found.key)
             yield "unschedulable-resource", nanos_of(resource_list.of(annotated or {}))
         except (ProtocolError, QuantityError):
             return
@@ -227,13 +226,13 @@ class Statuses:
 
 
 _ANNOTATIONS: tuple[tuple[str, Annotation[ResourceList]], ...] = (
-    ("runtime", quota_annotations.RUNTIME),
-    ("request", quota_annotations.REQUEST),
-    ("child-request", quota_annotations.CHILD_REQUEST),
-    ("guaranteed", quota_annotations.GUARANTEED),
-    ("allocated", quota_annotations.ALLOCATED),
-    ("non-preemptible-request", quota_annotations.NON_PREEMPTIBLE_REQUEST),
-    ("non-preemptible-used", quota_annotations.NON_PREEMPTIBLE_USED),
+    ("runtime", quota_labels.RUNTIME),
+    ("request", quota_labels.REQUEST),
+    ("child-request", quota_labels.CHILD_REQUEST),
+    ("guaranteed", quota_labels.GUARANTEED),
+    ("allocated", quota_labels.ALLOCATED),
+    ("non-preemptible-request", quota_labels.NON_PREEMPTIBLE_REQUEST),
+    ("non-preemptible-used", quota_labels.NON_PREEMPTIBLE_USED),
 )
 
 
@@ -249,7 +248,7 @@ def status_patch(found: ElasticQuota, quota: Quota, *, may_lower: bool = True) -
     for field, codec in _ANNOTATIONS:
         annotated = resource_list.of(codec.read(found.metadata.annotations, obj) or {})
         current = amounts_of(now[field])
-        if codec is quota_annotations.CHILD_REQUEST and not may_lower:
+        if codec is quota_labels.CHILD_REQUEST and not may_lower:
             current = resource_list.maximum(annotated, current)
         if not resource_list.is_equal_ignoring_zeros(annotated, current):
             annotations[codec.key] = codec.encode(resource_list.to_wire(current))

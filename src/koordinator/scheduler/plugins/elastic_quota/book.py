@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Iterator
 
 from koordinator.api import labels, pod_resources, quota_labels, resource_list
-from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.feature_gates import FeatureGates
@@ -248,8 +247,8 @@ class QuotaBook:
 
     def _bind(self, old: ElasticQuota | None, new: ElasticQuota | None) -> set[str]:
         """Follows the namespaces that a quota lists; the pods in those that changed."""
-        before = set(quota_annotations.namespaces(old.metadata.annotations)) if old is not None else set()
-        after = set(quota_annotations.namespaces(new.metadata.annotations)) if new is not None else set()
+        before = set(quota_labels.namespaces(old.metadata.annotations)) if old is not None else set()
+        after = set(quota_labels.namespaces(new.metadata.annotations)) if new is not None else set()
         changed: set[str] = set()
         self.moves += before != after
         for namespace in before ^ after:
@@ -436,7 +435,7 @@ def _root_of(quota: ElasticQuota) -> TreeRoot | None:
     if not quota_labels.is_tree_root(own):
         return None
     try:
-        total = quota_annotations.TOTAL_RESOURCE.read(quota.metadata.annotations, f"ElasticQuota {quota.key}")
+        total = quota_labels.TOTAL_RESOURCE.read(quota.metadata.annotations, f"ElasticQuota {quota.key}")
         if total is None:
             return None
         return TreeRoot(resource_list.of(total), not quota_labels.ignores_default_tree(own))

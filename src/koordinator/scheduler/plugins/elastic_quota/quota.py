@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from koordinator.api import labels, normalization, quantity, quota_labels, resource_list, resources
-from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.quantity import NANO, Family, Quantity
 from koordinator.api.resource_list import Amounts, add, mask, maximum
 from koordinator.api.sigs import ElasticQuota
@@ -157,9 +156,7 @@ class QuotaSpec(msgspec.Struct, frozen=True, kw_only=True):
             lends=quota_labels.allows_lending(own),
             min=resource_list.of(quota.spec.min),
             max=ceiling,
-            weight=resource_list.of(
-                quota_annotations.shared_weight(quota.metadata.annotations, quota.spec.max)
-            ),
+            weight=resource_list.of(quota_labels.shared_weight(quota.metadata.annotations, quota.spec.max)),
         )
 
 

@@ -1,11 +1,16 @@
-"""DefaultPreemption as a plugin: pods that find no room, reviewed by extenders where there are any."""
+"""Make room for a pod by evicting less important ones: who may, dry runs on the node table, the nomination; the plugin
+DefaultPreemption, reviewed by extenders where there are any. Source: behaviour/scheduler B7."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from koordinator.api import pod_labels
+from koordinator.api.groups import PodDisruptionBudget
+from koordinator.scheduler.engine import pick
 from koordinator.scheduler.plugin.capabilities import PreemptionReviewer, ReviewedPreemption
 from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugin.framework import (
@@ -14,20 +19,134 @@ from koordinator.scheduler.plugin.framework import (
     Outlook,
     PostFilterPlugin,
     PostFilterResult,
+    PreemptionOffer,
     PreEnqueuePlugin,
+    Watch,
 )
 from koordinator.scheduler.plugin.status import (
     SKIP,
     SUCCESS,
+    Code,
     Status,
+    fit_error,
     unresolvable,
     unschedulable,
 )
 from koordinator.scheduler.plugins.preemption import victims
-from koordinator.scheduler.plugins.preemption.preemptor import Preemptor
-from koordinator.scheduler.plugins.preemption.search import FoundCandidates
-from koordinator.scheduler.plugins.preemption.victims import Candidate
+from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor, is_terminating_victim
+from koordinator.scheduler.plugins.preemption.search import FoundCandidates, Search
+from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Residents
+from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
+
+NOT_HELPFUL = "Preemption is not helpful for scheduling"
+
+
+def _followed_budgets(handle: Handle) -> Budgets:
+    budgets = Budgets()
+    handle.watch(Watch.newest(PodDisruptionBudget, budgets.set, budgets.remove))
+    return budgets
+
+
+class Preemptor:
+    """Preemption for the pods of one plugin; what is under way, and the budgets, are the scheduler's."""
+
+    def __init__(self, handle: Handle, plugin: str, percentage: int, absolute: int) -> None:
+        """The number of nodes to look for: a percentage of them, but no fewer than an absolute number."""
+        self._plugin = plugin
+        self._handle = handle
+        self._percentage = percentage
+        self._absolute = absolute
+        self._table = handle.table
+        self.budgets = handle.shared(Budgets, _followed_budgets)
+        residents = handle.table.shared(Residents)
+        self._search = Search(handle.table, residents, self.budgets, handle.nominations, handle.clock)
+        self._attempt_count = 0
+        self._eviction = handle.shared(PreemptionExecutor, PreemptionExecutor)
+
+    def is_under_way(self, pod: PodInfo) -> bool:
+        """Return whether victims of the pod are still being deleted, all but the last."""
+        return pod.uid in self._eviction.under_way
+
+    def attempt(self, pod: PodInfo, diagnosis: Diagnosis) -> tuple[PostFilterResult, FoundCandidates]:
+        """Return what PostFilter says, and the candidates; nobody is evicted yet."""
+        self._attempt_count += 1
+        self._handle.metrics.preemption_attempts.inc()
+        return self._decide(pod, diagnosis)
+
+    def evict(self, pod: PodInfo, chosen: Candidate | None, profile_name: str) -> None:
+        """Carry a candidate out, if there is one."""
+        if chosen is not None:
+            self._handle.metrics.preemption_victims.of().observe(len(chosen.victims))
+            self._eviction.start(pod, chosen, profile_name, self._plugin)
+
+    def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
+        """Return what an attempt would say, and all that could be evicted."""
+        result, found = self._decide(pod, diagnosis)
+        offers = [
+            PreemptionOffer(each.node_name, tuple(victim.pod for victim in each.victims), each.violations)
+            for each in (option.candidate() for option in sorted(found.options, key=lambda offer: offer.rank))
+        ]
+        return Outlook(result, tuple(offers))
+
+    def _decide(self, pod: PodInfo, diagnosis: Diagnosis) -> tuple[PostFilterResult, FoundCandidates]:
+        nothing = FoundCandidates([], Counter())
+        if objection := self.objection(pod, diagnosis):
+            return PostFilterResult(unschedulable(f"preemption: {objection}")), nothing
+        rows = self._table.rows
+        is_hopeless = diagnosis.unresolvable_rows()[rows]
+        found = self.dry_run(pod, rows[~is_hopeless], diagnosis)
+        if not found.options:
+            # A nomination that preemption does not confirm would only keep room from others.
+            message = self.message(found.refusals, int(is_hopeless.sum()))
+            return PostFilterResult(unschedulable(message), nominated_node=""), found
+        node_name = min(found.options, key=lambda option: option.rank).node_name
+        return PostFilterResult(SUCCESS, nominated_node=node_name), found
+
+    def message(self, refusals: Counter[str], hopeless_count: int) -> str:
+        """Return why there is no candidate, for people."""
+        counted = dict(refusals)
+        if hopeless_count:
+            counted[NOT_HELPFUL] = hopeless_count
+        return f"preemption: {fit_error(self._table.node_count, counted)}"
+
+    def objection(self, pod: PodInfo, diagnosis: Diagnosis) -> str:
+        """Return why the pod may not preempt; "" when it may."""
+        nominated = self._handle.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
+        row = self._table.row_of(nominated) if nominated else None
+        status = diagnosis.status_of(row) if row is not None else SUCCESS
+        there = self._table.pods_at(row).values() if row is not None else ()
+        return objection(pod, status, there)
+
+    def dry_run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis) -> FoundCandidates:
+        """Return options among `rows` (rows,), as many as the arguments want."""
+        wanted = min(max(int(rows.size) * self._percentage // 100, self._absolute), int(rows.size))
+        return self._search.run(pod, self._from_somewhere(pod, rows, wanted), diagnosis, wanted)
+
+    def try_row(self, pod: PodInfo, row: int, diagnosis: Diagnosis) -> Candidate | Status:
+        """Return the candidate that one node makes, or why it is none, by moving its pods in a trial."""
+        return self._search.try_row(pod, row, diagnosis)
+
+    def _from_somewhere(self, pod: PodInfo, rows: Rows, wanted: int) -> Rows:
+        """Return all rows; those that were left out last time come first sooner or later."""
+        if rows.size <= wanted:
+            return rows
+        start = pick.chance_of(0, pod.uid, self._attempt_count) % rows.size
+        return np.roll(rows, -start)
+
+
+def objection(pod: PodInfo, nominated_status: Status, on_nominated_node: Iterable[PodInfo]) -> str:
+    """Return why a pod may not preempt. `nominated_status` is what its nominated node got in this cycle, success when
+    it has none; `on_nominated_node` are the pods there."""
+    if pod.pod.spec.preemption_policy == "Never":
+        return "not eligible due to preemptionPolicy=Never."
+    if nominated_status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+        return ""
+    for other in on_nominated_node:
+        if other.priority < pod.priority and is_terminating_victim(other.pod):
+            return "not eligible due to a terminating pod on the nominated node."
+    return ""
+
 
 REVIEWED = "Preemption was turned down by extenders"
 WAITING = unresolvable("waiting for the preemption for this pod to be finished")

@@ -52,7 +52,7 @@ from koordinator.scheduler.plugin.reservation_capabilities import (
     ReservePodProvider,
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error
-from koordinator.scheduler.plugins.preemption.preemptor import Preemptor
+from koordinator.scheduler.plugins.preemption.plugin import Preemptor
 from koordinator.scheduler.plugins.reservation import diagnosis, preallocation, reserve_pods, verdict
 from koordinator.scheduler.plugins.reservation.binding import ReservationWriter
 from koordinator.scheduler.plugins.reservation.controller import ReservationController
