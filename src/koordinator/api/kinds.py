@@ -5,7 +5,6 @@ that no component looks into have a view of their metadata only (`view_of`), for
 namespace clean-up.
 """
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from koordinator.api import admission, apps, core, dra, groups, storage
@@ -116,7 +115,8 @@ ALL: tuple[Resource, ...] = BUILT_IN + CUSTOM
 
 def by_kind(group: str, kind: str, version: str = "") -> Resource | None:
     """Return the resource of this kind (without `version`: its first one); None if there is none."""
-    return _of_version(_BY_KIND.get((group, kind), ()), version)
+    candidates = _BY_KIND.get((group, kind), ())
+    return next((found for found in candidates if not version or found.version == version), None)
 
 
 def view_of(resource: Resource) -> type[Object]:
@@ -128,18 +128,9 @@ def view_of(resource: Resource) -> type[Object]:
     return view
 
 
-def _of_version(candidates: Sequence[Resource], version: str) -> Resource | None:
-    return next((found for found in candidates if not version or found.version == version), None)
-
-
-def _group_by(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[Resource]]:
-    grouped: dict[tuple[str, str], list[Resource]] = {}
-    for key, resource in zip(keys, ALL, strict=True):
-        grouped.setdefault(key, []).append(resource)
-    return grouped
-
-
-_BY_KIND = _group_by((resource.group, resource.kind) for resource in ALL)
+_BY_KIND: dict[tuple[str, str], list[Resource]] = {}
+for _resource in ALL:
+    _BY_KIND.setdefault((_resource.group, _resource.kind), []).append(_resource)
 # Grows with the resources that are served: a CRD's view is made once.
 _VIEW_BY_ADDRESS: dict[tuple[str, str, str], type[Object]] = {
     (view.resource.group, view.resource.version, view.resource.plural): view

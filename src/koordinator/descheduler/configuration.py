@@ -20,7 +20,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import compile_selector
 from koordinator.api.meta import ViewPart
 from koordinator.cluster.plugin_registry import PluginRegistry, why_missing
-from koordinator.descheduler.config import API_VERSION, low_node_load
+from koordinator.descheduler.config import API_VERSION
 from koordinator.descheduler.config.migration import RESERVATION_FIRST
 from koordinator.descheduler.metrics import LEASE
 from koordinator.descheduler.plugin import (
@@ -245,11 +245,6 @@ def socket_address(text: str) -> tuple[str, int]:
     if not colon or not (port.isascii() and port.isdigit() and int(port) < 65_536):
         raise ValueError(f"{text!r} is no host:port")
     return host.strip("[]") or "0.0.0.0", int(port)
-
-
-def low_node_load_args(config: DeschedulerConfig, args: low_node_load.LowNodeLoadArgs) -> Any:
-    """Return the arguments with detectors that last from cycle to cycle."""
-    return low_node_load.remembered_for(args, config.interval_s) if config.interval_s > 0 else args
 
 
 def _selector_problems(selector: LabelSelector | None, field: str) -> Iterator[ConfigProblem]:

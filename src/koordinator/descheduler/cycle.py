@@ -16,7 +16,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.plugin_registry import PluginRegistry
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
-from koordinator.descheduler import configuration
+from koordinator.descheduler.config import low_node_load
 from koordinator.descheduler.configuration import DeschedulerConfig, ProfileConfig
 from koordinator.descheduler.metrics import DeschedulerMetrics
 from koordinator.descheduler.plugin import (
@@ -73,8 +73,8 @@ class Profile:
             if name not in self.plugins:
                 plugin = registry[name]
                 args = plugin.read(config.raw_args(name))
-                if plugin is LowNodeLoad:
-                    args = configuration.low_node_load_args(whole, args)
+                if plugin is LowNodeLoad and whole.interval_s > 0:  # its detectors last from cycle to cycle
+                    args = low_node_load.remembered_for(args, whole.interval_s)
                 self.plugins[name] = plugin(args, handle)
         self.filters = [one for one in self._of(enabled.filter) if isinstance(one, FilterPlugin)]
         [self.evictor] = [one for one in self._of(enabled.evict) if isinstance(one, EvictPlugin)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from koordinator.api import node_affinity, pod_resources, quantity, resource_list, resources
-from koordinator.api.affinity import NodeSelectorTerm, PodAffinityTerm, Taint, term_holds
+from koordinator.api.affinity import PodAffinityTerm, Taint
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.api.quantity import Quantity
@@ -123,11 +123,6 @@ def _of(node: Node) -> Amounts:
 def _whole_milli(name: str, amount: Quantity) -> int:
     """Sums are kept in milli-cores of cpu and whole units of all else; both as thousandths."""
     return amount.milli if name == resources.CPU else amount.value * 1000
-
-
-def term_matches(term: NodeSelectorTerm, node: Node) -> bool:
-    """Return whether all conditions of the term hold on the node."""
-    return term_holds(term, node.metadata.labels, node.metadata.name)
 
 
 def tolerates_all(pod: Pod, taints: Iterable[Taint]) -> bool:

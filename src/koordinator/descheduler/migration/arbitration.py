@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from koordinator.api.core import Pod
-from koordinator.api.meta import OwnerReference, controller_of
+from koordinator.api.meta import controller_of
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler import facts
 from koordinator.descheduler.migration import jobs
@@ -82,15 +82,10 @@ def _pod_rank(one: WaitingJob) -> tuple[bool, tuple[facts.Importance, float] | t
     return (one.pod is not None, facts.arbitration_key(one.pod) if one.pod is not None else ())
 
 
-def _batch_owner(pod: Pod | None) -> OwnerReference | None:
-    owner = controller_of(pod) if pod is not None else None
-    return owner if owner is not None and owner.kind == "Job" else None
-
-
 def _batch_uid(pod: Pod | None) -> str:
     """Uid of the batch Job that the pod belongs to, empty for all others."""
-    owner = _batch_owner(pod)
-    return owner.uid if owner is not None else ""
+    owner = controller_of(pod) if pod is not None else None
+    return owner.uid if owner is not None and owner.kind == "Job" else ""
 
 
 def _together(ranked: list[WaitingJob]) -> list[WaitingJob]:

@@ -11,7 +11,7 @@ from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_list import mask
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.explain.answer import QuotaAnswer, QuotaExcess, QuotaLevel, QuotaLoan, Remedy
-from koordinator.scheduler.explain.quota_forest import is_unreached
+from koordinator.scheduler.explain.quota_forest import is_unreached, text
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.elastic_quota.admission import ROOT_SHOWN, AdmissionReason
 from koordinator.scheduler.plugins.elastic_quota.checks import PodQuota
@@ -39,13 +39,20 @@ def plugin_of(profile: Profile) -> ElasticQuota | None:
     return next((each for each in profile.plugins if isinstance(each, ElasticQuota)), None)
 
 
+def _quota_of(profile: Profile, pod: PodInfo) -> tuple[ElasticQuota, PodQuota] | None:
+    """Return the profile's quotas and the one of the pod; None where no quota has a say."""
+    plugin = plugin_of(profile)
+    place = plugin.checks.place_of(pod.pod) if plugin is not None else None
+    return (plugin, place) if plugin is not None and isinstance(place, PodQuota) else None
+
+
 def explain_quota(profile: Profile, pod: PodInfo, count: int = 1) -> QuotaAnswer | None:
     """Return how the quota of so many pods like this one stands; None where no quota has a say."""
-    plugin = plugin_of(profile)
-    standing = plugin.standing(pod, count) if plugin is not None else None
-    place = plugin.checks.place_of(pod.pod) if plugin is not None else None
-    if plugin is None or standing is None or not isinstance(place, PodQuota):
+    found = _quota_of(profile, pod)
+    standing = found[0].standing(pod, count) if found is not None else None
+    if found is None or standing is None:
         return None
+    _, place = found
     decision = standing.decision
     return QuotaAnswer(
         quota=place.ref.name,
@@ -74,7 +81,7 @@ def _above(place: PodQuota, names: Iterable[str]) -> list[QuotaExcess]:
                 found.append((max(excess.values()), _shown_path(tree, quota.spec.name), excess))
     found.sort(key=lambda each: (-each[0], each[1]))
     return [
-        QuotaExcess(quota=name, amounts={each: _text(each, more) for each, more in excess.items()})
+        QuotaExcess(quota=name, amounts={each: text(each, more) for each, more in excess.items()})
         for _, name, excess in found[:GIVERS_MAX]
     ]
 
@@ -108,10 +115,10 @@ def _level(tree: GroupQuotaTree, quota: Quota, resource: str) -> QuotaLevel:
     return QuotaLevel(
         quota=quota.spec.name,
         resource=resource,
-        used=_text(resource, quota.below.used.get(resource, 0)),
-        runtime="" if runtime is None else _text(resource, runtime),
-        request=_text(resource, asked),
-        min=_text(resource, quota.min.get(resource, 0)),
+        used=text(resource, quota.below.used.get(resource, 0)),
+        runtime="" if runtime is None else text(resource, runtime),
+        request=text(resource, asked),
+        min=text(resource, quota.min.get(resource, 0)),
         max=_ceiling(resource, quota.max[resource]),
         held_by=held_by,
     )
@@ -129,11 +136,7 @@ def _rivals_of(tree: GroupQuotaTree, quota: Quota, resource: str) -> str:
 
 def _ceiling(resource: str, nanos: int) -> str:
     """Empty for none."""
-    return "" if is_unreached(nanos) else _text(resource, nanos)
-
-
-def _text(resource: str, nanos: int) -> str:
-    return amounts_of({resource: nanos})[resource].text
+    return "" if is_unreached(nanos) else text(resource, nanos)
 
 
 # What would help
@@ -155,10 +158,10 @@ class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
 
 def room_in_quota(profile: Profile, pod: PodInfo, wanted: int) -> tuple[int, Status]:
     """Return how many pods like this one, `wanted` at most, their quota lets in together, and why not all of them."""
-    plugin = plugin_of(profile)
-    place = plugin.checks.place_of(pod.pod) if plugin is not None else None
-    if plugin is None or not isinstance(place, PodQuota):
+    found = _quota_of(profile, pod)
+    if found is None:
         return wanted, SUCCESS
+    plugin, place = found
     decision = plugin.checks.decide(pod.pod, place, wanted)
     if decision.is_allowed:
         return wanted, SUCCESS
@@ -172,10 +175,10 @@ def room_in_quota(profile: Profile, pod: PodInfo, wanted: int) -> tuple[int, Sta
 
 def remedies(profile: Profile, pod: PodInfo, count: int = 1) -> list[Remedy]:
     """Changes after which the quota has room for so many pods like this one, each with the least that does."""
-    plugin = plugin_of(profile)
-    place = plugin.checks.place_of(pod.pod) if plugin is not None else None
-    if plugin is None or not isinstance(place, PodQuota):
+    found = _quota_of(profile, pod)
+    if found is None:
         return []
+    plugin, place = found
     try:
         decision = plugin.checks.decide(pod.pod, place, count)
         request = mask(plugin.checks.request_of(pod.pod, place.quota), place.quota.max)
@@ -305,7 +308,7 @@ class WhatIf:
         return [Remedy(kind=kind, change=change)]
 
     def _amount(self, nanos: int) -> str:
-        return _text(self._resource, nanos)
+        return text(self._resource, nanos)
 
     def _ask_less(self, count: int) -> list[Remedy]:
         name = self._place.ref.name

@@ -90,7 +90,9 @@ def _tried(found: Survey, changes: Iterable[Sequence[Variant]]) -> list[Remedy]:
         if rows.size == 0:
             continue
         kind = "+".join(each.kind for each in change)
-        if any(other.kind == kind and other.node_count >= rows.size and _is_whole(change) for other in kept):
+        if any(other.kind == kind and other.node_count >= rows.size for other in kept) and any(
+            "whole" in each.change for each in change
+        ):
             continue
         kept.append(_remedy(found, kind, " and ".join(each.change for each in change), rows))
     kinds = list(dict.fromkeys(remedy.kind for remedy in kept))
@@ -103,10 +105,6 @@ def _tried(found: Survey, changes: Iterable[Sequence[Variant]]) -> list[Remedy]:
 def _remedy(found: Survey, kind: str, change: str, rows: Sequence[int] | Rows) -> Remedy:
     """Return a remedy after which these rows take the pod."""
     return Remedy(kind=kind, change=change, node_count=len(rows), examples=found.names_of(rows))
-
-
-def _is_whole(change: Sequence[Variant]) -> bool:
-    return any("whole" in each.change for each in change)
 
 
 def _takers(found: Survey, change: Sequence[Variant]) -> Rows:

@@ -98,6 +98,33 @@ class Reason(enum.IntEnum):
         return self
 
 
+CODES_MAX = 40_000
+"""Refusals that a class of pods tells apart; codes have two bytes."""
+
+
+class RefusalCodes:
+    """The refusals that a class of pods has met, each with a number, from `first_code` on; 0 is success. Once there are
+    `CODES_MAX`, all further ones count as `other_code`."""
+
+    first_code = other_code = 1
+
+    def __init__(self, *known: Status) -> None:
+        self.statuses = list(known)
+        self._codes = {status: number for number, status in enumerate(known, self.first_code)}
+
+    def code_of(self, status: Status) -> int:
+        """Return the number of a refusal; 0 for success."""
+        if status.is_success:
+            return 0
+        code = self._codes.get(status)
+        if code is None:
+            if len(self.statuses) == CODES_MAX:
+                return self.other_code
+            code = self._codes[status] = self.first_code + len(self.statuses)
+            self.statuses.append(status)
+        return code
+
+
 NOTE_CHARS_MAX = 1024
 NO_NODES = "no nodes available to schedule pods"
 

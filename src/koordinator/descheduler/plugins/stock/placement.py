@@ -13,7 +13,7 @@ from itertools import chain
 import msgspec
 
 from koordinator.api import node_affinity, tolerations
-from koordinator.api.affinity import LabelSelector, PodAffinityTerm, Taint
+from koordinator.api.affinity import LabelSelector, PodAffinityTerm, Taint, term_holds
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.descheduler import facts, node_fit, pod_filter
@@ -73,7 +73,9 @@ def preference(pod: Pod, node: Node) -> int:
     """Sum of the weights of the preferred terms that the node matches."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
     terms = affinity.preferred_during_scheduling_ignored_during_execution if affinity is not None else []
-    return sum(term.weight for term in terms if node_fit.term_matches(term.preference, node))
+    return sum(
+        term.weight for term in terms if term_holds(term.preference, node.metadata.labels, node.metadata.name)
+    )
 
 
 def _violates_required(pod: Pod, node: Node) -> bool:

@@ -15,7 +15,6 @@ from koordinator.scheduler.plugin.framework import Diagnosis, Mask
 from koordinator.scheduler.plugin.status import Code, Status, count_reasons, fit_error
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     NO_VICTIMS,
-    NOT_HELPFUL,
     DrainCosts,
     JobMember,
     JobResidents,
@@ -25,6 +24,7 @@ from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
 )
 from koordinator.scheduler.plugins.node_resources_fit import FitState, NodeResourcesFit
 from koordinator.scheduler.plugins.preemption.executor import is_terminating_victim
+from koordinator.scheduler.plugins.preemption.plugin import NOT_HELPFUL
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -340,15 +340,13 @@ class PreemptionDryRun:
 
     def _occupant(self, pod: PodInfo, node: str) -> PlacedPod:
         place = self._table.place_of(pod.uid)
-        is_doomed = pod.uid in self._doomed
         return PlacedPod(
             key=pod.key,
             node=node,
             priority=pod.priority,
             job=job_name(pod.pod),
             spare=self._spare(pod),
-            is_terminating=is_doomed or pod.pod.metadata.deletion_timestamp is not None,
-            is_preempted=is_doomed or is_terminating_victim(pod.pod),
+            is_terminating=pod.uid in self._doomed or pod.pod.metadata.deletion_timestamp is not None,
             is_waiting=place is not None and place.assumed,
         )
 

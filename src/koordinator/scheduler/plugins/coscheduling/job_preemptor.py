@@ -152,7 +152,6 @@ def _by_node(nodes: I64, jobs: I64, node_count: int) -> tuple[I64, I64]:
     return jobs[order], starts
 
 
-NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = "no potential victims"
 
 
@@ -169,8 +168,6 @@ class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
     is_protected: bool = False
     """By itself, or by its quota."""
     is_terminating: bool = False
-    is_preempted: bool = False
-    """Terminating because it was preempted."""
     is_waiting: bool = False
 
 

@@ -46,10 +46,10 @@ from koordinator.scheduler.plugins.preemption.executor import (
     PreemptionTerms,
     is_terminating_victim,
 )
+from koordinator.scheduler.plugins.preemption.plugin import WAITING
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import rehearsal_of
 
-WAITING = unresolvable("waiting for the preemption for this pod to be finished")
 JOBS_MEASURED_MAX = 1_000
 """Jobs with a time series of their own: names of jobs come and go for ever."""
 OTHER_JOBS = "others"

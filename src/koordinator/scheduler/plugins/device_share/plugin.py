@@ -144,7 +144,8 @@ class DeviceShare(
         for each in args.gpu_share_unsupported_models:
             self._unsupported[each.vendor] = self._unsupported.get(each.vendor, frozenset()) | {each.model}
         config = args.gpu_shared_resource_templates_config
-        self._templates = TemplateSource(config, self._templates_changed)
+        event = QueueingEvent(ClusterEvent.GPU_TEMPLATES)
+        self._templates = TemplateSource(config, lambda: handle.happened(event))
         self._adaption = DevicePluginAdaption(handle) if handle.gates.is_on(adaption.GATE) else None
         self._resizes = handle.gates.is_on("ResizePod")
         self._not_well_planned = handle.metrics.registry.shared(
@@ -440,15 +441,16 @@ class DeviceShare(
             )
         return SUCCESS if place is None else await self.pre_bind(state, place.pod, node_name, patch)
 
-    # Templates and Device objects
-
-    def _templates_changed(self) -> None:
-        self.handle.happened(QueueingEvent(ClusterEvent.GPU_TEMPLATES))
+    # Device objects
 
     def set_device(self, old: Device | None, new: Device | None) -> None:
         """Take in what is reported of a node's devices; None when nothing was before, or is any more."""
         try:
-            row = self._take_in(old, new)
+            row = None
+            if new is not None:
+                row = self.cache.set_report(new)
+            elif old is not None:
+                row = self.cache.remove_report(old.metadata.name)
         except ProtocolError as problem:
             log.warning("report ignored: %s", problem)
             return
@@ -457,11 +459,6 @@ class DeviceShare(
             event = ClusterEvent.DEVICE_ADDED if old is None else ClusterEvent.DEVICE_DELETED
         if row is not None:
             self.handle.happened(QueueingEvent(event, row, old, new))
-
-    def _take_in(self, old: Device | None, new: Device | None) -> int | None:
-        if new is not None:
-            return self.cache.set_report(new)
-        return self.cache.remove_report(old.metadata.name) if old is not None else None
 
     # For people
 

@@ -10,7 +10,7 @@ from koordinator.api.annotations import placement
 from koordinator.api.annotations.device import DeviceAllocations, DeviceType
 from koordinator.api.errors import ProtocolError
 from koordinator.scheduler.plugin.framework import ReasonCodes
-from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable
+from koordinator.scheduler.plugin.status import SUCCESS, RefusalCodes, Status, unresolvable
 from koordinator.scheduler.plugins.device_share import request
 from koordinator.scheduler.plugins.device_share.allocate import PodDevices
 from koordinator.scheduler.plugins.device_share.bulk import DeviceDemand, KindVerdicts, LayoutFacts
@@ -33,7 +33,7 @@ ANSWERS_MAX = 16_384
 """Answers that are remembered for pods that ask alike: some for each node of a large cluster."""
 
 
-class DeviceState:
+class DeviceState(RefusalCodes):
     """A demand on devices, and the answers of nodes so far; nodes that are alike (`bulk.situations`,
     `NodeDeviceRecord.signature`) answer alike."""
 
@@ -46,6 +46,7 @@ class DeviceState:
         status: Status,
         chosen: DeviceAllocations | None,
     ) -> None:
+        super().__init__()
         self.labels = own_labels
         """Labels of the pod that matter."""
         self.asked = asked
@@ -60,8 +61,6 @@ class DeviceState:
         self.codes: dict[Hashable, int] = {}
         self.points: dict[Hashable, int] = {}
         self._versions = 0, 0
-        self.statuses: list[Status] = []
-        self._code_of: dict[Status, int] = {}
 
     def follow(self, columns: DeviceColumns) -> None:
         """Take in kinds and layouts of nodes that are new."""
@@ -73,16 +72,6 @@ class DeviceState:
         if self.kinds.follow(columns.kinds):
             codes = [self.code_of(status) for status in self.kinds.refusals]
             self.kind_codes = np.array(codes, np.uint16)
-
-    def code_of(self, status: Status) -> int:
-        """Return the number of a refusal; 0 for success."""
-        if status.is_success:
-            return 0
-        code = self._code_of.get(status)
-        if code is None:
-            self.statuses.append(status)
-            code = self._code_of[status] = len(self.statuses)
-        return code
 
 
 def remembered(known: dict[Hashable, int], key: Hashable, work_out: Callable[[], int]) -> int:

@@ -368,12 +368,11 @@ class PlaceOutlook(msgspec.Struct, frozen=True, eq=False):
 
 
 class JobOutlook(msgspec.Struct, frozen=True, eq=False):
-    """The fate of a gang that is planned now. `places` are the ones with room for most members first."""
+    """The fate of a gang that is planned now. `places` are the ones with room for most members first, `PLACES_MAX` at
+    most."""
 
     found: JobPlan
     places: tuple[PlaceOutlook, ...]
-    place_count: int
-    """Number of all places; no more than `PLACES_MAX` of them are in `places`."""
     no_multiple: str = ""
     """Set when the number of members can be placed nowhere."""
 
@@ -396,7 +395,7 @@ def outlook(draft: PlanDraft, job: PlanningJob) -> Generator[None, None, JobOutl
     if found.plan.reason is placement.PlanReason.NO_MULTIPLE:
         rules = " and ".join(f"{count} in {layer}" for layer, count in sorted(demand.multiples.items()))
         text = f"{len(job.members)} members cannot be placed in multiples of {rules} (podCountMultiple)"
-    return JobOutlook(found, tuple(places), int(top.size), text)
+    return JobOutlook(found, tuple(places), text)
 
 
 def _place(draft: PlanDraft, job: PlanningJob, depth: int, index: int) -> PlaceOutlook:

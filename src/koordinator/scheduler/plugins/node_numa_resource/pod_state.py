@@ -8,7 +8,7 @@ from koordinator.api import resource_vector
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.framework import Scores
 from koordinator.scheduler.plugin.percent import ScoredRequest, free_percent
-from koordinator.scheduler.plugin.status import Status
+from koordinator.scheduler.plugin.status import RefusalCodes, Status
 from koordinator.scheduler.plugins.node_numa_resource import bulk
 from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
 from koordinator.scheduler.plugins.node_numa_resource.bulk import (
@@ -98,19 +98,21 @@ class TableAmounts:
 
 TRIALS_MAX = 16_384
 """Verdicts of trials that a class of pods remembers: some for each node of a large cluster."""
-OWN_CODES_MAX = 40_000
-"""Texts that a class of pods tells apart; codes have two bytes."""
 
 Provider = tuple[NUMATopologyHintProvider[Any], Any]
 """A plugin that takes part in the choice of NUMA nodes, with its state for a pod."""
 
 
-class NUMAState:
+class NUMAState(RefusalCodes):
     """The requests of a class of pods, and what trials said about it so far."""
+
+    first_code = FIRST_OWN_CODE
+    other_code = NUMAReason.UNALIGNED
 
     def __init__(
         self, pod: PodInfo, plan: PodPlan, chosen: PodHolding | None, providers: tuple[Provider, ...]
     ) -> None:
+        super().__init__()
         self.pod = pod
         self.chosen = chosen
         """Choice made for the pod before it came here (`designated`)."""
@@ -123,22 +125,8 @@ class NUMAState:
         self.terms: dict[Hashable, NUMAPodTerms] = {}
         self.trials: Recent[NUMAPlacement] = Recent(TRIALS_MAX)
         self.verdicts: Recent[Status] = Recent(TRIALS_MAX)
-        self.statuses: list[Status] = []
-        self._codes: dict[Status, int] = {}
 
     @property
     def needs_trial(self) -> bool:
         """Return whether only a trial on each node tells, wherever the plugin has a say at all."""
         return self.chosen is not None or bool(self.providers)
-
-    def code_of(self, status: Status) -> int:
-        """Return a number for a refusal; 0 for success."""
-        if status.is_success:
-            return 0
-        code = self._codes.get(status)
-        if code is None:
-            if len(self.statuses) == OWN_CODES_MAX:
-                return NUMAReason.UNALIGNED
-            code = self._codes[status] = FIRST_OWN_CODE + len(self.statuses)
-            self.statuses.append(status)
-        return code

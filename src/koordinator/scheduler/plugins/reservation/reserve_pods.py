@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from koordinator.scheduler.plugin.framework import ReasonCodes
-from koordinator.scheduler.plugin.status import Status, unresolvable
+from koordinator.scheduler.plugin.status import RefusalCodes, unresolvable
 from koordinator.scheduler.plugins.reservation import fit
 from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger
 from koordinator.scheduler.plugins.reservation.pre_allocated import (
@@ -21,24 +21,15 @@ FEW = 64
 """Up to so many rows are looked up one by one."""
 
 
-class ReserveState:
+class ReserveState(RefusalCodes):
     """A reserve pod: the node that its template names, the policy of its Reservation, and which pods it may take over
     (`pre`; None: it needs free room)."""
 
     def __init__(self, node_name: str, policy: str, pre: PreAllocationState | None = None) -> None:
+        super().__init__()
         self.node_name = node_name
         self.policy = policy
         self.pre = pre
-        self.statuses: list[Status] = []
-        """Refusals met so far; a code is the position of one, from 1."""
-
-    def code_of(self, status: Status) -> int:
-        """Return the number of a refusal; 0 for success."""
-        if status.is_success:
-            return 0
-        if status not in self.statuses:
-            self.statuses.append(status)
-        return 1 + self.statuses.index(status)
 
 
 def filter_rows(

@@ -9,7 +9,7 @@ import msgspec
 
 from koordinator.api import pod_resources, resources
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import SUCCESS, RefusalCodes, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.reservation import fit, matching, preallocation
 from koordinator.scheduler.plugins.reservation.fit import (
     Fit,
@@ -27,16 +27,17 @@ from koordinator.scheduler.table.pod_info import PodInfo
 
 NONE_MATCHED = unresolvable(fit.NONE_MATCHED)
 NONE_MEETS = unschedulable(fit.NONE_MEETS)
-CODES_MAX = 40_000
-"""Texts that a class of pods tells apart; codes have two bytes."""
 
 
-class OwnerState:
+class OwnerState(RefusalCodes):
     """A pod that reservations concern: it may own some, requires one, or takes no notice of them."""
+
+    other_code = 2  # NONE_MEETS
 
     def __init__(
         self, pod: PodInfo, required: RequiredReservations, groups: GroupNumbers, request: Ints
     ) -> None:
+        super().__init__(NONE_MATCHED, NONE_MEETS)
         self.pod = pod
         self.required = required
         self.groups = groups
@@ -48,25 +49,10 @@ class OwnerState:
         )
         self.requests: Amounts = pod_resources.requests(pod.pod) if required.exact_names else {}
         self.status = SUCCESS
-        self.statuses = [NONE_MATCHED, NONE_MEETS]
-        """Refusals met so far; a code is the position of one, from 1."""
-        self._codes = {NONE_MATCHED: 1, NONE_MEETS: 2}
         self.plugins: dict[str, Any] | None = None
         """States of the plugins that have a say about single reservations."""
         self.orders: dict[int, int] = {}
         """Smallest order among the nominees by row, where there is one."""
-
-    def code_of(self, status: Status) -> int:
-        """Return the number of a refusal; 0 for success."""
-        if status.is_success:
-            return 0
-        code = self._codes.get(status)
-        if code is None:
-            if len(self.statuses) == CODES_MAX:
-                return self._codes[NONE_MEETS]
-            self.statuses.append(status)
-            code = self._codes[status] = len(self.statuses)
-        return code
 
 
 class NodeJudge:
@@ -114,7 +100,9 @@ class NodeJudge:
                 continue
             if self.match(state, record, row).outcome in (MatchOutcome.MATCHED, MatchOutcome.IGNORED):
                 found.append(record)
-        return sorted(found, key=_by_order) if len(found) > 1 else found
+        if len(found) > 1:
+            found.sort(key=lambda each: (not each.terms.order, each.terms.order, each.name))
+        return found
 
     def view(self, state: OwnerState, row: int, matched: Sequence[ReservationRecord]) -> ReservationNodeView:
         """Return the node as it was before the matched reservations were given back, whether they are now or not."""
@@ -175,7 +163,3 @@ def candidate_of(record: ReservationRecord, score: int) -> NominationCandidate:
 def score(state: OwnerState, record: ReservationRecord) -> int:
     """Return how full the pod would make a reservation, 0 to 100."""
     return preallocation.score(state.asked.request, record.amounts)
-
-
-def _by_order(record: ReservationRecord) -> tuple[bool, int, str]:
-    return not record.terms.order, record.terms.order, record.name
