@@ -365,20 +365,20 @@ def test_a_binding_that_fails_leaves_the_nomination_that_others_wrote() -> None:
 def test_a_budget_covers_the_labelled_pods_of_its_namespace_that_are_not_going_already(
     selector: dict[str, Any], labels: dict[str, str], covers: bool
 ) -> None:
-    def budget(namespace: str = "default", **disrupted: str) -> victims.DisruptionBudget:
+    def budget(namespace: str = "default", **disrupted: str) -> victims.Budgets:
         body = {
             "metadata": {"name": "b", "namespace": namespace},
             "spec": {"selector": selector},
             "status": {"disruptionsAllowed": 0, "disruptedPods": disrupted},
         }
-        found = victims.DisruptionBudget.of(from_builtins(body, PodDisruptionBudget))
-        assert found is not None
+        found = victims.Budgets()
+        found.set(from_builtins(body, PodDisruptionBudget))
         return found
 
     body = pod("p")
     body["metadata"]["labels"] = labels
-    one = from_builtins(body, Pod)
+    one = PodInfo.of(from_builtins(body, Pod), ResourceRegistry())
 
-    assert budget().covers(one) is covers
-    assert not budget("other").covers(one)
-    assert not budget(p="2026-01-01T00:00:00Z").covers(one)
+    assert bool(budget().covering(one)) is covers
+    assert not budget("other").covering(one)
+    assert not budget(p="2026-01-01T00:00:00Z").covering(one)

@@ -10,7 +10,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.plugins.preemption import victims
-from koordinator.scheduler.plugins.preemption.victims import Candidate, DisruptionBudget, Victim
+from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Victim
 from koordinator.scheduler.table.pod_info import PodInfo
 
 NOW_S = 1_800_000_000.0
@@ -29,7 +29,7 @@ def victim(name: str, priority: int = 0, start_s: float = NOW_S, **metadata: Any
     return Victim(pod(name, priority, **metadata), priority, start_s)
 
 
-def budget(allowed: int, *disrupted: str, **spec: Any) -> DisruptionBudget | None:
+def budget(allowed: int, *disrupted: str, **spec: Any) -> Budgets:
     body = {
         "metadata": {"name": "b", "namespace": "shop"},
         "spec": spec,
@@ -38,7 +38,9 @@ def budget(allowed: int, *disrupted: str, **spec: Any) -> DisruptionBudget | Non
             "disruptedPods": dict.fromkeys(disrupted, "2026-01-01T00:00:00Z"),
         },
     }
-    return DisruptionBudget.of(from_builtins(body, PodDisruptionBudget))
+    found = Budgets()
+    found.set(from_builtins(body, PodDisruptionBudget))
+    return found
 
 
 WEB = {"selector": {"matchLabels": {"app": "web"}}}
@@ -67,14 +69,13 @@ def test_only_less_important_pods_that_may_be_preempted_go(
 
 @pytest.mark.parametrize("spec", [{}, {"selector": {}}, {"selector": {"matchLabels": {"app": "no value!"}}}])
 def test_a_budget_without_a_usable_selector_protects_nobody(spec: dict[str, Any]) -> None:
-    assert budget(0, **spec) is None
+    assert budget(0, **spec).covering(pod("web")) == ()
 
 
 def test_a_budget_covers_labelled_pods_of_its_namespace_that_are_not_leaving_already() -> None:
     found = budget(0, "leaving", **NOT_DB)
-    assert found is not None
     covered = {
-        name: found.covers(pod(name, **metadata).pod)
+        name: bool(found.covering(pod(name, **metadata)))
         for name, metadata in {
             "web": {},
             "elsewhere": {"namespace": "other"},
@@ -89,21 +90,21 @@ def test_a_budget_covers_labelled_pods_of_its_namespace_that_are_not_leaving_alr
 @pytest.mark.parametrize(("allowed", "violating"), [(0, ["a", "b"]), (1, ["b"]), (2, []), (3, [])])
 def test_a_budget_is_used_up_in_the_order_of_victims(allowed: int, violating: list[str]) -> None:
     found = budget(allowed, **WEB)
-    assert found is not None
     other = victim("other", labels={"app": "db"})
 
-    first, second = victims.split([victim("a"), other, victim("b")], [found])
+    first, second = found.split([victim("a"), other, victim("b")])
 
     assert names(first) == violating
     assert names(second) == [name for name in ("a", "other", "b") if name not in violating]
 
 
 def test_every_budget_counts_also_after_one_is_violated() -> None:
-    none, one = budget(0, **WEB), budget(1, **NOT_DB)
-    assert none is not None and one is not None
+    found = budget(0, **WEB)
+    another = {"metadata": {"name": "another", "namespace": "shop"}, "spec": NOT_DB}
+    found.set(from_builtins({**another, "status": {"disruptionsAllowed": 1}}, PodDisruptionBudget))
     plain = victim("plain", labels={"app": "api"})
 
-    first, second = victims.split([victim("web"), plain], [none, one])
+    first, second = found.split([victim("web"), plain])
 
     assert (names(first), names(second)) == (["web", "plain"], []), "web used up both"
 
@@ -152,7 +153,6 @@ def test_the_candidate_that_hurts_least_is_chosen(better: Candidate, worse: Cand
 @pytest.mark.parametrize("room", [0, 1, 2, 3])
 def test_as_many_as_fit_stay_protected_ones_first(room: int) -> None:
     found = budget(1, **WEB)
-    assert found is not None
     everybody = [victim("low", 1, 30.0), victim("high", 3, 30.0), victim("mid", 2, 30.0)]
     staying: list[str] = []
 
@@ -163,7 +163,7 @@ def test_as_many_as_fit_stay_protected_ones_first(room: int) -> None:
         staying.remove(each.pod.pod.metadata.name)
 
     gone, violations = victims.select(
-        everybody, [found], put_back=put_back, take=take, fits=lambda: len(staying) <= room
+        everybody, found, put_back=put_back, take=take, fits=lambda: len(staying) <= room
     )
 
     # By importance the budget covers "high" alone, so "mid" and "low" are put back before it.

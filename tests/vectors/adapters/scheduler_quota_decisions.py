@@ -160,25 +160,23 @@ def _pdb_split(case: Case) -> Any:
         stock.Victim(PodInfo.of(from_builtins({"metadata": each}, Pod), registry), 0, 0.0)
         for each in case["pods"]
     ]
-    budgets = [
-        stock.DisruptionBudget.of(
+    budgets = stock.Budgets()
+    for number, each in enumerate(case["pdbs"]):
+        disrupted = dict.fromkeys(each.get("disruptedPods") or (), "2026-01-01T00:00:00Z")
+        budgets.set(
             from_builtins(
                 {
                     "metadata": {"name": f"budget-{number}", "namespace": each["namespace"]},
                     "spec": {"selector": {"matchLabels": each.get("matchLabels") or {}}},
                     "status": {
                         "disruptionsAllowed": each.get("disruptionsAllowed", 0),
-                        "disruptedPods": dict.fromkeys(
-                            each.get("disruptedPods") or (), "2026-01-01T00:00:00Z"
-                        ),
+                        "disruptedPods": disrupted,
                     },
                 },
                 PodDisruptionBudget,
             )
         )
-        for number, each in enumerate(case["pdbs"])
-    ]
-    violating, harmless = stock.split(victims, [each for each in budgets if each is not None])
+    violating, harmless = budgets.split(victims)
     return {
         "violating": [each.pod.pod.metadata.name for each in violating],
         "nonViolating": [each.pod.pod.metadata.name for each in harmless],

@@ -15,7 +15,6 @@ import msgspec
 
 from koordinator.api import duration, quota_labels
 from koordinator.api.core import Pod
-from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.resource_list import Amounts, add, mask, sub
 from koordinator.clock import parse_rfc3339
 from koordinator.cluster import errors
@@ -26,7 +25,6 @@ from koordinator.scheduler.plugin.framework import (
     Outlook,
     PostFilterResult,
     PreemptionOffer,
-    Watch,
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Code, unschedulable
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
@@ -47,6 +45,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
 from koordinator.scheduler.plugins.elastic_quota.quota_changes import QuotaChanges
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor
+from koordinator.scheduler.plugins.preemption.plugin import followed_budgets
 from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Victim
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of
@@ -347,10 +346,9 @@ class QuotaPreemption:
         self._book = book
         self._limit_of = limit_of
         self._protects_default = args.disable_default_quota_preemption
-        self._budgets = Budgets()
+        self._budgets = handle.shared(Budgets, followed_budgets)
         self._eviction = PreemptionExecutor(handle)
         self._start = 0
-        handle.watch(Watch.newest(PodDisruptionBudget, self._budgets.set, self._budgets.remove))
 
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
         """Evicts pods of the same quota in the background when that makes room."""
@@ -439,7 +437,7 @@ class QuotaPreemption:
         name = table.name_of(row)
         ranked = victims.by_importance(Victim.of(each, now_s) for each in lesser)
         by_key = {each.pod.key: each for each in ranked}
-        protected, harmless = victims.split(ranked, self._budgets.all())
+        protected, harmless = self._budgets.split(ranked)
 
         def rivals(group: Sequence[Victim]) -> list[QuotaPod]:
             return [self._rival(each.pod, ref, each.start_s) for each in group]

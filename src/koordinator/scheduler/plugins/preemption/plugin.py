@@ -42,7 +42,8 @@ from koordinator.scheduler.table.pod_info import PodInfo
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 
 
-def _followed_budgets(handle: Handle) -> Budgets:
+def followed_budgets(handle: Handle) -> Budgets:
+    """Return all disruption budgets, from now on."""
     budgets = Budgets()
     handle.watch(Watch.newest(PodDisruptionBudget, budgets.set, budgets.remove))
     return budgets
@@ -58,7 +59,7 @@ class Preemptor:
         self._percentage = percentage
         self._absolute = absolute
         self._table = handle.table
-        self.budgets = handle.shared(Budgets, _followed_budgets)
+        self.budgets = handle.shared(Budgets, followed_budgets)
         residents = handle.table.shared(Residents)
         self._search = Search(handle.table, residents, self.budgets, handle.nominations, handle.clock)
         self._attempt_count = 0

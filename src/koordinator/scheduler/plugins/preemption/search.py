@@ -221,7 +221,7 @@ class Search:
                 return status
             chosen, violations = victims.select(
                 removed,
-                self._budgets.all(),
+                self._budgets,
                 put_back=lambda victim: trial.add(victim.pod, name),
                 take=lambda victim: trial.take(victim.pod),
                 fits=lambda: diagnosis.check(row).is_success,

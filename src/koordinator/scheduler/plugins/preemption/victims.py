@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from koordinator.api import label_selector, pod_labels, priority
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.label_selector import Predicate
@@ -88,15 +87,6 @@ class DisruptionBudget(msgspec.Struct, frozen=True):
         disrupted = frozenset(status.disrupted_pods)
         return cls(budget.metadata.namespace, selector, selects, status.disruptions_allowed, disrupted)
 
-    def covers(self, pod: Pod) -> bool:
-        meta = pod.metadata
-        return (
-            bool(meta.labels)
-            and meta.namespace == self.namespace
-            and self.selects(meta.labels)
-            and meta.name not in self.disrupted
-        )
-
 
 class Candidate(msgspec.Struct, frozen=True):
     """A node with the pods that have to leave it. `violations` counts those that a budget protects."""
@@ -111,24 +101,9 @@ def by_importance(pods: Iterable[Victim]) -> list[Victim]:
     return sorted(pods, key=lambda victim: (-victim.priority, victim.start_s))
 
 
-def split(pods: Sequence[Victim], budgets: Sequence[DisruptionBudget]) -> tuple[list[Victim], list[Victim]]:
-    """Return pods whose eviction would violate a budget, and the others; `pods` use up the budgets in their order."""
-    left = [budget.allowed for budget in budgets]
-    violating: list[Victim] = []
-    harmless: list[Victim] = []
-    for victim in pods:
-        is_violating = False
-        for number, budget in enumerate(budgets):
-            if budget.covers(victim.pod.pod):
-                left[number] -= 1
-                is_violating = is_violating or left[number] < 0
-        (violating if is_violating else harmless).append(victim)
-    return violating, harmless
-
-
 def select(
     removed: Sequence[Victim],
-    budgets: Sequence[DisruptionBudget],
+    budgets: "Budgets",
     *,
     put_back: Callable[[Victim], None],
     take: Callable[[Victim], None],
@@ -136,7 +111,7 @@ def select(
 ) -> tuple[tuple[Victim, ...], int]:
     """Return victims among `removed` (all less important pods of a node, taken away already) and how many budgets they
     violate: pods are put back as long as the preemptor fits, protected ones first."""
-    violating, harmless = split(by_importance(removed), budgets)
+    violating, harmless = budgets.split(by_importance(removed))
     victims: list[Victim] = []
     violations = 0
     for is_violating, group in ((True, violating), (False, harmless)):
@@ -281,13 +256,6 @@ class Budgets:
             self._of_namespace[found.namespace].remove(budget.key)
             self._selecting.clear()
 
-    def all(self) -> tuple[DisruptionBudget, ...]:
-        return tuple(self._budgets.values())
-
-    def allowed(self, key: str) -> int:
-        """Return pods of the budget that may still go."""
-        return self._budgets[key].allowed
-
     def covering(self, pod: PodInfo) -> tuple[str, ...]:
         """Keys of the budgets that cover a pod."""
         meta = pod.pod.metadata
@@ -311,7 +279,15 @@ class Budgets:
         for keys in pods:
             is_violating = False
             for key in keys:
-                left[key] = left.get(key, self.allowed(key)) - 1
+                left[key] = left.get(key, self._budgets[key].allowed) - 1
                 is_violating = is_violating or left[key] < 0
             verdicts.append(is_violating)
         return verdicts
+
+    def split(self, pods: Sequence[Victim]) -> tuple[list[Victim], list[Victim]]:
+        """Return pods whose going would violate a budget, and the others; `pods` use up the budgets in their order."""
+        verdicts = self.violating(self.covering(victim.pod) for victim in pods)
+        found = list(zip(pods, verdicts, strict=True))
+        return [each for each, violates in found if violates], [
+            each for each, violates in found if not violates
+        ]
