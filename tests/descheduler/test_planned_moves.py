@@ -13,7 +13,7 @@ from koordinator.api.core import Pod
 from koordinator.api.node_metric import NodeMetric
 from koordinator.cluster import errors
 from koordinator.cluster.proof import MoveAnswer, MoveQuestion, ProofError, Prove
-from koordinator.descheduler import configuration, explain
+from koordinator.descheduler import configuration, http
 from koordinator.descheduler.configuration import DeschedulerConfigError
 from koordinator.descheduler.migration.reservation_template import target_of
 from koordinator.descheduler.plan_input import COOL_DOWN_S
@@ -118,7 +118,7 @@ def test_where_the_scheduler_takes_nothing_nobody_is_evicted() -> None:
         await hot(world)
         async with world.descheduling(rules(), prove=scheduler([], lambda _: "no quota")) as running:
             assert not await world.jobs()
-            [told] = explain.of_node(running, "n0")["pools"]
+            [told] = http.of_node(running, "n0")["pools"]
             assert told["why"] == "a plan does not cool it: no quota"
 
     run(scenario)

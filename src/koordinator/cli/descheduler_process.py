@@ -19,7 +19,7 @@ from koordinator.cluster.backoff import Rate, new_rng
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.leader import LeaderElector, lease_check
 from koordinator.cluster.plugin_registry import PluginRegistry
-from koordinator.descheduler import configuration, explain, http
+from koordinator.descheduler import configuration, http
 from koordinator.descheduler.configuration import DeschedulerConfig, DeschedulerConfigError
 from koordinator.descheduler.descheduler import Descheduler
 from koordinator.descheduler.http import HttpOptions
@@ -43,7 +43,7 @@ def start(flags: Flags, inert: Mapping[str, str]) -> None:
     settings = read_config(flags, registry)
     gates = FeatureGates.of(Component.DESCHEDULER, flags.feature_gates)
     if flags.write_config_to is not None:
-        text = yaml.safe_dump(explain.effective(settings, registry), sort_keys=False)
+        text = yaml.safe_dump(http.effective(settings, registry), sort_keys=False)
         flags.write_config_to.write_text(text)
         return
     connection = settings.client_connection

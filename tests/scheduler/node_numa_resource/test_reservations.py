@@ -16,6 +16,7 @@ from koordinator.scheduler.plugins.node_numa_resource.reservations import (
     NOT_TAKEN_OVER,
     OUT_OF_SCOPE,
     AllocatePolicy,
+    Held,
     ReservationUse,
     ReservedNode,
     RestoredReservation,
@@ -23,7 +24,6 @@ from koordinator.scheduler.plugins.node_numa_resource.reservations import (
     allocate_anywhere,
     allocate_nominated,
 )
-from koordinator.scheduler.plugins.node_numa_resource.reserved_holdings import Held
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies
 from tests.scheduler.node_numa_resource.machines import held, machine, node
 

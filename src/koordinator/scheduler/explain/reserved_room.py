@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from koordinator.api import pod_resources, quantity, readable, resource_list
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.plugins.reservation import diagnosis, objects
+from koordinator.scheduler.plugins.reservation import objects, verdict
 from koordinator.scheduler.plugins.reservation.ledger import ReservationRecord
 from koordinator.scheduler.plugins.reservation.plugin import ReservationPlugin
 from koordinator.scheduler.plugins.reservation.verdict import OwnerState
@@ -25,7 +25,7 @@ def words(plugin: ReservationPlugin, pod: PodInfo, record: ReservationRecord) ->
     state = plugin.prepare(pod)
     if not isinstance(state, OwnerState) or record.row is None:
         return OTHERS
-    return diagnosis.words(plugin.judge, state, record, record.row)
+    return verdict.words(plugin.judge, state, record, record.row)
 
 
 def notes(profile: Profile, pod: PodInfo) -> list[str]:
@@ -43,7 +43,7 @@ def notes(profile: Profile, pod: PodInfo) -> list[str]:
         else:
             name = record.reservation.status.node_name
             own.append(
-                f"reservation {record.name} on {name} {diagnosis.words(plugin.judge, state, record, record.row)}"
+                f"reservation {record.name} on {name} {verdict.words(plugin.judge, state, record, record.row)}"
             )
     more = [f"and {len(own) - SHOWN_MAX} more reservations that it may use"] if len(own) > SHOWN_MAX else []
     return [*sorted(own)[:SHOWN_MAX], *more, *_held(others)]

@@ -34,7 +34,7 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     PodHolding,
 )
 from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS, NUMANodeView
-from koordinator.scheduler.plugins.node_numa_resource.reserved_holdings import Held, ReservedHoldings
+from koordinator.scheduler.plugins.node_numa_resource.reservations import Held, ReservedHoldings
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.table.columns import RowChange, Rows, at
 from koordinator.scheduler.table.holdings import ReservableHoldingKeeper

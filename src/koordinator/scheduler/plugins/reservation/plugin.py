@@ -53,7 +53,7 @@ from koordinator.scheduler.plugin.reservation_capabilities import (
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error
 from koordinator.scheduler.plugins.preemption.plugin import Preemptor
-from koordinator.scheduler.plugins.reservation import diagnosis, preallocation, reserve_pods, verdict
+from koordinator.scheduler.plugins.reservation import pre_allocated, preallocation, verdict
 from koordinator.scheduler.plugins.reservation.binding import ReservationWriter
 from koordinator.scheduler.plugins.reservation.controller import ReservationController
 from koordinator.scheduler.plugins.reservation.fit import Ignored
@@ -63,9 +63,10 @@ from koordinator.scheduler.plugins.reservation.owner_index import NO_GROUPS
 from koordinator.scheduler.plugins.reservation.pre_allocated import (
     PreAllocationState,
     PreAllocator,
+    ReserveState,
     is_pre_allocating,
+    positions,
 )
-from koordinator.scheduler.plugins.reservation.reserve_pods import ReserveState, positions
 from koordinator.scheduler.plugins.reservation.store import ReservationStore
 from koordinator.scheduler.plugins.reservation.verdict import NONE_MATCHED, NodeJudge, OwnerState
 from koordinator.scheduler.table.columns import RowChange, Rows
@@ -226,7 +227,7 @@ class ReservationPlugin(
             return self._filter_owner(state, rows)
         if state is None:
             return np.zeros(rows.size, np.uint16)
-        return reserve_pods.filter_rows(state, rows, self.ledger, self._pre, self._table.row_of)
+        return pre_allocated.filter_rows(state, rows, self.ledger, self._pre, self._table.row_of)
 
     def _filter_owner(self, state: OwnerState, rows: Rows) -> ReasonCodes:
         is_needed = state.asked.must_reserve and not state.asked.is_ignoring
@@ -278,7 +279,7 @@ class ReservationPlugin(
         return self.live_key(pod)
 
     def facts(self, state: State, row: int) -> tuple[str, ...]:
-        return diagnosis.facts(self.judge, self.ledger, state, row) if isinstance(state, OwnerState) else ()
+        return verdict.facts(self.judge, self.ledger, state, row) if isinstance(state, OwnerState) else ()
 
     # PostFilter
 
@@ -291,8 +292,8 @@ class ReservationPlugin(
         if not isinstance(state, OwnerState):
             return PostFilterResult(SKIP)
         found.wake_by(self.name)  # other filters judge events by what nodes are to strangers
-        reasons = diagnosis.reasons(self.judge, self.ledger, state, found)
-        return PostFilterResult(diagnosis.status(reasons))
+        reasons = verdict.reasons(self.judge, self.ledger, state, found)
+        return PostFilterResult(verdict.status(reasons))
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
         if self._preemptor is None or not pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
@@ -485,7 +486,7 @@ class ReservationPlugin(
         return self.store.find(uid)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        return (Endpoint("nodeReservations/{name}", partial(diagnosis.of_node, self._table, self.ledger)),)
+        return (Endpoint("nodeReservations/{name}", partial(verdict.of_node, self._table, self.ledger)),)
 
     def controllers(self) -> Sequence[BackgroundController]:
         return self._controller.loops()

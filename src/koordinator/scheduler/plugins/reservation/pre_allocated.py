@@ -1,5 +1,6 @@
-"""Place Reservations onto running pods that will leave: which pods may be taken over where, whether a node will do by
-them, and which are chosen. `preallocation` decides for a single node. Source: behaviour/reservations 10.
+"""Say which nodes a reserve pod may go to, and place Reservations onto running pods that will leave: which pods may be
+taken over where, whether a node will do by them, and which are chosen. `preallocation` decides for a single node.
+Source: behaviour/reservations 7 and 10.
 
 Candidates are kept per group of Reservations with equal owners, and those marked for everybody once, as pods come and
 go: an attempt looks at the rows that have any.
@@ -8,6 +9,7 @@ go: an attempt looks at the rows that have any.
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
+import numpy as np
 
 from koordinator.api import labels, pod_labels, pod_resources, resources
 from koordinator.api.core import Pod
@@ -16,9 +18,11 @@ from koordinator.api.quantity import QuantityError
 from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation, ReservationOwner
 from koordinator.api.scalars import ScalarError, parse_int
 from koordinator.scheduler.config.default_plugins import PreAllocationConfig
-from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
+from koordinator.scheduler.plugin.framework import ReasonCodes
+from koordinator.scheduler.plugin.status import SUCCESS, RefusalCodes, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.reservation import fit, matching, objects, preallocation
 from koordinator.scheduler.plugins.reservation.fit import Ignored, ReservationAmounts, ReservationNodeView
+from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger
 from koordinator.scheduler.plugins.reservation.matching import MatchOutcome, RequiredReservations
 from koordinator.scheduler.plugins.reservation.owner_index import OwnerGroup, OwnerIndex
 from koordinator.scheduler.plugins.reservation.preallocation import (
@@ -28,6 +32,7 @@ from koordinator.scheduler.plugins.reservation.preallocation import (
     PreAllocationMode,
     nobody_asked,
 )
+from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -344,3 +349,68 @@ def _priority(pod: Pod, key: str) -> int:
         return parse_int(pod.metadata.annotations.get(key or labels.PRE_ALLOCATABLE_PRIORITY, ""))
     except ScalarError:
         return 0
+
+
+OTHER_NODE = unresolvable("node(s) didn't match the nodeName specified by reservation")
+CONFLICT = unresolvable("node(s) reservation allocate policy conflict")
+FEW = 64
+"""Up to so many rows are looked up one by one."""
+
+
+class ReserveState(RefusalCodes):
+    """A reserve pod: the node that its template names, the policy of its Reservation, and which pods it may take over
+    (`pre`; None: it needs free room)."""
+
+    def __init__(self, node_name: str, policy: str, pre: PreAllocationState | None = None) -> None:
+        super().__init__()
+        self.node_name = node_name
+        self.policy = policy
+        self.pre = pre
+
+
+def filter_rows(
+    state: ReserveState,
+    rows: Rows,
+    ledger: ReservationLedger,
+    pre_allocator: PreAllocator,
+    row_of: Callable[[str], int | None],
+) -> ReasonCodes:
+    """Return the refusal of each row, (rows,), 0 for none."""
+    codes = np.zeros(rows.size, np.uint16)
+    if state.node_name:
+        row = row_of(state.node_name)
+        codes[rows != (-1 if row is None else row)] = state.code_of(OTHER_NODE)
+    for index in positions(rows, ledger.rows):
+        there = ledger.at(int(rows[index]))
+        policies = [r.reservation.spec.allocate_policy for r in there if r.availability.is_matchable]
+        if codes[index] == 0 and fit.is_policy_conflict(state.policy, policies):
+            codes[index] = state.code_of(CONFLICT)
+    if state.pre is not None:
+        _filter_pre_allocating(state, state.pre, rows, codes, pre_allocator)
+    return codes
+
+
+def _filter_pre_allocating(
+    state: ReserveState,
+    pre: PreAllocationState,
+    rows: Rows,
+    codes: ReasonCodes,
+    pre_allocator: PreAllocator,
+) -> None:
+    """Enter in `codes` (rows,) what the pods say that may be taken over."""
+    has_candidates = np.zeros(rows.size, np.bool_)
+    has_candidates[positions(rows, pre_allocator.rows(pre))] = True
+    if pre.is_required:
+        codes[~has_candidates & (codes == 0)] = state.code_of(NO_CANDIDATE)
+    for index in np.flatnonzero(has_candidates & (codes == 0)).tolist():
+        codes[index] = state.code_of(pre_allocator.refusal(pre, int(rows[index])))
+
+
+def positions(rows: Rows, wanted: Collection[int]) -> list[int]:
+    """Return the positions in `rows` (rows,) of those that are wanted."""
+    if not wanted:
+        return []
+    if rows.size <= FEW:
+        return [index for index, row in enumerate(rows.tolist()) if row in wanted]
+    found: list[int] = np.flatnonzero(np.isin(rows, np.fromiter(wanted, np.intp, len(wanted)))).tolist()
+    return found
