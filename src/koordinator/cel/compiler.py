@@ -255,10 +255,6 @@ def _loop_all(items: Items, steps: list[Step]) -> Step:
     return lambda scope: not found(scope)
 
 
-def _loop_exists(items: Items, steps: list[Step]) -> Step:
-    return _any_of(items, steps[0], True)
-
-
 def _loop_exists_one(items: Items, steps: list[Step]) -> Step:
     return lambda scope: sum(_truth(steps[0](inside)) for _, inside in items(scope)) == 1
 
@@ -269,17 +265,15 @@ def _loop_map(items: Items, steps: list[Step]) -> Step:
     return lambda scope: [steps[1](inside) for _, inside in items(scope) if _truth(steps[0](inside))]
 
 
-def _loop_filter(items: Items, steps: list[Step]) -> Step:
-    return lambda scope: [item for item, inside in items(scope) if _truth(steps[0](inside))]
-
-
 _LOOP_KINDS: dict[str, Callable[[Items, list[Step]], Step]] = {
     "all": _loop_all,
-    "exists": _loop_exists,
+    "exists": lambda items, steps: _any_of(items, steps[0], True),
     "exists_one": _loop_exists_one,
     "existsOne": _loop_exists_one,
     "map": _loop_map,
-    "filter": _loop_filter,
+    "filter": lambda items, steps: (
+        lambda scope: [item for item, inside in items(scope) if _truth(steps[0](inside))]
+    ),
 }
 
 

@@ -23,7 +23,7 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
 from koordinator.cluster.write_through import FencedCluster
 from koordinator.descheduler.caches import Caches
-from koordinator.descheduler.configuration import DEFAULT_PROFILE, DeschedulerConfig, ProfileConfig
+from koordinator.descheduler.configuration import DEFAULT_PROFILE, DeschedulerConfig
 from koordinator.descheduler.cycle import CycleReport, CycleRunner, Profile
 from koordinator.descheduler.metrics import DeschedulerMetrics
 from koordinator.descheduler.migration.controller import Migration
@@ -60,7 +60,8 @@ class Descheduler:
         self._election: LeaderElector | None = None
         fenced = FencedCluster(cluster, lambda: self._election is None or self._election.may_act)
         self.events = EventRecorder(cluster, DEFAULT_PROFILE, rng=rng)
-        migrating = [one for one in config.profiles if _migrates(one)]
+        name = MigrationController.name
+        migrating = [one for one in config.profiles if name in (*one.enabled.evict, *one.enabled.filter)]
         self._has_migration = bool(migrating)
         lease = config.leader_election
         self.migration = Migration(
@@ -172,8 +173,3 @@ class Descheduler:
             if interval_s <= 0:
                 return
             await asyncio.sleep(max(0.0, began_s + interval_s - loop.time()))
-
-
-def _migrates(profile: ProfileConfig) -> bool:
-    """Return whether a profile has jobs created, or pods judged by the rules for them."""
-    return MigrationController.name in (*profile.enabled.evict, *profile.enabled.filter)

@@ -350,7 +350,8 @@ def _bound(
         sentence = f"Pod {pod.key} is on {here}, which is no node of the cluster any more."
         return _with(base, PodVerdict.BOUND, sentence)
     found = surveys.survey(engine, profile, pod)
-    base = _facts(found, msgspec.structs.replace(question, nodes=_and(question.nodes, here)), base)
+    nodes = None if question.nodes is None else tuple(dict.fromkeys((*question.nodes, here)))
+    base = _facts(found, msgspec.structs.replace(question, nodes=nodes), base)
     rows = found.takers
     is_there = bool(np.isin(row, rows))
     sentence = f"Pod {pod.key} is on {here}."
@@ -369,10 +370,6 @@ def _bound(
         else:
             sentence = f"Pod {pod.key} is on {here}, and no node scores better now ({rows.size} fit)."
     return _with(base, PodVerdict.BOUND, sentence, scores=table)
-
-
-def _and(nodes: tuple[str, ...] | None, more: str) -> tuple[str, ...] | None:
-    return None if nodes is None else tuple(dict.fromkeys((*nodes, more)))
 
 
 def _node_answers(found: Survey, names: tuple[str, ...] | None) -> list[NodeAnswer]:

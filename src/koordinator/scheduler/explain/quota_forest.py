@@ -151,7 +151,8 @@ def forest(quotas: Iterable[ElasticQuota], nodes: Sequence[Node] = ()) -> Forest
     for name, quota in sorted(known.items()):
         if name != ROOT:
             children[quota_labels.parent_name(name, quota.metadata.labels)].append(name)
-    trees = [_tree(tree_id, known, read, children, nodes) for tree_id in _tree_ids(known)]
+    tree_ids = sorted({DEFAULT_TREE, *map(_tree_of, known.values())})
+    trees = [_tree(tree_id, known, read, children, nodes) for tree_id in tree_ids]
     placed = {node.name for tree in trees for top in tree.tops for node in top.walk()}
     strays += [
         Stray(name=name, namespace=quota.metadata.namespace, reason=_why_stray(name, known))
@@ -172,11 +173,6 @@ def _by_name(quotas: Iterable[ElasticQuota]) -> tuple[dict[str, ElasticQuota], l
             reason = f"the name is taken by {first.key}, which is older"
             strays.append(Stray(name=meta.name, namespace=meta.namespace, reason=reason))
     return known, strays
-
-
-def _tree_ids(known: Mapping[str, ElasticQuota]) -> list[str]:
-    """Return the default tree first."""
-    return sorted({DEFAULT_TREE, *(quota_labels.tree_id(each.metadata.labels) for each in known.values())})
 
 
 def _tree(

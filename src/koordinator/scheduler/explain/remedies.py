@@ -138,7 +138,8 @@ def _taints(found: Survey) -> list[Variant]:
     for position in np.flatnonzero(found.codes[index] != 0).tolist():
         node = found.engine.table.node_at(int(found.rows[position]))
         hard = () if node is None else tuple(t for t in node.spec.taints if tolerations.keeps_out(own, (t,)))
-        key = tuple(sorted((_timeless(t) for t in hard), key=tolerations.text_of))
+        timeless = (Taint(key=t.key, value=t.value, effect=t.effect) for t in hard)
+        key = tuple(sorted(timeless, key=tolerations.text_of))
         entry = counts.setdefault(key, [0, 0])
         entry[0] += bool(alone[position])
         entry[1] += 1
@@ -146,11 +147,6 @@ def _taints(found: Survey) -> list[Variant]:
         counts, key=lambda key: ([-n for n in counts[key]], [tolerations.text_of(t) for t in key])
     )
     return [variants.for_taints(key) for key in ranked[:TAINT_SETS_MAX] if key]
-
-
-def _timeless(taint: Taint) -> Taint:
-    """Return the taint without the moment when it was added."""
-    return Taint(key=taint.key, value=taint.value, effect=taint.effect)
 
 
 def _requests(found: Survey) -> list[Variant]:

@@ -163,14 +163,10 @@ def _pre_filter(profile: Profile, evaluation: Evaluation) -> tuple[list[PluginAn
             answers.append(_refusal(status.by(plugin.name)))
             break
         else:
-            answers.append(
-                PluginAnswer(plugin=plugin.name, verdict=FITS, details=_narrowed(result.node_names))
-            )
+            names = result.node_names
+            details = [] if names is None else [f"only {len(names)} nodes can come into question"]
+            answers.append(PluginAnswer(plugin=plugin.name, verdict=FITS, details=details))
     return answers, skipped
-
-
-def _narrowed(names: frozenset[str] | None) -> list[str]:
-    return [] if names is None else [f"only {len(names)} nodes can come into question"]
 
 
 def _refusal(status: Status, details: Iterable[str] = ()) -> PluginAnswer:

@@ -55,7 +55,9 @@ def misplaced_by_affinity(
     selected = common.selection(args, may_evict)
 
     def violates(pod: Pod) -> bool:
-        required = REQUIRED in args.node_affinity_type and _violates_required(pod, node)
+        required = REQUIRED in args.node_affinity_type and (
+            node_affinity.required(pod.spec) is not None and not node_affinity.selects(pod.spec, node)
+        )
         preferred = PREFERRED in args.node_affinity_type and elsewhere.best(pod) > preference(pod, node)
         return required or preferred
 
@@ -76,10 +78,6 @@ def preference(pod: Pod, node: Node) -> int:
     return sum(
         term.weight for term in terms if term_holds(term.preference, node.metadata.labels, node.metadata.name)
     )
-
-
-def _violates_required(pod: Pod, node: Node) -> bool:
-    return node_affinity.required(pod.spec) is not None and not node_affinity.selects(pod.spec, node)
 
 
 class Preferences:

@@ -158,7 +158,10 @@ class QuotaHooks:
     def _call(self, hook: QuotaHook, method: str, *args: Any) -> Any:
         """Call the hook and return its answer, None when it raised."""
         began_s = self._now()
-        otherwise = _as_problem if method == "check_pod" else _nothing
+
+        def otherwise(error: Exception) -> str | None:
+            return str(error) or type(error).__name__ if method == "check_pod" else None
+
         try:
             return self._guard.answer(getattr(hook, method), *args, otherwise=otherwise)
         finally:
@@ -168,14 +171,6 @@ class QuotaHooks:
 
 def _make(load: Callable[[], Factory], configured: HookPlugin, handle: Handle) -> QuotaHook:
     return load()(configured.key, configured.factory_args, handle)
-
-
-def _as_problem(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
-def _nothing(_: Exception) -> None:
-    return None
 
 
 NO_HOOKS = QuotaHooks((), lambda: 0.0, _latency())

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from koordinator.api import labels, node_affinity, resource_vector, resources
-from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm
 from koordinator.api.annotations.device import DeviceType
 from koordinator.api.core import Pod
 from koordinator.scheduler.plugins.device_share import request
@@ -69,12 +68,9 @@ def models_of(pod: Pod) -> Models:
         return None
     found: set[str] = set()
     for term in required.node_selector_terms:
-        named = [each.values for each in _of_model(term) if each.operator == "In"]
+        of_model = (each for each in term.match_expressions if each.key == labels.GPU_MODEL)
+        named = [each.values for each in of_model if each.operator == "In"]
         if not named:
             return None  # one way in that asks for no model
         found |= set(named[0]).intersection(*named[1:])
     return tuple(sorted(found))
-
-
-def _of_model(term: NodeSelectorTerm) -> list[NodeSelectorRequirement]:
-    return [each for each in term.match_expressions if each.key == labels.GPU_MODEL]

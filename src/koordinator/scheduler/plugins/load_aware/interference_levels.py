@@ -168,7 +168,8 @@ class InterferenceLevels:
             )
         for peer in sorted(self._peers.get(neighbour.workload, ())):
             if self._counts[peer][row : row + 1].any():
-                did = "suffered from" if self._is_victim(peer, neighbour) else "made suffer"
+                is_victim = any((peer, neighbour.workload) in pairs for pairs in self._pairs_of.values())
+                did = "suffered from" if is_victim else "made suffer"
                 yield f"{peer} runs there, and {did} this one"
 
     def reliefs(self, neighbour: Neighbour, rows: Rows) -> list[Relief]:
@@ -187,9 +188,6 @@ class InterferenceLevels:
         ]
 
     # How it is kept
-
-    def _is_victim(self, peer: str, neighbour: Neighbour) -> bool:
-        return any((peer, neighbour.workload) in pairs for pairs in self._pairs_of.values())
 
     def _refreshed(self, rows: Rows, now_s: float) -> set[int]:
         """Work out the levels of rows; return those that changed."""
