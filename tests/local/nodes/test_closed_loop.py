@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from koordinator.koordlet.interference.control import ControlConfig, Resource
+from koordinator.local.nodes import contention
 from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.service_latency import service_latency, time_above
 from koordinator.local.nodes.usage import Trace
@@ -16,14 +17,16 @@ CONFIG = ControlConfig()
 TARGET_MS = 10 * math.log(100) * 1.25
 
 
-def pressed(*ratios: float, nodes: int = 1, is_closed: bool = True) -> HollowFleet:
-    """Nodes with a service that uses so much of them, step by step of a trace, and batch that takes all it gets."""
+def pressed(
+    *ratios: float, nodes: int = 1, is_closed: bool = True, batch_milli: float = 10_000
+) -> HollowFleet:
+    """Nodes with a service that uses so much of them, step by step of a trace, and batch that wants nearly all."""
     trace = Trace(("m",) * nodes, np.array([ratios] * nodes))
     loop = CONFIG if is_closed else None
     f = fleet(nodes=nodes, trace=trace, closed_loop=loop, strategy=CLOSED_LOOP_STRATEGY)
     for row in range(nodes):
         add(f, row, cpu="6", cpuMilli=6_000, followsTrace=True, serviceTimeMs=10, p99TargetMs=TARGET_MS)
-        add(f, row, batch=True, cpu="9", cpuMilli=10_000, name="batch")
+        add(f, row, batch=True, cpu="9", cpuMilli=batch_milli, name="batch")
     return f
 
 
@@ -59,6 +62,18 @@ def test_until_the_loop_has_acted_a_jump_costs_services_something_and_then_hardl
     course = f.closed_loop.course[:, 0]
     assert course[0] > 1.2
     assert course[-1] < 1.1
+
+
+def test_on_a_full_node_batch_disturbs_as_if_a_milli_core_were_left() -> None:
+    courses = []
+    for milli in (contention.PRESENCE_RATIO * 1.01, contention.PRESENCE_RATIO * 0.99, 10_000):
+        f = pressed(1.0, batch_milli=milli)
+        f.step(0.0, 30.0)
+        assert f.closed_loop is not None
+        courses.append(f.closed_loop.course[0, 0])
+
+    enough, too_little, all_of_it = courses
+    assert 1 < too_little < enough == all_of_it
 
 
 def test_services_get_the_same_cpu_with_the_loop_and_without() -> None:
