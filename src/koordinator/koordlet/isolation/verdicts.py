@@ -55,7 +55,7 @@ WEIGHTS = 4.0
 """Ratio of the weights of the two groups."""
 WEIGHT_RATIO_MIN = 1.8
 IDLE_SHARE_MAX = 0.2
-LONG_RATIO, LONG_S_MIN = 2.0, 0.03
+LONG_RATIO, LONG_S_MIN = 2.0, 0.025
 """A run with a long slice lasts at least so many times the longest with usual ones, which end with a tick."""
 OTHERS_SHARE_MAX = 0.15
 CPU_S_MIN = 0.03
@@ -121,7 +121,8 @@ def time_slice(usual: Sequence[Spun], long: Sequence[Spun], alone: Spun, others:
     had_both = min(each.cpu_s for each in usual) >= CPU_S_MIN / 2
     if had_both and long_s >= wanted_s:
         return MechanismVerdict(Works.YES, numbers)
-    if had_both and alone.longest_s >= wanted_s * LONG_RATIO and others <= OTHERS_SHARE_MAX:
+    is_free = alone.longest_s >= max(wanted_s, long_s * LONG_RATIO) and others <= OTHERS_SHARE_MAX
+    if had_both and is_free:
         return MechanismVerdict(Works.NO, numbers)
     return unknown(f"the node was too busy: {numbers}")
 
