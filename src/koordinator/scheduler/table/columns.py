@@ -1,12 +1,12 @@
 """Columns of the node table: numbers of all rows, and fast ways to read and write some of them; the log of which rows
-changed since when, and in what respect; a bounded memory of values computed from them."""
+changed since when, and in what respect; a bounded memory of values computed from them; groups."""
 
 import contextlib
 import enum
 import itertools
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, MutableMapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from koordinator.api.core import Node
 
+K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 Rows = npt.NDArray[np.intp]
@@ -303,3 +304,16 @@ class Recent(Generic[V]):
 
     def clear(self) -> None:
         self._values.clear()
+
+
+def discard(groups: MutableMapping[K, set[V]] | MutableMapping[K, dict[V, Any]], name: K, member: V) -> None:
+    """Take a member out of the group of a name, if it is there, and the group with it when nobody is left."""
+    group = groups.get(name)
+    if group is None:
+        return
+    if isinstance(group, set):
+        group.discard(member)
+    else:
+        group.pop(member, None)
+    if not group:
+        del groups[name]

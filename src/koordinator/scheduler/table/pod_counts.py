@@ -8,7 +8,7 @@ import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,12 +17,10 @@ from koordinator.api.affinity import LabelSelector, PodAffinityTerm
 from koordinator.api.core import Namespace, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import Labels, Predicate
-from koordinator.scheduler.table.columns import RowChange
+from koordinator.scheduler.table.columns import RowChange, discard
 from koordinator.scheduler.table.domain_counts import MatchCounts, Topology
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
-
-N = TypeVar("N", bound=Hashable)
 
 log = logging.getLogger(__name__)
 
@@ -282,9 +280,9 @@ class PodKinds(RowKeeper):
 
     def _drop(self, kind: PodKind) -> None:
         del self._kinds[kind.key]
-        _discard(self._by_namespace, kind.namespace, kind.key)
+        discard(self._by_namespace, kind.namespace, kind.key)
         for anchor in _label_anchors(kind):
-            _discard(self._by_label, anchor, kind.key)
+            discard(self._by_label, anchor, kind.key)
         for reader in self._readers:
             reader.kind_gone(kind)
 
@@ -295,13 +293,6 @@ def _key(pod: PodInfo) -> Hashable:
 
 def _label_anchors(kind: PodKind) -> list[Anchor]:
     return [(kind.namespace, key, value) for key, value in kind.labels.items() if key not in UNIQUE_LABELS]
-
-
-def _discard(groups: dict[N, dict[Hashable, PodKind]], name: N, key: Hashable) -> None:
-    group = groups[name]
-    del group[key]
-    if not group:
-        del groups[name]
 
 
 COUNTS_MAX = 16_384
@@ -414,11 +405,7 @@ class PodCounts:
         for kind in count.kinds:
             del kind.match_counts[count]
         for anchor in count.anchors:
-            anchored = self._anchored.get(anchor)
-            if anchored is not None:
-                anchored.pop(count, None)
-                if not anchored:
-                    del self._anchored[anchor]
+            discard(self._anchored, anchor, count)
 
 
 def _name(terms: Terms) -> Hashable:

@@ -15,6 +15,7 @@ from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.scheduler.plugins.coscheduling.config import GangConfig, GangSource
+from koordinator.scheduler.table.columns import discard
 
 FINISHED_PHASES = ("Succeeded", "Failed")
 
@@ -217,7 +218,7 @@ class GangCache:
         """Note that a pod of the gang exists, or changed."""
         key = key_of(pod)
         self.version += 1
-        self._forget_orphan(gang.gang_id, key)
+        discard(self._orphans, gang.gang_id, key)
         self.pods[key], gang.children[key] = pod, uid_of(pod)
         was_bound = key in gang.bound
         if pod.spec.node_name:
@@ -288,7 +289,7 @@ class GangCache:
         key = key_of(pod)
         self.version += 1
         self.pods.pop(key, None)
-        self._forget_orphan(gang_id, key)
+        discard(self._orphans, gang_id, key)
         gang = self._gangs.get(gang_id)
         if gang is None:
             return
@@ -303,13 +304,6 @@ class GangCache:
             self.drop(gang)
         else:
             self._judge(gang.group)
-
-    def _forget_orphan(self, gang_id: str, key: str) -> None:
-        orphans = self._orphans.get(gang_id)
-        if orphans is not None:
-            orphans.pop(key, None)
-            if not orphans:
-                del self._orphans[gang_id]
 
     def is_current(self, pod: Pod) -> bool:
         """Return whether the member of that name is this pod, and not another one that came after it."""

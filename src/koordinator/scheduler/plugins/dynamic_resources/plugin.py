@@ -61,7 +61,7 @@ from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import (
 from koordinator.scheduler.plugins.dynamic_resources.demand import ClaimDemand, DemandError, DeviceSelections
 from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DRAFeatures
 from koordinator.scheduler.plugins.dynamic_resources.supply import Supply
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import Rows, discard
 from koordinator.scheduler.table.label_columns import LabelColumns
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -113,10 +113,7 @@ class ClaimIndex(QueueingHintIndex):
 
     def clear(self, slot: int) -> None:
         for key in self._keys.pop(slot, ()):
-            slots = self._slots[key]
-            slots.discard(slot)
-            if not slots:
-                del self._slots[key]
+            discard(self._slots, key, slot)
 
     def may_wake(self, event: QueueingEvent, slot_count: int) -> Mask:
         if event.kind not in CLAIM_EVENTS or gives_back(event):

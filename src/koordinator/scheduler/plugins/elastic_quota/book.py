@@ -33,6 +33,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     QuotaSpec,
 )
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
+from koordinator.scheduler.table.columns import discard
 
 
 class Capacity:
@@ -331,11 +332,8 @@ class QuotaBook:
     def _unindex(self, pod: Pod) -> None:
         key, label = pod.key, pod.metadata.labels.get(labels.QUOTA_NAME)
         for index, value in ((self._by_label, label), (self._by_namespace, pod.metadata.namespace)):
-            keys = index.get(value) if value else None
-            if value and keys is not None:
-                keys.discard(key)
-                if not keys:
-                    del index[value]
+            if value:
+                discard(index, value, key)
 
     def _count(self, pod: Pod, old: Pod | None = None) -> None:
         """Counts a pod where it belongs now; `old`: how it was before."""

@@ -42,6 +42,7 @@ from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPreemptio
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.hints import QuotaQueueingHints
 from koordinator.scheduler.plugins.elastic_quota.quota import Nanos, Quota, amounts_of
+from koordinator.scheduler.table.columns import discard
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
@@ -209,10 +210,7 @@ class QuotaRefusals:
 
     def _drop(self, ref: QuotaRef) -> None:
         for name in self._rooms.pop(ref):
-            depending = self._depending[name]
-            depending.discard(ref)
-            if not depending:
-                del self._depending[name]
+            discard(self._depending, name, ref)
 
     def _room(self, quota: Quota) -> Nanos:
         used = quota.below.used

@@ -8,7 +8,7 @@ import msgspec
 
 from koordinator.api.affinity import PodAffinity, PodAffinityTerm
 from koordinator.api.core import Pod
-from koordinator.scheduler.table.columns import Recent
+from koordinator.scheduler.table.columns import Recent, discard
 from koordinator.scheduler.table.domain_counts import MatchCounts
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_counts import Anchor, NamespaceLabels, PodTerm, Terms, anchors_of
@@ -222,8 +222,5 @@ class TermIndex(RowKeeper):
         del self._holders[holders.term.key]
         self._count_key(holders.term, -1)
         for anchor in holders.anchors:
-            anchored = self._anchored[anchor]
-            anchored.pop(holders.number, None)
-            if not anchored:
-                del self._anchored[anchor]
+            discard(self._anchored, anchor, holders.number)
         self._matches.clear()

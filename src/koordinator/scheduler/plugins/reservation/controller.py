@@ -26,6 +26,7 @@ from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.reservation import lifecycle, objects
 from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger
 from koordinator.scheduler.plugins.reservation.lifecycle import OwnerPod
+from koordinator.scheduler.table.columns import discard
 
 log = logging.getLogger(__name__)
 
@@ -99,10 +100,7 @@ class ReservationBook:
         """Return what had the name."""
         known = self.reservations.pop(name, None)
         if known is not None and known.status.node_name:
-            keys = self._on_node[known.status.node_name]
-            keys.discard(ReservationKey.of(known))
-            if not keys:
-                del self._on_node[known.status.node_name]
+            discard(self._on_node, known.status.node_name, ReservationKey.of(known))
         return known
 
     def on_node(self, name: str) -> Sequence[ReservationKey]:

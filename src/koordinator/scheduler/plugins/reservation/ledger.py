@@ -30,7 +30,7 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.plugins.reservation import fit, matching, objects, preallocation
 from koordinator.scheduler.plugins.reservation.fit import Ints, ReservationAmounts
 from koordinator.scheduler.plugins.reservation.owner_index import GroupNumbers, OwnerGroup, OwnerIndex
-from koordinator.scheduler.table.columns import RowChange
+from koordinator.scheduler.table.columns import RowChange, discard
 from koordinator.scheduler.table.holdings import HoldingKeeper
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -389,10 +389,8 @@ class ReservationLedger(HoldingKeeper[str, bool]):
         if before == uid and (uid is None or self._users[uid].get(pod_uid) == row):
             return False
         if before is not None:
-            users = self._users[before]
-            del self._used[pod_uid], users[pod_uid]
-            if not users:
-                del self._users[before]
+            del self._used[pod_uid]
+            discard(self._users, before, pod_uid)
             self._recount_uid(before)
         if uid is not None and row is not None:
             self._used[pod_uid] = uid
@@ -428,10 +426,7 @@ class ReservationLedger(HoldingKeeper[str, bool]):
         rows[row] -= 1
         if not rows[row]:
             del rows[row]
-        there = self._at[row]
-        del there[record.uid]
-        if not there:
-            del self._at[row]
+        discard(self._at, row, record.uid)
 
     def _recount_of(self, pod_uid: str) -> None:
         uid = self._used.get(pod_uid)

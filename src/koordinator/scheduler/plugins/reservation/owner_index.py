@@ -9,7 +9,7 @@ import msgspec
 from koordinator.api.core import Pod
 from koordinator.api.reservation import ReservationOwner
 from koordinator.scheduler.plugins.reservation.matching import ReservationOwners
-from koordinator.scheduler.table.columns import Recent
+from koordinator.scheduler.table.columns import Recent, discard
 from koordinator.scheduler.table.pod_info import PodInfo
 
 GroupNumbers = tuple[int, ...]
@@ -74,10 +74,7 @@ class OwnerIndex:
             return
         del self._groups[group.key], self._by_number[group.number]
         for trait in _all_traits(group):
-            numbers = self._by_trait[trait]
-            numbers.discard(group.number)
-            if not numbers:
-                del self._by_trait[trait]
+            discard(self._by_trait, trait, group.number)
         self._names_pods -= group.names_pods
         self._of_kind.clear()
 

@@ -32,7 +32,7 @@ from koordinator.scheduler.plugins.reservation.preallocation import (
     PreAllocationMode,
     nobody_asked,
 )
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import Rows, discard
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -169,10 +169,7 @@ class CandidatePods(RowKeeper):
         """Return whether it was a candidate."""
         kept = self._known.pop(uid, None)
         for by_row in kept or ():
-            there = by_row[row]
-            del there[uid]
-            if not there:
-                del by_row[row]
+            discard(by_row, row, uid)
         self.version += kept is not None
         return kept is not None
 

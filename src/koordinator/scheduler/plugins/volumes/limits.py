@@ -37,7 +37,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     helps,
     not_owned,
 )
-from koordinator.scheduler.table.columns import RowChange, Rows
+from koordinator.scheduler.table.columns import RowChange, Rows, discard
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -234,18 +234,12 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
     def _set_attachment(self, attachment: VolumeAttachment, *, is_there: bool) -> None:
         node_name, key = attachment.spec.node_name, attachment.metadata.name
         volume_name = attachment.spec.source.persistent_volume_name or ""
-        of_node = self._attachments.setdefault(node_name, {})
-        nodes = self._nodes_of.setdefault(volume_name, set())
         if is_there:
-            of_node[key] = attachment
-            nodes.add(node_name)
+            self._attachments.setdefault(node_name, {})[key] = attachment
+            self._nodes_of.setdefault(volume_name, set()).add(node_name)
         else:
-            of_node.pop(key, None)
-            nodes.discard(node_name)
-            if not of_node:
-                del self._attachments[node_name]
-            if not nodes:
-                del self._nodes_of[volume_name]
+            discard(self._attachments, node_name, key)
+            discard(self._nodes_of, volume_name, node_name)
         self._forget_node(node_name)
 
     def _forget_users(self, claim: ClaimKey) -> None:
