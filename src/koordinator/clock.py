@@ -10,7 +10,9 @@ import functools
 import math
 import time
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -76,9 +78,9 @@ def parse_rfc3339(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def parse_rfc3339_or(text: str | None, otherwise_s: float) -> float:
-    """Return seconds since 1970 of an RFC 3339 time, `otherwise_s` where the text is missing or no such time."""
+def parse_rfc3339_or(text: str | None, otherwise: T) -> float | T:
+    """Return seconds since 1970 of an RFC 3339 time, `otherwise` where the text is missing or no such time."""
     try:
-        return parse_rfc3339(text) if text else otherwise_s
+        return parse_rfc3339(text) if text else otherwise
     except ValueError:
-        return otherwise_s
+        return otherwise

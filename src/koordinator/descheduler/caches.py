@@ -35,7 +35,7 @@ from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
 from koordinator.cluster.informer import Informer, InformerFactory
 from koordinator.cluster.protocol import Cluster
-from koordinator.descheduler.measurements import MeasuredNode, Observation, measured
+from koordinator.descheduler.measurements import ByNode, MeasuredNode, Observation, measured
 
 BY_NODE = "node"
 BY_OWNER = "owner uid"
@@ -122,29 +122,8 @@ class Caches:
         ]
         metrics = self.metrics.objects if self.metrics is not None else {}
         by_name = {name: metric for (_, name), metric in metrics.items()}
-        return Observation(now_s, nodes, PodsOfNodes(self, [node.metadata.name for node in nodes]), by_name)
-
-
-class PodsOfNodes(Mapping[str, Sequence[Pod]]):
-    """Pods by node, each node's as they were when it was first asked for."""
-
-    def __init__(self, caches: Caches, nodes: Sequence[str]) -> None:
-        self._caches = caches
-        self._nodes = dict.fromkeys(nodes)
-        self._seen: dict[str, Sequence[Pod]] = {}
-
-    def __getitem__(self, node: str) -> Sequence[Pod]:
-        if (found := self._seen.get(node)) is None:
-            if node not in self._nodes:
-                raise KeyError(node)
-            found = self._seen[node] = self._caches.pods_of_node(node)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._nodes)
-
-    def __len__(self) -> int:
-        return len(self._nodes)
+        pods_of = ByNode((node.metadata.name for node in nodes), self.pods_of_node)
+        return Observation(now_s, nodes, pods_of, by_name)
 
 
 class PodsByKey(Mapping[str, Pod]):

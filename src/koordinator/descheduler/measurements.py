@@ -2,8 +2,8 @@
 
 import logging
 from array import array
-from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
+from typing import ClassVar, TypeVar
 
 import msgspec
 
@@ -13,6 +13,8 @@ from koordinator.api.interference import NodeInterference
 from koordinator.api.meta import Object, Resource
 from koordinator.api.node_metric import NodeMetric, PodMetricInfo
 from koordinator.api.quantity import NANO
+
+V = TypeVar("V")
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +141,28 @@ def _interference(metric: NodeMetric) -> NodeInterference | None:
         facts = {"node": metric.metadata.name, "error": str(error)}
         log.warning("NodeMetric extension invalid", extra=facts)
         return None
+
+
+class ByNode(Mapping[str, V]):
+    """Values of some nodes by name, each as it was when it was first asked for."""
+
+    def __init__(self, names: Iterable[str], value_of: Callable[[str], V]) -> None:
+        self._names = dict.fromkeys(names)
+        self._value_of = value_of
+        self._known: dict[str, V] = {}
+
+    def __getitem__(self, name: str) -> V:
+        if (found := self._known.get(name)) is None:
+            if name not in self._names:
+                raise KeyError(name)
+            found = self._known[name] = self._value_of(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class Observation(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ as far as moving it there goes. Pure. Source: behaviour/descheduler 4.4.
 Pod count, affinity between pods, volumes and ports are not looked at.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ from koordinator.api.quantity import Quantity
 from koordinator.api.resource_list import Amounts
 from koordinator.api.tolerations import is_tolerated, keeps_out
 from koordinator.descheduler import facts
+from koordinator.descheduler.measurements import ByNode
 
 
 class NodeFree(msgspec.Struct, frozen=True):
@@ -52,24 +53,12 @@ def has_room(pod: Pod, room: NodeFree) -> bool:
     return all(q.milli <= room.free_milli.get(name, 0) for name, q in pod_resources.requests(pod).items())
 
 
-class Rooms(Mapping[str, NodeFree]):
+class Rooms(ByNode[NodeFree]):
     """The free room of some nodes, worked out when it is first asked for."""
 
     def __init__(self, nodes: Iterable[Node], pods_of: Mapping[str, Sequence[Pod]]) -> None:
-        self._nodes = {node.metadata.name: node for node in nodes}
-        self._pods_of = pods_of
-        self._known: dict[str, NodeFree] = {}
-
-    def __getitem__(self, name: str) -> NodeFree:
-        if (found := self._known.get(name)) is None:
-            found = self._known[name] = room_of(self._nodes[name], self._pods_of.get(name, ()))
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._nodes)
-
-    def __len__(self) -> int:
-        return len(self._nodes)
+        known = {node.metadata.name: node for node in nodes}
+        super().__init__(known, lambda name: room_of(known[name], pods_of.get(name, ())))
 
 
 def fits_as_upstream(pod: Pod, room: NodeFree) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.api.sigs import PodGroup, PodGroupStatus
-from koordinator.clock import parse_rfc3339, rfc3339
+from koordinator.clock import parse_rfc3339_or, rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Rate, TokenBucket
 from koordinator.cluster.controller import Controller
@@ -86,13 +86,9 @@ def queue_reason(group: PodGroup, members: MemberCounts | None = None) -> QueueR
 
 
 def _took_long(group: PodGroup) -> bool:
-    started, created = group.status.schedule_start_time, group.metadata.creation_timestamp
-    if not started or not created:
-        return False
-    try:
-        return parse_rfc3339(started) - parse_rfc3339(created) > STALE_S
-    except ValueError:
-        return False  # nobody can tell how long it took
+    """False where nobody can tell how long it took."""
+    started_s = parse_rfc3339_or(group.status.schedule_start_time, -math.inf)
+    return started_s - parse_rfc3339_or(group.metadata.creation_timestamp, math.inf) > STALE_S
 
 
 def next_of(group: PodGroup, members: MemberCounts, now: str) -> PodGroupStatus:

@@ -1,6 +1,7 @@
 """Annotations that the device plugins of vendors expect beside ours, and the lock that two of them want on the
 node (gate DevicePluginAdaption). Source: behaviour/devices 12."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -115,10 +116,7 @@ def lock_holder(text: str | None, now_s: float) -> tuple[str, str] | None:
     parts = (text or "").split(",")
     if len(parts) != 3:
         return None
-    try:
-        taken_s = clock.parse_rfc3339(parts[0])
-    except ValueError:
-        return None
+    taken_s = clock.parse_rfc3339_or(parts[0], -math.inf)
     return (parts[1], parts[2]) if now_s - taken_s <= LOCK_S_MAX else None
 
 

@@ -4,6 +4,7 @@ Source: KEP-5007.
 """
 
 import enum
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -51,7 +52,8 @@ def readiness(claim: ResourceClaim, timeout_s: float, now_s: float) -> ClaimRead
     ]
     for state in states:
         if state.state is not Readiness.READY:
-            is_late = _is_late(allocation.allocation_timestamp, timeout_s, now_s)
+            given_s = clock.parse_rfc3339_or(allocation.allocation_timestamp, math.inf)
+            is_late = given_s + timeout_s < now_s
             if state.state is Readiness.PENDING and is_late:
                 return ClaimReadiness(Readiness.LATE, f"claim {claim.metadata.name} binding timeout")
             return state
@@ -74,12 +76,3 @@ def _device_state(claim: ResourceClaim, result: DeviceRequestAllocationResult) -
         for name in result.binding_conditions
     )
     return READY if is_ready else PENDING
-
-
-def _is_late(given_at: str | None, timeout_s: float, now_s: float) -> bool:
-    if given_at is None:
-        return False
-    try:
-        return clock.parse_rfc3339(given_at) + timeout_s < now_s
-    except ValueError:
-        return False

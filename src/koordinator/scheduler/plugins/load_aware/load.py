@@ -21,7 +21,7 @@ from koordinator.api.pod_resize import counted_spec
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import ResourceList
 from koordinator.api.resource_vector import I64
-from koordinator.clock import parse_rfc3339
+from koordinator.clock import parse_rfc3339, parse_rfc3339_or
 from koordinator.scheduler.plugin.framework import Scores
 from koordinator.scheduler.plugin.percent import PERCENT, floor_percent, mean_percent, rounded_down_mean
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, UsageAggregation
@@ -178,12 +178,9 @@ def assigned_pod(
 def _condition_s(pod: Pod, kind: str) -> float | None:
     """Return when a condition became true; None when it is not, or nobody can tell since when."""
     found = find_condition(pod.status.conditions, kind)
-    if found is None or found.status != "True" or not found.last_transition_time:
+    if found is None or found.status != "True":
         return None
-    try:
-        return parse_rfc3339(found.last_transition_time)
-    except ValueError:
-        return None
+    return parse_rfc3339_or(found.last_transition_time, None)
 
 
 def _sums(start: Vector, parts: Sequence[Vector], zeros: Vector) -> list[int]:

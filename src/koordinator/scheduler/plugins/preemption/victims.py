@@ -17,7 +17,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.label_selector import Predicate
 from koordinator.api.resource_vector import I64
-from koordinator.clock import parse_rfc3339
+from koordinator.clock import parse_rfc3339_or
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -56,11 +56,7 @@ class Victim(msgspec.Struct, frozen=True):
 
 def start_of(pod: PodInfo) -> float | None:
     """Return when a pod was started; None when it was not, or when nobody can tell."""
-    text = pod.pod.status.start_time
-    try:
-        return parse_rfc3339(text) if text else None
-    except ValueError:
-        return None
+    return parse_rfc3339_or(pod.pod.status.start_time, None)
 
 
 class DisruptionBudget(msgspec.Struct, frozen=True):
