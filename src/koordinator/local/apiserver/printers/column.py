@@ -34,13 +34,42 @@ UNKNOWN = "<unknown>"
 UNSET = "<unset>"
 
 
-def wide(name: str, type: str = "string") -> PrintedColumn:
+def wide(name: str) -> PrintedColumn:
     """Return a column of `-o wide`."""
-    return PrintedColumn(name, type, priority=1)
+    return PrintedColumn(name, priority=1)
 
 
 def integer(name: str, priority: int = 0) -> PrintedColumn:
     return PrintedColumn(name, "integer", priority=priority)
+
+
+def columns(*names: str | PrintedColumn) -> tuple[PrintedColumn, ...]:
+    """Return columns of text, where not more is said than a name."""
+    return tuple(PrintedColumn(name) if isinstance(name, str) else name for name in names)
+
+
+Cell = str | Callable[[Json], Any]
+"""How a cell is made of an object, or the path of the text that it shows, keys with dots between."""
+
+
+def aged(*cells: tuple[str | PrintedColumn, Cell]) -> Printer:
+    """Return the printer of most kinds: name, these columns with their cells, age."""
+    makers = [_at(cell) if isinstance(cell, str) else cell for _, cell in cells]
+
+    def row(obj: Json, now_s: float) -> list[Any]:
+        return [name_of(obj), *(make(obj) for make in makers), age(obj, now_s)]
+
+    return Printer((NAME, *columns(*(name for name, _ in cells)), AGE), row)
+
+
+def _at(path: str) -> Callable[[Json], str]:
+    keys = path.split(".")
+    return lambda obj: text(obj, *keys)
+
+
+def count(*path: str) -> Callable[[Json], int]:
+    """Return a cell: how many objects the list at a path has."""
+    return lambda obj: len(objects(obj, *path))
 
 
 def field(obj: Any, *path: str) -> Any:
@@ -157,8 +186,8 @@ def containers_text(pod_spec: Any) -> tuple[str, str]:
     )
 
 
-def capped(words: list[str], count_max: int = 3) -> str:
-    """Return the first few words and how many more there are."""
-    if len(words) > count_max:
-        return f"{','.join(words[:count_max])} + {len(words) - count_max} more..."
-    return join(words)
+def capped(words: list[str], empty: str = NONE) -> str:
+    """Return the first three words and how many more there are."""
+    if len(words) > 3:
+        return f"{','.join(words[:3])} + {len(words) - 3} more..."
+    return join(words, empty)

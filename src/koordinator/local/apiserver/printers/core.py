@@ -14,7 +14,10 @@ from koordinator.local.apiserver.printers.column import (
     PrintedColumn,
     Printer,
     age,
+    aged,
     capped,
+    columns,
+    count,
     field,
     integer,
     join,
@@ -29,22 +32,8 @@ from koordinator.local.apiserver.printers.column import (
 )
 
 
-def namespace_row(obj: Json, now_s: float) -> list[Any]:
-    return [name_of(obj), text(obj, "status", "phase"), age(obj, now_s)]
-
-
-def data_row(obj: Json, now_s: float) -> list[Any]:
-    """ConfigMaps: how many keys."""
-    count = len(field(obj, "data") or {}) + len(field(obj, "binaryData") or {})
-    return [name_of(obj), count, age(obj, now_s)]
-
-
-def secret_row(obj: Json, now_s: float) -> list[Any]:
-    return [name_of(obj), text(obj, "type"), len(field(obj, "data") or {}), age(obj, now_s)]
-
-
-def service_account_row(obj: Json, now_s: float) -> list[Any]:
-    return [name_of(obj), len(objects(obj, "secrets")), age(obj, now_s)]
+def _keys(obj: Json, *fields: str) -> int:
+    return sum(len(field(obj, name) or {}) for name in fields)
 
 
 def service_row(obj: Json, now_s: float) -> list[Any]:
@@ -83,25 +72,22 @@ def _service_ports(spec: Any) -> str:
     return join(ports)
 
 
-def endpoints_row(obj: Json, now_s: float) -> list[Any]:
+def _endpoints(obj: Json) -> str:
     found = []
     for subset in objects(obj, "subsets"):
         ports = [number(port, "port") for port in objects(subset, "ports")]
         for address in objects(subset, "addresses"):
             found += [f"{text(address, 'ip')}:{port}" for port in ports] or [text(address, "ip")]
-    return [name_of(obj), capped(found), age(obj, now_s)]
+    return capped(found)
 
 
-def endpoint_slice_row(obj: Json, now_s: float) -> list[Any]:
-    ports = [str(number(port, "port")) for port in objects(obj, "ports")]
-    addresses = [address for item in objects(obj, "endpoints") for address in strings(item, "addresses")]
-    return [
-        name_of(obj),
-        text(obj, "addressType"),
-        capped(ports) if ports else UNSET,
-        capped(addresses) if addresses else UNSET,
-        age(obj, now_s),
-    ]
+def _slice_ports(obj: Json) -> str:
+    return capped([str(number(port, "port")) for port in objects(obj, "ports")], UNSET)
+
+
+def _slice_addresses(obj: Json) -> str:
+    found = [address for item in objects(obj, "endpoints") for address in strings(item, "addresses")]
+    return capped(found, UNSET)
 
 
 def event_row(obj: Json, now_s: float) -> list[Any]:
@@ -136,57 +122,50 @@ def event_row(obj: Json, now_s: float) -> list[Any]:
     ]
 
 
-def quota_row(obj: Json, now_s: float) -> list[Any]:
+def _quota(obj: Json, *, limits: bool) -> str:
     hard, used = field(obj, "status", "hard") or {}, field(obj, "status", "used") or {}
-    parts = {key: f"{key}: {used.get(key, 0)}/{value}" for key, value in sorted(hard.items())}
-    limits = [part for key, part in parts.items() if key.startswith("limits.")]
-    requests = [part for key, part in parts.items() if not key.startswith("limits.")]
-    return [name_of(obj), ", ".join(requests), ", ".join(limits), age(obj, now_s)]
+    chosen = (item for item in sorted(hard.items()) if item[0].startswith("limits.") == limits)
+    return ", ".join(f"{key}: {used.get(key, 0)}/{value}" for key, value in chosen)
 
 
 def created_row(obj: Json, now_s: float) -> list[Any]:
     return [name_of(obj), text(obj, "metadata", "creationTimestamp") or UNKNOWN]
 
 
-_EVENT_COLUMNS = (
-    PrintedColumn("Last Seen"),
-    PrintedColumn("Type"),
-    PrintedColumn("Reason"),
-    PrintedColumn("Object"),
-    wide("Subobject"),
-    wide("Source"),
-    PrintedColumn("Message"),
-    wide("First Seen"),
-    integer("Count", priority=1),
-    PrintedColumn("Name", format="name", priority=1),
+_EVENTS = Printer(
+    columns(
+        "Last Seen",
+        "Type",
+        "Reason",
+        "Object",
+        wide("Subobject"),
+        wide("Source"),
+        "Message",
+        wide("First Seen"),
+        integer("Count", priority=1),
+        PrintedColumn("Name", format="name", priority=1),
+    ),
+    event_row,
 )
 
 PRINTERS = {
-    ("", "Namespace"): Printer((NAME, PrintedColumn("Status"), AGE), namespace_row),
-    ("", "ConfigMap"): Printer((NAME, integer("Data"), AGE), data_row),
-    ("", "Secret"): Printer((NAME, PrintedColumn("Type"), integer("Data"), AGE), secret_row),
-    ("", "ServiceAccount"): Printer((NAME, integer("Secrets"), AGE), service_account_row),
+    ("", "Namespace"): aged(("Status", "status.phase")),
+    ("", "ConfigMap"): aged((integer("Data"), lambda obj: _keys(obj, "data", "binaryData"))),
+    ("", "Secret"): aged(("Type", "type"), (integer("Data"), lambda obj: _keys(obj, "data"))),
+    ("", "ServiceAccount"): aged((integer("Secrets"), count("secrets"))),
     ("", "Service"): Printer(
-        (
-            NAME,
-            PrintedColumn("Type"),
-            PrintedColumn("Cluster-IP"),
-            PrintedColumn("External-IP"),
-            PrintedColumn("Port(s)"),
-            AGE,
-            wide("Selector"),
-        ),
-        service_row,
+        columns(NAME, "Type", "Cluster-IP", "External-IP", "Port(s)", AGE, wide("Selector")), service_row
     ),
-    ("", "Endpoints"): Printer((NAME, PrintedColumn("Endpoints"), AGE), endpoints_row),
-    ("discovery.k8s.io", "EndpointSlice"): Printer(
-        (NAME, PrintedColumn("AddressType"), PrintedColumn("Ports"), PrintedColumn("Endpoints"), AGE),
-        endpoint_slice_row,
+    ("", "Endpoints"): aged(("Endpoints", _endpoints)),
+    ("discovery.k8s.io", "EndpointSlice"): aged(
+        ("AddressType", "addressType"), ("Ports", _slice_ports), ("Endpoints", _slice_addresses)
     ),
-    ("", "Event"): Printer(_EVENT_COLUMNS, event_row),
-    ("events.k8s.io", "Event"): Printer(_EVENT_COLUMNS, event_row),
-    ("", "ResourceQuota"): Printer((NAME, PrintedColumn("Request"), PrintedColumn("Limit"), AGE), quota_row),
-    ("", "LimitRange"): Printer((NAME, PrintedColumn("Created At")), created_row),
+    ("", "Event"): _EVENTS,
+    ("events.k8s.io", "Event"): _EVENTS,
+    ("", "ResourceQuota"): aged(
+        ("Request", lambda obj: _quota(obj, limits=False)), ("Limit", lambda obj: _quota(obj, limits=True))
+    ),
+    ("", "LimitRange"): Printer(columns(NAME, "Created At"), created_row),
 }
 
 
@@ -204,24 +183,6 @@ def claim_state(claim: Json) -> str:
     elif not is_going:
         states.append("pending")
     return ",".join(states)
-
-
-def device_claim_row(obj: Json, now_s: float) -> list[Any]:
-    return [name_of(obj), claim_state(obj), age(obj, now_s)]
-
-
-def slice_row(obj: Json, now_s: float) -> list[Any]:
-    return [
-        name_of(obj),
-        text(obj, "spec", "nodeName"),
-        text(obj, "spec", "driver"),
-        text(obj, "spec", "pool", "name"),
-        age(obj, now_s),
-    ]
-
-
-def plain_row(obj: Json, now_s: float) -> list[Any]:
-    return [name_of(obj), age(obj, now_s)]
 
 
 _MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
@@ -274,10 +235,6 @@ def class_row(obj: Json, now_s: float) -> list[Any]:
     ]
 
 
-def csi_node_row(obj: Json, now_s: float) -> list[Any]:
-    return [name_of(obj), len(objects(obj, "spec", "drivers")), age(obj, now_s)]
-
-
 def _phase(obj: Json) -> str:
     return "Terminating" if field(obj, "metadata", "deletionTimestamp") else text(obj, "status", "phase")
 
@@ -287,63 +244,53 @@ def _access_modes(modes: list[str]) -> str:
 
 
 STORAGE_PRINTERS = {
-    (GROUP, "ResourceClaim"): Printer((NAME, PrintedColumn("State"), AGE), device_claim_row),
-    (GROUP, "ResourceClaimTemplate"): Printer((NAME, AGE), plain_row),
-    (GROUP, "DeviceClass"): Printer((NAME, AGE), plain_row),
-    (GROUP, "DeviceTaintRule"): Printer((NAME, AGE), plain_row),
-    (GROUP, "ResourceSlice"): Printer(
-        (NAME, PrintedColumn("Node"), PrintedColumn("Driver"), PrintedColumn("Pool"), AGE), slice_row
+    (GROUP, "ResourceClaim"): aged(("State", claim_state)),
+    (GROUP, "ResourceClaimTemplate"): aged(),
+    (GROUP, "DeviceClass"): aged(),
+    (GROUP, "DeviceTaintRule"): aged(),
+    (GROUP, "ResourceSlice"): aged(
+        ("Node", "spec.nodeName"), ("Driver", "spec.driver"), ("Pool", "spec.pool.name")
     ),
     ("", "PersistentVolume"): Printer(
-        (
+        columns(
             NAME,
-            *(
-                PrintedColumn(name)
-                for name in (
-                    "Capacity",
-                    "Access Modes",
-                    "Reclaim Policy",
-                    "Status",
-                    "Claim",
-                    "StorageClass",
-                    "VolumeAttributesClass",
-                    "Reason",
-                )
-            ),
+            "Capacity",
+            "Access Modes",
+            "Reclaim Policy",
+            "Status",
+            "Claim",
+            "StorageClass",
+            "VolumeAttributesClass",
+            "Reason",
             AGE,
             wide("VolumeMode"),
         ),
         volume_row,
     ),
     ("", "PersistentVolumeClaim"): Printer(
-        (
+        columns(
             NAME,
-            *(
-                PrintedColumn(name)
-                for name in (
-                    "Status",
-                    "Volume",
-                    "Capacity",
-                    "Access Modes",
-                    "StorageClass",
-                    "VolumeAttributesClass",
-                )
-            ),
+            "Status",
+            "Volume",
+            "Capacity",
+            "Access Modes",
+            "StorageClass",
+            "VolumeAttributesClass",
             AGE,
             wide("VolumeMode"),
         ),
         claim_row,
     ),
     ("storage.k8s.io", "StorageClass"): Printer(
-        (
+        columns(
             NAME,
-            PrintedColumn("Provisioner"),
-            PrintedColumn("ReclaimPolicy"),
-            PrintedColumn("VolumeBindingMode"),
+            "Provisioner",
+            "ReclaimPolicy",
+            "VolumeBindingMode",
             PrintedColumn("AllowVolumeExpansion", "boolean"),
             AGE,
         ),
         class_row,
     ),
-    ("storage.k8s.io", "CSINode"): Printer((NAME, integer("Drivers"), AGE), csi_node_row),
+    ("storage.k8s.io", "CSINode"): aged((integer("Drivers"), count("spec", "drivers"))),
 }

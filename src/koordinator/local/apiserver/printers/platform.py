@@ -13,6 +13,9 @@ from koordinator.local.apiserver.printers.column import (
     PrintedColumn,
     Printer,
     age,
+    aged,
+    columns,
+    count,
     field,
     integer,
     join,
@@ -24,19 +27,10 @@ from koordinator.local.apiserver.printers.column import (
     wide,
 )
 
-_NOT_SET = "N/A"
 
-
-def budget_row(obj: Json, now_s: float) -> list[Any]:
-    spec = field(obj, "spec")
-    available, unavailable = field(spec, "minAvailable"), field(spec, "maxUnavailable")
-    return [
-        name_of(obj),
-        _NOT_SET if available is None else str(available),
-        _NOT_SET if unavailable is None else str(unavailable),
-        number(obj, "status", "disruptionsAllowed"),
-        age(obj, now_s),
-    ]
+def _or_not_set(obj: Json, name: str) -> str:
+    value = field(obj, "spec", name)
+    return "N/A" if value is None else str(value)
 
 
 def priority_class_row(obj: Json, now_s: float) -> list[Any]:
@@ -49,27 +43,6 @@ def priority_class_row(obj: Json, now_s: float) -> list[Any]:
     ]
 
 
-def lease_row(obj: Json, now_s: float) -> list[Any]:
-    return [name_of(obj), text(obj, "spec", "holderIdentity"), age(obj, now_s)]
-
-
-def runtime_class_row(obj: Json, now_s: float) -> list[Any]:
-    return [name_of(obj), text(obj, "handler"), age(obj, now_s)]
-
-
-def autoscaler_row(obj: Json, now_s: float) -> list[Any]:
-    spec, target = field(obj, "spec"), field(obj, "spec", "scaleTargetRef")
-    return [
-        name_of(obj),
-        f"{text(target, 'kind')}/{text(target, 'name')}",
-        _metrics(obj),
-        str(number(spec, "minReplicas") or 1),
-        number(spec, "maxReplicas"),
-        number(obj, "status", "currentReplicas"),
-        age(obj, now_s),
-    ]
-
-
 def _metrics(obj: Json) -> str:
     wanted = []
     for metric in objects(obj, "spec", "metrics"):
@@ -77,18 +50,10 @@ def _metrics(obj: Json) -> str:
         share = field(target, "averageUtilization")
         goal = f"{share}%" if share is not None else text(target, "averageValue") or UNKNOWN
         wanted.append(f"{name}: {UNKNOWN}/{goal}" if name else f"{UNKNOWN}/{UNKNOWN}")
-    return ", ".join(wanted) or "<none>"
+    return ", ".join(wanted) or NONE
 
 
-def definition_row(obj: Json, now_s: float) -> list[Any]:
-    return [name_of(obj), text(obj, "metadata", "creationTimestamp")]
-
-
-def webhooks_row(obj: Json, now_s: float) -> list[Any]:
-    return [name_of(obj), len(objects(obj, "webhooks")), age(obj, now_s)]
-
-
-def role_row(obj: Json, now_s: float) -> list[Any]:
+def created_row(obj: Json, now_s: float) -> list[Any]:
     return [name_of(obj), text(obj, "metadata", "creationTimestamp")]
 
 
@@ -98,8 +63,12 @@ def binding_row(obj: Json, now_s: float) -> list[Any]:
     def names(kind: str) -> str:
         return ", ".join(_subject(subject) for subject in subjects if text(subject, "kind") == kind)
 
-    role = f"{text(obj, 'roleRef', 'kind')}/{text(obj, 'roleRef', 'name')}"
+    role = _reference(field(obj, "roleRef"))
     return [name_of(obj), role, age(obj, now_s), names("User"), names("Group"), names("ServiceAccount")]
+
+
+def _reference(target: Any) -> str:
+    return f"{text(target, 'kind')}/{text(target, 'name')}"
 
 
 def _subject(subject: Json) -> str:
@@ -107,118 +76,82 @@ def _subject(subject: Json) -> str:
     return f"{namespace}/{text(subject, 'name')}" if namespace else text(subject, "name")
 
 
-def api_service_row(obj: Json, now_s: float) -> list[Any]:
+def _service(obj: Json) -> str:
     service = field(obj, "spec", "service")
-    where = f"{text(service, 'namespace')}/{text(service, 'name')}" if service else "Local"
-    available = [
-        text(item, "status")
-        for item in objects(obj, "status", "conditions")
-        if item.get("type") == "Available"
-    ]
-    return [name_of(obj), where, available[0] if available else "Unknown", age(obj, now_s)]
+    return f"{text(service, 'namespace')}/{text(service, 'name')}" if service else "Local"
 
 
-def ingress_row(obj: Json, now_s: float) -> list[Any]:
-    spec = field(obj, "spec")
-    hosts = [text(rule, "host") or "*" for rule in objects(spec, "rules")]
+def _available(obj: Json) -> str:
+    conditions = objects(obj, "status", "conditions")
+    found = [text(item, "status") for item in conditions if item.get("type") == "Available"]
+    return found[0] if found else "Unknown"
+
+
+def _ingress_address(obj: Json) -> str:
     given = [text(i, "ip") or text(i, "hostname") for i in objects(obj, "status", "loadBalancer", "ingress")]
-    ports = "80, 443" if objects(spec, "tls") else "80"
-    return [
-        name_of(obj),
-        text(spec, "ingressClassName") or NONE,
-        join(hosts, "*"),
-        join(given, ""),
-        ports,
-        age(obj, now_s),
-    ]
+    return join(given, "")
 
 
-def network_policy_row(obj: Json, now_s: float) -> list[Any]:
-    return [name_of(obj), selector_text(field(obj, "spec", "podSelector")), age(obj, now_s)]
+def _param_kind(obj: Json) -> str:
+    kind = field(obj, "spec", "paramKind")
+    return f"{text(kind, 'apiVersion')}/{text(kind, 'kind')}" if kind else UNSET
 
 
-def policy_row(obj: Json, now_s: float) -> list[Any]:
-    spec = field(obj, "spec")
-    kind = field(spec, "paramKind")
-    shown = f"{text(kind, 'apiVersion')}/{text(kind, 'kind')}" if kind else UNSET
-    return [name_of(obj), len(objects(spec, "validations")), shown, age(obj, now_s)]
-
-
-def policy_binding_row(obj: Json, now_s: float) -> list[Any]:
-    spec = field(obj, "spec")
-    ref = field(spec, "paramRef")
+def _param_ref(obj: Json) -> str:
+    ref = field(obj, "spec", "paramRef")
     name = text(ref, "name")
-    shown = (f"{text(ref, 'namespace')}/{name}" if text(ref, "namespace") else name or "*") if ref else UNSET
-    return [name_of(obj), text(spec, "policyName"), shown, age(obj, now_s)]
+    return (f"{text(ref, 'namespace')}/{name}" if text(ref, "namespace") else name or "*") if ref else UNSET
 
 
-_CREATED = PrintedColumn("Created At", "date")
-_BINDING = (NAME, PrintedColumn("Role"), AGE, wide("Users"), wide("Groups"), wide("ServiceAccounts"))
-_WEBHOOKS = Printer((NAME, integer("Webhooks"), AGE), webhooks_row)
+_CREATED = Printer((NAME, PrintedColumn("Created At", "date")), created_row)
+_BINDING = Printer(
+    columns(NAME, "Role", AGE, wide("Users"), wide("Groups"), wide("ServiceAccounts")), binding_row
+)
+_WEBHOOKS = aged((integer("Webhooks"), count("webhooks")))
 
 PRINTERS = {
-    ("policy", "PodDisruptionBudget"): Printer(
-        (
-            NAME,
-            PrintedColumn("Min Available"),
-            PrintedColumn("Max Unavailable"),
-            integer("Allowed Disruptions"),
-            AGE,
-        ),
-        budget_row,
+    ("policy", "PodDisruptionBudget"): aged(
+        ("Min Available", lambda obj: _or_not_set(obj, "minAvailable")),
+        ("Max Unavailable", lambda obj: _or_not_set(obj, "maxUnavailable")),
+        (integer("Allowed Disruptions"), lambda obj: number(obj, "status", "disruptionsAllowed")),
     ),
     ("scheduling.k8s.io", "PriorityClass"): Printer(
-        (
-            NAME,
-            integer("Value"),
-            PrintedColumn("Global-Default", "boolean"),
-            AGE,
-            PrintedColumn("PreemptionPolicy"),
-        ),
+        columns(NAME, integer("Value"), PrintedColumn("Global-Default", "boolean"), AGE, "PreemptionPolicy"),
         priority_class_row,
     ),
-    ("coordination.k8s.io", "Lease"): Printer((NAME, PrintedColumn("Holder"), AGE), lease_row),
-    ("node.k8s.io", "RuntimeClass"): Printer((NAME, PrintedColumn("Handler"), AGE), runtime_class_row),
-    ("autoscaling", "HorizontalPodAutoscaler"): Printer(
-        (
-            NAME,
-            PrintedColumn("Reference"),
-            PrintedColumn("Targets"),
-            PrintedColumn("MinPods"),
-            integer("MaxPods"),
-            integer("Replicas"),
-            AGE,
-        ),
-        autoscaler_row,
+    ("coordination.k8s.io", "Lease"): aged(("Holder", "spec.holderIdentity")),
+    ("node.k8s.io", "RuntimeClass"): aged(("Handler", "handler")),
+    ("autoscaling", "HorizontalPodAutoscaler"): aged(
+        ("Reference", lambda obj: _reference(field(obj, "spec", "scaleTargetRef"))),
+        ("Targets", _metrics),
+        ("MinPods", lambda obj: str(number(obj, "spec", "minReplicas") or 1)),
+        (integer("MaxPods"), lambda obj: number(obj, "spec", "maxReplicas")),
+        (integer("Replicas"), lambda obj: number(obj, "status", "currentReplicas")),
     ),
-    ("apiextensions.k8s.io", "CustomResourceDefinition"): Printer((NAME, _CREATED), definition_row),
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): _CREATED,
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): _WEBHOOKS,
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): _WEBHOOKS,
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): Printer(
-        (NAME, integer("Validations"), PrintedColumn("ParamKind"), AGE), policy_row
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): aged(
+        (integer("Validations"), count("spec", "validations")), ("ParamKind", _param_kind)
     ),
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): Printer(
-        (NAME, PrintedColumn("PolicyName"), PrintedColumn("ParamRef"), AGE), policy_binding_row
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): aged(
+        ("PolicyName", "spec.policyName"), ("ParamRef", _param_ref)
     ),
-    ("rbac.authorization.k8s.io", "Role"): Printer((NAME, _CREATED), role_row),
-    ("rbac.authorization.k8s.io", "ClusterRole"): Printer((NAME, _CREATED), role_row),
-    ("rbac.authorization.k8s.io", "RoleBinding"): Printer(_BINDING, binding_row),
-    ("rbac.authorization.k8s.io", "ClusterRoleBinding"): Printer(_BINDING, binding_row),
-    ("apiregistration.k8s.io", "APIService"): Printer(
-        (NAME, PrintedColumn("Service"), PrintedColumn("Available"), AGE), api_service_row
-    ),
-    ("networking.k8s.io", "Ingress"): Printer(
+    ("rbac.authorization.k8s.io", "Role"): _CREATED,
+    ("rbac.authorization.k8s.io", "ClusterRole"): _CREATED,
+    ("rbac.authorization.k8s.io", "RoleBinding"): _BINDING,
+    ("rbac.authorization.k8s.io", "ClusterRoleBinding"): _BINDING,
+    ("apiregistration.k8s.io", "APIService"): aged(("Service", _service), ("Available", _available)),
+    ("networking.k8s.io", "Ingress"): aged(
+        ("Class", lambda obj: text(obj, "spec", "ingressClassName") or NONE),
         (
-            NAME,
-            PrintedColumn("Class"),
-            PrintedColumn("Hosts"),
-            PrintedColumn("Address"),
-            PrintedColumn("Ports"),
-            AGE,
+            "Hosts",
+            lambda obj: join([text(rule, "host") or "*" for rule in objects(obj, "spec", "rules")], "*"),
         ),
-        ingress_row,
+        ("Address", _ingress_address),
+        ("Ports", lambda obj: "80, 443" if objects(obj, "spec", "tls") else "80"),
     ),
-    ("networking.k8s.io", "NetworkPolicy"): Printer(
-        (NAME, PrintedColumn("Pod-Selector"), AGE), network_policy_row
+    ("networking.k8s.io", "NetworkPolicy"): aged(
+        ("Pod-Selector", lambda obj: selector_text(field(obj, "spec", "podSelector")))
     ),
 }

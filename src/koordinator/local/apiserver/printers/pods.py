@@ -16,6 +16,7 @@ from koordinator.local.apiserver.printers.column import (
     PrintedColumn,
     Printer,
     age,
+    columns,
     containers_text,
     duration,
     field,
@@ -70,7 +71,7 @@ def _address(node: Json, kind: str) -> str:
     return text(found[0], "address") if found else NONE
 
 
-_NODE_COLUMNS = (
+_NODE_COLUMNS = columns(
     NAME,
     PrintedColumn("Status", description="The status of the node"),
     PrintedColumn("Roles", description="The roles of the node"),
@@ -136,7 +137,7 @@ def pod_status(pod: Json, now_s: float) -> tuple[str, str]:
         reason = "SchedulingGated"
     sidecars = _sidecar_names(spec)
     init_reason, restarts, last_s = _init_status(spec, status, sidecars)
-    if init_reason is None or _is_initialized(status):
+    if init_reason is None or _has_condition(status, "Initialized"):
         sidecar_restarts = restarts if init_reason is None else 0
         reason, restarts, last_s = _container_status(status, reason, sidecar_restarts, last_s)
     else:
@@ -226,10 +227,6 @@ def _later(last_s: float | None, container: Json) -> float | None:
     except ValueError:
         return last_s
     return finished_s if last_s is None else max(last_s, finished_s)
-
-
-def _is_initialized(status: Any) -> bool:
-    return _has_condition(status, "Initialized")
 
 
 def _has_condition(status: Any, kind: str) -> bool:
@@ -369,41 +366,33 @@ def cron_job_row(obj: Json, now_s: float) -> list[Any]:
     ]
 
 
+_REPLICAS = (NAME, integer("Desired"), integer("Current"), integer("Ready"), AGE, *_WIDE)
 WORKLOAD_PRINTERS = {
     ("apps", "Deployment"): Printer(
-        (NAME, PrintedColumn("Ready"), integer("Up-to-date"), integer("Available"), AGE, *_WIDE),
-        deployment_row,
+        columns(NAME, "Ready", integer("Up-to-date"), integer("Available"), AGE, *_WIDE), deployment_row
     ),
-    ("apps", "ReplicaSet"): Printer(
-        (NAME, integer("Desired"), integer("Current"), integer("Ready"), AGE, *_WIDE), replica_set_row
-    ),
-    ("", "ReplicationController"): Printer(
-        (NAME, integer("Desired"), integer("Current"), integer("Ready"), AGE, *_WIDE),
-        replication_controller_row,
-    ),
-    ("apps", "StatefulSet"): Printer((NAME, PrintedColumn("Ready"), AGE, *_WIDE[:2]), stateful_set_row),
+    ("apps", "ReplicaSet"): Printer(_REPLICAS, replica_set_row),
+    ("", "ReplicationController"): Printer(_REPLICAS, replication_controller_row),
+    ("apps", "StatefulSet"): Printer(columns(NAME, "Ready", AGE, *_WIDE[:2]), stateful_set_row),
     ("apps", "DaemonSet"): Printer(
-        (
+        columns(
             NAME,
             *(integer(name) for name in ("Desired", "Current", "Ready", "Up-to-date", "Available")),
-            PrintedColumn("Node Selector"),
+            "Node Selector",
             AGE,
             *_WIDE,
         ),
         daemon_set_row,
     ),
-    ("batch", "Job"): Printer(
-        (NAME, PrintedColumn("Status"), PrintedColumn("Completions"), PrintedColumn("Duration"), AGE, *_WIDE),
-        job_row,
-    ),
+    ("batch", "Job"): Printer(columns(NAME, "Status", "Completions", "Duration", AGE, *_WIDE), job_row),
     ("batch", "CronJob"): Printer(
-        (
+        columns(
             NAME,
-            PrintedColumn("Schedule"),
-            PrintedColumn("Timezone"),
+            "Schedule",
+            "Timezone",
             PrintedColumn("Suspend", "boolean"),
             integer("Active"),
-            PrintedColumn("Last Schedule"),
+            "Last Schedule",
             AGE,
             *_WIDE,
         ),
