@@ -279,6 +279,16 @@ def check(rule: Callable[[str], str], text: str, field: str) -> list[StatusCause
     return [errors.invalid(field, text, reason)] if reason else []
 
 
+def check_given(rule: Callable[[str], str], text: str | None, field: str) -> list[StatusCause]:
+    """Return the same, nothing for an empty text."""
+    return check(rule, text, field) if text else []
+
+
+def check_required(rule: Callable[[str], str], text: str, field: str) -> list[StatusCause]:
+    """Return the same, and for an empty text that it is required."""
+    return check(rule, text, field) if text else [errors.required(field)]
+
+
 def check_labels(labels: Any, field: str) -> list[StatusCause]:
     """Keys and values of a label map."""
     causes: list[StatusCause] = []

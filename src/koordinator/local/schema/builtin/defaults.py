@@ -43,14 +43,16 @@ def _replication_controller(obj: Json) -> Json:
     return change(obj, "spec", spec)
 
 
-def _stateful_set(obj: Json) -> Json:
-    def strategy(value: Json) -> Json:
-        value = fill(value, type="RollingUpdate")
-        if value["type"] == "RollingUpdate":
-            value = fill(value, rollingUpdate={})
-            value = change(value, "rollingUpdate", lambda rolling: fill(rolling, partition=0))
-        return value
+def _rolling(value: Json, **defaults: Any) -> Json:
+    """`updateStrategy` of StatefulSets and DaemonSets."""
+    value = fill(value, type="RollingUpdate")
+    if value["type"] == "RollingUpdate":
+        value = fill(value, rollingUpdate={})
+        value = change(value, "rollingUpdate", lambda rolling: fill(rolling, **defaults))
+    return value
 
+
+def _stateful_set(obj: Json) -> Json:
     def claim(value: Json) -> Json:
         return fill(_claim(value), apiVersion="v1", kind="PersistentVolumeClaim")
 
@@ -63,7 +65,7 @@ def _stateful_set(obj: Json) -> Json:
             updateStrategy={},
             persistentVolumeClaimRetentionPolicy={},
         )
-        value = change(value, "updateStrategy", strategy)
+        value = change(value, "updateStrategy", lambda own: _rolling(own, partition=0))
         value = change(
             value,
             "persistentVolumeClaimRetentionPolicy",
@@ -75,16 +77,9 @@ def _stateful_set(obj: Json) -> Json:
 
 
 def _daemon_set(obj: Json) -> Json:
-    def strategy(value: Json) -> Json:
-        value = fill(value, type="RollingUpdate")
-        if value["type"] == "RollingUpdate":
-            value = fill(value, rollingUpdate={})
-            value = change(value, "rollingUpdate", lambda r: fill(r, maxSurge=0, maxUnavailable=1))
-        return value
-
     def spec(value: Json) -> Json:
         value = _workload(value, revisionHistoryLimit=10, updateStrategy={})
-        return change(value, "updateStrategy", strategy)
+        return change(value, "updateStrategy", lambda own: _rolling(own, maxSurge=0, maxUnavailable=1))
 
     return change(obj, "spec", spec)
 
@@ -159,10 +154,11 @@ def _pending(obj: Json) -> Json:
     return change(fill(obj, status={}), "status", lambda status: fill(status, phase="Pending"))
 
 
-def _webhooks(mutating: bool) -> Default:
-    def client(value: Json) -> Json:
-        return change(value, "service", lambda service: fill(service, port=443))
+def _client(value: Json) -> Json:
+    return change(value, "service", lambda service: fill(service, port=443))
 
+
+def _webhooks(mutating: bool) -> Default:
     def webhook(value: Json) -> Json:
         value = fill(
             value,
@@ -174,7 +170,7 @@ def _webhooks(mutating: bool) -> Default:
         )
         if mutating:
             value = fill(value, reinvocationPolicy="Never")
-        value = change(value, "clientConfig", client)
+        value = change(value, "clientConfig", _client)
         return change_each(value, "rules", lambda rule: fill(rule, scope="*"))
 
     return lambda obj: change_each(obj, "webhooks", webhook)
@@ -202,21 +198,12 @@ def _crd(obj: Json) -> Json:
 
     def spec(value: Json) -> Json:
         value = change(fill(value, conversion={"strategy": "None"}), "names", names)
-        return change(value, "conversion", _conversion)
+        return change(value, "conversion", conversion)
+
+    def conversion(value: Json) -> Json:
+        return change(value, "webhook", lambda hook: change(hook, "clientConfig", _client))
 
     return change(obj, "spec", spec)
-
-
-def _conversion(value: Json) -> Json:
-    return change(
-        value,
-        "webhook",
-        lambda hook: change(
-            hook,
-            "clientConfig",
-            lambda client: change(client, "service", lambda service: fill(service, port=443)),
-        ),
-    )
 
 
 def _autoscaler(obj: Json) -> Json:

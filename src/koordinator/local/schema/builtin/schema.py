@@ -71,66 +71,52 @@ for _webhook in ("MutatingWebhook", "ValidatingWebhook"):
 ENUMS["ValidatingAdmissionPolicySpec", "failurePolicy"] = ("Fail", "Ignore")
 ENUMS["MatchResources", "matchPolicy"] = ("Equivalent", "Exact")
 ENUMS["ParamRef", "parameterNotFoundAction"] = ("Allow", "Deny")
-for _container in ("EphemeralContainer",):
-    for _name in ("imagePullPolicy", "terminationMessagePolicy"):
-        ENUMS[_container, _name] = ENUMS["Container", _name]
+for _name in ("imagePullPolicy", "terminationMessagePolicy"):
+    ENUMS["EphemeralContainer", _name] = ENUMS["Container", _name]
 
 _INT32_MAX = (1 << 31) - 1
 _NOT_NEGATIVE = (0, 1 << 63, "must be greater than or equal to 0")
 _PORT = (1, 65535, "must be between 1 and 65535, inclusive")
 _POSITIVE = (1, 1 << 63, "must be greater than 0")
 
+_NOT_NEGATIVE_FIELDS = {
+    "DeploymentSpec": "replicas minReadySeconds revisionHistoryLimit progressDeadlineSeconds",
+    "ReplicaSetSpec": "replicas minReadySeconds",
+    "ReplicationControllerSpec": "replicas",
+    "StatefulSetSpec": "replicas minReadySeconds revisionHistoryLimit",
+    "RollingUpdateStatefulSetStrategy": "partition",
+    "DaemonSetSpec": "minReadySeconds revisionHistoryLimit",
+    "ScaleSpec": "replicas",
+    "JobSpec": "parallelism completions backoffLimit backoffLimitPerIndex maxFailedIndexes activeDeadlineSeconds "
+    "ttlSecondsAfterFinished",
+    "CronJobSpec": "startingDeadlineSeconds successfulJobsHistoryLimit failedJobsHistoryLimit",
+    "PodSpec": "terminationGracePeriodSeconds",
+    "PodSecurityContext": "runAsUser runAsGroup",
+    "SecurityContext": "runAsUser runAsGroup",
+    "Probe": "initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold",
+    "LeaseSpec": "leaseTransitions",
+}
+"""Go struct → its fields that are never below 0."""
+_TIMEOUT = (1, 30, "the timeout value must be between 1 and 30 seconds")
+_WEIGHT = (1, 100, "must be in the range 1-100")
+
 RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
-    ("DeploymentSpec", "replicas"): _NOT_NEGATIVE,
-    ("DeploymentSpec", "minReadySeconds"): _NOT_NEGATIVE,
-    ("DeploymentSpec", "revisionHistoryLimit"): _NOT_NEGATIVE,
-    ("DeploymentSpec", "progressDeadlineSeconds"): _NOT_NEGATIVE,
-    ("ReplicaSetSpec", "replicas"): _NOT_NEGATIVE,
-    ("ReplicaSetSpec", "minReadySeconds"): _NOT_NEGATIVE,
-    ("ReplicationControllerSpec", "replicas"): _NOT_NEGATIVE,
-    ("StatefulSetSpec", "replicas"): _NOT_NEGATIVE,
-    ("StatefulSetSpec", "minReadySeconds"): _NOT_NEGATIVE,
-    ("StatefulSetSpec", "revisionHistoryLimit"): _NOT_NEGATIVE,
-    ("RollingUpdateStatefulSetStrategy", "partition"): _NOT_NEGATIVE,
-    ("DaemonSetSpec", "minReadySeconds"): _NOT_NEGATIVE,
-    ("DaemonSetSpec", "revisionHistoryLimit"): _NOT_NEGATIVE,
-    ("ScaleSpec", "replicas"): _NOT_NEGATIVE,
-    ("JobSpec", "parallelism"): _NOT_NEGATIVE,
-    ("JobSpec", "completions"): _NOT_NEGATIVE,
-    ("JobSpec", "backoffLimit"): _NOT_NEGATIVE,
-    ("JobSpec", "backoffLimitPerIndex"): _NOT_NEGATIVE,
-    ("JobSpec", "maxFailedIndexes"): _NOT_NEGATIVE,
-    ("JobSpec", "activeDeadlineSeconds"): _NOT_NEGATIVE,
-    ("JobSpec", "ttlSecondsAfterFinished"): _NOT_NEGATIVE,
-    ("CronJobSpec", "startingDeadlineSeconds"): _NOT_NEGATIVE,
-    ("CronJobSpec", "successfulJobsHistoryLimit"): _NOT_NEGATIVE,
-    ("CronJobSpec", "failedJobsHistoryLimit"): _NOT_NEGATIVE,
-    ("PodSpec", "terminationGracePeriodSeconds"): _NOT_NEGATIVE,
+    **{
+        (owner, name): _NOT_NEGATIVE
+        for owner, fields in _NOT_NEGATIVE_FIELDS.items()
+        for name in fields.split()
+    },
     ("PodSpec", "activeDeadlineSeconds"): (1, _INT32_MAX, f"must be between 1 and {_INT32_MAX}, inclusive"),
-    ("PodSecurityContext", "runAsUser"): _NOT_NEGATIVE,
-    ("PodSecurityContext", "runAsGroup"): _NOT_NEGATIVE,
-    ("SecurityContext", "runAsUser"): _NOT_NEGATIVE,
-    ("SecurityContext", "runAsGroup"): _NOT_NEGATIVE,
     ("ContainerPort", "containerPort"): _PORT,
     ("ServicePort", "port"): _PORT,
-    ("Probe", "initialDelaySeconds"): _NOT_NEGATIVE,
-    ("Probe", "timeoutSeconds"): _NOT_NEGATIVE,
-    ("Probe", "periodSeconds"): _NOT_NEGATIVE,
-    ("Probe", "successThreshold"): _NOT_NEGATIVE,
-    ("Probe", "failureThreshold"): _NOT_NEGATIVE,
     ("TopologySpreadConstraint", "maxSkew"): _POSITIVE,
     ("TopologySpreadConstraint", "minDomains"): _POSITIVE,
-    ("PreferredSchedulingTerm", "weight"): (1, 100, "must be in the range 1-100"),
-    ("WeightedPodAffinityTerm", "weight"): (1, 100, "must be in the range 1-100"),
+    ("PreferredSchedulingTerm", "weight"): _WEIGHT,
+    ("WeightedPodAffinityTerm", "weight"): _WEIGHT,
     ("LeaseSpec", "leaseDurationSeconds"): _POSITIVE,
-    ("LeaseSpec", "leaseTransitions"): _NOT_NEGATIVE,
-    ("MutatingWebhook", "timeoutSeconds"): (
-        1, 30, "the timeout value must be between 1 and 30 seconds",
-    ),
-    ("ValidatingWebhook", "timeoutSeconds"): (
-        1, 30, "the timeout value must be between 1 and 30 seconds",
-    ),
-}  # fmt: skip
+    ("MutatingWebhook", "timeoutSeconds"): _TIMEOUT,
+    ("ValidatingWebhook", "timeoutSeconds"): _TIMEOUT,
+}
 
 _HELD_BY_VALUE = frozenset({"template", "jobTemplate", "metadata", "podSelector", "involvedObject", "spec"})
 """Structs that Go holds by value: missing means empty, and what they require is missing in turn."""

@@ -299,9 +299,7 @@ def _check_names(spec: Json) -> list[StatusCause]:
             causes.append(errors.invalid(f"spec.names.{name}", value, reason))
     for part in ("shortNames", "categories"):
         for index, value in enumerate(spec.get(part) or ()):
-            reason = names.label_1035(value)
-            if reason:
-                causes.append(errors.invalid(f"spec.names.{part}[{index}]", value, reason))
+            causes += names.check(names.label_1035, value, f"spec.names.{part}[{index}]")
     if spec.get("kind") and spec.get("kind") == spec.get("listKind"):
         causes.append(
             errors.invalid("spec.names.listKind", spec["listKind"], "kind and listKind may not be the same")
@@ -328,9 +326,7 @@ def _check_versions(versions: list[Json]) -> list[StatusCause]:
 def _check_version(version: Json, field: str) -> list[StatusCause]:
     causes: list[StatusCause] = []
     name = version.get("name", "")
-    reason = names.label_1035(name) if name else ""
-    if reason:
-        causes.append(errors.invalid(f"{field}.name", name, reason))
+    causes += names.check_given(names.label_1035, name, f"{field}.name")
     schema = (version.get("schema") or {}).get("openAPIV3Schema")
     where = f"{field}.schema.openAPIV3Schema"
     if schema is None:

@@ -17,6 +17,7 @@ from koordinator.local.schema.builtin.checks.common import (
     check_kept,
     check_label_selector,
     check_resource_list,
+    fixed,
     tidy,
 )
 
@@ -89,11 +90,7 @@ def _check_binding(binding: Json, kinds: tuple[str, ...], *, is_namespaced: bool
     if role.get("kind", "") not in kinds:
         causes.append(errors.not_supported("roleRef.kind", role.get("kind", ""), kinds, is_sorted=True))
     name = role.get("name", "")
-    reason = names.path_segment(name) if name else ""
-    if not name:
-        causes.append(errors.required("roleRef.name"))
-    elif reason:
-        causes.append(errors.invalid("roleRef.name", name, reason))
+    causes += names.check_required(names.path_segment, name, "roleRef.name")
     for index, subject in enumerate(binding.get("subjects") or ()):
         causes += _check_subject(subject, f"subjects[{index}]", is_namespaced)
     return causes
@@ -103,9 +100,7 @@ def _check_subject(subject: Json, field: str, is_namespaced: bool) -> list[Statu
     kind, name, group = (subject.get(part) or "" for part in ("kind", "name", "apiGroup"))
     causes: list[StatusCause] = [] if name else [errors.required(f"{field}.name")]
     if kind == "ServiceAccount":
-        reason = names.subdomain_1123(name) if name else ""
-        if reason:
-            causes.append(errors.invalid(f"{field}.name", name, reason))
+        causes += names.check_given(names.subdomain_1123, name, f"{field}.name")
         if group:
             causes.append(errors.not_supported(f"{field}.apiGroup", group, ("",)))
         # A RoleBinding may do without by the rules; its API's defaults fill nothing in.
@@ -229,11 +224,10 @@ def check_node_update(obj: Json, old: Json) -> list[StatusCause]:
     causes: list[StatusCause] = []
     for name in ("podCIDRs", "providerID"):
         if before.get(name) and tidy(new.get(name)) != tidy(before[name]):
-            detail = "node updates may not change " + ("podCIDR except from \"\" to valid" if name == "podCIDRs" else
-                                                       "providerID except from \"\" to valid")  # fmt: skip
+            shown = "podCIDR" if name == "podCIDRs" else name
+            detail = f'node updates may not change {shown} except from "" to valid'
             causes.append(errors.forbidden(f"spec.{name}", detail))
-    fixed = [{k: v for k, v in spec.items() if k not in _NODE_MUTABLE} for spec in (new, before)]
-    if tidy(fixed[0]) != tidy(fixed[1]):
+    if fixed(new, _NODE_MUTABLE) != fixed(before, _NODE_MUTABLE):
         detail = (
             "node updates may only change labels, taints, or capacity (or configSource, if the "
             "DynamicKubeletConfig feature gate is enabled)"
@@ -299,12 +293,8 @@ def check_volume(obj: Json) -> list[StatusCause]:
 def check_volume_update(obj: Json, old: Json) -> list[StatusCause]:
     """Source and mode of a PersistentVolume are fixed after creation."""
     new, before = obj.get("spec") or {}, old.get("spec") or {}
-
-    def source(spec: Json) -> Any:
-        return tidy({key: value for key, value in spec.items() if key not in _VOLUME_PLAIN})
-
     causes: list[StatusCause] = []
-    if source(new) != source(before):
+    if fixed(new, _VOLUME_PLAIN) != fixed(before, _VOLUME_PLAIN):
         detail = "spec.persistentvolumesource is immutable after creation"
         causes.append(errors.forbidden("spec.persistentvolumesource", detail))
     return causes + check_kept(new.get("volumeMode"), before.get("volumeMode"), "spec.volumeMode")
@@ -325,12 +315,12 @@ def check_claim(obj: Json) -> list[StatusCause]:
 
 def check_claim_update(obj: Json, old: Json) -> list[StatusCause]:
     """Check that a claim may grow and be bound; all else is fixed."""
+    new, before = obj.get("spec") or {}, old.get("spec") or {}
     mutable = {"resources", "volumeName", "volumeAttributesClassName"}
-    if (old.get("spec") or {}).get("storageClassName") is None:
+    if before.get("storageClassName") is None:
         mutable.add("storageClassName")  # a claim without a class gets the default one later
-    new, before = ({k: v for k, v in (o.get("spec") or {}).items() if k not in mutable} for o in (obj, old))
-    bound = (old.get("spec") or {}).get("volumeName")
-    if tidy(new) != tidy(before) or (bound and (obj.get("spec") or {}).get("volumeName") != bound):
+    bound = before.get("volumeName")
+    if fixed(new, mutable) != fixed(before, mutable) or (bound and new.get("volumeName") != bound):
         detail = (
             "spec is immutable after creation except resources.requests and volumeAttributesClassName "
             "for bound claims"
@@ -395,12 +385,7 @@ def check_storage_class_update(obj: Json, old: Json) -> list[StatusCause]:
     causes: list[StatusCause] = []
     for name in ("parameters", "provisioner", "reclaimPolicy"):
         if tidy(obj.get(name)) != tidy(old.get(name)):
-            detail = (
-                "updates to parameters are forbidden."
-                if name == "parameters"
-                else f"updates to {name} are forbidden."
-            )
-            causes.append(errors.forbidden(name, detail))
+            causes.append(errors.forbidden(name, f"updates to {name} are forbidden."))
     return causes + check_kept(
         obj.get("volumeBindingMode"), old.get("volumeBindingMode"), "volumeBindingMode"
     )

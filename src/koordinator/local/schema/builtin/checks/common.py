@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from koordinator.api import quantity
@@ -202,6 +202,23 @@ def tidy(value: Any) -> Any:
     if isinstance(value, list):
         return [tidy(item) for item in value]
     return value
+
+
+def fixed(spec: Json, mutable: Collection[str]) -> Any:
+    """Return what of a spec may not change, tidied."""
+    return tidy({key: value for key, value in spec.items() if key not in mutable})
+
+
+def check_selectors(
+    obj: Json, field: str, parts: Iterable[str] = ("namespaceSelector", "objectSelector")
+) -> list[StatusCause]:
+    """Check those of the selectors of an object that are there."""
+    return [
+        cause
+        for part in parts
+        if obj.get(part)
+        for cause in check_label_selector(obj[part], f"{field}.{part}")
+    ]
 
 
 def check_unique(items: Iterable[tuple[str, Any]]) -> list[StatusCause]:

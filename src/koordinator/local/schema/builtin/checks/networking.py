@@ -67,9 +67,7 @@ def _check_ports(ports: list[Json], field: str) -> list[StatusCause]:
         name = port.get("name", "")
         if not name and len(ports) > 1:
             causes.append(errors.required(f"{where}.name"))
-        reason = names.label_1123(name) if name else ""
-        if reason:
-            causes.append(errors.invalid(f"{where}.name", name, reason))
+        causes += names.check_given(names.label_1123, name, f"{where}.name")
         if "port" not in port:
             causes.append(errors.invalid(f"{where}.port", 0, "must be between 1 and 65535, inclusive"))
         target = port.get("targetPort")
@@ -123,10 +121,8 @@ def check_endpoints(endpoints: Json) -> list[StatusCause]:
                 causes += _check_address(address.get("ip") or "", f"{field}.{part}[{number}].ip")
         for number, port in enumerate(ports):
             where, name = f"{field}.ports[{number}]", port.get("name") or ""
-            reason = names.label_1123(name) if name else ""
-            if reason:
-                causes.append(errors.invalid(f"{where}.name", name, reason))
-            elif not name and len(ports) > 1:
+            causes += names.check_given(names.label_1123, name, f"{where}.name")
+            if not name and len(ports) > 1:
                 causes.append(errors.required(f"{where}.name"))
             causes += check_port(port.get("port", 0), f"{where}.port")
     return causes
@@ -201,14 +197,10 @@ def check_ingress(ingress: Json) -> list[StatusCause]:
         for number, host in enumerate(tls.get("hosts") or ()):
             causes += _check_host(host, f"{where}.hosts[{number}]")
         secret = tls.get("secretName") or ""
-        reason = names.subdomain_1123(secret) if secret else ""
-        if reason:
-            causes.append(errors.invalid(f"{where}.secretName", secret, reason))
+        causes += names.check_given(names.subdomain_1123, secret, f"{where}.secretName")
     name = spec.get("ingressClassName")
     if name is not None:
-        reason = names.subdomain_1123(name)
-        if reason:
-            causes.append(errors.invalid(f"{field}.ingressClassName", name, reason))
+        causes += names.check(names.subdomain_1123, name, f"{field}.ingressClassName")
         annotated = (ingress["metadata"].get("annotations") or {}).get(_CLASS_ANNOTATION)
         if annotated is not None and annotated != name:
             why = "must match `ingressClassName` when both are specified"
@@ -274,11 +266,7 @@ def _check_backend(backend: Json, field: str) -> list[StatusCause]:
         return [errors.invalid(field, "", "resource or service backend is required")]
     causes: list[StatusCause] = []
     name, port = service.get("name") or "", service.get("port") or {}
-    reason = names.label_1035(name) if name else ""
-    if not name:
-        causes.append(errors.required(f"{field}.service.name"))
-    elif reason:
-        causes.append(errors.invalid(f"{field}.service.name", name, reason))
+    causes += names.check_required(names.label_1035, name, f"{field}.service.name")
     if port.get("name") and port.get("number"):
         causes.append(errors.invalid(field, "", "cannot set both port name & port number"))
     elif port.get("name"):

@@ -39,12 +39,14 @@ def check_ephemeral_containers(spec: Json, old_spec: Json) -> list[StatusCause]:
             why = f"existing ephemeral containers {errors.shown(name)} may not be removed\n"
             causes.append(errors.forbidden(field, why))
         elif tidy(new) != tidy(old):
-            changed = ", ".join(
-                sorted(key for key in new.keys() | old.keys() if new.get(key) != old.get(key))
-            )
-            why = f"existing ephemeral containers {errors.shown(name)} may not be changed\nchanged: {changed}"
+            shown = errors.shown(name)
+            why = f"existing ephemeral containers {shown} may not be changed\nchanged: {_changed(new, old)}"
             causes.append(errors.forbidden(field, why))
     return causes
+
+
+def _changed(new: Json, old: Json) -> str:
+    return ", ".join(sorted(key for key in new.keys() | old.keys() if new.get(key) != old.get(key)))
 
 
 def with_resources(pod: Json, old: Json) -> Json:
@@ -168,28 +170,22 @@ def check_pod(pod: Json, old: Json) -> list[StatusCause]:
         return []
     causes = _check_deadline(new_spec, old_spec) + _check_tolerations(new_spec, old_spec)
     causes += _check_gates(new_spec, old_spec)
-    if len(new_spec.get("containers") or ()) != len(old_spec.get("containers") or ()):
-        return [*causes, errors.forbidden("spec.containers", "pod updates may not add or remove containers")]
-    if len(new_spec.get("initContainers") or ()) != len(old_spec.get("initContainers") or ()):
-        return [
-            *causes,
-            errors.forbidden("spec.initContainers", "pod updates may not add or remove containers"),
-        ]
+    for group in _GROUPS:
+        if len(new_spec.get(group) or ()) != len(old_spec.get(group) or ()):
+            return [
+                *causes,
+                errors.forbidden(f"spec.{group}", "pod updates may not add or remove containers"),
+            ]
     before, after = tidy(_fixed_part(old_spec)), tidy(_fixed_part(new_spec))
-    if _is_gated(old_spec):  # what a gate holds back may still be steered
+    if old_spec.get("schedulingGates") and not old_spec.get(
+        "nodeName"
+    ):  # what a gate holds back may still be steered
         for name in ("nodeSelector", "affinity"):
             before.pop(name, None)
             after.pop(name, None)
     if before != after:
-        changed = ", ".join(
-            sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-        )
-        causes.append(errors.forbidden("spec", f"{_ALLOWED}\nchanged: {changed}"))
+        causes.append(errors.forbidden("spec", f"{_ALLOWED}\nchanged: {_changed(after, before)}"))
     return causes
-
-
-def _is_gated(spec: Json) -> bool:
-    return bool(spec.get("schedulingGates")) and not spec.get("nodeName")
 
 
 def _fixed_part(spec: Json) -> Json:

@@ -12,7 +12,9 @@ from koordinator.local.schema.builtin.checks.common import (
     check_amounts,
     check_container_resource,
     check_label_selector,
+    check_port,
     check_resource_list,
+    check_selectors,
     check_unique,
     is_extended,
     nanos,
@@ -98,13 +100,9 @@ def _check_requirement(item: Json, field: str) -> list[StatusCause]:
 
 
 def _check_pod_term(term: Json, field: str) -> list[StatusCause]:
-    causes: list[StatusCause] = []
-    for name in ("labelSelector", "namespaceSelector"):
-        if term.get(name):
-            causes += check_label_selector(term[name], f"{field}.{name}")
+    causes = check_selectors(term, field, ("labelSelector", "namespaceSelector"))
     key = term.get("topologyKey", "")
-    causes += names.check(names.qualified_name, key, f"{field}.topologyKey") if key else []
-    return causes
+    return causes + names.check_given(names.qualified_name, key, f"{field}.topologyKey")
 
 
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
@@ -169,7 +167,7 @@ def _check_names(spec: Json, field: str) -> list[StatusCause]:
         ("runtimeClassName", names.subdomain_1123),
     ):
         value = spec.get(name)
-        causes += names.check(rule, value, f"{field}.{name}") if value else []
+        causes += names.check_given(rule, value, f"{field}.{name}")
     gates = [
         (f"{field}.schedulingGates[{i}]", g.get("name"))
         for i, g in enumerate(spec.get("schedulingGates") or ())
@@ -184,10 +182,7 @@ def _check_names(spec: Json, field: str) -> list[StatusCause]:
 def _check_container(container: Json, field: str, volumes: set[str], is_init: bool) -> list[StatusCause]:
     causes: list[StatusCause] = []
     name = container.get("name", "")
-    if name:
-        reason = names.label_1123(name)
-        if reason:
-            causes.append(errors.invalid(f"{field}.name", name, reason))
+    causes += names.check_given(names.label_1123, name, f"{field}.name")
     image = container.get("image", "")
     if not image:
         causes.append(errors.required(f"{field}.image"))
@@ -241,17 +236,10 @@ def _check_handler(probe: Json, field: str) -> list[StatusCause]:
         for name in handlers[1:]
     ]
     for name in ("httpGet", "tcpSocket"):
-        if name in probe:
-            causes += _check_probe_port(probe[name].get("port"), f"{field}.{name}.port")
+        port = (probe.get(name) or {}).get("port")
+        if port is not None:
+            causes += check_port(port, f"{field}.{name}.port")
     return causes
-
-
-def _check_probe_port(port: Any, field: str) -> list[StatusCause]:
-    if isinstance(port, int) and not 1 <= port <= 65535:
-        return [errors.invalid(field, port, "must be between 1 and 65535, inclusive")]
-    if isinstance(port, str):
-        return names.check(names.port_name, port, field)
-    return []
 
 
 def _check_ports(ports: Any, field: str) -> list[StatusCause]:
@@ -283,7 +271,7 @@ def _check_env(env: Any, field: str) -> list[StatusCause]:
     causes: list[StatusCause] = []
     for index, item in enumerate(env):
         name = item.get("name", "")
-        causes += names.check(names.env_name, name, f"{field}[{index}].name") if name else []
+        causes += names.check_given(names.env_name, name, f"{field}[{index}].name")
         source = item.get("valueFrom")
         if source is None:
             continue
@@ -359,9 +347,7 @@ def _check_volumes(volumes: Any, field: str) -> list[StatusCause]:
     for index, volume in enumerate(volumes):
         where = f"{field}[{index}]"
         name = volume.get("name", "")
-        reason = names.label_1123(name) if name else ""
-        if reason:
-            causes.append(errors.invalid(f"{where}.name", name, reason))
+        causes += names.check_given(names.label_1123, name, f"{where}.name")
         sources = [key for key in volume if key != "name"]
         causes += containers.check_volume(volume, where)
         causes += [
@@ -380,7 +366,7 @@ def check_toleration(toleration: Json, field: str) -> list[StatusCause]:
     causes: list[StatusCause] = []
     key, operator = toleration.get("key", ""), toleration.get("operator", "") or "Equal"
     value, effect = toleration.get("value", ""), toleration.get("effect", "")
-    causes += names.check(names.qualified_name, key, f"{field}.key") if key else []
+    causes += names.check_given(names.qualified_name, key, f"{field}.key")
     if not key and operator != "Exists":
         detail = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
         causes.append(errors.invalid(f"{field}.operator", operator, detail))

@@ -10,7 +10,7 @@ from koordinator.cel.overloads import DYN, CELType
 from koordinator.cel.values import CompileError
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
-from koordinator.local.schema.builtin.checks.common import check_label_selector, check_unique
+from koordinator.local.schema.builtin.checks.common import check_selectors, check_unique
 
 Json = dict[str, Any]
 
@@ -53,9 +53,7 @@ def _check_webhook(webhook: Json, field: str) -> list[StatusCause]:
         causes.append(errors.invalid(f"{field}.admissionReviewVersions", versions, detail))
     for index, rule in enumerate(webhook.get("rules") or ()):
         causes += check_rule(rule, f"{field}.rules[{index}]")
-    for part in ("namespaceSelector", "objectSelector"):
-        if webhook.get(part):
-            causes += check_label_selector(webhook[part], f"{field}.{part}")
+    causes += check_selectors(webhook, field)
     causes += _check_conditions(webhook.get("matchConditions") or [], f"{field}.matchConditions")
     return causes + _check_client(webhook.get("clientConfig") or {}, f"{field}.clientConfig")
 
@@ -219,10 +217,7 @@ def _check_match(match: Json, field: str) -> list[StatusCause]:
     for part in ("resourceRules", "excludeResourceRules"):
         for index, rule in enumerate(match.get(part) or ()):
             causes += check_rule(rule, f"{field}.{part}[{index}]")
-    for part in ("namespaceSelector", "objectSelector"):
-        if match.get(part):
-            causes += check_label_selector(match[part], f"{field}.{part}")
-    return causes
+    return causes + check_selectors(match, field)
 
 
 def check_binding(obj: Json) -> list[StatusCause]:

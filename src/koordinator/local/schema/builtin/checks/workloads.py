@@ -13,12 +13,12 @@ from koordinator.local.schema.builtin.checks.common import (
     check_int_or_percent,
     check_kept,
     check_label_selector,
+    fixed,
     is_empty_selector,
     is_zero,
     nanos,
     percent_of,
     selects,
-    tidy,
 )
 
 Json = dict[str, Any]
@@ -76,11 +76,7 @@ def _check_reference(reference: Json, field: str) -> list[StatusCause]:
     causes: list[StatusCause] = []
     for part in ("kind", "name"):
         value = reference.get(part) or ""
-        reason = names.path_segment(value) if value else ""
-        if not value:
-            causes.append(errors.required(f"{field}.{part}"))
-        elif reason:
-            causes.append(errors.invalid(f"{field}.{part}", value, reason))
+        causes += names.check_required(names.path_segment, value, f"{field}.{part}")
     version = reference.get("apiVersion") or ""
     if version.count("/") > 1:
         why = f"unexpected GroupVersion string: {version}"
@@ -297,9 +293,7 @@ def check_stateful_set(obj: Json) -> list[StatusCause]:
     spec = obj.get("spec") or {}
     causes += _check_always_restarts(spec)
     service = spec.get("serviceName")
-    reason = names.label_1123(service) if service else ""
-    if reason:
-        causes.append(errors.invalid("spec.serviceName", service, reason))
+    causes += names.check_given(names.label_1123, service, "spec.serviceName")
     strategy = spec.get("updateStrategy") or {}
     if strategy.get("type") == "OnDelete" and strategy.get("rollingUpdate"):
         detail = "only allowed for updateStrategy 'RollingUpdate'"
@@ -375,7 +369,7 @@ def check_cron_job(obj: Json) -> list[StatusCause]:
             errors.invalid("metadata.name", name, f"must be no more than {_CRON_NAME_MAX} characters")
         )
     schedule = spec.get("schedule", "")
-    causes += names.check(cron.trouble, schedule, "spec.schedule") if schedule else []
+    causes += names.check_given(cron.trouble, schedule, "spec.schedule")
     template = (spec.get("jobTemplate") or {}).get("spec") or {}
     if template.get("manualSelector"):
         field = "spec.jobTemplate.spec.manualSelector"
@@ -404,11 +398,7 @@ _STATEFUL_MUTABLE = frozenset(
 
 def check_stateful_set_update(obj: Json, old: Json) -> list[StatusCause]:
     """Check that all but a few fields of a StatefulSet are immutable."""
-
-    def fixed(spec: Json) -> Any:
-        return tidy({key: value for key, value in spec.items() if key not in _STATEFUL_MUTABLE})
-
-    if fixed(obj.get("spec") or {}) == fixed(old.get("spec") or {}):
+    if fixed(obj.get("spec") or {}, _STATEFUL_MUTABLE) == fixed(old.get("spec") or {}, _STATEFUL_MUTABLE):
         return []
     detail = (
         "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', "
