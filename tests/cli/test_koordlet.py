@@ -55,7 +55,7 @@ def test_flags_are_written_as_go_has_them() -> None:
     assert given.config.kubelet.timeout_s == 0.5
     assert CPUEvict.cool_down.of(given.config.qos) == 30.0
     assert given.gates.is_on("CgroupReconcile") and not given.gates.is_on("PSICollector")
-    assert given.verbosity == 4
+    assert given.v == 4
 
 
 def test_a_switch_never_takes_the_next_word() -> None:

@@ -45,7 +45,7 @@ def test_the_shipped_deployments_flags_are_understood() -> None:
         "--sync-period=0",
         "--disable-no-deepcopy",
     )
-    assert given.election is not None and given.verbosity == 4 and given.gates.is_on("NodeMutatingWebhook")
+    assert given.election is not None and given.v == 4 and given.gates.is_on("NodeMutatingWebhook")
     assert given.options.resync_s == 0
     assert sorted(inert) == ["--disable-no-deepcopy", "--logtostderr"]
 

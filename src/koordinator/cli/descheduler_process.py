@@ -36,9 +36,7 @@ def start(flags: Flags, inert: Mapping[str, str]) -> None:
 
     `inert` has the given flags without effect, each with the reason. Raises: KoordinatorError, OSError, ExceptionGroup.
     """
-    logs.set_up(
-        logs.level_of(flags.v), as_json=flags.logging_format == "json", modules=logs.modules_of(flags.vmodule)
-    )
+    logs.set_up_by_flags(flags.v, flags.vmodule, flags.logging_format)
     registry = installed_plugins()
     settings = read_config(flags, registry)
     gates = FeatureGates.of(Component.DESCHEDULER, flags.feature_gates)

@@ -34,9 +34,9 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     client_key: Path | None = None
     kubelet_authority: Path | None = None
     is_dry_run: bool = False
-    verbosity: int = 0
-    module_verbosity: str = ""
-    logs_as_json: bool = False
+    v: int = 0
+    vmodule: str = ""
+    logging_format: str = ""
 
 
 _time, _switch, _text = flag_settings.time, flag_settings.switch, flag_settings.text
@@ -380,9 +380,9 @@ def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Koord
         client_key=values["kubelet_client_key"],
         kubelet_authority=values["kubelet_certificate_authority"],
         is_dry_run=values["dry_run"],
-        verbosity=values["v"],
-        module_verbosity=values["vmodule"],
-        logs_as_json=values["logging_format"] == "json",
+        v=values["v"],
+        vmodule=values["vmodule"],
+        logging_format=values["logging_format"],
     )
     _check(settings)
     return settings, INERT.given(values)

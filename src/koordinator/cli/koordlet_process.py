@@ -31,11 +31,7 @@ HOT_FILES_MAX = 8_192
 def start(settings: KoordletSettings, inert: Mapping[str, str]) -> None:
     """Watch and protect until a signal asks to stop; `inert` has the given flags without effect, each with the reason.
     Raises: KoordinatorError, OSError, ExceptionGroup."""
-    logs.set_up(
-        logs.level_of(settings.verbosity),
-        as_json=settings.logs_as_json,
-        modules=logs.modules_of(settings.module_verbosity),
-    )
+    logs.set_up_by_flags(settings.v, settings.vmodule, settings.logging_format)
     client = connect.load(server=settings.server, kubeconfig_file=settings.kubeconfig)
     for flag, why in inert.items():
         log.info("flag has no effect", extra={"flag": flag, "why": why})

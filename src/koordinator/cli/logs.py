@@ -133,6 +133,11 @@ def set_up(level: int, *, as_json: bool = False, modules: Mapping[str, int] | No
                 logging.getLogger(name).setLevel(own)
 
 
+def set_up_by_flags(v: int, vmodule: str, logging_format: str) -> None:
+    """Send log lines to standard error as the flags of these names say. Raises: VerbosityError."""
+    set_up(level_of(v), as_json=logging_format == "json", modules=modules_of(vmodule))
+
+
 def set_verbosity(verbosity: int) -> None:
     """Change the level while running."""
     logging.getLogger().setLevel(level_of(verbosity))

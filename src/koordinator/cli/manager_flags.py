@@ -39,9 +39,9 @@ class ManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     linger_s: float = 0.0
     kubeconfig: str = ""
     server: str = ""
-    verbosity: int = 0
-    module_verbosity: str = ""
-    logs_as_json: bool = False
+    v: int = 0
+    vmodule: str = ""
+    logging_format: str = ""
     remarks: tuple[str, ...] = ()
     """Warnings for the log about flag values that were interpreted unexpectedly."""
 
@@ -268,9 +268,9 @@ def of(values: Mapping[str, Any]) -> tuple[ManagerSettings, dict[str, str]]:
         linger_s=max(0.0, duration.parse(values["shutdown_delay_duration"])),
         kubeconfig=values["kubeconfig"],
         server=values["master"],
-        verbosity=values["v"],
-        module_verbosity=values["vmodule"],
-        logs_as_json=values["logging_format"] == "json",
+        v=values["v"],
+        vmodule=values["vmodule"],
+        logging_format=values["logging_format"],
         remarks=tuple(remarks),
     )
     return settings, INERT.given(values)

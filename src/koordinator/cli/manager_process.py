@@ -31,11 +31,7 @@ USER_AGENT = "koordinator-manager"
 def start(settings: ManagerSettings, inert: Mapping[str, str]) -> None:
     """Manage until a signal asks to stop; `inert` has the given flags without effect, each with the reason.
     Raises: KoordinatorError, OSError, ExceptionGroup."""
-    logs.set_up(
-        logs.level_of(settings.verbosity),
-        as_json=settings.logs_as_json,
-        modules=logs.modules_of(settings.module_verbosity),
-    )
+    logs.set_up_by_flags(settings.v, settings.vmodule, settings.logging_format)
     where = WebhookSettings.of(os.environ)
     client = connect.load(server=settings.server, kubeconfig_file=settings.kubeconfig)
     _log_remarks(settings, inert)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from koordinator import __version__
-from koordinator.cli import flag_kinds, flag_settings, logs, running
+from koordinator.cli import flag_kinds, flag_settings, logs, options, running
 from koordinator.cli.flag_kinds import GoFlagCommand
 
 _ENDPOINT = "/var/run/koord-runtimeproxy/runtimeproxy.sock"
@@ -31,20 +31,14 @@ _SKIP_LABEL, _SKIP_VALUE = "runtimeproxy.koordinator.sh/skip-hookserver", "true"
 @flag_kinds.text(
     "hook-server-directory", _HOOKS, "Directory of the files of hook servers (not in the reference)."
 )
-@flag_settings.LOGGING[0]
-@flag_settings.LOGGING[1]
-@flag_settings.LOGGING[2]
+@options.together(*flag_settings.LOGGING)
 @click.version_option(__version__, prog_name="koord-runtime-proxy")
 def main(**values: Any) -> None:
     """Hand the kubelet's calls to the container runtime, and ask hook servers (koordlet) before and after some of them.
 
     Flags may have one dash or two.
     """
-    logs.set_up(
-        logs.level_of(max(values["v"], 1)),
-        as_json=values["logging_format"] == "json",
-        modules=logs.modules_of(values["vmodule"]),
-    )
+    logs.set_up_by_flags(max(values["v"], 1), values["vmodule"], values["logging_format"])
     with running.one_line_errors():
         from koordinator.cluster import garbage
         from koordinator.host.syscalls import LinuxSyscalls

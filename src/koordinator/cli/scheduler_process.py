@@ -49,9 +49,7 @@ def start(flags: Flags, inert: Mapping[str, str]) -> None:
 
     Raises: KoordinatorError, OSError, ExceptionGroup.
     """
-    logs.set_up(
-        logs.level_of(flags.v), as_json=flags.logging_format == "json", modules=logs.modules_of(flags.vmodule)
-    )
+    logs.set_up_by_flags(flags.v, flags.vmodule, flags.logging_format)
     settings = read_config(flags)
     gates = read_gates(flags.feature_gates)
     if flags.write_config_to is not None:

@@ -34,11 +34,7 @@ YARN_GROUP = "hadoop-yarn"
 
 def start(asked: Mapping[str, Any]) -> None:
     """Answer for the node's YARN containers until a signal asks to stop. Raises: KoordinatorError, OSError."""
-    logs.set_up(
-        logs.level_of(asked["v"]),
-        as_json=asked["logging_format"] == "json",
-        modules=logs.modules_of(asked["vmodule"]),
-    )
+    logs.set_up_by_flags(asked["v"], asked["vmodule"], asked["logging_format"])
     if asked["node_manager_endpoint"]:
         flag_settings.host_and_port("node-manager-endpoint", asked["node_manager_endpoint"])
     running.run(_main(asked))

@@ -46,9 +46,7 @@ CONTROLLER = "yarnresource"
 def start(flags: Flags, inert: Mapping[str, str]) -> None:
     """Operate until a signal asks to stop; `inert` has the given flags without effect, each with the reason.
     Raises: KoordinatorError, OSError, ExceptionGroup."""
-    logs.set_up(
-        logs.level_of(flags.v), as_json=flags.logging_format == "json", modules=logs.modules_of(flags.vmodule)
-    )
+    logs.set_up_by_flags(flags.v, flags.vmodule, flags.logging_format)
     for flag, why in inert.items():
         log.info("flag has no effect", extra={"flag": flag, "why": why})
     client = connect.load(server=flags.master, kubeconfig_file=flags.kubeconfig)

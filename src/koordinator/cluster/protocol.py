@@ -12,6 +12,7 @@ import msgspec
 
 from koordinator.api.meta import Object
 from koordinator.clock import Clock
+from koordinator.cluster import errors
 
 T = TypeVar("T", bound=Object)
 
@@ -156,3 +157,24 @@ class Cluster(Protocol):
     ) -> dict[str, Any]:
         """Send a raw request for what has no typed view (discovery, reviews)."""
         ...
+
+
+async def get_if_there(cluster: Cluster, view: type[T], name: str, namespace: str = "") -> T | None:
+    """Return the object; None when there is none."""
+    try:
+        return await cluster.get(view, name, namespace)
+    except errors.NotFound:
+        return None
+
+
+async def delete_if_same(cluster: Cluster, obj: Object, **options: Any) -> bool:
+    """Delete this very object, by its uid; False when it is gone, or another one of that name: its own events tell.
+
+    `options` are those of `Cluster.delete`.
+    """
+    meta = obj.metadata
+    try:
+        await cluster.delete(type(obj), meta.name, meta.namespace, uid=meta.uid, **options)
+    except (errors.NotFound, errors.Conflict):
+        return False
+    return True

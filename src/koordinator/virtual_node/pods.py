@@ -16,7 +16,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, RetryPolicy
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, delete_if_same, get_if_there
 from koordinator.cluster.transport import NotConnected
 from koordinator.virtual_node import objects, offer, status, steps, translate
 from koordinator.virtual_node.copies import ObjectCopies
@@ -295,15 +295,10 @@ class BorrowedPods:
 
     async def _finish(self, uid: str, _: Step) -> float | None:
         pod = self._borrowed[uid]
-        meta = pod.metadata
-        if labels.LENT_AS in meta.annotations and await self._is_in_lender(pod):
+        if labels.LENT_AS in pod.metadata.annotations and await self._is_in_lender(pod):
             return SOON_S
         self._table.give_back(uid)
-        try:
-            await self._borrower.delete(
-                PodDocument, meta.name, meta.namespace, uid=meta.uid, grace_period_s=0
-            )
-        except (errors.NotFound, errors.Conflict):
+        if not await delete_if_same(self._borrower, pod, grace_period_s=0):
             log.debug("pod gone already", extra={"pod": pod.key})
         return None
 
@@ -331,31 +326,21 @@ class BorrowedPods:
 
     async def _is_in_lender(self, pod: PodDocument) -> bool:
         """Ask the lender itself whether it has the pod. Raises: ApiError."""
-        try:
-            found = await self._lender.get(PodDocument, objects.lent_name(pod), self._lending.namespace)
-        except errors.NotFound:
-            return False
-        return objects.borrowed_uid(found) == pod.metadata.uid
+        name = objects.lent_name(pod)
+        found = await get_if_there(self._lender, PodDocument, name, self._lending.namespace)
+        return found is not None and objects.borrowed_uid(found) == pod.metadata.uid
 
     async def _is_in_borrower(self, uid: str, lent: PodDocument) -> bool:
         """Ask the borrower itself whether it has the pod. Raises: ApiError."""
         namespace, _, name = lent.metadata.annotations.get(labels.BORROWED_POD, "").partition("/")
-        try:
-            found = await self._borrower.get(PodDocument, name, namespace)
-        except errors.NotFound:
-            return False
-        return found.metadata.uid == uid
+        found = await get_if_there(self._borrower, PodDocument, name, namespace)
+        return found is not None and found.metadata.uid == uid
 
     async def _delete_lent(self, lent: PodDocument, grace_s: int | None, why: str) -> None:
-        meta = lent.metadata
-        try:
-            await self._lender.delete(
-                PodDocument, meta.name, meta.namespace, uid=meta.uid, grace_period_s=grace_s
-            )
-        except (errors.NotFound, errors.Conflict):
-            log.debug("lent pod gone already", extra={"pod": lent.key})
-        else:
+        if await delete_if_same(self._lender, lent, grace_period_s=grace_s):
             log.info("lent pod deleted", extra={"pod": lent.key, "reason": why})
+        else:
+            log.debug("lent pod gone already", extra={"pod": lent.key})
 
     async def _wait(self, pod: PodDocument, reason: str, message: str) -> None:
         patch = status.waits(pod, reason, message)

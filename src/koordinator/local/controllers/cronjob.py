@@ -18,7 +18,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, delete_if_same, get_if_there
 from koordinator.local.controllers import job_plan, pod_control
 from koordinator.local.controllers.ownership import Children, is_deleting, owner_reference
 
@@ -142,11 +142,8 @@ class CronJobController(ControllerLoop):
         return msgspec.structs.replace(obj.status, active=active, last_successful_time=last or None)
 
     async def _exists(self, reference: ObjectReference) -> bool:
-        try:
-            found = await self._cluster.get(Job, reference.name, reference.namespace)
-        except errors.NotFound:
-            return False
-        return found.metadata.uid == reference.uid
+        found = await get_if_there(self._cluster, Job, reference.name, reference.namespace)
+        return found is not None and found.metadata.uid == reference.uid
 
     # Jobs to start
 
@@ -204,15 +201,13 @@ class CronJobController(ControllerLoop):
         return job
 
     async def _delete(self, obj: CronJob, job: Job) -> None:
-        meta = job.metadata
         try:
-            await self._cluster.delete(Job, meta.name, meta.namespace, uid=meta.uid, propagation="Background")
-        except (errors.NotFound, errors.Conflict):
-            return
+            if not await delete_if_same(self._cluster, job, propagation="Background"):
+                return
         except errors.ApiError as error:
             self._events.warning(obj, "FailedDelete", f"Deleted job: {error}")
             raise
-        self._events.normal(obj, "SuccessfulDelete", f"Deleted job {meta.name}")
+        self._events.normal(obj, "SuccessfulDelete", f"Deleted job {job.metadata.name}")
 
     async def _write(self, obj: CronJob, status: CronJobStatus) -> None:
         # Only the version that was read: the list of active Jobs is written whole.

@@ -19,7 +19,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, delete_if_same
 from koordinator.local.controllers import pod_control, revisions, rollout
 from koordinator.local.controllers.ownership import BY_CONTROLLER, Children, controller_uid, is_deleting
 from koordinator.local.controllers.pod_control import without_condition
@@ -231,12 +231,9 @@ class DeploymentController(ControllerLoop):
 
     async def _clean_up(self, stage: _Stage) -> None:
         for one in revisions.outdated_sets(stage.deployment, stage.old):
-            meta = one.metadata
-            try:
-                await self._cluster.delete(ReplicaSet, meta.name, meta.namespace, uid=meta.uid)
-            except (errors.NotFound, errors.Conflict):
-                continue  # gone, or another of that name
-            log.info("old replica set deleted", extra={"deployment": stage.deployment.key, "name": meta.name})
+            if await delete_if_same(self._cluster, one):
+                facts = {"deployment": stage.deployment.key, "name": one.metadata.name}
+                log.info("old replica set deleted", extra=facts)
 
     # Status
 

@@ -14,7 +14,7 @@ from koordinator.api.meta import Object, OwnerReference, Resource, metadata_view
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, get_if_there
 
 log = logging.getLogger(__name__)
 
@@ -220,12 +220,8 @@ class GarbageCollector:
         namespace = dependent.namespace if view.resource.namespaced else ""
         if view.resource.namespaced and not namespace:
             return True  # a cluster-scoped object cannot have a namespaced owner; not ours to mend
-        try:
-            found = await self._cluster.get(view, owner.name, namespace)
-        except errors.NotFound:
-            self._remember_absent(owner.uid)
-            return False
-        if found.metadata.uid != owner.uid:
+        found = await get_if_there(self._cluster, view, owner.name, namespace)
+        if found is None or found.metadata.uid != owner.uid:
             self._remember_absent(owner.uid)
             return False
         return True

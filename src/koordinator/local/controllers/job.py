@@ -16,7 +16,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, delete_if_same, get_if_there
 from koordinator.local.controllers import job_plan, job_pods, pod_control
 from koordinator.local.controllers.job_plan import BatchJobPlan, JobBackoff
 from koordinator.local.controllers.ownership import Children, is_deleting
@@ -101,13 +101,9 @@ class JobController:
             return
         owner = controller_of(pod)
         if owner is not None:
-            try:
-                job = await self._cluster.get(Job, owner.name, key[0])
-            except errors.NotFound:
-                pass
-            else:
-                if job.metadata.uid == owner.uid:
-                    return  # it is there: our cache is behind
+            job = await get_if_there(self._cluster, Job, owner.name, key[0])
+            if job is not None and job.metadata.uid == owner.uid:
+                return  # it is there: our cache is behind
         await self._take_finalizer_off(pod)
 
     async def _take_finalizer_off(self, pod: Pod) -> None:
@@ -225,12 +221,8 @@ class JobController:
         left_s = finished_s + ttl_s - self._cluster.clock.now()
         if left_s > 0:
             return left_s
-        meta = job.metadata
-        try:
-            await self._cluster.delete(Job, meta.name, meta.namespace, uid=meta.uid, propagation="Foreground")
-        except (errors.NotFound, errors.Conflict):
-            return None
-        log.info("finished job deleted", extra={"job": job.key, "ttl_s": ttl_s})
+        if await delete_if_same(self._cluster, job, propagation="Foreground"):
+            log.info("finished job deleted", extra={"job": job.key, "ttl_s": ttl_s})
         return None
 
     def _record_event(self, job: Job, status: JobStatus) -> None:

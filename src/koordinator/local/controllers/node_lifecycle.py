@@ -24,7 +24,7 @@ from koordinator.cluster.backoff import Backoff, Rate, TokenBucket
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import RECONNECT, InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, delete_if_same
 from koordinator.cluster.supervise import Guard, supervise
 
 log = logging.getLogger(__name__)
@@ -301,13 +301,9 @@ class TaintEvictionController(ControllerLoop):
         return None if node is None else stay_s(no_execute(node.spec.taints), pod.spec.tolerations)
 
     async def _evict(self, pod: Pod) -> None:
-        meta = pod.metadata
         self._events.normal(pod, "TaintManagerEviction", f"Marking for deletion Pod {pod.key}")
-        try:
-            await self._cluster.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
-        except (errors.NotFound, errors.Conflict):
-            return
-        log.info("pod evicted by taint", extra={"pod": pod.key, "node": pod.spec.node_name})
+        if await delete_if_same(self._cluster, pod):
+            log.info("pod evicted by taint", extra={"pod": pod.key, "node": pod.spec.node_name})
 
 
 def node_of(pod: Pod) -> list[str]:
@@ -342,9 +338,5 @@ class PodGarbageCollector(ControllerLoop):
         if self._nodes.get(name) is not None:
             return
         for pod in list(self._pods.by_index(BY_NODE, name)):
-            meta = pod.metadata
-            try:
-                await self._cluster.delete(Pod, meta.name, meta.namespace, uid=meta.uid, grace_period_s=0)
-            except (errors.NotFound, errors.Conflict):
-                continue
-            log.info("orphaned pod deleted", extra={"pod": pod.key, "node": name})
+            if await delete_if_same(self._cluster, pod, grace_period_s=0):
+                log.info("orphaned pod deleted", extra={"pod": pod.key, "node": name})

@@ -23,7 +23,7 @@ from koordinator.api.meta import Object, OwnerReference, controller_of
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import Informer, InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, get_if_there
 
 log = logging.getLogger(__name__)
 
@@ -223,11 +223,8 @@ class Children(Generic[P, C]):
     async def _may_adopt(self, parent: P) -> bool:
         """Return whether the parent is alive now: a cache that is behind must not give it anything."""
         meta = parent.metadata
-        try:
-            fresh = await self._cluster.get(type(parent), meta.name, meta.namespace)
-        except errors.NotFound:
-            return False
-        return fresh.metadata.uid == meta.uid and not is_deleting(fresh)
+        fresh = await get_if_there(self._cluster, type(parent), meta.name, meta.namespace)
+        return fresh is not None and fresh.metadata.uid == meta.uid and not is_deleting(fresh)
 
     async def _adopt(self, parent: P, child: C) -> C | None:
         others = [msgspec.to_builtins(owner) for owner in child.metadata.owner_references]

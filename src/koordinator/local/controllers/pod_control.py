@@ -16,7 +16,7 @@ from koordinator.api.meta import Condition, Object, ViewPart, find_condition, na
 from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, Key
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, delete_if_same
 from koordinator.local.controllers.ownership import Expectations, is_deleting, owner_reference
 
 log = logging.getLogger(__name__)
@@ -79,16 +79,14 @@ class PodControl:
 
         Raises: ApiError, after an event about it.
         """
-        meta = pod.metadata
         try:
-            await self._cluster.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
-        except (errors.NotFound, errors.Conflict):
-            return  # gone, or another pod of that name: its own events tell
+            if not await delete_if_same(self._cluster, pod):
+                return
         except errors.ApiError as error:
             self._events.warning(owner, "FailedDelete", f"Error deleting: {error}")
             raise
         self._expectations.deleted(owner.metadata.uid, pod, self._cluster.clock.now())
-        self._events.normal(owner, "SuccessfulDelete", f"Deleted pod: {meta.name}")
+        self._events.normal(owner, "SuccessfulDelete", f"Deleted pod: {pod.metadata.name}")
 
     async def delete_all(self, owner: Object, pods: Sequence[Pod]) -> errors.ApiError | None:
         """Delete pods side by side; the first failure."""

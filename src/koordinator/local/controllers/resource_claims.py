@@ -22,7 +22,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, get_if_there
 from koordinator.local.controllers.ownership import (
     BY_CONTROLLER,
     controller_uid,
@@ -201,11 +201,8 @@ class ResourceClaimController(ControllerLoop):
             return False  # somebody else looks after other users
         pod = self._pods.get(user.name, namespace)
         if pod is None or pod.metadata.uid != user.uid:
-            try:
-                pod = await self._cluster.get(Pod, user.name, namespace)
-            except errors.NotFound:
-                return True
-        return pod.metadata.uid != user.uid or is_done(pod)
+            pod = await get_if_there(self._cluster, Pod, user.name, namespace)
+        return pod is None or pod.metadata.uid != user.uid or is_done(pod)
 
     async def _is_owner_done(self, claim: ResourceClaim) -> bool:
         owner = controller_of(claim)

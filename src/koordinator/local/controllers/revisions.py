@@ -18,7 +18,7 @@ from koordinator.api.apps import ControllerRevision, DaemonSet, Deployment, Repl
 from koordinator.api.labels import without_last_applied
 from koordinator.api.meta import is_controlled_by
 from koordinator.cluster import errors
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, delete_if_same
 from koordinator.local.controllers import rollout
 from koordinator.local.controllers.ownership import is_deleting, owner_reference
 
@@ -245,9 +245,5 @@ async def truncate(
 ) -> None:
     """Delete what `outdated` names."""
     for one in outdated(owner, revisions, live):
-        meta = one.metadata
-        try:
-            await cluster.delete(ControllerRevision, meta.name, meta.namespace, uid=meta.uid)
-        except (errors.NotFound, errors.Conflict):
-            continue
-        log.info("old revision deleted", extra={"owner": owner.key, "revision": one.revision})
+        if await delete_if_same(cluster, one):
+            log.info("old revision deleted", extra={"owner": owner.key, "revision": one.revision})

@@ -21,7 +21,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, delete_if_same
 from koordinator.local.controllers import pod_control, pod_health, revisions, rollout
 from koordinator.local.controllers.ownership import Children, is_deleting
 from koordinator.local.controllers.replicaset import next_available_s
@@ -290,16 +290,15 @@ class StatefulSetController(ControllerLoop):
         self._record_event(obj, "create", f"Pod {name} in StatefulSet")
 
     async def _delete(self, obj: StatefulSet, pod: Pod) -> None:
-        meta = pod.metadata
+        what = f"Pod {pod.metadata.name} in StatefulSet"
         try:
-            await self._cluster.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
-        except (errors.NotFound, errors.Conflict):
-            return  # gone, or another pod of that name: its own events tell
+            if not await delete_if_same(self._cluster, pod):
+                return
         except errors.ApiError as error:
-            self._record_event(obj, "delete", f"Pod {meta.name} in StatefulSet", error)
+            self._record_event(obj, "delete", what, error)
             raise
         self._pods.expectations.deleted(obj.metadata.uid, pod, self._cluster.clock.now())
-        self._record_event(obj, "delete", f"Pod {meta.name} in StatefulSet")
+        self._record_event(obj, "delete", what)
 
     async def _keep_identities(self, obj: StatefulSet, pods: Sequence[Pod]) -> None:
         """Give adopted pods the labels that name them."""

@@ -15,7 +15,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, get_if_there
 from koordinator.scheduler.plugins.volumes import catalog
 
 log = logging.getLogger(__name__)
@@ -230,11 +230,8 @@ class VolumeController(ControllerLoop):
 
     async def _is_claim_gone(self, ref: ObjectReference) -> bool:
         """Asked of the API, not of our cache: what is deleted by mistake here would be data."""
-        try:
-            found = await self._cluster.get(PersistentVolumeClaim, ref.name, ref.namespace)
-        except errors.NotFound:
-            return True
-        return found.metadata.uid != ref.uid
+        found = await get_if_there(self._cluster, PersistentVolumeClaim, ref.name, ref.namespace)
+        return found is None or found.metadata.uid != ref.uid
 
     async def _reclaim(self, volume: PersistentVolume) -> None:
         is_ours = volume.metadata.annotations.get(PROVISIONED_BY) == PROVISIONER

@@ -18,7 +18,7 @@ from koordinator.api.core import ConfigMap, Pod, Secret
 from koordinator.api.qos import kube
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
-from koordinator.cluster.protocol import PatchType
+from koordinator.cluster.protocol import PatchType, get_if_there
 from koordinator.cluster.supervise import Guard
 from koordinator.host.errors import HostError
 from koordinator.local.processes import container_state, environment, groups, launch
@@ -387,15 +387,10 @@ class PodWorker:
         )
 
     async def _config_map(self, name: str) -> dict[str, str] | None:
-        try:
-            found = await self._services.cluster.get(ConfigMap, name, self.pod.raw.metadata.namespace)
-        except errors.NotFound:
-            return None
-        return found.data
+        namespace = self.pod.raw.metadata.namespace
+        found = await get_if_there(self._services.cluster, ConfigMap, name, namespace)
+        return None if found is None else found.data
 
     async def _secret(self, name: str) -> dict[str, str] | None:
-        try:
-            found = await self._services.cluster.get(Secret, name, self.pod.raw.metadata.namespace)
-        except errors.NotFound:
-            return None
-        return environment.decoded(found.data)
+        found = await get_if_there(self._services.cluster, Secret, name, self.pod.raw.metadata.namespace)
+        return None if found is None else environment.decoded(found.data)

@@ -29,7 +29,7 @@ import msgspec
 from koordinator.api.core import ConfigMap, Secret
 from koordinator.api.meta import Object
 from koordinator.clock import parse_rfc3339
-from koordinator.cluster import errors
+from koordinator.cluster.protocol import get_if_there
 from koordinator.host.errors import HostError
 from koordinator.local.processes import environment
 from koordinator.local.processes.environment import ContainerConfigError, EnvironmentSources, Services
@@ -265,11 +265,13 @@ class Volumes:
     async def payloads(self, pod: KubeletPod, around: EnvironmentSources) -> Mapping[str, Payload]:
         """Volume → its files, for the volumes that are made of what the API knows. Raises: MountError, ApiError."""
         wanted = [volume for volume in pod.spec.volumes if volume.projection is not None]
-        namespace = pod.raw.metadata.namespace
+        namespace, cluster = pod.raw.metadata.namespace, self._services.cluster
         config_maps, secrets, tokens = references(wanted)
         known = VolumeSources(
-            config_maps={name: await self._found(ConfigMap, name, namespace) for name in sorted(config_maps)},
-            secrets={name: await self._found(Secret, name, namespace) for name in sorted(secrets)},
+            config_maps={
+                name: await get_if_there(cluster, ConfigMap, name, namespace) for name in sorted(config_maps)
+            },
+            secrets={name: await get_if_there(cluster, Secret, name, namespace) for name in sorted(secrets)},
             tokens={each: await self._token(pod, each) for each in sorted(tokens, key=repr)},
         )
         found = {}
@@ -279,12 +281,6 @@ class Volumes:
             except (binascii.Error, ValueError) as error:
                 raise MountError(volume.name, f"a value is no base64: {error}") from error
         return found
-
-    async def _found(self, kind: type[T], name: str, namespace: str) -> T | None:
-        try:
-            return await self._services.cluster.get(kind, name, namespace)
-        except errors.NotFound:
-            return None
 
     async def _token(self, pod: KubeletPod, wanted: TokenFile) -> str:
         now_s = self._services.clock.now()

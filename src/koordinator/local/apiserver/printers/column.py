@@ -49,7 +49,7 @@ def columns(*names: str | PrintedColumn) -> tuple[PrintedColumn, ...]:
 
 
 Cell = str | Callable[[Json], Any]
-"""How a cell is made of an object, or the path of the text that it shows, keys with dots between."""
+"""A cell: how it is made of an object, or the path of the text that it shows, keys with dots between."""
 
 
 def aged(*cells: tuple[str | PrintedColumn, Cell]) -> Printer:
