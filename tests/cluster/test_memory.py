@@ -3,7 +3,7 @@
 import pytest
 
 from koordinator.cluster import errors
-from koordinator.cluster.memory import MemoryCluster, RequestPath, parse
+from koordinator.cluster.memory import MemoryCluster, ResourcePath, parse
 from tests.cluster.fake_backend import FakeBackend, PodView, pod
 
 
@@ -67,31 +67,31 @@ async def test_bind_and_evict_post_guarded_bodies() -> None:
 @pytest.mark.parametrize(
     ("path", "target"),
     [
-        pytest.param("/api/v1", RequestPath("", "v1"), id="core discovery"),
-        pytest.param("/apis/apps/v1", RequestPath("apps", "v1"), id="group discovery"),
+        pytest.param("/api/v1", ResourcePath("", "v1"), id="core discovery"),
+        pytest.param("/apis/apps/v1", ResourcePath("apps", "v1"), id="group discovery"),
         pytest.param(
-            "/api/v1/nodes/n1/status", RequestPath("", "v1", "nodes", "", "n1", "status"), id="node status"
+            "/api/v1/nodes/n1/status", ResourcePath("", "v1", "nodes", "", "n1", "status"), id="node status"
         ),
-        pytest.param("/api/v1/namespaces", RequestPath("", "v1", "namespaces"), id="all namespaces"),
+        pytest.param("/api/v1/namespaces", ResourcePath("", "v1", "namespaces"), id="all namespaces"),
         pytest.param(
-            "/api/v1/namespaces/shop", RequestPath("", "v1", "namespaces", "", "shop"), id="a namespace"
+            "/api/v1/namespaces/shop", ResourcePath("", "v1", "namespaces", "", "shop"), id="a namespace"
         ),
         pytest.param(
             "/api/v1/namespaces/shop/finalize",
-            RequestPath("", "v1", "namespaces", "", "shop", "finalize"),
+            ResourcePath("", "v1", "namespaces", "", "shop", "finalize"),
             id="subresource of a namespace",
         ),
         pytest.param(
-            "/api/v1/namespaces/shop/pods", RequestPath("", "v1", "pods", "shop"), id="pods of a namespace"
+            "/api/v1/namespaces/shop/pods", ResourcePath("", "v1", "pods", "shop"), id="pods of a namespace"
         ),
         pytest.param(
             "/apis/apps/v1/namespaces/shop/deployments/web/scale",
-            RequestPath("apps", "v1", "deployments", "shop", "web", "scale"),
+            ResourcePath("apps", "v1", "deployments", "shop", "web", "scale"),
             id="subresource in a namespace",
         ),
     ],
 )
-def test_paths_are_read_as_the_api_server_does(path: str, target: RequestPath) -> None:
+def test_paths_are_read_as_the_api_server_does(path: str, target: ResourcePath) -> None:
     assert parse(path) == target
 
 

@@ -21,14 +21,16 @@ from koordinator.cluster.protocol import EventType, Page, PatchType, WatchEvent
 log = logging.getLogger(__name__)
 
 # Segments after a namespace's name that belong to the Namespace object, not to a resource inside it.
-_NAMESPACE_SUBRESOURCES = ("status", "finalize")
+_NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
 # Subresources whose body is of another group than the resource, which clients have to look up.
 _SUBRESOURCE_KINDS = {"eviction": ("policy", "v1", "Eviction")}
 
 
-class RequestPath(msgspec.Struct, frozen=True):
-    """The object or collection that a path names; empty texts where it does not say. Without `plural`, a group's
-    discovery."""
+class ResourcePath(msgspec.Struct, frozen=True):
+    """The address in a resource path; empty strings where the path says nothing. Without `plural`, a group's discovery.
+
+    `rest` is what follows the subresource (only `proxy` has such a tail).
+    """
 
     group: str
     version: str
@@ -36,33 +38,51 @@ class RequestPath(msgspec.Struct, frozen=True):
     namespace: str = ""
     name: str = ""
     subresource: str = ""
+    rest: str = ""
+    watch: bool = False
 
 
-def parse(path: str) -> RequestPath:
-    """Return the target of a path such as `/apis/apps/v1/namespaces/shop/deployments/web/scale`.
+def parse_path(path: str) -> ResourcePath | None:
+    """Return the target of a resource path; None when the path is none (discovery, health, nonsense).
 
-    Raises: NotFound for what is no path of an API group.
+    `/api/v1/...` is the core group, `/apis/GROUP/VERSION/...` all others; then optionally `watch/` (the legacy form of
+    `?watch=true`), optionally `namespaces/NAMESPACE`, the plural, a name, a subresource and what follows.
     """
-    match [segment for segment in path.split("/") if segment]:
-        case ["api", version, *rest]:
-            group = ""
-        case ["apis", group, version, *rest]:
-            pass
-        case _:
-            raise errors.NotFound(f"the server could not find the requested resource: {path}")
-    match rest:
-        case []:
-            return RequestPath(group, version)
-        case ["namespaces", name, sub] if not group and sub in _NAMESPACE_SUBRESOURCES:
-            return RequestPath(group, version, "namespaces", "", name, sub)
-        case ["namespaces", namespace, plural, *more] if len(more) <= 2:
-            pass
-        case [plural, *more] if len(more) <= 2:
-            namespace = ""
-        case _:
-            raise errors.NotFound(f"the server could not find the requested resource: {path}")
-    name, subresource = [*more, "", ""][:2]
-    return RequestPath(group, version, plural, namespace, name, subresource)
+    parts = path.strip("/").split("/")
+    if parts[0] == "api":
+        if len(parts) < 3:
+            return None
+        group, version, parts = "", parts[1], parts[2:]
+    elif parts[0] == "apis":
+        if len(parts) < 4:
+            return None
+        group, version, parts = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    watch = parts[0] == "watch"
+    if watch:
+        parts = parts[1:]
+    if not parts or not all(parts):
+        return None
+    namespace = ""
+    if parts[0] == "namespaces" and len(parts) > 2 and parts[2] not in _NAMESPACE_SUBRESOURCES:
+        namespace, parts = parts[1], parts[2:]
+    plural, *tail = parts
+    name, subresource = (*tail, "", "")[:2]
+    return ResourcePath(group, version, plural, namespace, name, subresource, "/".join(tail[2:]), watch)
+
+
+def parse(path: str) -> ResourcePath:
+    """Return the target of a resource path or of a group's discovery. Raises: NotFound for what is neither."""
+    match path.strip("/").split("/"):
+        case ["api", version]:
+            return ResourcePath("", version)
+        case ["apis", group, version]:
+            return ResourcePath(group, version)
+    target = parse_path(path)
+    if target is None or target.rest or target.watch:
+        raise errors.NotFound(f"the server could not find the requested resource: {path}")
+    return target
 
 
 async def request(
@@ -92,7 +112,7 @@ async def request(
 
 
 def _read(
-    backend: Backend, resource: Resource, target: RequestPath, params: Mapping[str, str]
+    backend: Backend, resource: Resource, target: ResourcePath, params: Mapping[str, str]
 ) -> dict[str, Any]:
     if target.name:
         return backend.get(resource, target.namespace, target.name, target.subresource).obj
@@ -129,7 +149,7 @@ async def _write(
     backend: Backend,
     resource: Resource,
     method: str,
-    target: RequestPath,
+    target: ResourcePath,
     body: dict[str, Any],
     options: WriteOptions,
 ) -> dict[str, Any]:
@@ -163,7 +183,7 @@ def _delete_options(body: Mapping[str, Any], options: WriteOptions) -> DeleteReq
     )
 
 
-def _discovery(backend: Backend, target: RequestPath) -> dict[str, Any]:
+def _discovery(backend: Backend, target: ResourcePath) -> dict[str, Any]:
     """`APIResourceList` of one group version, as a client asks whether a kind is served.
 
     Raises: NotFound when nothing of that group version is served.

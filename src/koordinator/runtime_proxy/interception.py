@@ -5,7 +5,7 @@ that are not known here reach the runtime as they came. Source: behaviour/koordl
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, Self
 
 import msgspec
 
@@ -64,7 +64,22 @@ class Interception(Protocol):
         ...
 
 
-class AboutSandbox:
+class _About:
+    """A call about something that is known, and that goes on."""
+
+    __slots__ = ()
+
+    def prepare(self) -> None:
+        """Nothing: it is all there."""
+
+    def store(self, response: bytes, checkpoints: Checkpoints) -> None:
+        """Nothing: it makes nothing."""
+
+    def delete(self, checkpoints: Checkpoints) -> None:
+        """Nothing: what the call was about goes on."""
+
+
+class AboutSandbox(_About):
     """A call about one sandbox."""
 
     __slots__ = ()
@@ -77,14 +92,8 @@ class AboutSandbox:
     def hook_request(self) -> bytes:
         return of_sandbox(self.info)
 
-    def prepare(self) -> None:
-        """Nothing: it is all there."""
 
-    def delete(self, checkpoints: Checkpoints) -> None:
-        """Nothing: what the call was about goes on."""
-
-
-class AboutContainer:
+class AboutContainer(_About):
     """A call about one container."""
 
     __slots__ = ()
@@ -97,11 +106,18 @@ class AboutContainer:
     def hook_request(self) -> bytes:
         return of_container(self.info)
 
-    def prepare(self) -> None:
-        """Nothing: it is all there."""
 
-    def delete(self, checkpoints: Checkpoints) -> None:
-        """Nothing: what the call was about goes on."""
+class _AsItCame:
+    """A call that only names what it is about: there is nothing in it to change."""
+
+    __slots__ = ()
+    raw: bytes
+
+    def with_answer(self, answer: bytes) -> Self:
+        return self
+
+    def request(self) -> bytes:
+        return self.raw
 
 
 class RunSandbox(AboutSandbox, msgspec.Struct, frozen=True):
@@ -138,42 +154,22 @@ class RunSandbox(AboutSandbox, msgspec.Struct, frozen=True):
         _ = self.info.told  # its first container waits for that no more
 
 
-class OfSandbox(AboutSandbox, msgspec.Struct, frozen=True):
-    """StopPodSandbox: a call that only names its sandbox."""
+class OfSandbox(_AsItCame, AboutSandbox, msgspec.Struct, frozen=True):
+    """StopPodSandbox."""
 
     raw: bytes
     id: str
     info: SandboxInfo
 
-    def with_answer(self, answer: bytes) -> "OfSandbox":
-        """Return it unchanged: there is nothing in it to change."""
-        return self
-
-    def request(self) -> bytes:
-        return self.raw
-
-    def store(self, response: bytes, checkpoints: Checkpoints) -> None:
-        """Nothing: it makes nothing."""
-
     def delete(self, checkpoints: Checkpoints) -> None:
         checkpoints.sandboxes.drop(self.id)
 
 
-class OfContainer(AboutContainer, msgspec.Struct, frozen=True):
-    """StartContainer and StopContainer: calls that only name their container."""
+class OfContainer(_AsItCame, AboutContainer, msgspec.Struct, frozen=True):
+    """StartContainer and StopContainer."""
 
     raw: bytes
     info: ContainerInfo
-
-    def with_answer(self, answer: bytes) -> "OfContainer":
-        """Return it unchanged: there is nothing in it to change."""
-        return self
-
-    def request(self) -> bytes:
-        return self.raw
-
-    def store(self, response: bytes, checkpoints: Checkpoints) -> None:
-        """Nothing: it makes nothing."""
 
     def delete(self, checkpoints: Checkpoints) -> None:
         checkpoints.containers.drop(self.info.id)

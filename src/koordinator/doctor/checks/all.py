@@ -22,7 +22,6 @@ from koordinator.doctor.checks import (
     config,
     features,
     gangs,
-    isolation,
     leftovers,
     migrations,
     pods,
@@ -92,7 +91,7 @@ CHECKS: tuple[Check, ...] = (
         _CONFIGURATIONS,
     ),
     Check("runtimes", "do containers start with their limits?", runtimes.check, (Node, Pod)),
-    Check("isolation", "do the mechanisms work on which isolation rests?", isolation.check, (Node,)),
+    Check("isolation", "do the mechanisms work on which isolation rests?", runtimes.check_isolation, (Node,)),
     Check("reports", "do all nodes send plausible reports?", reports.check, (Node, NodeMetric)),
     Check(
         "batch",

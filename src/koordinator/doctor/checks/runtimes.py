@@ -1,10 +1,10 @@
 """Do hooks reach containers before they start: has each node's runtime NRI, does koordlet join it, and does it hand the
-chosen devices over?"""
+chosen devices over? Do the kernel mechanisms work on which isolation rests?"""
 
 import re
 from collections.abc import Iterator
 
-from koordinator.api import pod_labels
+from koordinator.api import isolation, pod_labels
 from koordinator.api.annotations.device import DEVICE_ALLOCATED, DeviceType
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
@@ -88,3 +88,26 @@ def has_no_nri(version: str) -> bool:
         return False
     name, major, minor = found[1], int(found[2]), int(found[3])
     return name in _WITHOUT_NRI or (name in NRI_SINCE and (major, minor) < NRI_SINCE[name])
+
+
+def check_isolation(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """Mechanisms that have no effect, by node, as agents with the gate IsolationProbe found."""
+    broken: dict[tuple[str, str], list[str]] = {}
+    for node in snapshot.nodes:
+        try:
+            found = isolation.NODE_ISOLATION.read(node.metadata.annotations, f"Node {node.metadata.name}")
+        except ProtocolError:
+            continue  # only the agent writes it, and does so again
+        for name, each in (found.mechanisms if found is not None else {}).items():
+            if each.state == isolation.BROKEN:
+                broken.setdefault((name, each.why), []).append(node.metadata.name)
+    for (name, why), nodes in broken.items():
+        yield Finding.error(
+            ("Node", nodes),
+            f"{name} has no effect: {why}",
+            why="strategies that rest on it protect nobody there",
+            do=(
+                "look for other mounts over the group's files, and for groups above with tighter limits",
+                "kubectl describe node shows events IsolationBroken with the strategies (docs/isolation-probe.md)",
+            ),
+        )

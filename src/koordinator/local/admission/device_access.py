@@ -8,6 +8,7 @@ from typing import Any
 
 from koordinator.api.dra import GROUP
 from koordinator.api.meta import Resource
+from koordinator.local.admission.webhooks import AdmissionPlugin
 from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.schema import errors
 from koordinator.local.store import ObjectStore
@@ -19,7 +20,7 @@ _DETAIL = f"admin access to devices requires the `{LABEL}: true` label on the co
 _REQUESTS, _RESULTS = "spec.devices.requests", "status.allocation.devices.results"
 
 
-class DeviceAccess:
+class DeviceAccess(AdmissionPlugin):
     """The plugin (`admission.chain.Plugin`)."""
 
     def __init__(self, store: ObjectStore) -> None:
@@ -32,10 +33,6 @@ class DeviceAccess:
             and resource.plural in ("resourceclaims", "resourceclaimtemplates")
             and operation in ("CREATE", "UPDATE")
         )
-
-    def mutate(self, asked: AdmissionAttributes, obj: Json) -> Json:
-        """See `Plugin`."""
-        return obj
 
     def validate(self, asked: AdmissionAttributes, obj: Json | None) -> None:
         """Raises: Invalid when somebody asks for, or is given, access that the namespace does not allow."""

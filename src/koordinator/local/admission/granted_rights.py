@@ -9,6 +9,7 @@ from typing import Any
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import not_found
+from koordinator.local.admission.webhooks import AdmissionPlugin
 from koordinator.local.authorization import rules
 from koordinator.local.authorization.rbac import EVERYTHING, GROUP, MASTERS, Rbac
 from koordinator.local.authorization.rules import AccessRequest, PolicyRule
@@ -21,7 +22,7 @@ _WITH_RIGHTS = _ROLES | {"rolebindings", "clusterrolebindings"}
 _GRANTING = frozenset({"rules", "aggregationRule", "roleRef", "subjects"})
 
 
-class GrantedRights:
+class GrantedRights(AdmissionPlugin):
     """The plugin (`admission.chain.Plugin`)."""
 
     def __init__(self, authorizer: Rbac) -> None:
@@ -30,10 +31,6 @@ class GrantedRights:
     def wants(self, resource: Resource, operation: str, subresource: str, namespace: str) -> bool:
         """See `Plugin`."""
         return resource.group == GROUP and operation != "DELETE" and resource.plural in _WITH_RIGHTS
-
-    def mutate(self, asked: AdmissionAttributes, obj: Json) -> Json:
-        """See `Plugin`."""
-        return obj
 
     def validate(self, asked: AdmissionAttributes, obj: Json | None) -> None:
         """Raises: Forbidden; NotFound when the role to be bound is not there."""

@@ -17,6 +17,7 @@ from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.local.admission import rules
+from koordinator.local.admission.webhooks import AdmissionPlugin
 from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.schema.builtin.checks.policies import VARIABLES
 from koordinator.local.store import ObjectStore
@@ -113,7 +114,7 @@ class _Failure(msgspec.Struct, frozen=True):
     reason: str = "Invalid"
 
 
-class ValidatingPolicies:
+class ValidatingPolicies(AdmissionPlugin):
     """The plugin (`admission.chain.Plugin`). `versions` gives the other versions of a resource, `resources` all
     that are served."""
 
@@ -137,10 +138,6 @@ class ValidatingPolicies:
             each.policy.match.names(resource, operation, subresource, self._versions)
             for each in self._current()
         )
-
-    def mutate(self, asked: AdmissionAttributes, obj: Json) -> Json:
-        """See `Plugin`."""
-        return obj
 
     def validate(self, asked: AdmissionAttributes, obj: Json | None) -> None:
         """Raises: ApiError of the first binding that denies; the others' warnings are given before."""

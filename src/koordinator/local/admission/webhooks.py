@@ -358,8 +358,8 @@ class AdmissionPlugin(Protocol):
         ...
 
     def mutate(self, asked: AdmissionAttributes, obj: Json) -> Json:
-        """Return the object with what the plugin fills in. Raises: ApiError."""
-        ...
+        """Return the object with what the plugin fills in, nothing where it only judges. Raises: ApiError."""
+        return obj
 
     def validate(self, asked: AdmissionAttributes, obj: Json | None) -> None:
         """Raises: ApiError when the write is refused."""

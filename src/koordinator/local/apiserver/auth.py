@@ -21,9 +21,10 @@ from koordinator.api import user_files
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
+from koordinator.cluster.memory import ResourcePath
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.apiserver import calls, query
-from koordinator.local.apiserver.query import ResourcePath, User
+from koordinator.local.apiserver.query import User
 from koordinator.local.apiserver.short_requests import AnyRequest
 from koordinator.local.authorization import rules
 from koordinator.local.authorization.rbac import MASTERS, Authorizer

@@ -1,63 +1,11 @@
-"""Read URLs as the API server does: paths, query parameters and option bodies, parsed and checked.
-
-`/api/v1/...` is the core group, `/apis/GROUP/VERSION/...` all others; then optionally `watch/` (the legacy form of
-`?watch=true`), optionally `namespaces/NAMESPACE`, the plural, a name, a subresource and what follows.
-"""
+"""Read query parameters and option bodies as the API server does: parsed and checked."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteRequest, ListOptions, WriteOptions
 from koordinator.local.schema.decode import word_of
-
-# What follows `/api/v1/namespaces/NAME/` and is not a resource inside that namespace.
-_NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
-
-
-class ResourcePath(msgspec.Struct, frozen=True):
-    """The address in a resource path; empty strings where the path says nothing.
-
-    `rest` is what follows the subresource (only `proxy` has such a tail).
-    """
-
-    group: str
-    version: str
-    plural: str
-    namespace: str = ""
-    name: str = ""
-    subresource: str = ""
-    rest: str = ""
-    watch: bool = False
-
-
-def parse_path(path: str) -> ResourcePath | None:
-    """Return the target of a resource path; None when the path is none (discovery, health, nonsense)."""
-    parts = path.strip("/").split("/")
-    if parts[0] == "api":
-        if len(parts) < 3:
-            return None
-        group, version, parts = "", parts[1], parts[2:]
-    elif parts[0] == "apis":
-        if len(parts) < 4:
-            return None
-        group, version, parts = parts[1], parts[2], parts[3:]
-    else:
-        return None
-    watch = parts[0] == "watch"
-    if watch:
-        parts = parts[1:]
-    if not parts or not all(parts):
-        return None
-    namespace = ""
-    if parts[0] == "namespaces" and len(parts) > 2 and parts[2] not in _NAMESPACE_SUBRESOURCES:
-        namespace, parts = parts[1], parts[2:]
-    plural, *tail = parts
-    name, subresource = (*tail, "", "")[:2]
-    return ResourcePath(group, version, plural, namespace, name, subresource, "/".join(tail[2:]), watch)
-
 
 _INT64_MAX = 2**63 - 1
 _FIELD_VALIDATION = ("Ignore", "Strict", "Warn")

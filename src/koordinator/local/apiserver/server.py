@@ -19,6 +19,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.cluster.config import is_loopback
 from koordinator.cluster.delegated_auth import refused
+from koordinator.cluster.memory import ResourcePath, parse_path
 from koordinator.local.apiserver import bodies, calls, pod_streams, query, tls
 from koordinator.local.apiserver.auth import Access, Authenticator, StaticToken, is_health
 from koordinator.local.apiserver.calls import MediaForm, ResourceCall
@@ -39,7 +40,7 @@ from koordinator.local.apiserver.pod_streams import (
     container_of,
     pod_log,
 )
-from koordinator.local.apiserver.query import ResourcePath, User
+from koordinator.local.apiserver.query import User
 from koordinator.local.apiserver.short_requests import AnyRequest, ShortServer, WatchRequest
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.apiserver.verbs import Verbs, metadata_only
@@ -168,7 +169,7 @@ class ApiServer:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         path = request.path
-        target = query.parse_path(path)
+        target = parse_path(path)
         telemetry = self.telemetry
         long_running = target is not None and (target.watch or bool(query.boolean(request.query, "watch")))
         try:
@@ -185,7 +186,7 @@ class ApiServer:
         return response
 
     async def _response(
-        self, request: AnyRequest, path: str, target: query.ResourcePath | None, *, long_running: bool
+        self, request: AnyRequest, path: str, target: ResourcePath | None, *, long_running: bool
     ) -> web.StreamResponse:
         telemetry = self.telemetry
         try:
@@ -215,7 +216,7 @@ class ApiServer:
         return calls.failure(errors.InternalError(f"Internal error occurred: {type(error).__name__}"))
 
     async def _dispatch(
-        self, request: AnyRequest, path: str, target: query.ResourcePath | None
+        self, request: AnyRequest, path: str, target: ResourcePath | None
     ) -> web.StreamResponse:
         user = _NOBODY if is_health(path) else self._access.user_of(request, path, target)
         if target is None:

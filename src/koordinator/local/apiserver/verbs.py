@@ -165,7 +165,7 @@ class Verbs:
             )
         if not connect and call.target.subresource != "scale":
             _check_kind(call.resource, obj, body)
-        call.warnings += _unknown(unknown, field_validation)
+        call.warnings += _told([f'unknown field "{field}"' for field in unknown], field_validation)
         call.warnings += await _duplicates(body, obj, field_validation)
         return obj
 
@@ -299,9 +299,7 @@ async def _duplicates(body: bytes, value: Any, field_validation: str) -> list[st
     if field_validation == "Ignore":
         return []
     found = [f'duplicate field "{path}"' for path in await bodies.duplicate_fields_beside(body, value)]
-    if found and field_validation == "Strict":
-        raise errors.BadRequest("strict decoding error: " + ", ".join(found))
-    return found
+    return _told(found, field_validation)
 
 
 async def _read_options(call: ResourceCall) -> Any:
@@ -310,9 +308,8 @@ async def _read_options(call: ResourceCall) -> Any:
     return value if body.strip() else None
 
 
-def _unknown(fields: list[str], field_validation: str) -> list[str]:
-    """Warnings for fields of protobuf that nobody knows; an error where the client asked for strictness."""
-    found = [f'unknown field "{field}"' for field in fields]
+def _told(found: list[str], field_validation: str) -> list[str]:
+    """Return the warnings, unless they are to be ignored; an error where the client asked for strictness."""
     if found and field_validation == "Strict":
         raise errors.BadRequest("strict decoding error: " + ", ".join(found))
     return [] if field_validation == "Ignore" else found

@@ -5,7 +5,7 @@
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -108,19 +108,20 @@ def _build(
     if load is not None:
         load(store)
         registry.definitions.restore()
-    for group, version, plural, namespace, body in seeds():
-        resource = registry.resolve(group, version, plural)
+    _create_missing(registry, seeds())
+    return registry
+
+
+def _create_missing(registry: ObjectRegistry, wanted: "Iterable[Seed]") -> None:
+    for group, plural, namespace, body in wanted:
+        resource = registry.resolve(group, "v1", plural)
         if registry.store.table(resource.qualified).get(namespace, body["metadata"]["name"]) is None:
             registry.seed(resource, namespace, body)
-    return registry
 
 
 def seed_roles(registry: ObjectRegistry) -> None:
     """Create the default roles and bindings (`local.authorization.default_roles`) that are not there yet."""
-    for plural, namespace, body in default_roles.seeds():
-        resource = registry.resolve(GROUP, "v1", plural)
-        if registry.store.table(resource.qualified).get(namespace, body["metadata"]["name"]) is None:
-            registry.seed(resource, namespace, body)
+    _create_missing(registry, ((GROUP, *each) for each in default_roles.seeds()))
 
 
 def kubelet_client_token(registry: ObjectRegistry) -> str:
@@ -136,9 +137,7 @@ def kubelet_client_token(registry: ObjectRegistry) -> str:
             "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
         }
-        bindings = registry.resolve(GROUP, "v1", "clusterrolebindings")
-        if registry.store.table(bindings.qualified).get("", name) is None:
-            registry.seed(bindings, "", body)
+        _create_missing(registry, [(GROUP, "clusterrolebindings", "", body)])
     owner = Account(namespace, Reference(name, found.obj["metadata"]["uid"]))
     return registry.tokens.issue(owner, [], KUBELET_TOKEN_S)[0]
 
@@ -172,15 +171,13 @@ _CRITICAL = {
     ),
 }
 
-Seed = tuple[str, str, str, str, dict[str, Any]]
-"""Group, version, plural, namespace and body of an object to create."""
+Seed = tuple[str, str, str, dict[str, Any]]
+"""Group, plural, namespace and body of an object of version v1 to create."""
 
 
 def seeds() -> list[Seed]:
     """System objects in the order of their creation."""
-    found: list[Seed] = [
-        ("", "v1", "namespaces", "", {"metadata": {"name": name}}) for name in SYSTEM_NAMESPACES
-    ]
+    found: list[Seed] = [("", "namespaces", "", {"metadata": {"name": name}}) for name in SYSTEM_NAMESPACES]
     for name, (value, description) in _CRITICAL.items():
         body = {
             "metadata": {"name": name},
@@ -188,12 +185,12 @@ def seeds() -> list[Seed]:
             "description": description,
             "preemptionPolicy": "PreemptLowerPriority",
         }
-        found.append(("scheduling.k8s.io", "v1", "priorityclasses", "", body))
+        found.append(("scheduling.k8s.io", "priorityclasses", "", body))
     found += [
-        ("", "v1", "serviceaccounts", namespace, {"metadata": {"name": "default"}})
+        ("", "serviceaccounts", namespace, {"metadata": {"name": "default"}})
         for namespace in SYSTEM_NAMESPACES
     ]
-    found.append(("", "v1", "services", "default", _kubernetes_service()))
+    found.append(("", "services", "default", _kubernetes_service()))
     return found
 
 

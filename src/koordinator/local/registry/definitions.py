@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from koordinator.cluster.backend import DeleteRequest, ObjectRecord
+from koordinator.cluster.backend import DeleteRequest
 from koordinator.local.interfaces import SchemaCatalog
 from koordinator.local.registry import kinds
 from koordinator.local.registry.kinds import Kinds, ServedKind
@@ -35,7 +35,9 @@ class CustomDefinitions:
         if "deletionTimestamp" in crd["metadata"]:
             if kind is not None:
                 kind.is_terminating = True
-                self._delete_objects(kind)
+                request = DeleteRequest(propagation="Background")
+                for record in list(kind.table.records()):
+                    self._writer.delete(kind, kind.resource, record, request)
             self.thinned(group, plural)
 
     def _serve(self, crd: dict[str, Any]) -> ServedKind:
@@ -79,10 +81,3 @@ class CustomDefinitions:
         else:
             definitions.table.remove("", meta["name"])
             self.removed(record.obj)
-
-    def _delete_objects(self, kind: ServedKind) -> None:
-        for record in list(kind.table.records()):
-            self._delete(kind, record)
-
-    def _delete(self, kind: ServedKind, record: ObjectRecord) -> None:
-        self._writer.delete(kind, kind.resource, record, DeleteRequest(propagation="Background"))

@@ -163,21 +163,12 @@ class ObjectRegistry:
     ) -> ObjectRecord:
         obj = self._decoder.decoded(resource, obj, options)
         obj = {**obj, "metadata": metadata.place(metadata.of(obj), resource, namespace)}
-        name = metadata.name_of(obj["metadata"])
         self._check_namespace(kind, resource, namespace, obj["metadata"])
         kind.strategy.admit_create(obj, self.writer.around)
         admission = self.admission
         if admission is not None and admission.wants(resource, "CREATE", "", namespace):
-            asked = AdmissionAttributes(
-                operation="CREATE",
-                resource=resource,
-                namespace=namespace,
-                name=name,
-                old=None,
-                options=options,
-            )
-            admitted = await admission.admit(asked, obj)
-            assert admitted is not None, name
+            key = namespace, metadata.name_of(obj["metadata"])
+            admitted = await self._admitted("CREATE", resource, key, obj, None, options)
             obj = self._decoder.defaulted(resource, admitted)
             obj = {**obj, "metadata": dict(metadata.of(obj))}
             kind.strategy.admit_create(obj, self.writer.around)
@@ -305,7 +296,9 @@ class ObjectRegistry:
             wanted = change(current)
             admission = self.admission
             if admission is not None and admission.wants(resource, "UPDATE", "scale", namespace):
-                wanted = await self._admitted("UPDATE", resource, old, wanted, current, options, "scale")
+                wanted = await self._admitted(
+                    "UPDATE", resource, (namespace, name), wanted, current, options, "scale"
+                )
             if kind.table.get(namespace, name) is old:
                 obj = kind.shown(ObjectRecord(scale.scaled(old.obj, wanted, paths), 0), resource).obj
                 record = await self._replace(kind, resource, old, obj, options, "")
@@ -321,39 +314,38 @@ class ObjectRegistry:
         options: WriteOptions,
         subresource: str,
     ) -> dict[str, Any]:
-        admission = self.admission
-        space = old.obj["metadata"].get("namespace", "")
-        if admission is None or not admission.wants(resource, "UPDATE", subresource, space):
+        admission, meta = self.admission, old.obj["metadata"]
+        key = meta.get("namespace", ""), meta["name"]
+        if admission is None or not admission.wants(resource, "UPDATE", subresource, key[0]):
             return obj
         shown = kind.shown(old, resource).obj
-        admitted = await self._admitted("UPDATE", resource, old, obj, shown, options, subresource)
+        admitted = await self._admitted("UPDATE", resource, key, obj, shown, options, subresource)
         return self._decoder.defaulted(resource, admitted)
 
     async def _admitted(
         self,
         operation: str,
         resource: Resource,
-        target: ObjectRecord,
-        obj: dict[str, Any],
+        key: tuple[str, str],
+        obj: dict[str, Any] | None,
         old: dict[str, Any] | None,
         options: WriteOptions,
-        subresource: str,
-    ) -> dict[str, Any]:
-        """Return what the webhooks make of a write to `target` or one of its subresources. Raises: ApiError."""
-        meta = target.obj["metadata"]
-        namespace, name = meta.get("namespace", ""), meta["name"]
-        assert self.admission is not None, name
+        subresource: str = "",
+    ) -> Any:
+        """Return what admission makes of a write to the object of that namespace and name, or to one of its
+        subresources: an object, None for a deletion. Raises: ApiError."""
+        assert self.admission is not None, key
         asked = AdmissionAttributes(
             operation=operation,
             resource=resource,
-            namespace=namespace,
-            name=name,
+            namespace=key[0],
+            name=key[1],
             old=old,
             options=options,
             subresource=subresource,
         )
         admitted = await self.admission.admit(asked, obj)
-        assert admitted is not None, name
+        assert (admitted is None) == (obj is None), key
         return admitted
 
     async def _replace(
@@ -400,15 +392,7 @@ class ObjectRegistry:
         if admission is not None and admission.wants(resource, "DELETE", "", namespace):
             write = WriteOptions(dry_run=options.dry_run, user=options.user, groups=options.groups)
             shown = kind.shown(record, resource).obj
-            asked = AdmissionAttributes(
-                operation="DELETE",
-                resource=resource,
-                namespace=namespace,
-                name=name,
-                old=shown,
-                options=write,
-            )
-            await admission.admit(asked, None)
+            await self._admitted("DELETE", resource, (namespace, name), None, shown, write)
             record = self._stored(kind, resource, namespace, name)
         deleted, is_gone = self.writer.delete(kind, resource, record, options)
         if not options.dry_run and deleted is not record:
@@ -454,7 +438,7 @@ class ObjectRegistry:
         pod = self._stored(kind, resource, namespace, name)
         admission = self.admission
         if admission is not None and admission.wants(resource, "CREATE", subresource, namespace):
-            obj = await self._admitted("CREATE", resource, pod, obj, None, options, subresource)
+            obj = await self._admitted("CREATE", resource, (namespace, name), obj, None, options, subresource)
             pod = self._stored(kind, resource, namespace, name)
         answer: dict[str, Any] = action(self.writer, kind, resource, pod, obj, options)
         if not options.dry_run:

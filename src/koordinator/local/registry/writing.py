@@ -242,16 +242,14 @@ class ObjectWriter:
         obj = kind.stored({**obj, "metadata": meta})
         meta = obj["metadata"]  # what a translation made is another one, and ours as well
         self._check_identity(kind, resource, meta, old_meta)
+        causes: list[StatusCause] = []
         if subresource == "status":
             obj = kind.strategy.only_status(obj, was)
-            meta = obj["metadata"]
         elif subresource == "finalize":
             obj = _only_finalizers(obj, was)
-            meta = obj["metadata"]
-        causes: list[StatusCause] = []
-        if subresource in PARTS:
+        elif subresource in PARTS:
             obj, causes = kind.strategy.only_part(subresource, obj, was)
-            meta = obj["metadata"]
+        meta = obj["metadata"]
         causes += metadata.carry_over(meta, old_meta)
         if not subresource:
             kind.strategy.keep_status(obj, was)
@@ -371,7 +369,19 @@ class ObjectWriter:
     def check_preconditions(self, resource: Resource, record: ObjectRecord, options: DeleteRequest) -> None:
         """Raises: Conflict when the object is not the one (or the version) that was meant."""
         meta = record.obj["metadata"]
-        _check_preconditions(resource, meta["name"], meta, options)
+        if options.uid and options.uid != meta["uid"]:
+            why = (
+                f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
+                "The object might have been deleted and then recreated"
+            )
+            raise refusals.conflict(resource, meta["name"], why)
+        version = options.resource_version
+        if version and version != meta["resourceVersion"]:
+            why = (
+                f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in "
+                f"record ({meta['resourceVersion']}). The object might have been modified"
+            )
+            raise refusals.conflict(resource, meta["name"], why)
 
     def delete(
         self, kind: ServedKind, resource: Resource, record: ObjectRecord, options: DeleteRequest
@@ -440,20 +450,3 @@ def _refuse_malformed(resource: Resource, name: str, version: str) -> None:
     except ValueError as error:
         cause = fields.invalid("metadata.resourceVersion", version, str(error))
         raise fields.invalid_object(resource, name, [cause]) from None
-
-
-def _check_preconditions(resource: Resource, name: str, meta: dict[str, Any], options: DeleteRequest) -> None:
-    """Raises: Conflict when the object is not the one (or the version) that was meant."""
-    if options.uid and options.uid != meta["uid"]:
-        why = (
-            f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
-            "The object might have been deleted and then recreated"
-        )
-        raise refusals.conflict(resource, name, why)
-    version = options.resource_version
-    if version and version != meta["resourceVersion"]:
-        why = (
-            f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in "
-            f"record ({meta['resourceVersion']}). The object might have been modified"
-        )
-        raise refusals.conflict(resource, name, why)
