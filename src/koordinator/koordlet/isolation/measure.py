@@ -1,6 +1,6 @@
 """Measure the mechanisms in groups of the probe's own, below the best-effort tree: bounded, spread out, removed after.
 
-The group has the least weight that there is, a run uses about a second of CPU over half a minute, and what a process
+The group has the least weight that there is, a run uses about 1.5 s of CPU over half a minute, and what a process
 had is asked of the process, not of files that may be somebody else's.
 """
 
