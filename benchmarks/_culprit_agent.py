@@ -51,7 +51,7 @@ async def _report(agent: Agent) -> None:
             report = AgentReport(
                 at_s=found.at_s + skew_s,
                 level=each.level,
-                senses={sense.value: level for sense, level in each.senses.items()},
+                senses={indicator.value: level for indicator, level in each.indicators.items()},
                 since_s=None if each.since_s is None else each.since_s + skew_s,
                 culprit="" if verdict is None else verdict.culprit,
                 resource="" if verdict is None else verdict.resource,

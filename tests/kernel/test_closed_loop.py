@@ -12,7 +12,7 @@ from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.host import Host
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.degradation import Degradation, Interference, Sense
+from koordinator.koordlet.degradation import Degradation, Indicator, Interference
 from koordinator.koordlet.interference import latency
 from koordinator.koordlet.interference.act import InterferenceControl
 from koordinator.koordlet.qos.evictor import Evictor
@@ -93,7 +93,7 @@ class Served(StrategyNode):
         await self.measure()
         now_s = asyncio.get_running_loop().time()
         slack = latency.slack(recent(log), self.target_s)
-        found = Degradation(uid="w", senses={Sense.LATENCY: 1 - slack}, slack=slack, at_s=now_s)
+        found = Degradation(uid="w", indicators={Indicator.LATENCY: 1 - slack}, slack=slack, at_s=now_s)
         self.view.interference = Interference(at_s=now_s, services={"w": found})
         await self.control.run()
         self.suppression.run()

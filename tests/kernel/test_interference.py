@@ -94,7 +94,7 @@ def test_the_antagonist_is_named_among_innocents(
         calm = 0
         for _ in range(TRIES_MAX):
             found = await node.round()
-            calm = 0 if found.is_degraded or not found.senses else calm + 1
+            calm = 0 if found.is_degraded or not found.indicators else calm + 1
             if calm >= CALM_ROUNDS:
                 break
         else:

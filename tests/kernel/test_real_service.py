@@ -58,7 +58,7 @@ REQUEST = b"GET /page.txt HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\nConnec
 
 
 class Nginx(Served):
-    """nginx as the service, its log in a volume of its pod; the agent's senses and loop, put together as ever."""
+    """nginx as the service, its log in a volume of its pod; the agent's indicators and loop, put together as ever."""
 
     def __init__(self, group: str, root: Path) -> None:
         roots = msgspec.structs.replace(

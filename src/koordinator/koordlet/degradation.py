@@ -10,10 +10,10 @@ import msgspec
 from koordinator.api.workload_profile import ContainerProfile
 
 INTERFERENCE = "Interference"
-"""Feature gate of all senses, and of naming culprits."""
+"""Feature gate of all indicators, and of naming culprits."""
 
 
-class Sense(enum.StrEnum):
+class Indicator(enum.StrEnum):
     """A way to notice that a service is degraded."""
 
     LATENCY = "latency"
@@ -45,8 +45,8 @@ class Degradation(msgspec.Struct, frozen=True, kw_only=True):
     """One service pod in one second. Times are those of the event loop, which no step of the clock moves."""
 
     uid: str
-    senses: Mapping[Sense, float] = {}
-    """By sense, without those that say nothing now: 0 is calm, from 1 on the service is degraded."""
+    indicators: Mapping[Indicator, float] = {}
+    """By indicator, without those that say nothing now: 0 is calm, from 1 on the service is degraded."""
     slack: float | None = None
     """(target - now) / target of its latency objective: 1 is instant, 0 at the target, negative beyond it; None without
     an objective, without requests, and while its target does not answer."""
@@ -61,12 +61,12 @@ class Degradation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def level(self) -> float:
-        """Return what the worst of its senses says; 0 without any."""
-        return max(self.senses.values(), default=0.0)
+        """Return what the worst of its indicators says; 0 without any."""
+        return max(self.indicators.values(), default=0.0)
 
     @property
     def is_degraded(self) -> bool:
-        """Return whether any sense says so."""
+        """Return whether any indicator says so."""
         return self.level >= DEGRADED
 
 
@@ -93,8 +93,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     culprit: str
     """UID of the pod, or of a container of another runtime."""
     resource: Contended
-    sense: Sense
-    """The sense that is highest."""
+    indicator: Indicator
+    """The indicator that is highest."""
     confidence: float
     """Correlation of the culprit's use with the degradation times its share, 0 to 1 (`interference.culprit`)."""
     runner_up: float

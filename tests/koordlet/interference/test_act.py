@@ -16,7 +16,7 @@ from koordinator.api import interference as api
 from koordinator.api.slo import NodeSLOSpec, ResourceThresholdStrategy
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.allowance import AS_CONFIGURED
-from koordinator.koordlet.degradation import Contended, Degradation, Interference, Sense, Verdict
+from koordinator.koordlet.degradation import Contended, Degradation, Indicator, Interference, Verdict
 from koordinator.koordlet.interference.act import InterferenceControl
 from koordinator.koordlet.interference.all import InterferenceParts
 from koordinator.koordlet.qos.cpu_suppress_run import threshold_percent
@@ -68,7 +68,9 @@ class FeltNode(ActingNode):
             self.degraded_s = (self.degraded_s or now_s) if is_degraded else None
             self.view.interference = Interference(
                 at_s=now_s,
-                services={"web": Degradation(uid="web", slack=self.slack, senses=self.senses(), at_s=now_s)},
+                services={
+                    "web": Degradation(uid="web", slack=self.slack, indicators=self.indicators(), at_s=now_s)
+                },
                 verdicts={"web": self.verdict(now_s)} if self.culprit and is_degraded else {},
             )
             self.measure(kinds.NODE_CPU, self.cores["node"])
@@ -76,15 +78,15 @@ class FeltNode(ActingNode):
             self.measure_pods(kinds.POD_CPU, {"web": 2.0, "hog": 3.0, "meek": 1.0})
             await self.control.run()
 
-    def senses(self) -> Mapping[Sense, float]:
-        return {} if self.slack is None else {Sense.LATENCY: 1 - self.slack}
+    def indicators(self) -> Mapping[Indicator, float]:
+        return {} if self.slack is None else {Indicator.LATENCY: 1 - self.slack}
 
     def verdict(self, now_s: float) -> Verdict:
         return Verdict(
             victim="web",
             culprit=self.culprit,
             resource=Contended.CPU,
-            sense=Sense.LATENCY,
+            indicator=Indicator.LATENCY,
             confidence=0.9,
             runner_up=0.1,
             share=0.8,
@@ -231,18 +233,18 @@ def test_memory_of_batch_is_reclaimed_while_services_stall_on_it_and_given_back(
         (high.parent / "memory.current").write_text("1073741824\n")
         before = high.read_text()
         node.ask()
-        node.senses = lambda: {Sense.MEMORY_PRESSURE: 1.5}  # type: ignore[method-assign]
+        node.indicators = lambda: {Indicator.MEMORY_PRESSURE: 1.5}  # type: ignore[method-assign]
         node.slack = None
         await node.seconds(3)
         assert int(high.read_text()) <= 1073741824 // 2
 
-        node.senses = lambda: {Sense.MEMORY_PRESSURE: 0.1}  # type: ignore[method-assign]
+        node.indicators = lambda: {Indicator.MEMORY_PRESSURE: 0.1}  # type: ignore[method-assign]
         await node.seconds(60)
         assert 1073741824 // 2 <= int(high.read_text()) < 1073741824, "half-way back"
         node.control.disable()
         assert high.read_text() == before
 
-        node.senses = lambda: {Sense.MEMORY_PRESSURE: 1.5}  # type: ignore[method-assign]
+        node.indicators = lambda: {Indicator.MEMORY_PRESSURE: 1.5}  # type: ignore[method-assign]
         await node.seconds(3)
         assert high.read_text() != before
         # The agent is killed: the next one finds in the journal what was changed.

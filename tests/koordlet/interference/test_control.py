@@ -1,4 +1,4 @@
-"""The controller between services' slack and batch: bounded, monotone, comes to rest, safe without senses."""
+"""The controller between services' slack and batch: bounded, monotone, comes to rest, safe without measurements."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,40 +9,40 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from koordinator.koordlet.degradation import Degradation, Interference, Sense
+from koordinator.koordlet.degradation import Degradation, Indicator, Interference
 from koordinator.koordlet.interference import control
 from koordinator.koordlet.interference.control import (
     Actions,
     ControlConfig,
+    Measurements,
     Resource,
-    Senses,
     Source,
     Stage,
     State,
 )
-from koordinator.koordlet.interference.senses import NodeUsage, control_input
+from koordinator.koordlet.interference.indicators import NodeUsage, control_input
 from koordinator.koordlet.interference.trials import GAIN_RATIO
 
 CONFIG = ControlConfig()
 CPU = Resource.CPU
 
 
-def sense(slack: float = np.nan, **known: Any) -> Senses:
+def measurements(slack: float = np.nan, **known: Any) -> Measurements:
     """What one node's services feel; half of the node is services, a quarter batch."""
     values: dict[str, Any] = {
         "slack": slack, "slack_age_s": 0.0, "present_slack": np.nan, "resource": CPU,
         "pressure_slack": np.nan, "pressure_age_s": 0.0, "has_culprit": False, "victim": 0,
         "others_percent": 50.0, "batch_percent": 25.0,
     } | known  # fmt: skip
-    return Senses(**{name: np.array([value]) for name, value in values.items()})
+    return Measurements(**{name: np.array([value]) for name, value in values.items()})
 
 
 def after(
-    seconds: int, state: State, senses: Senses, config: ControlConfig = CONFIG
+    seconds: int, state: State, measured: Measurements, config: ControlConfig = CONFIG
 ) -> tuple[State, Actions]:
     """Step once per second."""
     for _ in range(seconds):
-        state, actions = control.step(state, senses, 1.0, config)
+        state, actions = control.step(state, measured, 1.0, config)
     return state, actions
 
 
@@ -55,21 +55,21 @@ def node() -> State:
 
 
 def test_batch_grows_to_the_most_while_services_have_slack() -> None:
-    _, actions = after(60, node(), sense(0.5))
+    _, actions = after(60, node(), measurements(0.5))
 
     assert ceiling(actions) == CONFIG.threshold_max_percent
     assert actions.stage[0] == Stage.GROW
 
 
 def test_batch_holds_while_slack_is_within_the_band() -> None:
-    _, actions = after(60, node(), sense(0.12))
+    _, actions = after(60, node(), measurements(0.12))
 
     assert ceiling(actions) == CONFIG.fixed_percent
     assert actions.stage[0] == Stage.HOLD
 
 
 def test_batch_loses_half_of_what_it_has_when_two_looks_find_little_slack() -> None:
-    little = sense(0.05, others_percent=40.0, batch_percent=20.0)
+    little = measurements(0.05, others_percent=40.0, batch_percent=20.0)
 
     state, once = control.step(node(), little, 1.0, CONFIG)
     _, twice = control.step(state, little, 1.0, CONFIG)
@@ -79,7 +79,7 @@ def test_batch_loses_half_of_what_it_has_when_two_looks_find_little_slack() -> N
 
 
 def test_an_objective_that_is_missed_by_far_leaves_batch_the_least_at_the_first_look() -> None:
-    _, actions = control.step(node(), sense(-CONFIG.miss_ratio), 1.0, CONFIG)
+    _, actions = control.step(node(), measurements(-CONFIG.miss_ratio), 1.0, CONFIG)
 
     assert ceiling(actions) == CONFIG.threshold_min_percent
 
@@ -87,7 +87,7 @@ def test_an_objective_that_is_missed_by_far_leaves_batch_the_least_at_the_first_
 def test_batch_loses_in_proportion_to_the_miss() -> None:
     left = []
     for miss in (0.0, 0.1, 0.3, 0.4):
-        _, actions = after(2, node(), sense(-miss, others_percent=40.0, batch_percent=20.0))
+        _, actions = after(2, node(), measurements(-miss, others_percent=40.0, batch_percent=20.0))
         left.append(ceiling(actions) - 40.0)
 
     assert left[0] == 10.0 and left[1] == pytest.approx(8.0)
@@ -95,7 +95,7 @@ def test_batch_loses_in_proportion_to_the_miss() -> None:
 
 
 def test_what_is_over_takes_nothing_from_batch_though_a_window_remembers_it() -> None:
-    _, actions = after(10, node(), sense(-0.6, present_slack=0.4))
+    _, actions = after(10, node(), measurements(-0.6, present_slack=0.4))
 
     assert ceiling(actions) == CONFIG.fixed_percent
     assert actions.stage[0] == Stage.HOLD
@@ -104,8 +104,8 @@ def test_what_is_over_takes_nothing_from_batch_though_a_window_remembers_it() ->
 def test_batch_grows_the_sooner_the_more_slack_there_is() -> None:
     seconds, levels = 25, []
     for slack in (0.16, 0.2, 0.3, 0.9, 1.0):
-        state, _ = control.step(node(), sense(-0.6), 1.0, CONFIG)
-        _, actions = after(seconds, state, sense(slack))
+        state, _ = control.step(node(), measurements(-0.6), 1.0, CONFIG)
+        _, actions = after(seconds, state, measurements(slack))
         levels.append(ceiling(actions))
 
     assert levels[0] == CONFIG.threshold_min_percent < levels[1] < levels[2] < levels[3]
@@ -114,23 +114,23 @@ def test_batch_grows_the_sooner_the_more_slack_there_is() -> None:
 
 
 def test_only_the_resource_that_services_suffer_from_is_taken_from_batch() -> None:
-    _, actions = control.step(node(), sense(-0.5, resource=Resource.DISK), 1.0, CONFIG)
+    _, actions = control.step(node(), measurements(-0.5, resource=Resource.DISK), 1.0, CONFIG)
 
     assert ceiling(actions, Resource.DISK) == CONFIG.resource_min_percent
     assert ceiling(actions) == CONFIG.fixed_percent
 
 
 def test_nothing_grows_until_services_were_well_for_a_while() -> None:
-    state, low = after(2, node(), sense(0.05))
+    state, low = after(2, node(), measurements(0.05))
 
-    _, soon = after(int(CONFIG.hold_seconds) - 1, state, sense(0.151))
-    _, later = after(int(CONFIG.hold_seconds) + 15, state, sense(0.151))
+    _, soon = after(int(CONFIG.hold_seconds) - 1, state, measurements(0.151))
+    _, later = after(int(CONFIG.hold_seconds) + 15, state, measurements(0.151))
 
     assert ceiling(soon) == ceiling(low) < ceiling(later)
 
 
 def test_a_named_culprit_is_capped_and_evicted_when_that_does_not_help() -> None:
-    state, degraded = node(), sense(-0.2, has_culprit=True)
+    state, degraded = node(), measurements(-0.2, has_culprit=True)
 
     state, soon = after(5, state, degraded)
     state, later = after(25, state, degraded)
@@ -142,7 +142,7 @@ def test_a_named_culprit_is_capped_and_evicted_when_that_does_not_help() -> None
 def test_nobody_is_evicted_unless_somebody_is_named() -> None:
     state, evictions = node(), 0
     for _ in range(600):
-        state, actions = control.step(state, sense(-0.2), 1.0, CONFIG)
+        state, actions = control.step(state, measurements(-0.2), 1.0, CONFIG)
         evictions += int(actions.evict[0])
 
     assert evictions == 0
@@ -151,61 +151,63 @@ def test_nobody_is_evicted_unless_somebody_is_named() -> None:
 def test_evictions_that_do_not_help_end() -> None:
     state, evictions = node(), 0
     for _ in range(3_600):
-        state, actions = control.step(state, sense(-0.2, has_culprit=True), 1.0, CONFIG)
+        state, actions = control.step(state, measurements(-0.2, has_culprit=True), 1.0, CONFIG)
         evictions += int(actions.evict[0])
 
     assert evictions == CONFIG.evictions_max
 
 
 def test_schedulers_see_degradation_and_that_it_is_long_ago() -> None:
-    state, degraded = after(60, node(), sense(-0.2))
-    _, forgiven = after(3_600, state, sense(0.5))
+    state, degraded = after(60, node(), measurements(-0.2))
+    _, forgiven = after(3_600, state, measurements(0.5))
 
     assert degraded.signal[0] > 0.8
     assert forgiven.signal[0] < 0.05
 
 
 def test_pressure_counts_where_no_latency_is_known() -> None:
-    _, actions = control.step(node(), sense(pressure_slack=-0.5), 1.0, CONFIG)
+    _, actions = control.step(node(), measurements(pressure_slack=-0.5), 1.0, CONFIG)
 
     assert ceiling(actions) == CONFIG.threshold_min_percent
     assert actions.source[0] == Source.PRESSURE
 
 
 def test_the_service_that_is_worst_off_counts_whatever_it_is_known_by() -> None:
-    _, actions = control.step(node(), sense(0.5, pressure_slack=-0.5), 1.0, CONFIG)
+    _, actions = control.step(node(), measurements(0.5, pressure_slack=-0.5), 1.0, CONFIG)
 
     assert (actions.source[0], ceiling(actions)) == (Source.PRESSURE, CONFIG.threshold_min_percent)
 
 
 def test_without_a_fresh_sense_the_fixed_threshold_holds_at_once() -> None:
-    state, wide = after(60, node(), sense(0.5))
+    state, wide = after(60, node(), measurements(0.5))
 
-    _, blind = control.step(state, sense(0.5, slack_age_s=CONFIG.stale_seconds + 1), 1.0, CONFIG)
+    _, blind = control.step(state, measurements(0.5, slack_age_s=CONFIG.stale_seconds + 1), 1.0, CONFIG)
 
     assert ceiling(wide) > ceiling(blind) == CONFIG.fixed_percent
     assert blind.source[0] == Source.FIXED
 
 
 def test_what_was_harmful_is_tried_again_when_services_use_less() -> None:
-    state, _ = after(60, node(), sense(0.5))
-    state, _ = after(3, state, sense(0.05, others_percent=70.0))
+    state, _ = after(60, node(), measurements(0.5))
+    state, _ = after(3, state, measurements(0.05, others_percent=70.0))
 
-    _, heavy = after(300, state, sense(0.5, others_percent=70.0))
-    _, light = after(300, state, sense(0.5, others_percent=20.0))
+    _, heavy = after(300, state, measurements(0.5, others_percent=70.0))
+    _, light = after(300, state, measurements(0.5, others_percent=20.0))
 
     assert ceiling(heavy) < ceiling(light) == CONFIG.threshold_max_percent
 
 
-def services(**slacks: tuple[float, float | None]) -> Senses:
+def services(**slacks: tuple[float, float | None]) -> Measurements:
     """What the controller decides by, of services with the slack of a window and of this second."""
     found = {
-        uid: Degradation(uid=uid, slack=slack, present_slack=present, senses={Sense.LATENCY: 1 - slack})
+        uid: Degradation(
+            uid=uid, slack=slack, present_slack=present, indicators={Indicator.LATENCY: 1 - slack}
+        )
         for uid, (slack, present) in slacks.items()
     }
     return control_input(
         Interference(at_s=0.0, services=found), NodeUsage(50.0, 25.0), {CPU}, lambda uid: True, 0.0
-    ).senses
+    ).measured
 
 
 @pytest.mark.parametrize(
@@ -217,7 +219,9 @@ def services(**slacks: tuple[float, float | None]) -> Senses:
         (services(a=(-0.5, 0.4), b=(-0.2, -0.3)), -0.2),
     ],
 )
-def test_a_service_is_degraded_while_its_window_and_this_second_say_so(known: Senses, present: float) -> None:
+def test_a_service_is_degraded_while_its_window_and_this_second_say_so(
+    known: Measurements, present: float
+) -> None:
     assert known.present_slack[0] == pytest.approx(present)
     assert known.slack[0] <= known.present_slack[0]
 
@@ -240,7 +244,7 @@ def on_plant(
     state, batch, course = state or node(), 25.0, []
     for second in range(seconds):
         slack = 1 - latency(second, batch)
-        state, actions = control.step(state, sense(slack, batch_percent=batch, **known), 1.0, CONFIG)
+        state, actions = control.step(state, measurements(slack, batch_percent=batch, **known), 1.0, CONFIG)
         batch = max(ceiling(actions) - 50.0, 0.0)
         course.append(batch)
     return state, course
@@ -295,7 +299,7 @@ def test_what_was_useless_for_one_service_is_tried_for_another_and_when_a_culpri
 def test_another_resource_is_shrunk_while_one_is_left_out() -> None:
     state, _ = on_plant(300, lambda second, batch: 1.2)
 
-    _, actions = control.step(state, sense(-0.6, resource=Resource.DISK), 1.0, CONFIG)
+    _, actions = control.step(state, measurements(-0.6, resource=Resource.DISK), 1.0, CONFIG)
 
     assert ceiling(actions, Resource.DISK) == CONFIG.resource_min_percent
     assert ceiling(actions) == CONFIG.threshold_max_percent
@@ -321,11 +325,11 @@ percents = st.floats(0, 100)
 
 
 @st.composite
-def any_senses(draw: st.DrawFn, nodes: int) -> Senses:
+def any_measurements(draw: st.DrawFn, nodes: int) -> Measurements:
     def column(values: st.SearchStrategy[Any]) -> np.ndarray[Any, Any]:
         return np.array(draw(st.lists(values, min_size=nodes, max_size=nodes)))
 
-    return Senses(
+    return Measurements(
         slack=column(slacks),
         slack_age_s=column(st.floats(0, 30)),
         present_slack=column(slacks),
@@ -339,15 +343,17 @@ def any_senses(draw: st.DrawFn, nodes: int) -> Senses:
     )
 
 
-courses = st.lists(st.tuples(any_senses(3), st.floats(0, 60)), min_size=1, max_size=20)
+courses = st.lists(st.tuples(any_measurements(3), st.floats(0, 60)), min_size=1, max_size=20)
 
 
 @given(courses)
 @settings(deadline=None, max_examples=60)
-def test_ceilings_stay_within_their_bounds_whatever_is_sensed(course: list[tuple[Senses, float]]) -> None:
+def test_ceilings_stay_within_their_bounds_whatever_is_measured(
+    course: list[tuple[Measurements, float]],
+) -> None:
     state = control.initial(3, CONFIG)
-    for senses, elapsed_s in course:
-        state, actions = control.step(state, senses, elapsed_s, CONFIG)
+    for measured, elapsed_s in course:
+        state, actions = control.step(state, measured, elapsed_s, CONFIG)
 
         cpu = actions.ceiling_percent[:, CPU]
         assert (cpu >= CONFIG.threshold_min_percent).all() and (cpu <= CONFIG.threshold_max_percent).all()
@@ -355,17 +361,19 @@ def test_ceilings_stay_within_their_bounds_whatever_is_sensed(course: list[tuple
         assert (actions.ceiling_percent <= 100).all()
         assert (actions.culprit_percent <= 100).all() and (actions.culprit_percent > 0).all()
         assert (actions.signal >= 0).all() and (actions.signal <= 1).all()
-        assert not (actions.evict & ~senses.has_culprit).any()
+        assert not (actions.evict & ~measured.has_culprit).any()
 
 
 @given(courses)
 @settings(deadline=None, max_examples=40)
-def test_a_node_in_a_fleet_is_decided_like_a_node_alone(course: list[tuple[Senses, float]]) -> None:
+def test_a_node_in_a_fleet_is_decided_like_a_node_alone(course: list[tuple[Measurements, float]]) -> None:
     fleet, alone = control.initial(3, CONFIG), [control.initial(1, CONFIG) for _ in range(3)]
-    for senses, elapsed_s in course:
-        fleet, together = control.step(fleet, senses, elapsed_s, CONFIG)
+    for measured, elapsed_s in course:
+        fleet, together = control.step(fleet, measured, elapsed_s, CONFIG)
         for row in range(3):
-            one = Senses(**{name: getattr(senses, name)[[row]] for name in Senses.__struct_fields__})
+            one = Measurements(
+                **{name: getattr(measured, name)[[row]] for name in Measurements.__struct_fields__}
+            )
             alone[row], single = control.step(alone[row], one, elapsed_s, CONFIG)
             for name in Actions.__struct_fields__:
                 assert np.array_equal(
@@ -375,11 +383,13 @@ def test_a_node_in_a_fleet_is_decided_like_a_node_alone(course: list[tuple[Sense
 
 @given(courses)
 @settings(deadline=None, max_examples=40)
-def test_whoever_follows_ceilings_only_comes_to_the_same_state(course: list[tuple[Senses, float]]) -> None:
+def test_whoever_follows_ceilings_only_comes_to_the_same_state(
+    course: list[tuple[Measurements, float]],
+) -> None:
     state = control.initial(3, CONFIG)
-    for senses, elapsed_s in course:
-        alone = control.advance(state, senses, elapsed_s, CONFIG)
-        state, _ = control.step(state, senses, elapsed_s, CONFIG)
+    for measured, elapsed_s in course:
+        alone = control.advance(state, measured, elapsed_s, CONFIG)
+        state, _ = control.step(state, measured, elapsed_s, CONFIG)
         for name in control.State.__struct_fields__:
             if name != "trials":
                 assert np.array_equal(getattr(alone, name), getattr(state, name), equal_nan=True), name
@@ -388,14 +398,14 @@ def test_whoever_follows_ceilings_only_comes_to_the_same_state(course: list[tupl
 @given(courses, st.floats(-1, 1), st.floats(0, 1))
 @settings(deadline=None, max_examples=60)
 def test_more_slack_never_leaves_batch_less(
-    course: list[tuple[Senses, float]], slack: float, more: float
+    course: list[tuple[Measurements, float]], slack: float, more: float
 ) -> None:
     state = control.initial(3, CONFIG)
-    for senses, elapsed_s in course:
-        state, _ = control.step(state, senses, elapsed_s, CONFIG)
+    for measured, elapsed_s in course:
+        state, _ = control.step(state, measured, elapsed_s, CONFIG)
     little, much = (
         msgspec.structs.replace(
-            senses, slack=np.full(3, s), slack_age_s=np.zeros(3), pressure_slack=np.full(3, np.nan)
+            measured, slack=np.full(3, s), slack_age_s=np.zeros(3), pressure_slack=np.full(3, np.nan)
         )
         for s in (slack, min(slack + more, 1.0))
     )
@@ -422,8 +432,8 @@ def test_under_constant_load_it_comes_to_rest(
     state, seen, levels, degraded = node(), [alone] * (late_s + 1), [], []
     batch = 0.0
     for _ in range(1_200):
-        senses = sense(seen[-1 - late_s], others_percent=services, batch_percent=batch)
-        state, actions = control.step(state, senses, 1.0, CONFIG)
+        measured = measurements(seen[-1 - late_s], others_percent=services, batch_percent=batch)
+        state, actions = control.step(state, measured, 1.0, CONFIG)
         batch = min(max(ceiling(actions) - services, 0.0), demand)
         seen.append(alone - cost * max(batch - knee, 0.0) / 100)
         levels.append(batch)
@@ -443,7 +453,7 @@ def test_in_a_day_of_constant_load_what_harmed_is_tried_a_handful_of_times() -> 
     for _ in range(0, 86_400, 5):
         slack = 0.4 if batch <= 20 else 0.0  # a cliff
         state, actions = control.step(
-            state, sense(slack, batch_percent=batch, others_percent=50.0), 5.0, CONFIG
+            state, measurements(slack, batch_percent=batch, others_percent=50.0), 5.0, CONFIG
         )
         batch = max(ceiling(actions) - 50, 0.0)
         episodes += (slack < CONFIG.slack_low_ratio) and not degraded

@@ -7,7 +7,7 @@ from typing import Any
 
 from koordinator.host.cgroup_knobs import V1, V2
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.degradation import Contended, Sense
+from koordinator.koordlet.degradation import Contended, Indicator
 from koordinator.koordlet.interference.all import InterferenceParts
 from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.qos.shadow import ShadowMode
@@ -67,7 +67,11 @@ def test_who_makes_a_service_wait_is_named_within_three_seconds_and_told_once(tm
 
         now = node.view.interference
         verdict = now.verdicts["web"]
-        assert (verdict.culprit, verdict.resource, verdict.sense) == ("c", Contended.CPU, Sense.CPU_PRESSURE)
+        assert (verdict.culprit, verdict.resource, verdict.indicator) == (
+            "c",
+            Contended.CPU,
+            Indicator.CPU_PRESSURE,
+        )
         assert verdict.at_s - began_s <= 3
         assert now.services["web"].since_s == began_s + 1
         assert node.events.reasons() == [("web", "SlowedByNeighbour"), ("c", "SlowsNeighbour")]
@@ -99,7 +103,7 @@ def test_waiting_by_its_own_limit_is_no_degradation(tmp_path: Path) -> None:
             await node.second(waits=0.8, cores={})
 
         assert node.view.interference is not None
-        assert node.view.interference.services["web"].senses[Sense.CPU_PRESSURE] == 0
+        assert node.view.interference.services["web"].indicators[Indicator.CPU_PRESSURE] == 0
 
     on_virtual_time(scenario())
 
@@ -111,7 +115,7 @@ def test_what_the_kernel_lacks_is_said_and_not_guessed(tmp_path: Path) -> None:
         await node.second(waits=0.9, cores={})
 
         assert node.view.interference is not None
-        assert node.view.interference.services["web"].senses == {}
+        assert node.view.interference.services["web"].indicators == {}
         text = node.shared.metrics.internal.text()
         assert 'koordlet_interference_sense_available{node="node",sense="cpu-pressure"} 0' in text
 
@@ -134,7 +138,7 @@ def test_threads_that_wait_for_a_cpu_are_a_sense_of_their_own(tmp_path: Path) ->
             await node.second(waits=0.0, cores={})
 
         assert node.view.interference is not None
-        level = node.view.interference.services["web"].senses[Sense.RUN_QUEUE]
+        level = node.view.interference.services["web"].indicators[Indicator.RUN_QUEUE]
         assert level == 0.6 / 0.5
 
     on_virtual_time(scenario())

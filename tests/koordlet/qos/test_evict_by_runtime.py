@@ -67,7 +67,7 @@ async def test_without_a_runtime_nobody_counts_as_evicted_and_one_is_reported(tm
     assert node.shared.metrics.eviction.values == {}
 
 
-def standing(memory: Victims, node: ActingNode, now_s: float) -> tuple[set[str], set[str]]:
+def leaving_and_spared(memory: Victims, node: ActingNode, now_s: float) -> tuple[set[str], set[str]]:
     found = memory.look(node.view.pods, now_s)
     return set(found.leaving), set(found.spared)
 
@@ -78,12 +78,12 @@ async def test_a_killed_pod_is_remembered_until_its_usage_is_known_again(tmp_pat
     node.set_pods([make_pod("a")])
     memory.killed("a", ["containerd://a-main"], 100)
 
-    assert standing(memory, node, 101) == ({"a"}, set())
+    assert leaving_and_spared(memory, node, 101) == ({"a"}, set())
     node.set_pods([make_pod("a", containers=[("main", False)])])
-    assert standing(memory, node, 102) == ({"a"}, set())
+    assert leaving_and_spared(memory, node, 102) == ({"a"}, set())
     node.set_pods([make_pod("a", containers=[("again", True)])])  # the kubelet has started it again
-    assert standing(memory, node, 103) == ({"a"}, set())
-    assert standing(memory, node, 102 + eviction.SETTLE_S) == (set(), set())
+    assert leaving_and_spared(memory, node, 103) == ({"a"}, set())
+    assert leaving_and_spared(memory, node, 102 + eviction.SETTLE_S) == (set(), set())
 
 
 async def test_a_pod_that_survives_neither_counts_nor_is_tried_again(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ async def test_a_pod_that_survives_neither_counts_nor_is_tried_again(tmp_path: P
     memory.evicted("a", 100)
     memory.refused("b", 100)
 
-    assert standing(memory, node, 101) == ({"a"}, {"b"})
-    assert standing(memory, node, 100 + eviction.REFUSED_S) == ({"a"}, set())
-    assert standing(memory, node, 100 + eviction.LEAVING_S_MAX) == (set(), {"a"})
+    assert leaving_and_spared(memory, node, 101) == ({"a"}, {"b"})
+    assert leaving_and_spared(memory, node, 100 + eviction.REFUSED_S) == ({"a"}, set())
+    assert leaving_and_spared(memory, node, 100 + eviction.LEAVING_S_MAX) == (set(), {"a"})
     node.set_pods([])
-    assert standing(memory, node, 300) == (set(), set())
+    assert leaving_and_spared(memory, node, 300) == (set(), set())

@@ -1,4 +1,5 @@
-"""Act on the degradation of services, each second: senses → one step of the controller → what strategies are allowed.
+"""Act on the degradation of services, each second: what is measured → one step of the controller → what strategies
+are allowed.
 
 No file has two writers: CPU suppression, resctrl, disk limits, bandwidth and batch quotas act on `view.allowance` in
 their next rounds. Only `memory.high` of the group of all batch is written here, since nobody else writes it. Groups of
@@ -32,8 +33,8 @@ from koordinator.koordlet.interference.control import (
     Resource,
     State,
 )
+from koordinator.koordlet.interference.indicators import ControlInput, NodeUsage, control_input
 from koordinator.koordlet.interference.limits import Cap
-from koordinator.koordlet.interference.senses import ControlInput, NodeUsage, control_input
 from koordinator.koordlet.interference.steps import Step, StepRecords
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
@@ -46,7 +47,7 @@ from koordinator.koordlet.writing.update_plan import Update
 log = logging.getLogger(__name__)
 
 INTERFERENCE_CONTROL = "InterferenceControl"
-"""Feature gate of acting; senses have their own (`degradation.INTERFERENCE`)."""
+"""Feature gate of acting; indicators have their own (`degradation.INTERFERENCE`)."""
 NEW_GATES: Mapping[str, FeatureGate] = {
     INTERFERENCE_CONTROL: FeatureGate(
         False, FeatureStage.ALPHA, f"let batch follow what services feel (needs {INTERFERENCE})"
@@ -97,7 +98,7 @@ class InterferenceControl:
         known = control_input(
             self._view.interference, self._use(), self._usable(settings), self._may_act_on, now_s
         )
-        self._state, actions = control.step(self._state, known.senses, now_s - self._stepped_s, config)
+        self._state, actions = control.step(self._state, known.measured, now_s - self._stepped_s, config)
         self._stepped_s = now_s
         step = self._step(known, actions)
         self._allow(settings, known, step)
@@ -188,7 +189,7 @@ class InterferenceControl:
             stage=control.Stage(int(actions.stage[0])),
             source=control.Source(int(actions.source[0])),
             slack=float(actions.slack[0]),
-            resource=Resource(int(known.senses.resource[0])),
+            resource=Resource(int(known.measured.resource[0])),
             ceilings={each: float(actions.ceiling_percent[0, each]) for each in Resource},
             culprit_percent=float(actions.culprit_percent[0]),
             signal=float(actions.signal[0]),

@@ -2,7 +2,7 @@
 
 One step of all nodes, elementwise, so an agent is a fleet of one. In order of severity: growth is held, batch is shrunk
 on the resource that services lack, the named culprit is capped, then evicted with a hint to move; the scheduler
-and the descheduler read a level that decays. Without a fresh sense the ceiling is the fixed threshold.
+and the descheduler read a level that decays. Without a fresh measurement the ceiling is the fixed threshold.
 
 The ceiling is found by bisection: levels that degraded services are remembered, and none in between is tried twice, so
 under constant load it comes to rest instead of probing for ever. Such levels count no longer once services use
@@ -54,7 +54,7 @@ class Resource(enum.IntEnum):
 
 
 class Source(enum.IntEnum):
-    """The senses by which the ceiling of a node is decided."""
+    """What was measured, by which the ceiling of a node is decided."""
 
     FIXED = 0  # nothing fresh is known: the fixed threshold
     PRESSURE = 1
@@ -86,7 +86,7 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     threshold_max_percent: _Percent = 95.0
     """… nor rises above."""
     fixed_percent: _Percent = 65.0
-    """The ceiling while no sense is fresh: `cpuSuppressThresholdPercent`."""
+    """The ceiling while nothing fresh was measured: `cpuSuppressThresholdPercent`."""
     resource_min_percent: _Percent = 10.0
     """The least that batch keeps of other resources than CPU."""
     shrink_ratio: _Ratio = 0.5
@@ -103,7 +103,7 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hold_seconds_min: _Seconds = 7.5
     """… shorter, down to this."""
     settle_seconds: _Seconds = 20.0
-    """A level counts as harmless when services had slack at it for so long: longer than any sense is late."""
+    """A level counts as harmless when services had slack at it for so long: longer than any measurement is late."""
     resolution_percent: _Percent = 2.0
     """Resolution with which the harmless level is searched."""
     stale_seconds: _Seconds = 10.0
@@ -130,7 +130,7 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             raise ValueError("thresholdMinPercent is above thresholdMaxPercent")
 
 
-class Senses(msgspec.Struct, frozen=True, kw_only=True):
+class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of each node, all (nodes,)."""
 
     slack: F64
@@ -185,7 +185,7 @@ class Actions(msgspec.Struct, frozen=True, kw_only=True):
     stage: Index
     source: Index
     slack: F64
-    """Slack that the decision used; NaN without a fresh sense."""
+    """Slack that the decision used; NaN without a fresh measurement."""
     culprit_percent: F64
     """The culprit may use at most this share of what it used; 100 leaves it alone."""
     evict: Mask
@@ -216,27 +216,29 @@ def initial(nodes: int, config: ControlConfig) -> State:
     )
 
 
-def fresh_slack(senses: Senses, config: ControlConfig) -> tuple[F64, F64, Index]:
-    """Return the least slack of fresh senses, NaN without any, that of this second, and the source; (nodes,) all.
+def fresh_slack(measured: Measurements, config: ControlConfig) -> tuple[F64, F64, Index]:
+    """Return the least slack by fresh measurements, NaN without any, that of this second, and the source; (nodes,) all.
 
     A miss that is over takes no more from batch, however long a window remembers it.
     """
-    slack = np.where(senses.slack_age_s <= config.stale_seconds, senses.slack, np.nan)
+    slack = np.where(measured.slack_age_s <= config.stale_seconds, measured.slack, np.nan)
     is_heard = ~np.isnan(slack)
-    present = np.where(is_heard, np.fmax(senses.present_slack, slack), np.nan)
-    is_pressed = senses.pressure_age_s <= config.stale_seconds
+    present = np.where(is_heard, np.fmax(measured.present_slack, slack), np.nan)
+    is_pressed = measured.pressure_age_s <= config.stale_seconds
     if not some(is_pressed):
         return slack, present, is_heard * np.int64(Source.LATENCY)
-    pressure = np.where(is_pressed, senses.pressure_slack, np.nan)
+    pressure = np.where(is_pressed, measured.pressure_slack, np.nan)
     least = np.fmin(slack, pressure)
     source = np.where(~is_heard | (pressure < slack), Source.PRESSURE, Source.LATENCY)
     source = np.where(np.isnan(least), Source.FIXED, source).astype(np.int64)
     return least, np.fmin(present, pressure), source
 
 
-def step(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) -> tuple[State, Actions]:
+def step(
+    state: State, measured: Measurements, elapsed_s: float, config: ControlConfig
+) -> tuple[State, Actions]:
     """Return the next state of all nodes and what to do on each, `elapsed_s` seconds after the last step."""
-    after, felt, evict = _advanced(state, senses, elapsed_s, config)
+    after, felt, evict = _advanced(state, measured, elapsed_s, config)
     acts = felt.shrinks.any(axis=1)
     stage = np.where(felt.may_grow | felt.is_left_out.any(axis=1), Stage.GROW, Stage.HOLD)
     stage = np.where(acts, Stage.SHRINK, stage)
@@ -253,36 +255,36 @@ def step(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) 
     )
 
 
-def advance(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) -> State:
+def advance(state: State, measured: Measurements, elapsed_s: float, config: ControlConfig) -> State:
     """Return the next state alone, as `step` does: for whoever follows many steps and reads the ceilings."""
-    return _advanced(state, senses, elapsed_s, config)[0]
+    return _advanced(state, measured, elapsed_s, config)[0]
 
 
 def _advanced(
-    state: State, senses: Senses, elapsed_s: float, config: ControlConfig
+    state: State, measured: Measurements, elapsed_s: float, config: ControlConfig
 ) -> tuple[State, "_Felt", Mask]:
     """Return the next state, what led to it, and whose culprit is evicted.
 
     A fleet takes many steps in which no node is degraded, grows or is blind: what nobody needs is not worked out.
     """
     watched_s = min(elapsed_s, ELAPSED_S_MAX)
-    felt = _felt(state, senses, watched_s, config)
-    state = _forget(state, senses, elapsed_s, config)
-    state, ceiling = _ceilings(state, senses, felt, watched_s, config)
+    felt = _felt(state, measured, watched_s, config)
+    state = _forget(state, measured, elapsed_s, config)
+    state, ceiling = _ceilings(state, measured, felt, watched_s, config)
     still_s = state.still_s + watched_s
     if ceiling is not state.ceiling:
         still_s = np.where(ceiling == state.ceiling, still_s, 0.0)
     is_proven = (felt.known & ~felt.is_degraded)[:, None] & (still_s >= config.settle_seconds)
-    culprit_percent = _culprit_percent(state, senses, felt, watched_s, config)
-    evict = _evicts(state, senses, ceiling, felt.degraded_s, watched_s, config)
+    culprit_percent = _culprit_percent(state, measured, felt, watched_s, config)
+    evict = _evicts(state, measured, ceiling, felt.degraded_s, watched_s, config)
     is_well = felt.calm_s >= config.hold_seconds
     look = Look(
         slack=felt.slack,
         is_degraded=felt.is_degraded,
         is_well=is_well,
         has_least=felt.shrinks & (ceiling <= _bounds(config)[0]) if felt.some_degraded else felt.shrinks,
-        has_culprit=senses.has_culprit,
-        victim=senses.victim,
+        has_culprit=measured.has_culprit,
+        victim=measured.victim,
     )
     tried = trials.follow(
         state.trials, felt.is_left_out, look, watched_s, config.settle_seconds, config.forget_seconds
@@ -324,8 +326,8 @@ class _Felt(msgspec.Struct, frozen=True, kw_only=True):
     is_left_out: Mask
 
 
-def _felt(state: State, senses: Senses, watched_s: float, config: ControlConfig) -> _Felt:
-    slack, present, source = fresh_slack(senses, config)
+def _felt(state: State, measured: Measurements, watched_s: float, config: ControlConfig) -> _Felt:
+    slack, present, source = fresh_slack(measured, config)
     known = source != Source.FIXED
     is_degraded = present < config.slack_low_ratio  # NaN is not
     some_degraded = some(is_degraded)
@@ -336,14 +338,14 @@ def _felt(state: State, senses: Senses, watched_s: float, config: ControlConfig)
     enough = max(config.slack_high_ratio, _TINY)
     least_s = min(config.hold_seconds_min, config.hold_seconds)
     hold_s = np.maximum(config.hold_seconds * enough / np.maximum(slack, enough), least_s)
-    is_left_out = trials.left_out(state.trials, senses.has_culprit, senses.victim)
+    is_left_out = trials.left_out(state.trials, measured.has_culprit, measured.victim)
     if some(is_left_out):
         is_left_out &= known[:, None]
     shrinks = np.zeros(is_left_out.shape, np.bool_)
     if some_degraded:
         is_much = present < -config.confirm_miss_ratio
         is_sure = is_degraded & (is_much | (degraded_s >= config.confirm_seconds))
-        is_lacking = senses.resource[:, None] == np.arange(len(Resource))
+        is_lacking = measured.resource[:, None] == np.arange(len(Resource))
         shrinks = is_sure[:, None] & is_lacking & ~is_left_out
     return _Felt(
         slack=slack,
@@ -361,20 +363,20 @@ def _felt(state: State, senses: Senses, watched_s: float, config: ControlConfig)
 
 
 def _ceilings(
-    state: State, senses: Senses, felt: _Felt, watched_s: float, config: ControlConfig
+    state: State, measured: Measurements, felt: _Felt, watched_s: float, config: ControlConfig
 ) -> tuple[State, F64]:
     """Return the ceilings of all resources, and the state with what is known of levels now."""
     ceiling = state.ceiling
     grows = felt.may_grow[:, None] | felt.is_left_out
     if felt.some_degraded and some(felt.shrinks):
-        used = np.minimum(state.ceiling, _used(senses))
-        state = _mark(state, senses, felt.shrinks, used, config)
-        shrunk = _shrunk(used, senses, felt.present, config)
+        used = np.minimum(state.ceiling, _used(measured))
+        state = _mark(state, measured, felt.shrinks, used, config)
+        shrunk = _shrunk(used, measured, felt.present, config)
         ceiling = np.where(felt.shrinks, np.minimum(shrunk, state.ceiling), ceiling)
     if some(grows):
         ceiling = np.where(grows, _grown(state, watched_s, config), ceiling)
     if not felt.known.all():
-        # Without a sense: down to the fixed threshold at once, up to it slowly.
+        # Without a measurement: down to the fixed threshold at once, up to it slowly.
         risen = state.ceiling + config.growth_percent_per_second * watched_s
         ceiling = np.where(felt.known[:, None], ceiling, np.minimum(risen, _fixed(config)))
     return state, ceiling
@@ -393,7 +395,7 @@ def _bounds(config: ControlConfig) -> tuple[F64, F64]:
 
 @functools.cache
 def _fixed(config: ControlConfig) -> F64:
-    """Return the ceilings of resources without a sense, (resources,)."""
+    """Return the ceilings of resources without a measurement, (resources,)."""
     least, most = _bounds(config)
     fixed = np.full(len(Resource), FULL_PERCENT)
     fixed[Resource.CPU] = np.clip(config.fixed_percent, least[Resource.CPU], most[Resource.CPU])
@@ -401,21 +403,21 @@ def _fixed(config: ControlConfig) -> F64:
     return fixed
 
 
-def _used(senses: Senses) -> F64:
+def _used(measured: Measurements) -> F64:
     """Return what is used, (nodes, resources): a higher ceiling did nothing. Known of CPU only."""
-    used = np.full((senses.slack.size, len(Resource)), np.inf)
-    used[:, Resource.CPU] = senses.others_percent + senses.batch_percent
+    used = np.full((measured.slack.size, len(Resource)), np.inf)
+    used[:, Resource.CPU] = measured.others_percent + measured.batch_percent
     return used
 
 
-def _forget(state: State, senses: Senses, elapsed_s: float, config: ControlConfig) -> State:
+def _forget(state: State, measured: Measurements, elapsed_s: float, config: ControlConfig) -> State:
     """Let go of harmful levels that say nothing any more."""
     is_harmful = np.isfinite(state.bad)
     if not some(is_harmful):
         return msgspec.structs.replace(state, bad_age_s=np.zeros(state.bad_age_s.size))
     is_marked = is_harmful.any(axis=1)
     bad_age_s = np.where(is_marked, state.bad_age_s + elapsed_s, 0.0)
-    is_lighter = is_marked & (senses.others_percent <= state.others_at_bad - config.load_change_percent)
+    is_lighter = is_marked & (measured.others_percent <= state.others_at_bad - config.load_change_percent)
     is_old = is_marked & ~is_lighter & (bad_age_s >= state.forget_s)
     if not (some(is_lighter) or some(is_old)):
         return msgspec.structs.replace(state, bad_age_s=bad_age_s)
@@ -428,7 +430,7 @@ def _forget(state: State, senses: Senses, elapsed_s: float, config: ControlConfi
     )
 
 
-def _mark(state: State, senses: Senses, shrinks: Mask, used: F64, config: ControlConfig) -> State:
+def _mark(state: State, measured: Measurements, shrinks: Mask, used: F64, config: ControlConfig) -> State:
     """Remember where degradation began; a level that was harmless before is so no longer."""
     begins = shrinks & ~state.was_shrunk
     least, most = _bounds(config)
@@ -438,17 +440,17 @@ def _mark(state: State, senses: Senses, shrinks: Mask, used: F64, config: Contro
         state,
         bad=bad,
         good=np.where(begins & (state.good >= bad), least, state.good),
-        others_at_bad=np.where(begins_any, senses.others_percent, state.others_at_bad),
+        others_at_bad=np.where(begins_any, measured.others_percent, state.others_at_bad),
         bad_age_s=np.where(begins_any, 0.0, state.bad_age_s),
     )
 
 
-def _shrunk(used: F64, senses: Senses, slack: F64, config: ControlConfig) -> F64:
+def _shrunk(used: F64, measured: Measurements, slack: F64, config: ControlConfig) -> F64:
     """Ceilings that leave batch `shrink_ratio` of what it has, less the more an objective is missed."""
     least, _ = _bounds(config)
     kept = config.shrink_ratio * np.clip(1 + slack / config.miss_ratio, 0.0, 1.0)
     others = np.zeros_like(used)
-    others[:, Resource.CPU] = senses.others_percent
+    others[:, Resource.CPU] = measured.others_percent
     batch = np.maximum(used - others, 0.0) * kept[:, None]
     return np.where(batch < config.resolution_percent, least, np.maximum(others + batch, least))
 
@@ -464,25 +466,30 @@ def _grown(state: State, elapsed_s: float, config: ControlConfig) -> F64:
 
 
 def _culprit_percent(
-    state: State, senses: Senses, felt: _Felt, elapsed_s: float, config: ControlConfig
+    state: State, measured: Measurements, felt: _Felt, elapsed_s: float, config: ControlConfig
 ) -> F64:
-    if not some(senses.has_culprit) and (state.culprit_percent >= FULL_PERCENT).all():
+    if not some(measured.has_culprit) and (state.culprit_percent >= FULL_PERCENT).all():
         return state.culprit_percent
-    is_capped = senses.has_culprit & (felt.degraded_s >= config.cap_after_seconds) & (felt.degraded_s > 0)
+    is_capped = measured.has_culprit & (felt.degraded_s >= config.cap_after_seconds) & (felt.degraded_s > 0)
     capped = np.maximum(state.culprit_percent * config.shrink_ratio, config.resource_min_percent)
     grown = np.minimum(state.culprit_percent + config.growth_percent_per_second * elapsed_s, FULL_PERCENT)
     return np.where(is_capped, capped, np.where(felt.may_grow | ~felt.known, grown, state.culprit_percent))
 
 
 def _evicts(
-    state: State, senses: Senses, ceiling: F64, degraded_s: F64, watched_s: float, config: ControlConfig
+    state: State,
+    measured: Measurements,
+    ceiling: F64,
+    degraded_s: F64,
+    watched_s: float,
+    config: ControlConfig,
 ) -> Mask:
     """Return whether a named culprit goes: batch has the least already, and services are degraded all the same."""
-    if not some(senses.has_culprit):
-        return senses.has_culprit
-    is_least = np.take_along_axis(ceiling <= _bounds(config)[0], senses.resource[:, None], axis=1)[:, 0]
+    if not some(measured.has_culprit):
+        return measured.has_culprit
+    is_least = np.take_along_axis(ceiling <= _bounds(config)[0], measured.resource[:, None], axis=1)[:, 0]
     found: Mask = (
-        senses.has_culprit
+        measured.has_culprit
         & (degraded_s >= config.evict_after_seconds)
         & is_least
         & (state.since_eviction_s + watched_s >= config.evict_rest_seconds)

@@ -25,7 +25,7 @@ from koordinator.host.errors import ContentError
 from koordinator.host.perf_events import CYCLES_AND_INSTRUCTIONS, EventKind, EventPair
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
-from koordinator.koordlet.degradation import INTERFERENCE, Learnt, Sense
+from koordinator.koordlet.degradation import INTERFERENCE, Indicator, Learnt
 from koordinator.koordlet.node_pods import NodeContainer, PodRecord
 from koordinator.koordlet.parts import Shared
 
@@ -99,7 +99,7 @@ class _Known(msgspec.Struct):
     moved_violations: Violations = msgspec.field(default_factory=Violations)
 
 
-_PAIRS = {Sense.CPI: CYCLES_AND_INSTRUCTIONS, Sense.MEMORY_BANDWIDTH: CACHE_REFERENCES_AND_MISSES}
+_PAIRS = {Indicator.CPI: CYCLES_AND_INSTRUCTIONS, Indicator.MEMORY_BANDWIDTH: CACHE_REFERENCES_AND_MISSES}
 
 
 class CounterSampler:
@@ -115,17 +115,17 @@ class CounterSampler:
         """By container id."""
         self._cpu_model = ""
         self._read: tuple[NodeSLOSpec | None, WorkloadProfiles | None] = (None, None)
-        self._levels: dict[str, dict[Sense, float]] = {}
+        self._levels: dict[str, dict[Indicator, float]] = {}
         self._at_s = float("-inf")
-        self.available: dict[Sense, str] = {}
-        """Sense → why it is missing; empty text when it is there."""
+        self.available: dict[Indicator, str] = {}
+        """Indicator → why it is missing; empty text when it is there."""
         self.moved: dict[str, float] = {}
         """Bytes per second from memory, by UID."""
 
     async def run(self) -> None:
         """Do one round."""
         self._probe()
-        pairs = {sense: pair for sense, pair in _PAIRS.items() if not self.available[sense]}
+        pairs = {indicator: pair for indicator, pair in _PAIRS.items() if not self.available[indicator]}
         if not pairs:
             return
         shared = self._shared
@@ -137,13 +137,13 @@ class CounterSampler:
         watched = _running(shared.view.pods)[: DESCRIPTORS_MAX // (_PER_CPU * max(len(cpus), 1))]
         groups = [each.container.group for each in watched]
         watches = {
-            sense: perf_events.watch(host.cgroups, host.syscalls, groups, cpus, pair)
-            for sense, pair in pairs.items()
+            indicator: perf_events.watch(host.cgroups, host.syscalls, groups, cpus, pair)
+            for indicator, pair in pairs.items()
         }
         began_s = asyncio.get_running_loop().time()
         try:
             await asyncio.sleep(WINDOW_S)
-            counts = {sense: watch.read() for sense, watch in watches.items()}
+            counts = {indicator: watch.read() for indicator, watch in watches.items()}
         finally:
             for watch in watches.values():
                 watch.close()
@@ -152,7 +152,7 @@ class CounterSampler:
     def disable(self) -> None:
         """Put nothing back: it only reads."""
 
-    def levels(self, uid: str, now_s: float) -> Mapping[Sense, float]:
+    def levels(self, uid: str, now_s: float) -> Mapping[Indicator, float]:
         """Return the degradation of a service by its profile; empty while nothing is known."""
         return self._levels.get(uid, {}) if now_s - self._at_s <= SAMPLE_S_MAX else {}
 
@@ -160,26 +160,26 @@ class CounterSampler:
         if self.available:
             return
         self._cpu_model = self._shared.host.machine.cpu_model().model
-        for sense, pair in _PAIRS.items():
+        for indicator, pair in _PAIRS.items():
             found = perf_events.support(self._shared.host.syscalls, pair)
-            self.available[sense] = "" if found.is_supported else found.reason
+            self.available[indicator] = "" if found.is_supported else found.reason
 
     def _take(
         self,
         watched: list[_Watched],
-        counts: Mapping[Sense, Mapping[str, perf_events.Counts]],
+        counts: Mapping[Indicator, Mapping[str, perf_events.Counts]],
         began_s: float,
     ) -> None:
         now_s = asyncio.get_running_loop().time()
         seconds = max(now_s - began_s, 1e-3)
         cores = self._shared.readings.containers(kinds.CONTAINER_CPU)
-        levels: dict[str, dict[Sense, float]] = {}
+        levels: dict[str, dict[Indicator, float]] = {}
         moved: dict[str, float] = {}
         kept: dict[str, _Known] = {}
         for record, container in watched:
             group, used = container.group, cores.get(container.id, 0.0)
-            cpi = counts.get(Sense.CPI, {}).get(group)
-            misses = counts.get(Sense.MEMORY_BANDWIDTH, {}).get(group)
+            cpi = counts.get(Indicator.CPI, {}).get(group)
+            misses = counts.get(Indicator.MEMORY_BANDWIDTH, {}).get(group)
             bytes_per_s = misses.follower * LINE_BYTES / seconds if misses is not None else None
             if bytes_per_s is not None:
                 moved[record.uid] = moved.get(record.uid, 0.0) + bytes_per_s
@@ -192,8 +192,8 @@ class CounterSampler:
             per_core = bytes_per_s / used if bytes_per_s is not None else None
             own = self._learn(known, cpi.ratio if cpi is not None else None, per_core, used, now_s)
             of_pod = levels.setdefault(record.uid, {})
-            for sense, value in own.items():
-                of_pod[sense] = max(of_pod.get(sense, 0.0), value)
+            for indicator, value in own.items():
+                of_pod[indicator] = max(of_pod.get(indicator, 0.0), value)
         self._known, self._levels, self.moved, self._at_s = kept, levels, moved, now_s
         self._shared.view.learnt = {
             container: Learnt(
@@ -210,21 +210,21 @@ class CounterSampler:
 
     def _learn(
         self, known: _Known, cpi: float | None, per_core: float | None, used: float, now_s: float
-    ) -> dict[Sense, float]:
+    ) -> dict[Indicator, float]:
         shared_profile = self._of_cluster(known)
         elapsed_s = now_s - known.learnt_s if known.learnt_s else 0.0
         known.learnt_s = now_s
-        found: dict[Sense, float] = {}
+        found: dict[Indicator, float] = {}
         if cpi is not None:
             level = profile_level((shared_profile and shared_profile.cpi) or known.cpi, cpi)
             if level is not None:
-                found[Sense.CPI] = known.cpi_violations.level(level, used, now_s)
+                found[Indicator.CPI] = known.cpi_violations.level(level, used, now_s)
             known.cpi = learnt(known.cpi, cpi, elapsed_s)
         if per_core is not None:
             of_cluster = shared_profile.memory_bandwidth if shared_profile is not None else None
             level = profile_level(of_cluster or known.moved, per_core)
             if level is not None:
-                found[Sense.MEMORY_BANDWIDTH] = known.moved_violations.level(level, used, now_s)
+                found[Indicator.MEMORY_BANDWIDTH] = known.moved_violations.level(level, used, now_s)
             known.moved = learnt(known.moved, per_core, elapsed_s)
         return found
 

@@ -1,6 +1,7 @@
-"""Look after all services each second: what their senses say, and who is to blame, published as `view.interference`.
+"""Look after all services each second: what their indicators say, and who is to blame, published as
+`view.interference`.
 
-Senses that this node lacks are said once in the log, and in the metric `koordlet_interference_sense_available`.
+Indicators that this node lacks are said once in the log, and in the metric `koordlet_interference_sense_available`.
 """
 
 import asyncio
@@ -13,8 +14,8 @@ from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
-from koordinator.koordlet.degradation import INTERFERENCE, Degradation, Interference, Sense, Verdict
-from koordinator.koordlet.interference import culprit, senses, verdict_reporter
+from koordinator.koordlet.degradation import INTERFERENCE, Degradation, Indicator, Interference, Verdict
+from koordinator.koordlet.interference import culprit, indicators, verdict_reporter
 from koordinator.koordlet.interference.candidate_usage import CandidateUsage
 from koordinator.koordlet.interference.counters import CounterSampler
 from koordinator.koordlet.interference.culprit import History
@@ -54,7 +55,7 @@ class InterferenceDetector:
         self._foreign: Mapping[str, ForeignContainer] | None = None
         self._services: dict[str, PodRecord] = {}
         self._candidates: dict[str, PodRecord] = {}
-        self._logged: set[Sense] = set()
+        self._logged: set[Indicator] = set()
         shared.metrics.interference_level.read = partial(verdict_reporter.reported_levels, shared.view)
         shared.metrics.latency_slack.read = partial(verdict_reporter.reported_slack, shared.view)
 
@@ -77,13 +78,15 @@ class InterferenceDetector:
             target = self._scrapes.targets.get(uid)
             latency = target.latency(now_s) if target is not None else None
             profile = self._counters.levels(uid, now_s)
-            by_sense = senses.levels(lost[uid], latency, profile)
+            by_indicator = indicators.levels(lost[uid], latency, profile)
             newest = target.this_second(now_s) if target is not None else None
-            found[uid] = senses.degradation(uid, by_sense, latency, newest, before.services.get(uid), now_s)
+            found[uid] = indicators.degradation(
+                uid, by_indicator, latency, newest, before.services.get(uid), now_s
+            )
             if target is None and not profile:
-                levels[uid] = max(by_sense.values(), default=math.nan)
+                levels[uid] = max(by_indicator.values(), default=math.nan)
                 continue
-            levels[uid] = max(senses.levels(lost[uid], newest, {}).values(), default=math.nan)
+            levels[uid] = max(indicators.levels(lost[uid], newest, {}).values(), default=math.nan)
         use = self._uses.read(self._candidates, self._counters.moved, now_s)
         self._history.add(levels, list(self._candidates), use)
         verdicts = self._verdicts(found, before.verdicts, now_s)
@@ -136,7 +139,7 @@ class InterferenceDetector:
             victim=each.uid,
             culprit=self._history.candidates[found.candidate],
             resource=found.resource,
-            sense=verdict_reporter.worst(each),
+            indicator=verdict_reporter.worst(each),
             confidence=found.confidence,
             runner_up=found.runner_up,
             share=found.share,
@@ -147,11 +150,11 @@ class InterferenceDetector:
     def _log_available(self) -> None:
         is_answering = any(target.is_answering for target in self._scrapes.targets.values())
         if self._scrapes.targets:
-            self._shared.metrics.sense_available.set(float(is_answering), Sense.LATENCY)
-        for sense, missing in (self._stalls.available | self._counters.available).items():
-            self._shared.metrics.sense_available.set(float(not missing), sense)
-            if sense in self._logged:
+            self._shared.metrics.sense_available.set(float(is_answering), Indicator.LATENCY)
+        for indicator, missing in (self._stalls.available | self._counters.available).items():
+            self._shared.metrics.sense_available.set(float(not missing), indicator)
+            if indicator in self._logged:
                 continue
-            self._logged.add(sense)
+            self._logged.add(indicator)
             if missing:
-                log.warning("sense not available", extra={"sense": sense.value, "reason": missing})
+                log.warning("sense not available", extra={"sense": indicator.value, "reason": missing})

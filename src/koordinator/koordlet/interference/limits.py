@@ -17,7 +17,7 @@ _NEVER_S = float("inf")
 
 
 def config_of(settings: InterferenceSettings, fixed_percent: int) -> ControlConfig:
-    """Return the controller's settings; `fixed_percent` is the threshold that counts without a sense."""
+    """Return the controller's settings; `fixed_percent` is the threshold that counts without a measurement."""
     return ControlConfig(
         slack_low_ratio=settings.slack_low_percent / FULL_PERCENT,
         slack_high_ratio=settings.slack_high_percent / FULL_PERCENT,

@@ -14,13 +14,13 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import ContentError
 from koordinator.host.host import Host
-from koordinator.koordlet.degradation import Sense
+from koordinator.koordlet.degradation import Indicator
 from koordinator.koordlet.node_pods import PodRecord
 
 PRESSURE_KNOBS = {
-    Sense.CPU_PRESSURE: Knob.CPU_PRESSURE,
-    Sense.MEMORY_PRESSURE: Knob.MEMORY_PRESSURE,
-    Sense.IO_PRESSURE: Knob.IO_PRESSURE,
+    Indicator.CPU_PRESSURE: Knob.CPU_PRESSURE,
+    Indicator.MEMORY_PRESSURE: Knob.MEMORY_PRESSURE,
+    Indicator.IO_PRESSURE: Knob.IO_PRESSURE,
 }
 THREADS_MAX = 32
 """Threads of one service that are looked at; of more, some all over its groups."""
@@ -38,18 +38,18 @@ _US_PER_S, _NS_PER_S = 1e6, 1e9
 class Waits:
     """Readings of one service, kept from round to round."""
 
-    def __init__(self, cgroups: Cgroups, record: PodRecord, senses: Iterable[Sense]) -> None:
+    def __init__(self, cgroups: Cgroups, record: PodRecord, indicators: Iterable[Indicator]) -> None:
         self.record = record
         self._cgroups = cgroups
         self._pressure_paths = [
-            (sense, cgroups.path(knob, record.group))
-            for sense, knob in PRESSURE_KNOBS.items()
-            if sense in senses
+            (indicator, cgroups.path(knob, record.group))
+            for indicator, knob in PRESSURE_KNOBS.items()
+            if indicator in indicators
         ]
         groups = [record.group, *(each.group for each in record.containers)]
         self._stat_paths = [cgroups.path(Knob.CPU_STAT, group) for group in groups]
         self._ids = (record.uid, *(each.id for each in record.containers))
-        self._has_run_queue = Sense.RUN_QUEUE in senses
+        self._has_run_queue = Indicator.RUN_QUEUE in indicators
         self._waiting_share: float | None = None
         self._queue_at_s: float | None = None
         self._own_ns = 0.0
@@ -59,20 +59,20 @@ class Waits:
         self._rounds_left = 0
         self._at_s: float | None = None
         self._calm_rounds = 0
-        self._found: dict[Sense, float] = {}
-        self._stalled_us: dict[Sense, int] = {}
+        self._found: dict[Indicator, float] = {}
+        self._stalled_us: dict[Indicator, int] = {}
         self._throttled_ns: int | None = None
         self._times: dict[str, tuple[int, int]] = {}
         """Thread's file → ns on a CPU, ns waiting for one."""
 
     def shares(
         self, proc: str, throttled: Container[str], now_s: float, *, is_calm: bool
-    ) -> dict[Sense, float]:
-        """Return the share of time that was lost since the last round, by sense, less what its own limit cost; of a
+    ) -> dict[Indicator, float]:
+        """Return the share of time that was lost since the last round, by indicator, less what its own limit cost; of a
         calm service what was found up to `CALM_ROUNDS` before.
 
         `throttled` are UIDs of pods and ids of containers that were, by what collectors read. The result is empty in
-        the first round, and without senses whose files are gone.
+        the first round, and without indicators whose files are gone.
         """
         self._calm_rounds = (self._calm_rounds + 1) % CALM_ROUNDS if is_calm else 0
         if self._calm_rounds:
@@ -84,7 +84,7 @@ class Waits:
         if self._has_run_queue:
             share = self._run_queue(proc, throttled_ns, now_s)
             if share is not None:
-                found[Sense.RUN_QUEUE] = share
+                found[Indicator.RUN_QUEUE] = share
         self._found = found
         return found
 
@@ -103,19 +103,19 @@ class Waits:
         before, self._throttled_ns = self._throttled_ns, total
         return math.inf if before is None else max(total - before, 0)
 
-    def _pressures(self, elapsed_s: float, throttled_ns: float) -> dict[Sense, float]:
-        found: dict[Sense, float] = {}
+    def _pressures(self, elapsed_s: float, throttled_ns: float) -> dict[Indicator, float]:
+        found: dict[Indicator, float] = {}
         contents = self._cgroups.files.hot_many(path for _, path in self._pressure_paths)
-        for (sense, _), data in zip(self._pressure_paths, contents, strict=True):
+        for (indicator, _), data in zip(self._pressure_paths, contents, strict=True):
             total = _total_us(data) if data is not None else None
-            before = self._stalled_us.get(sense)
+            before = self._stalled_us.get(indicator)
             if total is None:
-                self._stalled_us.pop(sense, None)
+                self._stalled_us.pop(indicator, None)
                 continue
-            self._stalled_us[sense] = total
+            self._stalled_us[indicator] = total
             if before is not None and total >= before and elapsed_s > 0:
-                own_us = throttled_ns / 1000 if sense is Sense.CPU_PRESSURE else 0.0
-                found[sense] = min(max(total - before - own_us, 0.0) / _US_PER_S / elapsed_s, 1.0)
+                own_us = throttled_ns / 1000 if indicator is Indicator.CPU_PRESSURE else 0.0
+                found[indicator] = min(max(total - before - own_us, 0.0) / _US_PER_S / elapsed_s, 1.0)
         return found
 
     def _run_queue(self, proc: str, throttled_ns: float, now_s: float) -> float | None:
@@ -162,13 +162,13 @@ class Waits:
 
 
 class StallReader:
-    """All services in one pass. `available` says, by sense, what this kernel tells; empty: unknown yet."""
+    """All services in one pass. `available` says, by indicator, what this kernel tells; empty: unknown yet."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._services: dict[str, Waits] = {}
-        self.available: dict[Sense, str] = {}
-        """Sense → why it is missing; empty text when it is there."""
+        self.available: dict[Indicator, str] = {}
+        """Indicator → why it is missing; empty text when it is there."""
 
     def read(
         self,
@@ -176,17 +176,17 @@ class StallReader:
         kubepods: str,
         throttled: Container[str],
         calm: Container[str] = (),
-    ) -> dict[str, dict[Sense, float]]:
-        """Return the share of time lost since the last round, 0 to 1, by UID and sense; `calm` are UIDs of services
+    ) -> dict[str, dict[Indicator, float]]:
+        """Return the share of time lost since the last round, 0 to 1, by UID and indicator; `calm` are UIDs of services
         whose latency is far below its objective."""
         self._probe(kubepods)
-        senses = [sense for sense, missing in self.available.items() if not missing]
+        indicators = [indicator for indicator, missing in self.available.items() if not missing]
         cgroups, proc = self._host.cgroups, self._host.roots.proc
         kept: dict[str, Waits] = {}
         for uid, record in services.items():
             known = self._services.get(uid)
             is_same = known is not None and known.record.containers == record.containers
-            kept[uid] = known if known is not None and is_same else Waits(cgroups, record, senses)
+            kept[uid] = known if known is not None and is_same else Waits(cgroups, record, indicators)
         self._services = kept
         now_s = asyncio.get_running_loop().time()
         return {uid: waits.shares(proc, throttled, now_s, is_calm=uid in calm) for uid, waits in kept.items()}
@@ -198,11 +198,11 @@ class StallReader:
         cgroups, files = self._host.cgroups, self._host.files
         if not cgroups.exists(kubepods):
             return
-        for sense, knob in PRESSURE_KNOBS.items():
+        for indicator, knob in PRESSURE_KNOBS.items():
             path = cgroups.path(knob, kubepods)
-            self.available[sense] = "" if files.exists(path) else f"no file {path}"
+            self.available[indicator] = "" if files.exists(path) else f"no file {path}"
         schedstat = f"{self._host.roots.proc}/self/schedstat"
-        self.available[Sense.RUN_QUEUE] = "" if files.exists(schedstat) else f"no file {schedstat}"
+        self.available[Indicator.RUN_QUEUE] = "" if files.exists(schedstat) else f"no file {schedstat}"
 
 
 def _total_us(data: bytes) -> int | None:

@@ -13,7 +13,7 @@ from koordinator.api import interference as api
 from koordinator.api.core import Pod
 from koordinator.api.interference import CALM, Fading, InterferenceSettings, NodeInterference, WorkloadPair
 from koordinator.koordlet.interference.control import FULL_PERCENT, Resource, Source, Stage
-from koordinator.koordlet.interference.senses import ControlInput
+from koordinator.koordlet.interference.indicators import ControlInput
 from koordinator.koordlet.parts import Shared
 
 AUDIT_LEVEL = 1
@@ -45,7 +45,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage
     source: Source
     slack: float
-    """NaN without a fresh sense."""
+    """NaN without a fresh measurement."""
     resource: Resource
     ceilings: Mapping[Resource, float]
     culprit_percent: float

@@ -1,9 +1,9 @@
 """Undo what did not help: batch gets a resource back whose shrinking left services as degraded as before.
 
 While batch has the least of a resource and services stay degraded, that is a trial: when it has lasted longer than any
-sense is late, what services feel now is compared with what they felt before. A shrink that brought little is undone,
-and left out for a while, which doubles each time that it was useless again. It counts as useful at once when services
-feel more as batch grows back, when another service is worst off, and when a culprit is named.
+measurement is late, what services feel now is compared with what they felt before. A shrink that brought little is
+undone, and left out for a while, which doubles each time that it was useless again. It counts as useful at once when
+services feel more as batch grows back, when another service is worst off, and when a culprit is named.
 
 All arrays are (nodes,) or (nodes, resources); rows are independent. Decisions of a step rest on earlier steps
 only, so less slack never gives batch more.

@@ -9,7 +9,7 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api.core import Pod
-from koordinator.koordlet.degradation import Degradation, Interference, Sense, Verdict
+from koordinator.koordlet.degradation import Degradation, Indicator, Interference, Verdict
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import NodeView
@@ -33,6 +33,7 @@ class ReportedVerdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     culprit: str
     resource: str
     sense: str
+    """The indicator that is highest."""
     confidence: float
     runner_up: float
     share: float
@@ -44,7 +45,7 @@ class ReportedVerdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 def sentence(verdict: Verdict, victim: str, culprit: str, level: float) -> str:
     """Return the verdict in words."""
     return (
-        f"{victim} suffers ({verdict.sense} at {level:.1f} of what it bears) from {culprit}, "
+        f"{victim} suffers ({verdict.indicator} at {level:.1f} of what it bears) from {culprit}, "
         f"which takes {verdict.resource}: {verdict.share:.0%} of what speaks against anybody, "
         f"confidence {verdict.confidence:.2f}, next {verdict.runner_up:.2f}"
     )
@@ -80,7 +81,7 @@ class VerdictReporter:
                 victim=victim.key,
                 culprit=culprit.key,
                 resource=verdict.resource,
-                sense=verdict.sense,
+                sense=verdict.indicator,
                 confidence=round(verdict.confidence, 3),
                 runner_up=round(verdict.runner_up, 3),
                 share=round(verdict.share, 3),
@@ -108,18 +109,18 @@ def _shown(each: Degradation, now: Interference | None) -> dict[str, Any]:
     return {
         "suffers": each.is_degraded,
         "level": round(each.level, 3),
-        "senses": {sense.value: round(level, 3) for sense, level in each.senses.items()},
+        "senses": {indicator.value: round(level, 3) for indicator, level in each.indicators.items()},
         "slack": None if each.slack is None else round(each.slack, 3),
         "sufferingSeconds": None if degraded_s is None else round(degraded_s, 1),
     }
 
 
 def reported_levels(view: NodeView) -> dict[tuple[str, ...], float]:
-    """Return how degraded services are by sense, as metrics have it."""
+    """Return how degraded services are by indicator, as metrics have it."""
     return {
-        (*_labels(record.pod), sense): level
+        (*_labels(record.pod), indicator): level
         for each, record in _known(view)
-        for sense, level in each.senses.items()
+        for indicator, level in each.indicators.items()
     }
 
 
@@ -138,9 +139,9 @@ def _known(view: NodeView) -> Iterator[tuple[Degradation, PodRecord]]:
             yield each, record
 
 
-def worst(each: Degradation) -> Sense:
-    """Return the sense that is highest."""
-    return max(each.senses, key=lambda sense: each.senses[sense])
+def worst(each: Degradation) -> Indicator:
+    """Return the indicator that is highest."""
+    return max(each.indicators, key=lambda indicator: each.indicators[indicator])
 
 
 def _labels(pod: Pod) -> tuple[str, str, str]:

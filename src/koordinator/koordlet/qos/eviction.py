@@ -325,7 +325,7 @@ REFUSED_S = 30.0
 within a second."""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class LeavingPods(msgspec.Struct, frozen=True):
     """UIDs of pods that leave, and of those that cannot be made to (now)."""
 
     leaving: frozenset[str]
@@ -361,8 +361,8 @@ class Victims:
         """Note that a pod could not be evicted."""
         self._refused_s[uid] = now_s
 
-    def look(self, pods: Mapping[str, PodRecord], now_s: float) -> Standing:
-        """Return how pods stand now. Pods that somebody else deletes leave, too, also after a restart of this agent."""
+    def look(self, pods: Mapping[str, PodRecord], now_s: float) -> LeavingPods:
+        """Return who leaves now. Pods that somebody else deletes leave, too, also after a restart of this agent."""
         for uid, record in pods.items():
             if record.pod.metadata.deletion_timestamp is not None and uid not in self._leaving:
                 self._leaving[uid] = _Leaving(now_s)
@@ -377,7 +377,7 @@ class Victims:
         leaving = frozenset(
             uid for uid, entry in self._leaving.items() if now_s - entry.since_s < self._leaving_s_max
         )
-        return Standing(leaving, frozenset(self._leaving.keys() - leaving) | self._refused_s.keys())
+        return LeavingPods(leaving, frozenset(self._leaving.keys() - leaving) | self._refused_s.keys())
 
 
 def _has_ended(entry: _Leaving, record: PodRecord, now_s: float) -> bool:

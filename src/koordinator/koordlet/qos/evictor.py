@@ -86,9 +86,9 @@ class Evictor:
 
     async def _round(self, tasks: Sequence[EvictionTask]) -> bool:
         pods = self._records()
-        standing = self._victims.look(pods, self._now_s())
-        narrowed = eviction.narrowed(tasks, standing.leaving, standing.spared)
-        arbitration = Arbitration(narrowed, standing.leaving)
+        known = self._victims.look(pods, self._now_s())
+        narrowed = eviction.narrowed(tasks, known.leaving, known.spared)
+        arbitration = Arbitration(narrowed, known.leaving)
         end_s = self._now_s() + ROUND_S_MAX
         while (victim := arbitration.next_victim()) is not None and self._now_s() < end_s:
             record = self._records().get(victim.uid)

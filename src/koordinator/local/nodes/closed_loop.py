@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from koordinator.koordlet.interference import control
-from koordinator.koordlet.interference.control import ControlConfig, Resource, Senses
+from koordinator.koordlet.interference.control import ControlConfig, Measurements, Resource
 from koordinator.local.nodes import contention
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.cpu_qos import Suppression
@@ -58,7 +58,7 @@ class ClosedLoop:
         self._services = np.zeros(nodes)
         self._system = np.zeros(nodes)
         self._seen = np.zeros(nodes)
-        self._senses = Senses(
+        self._measured = Measurements(
             slack=np.zeros(nodes),
             slack_age_s=np.zeros(nodes),
             present_slack=np.full(nodes, np.nan),
@@ -99,13 +99,13 @@ class ClosedLoop:
             allowed += limit * duration_s
             self._seen += (factor * worst - self._seen) * sees[duration_s]
             self._services, self._system = services, load.system
-            senses = msgspec.structs.replace(
-                self._senses,
+            measured = msgspec.structs.replace(
+                self._measured,
                 slack=1 - self._seen,
                 others_percent=others_percent,
                 batch_percent=tier / capacity * 100,
             )
-            self.state = control.advance(self.state, senses, duration_s, self._config)
+            self.state = control.advance(self.state, measured, duration_s, self._config)
         self.course = np.stack(course)
         self.slowdown = self.durations_s @ self.course / self.durations_s.sum()
         self.is_followed = True

@@ -64,7 +64,7 @@ class SlackController:
             ceiling = self._state.ceiling[:, control.Resource.CPU]
             batch = np.clip(capacity * ceiling / 100 - held, 0.0, wanted_milli)
             growth = contention.slowdown(load, batch / rest, self._protection)
-            senses = control.Senses(
+            measured = control.Measurements(
                 slack=1 - growth / self._objective.objective_ratio,
                 slack_age_s=zeros,
                 present_slack=np.full(nodes, np.nan),
@@ -76,7 +76,7 @@ class SlackController:
                 others_percent=100 * load,
                 batch_percent=100 * batch / capacity,
             )
-            self._state = control.advance(self._state, senses, STEP_S, self._objective)
+            self._state = control.advance(self._state, measured, STEP_S, self._objective)
         found: Integers = self._state.ceiling[:, control.Resource.CPU].astype(np.int64)
         return found
 

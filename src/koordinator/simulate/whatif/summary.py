@@ -77,7 +77,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     strategy: str
     is_preview: bool
-    """Whether it is shown and not advised: its controller is alpha, and has perfect senses here."""
+    """Whether it is shown and not advised: its controller is alpha, and has perfect measurements here."""
     figures: WhatIfFigures
     series: OutcomeSeries
     nodes: list[NodeLine]

@@ -1,7 +1,7 @@
-"""Say how degraded each service is, by what its senses measured. Pure; docs/interference.md has the marks.
+"""Say how degraded each service is, by what its indicators measured. Pure; docs/interference.md has the marks.
 
-Each sense works alone, and what is not measured is left out, never taken as calm. `control_input` takes from all of it
-what the controller decides by: the service that is worst off, the resource it lacks, who is to blame, how much
+Each indicator works alone, and what is not measured is left out, never taken as calm. `control_input` takes from all of
+it what the controller decides by: the service that is worst off, the resource it lacks, who is to blame, how much
 the node is used.
 """
 
@@ -12,36 +12,43 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 import numpy as np
 
-from koordinator.koordlet.degradation import DEGRADED, Contended, Degradation, Interference, Sense, Verdict
-from koordinator.koordlet.interference.control import FULL_PERCENT, Resource, Senses
+from koordinator.koordlet.degradation import (
+    DEGRADED,
+    Contended,
+    Degradation,
+    Indicator,
+    Interference,
+    Verdict,
+)
+from koordinator.koordlet.interference.control import FULL_PERCENT, Measurements, Resource
 from koordinator.koordlet.interference.latency import Latency
 
-MARKS: Mapping[Sense, float] = {
-    Sense.RUN_QUEUE: 0.5,
-    Sense.CPU_PRESSURE: 0.25,
-    Sense.MEMORY_PRESSURE: 0.1,
-    Sense.IO_PRESSURE: 0.2,
+MARKS: Mapping[Indicator, float] = {
+    Indicator.RUN_QUEUE: 0.5,
+    Indicator.CPU_PRESSURE: 0.25,
+    Indicator.MEMORY_PRESSURE: 0.1,
+    Indicator.IO_PRESSURE: 0.2,
 }
 """Share of time lost from which a service is degraded: of its runnable time for RUN_QUEUE, of all time for pressure."""
 
 
 def levels(
-    lost: Mapping[Sense, float], latency: Latency | None, profile: Mapping[Sense, float]
-) -> dict[Sense, float]:
-    """Return the degradation by sense, 1 at its mark.
+    lost: Mapping[Indicator, float], latency: Latency | None, profile: Mapping[Indicator, float]
+) -> dict[Indicator, float]:
+    """Return the degradation by indicator, 1 at its mark.
 
     `lost` are shares of time, `profile` what CPI and memory bandwidth are against their outlier marks.
     """
-    found = {sense: share / MARKS[sense] for sense, share in lost.items()}
+    found = {indicator: share / MARKS[indicator] for indicator, share in lost.items()}
     found.update(profile)
     if latency is not None:
-        found[Sense.LATENCY] = latency.now_s / latency.target_s
+        found[Indicator.LATENCY] = latency.now_s / latency.target_s
     return found
 
 
 def degradation(
     uid: str,
-    levels: Mapping[Sense, float],
+    levels: Mapping[Indicator, float],
     latency: Latency | None,
     newest: Latency | None,
     before: Degradation | None,
@@ -52,7 +59,7 @@ def degradation(
     since_s = (before.since_s if before is not None else None) or now_s
     return Degradation(
         uid=uid,
-        senses=levels,
+        indicators=levels,
         slack=latency.slack if latency is not None else None,
         present_slack=newest.slack if newest is not None else None,
         since_s=since_s if is_degraded else None,
@@ -68,11 +75,11 @@ RESOURCE_OF: Mapping[Contended, Resource] = {
     Contended.DISK: Resource.DISK,
     Contended.NETWORK: Resource.NETWORK,
 }
-_RESOURCE_OF_SENSE: Mapping[Sense, Resource] = {
-    Sense.CPI: Resource.CACHE,
-    Sense.MEMORY_BANDWIDTH: Resource.CACHE,
-    Sense.MEMORY_PRESSURE: Resource.MEMORY,
-    Sense.IO_PRESSURE: Resource.DISK,
+_RESOURCE_OF_INDICATOR: Mapping[Indicator, Resource] = {
+    Indicator.CPI: Resource.CACHE,
+    Indicator.MEMORY_BANDWIDTH: Resource.CACHE,
+    Indicator.MEMORY_PRESSURE: Resource.MEMORY,
+    Indicator.IO_PRESSURE: Resource.DISK,
 }
 """All others mean CPU."""
 
@@ -87,7 +94,7 @@ class NodeUsage(msgspec.Struct, frozen=True):
 class ControlInput(msgspec.Struct, frozen=True):
     """Facts about the node for `control.step`, and about whom they are."""
 
-    senses: Senses
+    measured: Measurements
     victim: str = ""
     """UID of the service that is worst off; empty without any."""
     verdict: Verdict | None = None
@@ -108,14 +115,14 @@ def control_input(
     """
     services = list(found.services.values()) if found is not None else []
     latencies = [each for each in services if each.slack is not None]
-    pressures = [each for each in services if each.slack is None and each.senses]
+    pressures = [each for each in services if each.slack is None and each.indicators]
     by_latency = min(latencies, key=slack_of, default=None)
     by_pressure = min(pressures, key=slack_of, default=None)
     both = [each for each in (by_latency, by_pressure) if each is not None]
     worst = min(both, key=slack_of, default=None)
     verdict = _verdict(found, worst, is_culprit)
     return ControlInput(
-        Senses(
+        Measurements(
             slack=_one(slack_of(by_latency)),
             present_slack=_one(min((_present_slack(each) for each in latencies), default=math.nan)),
             slack_age_s=_one(_age_s(by_latency, now_s) if use is not None else math.inf),
@@ -133,7 +140,7 @@ def control_input(
 
 
 def slack_of(service: Degradation | None) -> float:
-    """Return what is left of a service's objective; without one, of what its other senses bear. NaN for nobody."""
+    """Return what is left of a service's objective; without one, of what its other indicators bear. NaN for nobody."""
     if service is None:
         return math.nan
     return service.slack if service.slack is not None else DEGRADED - service.level
@@ -172,14 +179,14 @@ def _verdict(
 def _resource(
     worst: Degradation | None, found: Interference | None, usable: Collection[Resource]
 ) -> Resource:
-    """Return what the service that is worst off lacks: as its verdict says, else its worst sense but latency."""
+    """Return what the service that is worst off lacks: as its verdict says, else its worst indicator but latency."""
     if worst is None or found is None:
         return Resource.CPU
     verdict = found.verdicts.get(worst.uid)
     if verdict is not None:
         resource = RESOURCE_OF[verdict.resource]
     else:
-        others = [(level, each) for each, level in worst.senses.items() if each is not Sense.LATENCY]
-        level, sense = max(others, default=(0.0, Sense.LATENCY))
-        resource = _RESOURCE_OF_SENSE.get(sense, Resource.CPU) if level >= DEGRADED else Resource.CPU
+        others = [(level, each) for each, level in worst.indicators.items() if each is not Indicator.LATENCY]
+        level, indicator = max(others, default=(0.0, Indicator.LATENCY))
+        resource = _RESOURCE_OF_INDICATOR.get(indicator, Resource.CPU) if level >= DEGRADED else Resource.CPU
     return resource if resource in usable else Resource.CPU
