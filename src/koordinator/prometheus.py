@@ -79,6 +79,43 @@ class Gauge(Counter):
         self.values[values] = number
 
 
+class ExpiringGauge(Gauge):
+    """A gauge whose series go when nobody touched them for `expires_s`; None keeps them."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        labels: Sequence[str],
+        now: Callable[[], float],
+        expires_s: float | None,
+    ) -> None:
+        super().__init__(name, description, labels)
+        self._now, self._expires_s = now, expires_s
+        self._touched_s: dict[Labels, float] = {}
+
+    def set(self, number: float, *values: str) -> None:
+        super().set(number, *values)
+        self._touch(values)
+
+    def inc(self, *values: str, by: float = 1) -> None:
+        super().inc(*values, by=by)
+        self._touch(values)
+
+    def expire(self) -> None:
+        """Drop series that nobody touched for a while; to be called now and then."""
+        if self._expires_s is None:
+            return
+        oldest_s = self._now() - self._expires_s
+        for values in [values for values, at_s in self._touched_s.items() if at_s < oldest_s]:
+            del self._touched_s[values]
+            self.values.pop(values, None)
+
+    def _touch(self, values: Labels) -> None:
+        if self._expires_s is not None:
+            self._touched_s[values] = self._now()
+
+
 class GaugeReading:
     """A gauge (or counter) that is read when somebody asks: costs nothing in between."""
 

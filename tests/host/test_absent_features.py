@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from koordinator.host import network, perf_events, schemata, storage
+from koordinator.host import network, perf_events, storage
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.errors import ContentError
 from koordinator.host.files import FileFailure, FileProblem, HostRoots
 from koordinator.host.host import Feature, probe_features, tree_host
-from koordinator.host.resctrl import CacheMonitor
+from koordinator.host.resctrl import CacheMonitor, parse_schemata, schemata_needs_write
 from koordinator.koordlet.qos import resctrl as qos_resctrl
 from tests.host import host_tree
 from tests.host.cookie_kernel import CookieKernel
@@ -50,8 +50,8 @@ def test_groups_get_lines_and_tasks_one_by_one(tmp_path: Path) -> None:
     assert host.files.write(host.resctrl.schemata_path("BE").replace("schemata", "tasks"), "7") is None
 
     text = host.resctrl.schemata("BE") or ""
-    assert not schemata.needs_write(text, line)
-    assert schemata.parse(text).mb == {0: 100, 1: 100}, "lines that were not written stay"
+    assert not schemata_needs_write(text, line)
+    assert parse_schemata(text).mb == {0: 100, 1: 100}, "lines that were not written stay"
     assert host.resctrl.tasks("BE") == [7]
     assert host.resctrl.groups() == ["BE"]
 

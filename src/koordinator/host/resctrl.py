@@ -1,7 +1,8 @@
-"""The resctrl file system: groups, their schemata, tasks and monitors.
+"""The resctrl file system: groups, their schemata (shares of caches and of memory bandwidth by cache id), tasks and
+monitors.
 
-Source: behaviour/koordlet-observe 5.12; behaviour/koordlet-act 10. Names and numbers only; what goes into schemata is
-decided elsewhere, and written by the executor. The group of the empty name is the root group.
+Source: behaviour/koordlet-observe 5.12; behaviour/koordlet-act 10; Documentation/filesystems/resctrl.rst. What goes
+into schemata is decided elsewhere, and written by the executor. The group of the empty name is the root group.
 """
 
 import os
@@ -19,6 +20,45 @@ _L3_MONITOR = "mon_L3_"
 _OWN_DIRECTORIES = frozenset(("info", "mon_data", "mon_groups"))
 _NO_COUNT = ("Unavailable", "Error", "Unassigned")
 """Contents of monitors while the hardware has no count for them."""
+
+
+class Schemata(msgspec.Struct, frozen=True):
+    """The content of a schemata file, by cache id."""
+
+    l3: dict[int, int]
+    mb: dict[int, int]
+
+
+def parse_schemata(content: str) -> Schemata:
+    """Return what a schemata file says; unknown lines and malformed parts are left out."""
+    found = Schemata({}, {})
+    for line in content.splitlines():
+        kind, _, parts = line.strip().partition(":")
+        if kind == "L3":
+            found.l3.update(_shares(parts, 16))
+        elif kind == "MB":
+            found.mb.update(_shares(parts, 10))
+    return found
+
+
+def schemata_needs_write(content: str, line: str) -> bool:
+    """Return whether a schemata file with this content must be written for the line to hold: real ids are compared."""
+    have, want = parse_schemata(content), parse_schemata(line)
+    return any(have.l3.get(cache) != mask for cache, mask in want.l3.items()) or any(
+        have.mb.get(cache) != value for cache, value in want.mb.items()
+    )
+
+
+def _shares(parts: str, base: int) -> dict[int, int]:
+    found = {}
+    for part in parts.split(";"):
+        cache, separator, value = (word.strip() for word in part.partition("="))
+        if separator and cache.isdigit() and value.isalnum() and value.isascii():
+            try:
+                found[int(cache)] = int(value, base)
+            except ValueError:
+                continue
+    return found
 
 
 class CacheMonitor(msgspec.Struct, frozen=True):
@@ -72,13 +112,7 @@ class ResctrlFs:
 
     def cache_ids(self) -> tuple[int, ...]:
         """Ids of the third-level caches, as the root schemata lists them; empty without."""
-        found: set[int] = set()
-        for line in (self.schemata("") or "").splitlines():
-            kind, _, parts = line.strip().partition(":")
-            if kind == "L3":
-                domains = (part.partition("=")[0].strip() for part in parts.split(";"))
-                found.update(int(domain) for domain in domains if domain.isdigit())
-        return tuple(sorted(found))
+        return tuple(sorted(parse_schemata(self.schemata("") or "").l3))
 
     # Groups
 

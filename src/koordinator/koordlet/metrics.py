@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from koordinator.clock import Clock
 from koordinator.cluster.metrics import ClientMetrics
 from koordinator.prometheus import (
-    Gauge,
+    ExpiringGauge,
     GaugeReading,
     Histogram,
     HistogramSeries,
@@ -32,42 +32,27 @@ POD = ("pod_uid", "pod_name", "pod_namespace")
 CONTAINER = ("container_id", "container_name")
 
 
-class NodeGauge(Gauge):
-    """A gauge of this node; with `clock`, series that are not touched expire."""
+class NodeGauge(ExpiringGauge):
+    """A gauge of this node."""
 
     def __init__(
-        self, node: str, name: str, description: str, labels: Sequence[str] = (), clock: Clock | None = None
+        self, node: str, name: str, description: str, labels: Sequence[str], clock: Clock, *, expires: bool
     ) -> None:
-        super().__init__(PREFIX + name, description, ("node", *labels))
+        super().__init__(
+            PREFIX + name, description, ("node", *labels), clock.now, TOUCHED_S if expires else None
+        )
         self._node = node
-        self._clock = clock
-        self._touched_s: dict[Labels, float] = {}
 
     def set(self, number: float, *values: str) -> None:
         super().set(number, self._node, *values)
-        self._touch(values)
 
     def inc(self, *values: str, by: float = 1) -> None:
         super().inc(self._node, *values, by=by)
-        self._touch(values)
 
     def reset(self) -> None:
         """Drop all series, before they are filled again."""
         self.values.clear()
         self._touched_s.clear()
-
-    def expire(self) -> None:
-        """Drop series that nobody touched for a while."""
-        if self._clock is None:
-            return
-        oldest_s = self._clock.now() - TOUCHED_S
-        for labels in [labels for labels, at_s in self._touched_s.items() if at_s < oldest_s]:
-            del self._touched_s[labels]
-            self.values.pop(labels, None)
-
-    def _touch(self, values: Labels) -> None:
-        if self._clock is not None:
-            self._touched_s[(self._node, *values)] = self._clock.now()
 
 
 class NodeReading(GaugeReading):
@@ -327,14 +312,14 @@ class AgentMetrics:
         external: bool = False,
         expires: bool = False,
     ) -> NodeGauge:
-        family = NodeGauge(self._node, name, description, labels, self._clock if expires else None)
+        family = NodeGauge(self._node, name, description, labels, self._clock, expires=expires)
         self._keep(family, external, expires)
         return family
 
     def _counter(
         self, name: str, description: str, labels: Sequence[str] = (), *, expires: bool = False
     ) -> NodeCounter:
-        family = NodeCounter(self._node, name, description, labels, self._clock if expires else None)
+        family = NodeCounter(self._node, name, description, labels, self._clock, expires=expires)
         self._keep(family, False, expires)
         return family
 

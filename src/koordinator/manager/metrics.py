@@ -6,10 +6,10 @@ from koordinator.clock import Clock
 from koordinator.cluster.metrics import ClientMetrics, QueueMetrics
 from koordinator.prometheus import (
     Counter,
+    ExpiringGauge,
     Gauge,
     GaugeReading,
     Histogram,
-    Labels,
     MetricsRegistry,
     exponential,
 )
@@ -21,26 +21,6 @@ LEASE = "koordinator-manager"
 EXPIRES_S = 300.0
 """Series of the node gauge go when nobody set them for so long."""
 EXPIRE_PERIOD_S = 60.0
-
-
-class ExpiringGauge(Gauge):
-    """A gauge whose series go when they have not been set for `EXPIRES_S`."""
-
-    def __init__(self, name: str, description: str, labels: tuple[str, ...], clock: Clock) -> None:
-        super().__init__(name, description, labels)
-        self._clock = clock
-        self._set_s: dict[Labels, float] = {}
-
-    def set(self, number: float, *values: str) -> None:
-        super().set(number, *values)
-        self._set_s[values] = self._clock.now()
-
-    def expire(self) -> None:
-        """Drop what nobody set for a while; once every `EXPIRE_PERIOD_S`."""
-        oldest_s = self._clock.now() - EXPIRES_S
-        for values in [values for values, at_s in self._set_s.items() if at_s < oldest_s]:
-            del self._set_s[values]
-            self.values.pop(values, None)
 
 
 class TidalMetrics:
@@ -115,7 +95,8 @@ class ManagerMetrics:
             "slo_controller_node_extended_resource_allocatable_internal",
             "Batch and Mid resources as last calculated.",
             ("node", "resource", "unit"),
-            clock,
+            clock.now,
+            EXPIRES_S,
         )
         self.internal.add(self.node_allocatable)
         self.webhook_durations = Histogram(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api import labels
-from koordinator.host import schemata
+from koordinator.host.resctrl import Schemata, parse_schemata, schemata_needs_write
 from koordinator.koordlet.hooks import resctrl_pod
 from koordinator.koordlet.qos import resctrl
 from koordinator.koordlet.qos.resctrl import ResctrlCPU
@@ -50,14 +50,14 @@ CACHES = st.dictionaries(st.integers(0, 300), st.integers(1, 2**20 - 1), min_siz
 def test_what_was_written_need_not_be_written_again(masks: dict[int, int], values: dict[int, int]) -> None:
     content = resctrl.l3_line(masks) + resctrl.mb_line(values)
 
-    assert schemata.parse(content) == schemata.Schemata(masks, values)
-    assert not schemata.needs_write(content, resctrl.l3_line(masks))
-    assert not schemata.needs_write(content, resctrl.mb_line(values))
-    assert schemata.needs_write("", resctrl.l3_line(masks))
+    assert parse_schemata(content) == Schemata(masks, values)
+    assert not schemata_needs_write(content, resctrl.l3_line(masks))
+    assert not schemata_needs_write(content, resctrl.mb_line(values))
+    assert schemata_needs_write("", resctrl.l3_line(masks))
 
 
 def test_garbage_in_schemata_is_left_out() -> None:
-    assert schemata.parse("L3:0=ff;x=1;2;3=zz;\nMB:0=;1=10\nwhat") == schemata.Schemata({0: 255}, {1: 10})
+    assert parse_schemata("L3:0=ff;x=1;2;3=zz;\nMB:0=;1=10\nwhat") == Schemata({0: 255}, {1: 10})
 
 
 def test_a_mask_file_without_a_mask_means_no_cache_to_divide() -> None:

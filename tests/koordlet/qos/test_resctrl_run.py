@@ -10,8 +10,8 @@ import pytest
 
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.api.slo_qos import ResctrlQOS, ResourceQOS, ResourceQOSStrategy
-from koordinator.host import schemata
 from koordinator.host.files import FileFailure, FileProblem
+from koordinator.host.resctrl import Schemata, parse_schemata
 from koordinator.koordlet.qos.resctrl import ABSENT_S, CHECK_S, ResctrlStrategy
 from koordinator.koordlet.states.node import with_defaults
 from tests.cluster import virtual_loop
@@ -59,8 +59,8 @@ def node_of(root: Path, at: int = 0, *, after: bool = False) -> ActingNode:
     return node
 
 
-def says(node: ActingNode, group: str) -> schemata.Schemata:
-    return schemata.parse(node.host.resctrl.schemata(group) or "")
+def says(node: ActingNode, group: str) -> Schemata:
+    return parse_schemata(node.host.resctrl.schemata(group) or "")
 
 
 def threads(node: ActingNode, group: str) -> list[int]:
@@ -76,7 +76,7 @@ def test_a_class_gets_its_share_and_its_threads(tmp_path: Path) -> None:
         await strategy.run()
 
         assert node.host.resctrl.groups() == ["BE"]
-        assert says(node, "BE") == schemata.Schemata({0: 0x3F, 1: 0x3F}, {0: 50, 1: 50})
+        assert says(node, "BE") == Schemata({0: 0x3F, 1: 0x3F}, {0: 50, 1: 50})
         assert threads(node, "BE") == [7, 8, 607]
         assert threads(node, "") == [1, 2, 9, 609]
 
@@ -127,7 +127,7 @@ def test_switching_a_class_off_returns_its_threads_and_neutral_values(tmp_path: 
 
         assert threads(node, "LS") == []
         assert 9 in threads(node, "")
-        assert says(node, "LS") == schemata.Schemata({0: 0xFFFFF, 1: 0xFFFFF}, {0: 100, 1: 100})
+        assert says(node, "LS") == Schemata({0: 0xFFFFF, 1: 0xFFFFF}, {0: 100, 1: 100})
         assert threads(node, "BE") == [7, 8, 607]
 
     on_virtual_time(scenario())
@@ -205,7 +205,7 @@ def test_a_refusal_of_the_kernel_is_met_again_and_harms_nothing_else(
             await strategy.run()
             await asyncio.sleep(1)
 
-        assert says(node, "BE") == schemata.Schemata({0: 0x3F, 1: 0x3F}, {0: 50, 1: 50})
+        assert says(node, "BE") == Schemata({0: 0x3F, 1: 0x3F}, {0: 50, 1: 50})
         assert threads(node, "BE") == [7, 8, 607]
         problems = [vars(each)["problem"] for each in caplog.records if each.message == "resctrl not applied"]
         assert problems, "people are told"
@@ -253,7 +253,7 @@ def normal(found: dict[str, str]) -> dict[str, object]:
         if name == "tasks":
             meanings[path] = sorted(text.split())
         else:
-            meanings[path] = schemata.parse(text) if name == "schemata" else text
+            meanings[path] = parse_schemata(text) if name == "schemata" else text
     return meanings
 
 

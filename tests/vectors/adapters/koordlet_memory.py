@@ -8,8 +8,8 @@ from koordinator.api import labels, quantity
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.slo_qos import MemoryQOS, ResctrlQOS, ResourceQOS, ResourceQOSStrategy
-from koordinator.host import schemata
 from koordinator.host.cgroup_knobs import V1
+from koordinator.host.resctrl import parse_schemata
 from koordinator.koordlet.hooks import resctrl_pod
 from koordinator.koordlet.qos import memory_qos, resctrl
 from koordinator.koordlet.qos.memory_qos import Texts
@@ -91,7 +91,7 @@ def _lines(case: dict[str, Any]) -> Any:
 
 
 def _parse(case: dict[str, Any]) -> Any:
-    found = schemata.parse(case["content"])
+    found = parse_schemata(case["content"])
     return {
         kind: {str(cache): number for cache, number in numbers.items()}
         for kind, numbers in (("L3", found.l3), ("MB", found.mb))

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from koordinator.api import labels
 from koordinator.api.annotations.koordlet import RESCTRL, ResctrlResource
-from koordinator.host import schemata
 from koordinator.host.cgroups import KernelSupport
 from koordinator.host.files import FileFailure, FileProblem
+from koordinator.host.resctrl import schemata_needs_write
 from koordinator.koordlet.hooks.contexts import (
     ContainerContext,
     HookResponse,
@@ -250,4 +250,4 @@ class ResctrlHook(Hook):
 
 
 def _holds(line: str, content: str) -> bool:
-    return not schemata.needs_write(content, line)
+    return not schemata_needs_write(content, line)

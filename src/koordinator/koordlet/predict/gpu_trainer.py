@@ -20,8 +20,7 @@ from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.predict import gpus, reclaimable
 from koordinator.koordlet.predict.gpus import MILLI_PER_PERCENT, RecentPeaks
-from koordinator.koordlet.predict.kept_models import KeptModels
-from koordinator.koordlet.predict.models import NO_USAGE, TrainingUsage, TrainingWindow
+from koordinator.koordlet.predict.models import NO_USAGE, KeptModels, TrainingUsage, TrainingWindow
 from koordinator.koordlet.predict.reclaimable import NOTHING, Prediction, ProdPod, ProdPods, ReclaimableAmount
 
 _FOLDER = "gpus"

@@ -17,8 +17,8 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.predict.hours import HourlyCheckpoint, HourlyPeaks
-from koordinator.koordlet.predict.kept_models import FUTURE_S_MAX
 from koordinator.koordlet.predict.models import (
+    FUTURE_S_MAX,
     NO_USAGE,
     NODE_USAGE,
     POD_USAGE,

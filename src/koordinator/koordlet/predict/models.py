@@ -8,7 +8,7 @@ Files keep them in the format of the reference, so that an upgrade keeps what wa
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 import numpy as np
@@ -368,3 +368,56 @@ class Models:
         self._rows.clear(np.array([row], np.intp))
         self._models[name] = _Model(row, now_s)
         return self._models[name]
+
+
+FUTURE_S_MAX = 24 * 3600.0
+"""A checkpoint from further ahead was made under a wrong clock: its samples would never fade."""
+
+
+class KeptModels:
+    """Models, and their files in a directory: they are taken over when it is known whose they are."""
+
+    def __init__(self, config: PredictConfig, directory: str, *, is_read_only: bool) -> None:
+        """No models yet. Raises: ModelError when a half-life is not above zero."""
+        self.models = Models(config)
+        self._config = config
+        self._files = CheckpointFiles(directory, is_read_only=is_read_only)
+        self._unloaded: dict[str, bytes] | None = None
+
+    def load(self, is_wanted: Callable[[str], bool | None], now_s: float) -> None:
+        """Take over the checkpoints that are wanted, and remove others; None says that nobody can tell yet."""
+        if self._unloaded is None:
+            self._unloaded = self._files.read()
+        for name in list(self._unloaded):
+            wanted = is_wanted(name)
+            if wanted is None:
+                continue
+            content = self._unloaded.pop(name)
+            if wanted:
+                self._load_one(name, content, now_s)
+            else:
+                self._files.remove(name)
+
+    def tidy(self, now_s: float) -> None:
+        """Forget models that learn no more, and write a few checkpoints: the first that fails ends the round."""
+        for model in self.models.expire(now_s, self._config.expiration_s):
+            self._files.remove(model)
+        due = self.models.unsaved(
+            now_s, self._config.checkpoint_interval_s, self._config.checkpoints_per_step
+        )
+        for model in due:
+            if not self._files.write(model, encode_checkpoint(self.models.checkpoint(model))):
+                return
+            self.models.saved([model], now_s)
+
+    def _load_one(self, name: str, content: bytes, now_s: float) -> None:
+        if name in self.models:
+            return  # it has learnt since, and its file will be replaced
+        try:
+            saved = decode_checkpoint(name, content)
+            if saved.updated_s > now_s + FUTURE_S_MAX:
+                raise ModelError(name, "the checkpoint comes from the future")
+            self.models.load(saved, now_s)
+        except ModelError as error:
+            log.warning("checkpoint dropped", extra={"problem": str(error)})
+            self._files.remove(name)

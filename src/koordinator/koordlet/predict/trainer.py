@@ -15,7 +15,6 @@ from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.metrics import NodeGauge
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.predict import reclaimable
-from koordinator.koordlet.predict.kept_models import KeptModels
 from koordinator.koordlet.predict.models import (
     CLASSES,
     NO_USAGE,
@@ -24,6 +23,7 @@ from koordinator.koordlet.predict.models import (
     NODE_USAGE,
     POD_USAGE,
     SYSTEM,
+    KeptModels,
     TrainingUsage,
     TrainingWindow,
 )

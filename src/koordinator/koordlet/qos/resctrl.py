@@ -14,9 +14,9 @@ from koordinator.api import labels, pod_labels, qos
 from koordinator.api.core import Pod
 from koordinator.api.qos import QoSClass
 from koordinator.api.slo_qos import ResctrlQOS, ResourceQOS, ResourceQOSStrategy
-from koordinator.host import schemata
 from koordinator.host.errors import ContentError
 from koordinator.host.files import FileProblem
+from koordinator.host.resctrl import schemata_needs_write
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.writing import restore_log
@@ -246,7 +246,7 @@ class ResctrlStrategy:
             owner=self.name,
             reason=REASON,
             part=line.partition(":")[0],
-            is_held=lambda content: not schemata.needs_write(content, line),
+            is_held=lambda content: not schemata_needs_write(content, line),
         )
         self._report_problem(
             f"{group} {line[:2]}", problem, self._host.last_error() if problem is not None else ""

@@ -22,10 +22,10 @@ from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import KnobValueError, UnsupportedError
-from koordinator.host.files import FileFailure, FileProblem
+from koordinator.host.files import FileFailure, FileProblem, Files
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.node_pods import GroupOwner
-from koordinator.koordlet.writing import idle_shares, restore_log, swap_limit, update_plan
+from koordinator.koordlet.writing import idle_shares, restore_log, update_plan
 from koordinator.koordlet.writing.file_writer import CGROUP_UPDATE, OTHER_UPDATE, FileWriter, PlannedWrite
 from koordinator.koordlet.writing.restore_log import Restored, RestoreLog, RestoreRecord
 from koordinator.koordlet.writing.update_plan import (
@@ -342,7 +342,7 @@ class Executor(FileWriter):
 
     def _write(self, knob: str, path: str, text: str) -> FileProblem | None:
         if knob == Knob.MEMORY_LIMIT and self._cgroups.version == V1:
-            return swap_limit.write(self._files, path, text)
+            return _write_memory_limit(self._files, path, text)
         return self._files.write(path, text)
 
     def _verified(self, knob: Knob, path: str, text: str) -> tuple[WriteOutcome, str] | None:
@@ -402,3 +402,32 @@ class Executor(FileWriter):
 
 def _key(update: Update) -> _Key:
     return update.group, update.knob
+
+
+_LIMIT_WITH_SWAP = "memory.memsw.limit_in_bytes"
+
+
+def _write_memory_limit(files: Files, path: str, text: str) -> FileProblem | None:
+    """Write a memory limit of cgroup v1, and that of memory and swap where it is the same or leaves no room.
+
+    The second one counts memory and swap together and is never below the first. A runtime on a node without swap gives
+    a container one value for both (runc does, for containerd). They stay the same: else a limit could not be raised
+    (EINVAL), and one that is lowered would let the container swap. Source: the kernel's cgroup-v1/memory.rst, 2.4.
+    """
+    both = f"{os.path.dirname(path)}/{_LIMIT_WITH_SWAP}"
+    of_both, of_memory = (_bytes(files.read(each)) for each in (both, path))
+    wanted = _bytes(text)
+    moves = of_both is not None and wanted is not None and (of_both == of_memory or 0 <= of_both < wanted)
+    if moves:
+        files.write(both, text)  # a higher one comes first
+    problem = files.write(path, text)
+    if moves:
+        files.write(both, text)  # a lower one afterwards
+    return problem
+
+
+def _bytes(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from koordinator.host import cgroup_knobs, schemata
+from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import UNLIMITED, V1, Knob, Merge
 from koordinator.host.files import FileFailure, FileProblem, Identity, problem_of
+from koordinator.host.resctrl import schemata_needs_write
 from koordinator.koordlet.writing import update_plan
 from koordinator.koordlet.writing.update_plan import DEVICE_KNOBS, ID_KNOBS, Update, WriteOutcome
 
@@ -314,5 +315,5 @@ def _is_part(record: RestoreRecord) -> bool:
 
 def _part_matches(record: RestoreRecord, content: str, text: str) -> bool:
     if os.path.basename(record.path) == _SCHEMATA:
-        return not schemata.needs_write(content, text)
+        return not schemata_needs_write(content, text)
     return text in content.split()
