@@ -77,7 +77,7 @@ def cpuset_hook(case: dict[str, Any]) -> Any:
     keeps = case.get("keepQuota", False)
     match case["op"]:
         case "container":
-            decision = cpuset_allocator.decide(
+            cpus = cpuset_allocator.decide(
                 case["labels"],
                 case["annotations"],
                 case["cgroupParent"],
@@ -85,7 +85,7 @@ def cpuset_hook(case: dict[str, Any]) -> Any:
                 has_be_manager=case.get("beCPUManager", False),
             )
             quota = cpuset_allocator.quota_us(case["annotations"], keeps_quota=keeps)
-            return {"error": False, "cpuset": decision.cpus, "quota": quota}
+            return {"error": False, "cpuset": cpus, "quota": quota}
         case "pod_quota":
             quota = cpuset_allocator.quota_us(case["annotations"], keeps_quota=keeps)
             return {"error": False, "quota": quota}

@@ -3,7 +3,6 @@
 Source: behaviour/koordlet-act 15.
 """
 
-import enum
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -52,25 +51,6 @@ class NodeCPUPools(msgspec.Struct, frozen=True):
     system_cpus: str = ""
 
 
-class CPUSetSource(enum.Enum):
-    """The source of a container's CPUs."""
-
-    BOUND = "the scheduler chose them"
-    NUMA_POOL = "the shared pools of its NUMA nodes"
-    SYSTEM = "the CPUs of SYSTEM pods"
-    SHARED_POOL = "the shared pools"
-    BEST_EFFORT = "those of all best-effort pods"
-    UNKNOWN = "the node's topology is not known yet"
-    KUBELET = "the kubelet's static policy chooses them"
-
-
-class ContainerCPUSet(msgspec.Struct, frozen=True):
-    """CPU list of a container: None leaves it alone, empty text clears it."""
-
-    cpus: str | None
-    reason: CPUSetSource
-
-
 def decide(
     pod_labels: Mapping[str, str],
     annotations: Mapping[str, str],
@@ -79,31 +59,32 @@ def decide(
     *,
     has_be_manager: bool,
     obj: str = "",
-) -> ContainerCPUSet:
-    """Return the CPUs of a container (or sandbox) in this directory; `pools` is None before topology is known.
+) -> str | None:
+    """Return the CPU list of a container (or sandbox) in this directory: None leaves it alone, empty text clears it;
+    `pools` is None before topology is known.
 
     Raises: ProtocolError when the annotation is malformed.
     """
     status = RESOURCE_STATUS.read(annotations, obj) or ResourceStatus()
     if status.cpuset:
-        return ContainerCPUSet(status.cpuset, CPUSetSource.BOUND)
+        return status.cpuset
     if pools is None:
-        return ContainerCPUSet(None, CPUSetSource.UNKNOWN)
+        return None
     qos_class = qos.of_labels(pod_labels)
     nodes = _bound_nodes(status.numa_node_resources)
     is_best_effort = qos_class is QoSClass.BE
     if nodes and (has_be_manager or not is_best_effort):
         from_pools = pools.best_effort if is_best_effort else pools.shared
-        return ContainerCPUSet(_joined(from_pools, nodes), CPUSetSource.NUMA_POOL)
+        return _joined(from_pools, nodes)
     if qos_class is QoSClass.SYSTEM and pools.system_cpus:
-        return ContainerCPUSet(pools.system_cpus, CPUSetSource.SYSTEM)
+        return pools.system_cpus
     if qos_class is QoSClass.LS:
-        return ContainerCPUSet(_joined(pools.shared), CPUSetSource.SHARED_POOL)
+        return _joined(pools.shared)
     if cgroup_layout.kube_qos_of_dir(directory) is KubeQoS.BEST_EFFORT:
-        return ContainerCPUSet("", CPUSetSource.BEST_EFFORT)
+        return ""  # those of all best-effort pods
     if pools.kubelet_policy == KUBELET_STATIC:
-        return ContainerCPUSet(None, CPUSetSource.KUBELET)
-    return ContainerCPUSet(_joined(pools.shared), CPUSetSource.SHARED_POOL)
+        return None  # the kubelet's static policy chooses them
+    return _joined(pools.shared)
 
 
 def quota_us(annotations: Mapping[str, str], *, keeps_quota: bool = False, obj: str = "") -> int | None:
@@ -197,7 +178,7 @@ class CPUSetAllocator(Hook):
     def cpus_of(self, container: ContainerContext) -> HookResponse:
         """Return the CPUs of a container. Raises: ProtocolError."""
         pod = container.pod
-        decision = decide(
+        cpus = decide(
             pod.labels,
             pod.annotations,
             container.group,
@@ -205,7 +186,7 @@ class CPUSetAllocator(Hook):
             has_be_manager=self._has_be_manager,
             obj=pod.obj,
         )
-        return HookResponse(cpuset=decision.cpus)
+        return HookResponse(cpuset=cpus)
 
     def of_host_application(self, context: HostApplicationContext) -> HookResponse:
         """Return the pools that services share, for LS. Raises: ProtocolError for other classes."""

@@ -50,7 +50,6 @@ class Attribution(msgspec.Struct, frozen=True):
     resource: Contended
     confidence: float
     """Correlation times share, 0 to 1."""
-    correlation: float
     share: float
     """Its share of the evidence: of the orders of magnitude by which candidates use more than in calm."""
     runner_up: float
@@ -142,7 +141,6 @@ def _surest(rise: F64, correlation: F64) -> Attribution | None:
         candidate=candidate,
         resource=RESOURCES[int(resource[candidate])],
         confidence=best,
-        correlation=float(correlation[candidate, resource[candidate]]),
         share=float(share[candidate]),
         runner_up=runner_up,
     )

@@ -8,7 +8,6 @@ Best-effort pods get CPUs scattered over NUMA nodes and sockets, stacked on pair
 """
 
 import enum
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -178,38 +177,11 @@ class UsableCPUs(msgspec.Struct, frozen=True):
         return frozenset(processor.cpu for processor in (*self.lsr, *self.shared))
 
 
-class SuppressReason(enum.Enum):
-    """The reason why best-effort pods have these CPUs."""
-
-    FITTED = "as many CPUs as services leave"
-    STEPPED = "growing by at most a tenth of the machine per round"
-    KEPT = "fewer CPUs are usable than services leave; nothing changes"
-    FLOOR = "no CPU is usable; best-effort pods keep a few that belong to others"
-    WITHDRAWN = "fewer CPUs are usable than services leave; those that became exclusive are taken back"
-
-
-class SuppressCPUSet(msgspec.Struct, frozen=True):
-    """CPUs of best-effort pods; None writes nothing."""
-
-    cpus: CPUSet | None
-    reason: SuppressReason
-
-
-class QuotaReason(enum.Enum):
-    """The reason why the quota of best-effort pods is what it is."""
-
-    FITTED = "as much as services leave"
-    FLOOR = "services take everything; the least quota stays"
-    STEPPED = "growing by at most a tenth of the machine per round"
-    SIMILAR = "the change is under a hundredth of the machine; nothing changes"
-
-
 class QuotaDecision(msgspec.Struct, frozen=True):
     """CFS quota of all best-effort pods, and whether the file must be written."""
 
     quota_us: int
     is_written: bool
-    reason: QuotaReason
 
 
 def mode_of(strategy: ResourceThresholdStrategy | None, *, has_be_manager: bool) -> SuppressMode:
@@ -414,45 +386,37 @@ def floor_cpus(processors: Iterable[Processor], reserved: CPUSet, system: System
     return frozenset(pick(min(CPU_COUNT_MIN, len(spared)), spared))
 
 
-def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: UsableCPUs) -> SuppressCPUSet:
-    """Return the CPUs of best-effort pods.
+def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: UsableCPUs) -> CPUSet | None:
+    """Return the CPUs of best-effort pods; None writes nothing. They grow by at most a tenth of the machine per round.
 
     When fewer CPUs are usable than the amount stands for, nothing is picked. Then they keep what they have,
     but never a CPU that has become exclusive meanwhile (the reference leaves them there).
     """
     count = wanted_cpu_count(be_milli, len(old), machine_count)
     if count <= len(usable.cpus):
-        is_stepped = count < math.ceil(be_milli / _MILLI)
-        reason = SuppressReason.STEPPED if is_stepped else SuppressReason.FITTED
-        return SuppressCPUSet(suppressed_cpus(count, usable), reason)
+        return suppressed_cpus(count, usable)
     kept = old & usable.cpus
-    if kept == old or not usable.cpus:
-        return SuppressCPUSet(None, SuppressReason.KEPT)
-    return SuppressCPUSet(kept or usable.cpus, SuppressReason.WITHDRAWN)
+    return None if kept == old or not usable.cpus else kept or usable.cpus
 
 
 def decide_quota(be_milli: int, capacity_milli: int, old_us: int) -> QuotaDecision:
     """Return the CFS quota of all best-effort pods; `old_us` may be `UNLIMITED`."""
     quotas = decide_quotas(_bounded(be_milli), _bounded(capacity_milli), old_us)
-    quota_us = int(quotas.quota_us)
-    if not quotas.is_written:
-        return QuotaDecision(quota_us, False, QuotaReason.SIMILAR)
-    if quotas.is_stepped:
-        return QuotaDecision(quota_us, True, QuotaReason.STEPPED)
-    reason = QuotaReason.FLOOR if quota_us == QUOTA_US_MIN else QuotaReason.FITTED
-    return QuotaDecision(quota_us, True, reason)
+    return QuotaDecision(int(quotas.quota_us), bool(quotas.is_written))
 
 
 class SuppressQuotas(msgspec.Struct, frozen=True):
-    """Quotas of nodes, (nodes,) or (): whether each is written, and whether growth was held back."""
+    """Quotas of nodes, (nodes,) or (), and whether each is written."""
 
     quota_us: Integers
     is_written: NDArray[np.bool_]
-    is_stepped: NDArray[np.bool_]
 
 
 def decide_quotas(be_milli: Amounts, capacity_milli: Amounts, old_us: Amounts) -> SuppressQuotas:
-    """Return what `decide_quota` decides for each node: all arguments and results are (nodes,)."""
+    """Return what `decide_quota` decides for each node: all arguments and results are (nodes,).
+
+    Quotas grow by at most a tenth of the machine per round; a change under a hundredth of it is not written.
+    """
     target_us = np.maximum(be_milli * CFS_PERIOD_US // _MILLI, QUOTA_US_MIN)
     machine_us = -(-capacity_milli // _MILLI) * CFS_PERIOD_US
     is_similar = np.abs(target_us - old_us) < machine_us * QUOTA_CHANGE_RATIO_MIN
@@ -460,9 +424,7 @@ def decide_quotas(be_milli: Amounts, capacity_milli: Amounts, old_us: Amounts) -
     step_us = np.asarray(machine_us * GROWTH_RATIO_MAX)
     is_stepped = is_written & (np.asarray(old_us) != UNLIMITED) & (target_us - old_us > step_us)
     written_us = np.where(is_stepped, old_us + step_us.astype(np.int64), target_us)
-    return SuppressQuotas(
-        np.where(is_written, written_us, old_us), np.asarray(is_written), np.asarray(is_stepped)
-    )
+    return SuppressQuotas(np.where(is_written, written_us, old_us), np.asarray(is_written))
 
 
 def _is_best_effort(pod: SuppressPodClass | None) -> bool:

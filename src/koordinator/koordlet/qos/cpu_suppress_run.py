@@ -374,8 +374,8 @@ class CPUSuppress:
             return False
         self._report_starvation(not facts.usable.cpus)
         if facts.usable.cpus:
-            decision = cpu_suppress.decide_cpuset(be_milli, old, facts.machine_count, facts.usable)
-            cpus = decision.cpus if decision.cpus is not None else old & facts.usable.cpus
+            decided = cpu_suppress.decide_cpuset(be_milli, old, facts.machine_count, facts.usable)
+            cpus = decided if decided is not None else old & facts.usable.cpus
         else:
             cpus = facts.floor
         is_less = len(cpus) < len(old)
