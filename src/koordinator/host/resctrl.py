@@ -1,8 +1,8 @@
 """The resctrl file system: groups, their schemata (shares of caches and of memory bandwidth by cache id), tasks and
 monitors.
 
-Source: behaviour/koordlet-observe 5.12; behaviour/koordlet-act 10; Documentation/filesystems/resctrl.rst. What goes
-into schemata is decided elsewhere, and written by the executor. The group of the empty name is the root group.
+Source: behaviour/koordlet-observe 5.12; behaviour/koordlet-act 10; Documentation/filesystems/resctrl.rst. Others decide
+what goes into schemata, and the executor writes it. The group of the empty name is the root group.
 """
 
 import os

@@ -54,7 +54,7 @@ class Resource(enum.IntEnum):
 
 
 class Source(enum.IntEnum):
-    """What was measured, by which the ceiling of a node is decided."""
+    """The measurements by which the ceiling of a node is decided."""
 
     FIXED = 0  # nothing fresh is known: the fixed threshold
     PRESSURE = 1
