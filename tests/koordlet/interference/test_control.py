@@ -14,7 +14,7 @@ from koordinator.koordlet.interference import control
 from koordinator.koordlet.interference.control import (
     Actions,
     ControlConfig,
-    Measurements,
+    Inputs,
     Resource,
     Source,
     Stage,
@@ -27,18 +27,18 @@ CONFIG = ControlConfig()
 CPU = Resource.CPU
 
 
-def measurements(slack: float = np.nan, **known: Any) -> Measurements:
+def measurements(slack: float = np.nan, **known: Any) -> Inputs:
     """What one node's services feel; half of the node is services, a quarter batch."""
     values: dict[str, Any] = {
         "slack": slack, "slack_age_s": 0.0, "present_slack": np.nan, "resource": CPU,
         "pressure_slack": np.nan, "pressure_age_s": 0.0, "has_culprit": False, "victim": 0,
         "others_percent": 50.0, "batch_percent": 25.0,
     } | known  # fmt: skip
-    return Measurements(**{name: np.array([value]) for name, value in values.items()})
+    return Inputs(**{name: np.array([value]) for name, value in values.items()})
 
 
 def after(
-    seconds: int, state: State, measured: Measurements, config: ControlConfig = CONFIG
+    seconds: int, state: State, measured: Inputs, config: ControlConfig = CONFIG
 ) -> tuple[State, Actions]:
     """Step once per second."""
     for _ in range(seconds):
@@ -197,7 +197,7 @@ def test_what_was_harmful_is_tried_again_when_services_use_less() -> None:
     assert ceiling(heavy) < ceiling(light) == CONFIG.threshold_max_percent
 
 
-def services(**slacks: tuple[float, float | None]) -> Measurements:
+def services(**slacks: tuple[float, float | None]) -> Inputs:
     """What the controller decides by, of services with the slack of a window and of this second."""
     found = {
         uid: Degradation(
@@ -219,9 +219,7 @@ def services(**slacks: tuple[float, float | None]) -> Measurements:
         (services(a=(-0.5, 0.4), b=(-0.2, -0.3)), -0.2),
     ],
 )
-def test_a_service_is_degraded_while_its_window_and_this_second_say_so(
-    known: Measurements, present: float
-) -> None:
+def test_a_service_is_degraded_while_its_window_and_this_second_say_so(known: Inputs, present: float) -> None:
     assert known.present_slack[0] == pytest.approx(present)
     assert known.slack[0] <= known.present_slack[0]
 
@@ -325,11 +323,11 @@ percents = st.floats(0, 100)
 
 
 @st.composite
-def any_measurements(draw: st.DrawFn, nodes: int) -> Measurements:
+def any_measurements(draw: st.DrawFn, nodes: int) -> Inputs:
     def column(values: st.SearchStrategy[Any]) -> np.ndarray[Any, Any]:
         return np.array(draw(st.lists(values, min_size=nodes, max_size=nodes)))
 
-    return Measurements(
+    return Inputs(
         slack=column(slacks),
         slack_age_s=column(st.floats(0, 30)),
         present_slack=column(slacks),
@@ -349,7 +347,7 @@ courses = st.lists(st.tuples(any_measurements(3), st.floats(0, 60)), min_size=1,
 @given(courses)
 @settings(deadline=None, max_examples=60)
 def test_ceilings_stay_within_their_bounds_whatever_is_measured(
-    course: list[tuple[Measurements, float]],
+    course: list[tuple[Inputs, float]],
 ) -> None:
     state = control.initial(3, CONFIG)
     for measured, elapsed_s in course:
@@ -366,14 +364,12 @@ def test_ceilings_stay_within_their_bounds_whatever_is_measured(
 
 @given(courses)
 @settings(deadline=None, max_examples=40)
-def test_a_node_in_a_fleet_is_decided_like_a_node_alone(course: list[tuple[Measurements, float]]) -> None:
+def test_a_node_in_a_fleet_is_decided_like_a_node_alone(course: list[tuple[Inputs, float]]) -> None:
     fleet, alone = control.initial(3, CONFIG), [control.initial(1, CONFIG) for _ in range(3)]
     for measured, elapsed_s in course:
         fleet, together = control.step(fleet, measured, elapsed_s, CONFIG)
         for row in range(3):
-            one = Measurements(
-                **{name: getattr(measured, name)[[row]] for name in Measurements.__struct_fields__}
-            )
+            one = Inputs(**{name: getattr(measured, name)[[row]] for name in Inputs.__struct_fields__})
             alone[row], single = control.step(alone[row], one, elapsed_s, CONFIG)
             for name in Actions.__struct_fields__:
                 assert np.array_equal(
@@ -384,7 +380,7 @@ def test_a_node_in_a_fleet_is_decided_like_a_node_alone(course: list[tuple[Measu
 @given(courses)
 @settings(deadline=None, max_examples=40)
 def test_whoever_follows_ceilings_only_comes_to_the_same_state(
-    course: list[tuple[Measurements, float]],
+    course: list[tuple[Inputs, float]],
 ) -> None:
     state = control.initial(3, CONFIG)
     for measured, elapsed_s in course:
@@ -398,7 +394,7 @@ def test_whoever_follows_ceilings_only_comes_to_the_same_state(
 @given(courses, st.floats(-1, 1), st.floats(0, 1))
 @settings(deadline=None, max_examples=60)
 def test_more_slack_never_leaves_batch_less(
-    course: list[tuple[Measurements, float]], slack: float, more: float
+    course: list[tuple[Inputs, float]], slack: float, more: float
 ) -> None:
     state = control.initial(3, CONFIG)
     for measured, elapsed_s in course:

@@ -130,7 +130,7 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             raise ValueError("thresholdMinPercent is above thresholdMaxPercent")
 
 
-class Measurements(msgspec.Struct, frozen=True, kw_only=True):
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of each node, all (nodes,)."""
 
     slack: F64
@@ -216,29 +216,27 @@ def initial(nodes: int, config: ControlConfig) -> State:
     )
 
 
-def fresh_slack(measured: Measurements, config: ControlConfig) -> tuple[F64, F64, Index]:
+def fresh_slack(inputs: Inputs, config: ControlConfig) -> tuple[F64, F64, Index]:
     """Return the least slack by fresh measurements, NaN without any, that of this second, and the source; (nodes,) all.
 
     A miss that is over takes no more from batch, however long a window remembers it.
     """
-    slack = np.where(measured.slack_age_s <= config.stale_seconds, measured.slack, np.nan)
+    slack = np.where(inputs.slack_age_s <= config.stale_seconds, inputs.slack, np.nan)
     is_heard = ~np.isnan(slack)
-    present = np.where(is_heard, np.fmax(measured.present_slack, slack), np.nan)
-    is_pressed = measured.pressure_age_s <= config.stale_seconds
+    present = np.where(is_heard, np.fmax(inputs.present_slack, slack), np.nan)
+    is_pressed = inputs.pressure_age_s <= config.stale_seconds
     if not some(is_pressed):
         return slack, present, is_heard * np.int64(Source.LATENCY)
-    pressure = np.where(is_pressed, measured.pressure_slack, np.nan)
+    pressure = np.where(is_pressed, inputs.pressure_slack, np.nan)
     least = np.fmin(slack, pressure)
     source = np.where(~is_heard | (pressure < slack), Source.PRESSURE, Source.LATENCY)
     source = np.where(np.isnan(least), Source.FIXED, source).astype(np.int64)
     return least, np.fmin(present, pressure), source
 
 
-def step(
-    state: State, measured: Measurements, elapsed_s: float, config: ControlConfig
-) -> tuple[State, Actions]:
+def step(state: State, inputs: Inputs, elapsed_s: float, config: ControlConfig) -> tuple[State, Actions]:
     """Return the next state of all nodes and what to do on each, `elapsed_s` seconds after the last step."""
-    after, felt, evict = _advanced(state, measured, elapsed_s, config)
+    after, felt, evict = _advanced(state, inputs, elapsed_s, config)
     acts = felt.shrinks.any(axis=1)
     stage = np.where(felt.may_grow | felt.is_left_out.any(axis=1), Stage.GROW, Stage.HOLD)
     stage = np.where(acts, Stage.SHRINK, stage)
@@ -255,36 +253,36 @@ def step(
     )
 
 
-def advance(state: State, measured: Measurements, elapsed_s: float, config: ControlConfig) -> State:
+def advance(state: State, inputs: Inputs, elapsed_s: float, config: ControlConfig) -> State:
     """Return the next state alone, as `step` does: for whoever follows many steps and reads the ceilings."""
-    return _advanced(state, measured, elapsed_s, config)[0]
+    return _advanced(state, inputs, elapsed_s, config)[0]
 
 
 def _advanced(
-    state: State, measured: Measurements, elapsed_s: float, config: ControlConfig
+    state: State, inputs: Inputs, elapsed_s: float, config: ControlConfig
 ) -> tuple[State, "_Felt", Mask]:
     """Return the next state, what led to it, and whose culprit is evicted.
 
     A fleet takes many steps in which no node is degraded, grows or is blind: what nobody needs is not worked out.
     """
     watched_s = min(elapsed_s, ELAPSED_S_MAX)
-    felt = _felt(state, measured, watched_s, config)
-    state = _forget(state, measured, elapsed_s, config)
-    state, ceiling = _ceilings(state, measured, felt, watched_s, config)
+    felt = _felt(state, inputs, watched_s, config)
+    state = _forget(state, inputs, elapsed_s, config)
+    state, ceiling = _ceilings(state, inputs, felt, watched_s, config)
     still_s = state.still_s + watched_s
     if ceiling is not state.ceiling:
         still_s = np.where(ceiling == state.ceiling, still_s, 0.0)
     is_proven = (felt.known & ~felt.is_degraded)[:, None] & (still_s >= config.settle_seconds)
-    culprit_percent = _culprit_percent(state, measured, felt, watched_s, config)
-    evict = _evicts(state, measured, ceiling, felt.degraded_s, watched_s, config)
+    culprit_percent = _culprit_percent(state, inputs, felt, watched_s, config)
+    evict = _evicts(state, inputs, ceiling, felt.degraded_s, watched_s, config)
     is_well = felt.calm_s >= config.hold_seconds
     look = Look(
         slack=felt.slack,
         is_degraded=felt.is_degraded,
         is_well=is_well,
         has_least=felt.shrinks & (ceiling <= _bounds(config)[0]) if felt.some_degraded else felt.shrinks,
-        has_culprit=measured.has_culprit,
-        victim=measured.victim,
+        has_culprit=inputs.has_culprit,
+        victim=inputs.victim,
     )
     tried = trials.follow(
         state.trials, felt.is_left_out, look, watched_s, config.settle_seconds, config.forget_seconds
@@ -326,8 +324,8 @@ class _Felt(msgspec.Struct, frozen=True, kw_only=True):
     is_left_out: Mask
 
 
-def _felt(state: State, measured: Measurements, watched_s: float, config: ControlConfig) -> _Felt:
-    slack, present, source = fresh_slack(measured, config)
+def _felt(state: State, inputs: Inputs, watched_s: float, config: ControlConfig) -> _Felt:
+    slack, present, source = fresh_slack(inputs, config)
     known = source != Source.FIXED
     is_degraded = present < config.slack_low_ratio  # NaN is not
     some_degraded = some(is_degraded)
@@ -338,14 +336,14 @@ def _felt(state: State, measured: Measurements, watched_s: float, config: Contro
     enough = max(config.slack_high_ratio, _TINY)
     least_s = min(config.hold_seconds_min, config.hold_seconds)
     hold_s = np.maximum(config.hold_seconds * enough / np.maximum(slack, enough), least_s)
-    is_left_out = trials.left_out(state.trials, measured.has_culprit, measured.victim)
+    is_left_out = trials.left_out(state.trials, inputs.has_culprit, inputs.victim)
     if some(is_left_out):
         is_left_out &= known[:, None]
     shrinks = np.zeros(is_left_out.shape, np.bool_)
     if some_degraded:
         is_much = present < -config.confirm_miss_ratio
         is_sure = is_degraded & (is_much | (degraded_s >= config.confirm_seconds))
-        is_lacking = measured.resource[:, None] == np.arange(len(Resource))
+        is_lacking = inputs.resource[:, None] == np.arange(len(Resource))
         shrinks = is_sure[:, None] & is_lacking & ~is_left_out
     return _Felt(
         slack=slack,
@@ -363,15 +361,15 @@ def _felt(state: State, measured: Measurements, watched_s: float, config: Contro
 
 
 def _ceilings(
-    state: State, measured: Measurements, felt: _Felt, watched_s: float, config: ControlConfig
+    state: State, inputs: Inputs, felt: _Felt, watched_s: float, config: ControlConfig
 ) -> tuple[State, F64]:
     """Return the ceilings of all resources, and the state with what is known of levels now."""
     ceiling = state.ceiling
     grows = felt.may_grow[:, None] | felt.is_left_out
     if felt.some_degraded and some(felt.shrinks):
-        used = np.minimum(state.ceiling, _used(measured))
-        state = _mark(state, measured, felt.shrinks, used, config)
-        shrunk = _shrunk(used, measured, felt.present, config)
+        used = np.minimum(state.ceiling, _used(inputs))
+        state = _mark(state, inputs, felt.shrinks, used, config)
+        shrunk = _shrunk(used, inputs, felt.present, config)
         ceiling = np.where(felt.shrinks, np.minimum(shrunk, state.ceiling), ceiling)
     if some(grows):
         ceiling = np.where(grows, _grown(state, watched_s, config), ceiling)
@@ -403,21 +401,21 @@ def _fixed(config: ControlConfig) -> F64:
     return fixed
 
 
-def _used(measured: Measurements) -> F64:
+def _used(inputs: Inputs) -> F64:
     """Return what is used, (nodes, resources): a higher ceiling did nothing. Known of CPU only."""
-    used = np.full((measured.slack.size, len(Resource)), np.inf)
-    used[:, Resource.CPU] = measured.others_percent + measured.batch_percent
+    used = np.full((inputs.slack.size, len(Resource)), np.inf)
+    used[:, Resource.CPU] = inputs.others_percent + inputs.batch_percent
     return used
 
 
-def _forget(state: State, measured: Measurements, elapsed_s: float, config: ControlConfig) -> State:
+def _forget(state: State, inputs: Inputs, elapsed_s: float, config: ControlConfig) -> State:
     """Let go of harmful levels that say nothing any more."""
     is_harmful = np.isfinite(state.bad)
     if not some(is_harmful):
         return msgspec.structs.replace(state, bad_age_s=np.zeros(state.bad_age_s.size))
     is_marked = is_harmful.any(axis=1)
     bad_age_s = np.where(is_marked, state.bad_age_s + elapsed_s, 0.0)
-    is_lighter = is_marked & (measured.others_percent <= state.others_at_bad - config.load_change_percent)
+    is_lighter = is_marked & (inputs.others_percent <= state.others_at_bad - config.load_change_percent)
     is_old = is_marked & ~is_lighter & (bad_age_s >= state.forget_s)
     if not (some(is_lighter) or some(is_old)):
         return msgspec.structs.replace(state, bad_age_s=bad_age_s)
@@ -430,7 +428,7 @@ def _forget(state: State, measured: Measurements, elapsed_s: float, config: Cont
     )
 
 
-def _mark(state: State, measured: Measurements, shrinks: Mask, used: F64, config: ControlConfig) -> State:
+def _mark(state: State, inputs: Inputs, shrinks: Mask, used: F64, config: ControlConfig) -> State:
     """Remember where degradation began; a level that was harmless before is so no longer."""
     begins = shrinks & ~state.was_shrunk
     least, most = _bounds(config)
@@ -440,17 +438,17 @@ def _mark(state: State, measured: Measurements, shrinks: Mask, used: F64, config
         state,
         bad=bad,
         good=np.where(begins & (state.good >= bad), least, state.good),
-        others_at_bad=np.where(begins_any, measured.others_percent, state.others_at_bad),
+        others_at_bad=np.where(begins_any, inputs.others_percent, state.others_at_bad),
         bad_age_s=np.where(begins_any, 0.0, state.bad_age_s),
     )
 
 
-def _shrunk(used: F64, measured: Measurements, slack: F64, config: ControlConfig) -> F64:
+def _shrunk(used: F64, inputs: Inputs, slack: F64, config: ControlConfig) -> F64:
     """Ceilings that leave batch `shrink_ratio` of what it has, less the more an objective is missed."""
     least, _ = _bounds(config)
     kept = config.shrink_ratio * np.clip(1 + slack / config.miss_ratio, 0.0, 1.0)
     others = np.zeros_like(used)
-    others[:, Resource.CPU] = measured.others_percent
+    others[:, Resource.CPU] = inputs.others_percent
     batch = np.maximum(used - others, 0.0) * kept[:, None]
     return np.where(batch < config.resolution_percent, least, np.maximum(others + batch, least))
 
@@ -466,11 +464,11 @@ def _grown(state: State, elapsed_s: float, config: ControlConfig) -> F64:
 
 
 def _culprit_percent(
-    state: State, measured: Measurements, felt: _Felt, elapsed_s: float, config: ControlConfig
+    state: State, inputs: Inputs, felt: _Felt, elapsed_s: float, config: ControlConfig
 ) -> F64:
-    if not some(measured.has_culprit) and (state.culprit_percent >= FULL_PERCENT).all():
+    if not some(inputs.has_culprit) and (state.culprit_percent >= FULL_PERCENT).all():
         return state.culprit_percent
-    is_capped = measured.has_culprit & (felt.degraded_s >= config.cap_after_seconds) & (felt.degraded_s > 0)
+    is_capped = inputs.has_culprit & (felt.degraded_s >= config.cap_after_seconds) & (felt.degraded_s > 0)
     capped = np.maximum(state.culprit_percent * config.shrink_ratio, config.resource_min_percent)
     grown = np.minimum(state.culprit_percent + config.growth_percent_per_second * elapsed_s, FULL_PERCENT)
     return np.where(is_capped, capped, np.where(felt.may_grow | ~felt.known, grown, state.culprit_percent))
@@ -478,18 +476,18 @@ def _culprit_percent(
 
 def _evicts(
     state: State,
-    measured: Measurements,
+    inputs: Inputs,
     ceiling: F64,
     degraded_s: F64,
     watched_s: float,
     config: ControlConfig,
 ) -> Mask:
     """Return whether a named culprit goes: batch has the least already, and services are degraded all the same."""
-    if not some(measured.has_culprit):
-        return measured.has_culprit
-    is_least = np.take_along_axis(ceiling <= _bounds(config)[0], measured.resource[:, None], axis=1)[:, 0]
+    if not some(inputs.has_culprit):
+        return inputs.has_culprit
+    is_least = np.take_along_axis(ceiling <= _bounds(config)[0], inputs.resource[:, None], axis=1)[:, 0]
     found: Mask = (
-        measured.has_culprit
+        inputs.has_culprit
         & (degraded_s >= config.evict_after_seconds)
         & is_least
         & (state.since_eviction_s + watched_s >= config.evict_rest_seconds)

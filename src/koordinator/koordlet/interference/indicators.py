@@ -20,7 +20,7 @@ from koordinator.koordlet.degradation import (
     Interference,
     Verdict,
 )
-from koordinator.koordlet.interference.control import FULL_PERCENT, Measurements, Resource
+from koordinator.koordlet.interference.control import FULL_PERCENT, Inputs, Resource
 from koordinator.koordlet.interference.latency import Latency
 
 MARKS: Mapping[Indicator, float] = {
@@ -94,7 +94,7 @@ class NodeUsage(msgspec.Struct, frozen=True):
 class ControlInput(msgspec.Struct, frozen=True):
     """Facts about the node for `control.step`, and about whom they are."""
 
-    measured: Measurements
+    measured: Inputs
     victim: str = ""
     """UID of the service that is worst off; empty without any."""
     verdict: Verdict | None = None
@@ -122,7 +122,7 @@ def control_input(
     worst = min(both, key=slack_of, default=None)
     verdict = _verdict(found, worst, is_culprit)
     return ControlInput(
-        Measurements(
+        Inputs(
             slack=_one(slack_of(by_latency)),
             present_slack=_one(min((_present_slack(each) for each in latencies), default=math.nan)),
             slack_age_s=_one(_age_s(by_latency, now_s) if use is not None else math.inf),

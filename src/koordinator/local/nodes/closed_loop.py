@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from koordinator.koordlet.interference import control
-from koordinator.koordlet.interference.control import ControlConfig, Measurements, Resource
+from koordinator.koordlet.interference.control import ControlConfig, Inputs, Resource
 from koordinator.local.nodes import contention
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.cpu_qos import Suppression
@@ -58,7 +58,7 @@ class ClosedLoop:
         self._services = np.zeros(nodes)
         self._system = np.zeros(nodes)
         self._seen = np.zeros(nodes)
-        self._measured = Measurements(
+        self._measured = Inputs(
             slack=np.zeros(nodes),
             slack_age_s=np.zeros(nodes),
             present_slack=np.full(nodes, np.nan),

@@ -64,7 +64,7 @@ class SlackController:
             ceiling = self._state.ceiling[:, control.Resource.CPU]
             batch = np.clip(capacity * ceiling / 100 - held, 0.0, wanted_milli)
             growth = contention.slowdown(load, batch / rest, self._protection)
-            measured = control.Measurements(
+            measured = control.Inputs(
                 slack=1 - growth / self._objective.objective_ratio,
                 slack_age_s=zeros,
                 present_slack=np.full(nodes, np.nan),
