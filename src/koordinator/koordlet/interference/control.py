@@ -475,12 +475,7 @@ def _culprit_percent(
 
 
 def _evicts(
-    state: State,
-    inputs: Inputs,
-    ceiling: F64,
-    degraded_s: F64,
-    watched_s: float,
-    config: ControlConfig,
+    state: State, inputs: Inputs, ceiling: F64, degraded_s: F64, watched_s: float, config: ControlConfig
 ) -> Mask:
     """Return whether a named culprit goes: batch has the least already, and services are degraded all the same."""
     if not some(inputs.has_culprit):
