@@ -12,10 +12,10 @@ from koordinator.api.decode import from_builtins
 from koordinator.yarn import amounts, node_sync
 from koordinator.yarn.amounts import BatchAmount, Rounding, YarnResource
 from koordinator.yarn.node_sync import (
-    Belief,
     HeldFigure,
     NodeId,
     NodeManagerReport,
+    NodeManagerUse,
     Policy,
     SyncOutcome,
     SyncPlan,
@@ -45,7 +45,7 @@ NOTHING = YarnResource()
 
 def planned(node: Node, *pods: Pod, used: YarnResource = NOTHING) -> SyncPlan:
     known = node_sync.facts(node, node_sync.node_manager(pods), BatchAmount())
-    return node_sync.plan(known, Belief(used, HeldFigure(used, 0.0), ""), Policy())
+    return node_sync.plan(known, NodeManagerUse(used, HeldFigure(used, 0.0), ""), Policy())
 
 
 @given(origin=numbers, requested=numbers, used=numbers)
@@ -131,7 +131,7 @@ def test_containers_end_before_their_node_returns(return_at: str, usual_ms: int,
     known = node_sync.facts(returning, manager(), BatchAmount())
 
     assert node_sync.over_commit_timeout_ms(known, usual_ms, 100.0) == timeout_ms
-    made = node_sync.plan(known, Belief(NOTHING, None, ""), Policy())
+    made = node_sync.plan(known, NodeManagerUse(NOTHING, None, ""), Policy())
     assert made.total is not None
     assert made.total.total == NOTHING
     online = node_sync.facts(node(), manager(), BatchAmount())
@@ -145,7 +145,7 @@ def test_containers_end_before_their_node_returns(return_at: str, usual_ms: int,
 def test_yarn_gets_what_pods_leave_up_to_its_share(percent: int, requested: int, vcores: int) -> None:
     known = node_sync.facts(node(), manager(), BatchAmount(requested, 0))
 
-    plan = node_sync.plan(known, Belief(YarnResource(), None, ""), Policy(yarn_percent=percent))
+    plan = node_sync.plan(known, NodeManagerUse(YarnResource(), None, ""), Policy(yarn_percent=percent))
 
     assert plan.total is not None
     assert plan.total.total.vcores == vcores
@@ -154,10 +154,10 @@ def test_yarn_gets_what_pods_leave_up_to_its_share(percent: int, requested: int,
 def test_a_resource_manager_that_has_just_taken_over_makes_no_figure_smaller() -> None:
     held, report = HeldFigure(USED, 0.0), NodeManagerReport(NodeId("nm", 1), used=YarnResource(1, 2048))
 
-    recovering = node_sync.believe(report, held, True, 1.0, is_recovering=True)
+    recovering = node_sync.use_to_count(report, held, True, 1.0, is_recovering=True)
 
     assert recovering.used == YarnResource(4, 2048)
-    assert node_sync.believe(report, recovering.held, True, 2.0).used == YarnResource(1, 2048)
+    assert node_sync.use_to_count(report, recovering.held, True, 2.0).used == YarnResource(1, 2048)
 
 
 def test_an_absurd_pool_is_bounded() -> None:
@@ -209,7 +209,10 @@ def test_what_yarn_is_believed_to_use(
 ) -> None:
     now_s = node_sync.HOLD_S - 1.0
 
-    assert node_sync.believe(report, held, has_polled, now_s=now_s, hold_s=node_sync.HOLD_S).used == expected
+    assert (
+        node_sync.use_to_count(report, held, has_polled, now_s=now_s, hold_s=node_sync.HOLD_S).used
+        == expected
+    )
 
 
 def test_a_manager_that_leaves_gets_no_more() -> None:

@@ -199,6 +199,23 @@ def test_a_refused_operator_records_what_yarn_takes_and_tells_people(tmp_path: P
     run(tmp_path, scenario)
 
 
+def test_a_node_manager_that_another_replaced_is_withdrawn_once_the_operator_may(tmp_path: Path) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        rm.is_denied = True
+        await world.delete_pod("nm-n1")
+        rm.register("nm-2")
+        await world.node_manager("nm-2:8041", "n1")
+        await asyncio.sleep(20)
+        assert total(rm, node) == POOL
+
+        rm.is_denied = False
+        await asyncio.sleep(40)
+        assert total(rm, node) == 0
+        assert total(rm, NodeId("nm-2", 8041)) == POOL
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("node_id", [None, "nm", "nm:port"])
 def test_a_node_manager_that_cannot_be_named_is_told_once_and_nothing_else_stops(
     tmp_path: Path, node_id: str | None

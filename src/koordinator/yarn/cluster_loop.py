@@ -19,7 +19,7 @@ from koordinator.yarn import amounts, handover, node_sync
 from koordinator.yarn.amounts import YarnResource
 from koordinator.yarn.connection import CallRefused, Unreachable
 from koordinator.yarn.hadoop_config import YarnCluster
-from koordinator.yarn.handover import Handover, Standing, Thresholds
+from koordinator.yarn.handover import Handover, SchedulerTotals, Thresholds
 from koordinator.yarn.metrics import OperatorMetrics
 from koordinator.yarn.node_sync import HeldFigure, NodeId, NodeManagerReport, Policy, SyncPlan
 from koordinator.yarn.resource_managers import Poll
@@ -63,8 +63,8 @@ class RmClient(Protocol):
     def close(self) -> None: ...
 
 
-class Voice(msgspec.Struct, frozen=True):
-    """The ears for a loop: a record of a node to be written, a problem of a node or of the cluster for people."""
+class LoopCallbacks(msgspec.Struct, frozen=True):
+    """The calls of a loop: to have a node recorded, and to tell people of a problem of a node or the cluster."""
 
     record: Callable[[NodeRow], None]
     node_problem: Callable[[NodeRow, str, str], None]
@@ -81,7 +81,7 @@ class ClusterLoop:
         managers: RmClient,
         table: NodeTable,
         rules: SyncRules,
-        voice: Voice,
+        callbacks: LoopCallbacks,
         metrics: OperatorMetrics,
         backoff: Backoff,
         clock: Clock,
@@ -95,7 +95,7 @@ class ClusterLoop:
         self._managers = managers
         self._table = table
         self._rules = rules
-        self._voice = voice
+        self._callbacks = callbacks
         self._metrics = metrics
         self._backoff = backoff
         self._clock = clock
@@ -108,7 +108,7 @@ class ClusterLoop:
         self._tell_not_before_s = 0.0
         self._open: dict[str, None] = {}
         """Nodes that are to be looked at after each poll, though nothing of them changes."""
-        self._farewells: dict[NodeId, None] = {}
+        self._withdrawn: dict[NodeId, None] = {}
 
     def close(self) -> None:
         """Close all connections."""
@@ -134,17 +134,20 @@ class ClusterLoop:
                     await self.wake.wait()
         return SETTLE_S
 
-    def say_farewell(self, node: NodeId) -> None:
+    def withdraw(self, node: NodeId) -> None:
         """Take back what a NodeManager was offered that no pod announces any more."""
+        if self._is_offered(node):
+            self._withdrawn[node] = None
+
+    def _is_offered(self, node: NodeId) -> bool:
         report = self.reports.get(node)
-        if report is not None and report.total not in (None, YarnResource()):
-            self._farewells[node] = None
+        return report is not None and report.total not in (None, YarnResource())
 
     def _complain(self, error: KoordinatorError) -> None:
         log.warning("ResourceManager did not serve", extra={"cluster": self.cluster, "error": str(error)})
         is_denied = isinstance(error, CallRefused) and error.is_denied
         reason = "YarnAccessDenied" if is_denied else "YarnUnreachable"
-        self._voice.cluster_problem(self.cluster, reason, f"YARN cluster {self.cluster}: {error}")
+        self._callbacks.cluster_problem(self.cluster, reason, f"YARN cluster {self.cluster}: {error}")
 
     async def _poll(self, now_s: float) -> None:
         """Read all reports; have nodes looked at whose report is another one. Raises: Unreachable, CallRefused."""
@@ -204,7 +207,7 @@ class ClusterLoop:
                 told = Handover(record=failed.allocation)
             row.record = told.record
             if row.record is not None and row.record != row.recorded:
-                self._voice.record(row)
+                self._callbacks.record(row)
             if error is not None or self._is_open(row, made, told):
                 self._open[row.name] = None
         self._metrics.mismatch.set(len(self._open), self.cluster)
@@ -220,13 +223,13 @@ class ClusterLoop:
         report = None if node is None else self.reports.get(node)
         if row.manager is not None and row.manager != row.belonged:
             if row.belonged is not None and row.belonged[0] == self.cluster:
-                self.say_farewell(row.belonged[1])
+                self.withdraw(row.belonged[1])
             row.belonged, row.sent = row.manager, None
         is_recovering = self._is_recovering(now_s)
-        belief = node_sync.believe(
+        use = node_sync.use_to_count(
             report, self._held(row, now_s), self.polled_s is not None, now_s, rules.hold_s, is_recovering
         )
-        row.held, row.used = belief.held, belief.used
+        row.held, row.used = use.held, use.used
         row.total = report.total if report is not None and report.state in _TOLD_STATES else None
         if row.total is not None:
             before = row.granted if is_recovering else None
@@ -241,9 +244,9 @@ class ClusterLoop:
                 node_sync.SyncOutcome.BAD_NODE_ID, reason=f"node {rival} announces the same NodeManager"
             )
         else:
-            made = node_sync.plan(row.known, belief, rules.policy)
-        self._voice.node_problem(row, made.outcome.name, made.reason)
-        standing = Standing(
+            made = node_sync.plan(row.known, use, rules.policy)
+        self._callbacks.node_problem(row, made.outcome.name, made.reason)
+        totals = SchedulerTotals(
             total=row.total,
             granted=amounts.larger_yarn(row.granted or YarnResource(), row.sent or YarnResource()),
             is_leaving=not node_sync.may_raise_total(report),
@@ -253,7 +256,7 @@ class ClusterLoop:
             recorded=row.recorded,
             recorded_for_s=now_s - row.recorded_s,
         )
-        return made, handover.hand_over(made, standing, rules.policy, rules.thresholds)
+        return made, handover.hand_over(made, totals, rules.policy, rules.thresholds)
 
     def _held(self, row: NodeRow, now_s: float) -> HeldFigure | None:
         """Return what is remembered of a NodeManager. While no ResourceManager answers it grows no older: whoever comes
@@ -275,23 +278,27 @@ class ClusterLoop:
     ) -> dict[str, KoordinatorError]:
         """Tell totals; return why nodes were not told, by name."""
         loop = asyncio.get_running_loop()
-        farewells = [
-            NodeUpdate(node, YarnResource(), self._rules.over_commit_timeout_ms)
-            for node in self._farewells
-            if (self.cluster, node) not in self._table.nodes_of
+        self._withdrawn = {
+            node: None
+            for node in self._withdrawn
+            if (self.cluster, node) not in self._table.nodes_of and self._is_offered(node)
+        }
+        withdrawals = [
+            NodeUpdate(node, YarnResource(), self._rules.over_commit_timeout_ms) for node in self._withdrawn
         ]
-        self._farewells.clear()
-        if not (updates or farewells):
+        if not (updates or withdrawals):
             return {}
-        if loop.time() < self._tell_not_before_s or not self._voice.may_act():
+        if loop.time() < self._tell_not_before_s or not self._callbacks.may_act():
             return dict.fromkeys(updates, _NotNow())
         try:
-            refused = await self._managers.update([*updates.values(), *farewells])
+            refused = await self._managers.update([*updates.values(), *withdrawals])
         except (Unreachable, CallRefused) as error:
             is_denied = isinstance(error, CallRefused) and error.is_denied
             self._tell_not_before_s = loop.time() + (DENIED_S if is_denied else POLL_S)
             self._complain(error)
             return dict.fromkeys(updates, error)
+        for each in withdrawals:
+            self._withdrawn.pop(each.node, None)
         now_s = loop.time()
         for row in rows:
             if (update := updates.get(row.name)) is not None and update.node not in refused:

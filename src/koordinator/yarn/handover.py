@@ -14,7 +14,7 @@ SETTLED_S = 3.0
 """Time that a record stands before Kubernetes goes by it for sure: the manager may still write for an earlier one."""
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulerTotals(msgspec.Struct, frozen=True, kw_only=True):
     """The state of both schedulers. `total` is the ResourceManager's own figure (None: it does not know the node),
     `granted` what it may believe to have, seen or not; `kube_total` what the node says that pods may have, `recorded`
     our entry on it, which stands for `recorded_for_s` seconds."""
@@ -43,7 +43,7 @@ class Handover(msgspec.Struct, frozen=True):
     record: BatchAmount | None = None
 
 
-def hand_over(made: SyncPlan, at: Standing, policy: Policy, thresholds: Thresholds) -> Handover:
+def hand_over(made: SyncPlan, at: SchedulerTotals, policy: Policy, thresholds: Thresholds) -> Handover:
     """Return what to do now for a plan."""
     if made.total is None:
         return Handover(None, made.allocation)
@@ -58,14 +58,14 @@ def hand_over(made: SyncPlan, at: Standing, policy: Policy, thresholds: Threshol
     return Handover(wanted if _differs(at.total, wanted, thresholds) else None, record)
 
 
-def _reserved(wanted: YarnResource, used: BatchAmount | None, at: Standing) -> BatchAmount | None:
+def _reserved(wanted: YarnResource, used: BatchAmount | None, at: SchedulerTotals) -> BatchAmount | None:
     """Return what Kubernetes must do without: what YARN uses, is about to be offered, or may still believe to have."""
     if used is None:
         return None
     return amounts.larger(used, amounts.to_batch(amounts.larger_yarn(wanted, at.granted)))
 
 
-def _raised_in_order(wanted: YarnResource, at: Standing) -> YarnResource:
+def _raised_in_order(wanted: YarnResource, at: SchedulerTotals) -> YarnResource:
     """Return the total as far as it is no more than YARN has, or pods can have it no more."""
     has = at.total or YarnResource()
     is_settled = at.recorded is not None and at.recorded_for_s >= SETTLED_S

@@ -141,13 +141,13 @@ def facts(node: Node | None, manager: Pod | None, taken: BatchAmount) -> NodeFac
     return NodeFacts(cluster=cluster, node=node_id, pool=pool, taken=taken)
 
 
-def plan(known: NodeFacts, belief: "Belief", policy: Policy) -> SyncPlan:
+def plan(known: NodeFacts, use: "NodeManagerUse", policy: Policy) -> SyncPlan:
     """Return what to tell the ResourceManager about a node, and what to record on it."""
-    used = None if belief.used is None else amounts.to_batch(belief.used)
+    used = None if use.used is None else amounts.to_batch(use.used)
     match known.outcome:
         case SyncOutcome.NODE_GONE:
             return SyncPlan(known.outcome, reason=known.reason)
-        case SyncOutcome.BAD_NODE_ID if belief.held is not None:
+        case SyncOutcome.BAD_NODE_ID if use.held is not None:
             return SyncPlan(known.outcome, reason=known.reason)
         case SyncOutcome.NO_NODE_MANAGER | SyncOutcome.BAD_NODE_ID:
             return SyncPlan(SyncOutcome.NO_NODE_MANAGER, allocation=used, reason=known.reason)
@@ -285,7 +285,7 @@ class HeldFigure(msgspec.Struct, frozen=True):
     at_s: float
 
 
-class Belief(msgspec.Struct, frozen=True):
+class NodeManagerUse(msgspec.Struct, frozen=True):
     """The figures to count with; `used` None: nothing is known, so nothing may be written."""
 
     used: YarnResource | None
@@ -293,14 +293,14 @@ class Belief(msgspec.Struct, frozen=True):
     reason: str
 
 
-def believe(
+def use_to_count(
     report: NodeManagerReport | None,
     held: HeldFigure | None,
     has_polled: bool,
     now_s: float,
     hold_s: float = HOLD_S,
     is_recovering: bool = False,
-) -> Belief:
+) -> NodeManagerUse:
     """Return what a NodeManager uses, from its report if it has one, else from memory for `hold_s` seconds.
 
     `has_polled` tells whether this cluster's reports were read at all since the operator started. While the
@@ -308,16 +308,18 @@ def believe(
     figure only grows.
     """
     if not has_polled:
-        return Belief(held.used if held is not None else None, held, "no report of this cluster was read yet")
+        return NodeManagerUse(
+            held.used if held is not None else None, held, "no report of this cluster was read yet"
+        )
     if report is not None and report.state in _KNOWN_STATES:
         used = report.used or YarnResource()
         if is_recovering and held is not None:
             used = amounts.larger_yarn(used, held.used)
-        return Belief(used, HeldFigure(used, now_s), f"the NodeManager is {report.state}")
+        return NodeManagerUse(used, HeldFigure(used, now_s), f"the NodeManager is {report.state}")
     state = report.state if report is not None else "not reported"
     if held is not None and now_s - held.at_s < hold_s:
-        return Belief(held.used, held, f"the NodeManager is {state}: its last figure is held")
-    return Belief(YarnResource(), None, f"the NodeManager is {state} for longer than {hold_s:g} s")
+        return NodeManagerUse(held.used, held, f"the NodeManager is {state}: its last figure is held")
+    return NodeManagerUse(YarnResource(), None, f"the NodeManager is {state} for longer than {hold_s:g} s")
 
 
 def over_commit_timeout_ms(known: NodeFacts, usual_ms: int, now_s: float) -> int:

@@ -28,9 +28,9 @@ from koordinator.cluster.supervise import Guard, supervise
 from koordinator.cluster.write_through import FencedCluster
 from koordinator.prometheus import Labels
 from koordinator.yarn import amounts, hadoop_config, handover, node_sync
-from koordinator.yarn.cluster_loop import ClusterLoop, RmClient, SyncRules, Voice
+from koordinator.yarn.cluster_loop import ClusterLoop, LoopCallbacks, RmClient, SyncRules
 from koordinator.yarn.hadoop_config import FolderError, HadoopConfigError, Loaded, Stamp, YarnCluster
-from koordinator.yarn.handover import Standing
+from koordinator.yarn.handover import SchedulerTotals
 from koordinator.yarn.metrics import OperatorMetrics
 from koordinator.yarn.node_sync import SyncOutcome
 from koordinator.yarn.resource_managers import Observe
@@ -98,7 +98,7 @@ class YarnOperator:
         self._writer: Controller[str] = Controller(
             "yarn allocations", self._write, workers=WRITERS, retries=_WRITE_RETRY
         )
-        self._voice = Voice(
+        self._callbacks = LoopCallbacks(
             record=lambda row: self._writer.queue.add(row.name),
             node_problem=self._node_problem,
             cluster_problem=self._cluster_problem,
@@ -238,7 +238,7 @@ class YarnOperator:
                 managers,
                 self.table,
                 self.config.rules,
-                self._voice,
+                self._callbacks,
                 self.metrics,
                 backoff,
                 self._cluster.clock,
@@ -277,18 +277,20 @@ class YarnOperator:
         report = None
         if row.belonged is not None and loop is not None and row.belonged not in self.table.nodes_of:
             report = loop.reports.get(row.belonged[1])
-            loop.say_farewell(row.belonged[1])
+            loop.withdraw(row.belonged[1])
         has_polled = row.belonged is None or (loop is not None and loop.polled_s is not None)
-        belief = node_sync.believe(report, row.held, has_polled, now_s, self.config.rules.hold_s)
-        row.held, row.used = belief.held, belief.used
+        use = node_sync.use_to_count(report, row.held, has_polled, now_s, self.config.rules.hold_s)
+        row.held, row.used = use.held, use.used
         row.total = row.sent = row.granted = None
-        made = node_sync.plan(row.known, belief, self.config.rules.policy)
+        made = node_sync.plan(row.known, use, self.config.rules.policy)
         self._node_problem(row, row.known.outcome.name, row.known.reason)
         rules = self.config.rules
-        row.record = handover.hand_over(made, Standing(total=None), rules.policy, rules.thresholds).record
+        row.record = handover.hand_over(
+            made, SchedulerTotals(total=None), rules.policy, rules.thresholds
+        ).record
         if row.record is not None and row.recorded is not None and row.record != row.recorded:
             self._writer.queue.add(row.name)
-        return belief.held is not None
+        return use.held is not None
 
     # Writing and telling
 
