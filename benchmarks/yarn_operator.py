@@ -23,7 +23,7 @@ from koordinator.cluster import garbage
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.yarn import amounts
 from koordinator.yarn.amounts import DEFAULT_CLUSTER
-from koordinator.yarn.cluster_loop import ClusterLoop, SyncRules, Voice
+from koordinator.yarn.cluster_loop import ClusterLoop, LoopCallbacks, SyncRules
 from koordinator.yarn.connection import Login
 from koordinator.yarn.hadoop_config import ResourceManager, YarnCluster
 from koordinator.yarn.metrics import OperatorMetrics
@@ -96,7 +96,7 @@ async def full_round(loop: ClusterLoop, table: NodeTable, nodes: list[Node]) -> 
 async def run(where: str) -> None:
     """Measure both."""
     table = NodeTable(lambda _: loop.wake.set())
-    voice = Voice(
+    callbacks = LoopCallbacks(
         record=lambda row: None,
         node_problem=lambda row, outcome, reason: None,
         cluster_problem=lambda cluster, reason, text: print(text),
@@ -112,7 +112,7 @@ async def run(where: str) -> None:
             managers,
             table,
             SyncRules(),
-            voice,
+            callbacks,
             OperatorMetrics(),
             Backoff(_PAUSE, random.Random(1)),
             SystemClock(),

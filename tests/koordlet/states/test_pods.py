@@ -16,6 +16,7 @@ from koordinator.api.core import (
     ResourceRequirements,
 )
 from koordinator.api.meta import Condition, ObjectMeta
+from koordinator.clock import SystemClock
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Files
@@ -189,7 +190,7 @@ def test_a_pod_starts_until_all_its_containers_have_ids() -> None:
 
 
 def test_batch_amounts_have_their_own_units() -> None:
-    metrics = AgentMetrics(NODE, None)  # type: ignore[arg-type] # these families do not expire
+    metrics = AgentMetrics(NODE, SystemClock())
     record = node_pods.record(pod(batch_cpu="1500", batch_memory="1Gi", mid_cpu="x"), Driver.CGROUPFS)
 
     pods.report_resources(metrics, [record])

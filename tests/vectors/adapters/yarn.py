@@ -96,7 +96,7 @@ def _plan(case: Case) -> SyncPlan:
     known = node_sync.facts(node, node_sync.node_manager(here), _sum_of(here))
     report = None if known.node is None else polled.get(known.cluster, {}).get(known.node)
     nothing = node_sync.HeldFigure(YarnResource(), 0.0)
-    made = node_sync.plan(known, node_sync.believe(report, nothing, True, 0.0), policy)
+    made = node_sync.plan(known, node_sync.use_to_count(report, nothing, True, 0.0), policy)
     fails = case.get("rmUpdateFails") or options.get("rmUpdateFails")
     if fails and made.total is not None:
         return node_sync.when_refused(made, "refused", BatchAmount())
