@@ -2,7 +2,7 @@
 
 A fault is found when a test fails, does not end in time, or cannot even be collected. What survives is listed with its
 line: close it by a test, or make the place go away. Which test runs which line is recorded the first time
-(`--record` does it again, after many changes of tests).
+(`--record` does it again); files of tests that came or changed since are recorded beside it.
 """
 
 import os
@@ -18,10 +18,10 @@ import hypothesis
 import msgspec
 import pytest
 
-from tests.mutation.footprint import LATER, PART, ROOT, Footprint, folder
+from tests.mutation.footprint import LATER, PART, ROOT, TESTS, Footprint, folder, unrecorded
 from tests.mutation.mutants import Mutant, mutants
 from tests.mutation.passes import Verdict, equivalents, found_again, place_of
-from tests.mutation.warm import OPTIONS, UNFIT, Loop, Result
+from tests.mutation.warm import MARKS, OPTIONS, UNFIT, Loop, Result
 
 DECISIONS = (
     "api/*.py",
@@ -74,12 +74,6 @@ DECISIONS = (
     help="Seconds of CPU time for the tests of a mutant.",
 )
 @click.option("--record", is_flag=True, help="Record anew which test runs which line: a run of all tests.")
-@click.option(
-    "--also",
-    "files",
-    multiple=True,
-    help="Record this file of tests, too: it came or changed after the others.",
-)
 @click.option("--jobs", default=2, show_default=True, help="Test files that are recorded at the same time.")
 def main(
     count: int,
@@ -90,7 +84,6 @@ def main(
     again: Path | None,
     timeout_s: float,
     record: bool,
-    files: tuple[str, ...],
     jobs: int,
 ) -> None:
     """Say how many faults the tests notice, and which they do not.
@@ -100,9 +93,9 @@ def main(
     Survivors that change nothing go to tests/mutation/equivalent.json, with the reason, and are counted apart.
     `make test-mutation` draws MUTANTS=100 by SEED=0, or takes those of AGAIN=FILE.
     """
-    if record or not (folder() / "source.json").exists():
+    if record or not (folder() / TESTS).exists():
         recorded(jobs)
-    if files:
+    elif files := [file for file in unrecorded(folder(), ["tests"]) if file.split("/")[1] not in UNFIT]:
         recorded(jobs, files)
     chosen = (kept(again) if again else drawn(patterns or DECISIONS, count, random.Random(seed)))[skip:]
     results: list[Result] = []
@@ -119,17 +112,17 @@ def main(
     footprint = Footprint(folder())
     asked = {test.partition("::")[0] for each in chosen for test in footprint.tests(each.path, each.line)}
     there = [str(ROOT / file) for file in sorted(asked) if (ROOT / file).exists()]
-    pytest.main([*OPTIONS, "-m", "not slow", *there], [Loop(chosen, footprint, timeout_s, tell)])
+    pytest.main([*OPTIONS, "-m", MARKS, *there], [Loop(chosen, footprint, timeout_s, tell)])
     _summary(results)
 
 
-def recorded(jobs: int, files: tuple[str, ...] = ()) -> None:
+def recorded(jobs: int, files: Sequence[str] = ()) -> None:
     """Record which test runs which line: of all tests, or of some files beside what is recorded."""
     part = f"{LATER}{len(list(folder().glob(f'{LATER}*')))}" if files else ""
-    how_long = "" if files else " (about twice as long as `make test`)"
+    how_long = f": {len(files)} files that changed" if files else " (about twice as long as `make test`)"
     click.echo(f"recording which test runs which line into {folder() / part}{how_long}")
     ignored = [f"--ignore=tests/{name}" for name in UNFIT]
-    command = ["-p", "tests.mutation.footprint", "-n", str(jobs), "--dist", "loadfile", "-m", "not slow"]
+    command = ["-p", "tests.mutation.footprint", "-n", str(jobs), "--dist", "loadfile", "-m", MARKS]
     subprocess.run(
         [sys.executable, "-m", "pytest", *command, *ignored, "--timeout=400", *(files or ("tests",))],
         cwd=ROOT,

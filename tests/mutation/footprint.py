@@ -1,17 +1,18 @@
 """Which test runs which line, and how long it takes: recorded once, with `pytest -p tests.mutation.footprint`.
 
 Each worker of a parallel run writes a part of its own. Lines that the code has gained since the recording are taken for
-the nearest line before them that was there; new tests are unknown until their file is recorded (`--also`), or all are.
+the nearest line before them that was there. Files of tests that came or changed since are recorded beside it.
 """
 
 import difflib
 import functools
+import hashlib
 import importlib
 import os
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import coverage
@@ -31,6 +32,8 @@ OF_DECLARATIONS = "tests/test_defaults.py"
 PART = "KOORDINATOR_MUTATION_PART"
 LATER = "later."
 """Begins the names of folders that recordings of single files are kept in, within that of the whole."""
+TESTS = "tests.json"
+"""The files of tests that were recorded, with digests of their texts."""
 
 
 def folder() -> Path:
@@ -42,6 +45,26 @@ def folder() -> Path:
 def target() -> Path:
     """Where this run of tests is recorded: for a part of them the environment names a folder in that of the whole."""
     return folder() / os.environ.get(PART, "")
+
+
+def digests(args: Iterable[str]) -> dict[str, str]:
+    """Files of tests with digests of their texts; `args`: files and folders, below the root or from it."""
+    named = [ROOT / arg for arg in args]
+    paths = [found for each in named for found in (each.rglob("test_*.py") if each.is_dir() else (each,))]
+    return {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def recordings(parts: Path) -> list[Path]:
+    """The folders of the recording of all tests and of those of single files after it, the oldest first."""
+    return [parts, *sorted(parts.glob(f"{LATER}*"), key=lambda part: int(part.suffix[1:]))]
+
+
+def unrecorded(parts: Path, args: Iterable[str]) -> list[str]:
+    """Files of tests among `args` that came or changed since they were recorded."""
+    known: dict[str, str] = {}
+    for each in recordings(parts):
+        known |= msgspec.json.decode((each / TESTS).read_bytes(), type=dict[str, str])
+    return sorted(path for path, digest in digests(args).items() if known.get(path) != digest)
 
 
 class Recording:
@@ -99,7 +122,7 @@ class Footprint:
     """The recording of all tests and those of single files after it, asked for one line at a time."""
 
     def __init__(self, parts: Path) -> None:
-        self._recordings = [Recording(each) for each in (parts, *sorted(parts.glob(f"{LATER}*")))]
+        self._recordings = [Recording(each) for each in recordings(parts)]
         self._imports = Imports()
         self._seconds: dict[str, float] = {}
         for each in self._recordings:
@@ -186,5 +209,6 @@ def pytest_configure(config: pytest.Config) -> None:
         to.mkdir(parents=True)
         sources = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in SOURCE.rglob("*.py")}
         (to / "source.json").write_bytes(msgspec.json.encode(sources))
+        (to / TESTS).write_bytes(msgspec.json.encode(digests(config.args)))
     if worker is not None or not config.getoption("numprocesses", None):
         config.pluginmanager.register(Recorder(to, worker or "only"), "footprint-recorder")

@@ -1,10 +1,14 @@
 """A pass that is written down is repeated with the same faults, whatever was edited around them."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tests.mutation import footprint
+from tests.mutation.footprint import LATER, TESTS, unrecorded
 from tests.mutation.mutants import Mutant
 from tests.mutation.passes import Place, found_again, place_of, places
 
@@ -80,3 +84,23 @@ def test_what_is_not_there_any_more_says_why(tmp_path: Path, old: str, new: str,
     assert found_again(place, tmp_path) == why
     (tmp_path / "queue.py").unlink()
     assert found_again(place, tmp_path) == "the module is gone"
+
+
+def recorded(part: Path, texts: Mapping[str, str]) -> None:
+    part.mkdir(exist_ok=True)
+    (part / TESTS).write_bytes(
+        msgspec.json.encode({name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()})
+    )
+
+
+def test_files_of_tests_that_came_or_changed_are_recorded_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprint, "ROOT", tmp_path)
+    for name in ("same", "changed", "since", "new"):
+        (tmp_path / f"test_{name}.py").write_text(name)
+    recorded(tmp_path, {"test_same.py": "same", "test_changed.py": "before", "test_since.py": "before"})
+    recorded(tmp_path / f"{LATER}2", {"test_since.py": "between"})
+    recorded(tmp_path / f"{LATER}10", {"test_since.py": "since"})
+
+    assert unrecorded(tmp_path, ["."]) == ["test_changed.py", "test_new.py"]

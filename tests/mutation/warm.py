@@ -28,6 +28,7 @@ from tests.mutation.mutants import Mutant
 
 UNFIT = ("e2e", "kernel", "real", "abuse", "mutation", "docs")
 """Suites that start servers, need root, or read texts: they check whole products and cost too much for one mutant."""
+MARKS = "not slow and not runtime and not yarn"
 OPTIONS = (
     "-q",
     "-s",
