@@ -1,11 +1,13 @@
 """What Hadoop's configuration files say of clusters."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from koordinator.yarn import hadoop_config, kerberos
 from koordinator.yarn.amounts import DEFAULT_CLUSTER
-from koordinator.yarn.hadoop_config import Dialect, HadoopConfigError
+from koordinator.yarn.hadoop_config import Dialect, FolderError, HadoopConfigError
 
 
 def site(**properties: str) -> str:
@@ -66,6 +68,15 @@ def test_kerberos_is_refused_with_what_to_do() -> None:
     named = msgspec.structs.replace(cluster, principal="rm/_HOST@REALM")
     assert hadoop_config.refusal(named, has_keytab=True) == ""
     assert kerberos.expected_principal(named.principal, "Rm1.example.com:8033") == "rm/rm1.example.com"
+
+
+def test_without_a_folder_the_one_where_the_process_runs_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "yarn-site.xml").write_text(site())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FolderError, match=r"HADOOP_CONF_DIR \(not set\)"):
+        hadoop_config.stamp(Path())
 
 
 def test_no_active_manager_is_an_error_with_every_state() -> None:

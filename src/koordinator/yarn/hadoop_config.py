@@ -301,6 +301,8 @@ def read_folder(folder: Path) -> dict[str, str]:
 
 def _files(folder: Path) -> Iterator[Path]:
     """All XML files, but for folders such as `..data`, in which a mounted ConfigMap keeps them a second time."""
+    if folder == Path():  # the variable is not set; where the process happens to be is nobody's choice
+        raise FolderError("", "name the folder with yarn-site.xml")
     if not folder.is_dir():
         raise FolderError(str(folder), "it is not a folder")
     count = 0
