@@ -160,6 +160,9 @@ class ResourceManagers:
                 connection = self._connection(manager.admin, Method.GET_SERVICE_STATUS)
                 try:
                     result = await connection.call(rpc.get_service_status, PROBE_S)
+                except Unreachable:
+                    if not self._mode.by_rest:
+                        raise
                 except CallRefused as error:
                     if not error.is_denied:
                         raise

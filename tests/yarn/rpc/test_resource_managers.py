@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from koordinator.host.errors import ContentError
 from koordinator.yarn import rpc, sasl
@@ -91,6 +93,45 @@ async def test_nobody_leads() -> None:
     async with client(*rms) as managers:
         with pytest.raises(Unreachable, match="active rm not found"):
             await managers.poll()
+
+
+async def test_where_no_admin_port_answers_the_web_tells_who_leads_and_takes_totals() -> None:
+    told: list[tuple[str, str]] = []
+
+    async def web_of(stack: contextlib.AsyncExitStack, name: str, state: str) -> str:
+        async def info(_: web.Request) -> web.Response:
+            return web.json_response({"clusterInfo": {"haState": state}})
+
+        async def resource(request: web.Request) -> web.Response:
+            told.append((name, request.match_info["node"]))
+            return web.json_response({})
+
+        app = web.Application()
+        app.router.add_get("/ws/v1/cluster/info", info)
+        app.router.add_post("/ws/v1/cluster/nodes/{node}/resource", resource)
+        server = await stack.enter_async_context(TestServer(app))
+        return f"{server.host}:{server.port}"
+
+    standby, active = FakeRM(), FakeRM()
+    standby.state = "STANDBY"
+    node = active.add("nm-1")
+    async with contextlib.AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        managers = []
+        for name, rm in (("rm1", standby), ("rm2", active)):
+            client_port = await stack.enter_async_context(rm.serving())
+            web_port = await web_of(stack, name, rm.state)
+            managers.append(ResourceManager(name, "127.0.0.1:1", client_port, web_port))
+        cluster = YarnCluster("test", True, tuple(managers), "simple")
+        made = ResourceManagers(
+            cluster, Login("yarn"), RestClient(session, "yarn"), MODES["auto"], lambda *_: None
+        )
+        stack.callback(made.close)
+
+        assert (await made.poll()).leader == "rm2"
+        assert await made.update(updates(node)) == {}
+
+    assert told == [("rm2", "nm-1:8041")]
 
 
 @pytest.mark.parametrize("unknown", [0, 2, 6])
