@@ -10,7 +10,7 @@ import pytest
 from koordinator.clock import LoopClock
 from koordinator.simulate import virtual_time
 from koordinator.yarn import amounts
-from koordinator.yarn.amounts import BatchAmount, YarnResource
+from koordinator.yarn.amounts import DEFAULT_CLUSTER, BatchAmount, YarnResource
 from koordinator.yarn.cluster_loop import SyncRules
 from koordinator.yarn.node_sync import NodeId, Policy
 from tests.yarn.model_rm import ModelRM
@@ -261,6 +261,27 @@ def test_a_configuration_that_breaks_leaves_the_cluster_as_it_was_and_a_new_clus
         assert total(rm, node) == POOL - 5
         assert total(rm, other) == POOL
         assert "not XML" in (await world.events())["YarnConfigurationInvalid"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_cluster_whose_files_are_bad_from_the_start_is_told_until_it_goes(tmp_path: Path) -> None:
+    second = tmp_path / "second.yarn-site.xml"
+    second.write_text("<configuration>")
+
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        found = await world.events()
+        told = world.operator.metrics
+        assert "second: second.yarn-site.xml: not XML" in found["YarnConfigurationInvalid"]
+        assert told.config_errors.values == {(DEFAULT_CLUSTER,): 0, ("second",): 1}
+
+        second.write_text(SITE)
+        await asyncio.sleep(20)
+        assert set(told.active_rm.values) == {(DEFAULT_CLUSTER, "rm1"), ("second", "rm1")}
+        second.unlink()
+        await asyncio.sleep(20)
+        assert told.config_errors.values == {(DEFAULT_CLUSTER,): 0}
+        assert set(told.active_rm.values) == {(DEFAULT_CLUSTER, "rm1")}
 
     run(tmp_path, scenario)
 

@@ -38,7 +38,9 @@ class View(NamedTuple):
 
 
 class World:
-    """`api` is everybody's way to the objects."""
+    """`api` is everybody's way to the objects, `operator` the one that was started last."""
+
+    operator: YarnOperator
 
     def __init__(self, backend: Any, folder: Path, connect: Connect, rules: SyncRules, seed: int = 0) -> None:
         self.api = MemoryCluster(backend)
@@ -52,7 +54,7 @@ class World:
         """A running operator, until the end of the block."""
         config = OperatorConfig(folder=self.folder, rules=self._rules, has_keytab=True)
         rng = random.Random(self._rng.getrandbits(32))
-        operator = YarnOperator(MemoryCluster(self.api._backend), config, self._connect, rng)
+        operator = self.operator = YarnOperator(MemoryCluster(self.api._backend), config, self._connect, rng)
         task = asyncio.create_task(operator.run(), name="operator")
         try:
             yield operator

@@ -66,6 +66,11 @@ class OperatorMetrics:
         if leader:
             self.active_rm.set(1, cluster, leader)
 
+    def forget(self, cluster: str) -> None:
+        """Tell no more of a cluster that is not served."""
+        self.led_by(cluster, "")
+        self.mismatch.values.pop((cluster,), None)
+
     def show(self, rows: Rows, ages: Callable[[], Mapping[Labels, float]]) -> None:
         """Tell of nodes, and of how old the reports of each cluster are, in seconds, whenever somebody asks."""
 

@@ -84,6 +84,8 @@ class YarnOperator:
         self.clusters: dict[str, ClusterLoop] = {}
         self._loaded = Loaded({}, {})
         self._stamp: Stamp | None = None
+        self._told: dict[str, str] = {}
+        """Problems of configured clusters that people were told of."""
         self._connect = connect
         self._rng = rng
         self._election: LeaderElector | None = None
@@ -193,12 +195,14 @@ class YarnOperator:
             before = self._loaded
             if hadoop_config.stamp(self.config.folder) != self._stamp:
                 self._read()
-            for name, error in self._loaded.errors.items():
-                if before.errors.get(name) != error:
-                    self._cluster_problem(name, "YarnConfigurationInvalid", str(error))
         except FolderError as error:
             log.warning("configuration not read", extra={"error": str(error)})
             return CONFIG_S
+        problems = {name: str(error) for name, error in self._loaded.errors.items()}
+        for name, problem in problems.items():
+            if self._told.get(name) != problem:
+                self._cluster_problem(name, "YarnConfigurationInvalid", problem)
+        self._told = problems
         if self._loaded is not before and self._group is not None:
             self._start_clusters(self._group)
         return CONFIG_S
@@ -212,6 +216,7 @@ class YarnOperator:
             if why := hadoop_config.refusal(cluster, has_keytab=self.config.has_keytab):
                 loaded.errors[name] = HadoopConfigError(name, hadoop_config.AUTHENTICATION, why)
                 del loaded.clusters[name]
+        self.metrics.config_errors.values.clear()
         for name, error in loaded.errors.items():
             self.metrics.config_errors.set(1, name)
             log.warning("YARN cluster not configured", extra={"cluster": name, "error": str(error)})
@@ -228,6 +233,7 @@ class YarnOperator:
             if wanted.get(name) != self.clusters[name].configured:
                 self._tasks.pop(name).cancel()
                 self.clusters.pop(name).close()
+                self.metrics.forget(name)
         for name, cluster in wanted.items():
             if name in self.clusters:
                 continue
