@@ -242,6 +242,7 @@ def test_two_pods_that_announce_one_node_manager_do_not_both_speak_for_it(tmp_pa
 
         assert len(rm.updates) == 0, "they take turns"
         assert "announces the same" in (await world.events())["YarnNodeIdInvalid"]
+        assert await world.told_of("YarnNodeIdInvalid") == {"nm-n1", "nm-n2"}
 
     run(tmp_path, scenario)
 

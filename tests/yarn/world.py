@@ -127,6 +127,11 @@ class World:
         recorded = amounts.recorded(found.get(labels.NODE_THIRD_PARTY_ALLOCATIONS))
         return View(_origin(node), _batch(node.status.allocatable), recorded)
 
+    async def told_of(self, reason: str) -> set[str]:
+        """Names of all that events with a reason are about."""
+        listed = (await self.api.list(Event)).items
+        return {event.involved_object.name for event in listed if event.reason == reason}
+
     async def events(self) -> dict[str, str]:
         """Message of the last event by reason."""
         return {event.reason: event.message for event in (await self.api.list(Event)).items}

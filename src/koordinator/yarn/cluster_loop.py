@@ -245,7 +245,14 @@ class ClusterLoop:
             )
         else:
             made = node_sync.plan(row.known, use, rules.policy)
-        self._callbacks.node_problem(row, made.outcome.name, made.reason)
+        problem, reason = made.outcome, made.reason
+        if problem is node_sync.SyncOutcome.SYNCED and (twin := self._table.twin_of(row)):
+            # This one is served; the pod that is to blame may be either.
+            problem, reason = (
+                node_sync.SyncOutcome.BAD_NODE_ID,
+                f"node {twin} announces the same NodeManager",
+            )
+        self._callbacks.node_problem(row, problem.name, reason)
         totals = SchedulerTotals(
             total=row.total,
             granted=amounts.larger_yarn(row.granted or YarnResource(), row.sent or YarnResource()),

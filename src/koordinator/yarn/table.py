@@ -151,6 +151,11 @@ class NodeTable:
         best = node_sync.node_manager(pod for pod in pods.values() if pod is not None)
         return next((name for name, pod in pods.items() if pod is best and name != row.name), "")
 
+    def twin_of(self, row: NodeRow) -> str:
+        """Return another node whose pod announces the same NodeManager; empty when there is none."""
+        names = self.nodes_of.get(row.manager, {}) if row.manager is not None else {}
+        return next((name for name in names if name != row.name), "")
+
     def rows_with_a_manager(self) -> Iterator[NodeRow]:
         """Rows of nodes whose NodeManager is known."""
         return (row for row in self.rows.values() if row.known.node is not None)
