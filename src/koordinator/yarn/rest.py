@@ -35,8 +35,9 @@ class RestClient:
         answer = await self._called("GET", web, f"nodes?states={','.join(states)}")
         listed = _section(answer, "nodes").get("node") or []
         try:
-            return [_report(each) for each in (listed if isinstance(listed, list) else [listed])]
-        except (KeyError, TypeError, ValueError) as error:
+            found = [_report(each) for each in (listed if isinstance(listed, list) else [listed])]
+            return [each for each in found if each is not None]
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise Unreachable(web, f"a node of the list cannot be read: {error!r}") from error
 
     async def update(self, web: str, update: NodeUpdate) -> None:
@@ -88,8 +89,11 @@ def _section(answer: Any, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _report(node: dict[str, Any]) -> NodeManagerReport:
-    host, _, port = str(node["id"]).rpartition(":")
+def _report(node: dict[str, Any]) -> NodeManagerReport | None:
+    """Return what a node reports; None for one without host or port."""
+    host, _, port = str(node.get("id") or "").rpartition(":")
+    if not host or not port.isdecimal():
+        return None
     used = YarnResource(int(node.get("usedVirtualCores") or 0), int(node.get("usedMemoryMB") or 0))
     total = YarnResource(
         used.vcores + int(node.get("availableVirtualCores") or 0),
