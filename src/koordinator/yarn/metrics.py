@@ -14,7 +14,7 @@ from koordinator.prometheus import (
     exponential,
 )
 from koordinator.yarn import amounts
-from koordinator.yarn.amounts import MEBIBYTE, BatchAmount, YarnResource
+from koordinator.yarn.amounts import MEBIBYTE, YarnResource
 from koordinator.yarn.table import NodeRow
 
 Rows = Callable[[], Iterable[NodeRow]]
@@ -135,7 +135,7 @@ def _overbooked(rows: Iterable[NodeRow]) -> dict[Labels, float]:
     for row in rows:
         used = amounts.to_batch(row.used or YarnResource())
         excess = amounts.overbooked(row.known.pool, row.known.taken, used)
-        if excess != BatchAmount():
-            found[row.name, "batch-cpu"] = excess.cpu_milli
-            found[row.name, "batch-memory"] = excess.memory_bytes
+        for resource, amount in (("batch-cpu", excess.cpu_milli), ("batch-memory", excess.memory_bytes)):
+            if amount > 0:
+                found[row.name, resource] = amount
     return found
