@@ -57,6 +57,9 @@ def test_an_empty_setting_is_an_empty_text() -> None:
         ("featureGates=NoSuch=true", "featureGates: feature gates: 'NoSuch=true'"),
         ("scheduler.featureGates=NoSuch=true", "scheduler.featureGates"),
         ("koordlet.featureGates=BECPUSuppress", "koordlet.featureGates"),
+        ("yarnOperator.lendOnce=true", "yarnOperator.lendOnce: needs a yarnOperator.yarnShare below 100"),
+        ("yarnOperator.kerberosSecret=s", "yarnOperator.kerberosSecret: goes together"),
+        ("yarnOperator.kerberosPrincipal=koord@R", "yarnOperator.kerberosSecret: goes together"),
         ("manager", "expected something like manager.replicas=3"),
         ("manager..replicas=3", "expected something like"),
         ("manager.extraArgs=[", "the value is no YAML"),
@@ -68,6 +71,11 @@ def test_a_mistake_is_reported_with_its_source_and_field(setting: str, words: st
 
     assert words in str(error.value)
     assert f"--set {setting}" in str(error.value)
+
+
+def test_settings_that_go_together_may_be_said_one_after_the_other() -> None:
+    own = read("yarnOperator.lendOnce=true", "yarnOperator.yarnShare=50").yarn_operator
+    assert (own.lend_once, own.yarn_share) == (True, 50)
 
 
 def test_gates_of_the_stock_scheduler_may_be_named() -> None:

@@ -386,7 +386,16 @@ def read(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Values:
         except msgspec.ValidationError as error:
             raise ValuesError(source, _path_first(str(error))) from error
         _check(source, values)
+    _check_yarn(source, values.yarn_operator)
     return values
+
+
+def _check_yarn(source: str, own: YarnOperatorValues) -> None:
+    """Refuse settings that do not go together, once all of them are known. Raises: ValuesError."""
+    if own.lend_once and own.yarn_share == 100:
+        raise ValuesError(source, "yarnOperator.lendOnce: needs a yarnOperator.yarnShare below 100")
+    if bool(own.kerberos_principal) != bool(own.kerberos_secret):
+        raise ValuesError(source, "yarnOperator.kerberosSecret: goes together with kerberosPrincipal")
 
 
 def _check(source: str, values: Values) -> None:
