@@ -90,7 +90,7 @@ async def test_without_its_agent_a_container_is_known_as_long_as_its_group_is_th
     )
 
 
-async def test_an_agent_restarted_beside_a_dead_one_looks_into_host_applications(node: ActingNode) -> None:
+def declare_yarn(node: ActingNode) -> None:
     application = {
         "name": "yarn",
         "priority": "koord-batch",
@@ -98,6 +98,10 @@ async def test_an_agent_restarted_beside_a_dead_one_looks_into_host_applications
         "cgroupPath": {"base": "KubepodsBesteffort", "relativePath": "hadoop-yarn/"},
     }
     node.view.slo = NodeSLOSpec(host_applications=[from_builtins(application, HostApplicationSpec)])
+
+
+async def test_an_agent_restarted_beside_a_dead_one_looks_into_host_applications(node: ActingNode) -> None:
+    declare_yarn(node)
     async with CopilotDouble().served(socket_of(node)):
         os.rename(socket_of(node), socket_of(node).with_suffix(".kept"))
     os.rename(socket_of(node).with_suffix(".kept"), socket_of(node))
@@ -116,6 +120,19 @@ async def test_an_agent_that_ended_takes_its_containers_along(node: ActingNode) 
     for _ in range(RESCAN_ROUNDS):
         await state.sync()
     assert (names(node), state.problem) == ([], "")
+
+
+async def test_an_agent_that_ended_leaves_the_containers_of_host_applications(node: ActingNode) -> None:
+    declare_yarn(node)
+    state = CopilotsState(node.shared)
+    async with CopilotDouble(told(2)).served(socket_of(node)):
+        await state.sync()
+    for number in (2, 3):
+        run(node, number)
+    for _ in range(RESCAN_ROUNDS + 1):
+        await state.sync()
+        assert names(node) == [yarn_id(2), yarn_id(3)]
+    assert {each.socket for each in node.view.foreign.values()} == {""}
 
 
 @pytest.mark.parametrize(

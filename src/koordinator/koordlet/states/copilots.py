@@ -78,6 +78,8 @@ class CopilotsState:
                 problems.append(str(error))
                 listed, owner = self._left(self._listed.get(socket, {})), ""
             found |= self._records(listed, owner, problems)
+        if not self._sockets:  # an agent that ends takes its socket along, and its containers run on
+            found = self._records(self._left({}), "", problems)
         self._take(found, "; ".join(problems))
 
     def _take(self, found: dict[str, ForeignContainer], problem: str) -> None:
