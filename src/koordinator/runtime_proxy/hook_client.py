@@ -1,6 +1,7 @@
 """Keeps up with the files of hook servers, and calls them. Source: behaviour/koordlet-act 23.2."""
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Mapping
@@ -52,7 +53,9 @@ class HookClient:
         os.makedirs(self._directory, mode=0o755, exist_ok=True)
         with Inotify(self._syscalls) as events:
             while True:
-                events.watch(self._directory)  # again: it may have been removed and made anew
+                with contextlib.suppress(OSError):  # it may have been removed
+                    os.makedirs(self._directory, mode=0o755, exist_ok=True)
+                events.watch(self._directory)
                 await self.refresh()
                 try:
                     async with asyncio.timeout(RESCAN_S):
@@ -65,6 +68,8 @@ class HookClient:
         """Read what is new, forget what has gone."""
         try:
             modified = hook_files.modified(self._directory)
+        except FileNotFoundError:
+            modified = {}  # it is made when it is watched
         except OSError as error:
             log.warning("folder of hook servers not read", extra={"problem": str(error)})
             modified = {}

@@ -3,6 +3,7 @@
 The first server that asked for a stage gets it, by the order of the files' names (the reference's order is undefined).
 """
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 
@@ -32,8 +33,8 @@ class _HookFile(msgspec.Struct, rename="kebab"):
     """The file as it is written."""
 
     remote_endpoint: str
-    failure_policy: str = ""
-    runtime_hooks: list[str] = []
+    failure_policy: str | None = None
+    runtime_hooks: list[str] | None = None
 
 
 class HookServer(msgspec.Struct, frozen=True):
@@ -55,7 +56,10 @@ def parse(path: str, content: bytes) -> HookServer:
     if not os.path.isabs(socket):
         raise HookFileError(path, f"remote-endpoint {found.remote_endpoint!r} is no path of a socket")
     return HookServer(
-        os.path.basename(path), socket, frozenset(found.runtime_hooks), FailurePolicy.of(found.failure_policy)
+        os.path.basename(path),
+        socket,
+        frozenset(found.runtime_hooks or ()),
+        FailurePolicy.of(found.failure_policy or ""),
     )
 
 
@@ -80,7 +84,8 @@ def modified(directory: str) -> dict[str, int]:
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.name.endswith(SUFFIX) and entry.is_file():
-                found[entry.path] = entry.stat().st_mtime_ns
+                with contextlib.suppress(FileNotFoundError):  # one that goes just now takes no other along
+                    found[entry.path] = entry.stat().st_mtime_ns
     return found
 
 
