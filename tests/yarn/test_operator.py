@@ -379,6 +379,30 @@ def test_ten_minutes_without_resource_manager_lend_nothing_twice(tmp_path: Path)
     run(tmp_path, scenario, SPLIT)
 
 
+def test_by_what_was_known_long_ago_yarn_gets_less_and_not_more(tmp_path: Path) -> None:
+    """The API server is away, for an operator without election, and the ResourceManager forgets totals."""
+
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        async def after(minutes: int, forgotten: int) -> int:
+            for _ in range(minutes):
+                await asyncio.sleep(60)
+                await world.report()
+            rm.change(node, total=YarnResource(forgotten, 1 << 20))
+            await asyncio.sleep(10)
+            return total(rm, node)
+
+        world.operators_api.is_away = True
+        await world.batch_pod("unseen", 1_000)
+        assert await after(2, 1) == POOL
+        assert await after(4, 1) == 1, "what is known is five minutes old"
+        assert await after(1, POOL + 5) == POOL
+
+        world.operators_api.is_away = False
+        assert await after(2, 1) == POOL - 1
+
+    run(tmp_path, scenario)
+
+
 def test_what_is_split_comes_back_to_yarn_when_pods_leave(tmp_path: Path) -> None:
     async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
         assert total(rm, node) == POOL // 2

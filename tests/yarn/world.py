@@ -14,6 +14,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.groups import CustomResourceDefinition
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import Clock
+from koordinator.cluster.errors import ServiceUnavailable
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.supervise import strictly
 from koordinator.local import registry
@@ -37,10 +38,29 @@ class View(NamedTuple):
     recorded: BatchAmount | None
 
 
+class OperatorsCluster(MemoryCluster):
+    """The operator's way to the API: while it `is_away` nothing is listed, and watches end with the next event."""
+
+    is_away = False
+
+    async def list(self, *args: Any, **more: Any) -> Any:
+        if self.is_away:
+            raise ServiceUnavailable("away")
+        return await super().list(*args, **more)
+
+    async def watch(self, *args: Any, **more: Any) -> AsyncIterator[Any]:
+        async for batch in super().watch(*args, **more):
+            if self.is_away:
+                break
+            yield batch
+        raise ServiceUnavailable("away")
+
+
 class World:
-    """`api` is everybody's way to the objects, `operator` the one that was started last."""
+    """`api` is everybody's way to the objects, `operator` the one that was started last, with its own way."""
 
     operator: YarnOperator
+    operators_api: OperatorsCluster
 
     def __init__(self, backend: Any, folder: Path, connect: Connect, rules: SyncRules, seed: int = 0) -> None:
         self.api = MemoryCluster(backend)
@@ -54,7 +74,8 @@ class World:
         """A running operator, until the end of the block."""
         config = OperatorConfig(folder=self.folder, rules=self._rules, has_keytab=True)
         rng = random.Random(self._rng.getrandbits(32))
-        operator = self.operator = YarnOperator(MemoryCluster(self.api._backend), config, self._connect, rng)
+        self.operators_api = OperatorsCluster(self.api._backend)
+        operator = self.operator = YarnOperator(self.operators_api, config, self._connect, rng)
         task = asyncio.create_task(operator.run(), name="operator")
         try:
             yield operator

@@ -59,6 +59,8 @@ class Informer(Generic[T]):
         self.guard = Guard(f"informer {view.resource.qualified}")
         self.list_count = 0
         self.event_count = 0
+        self.failing_since_s: float | None = None
+        """Since when (event loop's clock) the API server neither lists nor tells of changes; None: it does."""
         self._cluster = cluster
         self._namespace = namespace
         self._label_selector = label_selector
@@ -146,7 +148,17 @@ class Informer(Generic[T]):
 
     async def run(self) -> NoReturn:
         """Keep the cache current until cancelled."""
-        await supervise(self._step, self._backoff, self.guard)
+        await supervise(self._watched_step, self._backoff, self.guard)
+
+    async def _watched_step(self) -> float:
+        """Do one step, and note since when they fail."""
+        begun_s = asyncio.get_running_loop().time()
+        try:
+            return await self._step()
+        except errors.ApiError:
+            if self.failing_since_s is None:
+                self.failing_since_s = begun_s
+            raise
 
     async def _step(self) -> float:
         """List when the version is unknown, else follow one watch to its end; seconds to pause."""
@@ -202,6 +214,7 @@ class Informer(Generic[T]):
             elif not is_first:
                 self._keep(obj)
         self._version = page.resource_version
+        self.failing_since_s = None
         self.synced.set()
 
     async def _follow(self) -> float:
@@ -219,6 +232,7 @@ class Informer(Generic[T]):
         async for batch in batches:
             if batch:
                 has_events = True
+                self.failing_since_s = None
                 self._failed_watches = 0
                 self._silent_watches = 0
                 self._backoff.reset()
@@ -226,6 +240,7 @@ class Informer(Generic[T]):
         if has_events:
             return 0.0
         if loop.time() - started_s >= WATCH_S_MIN:
+            self.failing_since_s = None
             self._failed_watches = 0
             self._silent_watches += 1
             if self._silent_watches % SILENT_WATCHES_MAX == 0:
@@ -398,6 +413,12 @@ class InformerFactory:
         """Until every informer asked for so far has its first list."""
         for informer in list(self._informers.values()):
             await informer.synced.wait()
+
+    @property
+    def failing_since_s(self) -> float | None:
+        """Since when the API server has failed some informer without a break; None: it serves all of them."""
+        since = [each.failing_since_s for each in self._informers.values()]
+        return min((each for each in since if each is not None), default=None)
 
     async def resync(self) -> None:
         """Hand all cached objects to the handlers of updates again."""

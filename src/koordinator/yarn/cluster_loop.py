@@ -64,12 +64,14 @@ class RmClient(Protocol):
 
 
 class LoopCallbacks(msgspec.Struct, frozen=True):
-    """The calls of a loop: to have a node recorded, and to tell people of a problem of a node or the cluster."""
+    """The calls of a loop: to have a node recorded, to tell people of a problem of a node or the cluster, to ask
+    whether it may act at all, and whether it may give YARN more, by what it knows of Kubernetes."""
 
     record: Callable[[NodeRow], None]
     node_problem: Callable[[NodeRow, str, str], None]
     cluster_problem: Callable[[str, str, str], None]
     may_act: Callable[[], bool]
+    may_raise: Callable[[], bool] = lambda: True
 
 
 class ClusterLoop:
@@ -193,7 +195,8 @@ class ClusterLoop:
     async def settle(self, rows: Sequence[NodeRow]) -> None:
         """Tell the ResourceManager what these nodes may give out, then have recorded what they use."""
         now_s = asyncio.get_running_loop().time()
-        plans = [(row, *self._planned(row, now_s)) for row in rows]
+        may_raise = self._callbacks.may_raise()
+        plans = [(row, *self._planned(row, now_s, may_raise=may_raise)) for row in rows]
         updates = {
             row.name: NodeUpdate(made.total.node, told.send, self._timeout_ms(row))
             for row, made, told in plans
@@ -217,7 +220,7 @@ class ClusterLoop:
             row.known, self._rules.over_commit_timeout_ms, self._clock.now()
         )
 
-    def _planned(self, row: NodeRow, now_s: float) -> tuple[SyncPlan, Handover]:
+    def _planned(self, row: NodeRow, now_s: float, *, may_raise: bool) -> tuple[SyncPlan, Handover]:
         """Return the plan of a node and what to do of it now; notes in the row what is known."""
         node, rules = row.known.node, self._rules
         report = None if node is None else self.reports.get(node)
@@ -256,7 +259,7 @@ class ClusterLoop:
         totals = SchedulerTotals(
             total=row.total,
             granted=amounts.larger_yarn(row.granted or YarnResource(), row.sent or YarnResource()),
-            is_leaving=not node_sync.may_raise_total(report),
+            is_capped=not (node_sync.may_raise_total(report) and may_raise),
             pool=row.known.pool,
             taken=row.known.taken,
             kube_total=row.kube_total,

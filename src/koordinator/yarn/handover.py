@@ -17,11 +17,11 @@ SETTLED_S = 3.0
 class SchedulerTotals(msgspec.Struct, frozen=True, kw_only=True):
     """The state of both schedulers. `total` is the ResourceManager's own figure (None: it does not know the node),
     `granted` what it may believe to have, seen or not; `kube_total` what the node says that pods may have, `recorded`
-    our entry on it, which stands for `recorded_for_s` seconds."""
+    our entry on it, which stands for `recorded_for_s` seconds. Who `is_capped` gets no more than `total`."""
 
     total: YarnResource | None
     granted: YarnResource = YarnResource()
-    is_leaving: bool = False
+    is_capped: bool = False
     pool: BatchAmount = BatchAmount()
     taken: BatchAmount = BatchAmount()
     kube_total: BatchAmount = BatchAmount()
@@ -53,7 +53,7 @@ def hand_over(made: SyncPlan, at: SchedulerTotals, policy: Policy, thresholds: T
         wanted = _raised_in_order(wanted, at)
     if at.total is None:
         return Handover(None, record)
-    if at.is_leaving:
+    if at.is_capped:
         wanted = _smaller(wanted, at.total)
     return Handover(wanted if _differs(at.total, wanted, thresholds) else None, record)
 

@@ -42,6 +42,8 @@ CONFIG_S = 5.0
 """Interval at which the configuration folder is looked at."""
 ALONE_S = 1.0
 """Interval at which nodes that have lost their NodeManager are looked at."""
+STALE_RESYNCS = 5
+"""Totals are not raised once the API server has been away for so many times `SyncRules.resync_s`."""
 WRITERS = 8
 _RM_RETRY = BackoffPolicy(initial_s=1.0, max_s=10.0, jitter_ratio=0.2)
 _RETRY = BackoffPolicy(initial_s=0.5, max_s=10.0)
@@ -105,6 +107,7 @@ class YarnOperator:
             node_problem=self._node_problem,
             cluster_problem=self._cluster_problem,
             may_act=self._may_act,
+            may_raise=self._may_raise,
         )
         self._group: asyncio.TaskGroup | None = None
         self._tasks: dict[str, asyncio.Task[Any]] = {}
@@ -113,6 +116,12 @@ class YarnOperator:
 
     def _may_act(self) -> bool:
         return self._election is None or self._election.may_act
+
+    def _may_raise(self) -> bool:
+        """Return whether what is known of Kubernetes is fresh enough to give YARN more by it."""
+        since_s = self._informers.failing_since_s
+        age_s = 0.0 if since_s is None else asyncio.get_running_loop().time() - since_s
+        return age_s <= STALE_RESYNCS * self.config.rules.resync_s
 
     def _on_change(self, cluster: str) -> None:
         loop = self.clusters.get(cluster)
