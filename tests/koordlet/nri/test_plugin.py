@@ -215,13 +215,30 @@ async def test_a_configuration_narrows_events_and_a_wrong_one_is_refused(
 ) -> None:
     async with running(new_plugin(batch_node(tmp_path))):
         connection = await runtime.plugin()
-        with pytest.raises(Refused, match="'Dance' is no event of NRI"):
+        with pytest.raises(Refused, match="'dance' is no event of NRI"):
             await connection.register("events: [Dance]")
         connection.writer.close()
         connection = await runtime.plugin()
         await connection.register("events: [CreateContainer, StopContainer]")
 
     assert connection.events == 1 << (Event.CREATE_CONTAINER - 1)
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        pytest.param("[all]", ["RUN_POD_SANDBOX", "CREATE_CONTAINER", "UPDATE_CONTAINER"], id="all"),
+        pytest.param("[Pod]", ["RUN_POD_SANDBOX"], id="pods"),
+        pytest.param("[container]", ["CREATE_CONTAINER", "UPDATE_CONTAINER"], id="containers"),
+        pytest.param(
+            "['RunPodSandbox, updatecontainer']", ["RUN_POD_SANDBOX", "UPDATE_CONTAINER"], id="commas"
+        ),
+        pytest.param("[]", [], id="none"),
+    ],
+)
+def test_events_may_be_named_in_groups(tmp_path: Path, listed: str, expected: list[str]) -> None:
+    events = new_plugin(HookNode(tmp_path)).events
+    assert [each.name for each in nri.narrowed(events, f"events: {listed}")] == expected
 
 
 def test_events_are_those_that_a_hook_answers(tmp_path: Path) -> None:

@@ -225,6 +225,15 @@ def events_of(hooked: list[HookStage], disabled: tuple[str, ...]) -> tuple[Event
     return tuple(event for event, stage in _STAGES.items() if stage in hooked and stage not in disabled)
 
 
+_NAMED: Mapping[str, frozenset[Event]] = {
+    **{event.name.replace("_", "").lower(): frozenset((event,)) for event in Event},
+    "all": frozenset(Event),
+    **dict.fromkeys(("pod", "podsandbox"), frozenset(each for each in Event if "POD" in each.name)),
+    "container": frozenset(each for each in Event if "CONTAINER" in each.name),
+}
+"""Names that a list of events may have, as NRI's own plugins read it."""
+
+
 def narrowed(events: tuple[Event, ...], config: str) -> tuple[Event, ...]:
     """Return the events that the plugin's configuration leaves: those of its list `events`, all without one.
 
@@ -238,11 +247,11 @@ def narrowed(events: tuple[Event, ...], config: str) -> tuple[Event, ...]:
         return events
     if not isinstance(wanted, list):
         raise PluginConfigError("events", "is no list")
-    known = {event.name.replace("_", "").lower(): event for event in Event}
-    unknown = [str(name) for name in wanted if str(name).lower() not in known]
+    names = [name.strip().lower() for each in wanted for name in str(each).split(",")]
+    unknown = [name for name in names if name not in _NAMED]
     if unknown:
         raise PluginConfigError("events", f"{unknown[0][:80]!r} is no event of NRI")
-    kept = {known[str(name).lower()] for name in wanted}
+    kept = frozenset().union(*(_NAMED[name] for name in names))
     return tuple(event for event in events if event in kept)
 
 
