@@ -1,5 +1,6 @@
 """Run `koord-yarn-operator` once its command line is read: the operator as a process."""
 
+import asyncio
 import contextlib
 import getpass
 import logging
@@ -151,6 +152,8 @@ async def _main(flags: Flags, client: ClientConfig) -> None:
                 await operator.run(election)
             else:
                 log.warning("no controller is enabled", extra={"controllers": ",".join(flags.controllers)})
+                operator.synced.set()  # it reads nothing, so it is ready
+                await asyncio.Event().wait()
 
 
 @contextlib.asynccontextmanager
