@@ -113,6 +113,18 @@ DASHBOARD = dashboard(
             ),
         ),
         row(
+            "Runtime hooks",
+            graph(
+                "Nodes by way to containers",
+                "How many nodes each hook reaches containers on before they start (nri, proxy), and within a second "
+                "(reconciler).",
+                COUNT,
+                Query(
+                    f"sum by (hook, mode) (koordlet_runtime_hook_delivery{{{_NODE}}})", "{{hook}} {{mode}}"
+                ),
+            ),
+        ),
+        row(
             "YARN",
             graph(
                 "YARN containers",
