@@ -79,6 +79,24 @@ def test_without_a_folder_the_one_where_the_process_runs_is_not_read(
         hadoop_config.stamp(Path())
 
 
+@pytest.mark.parametrize("value", ["rm:port", "rm:", ":8032", "rm:99999", "rm:-1", "r m:1", "rm:${none}"])
+def test_an_address_that_is_none_is_an_error_of_its_cluster(value: str) -> None:
+    with pytest.raises(HadoopConfigError, match="is not host:port"):
+        address(site(yarn_resourcemanager_address=value))
+
+
+def test_files_in_another_encoding_are_read_and_take_no_other_along(tmp_path: Path) -> None:
+    name = "<property><name>yarn.resourcemanager.hostname</name><value>grün</value></property>"
+    latin = f'<?xml version="1.0" encoding="ISO-8859-1"?><configuration>{name}</configuration>'
+    (tmp_path / "a.yarn-site.xml").write_text(latin, encoding="latin-1")
+    (tmp_path / "b.yarn-site.xml").write_text(latin.replace("ISO-8859-1", "UTF-8"), encoding="utf-8")
+    (tmp_path / "c.yarn-site.xml").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "yarn-site.xml").write_text(site())
+    loaded = hadoop_config.load(hadoop_config.read_folder(tmp_path), {})
+    assert {loaded.clusters[each].managers[0].client for each in "ab"} == {"grün:8032"}
+    assert (set(loaded.clusters), set(loaded.errors)) == ({DEFAULT_CLUSTER, "a", "b"}, {"c"})
+
+
 def test_no_active_manager_is_an_error_with_every_state() -> None:
     with pytest.raises(HadoopConfigError, match=r"rm1 \(STANDBY\), rm2 \(UNREACHABLE\)"):
         hadoop_config.active([("rm1", "STANDBY"), ("rm2", "UNREACHABLE")])

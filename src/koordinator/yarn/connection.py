@@ -137,7 +137,7 @@ class Connection:
         host, _, port = self.server.rpartition(":")
         try:
             async with asyncio.timeout(CONNECT_S):
-                reader, writer = await asyncio.open_connection(host, int(port), limit=_READ_BYTES)
+                reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=_READ_BYTES)
         except TimeoutError as error:
             raise ConnectionError(f"no connection within {CONNECT_S:g} s") from error
         try:

@@ -16,6 +16,7 @@ import msgspec
 from koordinator.api import user_files
 from koordinator.api.errors import KoordinatorError
 from koordinator.yarn.amounts import DEFAULT_CLUSTER
+from koordinator.yarn.node_sync import PORT_MAX
 
 SITE_FILE = "yarn-site.xml"
 FILES = ("core-default.xml", "core-site.xml", "yarn-default.xml", SITE_FILE)
@@ -37,6 +38,7 @@ PORTS = {ADDRESS: 8032, ADMIN_ADDRESS: 8033, WEB_ADDRESS: 8088, WEB_HTTPS_ADDRES
 
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE = ("0", "f", "F", "FALSE", "false", "False")
+_ADDRESS = re.compile(r"\S+:[0-9]{1,9}", re.ASCII)
 _VARIABLE = re.compile(r"\$\{([^${}\s]+)\}")
 _INCLUDE, _FALLBACK = (f"{{http://www.w3.org/2001/XInclude}}{name}" for name in ("include", "fallback"))
 _INCLUSIONS_MAX = 8
@@ -172,7 +174,11 @@ class _Properties:
         if host := self.text(HOSTNAME + ending):
             default = f"{host}:{PORTS[key]}"
         address = self.text(key + ending, default)
-        return address if ":" in address else f"{address}:{PORTS[key]}"
+        if ":" not in address:
+            return f"{address}:{PORTS[key]}"
+        if _ADDRESS.fullmatch(address) is None or int(address.rpartition(":")[2]) > PORT_MAX:
+            raise HadoopConfigError(self._cluster, key + ending, f"{address!r} is not host:port")
+        return address
 
     def _expanded(self, key: str, text: str) -> str:
         for _ in range(_EXPANSIONS_MAX):
@@ -232,7 +238,7 @@ def _load_one(
 def _parse(cluster: str, file: str, files: Mapping[str, str], depth: int = 0) -> dict[str, str]:
     """Return the properties of one file and of those that it includes; of equal names the last one counts."""
     try:
-        root = ElementTree.fromstring(files[file].encode())
+        root = ElementTree.fromstring(files[file])
     except ElementTree.ParseError as error:
         raise HadoopConfigError(cluster, file, f"not XML: {error}") from error
     if root.tag != "configuration":
@@ -294,9 +300,17 @@ def stamp(folder: Path) -> Stamp:
 def read_folder(folder: Path) -> dict[str, str]:
     """Return the text of all XML files by their path in the folder. Raises: FolderError."""
     try:
-        return {path.relative_to(folder).as_posix(): user_files.read_text(path) for path in _files(folder)}
+        return {path.relative_to(folder).as_posix(): _text(user_files.read(path)) for path in _files(folder)}
     except (OSError, user_files.FileError) as error:
         raise FolderError(str(folder), str(error)) from error
+
+
+def _text(content: bytes) -> str:
+    """Return what a file says. Not all are UTF-8, and one that is not must not take the others down."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
 
 
 def _files(folder: Path) -> Iterator[Path]:
