@@ -2,7 +2,9 @@
 the weight of all of them together. Source: behaviour/yarn 8.7.
 """
 
+import contextlib
 import logging
+import os
 from collections.abc import Iterable
 
 from koordinator.api.copilot import is_yarn_id
@@ -20,6 +22,7 @@ SHARES_MIN = 2
 _CPU, _MEMORY = "cpu", "memory"
 _MOVE_CHARGE, _MOVE_ALL = "memory.move_charge_at_immigrate", "3"
 _LIMIT = "memory.limit_in_bytes"
+_BASE_MODE = 0o777
 
 
 class MemoryGroups:
@@ -30,6 +33,8 @@ class MemoryGroups:
         self._path = path
         self._interval_s = interval_s
         self._problem = ""
+        self._empty: frozenset[str] = frozenset()
+        """Containers unknown to the NodeManager, without processes in the last round."""
 
     @property
     def is_needed(self) -> bool:
@@ -39,12 +44,15 @@ class MemoryGroups:
     def sync(self, containers: Iterable[NMContainer]) -> float:
         """Make, limit and remove memory groups; the pause until the next look in seconds."""
         listed = {each.id: each for each in containers if not each.is_final}
-        problems = [self._make(self._base(_CPU)), self._make(self._base(_MEMORY))]
+        problems = [self._make_base(_CPU), self._make_base(_MEMORY)]
         with_cpu, with_memory = self._ids(_CPU), self._ids(_MEMORY)
+        left = self._left_behind(with_cpu - listed.keys())
+        problems += [self._remove(_CPU, each) for each in left]
+        with_cpu -= left
         for each in sorted(with_cpu):
             problems += self._fill(each, listed.get(each), is_new=each not in with_memory)
         for each in sorted(with_memory - with_cpu):
-            problems.append(self._remove(each))
+            problems.append(self._remove(_MEMORY, each))
         shares = eviction.parent_shares(list(listed.values())) or SHARES_MIN
         problems.append(self._set(f"{self._base(_CPU)}/{Knob.CPU_SHARES}", str(shares)))
         self._tell(problems)
@@ -70,8 +78,17 @@ class MemoryGroups:
                 problems.append(files.write(f"{directory}/{Knob.PROCS}", pid))
         return problems
 
-    def _remove(self, container_id: str) -> FileProblem | None:
-        return self._host.files.remove_directory(f"{self._base(_MEMORY)}/{container_id}")
+    def _left_behind(self, unknown: set[str]) -> frozenset[str]:
+        """Return groups that were empty in two rounds: one that has just been made gets its processes in between."""
+        files, base = self._host.files, self._base(_CPU)
+        before = self._empty
+        self._empty = frozenset(
+            each for each in unknown if not (files.read(f"{base}/{each}/{Knob.PROCS}") or "").strip()
+        )
+        return before & self._empty
+
+    def _remove(self, subsystem: str, container_id: str) -> FileProblem | None:
+        return self._host.files.remove_directory(f"{self._base(subsystem)}/{container_id}")
 
     def _ids(self, subsystem: str) -> set[str]:
         return {
@@ -80,6 +97,16 @@ class MemoryGroups:
 
     def _base(self, subsystem: str) -> str:
         return self._host.cgroups.directory(self._path, subsystem)
+
+    def _make_base(self, subsystem: str) -> FileProblem | None:
+        """Make YARN's own group; a NodeManager that is not root makes groups in it, too."""
+        directory = self._base(subsystem)
+        if self._host.files.exists(directory):
+            return None
+        problem = self._make(directory)
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(directory, _BASE_MODE)
+        return problem
 
     def _make(self, directory: str) -> FileProblem | None:
         return self._host.files.make_directory(directory)
