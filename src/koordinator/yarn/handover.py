@@ -17,7 +17,7 @@ SETTLED_S = 3.0
 class SchedulerTotals(msgspec.Struct, frozen=True, kw_only=True):
     """The state of both schedulers. `total` is the ResourceManager's own figure (None: it does not know the node),
     `granted` what it may believe to have, seen or not; `kube_total` what the node says that pods may have, `recorded`
-    our entry on it, which stands for `recorded_for_s` seconds. Who `is_capped` gets no more than `total`."""
+    our entry on it, which stands for `recorded_for_s` seconds. One that `is_capped` is told no more than `total`."""
 
     total: YarnResource | None
     granted: YarnResource = YarnResource()
