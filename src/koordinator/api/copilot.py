@@ -8,6 +8,8 @@ import re
 
 import msgspec
 
+from koordinator.api.quantity import ResourceList
+
 SOCKETS = "/var/run/yarn-copilot"
 """The folder in which agents of other runtimes have their sockets."""
 SOCKET = f"{SOCKETS}/yarn-copilot.sock"
@@ -57,8 +59,8 @@ class CopilotInfo(msgspec.Struct, frozen=True):
 class ContainerAmounts(msgspec.Struct, frozen=True):
     """Requests and limits: `cpu` in cores and `memory` in bytes, as quantities."""
 
-    requests: dict[str, str]
-    limits: dict[str, str]
+    requests: ResourceList = {}
+    limits: ResourceList = {}
 
 
 class ContainerInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -88,7 +90,7 @@ class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Amounts to give back. By `mode` CPU counts as requested (`satisfaction`) or as used (`usage`, not in the
     reference)."""
 
-    resources: dict[str, str]
+    resources: ResourceList
     mode: str = "satisfaction"
     reason: str = ""
 

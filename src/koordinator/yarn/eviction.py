@@ -11,6 +11,7 @@ import msgspec
 from koordinator.api import copilot, labels, quantity
 from koordinator.api.copilot import ContainerAmounts, ContainerInfo
 from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import ResourceList
 from koordinator.yarn.amounts import MEBIBYTE
 
 FINAL_STATES = frozenset(
@@ -68,7 +69,7 @@ def parse(body: Any) -> list[NMContainer]:
 def info(container: NMContainer, cgroup_path: str, created: str | None = None) -> ContainerInfo:
     """Return a container in the agent's API; `cgroup_path` is YARN's, relative to the root of a controller, `created`
     when it was made (RFC 3339), where that is known."""
-    amounts = {
+    amounts: ResourceList = {
         "cpu": quantity.text_of_value(container.total_vcores_needed),
         "memory": quantity.text_of_value(container.total_memory_needed_mb * MEBIBYTE),
     }

@@ -152,6 +152,16 @@ async def test_a_damaged_answer_is_told_and_changes_nothing_else(
     assert (names(node), bool(state.problem)) == ([], True)
 
 
+async def test_amounts_may_be_numbers_and_limits_left_out(node: ActingNode, copilot: CopilotDouble) -> None:
+    copilot.containers = [told(2) | {"resources": {"requests": {"cpu": 2, "memory": 1 << 30}}}]
+    state = CopilotsState(node.shared)
+    await state.sync()
+    assert state.problem == ""
+    (container,) = node.view.foreign[yarn_id(2)].record.pod.spec.containers
+    expected = {"kubernetes.io/batch-cpu": "2k", "kubernetes.io/batch-memory": "1Gi"}
+    assert container.resources.requests == expected
+
+
 @pytest.mark.parametrize(
     "damage",
     [

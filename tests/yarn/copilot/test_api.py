@@ -138,6 +138,8 @@ async def test_a_request_that_makes_no_sense_is_refused_with_words(node: Node, b
 async def test_an_amount_that_nobody_can_give_back_is_told_as_missing(node: Node) -> None:
     answer = await node.post("/v1/killContainersByResource", {"resources": {"memory": "1Gi", "cpu": "1500m"}})
     assert answer == (200, {"items": [], "shortfall": {"memory": "1Gi", "cpu": "1500m"}})
+    in_numbers = await node.post("/v1/killContainersByResource", {"resources": {"memory": 1 << 30, "cpu": 2}})
+    assert in_numbers == (200, {"items": [], "shortfall": {"memory": "1Gi", "cpu": "2"}})
 
 
 async def test_while_the_node_manager_is_away_containers_are_told_by_their_groups(node: Node) -> None:
