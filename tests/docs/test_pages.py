@@ -10,6 +10,7 @@ import click
 import pytest
 
 from koordinator.cli import device_daemon, koordlet, main, manager, scheduler
+from koordinator.doctor.checks.all import CHECKS
 from tests.docs.pages import PAGES, ROOT, Told, anchors, commands, inline, links, name_of
 
 PROGRAMS: dict[str, click.Command] = {
@@ -129,6 +130,11 @@ def test_the_map_names_no_module_that_is_gone() -> None:
             # The last part may be something in a module, such as a function.
             files = (path, path.with_suffix(".py"), path.parent.with_suffix(".py"))
             assert any(file.exists() for file in files), name
+
+
+def test_the_doctors_page_has_each_of_its_checks_in_their_order() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \|", (ROOT / "docs/doctor.md").read_text(), re.MULTILINE)
+    assert rows == [each.name for each in CHECKS]
 
 
 @functools.cache
