@@ -273,7 +273,7 @@ class ReportReader:
             if field != 1 or not isinstance(value, bytes):
                 continue
             known = before[len(now)] if len(now) < len(before) else None
-            if known is not None and value.startswith(known[0]):
+            if known is not None and value.startswith(known[0]) and _is_over(value, len(known[0])):
                 now.append(known)
             else:
                 now.append((value[: _end_of_state(value)], _node_report(value)))
@@ -295,6 +295,13 @@ def _end_of_state(message: bytes) -> int:
 
 
 _STATE_FIELD = 7
+
+
+def _is_over(message: bytes, at: int) -> bool:
+    """Return whether a message has no more of what is read of it: its next field, if any, comes after `node_state`."""
+    return (
+        at == len(message) or message[at] > _STATE_FIELD << 3 | 7
+    )  # tags of fields from 16 on begin above 127
 
 
 def _node_report(message: bytes) -> NodeReport:

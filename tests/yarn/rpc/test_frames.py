@@ -88,3 +88,24 @@ def test_a_context_names_only_the_users_that_are_given() -> None:
     one = rpc.connection_context(CLIENT, "p", "yarn")
     assert b"yarn" in one
     assert len(rpc.connection_context(CLIENT, "p", None)) == len(one) - len(rpc.text_field(1, "yarn"))
+
+
+def test_a_report_that_says_more_than_before_is_read_again() -> None:
+    node = rpc.bytes_field(1, rpc.text_field(1, "nm-1") + rpc.number_field(2, 8041))
+    reader = rpc.ReportReader()
+    seen = [
+        reader.read(rpc.bytes_field(1, message))[0]
+        for message in (
+            b"",
+            node,
+            node + rpc.number_field(7, 5),
+            node + rpc.number_field(7, 5) + rpc.text_field(8, ""),
+        )
+    ]
+    assert [(each.host, each.state) for each in seen] == [
+        (None, None),
+        ("nm-1", None),
+        ("nm-1", "LOST"),
+        ("nm-1", "LOST"),
+    ]
+    assert seen[3] is seen[2]
