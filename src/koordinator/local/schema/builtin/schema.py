@@ -1,7 +1,7 @@
 """Decode built-in kinds by their Go types, fill in defaults and check them by tables (`ObjectSchema`).
 
-Rules about single fields (required, one of a few words, a range of numbers) are tables by Go struct, compiled once per
-type into a walk that visits only what can have rules. Rules between fields are functions in the neighbouring modules.
+Rules are tables by Go struct, compiled once per type into a walk that visits only what can have rules: those about
+single fields (required, one of a few words, a range of numbers) are here, functions for more in `checks`.
 """
 
 import functools
@@ -30,6 +30,7 @@ ENUMS: dict[tuple[str, str], tuple[str, ...]] = {
     ("Container", "imagePullPolicy"): ("Always", "IfNotPresent", "Never"),
     ("Container", "terminationMessagePolicy"): ("FallbackToLogsOnError", "File"),
     ("ContainerPort", "protocol"): _PROTOCOLS,
+    ("SeccompProfile", "type"): ("Localhost", "RuntimeDefault", "Unconfined"),
     ("HTTPGetAction", "scheme"): ("HTTP", "HTTPS"),
     ("Toleration", "operator"): ("Equal", "Exists", "Gt", "Lt"),
     ("Toleration", "effect"): _EFFECTS,
@@ -60,6 +61,7 @@ ENUMS: dict[tuple[str, str], tuple[str, ...]] = {
     ("StorageClass", "volumeBindingMode"): ("Immediate", "WaitForFirstConsumer"),
     ("PriorityClass", "preemptionPolicy"): ("Never", "PreemptLowerPriority"),
     ("PodDisruptionBudgetSpec", "unhealthyPodEvictionPolicy"): ("AlwaysAllow", "IfHealthyBudget"),
+    ("Validation", "reason"): ("Forbidden", "Invalid", "RequestEntityTooLarge"),
     ("CustomResourceDefinitionSpec", "scope"): ("Cluster", "Namespaced"),
     ("CustomResourceConversion", "strategy"): ("None", "Webhook"),
 }
@@ -68,6 +70,8 @@ for _webhook in ("MutatingWebhook", "ValidatingWebhook"):
     ENUMS[_webhook, "matchPolicy"] = ("Equivalent", "Exact")
     ENUMS[_webhook, "sideEffects"] = ("None", "NoneOnDryRun")
     ENUMS[_webhook, "reinvocationPolicy"] = ("IfNeeded", "Never")
+for _rule in ("RuleWithOperations", "NamedRuleWithOperations"):
+    ENUMS[_rule, "scope"] = ("*", "Cluster", "Namespaced")
 ENUMS["ValidatingAdmissionPolicySpec", "failurePolicy"] = ("Fail", "Ignore")
 ENUMS["MatchResources", "matchPolicy"] = ("Equivalent", "Exact")
 ENUMS["ParamRef", "parameterNotFoundAction"] = ("Allow", "Deny")
@@ -77,6 +81,7 @@ for _name in ("imagePullPolicy", "terminationMessagePolicy"):
 _INT32_MAX = (1 << 31) - 1
 _NOT_NEGATIVE = (0, 1 << 63, "must be greater than or equal to 0")
 _PORT = (1, 65535, "must be between 1 and 65535, inclusive")
+_PORT_OR_NONE = (0, *_PORT[1:])
 _POSITIVE = (1, 1 << 63, "must be greater than 0")
 
 _NOT_NEGATIVE_FIELDS = {
@@ -108,6 +113,7 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
     },
     ("PodSpec", "activeDeadlineSeconds"): (1, _INT32_MAX, f"must be between 1 and {_INT32_MAX}, inclusive"),
     ("ContainerPort", "containerPort"): _PORT,
+    ("ContainerPort", "hostPort"): _PORT_OR_NONE,
     ("ServicePort", "port"): _PORT,
     ("TopologySpreadConstraint", "maxSkew"): _POSITIVE,
     ("TopologySpreadConstraint", "minDomains"): _POSITIVE,
@@ -118,7 +124,9 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
     ("ValidatingWebhook", "timeoutSeconds"): _TIMEOUT,
 }
 
-_HELD_BY_VALUE = frozenset({"template", "jobTemplate", "metadata", "podSelector", "involvedObject", "spec"})
+_HELD_BY_VALUE = frozenset(
+    {"template", "jobTemplate", "metadata", "podSelector", "involvedObject", "spec", "backend"}
+)
 """Structs that Go holds by value: missing means empty, and what they require is missing in turn."""
 
 _MAY_BE_EMPTY = frozenset(
@@ -188,6 +196,8 @@ def _struct(shape: SchemaType) -> Walk:
         for name, check in rules.held_by_value:
             if value.get(name) is None:
                 check({}, f"{prefix}{name}", causes)
+        if rules.between is not None:
+            causes += rules.between(value, path)
         checked = rules.checked
         for key, item in value.items():  # few fields of a struct are set, so go by those
             checks = checked.get(key)
@@ -203,13 +213,14 @@ _EMPTY: tuple[Any, ...] = ("", [])
 
 
 class _StructRules:
-    """The rules of one struct: which fields it needs, and what checks each field."""
+    """The rules of one struct: which fields it needs, what checks each field, and what checks them together."""
 
     def __init__(self, shape: SchemaType) -> None:
         owner = struct_name(shape)
         self.required: list[str] = []
         self.held_by_value: list[tuple[str, Walk]] = []
         self.checked: dict[str, list[Walk]] = {}
+        self.between = checks.STRUCTS.get(owner)
         for field in shape.fields.values():
             key = (owner, field.name)
             if field.name in _SKIPPED:
@@ -220,13 +231,22 @@ class _StructRules:
                 self.held_by_value.append((field.name, inner))
             elif field.required and key not in _MAY_BE_EMPTY:
                 self.required.append(field.name)
-            checks = [inner] if inner is not None else []
+            found = [inner] if inner is not None else []
             if key in ENUMS:
-                checks.append(_enum(frozenset(ENUMS[key])))
+                found.append(_enum(frozenset(ENUMS[key])))
             if key in RANGES:
-                checks.append(_range(*RANGES[key]))
-            if checks:
-                self.checked[field.name] = checks
+                found.append(_range(*RANGES[key]))
+            if key in checks.FIELDS:
+                found.append(_adding(checks.FIELDS[key]))
+            if found:
+                self.checked[field.name] = found
+
+
+def _adding(find: checks.FieldCheck) -> Walk:
+    def check(value: Any, path: str, causes: list[StatusCause]) -> None:
+        causes += find(value, path)
+
+    return check
 
 
 def _enum(allowed: frozenset[str]) -> Walk:

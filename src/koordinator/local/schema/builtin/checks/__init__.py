@@ -1,11 +1,17 @@
-"""Checks between the fields of a built-in kind, and of what an update may change."""
+"""Checks of built-in kinds: of single fields, between the fields of a struct wherever it occurs, of whole objects, and
+of what an update may change."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+from koordinator.api import cron
 from koordinator.cluster.errors import StatusCause
+from koordinator.local.schema import names
 from koordinator.local.schema.builtin.checks import (
     cluster,
+    common,
+    containers,
     networking,
     pod_updates,
     pods,
@@ -17,6 +23,83 @@ from koordinator.local.schema.builtin.checks import (
 Json = dict[str, Any]
 
 _RBAC, _NETWORKING = "rbac.authorization.k8s.io", "networking.k8s.io"
+
+_NAMES: tuple[tuple[names.NameRule, str, str], ...] = (
+    (names.label_1123, "Container", "name"),
+    (names.label_1123, "EphemeralContainer", "name"),
+    (names.label_1123, "Volume", "name"),
+    (names.label_1123, "PodSpec", "hostname subdomain"),
+    (names.label_1123, "StatefulSetSpec", "serviceName"),
+    (names.subdomain_1123, "PodSpec", "nodeName serviceAccountName priorityClassName runtimeClassName"),
+    (names.subdomain_1123, "IngressTLS", "secretName"),
+    (names.qualified_name, "PodSpec", "schedulerName"),
+    (names.qualified_name, "PodAffinityTerm", "topologyKey"),
+    (names.qualified_name, "Toleration", "key"),
+    (names.port_name, "ContainerPort", "name"),
+    (names.env_name, "EnvVar", "name"),
+    (cron.trouble, "CronJobSpec", "schedule"),
+)
+"""Rules of texts that are not empty, and the Go structs and fields that they are for."""
+
+FieldCheck = Callable[[Any, str], list[StatusCause]]
+"""Value and its path → what is wrong with it."""
+
+FIELDS: dict[tuple[str, str], FieldCheck] = {
+    **{
+        (owner, name): functools.partial(names.check_given, rule)
+        for rule, owner, fields in _NAMES
+        for name in fields.split()
+    },
+    ("PodSpec", "nodeSelector"): names.check_labels,
+    ("PodSpec", "overhead"): common.check_resource_list,
+    ("HTTPGetAction", "port"): common.check_port,
+    ("TCPSocketAction", "port"): common.check_port,
+    ("IngressTLS", "hosts"): networking.check_hosts,
+    ("IngressRule", "host"): networking.check_rule_host,
+    ("NetworkPolicySpec", "policyTypes"): networking.check_policy_types,
+    ("StorageClass", "provisioner"): cluster.check_provisioner,
+}
+"""Go struct and field → the check of its value."""
+
+STRUCTS: dict[str, Callable[[Json, str], list[StatusCause]]] = {
+    "AggregationRule": cluster.check_aggregation,
+    "ConfigMapKeySelector": containers.check_key,
+    "Container": pods.check_container,
+    "DownwardAPIProjection": containers.check_files,
+    "DownwardAPIVolumeSource": containers.check_files,
+    "EndpointSubset": networking.check_subset,
+    "EnvVar": pods.check_variable,
+    "EnvVarSource": containers.check_source,
+    "EphemeralContainer": pods.check_container,
+    "HPAScalingPolicy": workloads.check_scaling_policy,
+    "HPAScalingRules": workloads.check_scaling_rules,
+    "HTTPIngressPath": networking.check_path,
+    "IPBlock": networking.check_block,
+    "IngressBackend": networking.check_backend,
+    "LabelSelector": common.check_label_selector,
+    "LifecycleHandler": pods.check_handler,
+    "MetricSpec": workloads.check_metric,
+    "MutatingWebhook": policies.check_webhook,
+    "NamedRuleWithOperations": policies.check_rule,
+    "NetworkPolicyPeer": networking.check_peer,
+    "NetworkPolicyPort": networking.check_policy_port,
+    "NodeSelector": pods.check_node_selector,
+    "NodeSelectorTerm": pods.check_node_term,
+    "ParamRef": policies.check_param,
+    "PodSpec": pods.check_spec,
+    "PodTemplateSpec": pods.check_template,
+    "PolicyRule": cluster.check_rule,
+    "Probe": pods.check_handler,
+    "ResourceRequirements": pods.check_resources,
+    "RuleWithOperations": policies.check_rule,
+    "SeccompProfile": containers.check_seccomp,
+    "SecretKeySelector": containers.check_key,
+    "SecurityContext": containers.check_security,
+    "Toleration": pods.check_toleration,
+    "ValidatingWebhook": policies.check_webhook,
+    "Volume": pods.check_volume,
+}
+"""Go struct → the check between its fields, wherever it occurs."""
 
 CHECKS: dict[tuple[str, str], Callable[[Json], list[StatusCause]]] = {
     ("", "Pod"): pods.check_pod,
@@ -31,24 +114,20 @@ CHECKS: dict[tuple[str, str], Callable[[Json], list[StatusCause]]] = {
     ("", "Service"): networking.check_service,
     ("", "ConfigMap"): cluster.check_config,
     ("", "Secret"): cluster.check_secret,
-    ("", "Endpoints"): networking.check_endpoints,
     ("discovery.k8s.io", "EndpointSlice"): networking.check_slice,
     ("", "ResourceQuota"): quotas.check_quota,
     ("", "LimitRange"): quotas.check_limit_range,
     (_RBAC, "Role"): cluster.check_role,
-    (_RBAC, "ClusterRole"): cluster.check_cluster_role,
     (_RBAC, "RoleBinding"): cluster.check_role_binding,
     (_RBAC, "ClusterRoleBinding"): cluster.check_cluster_role_binding,
     (_NETWORKING, "Ingress"): networking.check_ingress,
     (_NETWORKING, "IngressClass"): networking.check_ingress_class,
-    (_NETWORKING, "NetworkPolicy"): networking.check_network_policy,
     ("autoscaling", "HorizontalPodAutoscaler"): workloads.check_autoscaler,
     ("", "Node"): cluster.check_node,
     ("", "PersistentVolume"): cluster.check_volume,
     ("", "PersistentVolumeClaim"): cluster.check_claim,
     ("policy", "PodDisruptionBudget"): cluster.check_budget,
     ("scheduling.k8s.io", "PriorityClass"): cluster.check_priority_class,
-    ("storage.k8s.io", "StorageClass"): cluster.check_storage_class,
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): policies.check_configuration,
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): policies.check_configuration,
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): policies.check_policy,

@@ -11,11 +11,9 @@ import msgspec
 
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
-from koordinator.local.schema.builtin.checks import pods
 from koordinator.local.schema.builtin.checks.common import (
     check_int_or_percent,
     check_kept,
-    check_label_selector,
     check_resource_list,
     fixed,
     tidy,
@@ -28,42 +26,32 @@ _GROUP = "rbac.authorization.k8s.io"
 
 def check_role(role: Json) -> list[StatusCause]:
     """Check a Role."""
-    return _check_rules(role, is_namespaced=True)
+    why = "namespaced rules cannot apply to non-resource URLs"
+    return [
+        errors.invalid(f"rules[{index}].nonResourceURLs", rule["nonResourceURLs"], why)
+        for index, rule in enumerate(role.get("rules") or ())
+        if rule.get("nonResourceURLs")
+    ]
 
 
-def check_cluster_role(role: Json) -> list[StatusCause]:
-    """Check a ClusterRole."""
-    causes = _check_rules(role, is_namespaced=False)
-    aggregation = role.get("aggregationRule")
-    if aggregation is None:
-        return causes
-    field = "aggregationRule.clusterRoleSelectors"
-    selectors = aggregation.get("clusterRoleSelectors") or []
-    if not selectors:
-        why = "at least one clusterRoleSelector required if aggregationRule is non-nil"
-        causes.append(errors.required(field, why))
-    for index, selector in enumerate(selectors):
-        causes += check_label_selector(selector, f"{field}[{index}]")
-    return causes
+def check_aggregation(aggregation: Json, field: str) -> list[StatusCause]:
+    """Check that an AggregationRule selects something."""
+    if aggregation.get("clusterRoleSelectors"):
+        return []
+    why = "at least one clusterRoleSelector required if aggregationRule is non-nil"
+    return [errors.required(f"{field}.clusterRoleSelectors", why)]
 
 
-def _check_rules(role: Json, *, is_namespaced: bool) -> list[StatusCause]:
-    rules = enumerate(role.get("rules") or ())
-    return [cause for index, rule in rules for cause in _check_rule(rule, f"rules[{index}]", is_namespaced)]
-
-
-def _check_rule(rule: Json, field: str, is_namespaced: bool) -> list[StatusCause]:
+def check_rule(rule: Json, field: str) -> list[StatusCause]:
+    """Check a PolicyRule."""
     causes: list[StatusCause] = []
     if not rule.get("verbs"):
         causes.append(errors.required(f"{field}.verbs", "verbs must contain at least one value"))
-    urls = rule.get("nonResourceURLs") or []
+    urls = rule.get("nonResourceURLs")
     if urls:
-        where = f"{field}.nonResourceURLs"
-        if is_namespaced:
-            causes.append(errors.invalid(where, urls, "namespaced rules cannot apply to non-resource URLs"))
         if rule.get("apiGroups") or rule.get("resources") or rule.get("resourceNames"):
             why = "rules cannot apply to both regular resources and non-resource URLs"
-            causes.append(errors.invalid(where, urls, why))
+            causes.append(errors.invalid(f"{field}.nonResourceURLs", urls, why))
         return causes
     for part, what in (("apiGroups", "api group"), ("resources", "resource")):
         if not rule.get(part):
@@ -201,11 +189,8 @@ def check_node(obj: Json) -> list[StatusCause]:
     seen: set[tuple[Any, Any]] = set()
     for index, taint in enumerate((obj.get("spec") or {}).get("taints") or ()):
         where = f"spec.taints[{index}]"
-        for value, rule, name in (
-            (taint.get("key", ""), names.qualified_name, "key"),
-            (taint.get("value", ""), names.label_value, "value"),
-        ):
-            causes += names.check(rule, value, f"{where}.{name}") if value or name == "key" else []
+        causes += names.check(names.qualified_name, taint.get("key", ""), f"{where}.key")
+        causes += names.check_given(names.label_value, taint.get("value"), f"{where}.value")
         pair = (taint.get("key"), taint.get("effect"))
         if pair in seen:
             causes.append(errors.duplicate(where, taint))
@@ -282,10 +267,7 @@ def check_volume(obj: Json) -> list[StatusCause]:
     causes += [
         errors.forbidden(f"spec.{key}", "may not specify more than 1 volume type") for key in sources[1:]
     ]
-    required = (spec.get("nodeAffinity") or {}).get("required")
-    if required is not None:
-        causes += pods.check_node_selector(required, "spec.nodeAffinity.required")
-    if "local" in spec and required is None:
+    if "local" in spec and (spec.get("nodeAffinity") or {}).get("required") is None:
         causes.append(errors.required("spec.nodeAffinity", "Local volume requires node affinity"))
     return causes
 
@@ -307,10 +289,7 @@ def check_claim(obj: Json) -> list[StatusCause]:
     requests = (spec.get("resources") or {}).get("requests") or {}
     if "storage" not in requests:
         causes.append(errors.required("spec.resources[storage]"))
-    causes += check_resource_list(requests, "spec.resources.requests")
-    if spec.get("selector"):
-        causes += check_label_selector(spec["selector"], "spec.selector")
-    return causes
+    return causes + check_resource_list(requests, "spec.resources.requests")
 
 
 def check_claim_update(obj: Json, old: Json) -> list[StatusCause]:
@@ -346,8 +325,6 @@ def check_budget(obj: Json) -> list[StatusCause]:
     for name in ("minAvailable", "maxUnavailable"):
         if name in spec:
             causes += check_int_or_percent(spec[name], f"spec.{name}")
-    if spec.get("selector"):
-        causes += check_label_selector(spec["selector"], "spec.selector")
     return causes
 
 
@@ -373,11 +350,10 @@ def check_priority_class_update(obj: Json, old: Json) -> list[StatusCause]:
     return causes + check_kept(obj.get("preemptionPolicy"), old.get("preemptionPolicy"), "preemptionPolicy")
 
 
-def check_storage_class(obj: Json) -> list[StatusCause]:
-    """Check a StorageClass."""
-    provisioner = obj.get("provisioner", "")
+def check_provisioner(provisioner: str, field: str) -> list[StatusCause]:
+    """Check the provisioner of a StorageClass."""
     reason = names.qualified_name(provisioner.lower()) if provisioner else ""
-    return [errors.invalid("provisioner", provisioner, reason)] if reason else []
+    return [errors.invalid(field, provisioner, reason)] if reason else []
 
 
 def check_storage_class_update(obj: Json, old: Json) -> list[StatusCause]:

@@ -209,18 +209,6 @@ def fixed(spec: Json, mutable: Collection[str]) -> Any:
     return tidy({key: value for key, value in spec.items() if key not in mutable})
 
 
-def check_selectors(
-    obj: Json, field: str, parts: Iterable[str] = ("namespaceSelector", "objectSelector")
-) -> list[StatusCause]:
-    """Check those of the selectors of an object that are there."""
-    return [
-        cause
-        for part in parts
-        if obj.get(part)
-        for cause in check_label_selector(obj[part], f"{field}.{part}")
-    ]
-
-
 def check_unique(items: Iterable[tuple[str, Any]]) -> list[StatusCause]:
     """Trouble for every (path, value) whose value came before."""
     seen: set[Any] = set()

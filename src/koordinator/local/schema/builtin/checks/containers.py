@@ -53,32 +53,17 @@ def check_source(source: Json, field: str) -> list[StatusCause]:
         causes += _check_field(source["fieldRef"], f"{field}.fieldRef", _ENV_FIELDS)
     if source.get("resourceFieldRef") is not None:
         causes += _check_resource(source["resourceFieldRef"], f"{field}.resourceFieldRef", is_file=False)
-    for part in ("configMapKeyRef", "secretKeyRef"):
-        reference = source.get(part)
-        if reference is None:
-            continue
-        key = reference.get("key") or ""
-        reason = names.config_key(key) if key else ""
-        if not reference.get("name"):
-            causes.append(errors.required(f"{field}.{part}.name"))
-        if reason:
-            causes.append(errors.invalid(f"{field}.{part}.key", key, reason))
     return causes
 
 
-def check_volume(volume: Json, field: str) -> list[StatusCause]:
-    """Files of a volume that tell about the pod, by themselves or among others."""
-    causes: list[StatusCause] = []
-    own = volume.get("downwardAPI")
-    if own is not None:
-        causes += _check_files(own, f"{field}.downwardAPI")
-    for index, source in enumerate((volume.get("projected") or {}).get("sources") or ()):
-        if source.get("downwardAPI") is not None:
-            causes += _check_files(source["downwardAPI"], f"{field}.projected.sources[{index}].downwardAPI")
-    return causes
+def check_key(reference: Json, field: str) -> list[StatusCause]:
+    """Check a reference to a key of a ConfigMap or Secret."""
+    causes = [errors.required(f"{field}.name")] if not reference.get("name") else []
+    return causes + names.check_given(names.config_key, reference.get("key"), f"{field}.key")
 
 
-def _check_files(source: Json, field: str) -> list[StatusCause]:
+def check_files(source: Json, field: str) -> list[StatusCause]:
+    """Check files of a volume that tell about the pod."""
     causes: list[StatusCause] = []
     for file in source.get("items") or ():  # the API server names no index here
         field_ref, amount = file.get("fieldRef"), file.get("resourceFieldRef")
@@ -130,9 +115,7 @@ def _check_resource(reference: Json, field: str, *, is_file: bool) -> list[Statu
     return [errors.not_supported(f"{field}.resource", name, _RESOURCES)]
 
 
-_SECCOMP_TYPES = ("Localhost", "RuntimeDefault", "Unconfined")
 _PROC_MOUNTS = ("Default", "Unmasked")
-_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 _NOT_EPHEMERAL = (
     "ports",
     "resources",
@@ -146,15 +129,12 @@ _NOT_EPHEMERAL = (
 )
 
 
-def check_security(context: Json | None, field: str) -> list[StatusCause]:
+def check_security(context: Json, field: str) -> list[StatusCause]:
     """Check the securityContext of a container."""
-    if not context:
-        return []
     causes: list[StatusCause] = []
     mount = context.get("procMount")
     if mount is not None and mount not in _PROC_MOUNTS:
         causes.append(errors.not_supported(f"{field}.procMount", mount, _PROC_MOUNTS))
-    causes += _check_seccomp(context.get("seccompProfile"), f"{field}.seccompProfile")
     if context.get("allowPrivilegeEscalation") is False:
         if context.get("privileged"):
             why = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"
@@ -197,50 +177,15 @@ def _go_name(name: str) -> str:
     return "SELinuxOptions" if name == "seLinuxOptions" else name[:1].upper() + name[1:]
 
 
-def _check_seccomp(profile: Json | None, field: str) -> list[StatusCause]:
-    if profile is None:
+def check_seccomp(profile: Json, field: str) -> list[StatusCause]:
+    """Check that a SeccompProfile has a file where, and only where, its type asks for one."""
+    path, where = profile.get("localhostProfile"), f"{field}.localhostProfile"
+    if profile.get("type") == "Localhost":
+        return [errors.required(where, "must be set when seccomp type is Localhost")] if path is None else []
+    if path is None:
         return []
-    kind, path = profile.get("type") or "", profile.get("localhostProfile")
-    if kind == "Localhost":
-        if path is None:
-            why = "must be set when seccomp type is Localhost"
-            return [errors.required(f"{field}.localhostProfile", why)]
-        return []
-    causes: list[StatusCause] = []
-    if path is not None:
-        why = "can only be set when seccomp type is Localhost"
-        causes.append(
-            errors.invalid(f"{field}.localhostProfile", _shown_part("seccompProfile", profile), why)
-        )
-    if kind and kind not in _SECCOMP_TYPES:
-        causes.append(errors.not_supported(f"{field}.type", kind, _SECCOMP_TYPES))
-    return causes
-
-
-def check_lifecycles(spec: Json, field: str) -> list[StatusCause]:
-    """Check what containers of a pod run after they start and before they end."""
-    causes: list[StatusCause] = []
-    for group in ("initContainers", "containers"):
-        for index, container in enumerate(spec.get(group) or ()):
-            lifecycle = container.get("lifecycle")
-            where = f"{field}.{group}[{index}].lifecycle"
-            if lifecycle is None:
-                continue
-            if group == "initContainers" and container.get("restartPolicy") != "Always":
-                why = "may not be set for init containers without restartPolicy=Always"
-                causes.append(errors.forbidden(where, why))
-            for hook in ("postStart", "preStop"):
-                if lifecycle.get(hook) is not None:
-                    causes += _check_hook(lifecycle[hook], f"{where}.{hook}")
-    return causes
-
-
-def _check_hook(handler: Json, field: str) -> list[StatusCause]:
-    given = [name for name in _HANDLERS if handler.get(name) is not None]
-    if not given:
-        return [errors.required(field, "must specify a handler type")]
-    why = "may not specify more than 1 handler type"
-    return [errors.forbidden(f"{field}.{name}", why) for name in given[1:]]
+    why = "can only be set when seccomp type is Localhost"
+    return [errors.invalid(where, _shown_part("seccompProfile", profile), why)]
 
 
 def check_ephemeral(container: Json, field: str, others: set[Any]) -> list[StatusCause]:

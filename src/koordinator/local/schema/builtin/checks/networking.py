@@ -13,7 +13,6 @@ from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin.checks.common import (
     check_kept,
-    check_label_selector,
     check_port,
     check_unique,
 )
@@ -109,22 +108,21 @@ _VERSIONS = {"IPv4": 4, "IPv6": 6}
 _NO_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 
 
-def check_endpoints(endpoints: Json) -> list[StatusCause]:
-    """Endpoints."""
+def check_subset(subset: Json, field: str) -> list[StatusCause]:
+    """Check a subset of Endpoints."""
+    ports = subset.get("ports") or []
     causes: list[StatusCause] = []
-    for index, subset in enumerate(endpoints.get("subsets") or ()):
-        field, ports = f"subsets[{index}]", subset.get("ports") or []
-        if not subset.get("addresses") and not subset.get("notReadyAddresses"):
-            causes.append(errors.required(field, "must specify `addresses` or `notReadyAddresses`"))
-        for part in ("addresses", "notReadyAddresses"):
-            for number, address in enumerate(subset.get(part) or ()):
-                causes += _check_address(address.get("ip") or "", f"{field}.{part}[{number}].ip")
-        for number, port in enumerate(ports):
-            where, name = f"{field}.ports[{number}]", port.get("name") or ""
-            causes += names.check_given(names.label_1123, name, f"{where}.name")
-            if not name and len(ports) > 1:
-                causes.append(errors.required(f"{where}.name"))
-            causes += check_port(port.get("port", 0), f"{where}.port")
+    if not subset.get("addresses") and not subset.get("notReadyAddresses"):
+        causes.append(errors.required(field, "must specify `addresses` or `notReadyAddresses`"))
+    for part in ("addresses", "notReadyAddresses"):
+        for number, address in enumerate(subset.get(part) or ()):
+            causes += _check_address(address.get("ip") or "", f"{field}.{part}[{number}].ip")
+    for number, port in enumerate(ports):
+        where, name = f"{field}.ports[{number}]", port.get("name") or ""
+        causes += names.check_given(names.label_1123, name, f"{where}.name")
+        if not name and len(ports) > 1:
+            causes.append(errors.required(f"{where}.name"))
+        causes += check_port(port.get("port", 0), f"{where}.port")
     return causes
 
 
@@ -188,16 +186,6 @@ def check_ingress(ingress: Json) -> list[StatusCause]:
     if not rules and default is None:
         why = "either `defaultBackend` or `rules` must be specified"
         causes.append(errors.invalid(field, spec.get("rules"), why))
-    if default is not None:
-        causes += _check_backend(default, f"{field}.defaultBackend")
-    for index, rule in enumerate(rules):
-        causes += _check_rule(rule, f"{field}.rules[{index}]")
-    for index, tls in enumerate(spec.get("tls") or ()):
-        where = f"{field}.tls[{index}]"
-        for number, host in enumerate(tls.get("hosts") or ()):
-            causes += _check_host(host, f"{where}.hosts[{number}]")
-        secret = tls.get("secretName") or ""
-        causes += names.check_given(names.subdomain_1123, secret, f"{where}.secretName")
     name = spec.get("ingressClassName")
     if name is not None:
         causes += names.check(names.subdomain_1123, name, f"{field}.ingressClassName")
@@ -213,25 +201,21 @@ def _check_host(host: str, field: str) -> list[StatusCause]:
     return [errors.invalid(field, host, reason)] if reason else []
 
 
-def _check_rule(rule: Json, field: str) -> list[StatusCause]:
-    causes: list[StatusCause] = []
-    host = rule.get("host") or ""
-    if host:
-        if is_ip(host):
-            causes.append(errors.invalid(f"{field}.host", host, "must be a DNS name, not an IP address"))
-        causes += _check_host(host, f"{field}.host")
-    http = rule.get("http")
-    if http is None:
-        return causes
-    paths = http.get("paths") or []
-    if not paths:
-        causes.append(errors.required(f"{field}.http.paths"))
-    for index, path in enumerate(paths):
-        causes += _check_path(path, f"{field}.http.paths[{index}]")
-    return causes
+def check_hosts(hosts: list[str], field: str) -> list[StatusCause]:
+    """Check the hosts of an IngressTLS."""
+    return [cause for index, host in enumerate(hosts) for cause in _check_host(host, f"{field}[{index}]")]
 
 
-def _check_path(path: Json, field: str) -> list[StatusCause]:
+def check_rule_host(host: str, field: str) -> list[StatusCause]:
+    """Check the host of an IngressRule."""
+    if not host:
+        return []
+    trouble = [errors.invalid(field, host, "must be a DNS name, not an IP address")] if is_ip(host) else []
+    return trouble + _check_host(host, field)
+
+
+def check_path(path: Json, field: str) -> list[StatusCause]:
+    """Check an HTTPIngressPath."""
     kind, text = path.get("pathType"), path.get("path") or ""
     if kind is None:
         return [errors.required(f"{field}.pathType", "pathType must be specified")]
@@ -251,10 +235,11 @@ def _check_path(path: Json, field: str) -> list[StatusCause]:
             for part in _BAD_SUFFIXES
             if text.endswith(part)
         ]
-    return causes + _check_backend(path.get("backend") or {}, f"{field}.backend")
+    return causes
 
 
-def _check_backend(backend: Json, field: str) -> list[StatusCause]:
+def check_backend(backend: Json, field: str) -> list[StatusCause]:
+    """Check an IngressBackend."""
     service, resource = backend.get("service"), backend.get("resource")
     if service is not None and resource is not None:
         return [errors.invalid(field, "", "cannot set both resource and service backends")]
@@ -299,29 +284,19 @@ def check_ingress_class_update(ingress_class: Json, old: Json) -> list[StatusCau
     return check_kept(new.get("controller"), before.get("controller"), "spec.controller")
 
 
-def check_network_policy(policy: Json) -> list[StatusCause]:
-    """Check a NetworkPolicy."""
-    spec = policy.get("spec") or {}
-    causes = check_label_selector(spec.get("podSelector") or {}, "spec.podSelector")
-    for part, peers in (("ingress", "from"), ("egress", "to")):
-        for index, rule in enumerate(spec.get(part) or ()):
-            field = f"spec.{part}[{index}]"
-            for number, port in enumerate(rule.get("ports") or ()):
-                causes += _check_policy_port(port, f"{field}.ports[{number}]")
-            for number, peer in enumerate(rule.get(peers) or ()):
-                causes += _check_peer(peer, f"{field}.{peers}[{number}]")
-    types = spec.get("policyTypes") or []
+def check_policy_types(types: list[str], field: str) -> list[StatusCause]:
+    """Check what a NetworkPolicy is about."""
     if len(types) > len(_POLICY_TYPES):
-        why = "may not specify more than two policyTypes"
-        return [*causes, errors.invalid("spec.policyTypes", types, why)]
-    return causes + [
-        errors.not_supported(f"spec.policyTypes[{index}]", each, _POLICY_TYPES, is_sorted=True)
+        return [errors.invalid(field, types, "may not specify more than two policyTypes")]
+    return [
+        errors.not_supported(f"{field}[{index}]", each, _POLICY_TYPES, is_sorted=True)
         for index, each in enumerate(types)
         if each not in _POLICY_TYPES
     ]
 
 
-def _check_policy_port(entry: Json, field: str) -> list[StatusCause]:
+def check_policy_port(entry: Json, field: str) -> list[StatusCause]:
+    """Check a NetworkPolicyPort."""
     port, end = entry.get("port"), entry.get("endPort")
     where = f"{field}.endPort"
     if port is None:
@@ -340,22 +315,19 @@ def _check_policy_port(entry: Json, field: str) -> list[StatusCause]:
     return causes + check_port(end, where)
 
 
-def _check_peer(peer: Json, field: str) -> list[StatusCause]:
-    causes: list[StatusCause] = []
-    selectors = [part for part in ("podSelector", "namespaceSelector") if peer.get(part) is not None]
-    for part in selectors:
-        causes += check_label_selector(peer[part], f"{field}.{part}")
-    block = peer.get("ipBlock")
-    if block is not None:
-        causes += _check_block(block, f"{field}.ipBlock")
-    if not selectors and block is None:
-        causes.append(errors.required(field, "must specify a peer"))
-    elif selectors and block is not None:
-        causes.append(errors.forbidden(field, "may not specify both ipBlock and another peer"))
-    return causes
+def check_peer(peer: Json, field: str) -> list[StatusCause]:
+    """Check that a NetworkPolicyPeer is of one kind."""
+    has_selector = peer.get("podSelector") is not None or peer.get("namespaceSelector") is not None
+    has_block = peer.get("ipBlock") is not None
+    if not has_selector and not has_block:
+        return [errors.required(field, "must specify a peer")]
+    if has_selector and has_block:
+        return [errors.forbidden(field, "may not specify both ipBlock and another peer")]
+    return []
 
 
-def _check_block(block: Json, field: str) -> list[StatusCause]:
+def check_block(block: Json, field: str) -> list[StatusCause]:
+    """Check an IPBlock."""
     cidr = block.get("cidr") or ""
     if not cidr:
         return [errors.required(f"{field}.cidr")]

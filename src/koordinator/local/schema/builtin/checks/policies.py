@@ -10,7 +10,7 @@ from koordinator.cel.overloads import DYN, CELType
 from koordinator.cel.values import CompileError
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
-from koordinator.local.schema.builtin.checks.common import check_selectors, check_unique
+from koordinator.local.schema.builtin.checks.common import check_unique
 
 Json = dict[str, Any]
 
@@ -22,24 +22,20 @@ CONDITION_VARIABLES = ("object", "oldObject", "request")
 """Variables of match conditions here: there is no `authorizer`."""
 
 _OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
-_SCOPES = ("*", "Cluster", "Namespaced")
 _REVIEW_VERSIONS = ("v1", "v1beta1")
 
 
 def check_configuration(obj: Json) -> list[StatusCause]:
     """Check a MutatingWebhookConfiguration or ValidatingWebhookConfiguration."""
-    causes: list[StatusCause] = []
-    webhooks = obj.get("webhooks") or []
-    for index, webhook in enumerate(webhooks):
-        causes += _check_webhook(webhook, f"webhooks[{index}]")
-    return causes + check_unique(
+    return check_unique(
         (f"webhooks[{index}].name", webhook["name"])
-        for index, webhook in enumerate(webhooks)
+        for index, webhook in enumerate(obj.get("webhooks") or ())
         if webhook.get("name")
     )
 
 
-def _check_webhook(webhook: Json, field: str) -> list[StatusCause]:
+def check_webhook(webhook: Json, field: str) -> list[StatusCause]:
+    """Check a MutatingWebhook or ValidatingWebhook."""
     causes: list[StatusCause] = []
     name = webhook.get("name", "")
     reason = names.subdomain_1123(name) if name else ""
@@ -51,9 +47,6 @@ def _check_webhook(webhook: Json, field: str) -> list[StatusCause]:
     if versions and not set(versions) & set(_REVIEW_VERSIONS):
         detail = f"must include at least one of {', '.join(_REVIEW_VERSIONS)}"
         causes.append(errors.invalid(f"{field}.admissionReviewVersions", versions, detail))
-    for index, rule in enumerate(webhook.get("rules") or ()):
-        causes += check_rule(rule, f"{field}.rules[{index}]")
-    causes += check_selectors(webhook, field)
     causes += _check_conditions(webhook.get("matchConditions") or [], f"{field}.matchConditions")
     return causes + _check_client(webhook.get("clientConfig") or {}, f"{field}.clientConfig")
 
@@ -93,12 +86,8 @@ def check_rule(rule: Json, field: str) -> list[StatusCause]:
     for part in ("operations", "apiGroups", "apiVersions"):
         values = rule.get(part) or []
         if "*" in values and len(values) > 1:
-            detail = "if '*' is present, must not specify other " + {"operations": "operations"}.get(
-                part, part
-            )
+            detail = f"if '*' is present, must not specify other {part}"
             causes.append(errors.invalid(f"{field}.{part}", values, detail))
-    if rule.get("scope", "*") not in _SCOPES:
-        causes.append(errors.not_supported(f"{field}.scope", rule["scope"], _SCOPES))
     return causes
 
 
@@ -129,7 +118,6 @@ def _check_client(client: Json, field: str) -> list[StatusCause]:
 OBJECTS = ("object", "oldObject", "request")
 VARIABLES = (*OBJECTS, "params", "namespaceObject", "variables")
 """Variables of expressions of policies here: there is no `authorizer`."""
-_REASONS = ("Forbidden", "Invalid", "RequestEntityTooLarge")
 _ACTIONS = ("Audit", "Deny", "Warn")
 _NO_AUTHORIZER = "authorizer is not supported by this API server"
 
@@ -141,10 +129,8 @@ def check_policy(obj: Json) -> list[StatusCause]:
     constraints = spec.get("matchConstraints")
     if not constraints:
         causes.append(errors.required("spec.matchConstraints"))
-    else:
-        if not constraints.get("resourceRules"):
-            causes.append(errors.required("spec.matchConstraints.resourceRules"))
-        causes += _check_match(constraints, "spec.matchConstraints")
+    elif not constraints.get("resourceRules"):
+        causes.append(errors.required("spec.matchConstraints.resourceRules"))
     validations, annotations = spec.get("validations") or [], spec.get("auditAnnotations") or []
     if not validations and not annotations:
         why = "validations or auditAnnotations must contain at least one item"
@@ -190,8 +176,6 @@ def _check_validation(validation: Json, known: dict[str, CELType], field: str) -
         causes.append(errors.invalid(f"{field}.message", message, "must not contain line breaks"))
     if validation.get("messageExpression"):
         causes += _check(validation["messageExpression"], known, f"{field}.messageExpression", "string")
-    if validation.get("reason") and validation["reason"] not in _REASONS:
-        causes.append(errors.not_supported(f"{field}.reason", validation["reason"], _REASONS))
     return causes
 
 
@@ -212,14 +196,6 @@ def _check(text: str | None, known: dict[str, CELType], field: str, wanted: str)
     return []
 
 
-def _check_match(match: Json, field: str) -> list[StatusCause]:
-    causes: list[StatusCause] = []
-    for part in ("resourceRules", "excludeResourceRules"):
-        for index, rule in enumerate(match.get(part) or ()):
-            causes += check_rule(rule, f"{field}.{part}[{index}]")
-    return causes + check_selectors(match, field)
-
-
 def check_binding(obj: Json) -> list[StatusCause]:
     """Check a ValidatingAdmissionPolicyBinding."""
     spec = obj.get("spec") or {}
@@ -238,16 +214,11 @@ def check_binding(obj: Json) -> list[StatusCause]:
             "response and headers serves no purpose)"
         )
         causes.append(errors.invalid("spec.validationActions", actions, why))
-    param = spec.get("paramRef")
-    if param is not None:
-        causes += _check_param(param)
-    if spec.get("matchResources"):
-        causes += _check_match(spec["matchResources"], "spec.matchResources")
     return causes
 
 
-def _check_param(param: Json) -> list[StatusCause]:
-    field = "spec.paramRef"
+def check_param(param: Json, field: str) -> list[StatusCause]:
+    """Check a ParamRef."""
     causes: list[StatusCause] = []
     if not param.get("name") and param.get("selector") is None:
         causes.append(errors.required(field, "one of name or selector must be specified"))

@@ -5,7 +5,6 @@ Source: pkg/apis/autoscaling/validation of kubernetes/kubernetes.
 
 from typing import Any
 
-from koordinator.api import cron
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin.checks import pods
@@ -56,8 +55,6 @@ def check_autoscaler(autoscaler: Json) -> list[StatusCause]:
         causes.append(
             errors.invalid(f"{field}.scaleTargetRef.apiVersion", target.get("apiVersion") or "", why)
         )
-    for index, metric in enumerate(spec.get("metrics") or ()):
-        causes += _check_metric(metric, f"{field}.metrics[{index}]")
     if low == 0 and not any(m.get("type") in ("Object", "External") for m in spec.get("metrics") or ()):
         why = "must specify at least one Object or External metric to support scaling to zero replicas"
         causes.append(errors.forbidden(f"{field}.metrics", why))
@@ -65,10 +62,6 @@ def check_autoscaler(autoscaler: Json) -> list[StatusCause]:
     if percent is not None and percent < 1:
         where = f"{field}.metrics[0].resource.target.averageUtilization"
         causes.append(errors.invalid(where, percent, "must be greater than 0"))
-    behavior = spec.get("behavior") or {}
-    for way in ("scaleUp", "scaleDown"):
-        if behavior.get(way) is not None:
-            causes += _check_rules(behavior[way], f"{field}.behavior.{way}")
     return causes
 
 
@@ -84,7 +77,8 @@ def _check_reference(reference: Json, field: str) -> list[StatusCause]:
     return causes
 
 
-def _check_metric(metric: Json, field: str) -> list[StatusCause]:
+def check_metric(metric: Json, field: str) -> list[StatusCause]:
+    """Check a MetricSpec."""
     kind = metric.get("type") or ""
     causes: list[StatusCause] = []
     present = [part for part in sorted(_SOURCES.values()) if metric.get(part) is not None]
@@ -166,7 +160,8 @@ def _check_amounts(part: str, target: Json, field: str) -> list[StatusCause]:
     return causes
 
 
-def _check_rules(rules: Json, field: str) -> list[StatusCause]:
+def check_scaling_rules(rules: Json, field: str) -> list[StatusCause]:
+    """Check HPAScalingRules."""
     causes: list[StatusCause] = []
     window_s = rules.get("stabilizationWindowSeconds")
     where = f"{field}.stabilizationWindowSeconds"
@@ -178,15 +173,13 @@ def _check_rules(rules: Json, field: str) -> list[StatusCause]:
     select = rules.get("selectPolicy")
     if select is not None and select not in _SELECT_POLICIES:
         causes.append(errors.not_supported(f"{field}.selectPolicy", select, _SELECT_POLICIES))
-    policies = rules.get("policies") or []
-    if not policies:
+    if not rules.get("policies"):
         causes.append(errors.required(f"{field}.policies", "must specify at least one Policy"))
-    for index, policy in enumerate(policies):
-        causes += _check_policy(policy, f"{field}.policies[{index}]")
     return causes
 
 
-def _check_policy(policy: Json, field: str) -> list[StatusCause]:
+def check_scaling_policy(policy: Json, field: str) -> list[StatusCause]:
+    """Check an HPAScalingPolicy."""
     causes: list[StatusCause] = []
     if policy.get("type", "") not in _POLICIES:
         causes.append(errors.not_supported(f"{field}.type", policy.get("type", ""), _POLICIES))
@@ -209,18 +202,16 @@ def _check_selector_and_template(obj: Json, empty: str) -> list[StatusCause]:
     causes: list[StatusCause] = []
     selector = spec.get("selector")
     if selector is not None:
-        causes += check_label_selector(selector, "spec.selector")
+        labels = (template.get("metadata") or {}).get("labels") or {}
         if is_empty_selector(selector):
             causes.append(errors.invalid("spec.selector", selector, empty))
-        labels = (template.get("metadata") or {}).get("labels") or {}
-        if not causes and not selects(selector, labels):
+        elif not selects(selector, labels) and not check_label_selector(selector, "spec.selector"):
             detail = "`selector` does not match template `labels`"
             causes.append(errors.invalid("spec.template.metadata.labels", labels, detail))
     claims = [
         (claim.get("metadata") or {}).get("name", "") for claim in spec.get("volumeClaimTemplates") or ()
     ]
-    causes += pods.check_template(template, "spec.template", claims)
-    return causes
+    return causes + pods.check_mounts(template.get("spec") or {}, "spec.template.spec", claims)
 
 
 def _check_always_restarts(spec: Json) -> list[StatusCause]:
@@ -232,7 +223,7 @@ def _check_always_restarts(spec: Json) -> list[StatusCause]:
 
 def check_pod_template(obj: Json) -> list[StatusCause]:
     """Check a PodTemplate."""
-    return pods.check_template(obj.get("template") or {}, "template")
+    return pods.check_mounts((obj.get("template") or {}).get("spec") or {}, "template.spec")
 
 
 def check_deployment(obj: Json) -> list[StatusCause]:
@@ -284,7 +275,8 @@ def check_replication_controller(obj: Json) -> list[StatusCause]:
     if not selects({"matchLabels": selector}, labels):
         detail = "`selector` does not match template `labels`"
         causes.append(errors.invalid("spec.template.metadata.labels", labels, detail))
-    return causes + pods.check_template(template, "spec.template") + _check_always_restarts(spec)
+    causes += pods.check_mounts(template.get("spec") or {}, "spec.template.spec")
+    return causes + _check_always_restarts(spec)
 
 
 def check_stateful_set(obj: Json) -> list[StatusCause]:
@@ -292,8 +284,6 @@ def check_stateful_set(obj: Json) -> list[StatusCause]:
     causes = _check_selector_and_template(obj, "empty selector is invalid for statefulset")
     spec = obj.get("spec") or {}
     causes += _check_always_restarts(spec)
-    service = spec.get("serviceName")
-    causes += names.check_given(names.label_1123, service, "spec.serviceName")
     strategy = spec.get("updateStrategy") or {}
     if strategy.get("type") == "OnDelete" and strategy.get("rollingUpdate"):
         detail = "only allowed for updateStrategy 'RollingUpdate'"
@@ -330,7 +320,6 @@ def check_job(obj: Json) -> list[StatusCause]:
         if spec.get("manualSelector"):
             causes.append(errors.required("spec.selector"))
     else:
-        causes += check_label_selector(selector, "spec.selector")
         labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
         if not spec.get("manualSelector") and not _is_generated(selector):
             causes.append(errors.invalid("spec.selector", selector, "`selector` not auto-generated"))
@@ -346,8 +335,9 @@ def _is_generated(selector: Json) -> bool:
 
 
 def _check_job_spec(spec: Json, field: str) -> list[StatusCause]:
-    causes = pods.check_template(spec.get("template") or {}, f"{field}.template")
-    policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy", "Always")
+    pod = (spec.get("template") or {}).get("spec") or {}
+    causes = pods.check_mounts(pod, f"{field}.template.spec")
+    policy = pod.get("restartPolicy", "Always")
     if policy not in {"OnFailure", "Never"}:
         causes.append(
             errors.required(f"{field}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
@@ -368,8 +358,6 @@ def check_cron_job(obj: Json) -> list[StatusCause]:
         causes.append(
             errors.invalid("metadata.name", name, f"must be no more than {_CRON_NAME_MAX} characters")
         )
-    schedule = spec.get("schedule", "")
-    causes += names.check_given(cron.trouble, schedule, "spec.schedule")
     template = (spec.get("jobTemplate") or {}).get("spec") or {}
     if template.get("manualSelector"):
         field = "spec.jobTemplate.spec.manualSelector"
