@@ -178,3 +178,25 @@ async def delete_if_same(cluster: Cluster, obj: Object, **options: Any) -> bool:
     except (errors.NotFound, errors.Conflict):
         return False
     return True
+
+
+async def patch_same(
+    cluster: Cluster, obj: T, patch: Mapping[str, Any], subresource: str = "", *, any_version: bool = False
+) -> T:
+    """Merge a patch into this very object, by its uid and as it was read: lists are replaced whole, and what was
+    computed from the object holds for that version only. `any_version` lets it have changed since.
+
+    Raises: NotFound when it is gone, Conflict when it is another one.
+    """
+    meta = obj.metadata
+    guard = {"uid": meta.uid} if any_version else {"uid": meta.uid, "resourceVersion": meta.resource_version}
+    body = {**patch, "metadata": {**patch.get("metadata", {}), **guard}}
+    return await cluster.patch(type(obj), meta.name, body, meta.namespace, subresource=subresource)
+
+
+async def patch_if_there(cluster: Cluster, obj: T, patch: Mapping[str, Any], **options: Any) -> T | None:
+    """`patch_same`; None when the object is gone."""
+    try:
+        return await patch_same(cluster, obj, patch, **options)
+    except errors.NotFound:
+        return None

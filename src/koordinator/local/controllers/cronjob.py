@@ -13,7 +13,7 @@ from koordinator import clock
 from koordinator.api import cron
 from koordinator.api.apps import CronJob, CronJobStatus, Job
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import ObjectReference, controller_of, is_condition_true, reference
+from koordinator.api.meta import ObjectReference, is_condition_true, is_controlled_by, reference
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
@@ -190,8 +190,7 @@ class CronJobController(ControllerLoop):
             job = await self._cluster.create(Job, new_job(obj, at_s), namespace)
         except errors.AlreadyExists:
             job = await self._cluster.get(Job, name, namespace)
-            owner = controller_of(job)
-            return job if owner is not None and owner.uid == obj.metadata.uid else None
+            return job if is_controlled_by(job, obj) else None
         except errors.ApiError as error:
             if pod_control.is_namespace_ending(error):
                 return None

@@ -15,6 +15,7 @@ from koordinator.api import node_affinity
 from koordinator.api.affinity import NAME_FIELD, Taint, Toleration
 from koordinator.api.apps import ControllerRevision, DaemonSet, DaemonSetStatus
 from koordinator.api.core import Node, Pod, PodSpec
+from koordinator.api.pod_labels import is_terminated
 from koordinator.api.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
@@ -121,8 +122,7 @@ def by_node(nodes: Mapping[str, Eligibility], pods: Sequence[Pod]) -> list[OnNod
     """Return the pods by node: all nodes of the cluster, then those that are gone but still have pods."""
     found: dict[str, list[Pod]] = {name: [] for name in nodes}
     for pod in sorted(pods, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
-        is_over = pod.status.phase in (pod_health.SUCCEEDED, pod_health.FAILED)
-        if is_deleting(pod) and is_over:
+        if is_deleting(pod) and is_terminated(pod):
             continue
         found.setdefault(target_node(pod), []).append(pod)
     gone = Eligibility(False, False)

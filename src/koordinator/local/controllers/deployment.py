@@ -14,12 +14,13 @@ import msgspec
 from koordinator import clock
 from koordinator.api.apps import Deployment, DeploymentStatus, ReplicaSet
 from koordinator.api.core import Pod
-from koordinator.api.meta import Condition, controller_of, find_condition
+from koordinator.api.meta import Condition, controller_of, find_condition, is_controlled_by
+from koordinator.api.pod_labels import is_terminated
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster, delete_if_same
+from koordinator.cluster.protocol import Cluster, delete_if_same, patch_same
 from koordinator.local.controllers import pod_control, revisions, rollout
 from koordinator.local.controllers.ownership import BY_CONTROLLER, Children, controller_uid, is_deleting
 from koordinator.local.controllers.pod_control import without_condition
@@ -28,7 +29,6 @@ from koordinator.local.controllers.replicaset import REPLICA_FAILURE
 log = logging.getLogger(__name__)
 
 WORKERS = 5
-_ENDED = ("Succeeded", "Failed")
 
 
 class _Stage(msgspec.Struct):
@@ -122,7 +122,7 @@ class DeploymentController(ControllerLoop):
 
     def _has_pods(self, sets: Sequence[ReplicaSet]) -> bool:
         return any(
-            pod.status.phase not in _ENDED
+            not is_terminated(pod)
             for one in sets
             for pod in self._pods.by_index(BY_CONTROLLER, one.metadata.uid)
         )
@@ -163,9 +163,7 @@ class DeploymentController(ControllerLoop):
         """Note that a ReplicaSet of that name exists: ours, and the cache is behind, or one with another template."""
         deployment = stage.deployment
         found = await self._cluster.get(ReplicaSet, name, deployment.metadata.namespace)
-        owner = controller_of(found)
-        is_ours = owner is not None and owner.uid == deployment.metadata.uid
-        if is_ours and revisions.find_new(deployment, [found]) is not None:
+        if is_controlled_by(found, deployment) and revisions.find_new(deployment, [found]) is not None:
             stage.new = found
             return
         collisions = (deployment.status.collision_count or 0) + 1
@@ -192,12 +190,10 @@ class DeploymentController(ControllerLoop):
         await self._set_revision(stage, stage.new.metadata.annotations[revisions.REVISION])
 
     async def _set_revision(self, stage: _Stage, revision: str) -> None:
-        meta = stage.deployment.metadata
-        if meta.annotations.get(revisions.REVISION) == revision:
+        if stage.deployment.metadata.annotations.get(revisions.REVISION) == revision:
             return
-        annotations = {revisions.REVISION: revision}
-        patch = {"metadata": {"uid": meta.uid, "annotations": annotations}}
-        await self._cluster.patch(Deployment, meta.name, patch, meta.namespace)
+        patch = {"metadata": {"annotations": {revisions.REVISION: revision}}}
+        await patch_same(self._cluster, stage.deployment, patch, any_version=True)
 
     async def _scale(self, stage: _Stage, plan: Sequence[rollout.ScaleTo]) -> bool:
         """Carry out a plan; whether any ReplicaSet changed its size."""
@@ -218,11 +214,9 @@ class DeploymentController(ControllerLoop):
     async def _patch_set(
         self, stage: _Stage, one: ReplicaSet, annotations: dict[str, str], spec: dict[str, int]
     ) -> None:
-        meta = one.metadata
-        # A size is decided from all sizes: only the version that we read may change (Conflict: tried again).
-        guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        patch = {"metadata": {**guard, "annotations": annotations}, "spec": spec}
-        stage.replace(await self._cluster.patch(ReplicaSet, meta.name, patch, meta.namespace))
+        # A size is decided from all sizes: a set that changed meanwhile is looked at again (Conflict).
+        patch = {"metadata": {"annotations": annotations}, "spec": spec}
+        stage.replace(await patch_same(self._cluster, one, patch))
 
     def _record_scaling(self, deployment: Deployment, name: str, before: int, after: int) -> None:
         direction = "up" if after > before else "down"
@@ -377,7 +371,11 @@ def rolling(
     if deadline_s(deployment) is None:
         conditions = without_condition(conditions, PROGRESSING)
     elif not _was_complete(status, current):
-        subject = f'ReplicaSet "{new.metadata.name}"' if new is not None else _name(deployment)
+        subject = (
+            f'ReplicaSet "{new.metadata.name}"'
+            if new is not None
+            else f'Deployment "{deployment.metadata.name}"'
+        )
         if is_complete(deployment, status):
             done = progressing("True", NEW_SET_AVAILABLE, f"{subject} has successfully progressed.", now_s)
             conditions = with_condition(conditions, done)
@@ -450,7 +448,3 @@ def _failure(new: ReplicaSet | None, old: Sequence[ReplicaSet]) -> Condition | N
         if found is not None:
             return msgspec.structs.replace(found, last_update_time=found.last_transition_time)
     return None
-
-
-def _name(deployment: Deployment) -> str:
-    return f'Deployment "{deployment.metadata.name}"'

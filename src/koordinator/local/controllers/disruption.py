@@ -18,11 +18,10 @@ from koordinator.api.errors import KoordinatorError, ProtocolError
 from koordinator.api.groups import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 from koordinator.api.meta import Condition, Object, OwnerReference, controller_of, find_condition
 from koordinator.api.schema import IntOrString
-from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, patch_if_there
 from koordinator.local.controllers import pod_health
 
 log = logging.getLogger(__name__)
@@ -208,15 +207,8 @@ class DisruptionController(ControllerLoop):
         gone = set(budget.status.disrupted_pods) - set(status.disrupted_pods)
         if gone:
             wire["disruptedPods"] = {**wire.get("disruptedPods", {}), **dict.fromkeys(gone)}
-        meta = budget.metadata
         # Evictions change the same fields: only the version that was counted may be replaced.
-        patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": wire}
-        try:
-            await self._cluster.patch(
-                PodDisruptionBudget, meta.name, patch, meta.namespace, subresource="status"
-            )
-        except errors.NotFound:
-            return
+        await patch_if_there(self._cluster, budget, {"status": wire}, subresource="status")
 
 
 def _namespace(obj: Object) -> list[str]:

@@ -13,6 +13,7 @@ import msgspec
 from koordinator.api.core import Container, Pod, Service, ServicePort
 from koordinator.api.groups import HEADLESS, MANAGED_BY, SERVICE_NAME, EndpointSlice
 from koordinator.api.meta import find_condition
+from koordinator.api.pod_labels import is_terminated
 from koordinator.api.pod_resize import is_sidecar
 from koordinator.local.controllers import pod_health
 
@@ -134,8 +135,7 @@ def families(service: Service) -> list[str]:
 
 def is_candidate(pod: Pod, *, with_terminating: bool) -> bool:
     """Return whether a pod is there to be reached: it has an address and has not ended."""
-    status = pod.status
-    if status.phase in (pod_health.SUCCEEDED, pod_health.FAILED) or not (status.pod_ip or status.pod_ips):
+    if is_terminated(pod) or not (pod.status.pod_ip or pod.status.pod_ips):
         return False
     return with_terminating or pod.metadata.deletion_timestamp is None
 

@@ -13,7 +13,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, patch_same
 from koordinator.local.controllers import endpoint_slices, pod_control, selected_pods
 from koordinator.local.controllers.endpoint_slices import TriggerTimes
 from koordinator.local.controllers.ownership import Expectations, is_deleting, owner_reference
@@ -198,13 +198,11 @@ class EndpointsController:
         self, old: Object, labels: dict[str, str], annotations: dict[str, str | None], fields: dict[str, Any]
     ) -> None:
         """Bring an object of ours to its new content; only the version that was looked at (Conflict)."""
-        meta = old.metadata
-        gone = dict.fromkeys(set(meta.labels) - set(labels))
-        guard = {"resourceVersion": meta.resource_version, "uid": meta.uid}
-        about = {**guard, "labels": {**gone, **labels}, "annotations": annotations}
-        new = await self._cluster.patch(type(old), meta.name, {"metadata": about, **fields}, meta.namespace)
+        gone = dict.fromkeys(set(old.metadata.labels) - set(labels))
+        about = {"labels": {**gone, **labels}, "annotations": annotations}
+        new = await patch_same(self._cluster, old, {"metadata": about, **fields})
         if isinstance(new, EndpointSlice):
-            self._written[meta.uid] = new.metadata.resource_version
+            self._written[new.metadata.uid] = new.metadata.resource_version
 
     async def _delete(self, view: type[Object], name: str, namespace: str, *, uid: str = "") -> None:
         try:

@@ -16,7 +16,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster, delete_if_same, get_if_there
+from koordinator.cluster.protocol import Cluster, delete_if_same, get_if_there, patch_if_there
 from koordinator.local.controllers import job_plan, job_pods, pod_control
 from koordinator.local.controllers.job_plan import BatchJobPlan, JobBackoff
 from koordinator.local.controllers.ownership import Children, is_deleting
@@ -107,15 +107,8 @@ class JobController:
         await self._take_finalizer_off(pod)
 
     async def _take_finalizer_off(self, pod: Pod) -> None:
-        meta = pod.metadata
-        kept = [name for name in meta.finalizers if name != job_pods.TRACKING]
-        # The list is replaced whole: only the very version that we read may change (Conflict: tried again).
-        guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        patch = {"metadata": {**guard, "finalizers": kept or None}}
-        try:
-            await self._cluster.patch(Pod, meta.name, patch, meta.namespace)
-        except errors.NotFound:
-            return
+        kept = [name for name in pod.metadata.finalizers if name != job_pods.TRACKING]
+        await patch_if_there(self._cluster, pod, {"metadata": {"finalizers": kept or None}})
 
     # One Job
 
@@ -159,7 +152,6 @@ class JobController:
         patch = pod_control.difference(job.status, status, _ALWAYS_WRITTEN)
         if not patch:
             return
-        meta = job.metadata
         # `null` would be merged into the old lists of uids: they are written whole.
         noted = status.uncounted_terminated_pods
         if noted is not None:
@@ -167,15 +159,10 @@ class JobController:
                 "succeeded": noted.succeeded or None,
                 "failed": noted.failed or None,
             }
-        # Counters are computed from the counters before: only the version that was read may be replaced.
-        guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        try:
-            written = await self._cluster.patch(
-                Job, meta.name, {"metadata": guard, "status": patch}, meta.namespace, subresource="status"
-            )
-        except errors.NotFound:
+        written = await patch_if_there(self._cluster, job, {"status": patch}, subresource="status")
+        if written is None:
             return
-        self._written[meta.uid] = written.metadata.resource_version
+        self._written[job.metadata.uid] = written.metadata.resource_version
         self._record_event(job, status)
 
     async def _act(self, job: Job, plan: BatchJobPlan, *, may_manage: bool) -> None:

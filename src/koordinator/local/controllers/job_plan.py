@@ -15,6 +15,7 @@ from koordinator import clock
 from koordinator.api.apps import Job, JobStatus, UncountedTerminatedPods
 from koordinator.api.core import Pod
 from koordinator.api.meta import Condition, find_condition, is_condition_true
+from koordinator.api.pod_labels import is_terminated
 from koordinator.local.controllers import job_pods, pod_health
 from koordinator.local.controllers.job_pods import PodFailureAction
 from koordinator.local.controllers.pod_control import with_condition, without_condition
@@ -207,9 +208,8 @@ def look(job: Job, pods: Sequence[Pod], released: frozenset[str]) -> JobPods:
 
 
 def _is_terminating(pod: Pod) -> bool:
-    is_over = pod.status.phase in (pod_health.SUCCEEDED, pod_health.FAILED)
-    stopped = pod.metadata.deletion_grace_period_seconds == 0
-    return pod.metadata.deletion_timestamp is not None and not is_over and not stopped
+    stopped = is_terminated(pod) or pod.metadata.deletion_grace_period_seconds == 0
+    return pod.metadata.deletion_timestamp is not None and not stopped
 
 
 def _index_sets(job: Job) -> tuple[set[int], set[int]]:
@@ -416,9 +416,7 @@ def _concluded(
 
 
 def _suspended(job: Job, status: JobStatus, condition: Callable[..., Condition], now: str) -> JobStatus:
-    current = find_condition(status.conditions, SUSPENDED)
-    was = current is not None and current.status == "True"
-    if bool(job.spec.suspend) == was:
+    if bool(job.spec.suspend) == is_condition_true(status.conditions, SUSPENDED):
         return status
     others = without_condition(status.conditions, SUSPENDED)
     if job.spec.suspend:

@@ -24,7 +24,7 @@ from koordinator.cluster.backoff import Backoff, Rate, TokenBucket
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import RECONNECT, InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster, delete_if_same
+from koordinator.cluster.protocol import Cluster, delete_if_same, patch_same
 from koordinator.cluster.supervise import Guard, supervise
 
 log = logging.getLogger(__name__)
@@ -210,10 +210,8 @@ class NodeLifecycleController:
             await self._patch(node, {"spec": {"taints": msgspec.to_builtins(taints) or None}}, "")
 
     async def _patch(self, node: Node, patch: dict[str, Any], subresource: str) -> bool:
-        # Conditions and taints are lists: only the version that we read may be replaced.
-        guard = {"metadata": {"resourceVersion": node.metadata.resource_version}}
         try:
-            await self._cluster.patch(Node, node.metadata.name, {**guard, **patch}, subresource=subresource)
+            await patch_same(self._cluster, node, patch, subresource)
         except (errors.NotFound, errors.Conflict):
             return False  # changed or gone meanwhile: the next round sees it
         return True

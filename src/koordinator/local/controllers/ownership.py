@@ -20,10 +20,9 @@ from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import Object, OwnerReference, controller_of
-from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import Informer, InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster, get_if_there
+from koordinator.cluster.protocol import Cluster, get_if_there, patch_if_there
 
 log = logging.getLogger(__name__)
 
@@ -240,14 +239,7 @@ class Children(Generic[P, C]):
             log.info("object released", extra={"owner": parent.key, "object": child.key})
 
     async def _set_owners(self, child: C, owners: list[Any] | None) -> C | None:
-        meta = child.metadata
-        # The list is replaced whole: only the very version that we read may change (Conflict: tried again).
-        guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        patch = {"metadata": {**guard, "ownerReferences": owners}}
-        try:
-            return await self._cluster.patch(type(child), meta.name, patch, meta.namespace)
-        except errors.NotFound:
-            return None
+        return await patch_if_there(self._cluster, child, {"metadata": {"ownerReferences": owners}})
 
     # Waking parents
 

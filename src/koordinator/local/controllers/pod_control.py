@@ -16,7 +16,7 @@ from koordinator.api.meta import Condition, Object, ViewPart, find_condition, na
 from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, Key
-from koordinator.cluster.protocol import Cluster, delete_if_same
+from koordinator.cluster.protocol import Cluster, delete_if_same, patch_if_there
 from koordinator.local.controllers.ownership import Expectations, is_deleting, owner_reference
 
 log = logging.getLogger(__name__)
@@ -180,21 +180,10 @@ async def write(
     patch = difference(old, new, always)
     if not patch:
         return False
-    meta = obj.metadata
-    guard = {"uid": meta.uid}
-    if guarded:
-        guard["resourceVersion"] = meta.resource_version
-    try:
-        await cluster.patch(
-            type(obj),
-            meta.name,
-            {"metadata": guard, "status": patch},
-            meta.namespace,
-            subresource="status",
-        )
-    except errors.NotFound:
-        return False
-    return True
+    found = await patch_if_there(
+        cluster, obj, {"status": patch}, subresource="status", any_version=not guarded
+    )
+    return found is not None
 
 
 def with_condition(conditions: Sequence[Condition], new: Condition) -> list[Condition]:

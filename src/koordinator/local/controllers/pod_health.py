@@ -13,6 +13,7 @@ from typing import Any
 from koordinator import clock
 from koordinator.api.core import Pod
 from koordinator.api.meta import find_condition, is_condition_true
+from koordinator.api.pod_labels import is_terminated
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ SUCCEEDED, FAILED = "Succeeded", "Failed"
 
 def is_active(pod: Pod) -> bool:
     """Neither ended nor being deleted."""
-    return pod.status.phase not in (SUCCEEDED, FAILED) and pod.metadata.deletion_timestamp is None
+    return not is_terminated(pod) and pod.metadata.deletion_timestamp is None
 
 
 def ready_since_s(pod: Pod) -> float | None:

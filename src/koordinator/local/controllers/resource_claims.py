@@ -22,7 +22,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster, get_if_there
+from koordinator.cluster.protocol import Cluster, get_if_there, patch_same
 from koordinator.local.controllers.ownership import (
     BY_CONTROLLER,
     controller_uid,
@@ -127,8 +127,8 @@ class ResourceClaimController(ControllerLoop):
                 wanted[each.name] = claim.metadata.name
         if wanted != made:
             statuses = [{"name": name, "resourceClaimName": claim} for name, claim in wanted.items()]
-            patch = {"metadata": {"uid": pod.metadata.uid}, "status": {"resourceClaimStatuses": statuses}}
-            await self._cluster.patch(Pod, key[1], patch, key[0], subresource="status")
+            patch = {"status": {"resourceClaimStatuses": statuses}}
+            await patch_same(self._cluster, pod, patch, "status", any_version=True)
 
     def _known(self, pod: Pod, wanted: PodResourceClaim, name: str | None) -> ResourceClaim | None:
         """Return the claim made for an entry, when there is one."""
@@ -182,10 +182,10 @@ class ResourceClaimController(ControllerLoop):
             if is_unused:
                 status |= {"allocation": None, "devices": None}
                 log.info("claim deallocated", extra={"claim": claim.key})
-            claim = await self._patch(claim, {"status": status}, "status")
+            claim = await patch_same(self._cluster, claim, {"status": status}, "status")
         if is_unused and FINALIZER in claim.metadata.finalizers:
             kept = [each for each in claim.metadata.finalizers if each != FINALIZER]
-            claim = await self._patch(claim, {"metadata": {"finalizers": kept}}, "")
+            claim = await patch_same(self._cluster, claim, {"metadata": {"finalizers": kept}})
         if not valid and not is_deleting(claim) and await self._is_owner_done(claim):
             await self._cluster.delete(ResourceClaim, key[1], key[0], uid=claim.metadata.uid)
 
@@ -210,14 +210,6 @@ class ResourceClaimController(ControllerLoop):
             return False
         pod = self._pods.get(owner.name, claim.metadata.namespace)
         return pod is not None and pod.metadata.uid == owner.uid and is_done(pod)
-
-    async def _patch(self, claim: ResourceClaim, patch: dict[str, Any], subresource: str) -> ResourceClaim:
-        meta = claim.metadata
-        guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        body = {**patch, "metadata": {**patch.get("metadata", {}), **guard}}
-        return await self._cluster.patch(
-            ResourceClaim, meta.name, body, meta.namespace, subresource=subresource
-        )
 
 
 def _template_names(pod: Pod) -> list[str]:

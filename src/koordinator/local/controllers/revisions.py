@@ -18,7 +18,7 @@ from koordinator.api.apps import ControllerRevision, DaemonSet, Deployment, Repl
 from koordinator.api.labels import without_last_applied
 from koordinator.api.meta import is_controlled_by
 from koordinator.cluster import errors
-from koordinator.cluster.protocol import Cluster, delete_if_same
+from koordinator.cluster.protocol import Cluster, delete_if_same, patch_same
 from koordinator.local.controllers import rollout
 from koordinator.local.controllers.ownership import is_deleting, owner_reference
 
@@ -210,7 +210,9 @@ async def ensure(cluster: Cluster, owner: Owner, revisions: Sequence[ControllerR
     kept = max(equal, key=lambda one: one.revision, default=None)
     number = max((one.revision for one in revisions if one is not kept), default=0) + 1
     if kept is not None:
-        return Newest(kept if kept.revision >= number else await _renumber(cluster, kept, number), collisions)
+        if kept.revision < number:
+            kept = await patch_same(cluster, kept, {"revision": number})
+        return Newest(kept, collisions)
     namespace = owner.metadata.namespace
     while True:
         body = new_revision(owner, number, collisions)
@@ -222,13 +224,6 @@ async def ensure(cluster: Cluster, owner: Owner, revisions: Sequence[ControllerR
         if found.data == data and is_controlled_by(found, owner):
             return Newest(found, collisions)
         collisions += 1
-
-
-async def _renumber(cluster: Cluster, one: ControllerRevision, number: int) -> ControllerRevision:
-    meta = one.metadata
-    guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-    patch = {"metadata": guard, "revision": number}
-    return await cluster.patch(ControllerRevision, meta.name, patch, meta.namespace)
 
 
 def outdated(

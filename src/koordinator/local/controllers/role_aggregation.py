@@ -13,7 +13,7 @@ from koordinator.api.groups import ClusterRole
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, patch_same
 
 
 def aggregated(role: ClusterRole, all_roles: Iterable[ClusterRole]) -> list[dict[str, Any]]:
@@ -55,8 +55,7 @@ class RoleAggregationController(ControllerLoop):
         if wanted == (role.rules or []):
             return
         # The version guards: rules from an older list must not replace newer ones.
-        patch = {"metadata": {"resourceVersion": role.metadata.resource_version}, "rules": wanted}
         try:
-            await self._cluster.patch(ClusterRole, name, patch)
+            await patch_same(self._cluster, role, {"rules": wanted})
         except (errors.NotFound, errors.Conflict):
             return  # the change that was faster wakes us again

@@ -18,7 +18,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, patch_if_there
 from koordinator.local.controllers.ownership import is_deleting
 
 NAME, NAMESPACE, PORT = "kubernetes", "default", "https"
@@ -140,13 +140,9 @@ class LoadBalancerController(ControllerLoop):
     async def _write(self, service: Service, status: dict[str, Any]) -> bool:
         """Write the status; return whether the Service was still there. Lists are replaced; an empty status takes the
         addresses away."""
-        meta = service.metadata
-        patch = {"metadata": {"uid": meta.uid}, "status": {"loadBalancer": status or {"ingress": None}}}
-        try:
-            await self._cluster.patch(Service, meta.name, patch, meta.namespace, subresource="status")
-        except errors.NotFound:
-            return False
-        return True
+        patch = {"status": {"loadBalancer": status or {"ingress": None}}}
+        written = await patch_if_there(self._cluster, service, patch, subresource="status", any_version=True)
+        return written is not None
 
     def _take(self, asked: str, key: Key) -> str:
         """Return the address that was asked for, or the next free one; empty when there is none."""

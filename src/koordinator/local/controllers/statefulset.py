@@ -16,12 +16,13 @@ import msgspec
 from koordinator.api.apps import ClaimRetentionPolicy, ControllerRevision, StatefulSet, StatefulSetStatus
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object, OwnerReference
+from koordinator.api.pod_labels import is_terminated
 from koordinator.api.storage import PersistentVolumeClaim
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster, delete_if_same
+from koordinator.cluster.protocol import Cluster, delete_if_same, patch_same
 from koordinator.local.controllers import pod_control, pod_health, revisions, rollout
 from koordinator.local.controllers.ownership import Children, is_deleting
 from koordinator.local.controllers.replicaset import next_available_s
@@ -109,7 +110,7 @@ def _fill(
     for ordinal, pod in zip(wanted, replicas, strict=True):
         if pod is None:
             made.create.append(NewStatefulPod(ordinal, _keeps_current(obj, ordinal)))
-        elif pod.status.phase in (pod_health.SUCCEEDED, pod_health.FAILED):
+        elif is_terminated(pod):
             if not is_deleting(pod):
                 made.delete.append(pod)
         elif is_healthy(pod) and pod_health.is_available(pod, obj.spec.min_ready_seconds, now_s):
@@ -307,8 +308,7 @@ class StatefulSetController(ControllerLoop):
             assert ordinal is not None, pod.key
             wanted = identity_labels(pod.metadata.name, ordinal)
             if any(pod.metadata.labels.get(key) != value for key, value in wanted.items()):
-                patch = {"metadata": {"uid": pod.metadata.uid, "labels": wanted}}
-                await self._cluster.patch(Pod, pod.metadata.name, patch, pod.metadata.namespace)
+                await patch_same(self._cluster, pod, {"metadata": {"labels": wanted}}, any_version=True)
 
     # Claims
 
@@ -362,13 +362,11 @@ class StatefulSetController(ControllerLoop):
         claim = self._claims.get(name, obj.metadata.namespace)
         if claim is None:
             return
-        meta = claim.metadata
-        owners = wanted_owners(obj, leaving, meta.owner_references, uids)
-        if {owner.uid for owner in owners} == {owner.uid for owner in meta.owner_references}:
-            return
-        guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        patch = {"metadata": {**guard, "ownerReferences": msgspec.to_builtins(owners) or None}}
-        await self._cluster.patch(PersistentVolumeClaim, name, patch, meta.namespace)
+        present = claim.metadata.owner_references
+        owners = wanted_owners(obj, leaving, present, uids)
+        if {owner.uid for owner in owners} != {owner.uid for owner in present}:
+            patch = {"metadata": {"ownerReferences": msgspec.to_builtins(owners) or None}}
+            await patch_same(self._cluster, claim, patch)
 
     def _record_event(
         self, obj: StatefulSet, verb: str, what: str, error: errors.ApiError | None = None

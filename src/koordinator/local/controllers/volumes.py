@@ -15,7 +15,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster, get_if_there
+from koordinator.cluster.protocol import Cluster, get_if_there, patch_same
 from koordinator.scheduler.plugins.volumes import catalog
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,8 @@ class VolumeController(ControllerLoop):
             newest = max(
                 defaults, key=lambda found: (found.metadata.creation_timestamp or "", found.metadata.name)
             )
-            await self._patch(claim, {"spec": {"storageClassName": newest.metadata.name}})
+            patch = {"spec": {"storageClassName": newest.metadata.name}}
+            await patch_same(self._cluster, claim, patch, any_version=True)
 
     async def _provision(self, claim: PersistentVolumeClaim, storage_class: StorageClass) -> None:
         body = new_volume(claim, storage_class)
@@ -168,15 +169,11 @@ class VolumeController(ControllerLoop):
         if ref is None or ref.uid != claim.metadata.uid:
             marks = {BOUND_BY_CONTROLLER: "yes"} if ref is None else {}
             # Two claims may want one volume: only the version that we saw free may be taken.
-            guard = {"resourceVersion": volume.metadata.resource_version, "annotations": marks}
-            reference = _claim_reference(claim)
-            patch = {"metadata": guard, "spec": {"claimRef": reference}}
-            await self._cluster.patch(PersistentVolume, volume.metadata.name, patch)
+            taken = {"metadata": {"annotations": marks}, "spec": {"claimRef": _claim_reference(claim)}}
+            await patch_same(self._cluster, volume, taken)
         annotations = {BIND_COMPLETED: "yes", BOUND_BY_CONTROLLER: "yes"}
-        await self._patch(
-            claim,
-            {"metadata": {"annotations": annotations}, "spec": {"volumeName": volume.metadata.name}},
-        )
+        patch = {"metadata": {"annotations": annotations}, "spec": {"volumeName": volume.metadata.name}}
+        await patch_same(self._cluster, claim, patch, any_version=True)
 
     async def _complete(self, claim: PersistentVolumeClaim) -> None:
         """Write the status of a claim that names its volume."""
@@ -199,16 +196,7 @@ class VolumeController(ControllerLoop):
             await self._set_phase(claim, wanted)
 
     async def _set_phase(self, claim: PersistentVolumeClaim, status: dict[str, Any]) -> None:
-        await self._patch(claim, {"status": status}, "status")
-
-    async def _patch(
-        self, claim: PersistentVolumeClaim, patch: dict[str, Any], subresource: str = ""
-    ) -> None:
-        meta = claim.metadata
-        guarded = {**patch, "metadata": {**patch.get("metadata", {}), "uid": meta.uid}}
-        await self._cluster.patch(
-            PersistentVolumeClaim, meta.name, guarded, meta.namespace, subresource=subresource
-        )
+        await patch_same(self._cluster, claim, {"status": status}, "status", any_version=True)
 
     # Volumes
 
@@ -244,7 +232,7 @@ class VolumeController(ControllerLoop):
     async def _set_volume_phase(self, volume: PersistentVolume, phase: str) -> None:
         if volume.status.phase != phase:
             patch = {"status": {"phase": phase}}
-            await self._cluster.patch(PersistentVolume, volume.metadata.name, patch, subresource="status")
+            await patch_same(self._cluster, volume, patch, "status", any_version=True)
 
 
 def _claim_reference(claim: PersistentVolumeClaim) -> dict[str, Any]:
