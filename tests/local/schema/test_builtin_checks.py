@@ -195,15 +195,6 @@ def test_a_jobs_template_is_immutable_until_it_runs() -> None:
     assert updated("Job", job(True), job(True, nodeSelector={"a": "b"})) == []
 
 
-def test_finalizers_cannot_be_added_to_an_object_that_is_being_deleted() -> None:
-    dying = {**pod(), "metadata": meta(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a.b/c"])}
-    more = {**dying, "metadata": {**dying["metadata"], "finalizers": ["a.b/c", "a.b/d"]}}
-
-    (found,) = updated("Pod", dying, more)
-
-    assert found.startswith("metadata.finalizers: Forbidden: no new finalizers can be added")
-
-
 def test_parts_that_an_update_leaves_alone_are_not_checked_again() -> None:
     schema = CATALOG.schema_of(resource("Pod"))
     stored = {**pod(restartPolicy="Sometimes"), "metadata": meta()}

@@ -2,7 +2,6 @@
 or carried out (`POST .../bindings`, the older way to put a pod on a node; the body names the pod)."""
 
 import functools
-import json
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -12,13 +11,13 @@ from koordinator import clock
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend, ListOptions
-from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.local.apiserver.auth import Authenticator
 from koordinator.local.apiserver.calls import ResourceCall
 from koordinator.local.apiserver.discovery import Served
 from koordinator.local.apiserver.query import User
 from koordinator.local.authorization.rbac import Authorizer
 from koordinator.local.authorization.rules import AccessRequest
+from koordinator.local.schema import errors as fields
 from koordinator.local.schema.builtin import models
 from koordinator.local.schema.builtin.schema import IGNORE, BuiltinSchema
 
@@ -41,8 +40,8 @@ class Extra(Protocol):
         ...
 
 
-def create_only() -> errors.MethodNotSupported:
-    """405 for reading what can only be posted."""
+def not_allowed() -> errors.MethodNotSupported:
+    """405 for reading what can only be posted, and for posting what can only be read."""
     return errors.MethodNotSupported("the server does not allow this method on the requested resource")
 
 
@@ -50,10 +49,10 @@ class _CreateOnly:
     """Base of what can only be posted."""
 
     def get(self, call: ResourceCall) -> dict[str, Any]:
-        raise create_only()
+        raise not_allowed()
 
     def list(self, call: ResourceCall) -> list[dict[str, Any]]:
-        raise create_only()
+        raise not_allowed()
 
 
 _BINDING = Resource(group="", version="v1", kind="Binding", plural="bindings")
@@ -150,14 +149,12 @@ class _AccessReviews:
     def local(self, call: ResourceCall, spec: dict[str, Any]) -> dict[str, Any]:
         path = spec.get("nonResourceAttributes")
         if path:
-            shown = json.dumps(
-                {key.capitalize(): value for key, value in path.items()}, separators=(",", ":")
-            )
+            shown = {key.capitalize(): value for key, value in path.items()}
             raise _invalid("spec.nonResourceAttributes", shown, "disallowed on this kind of request")
         asked = _request_of(spec)
         if asked.namespace != call.target.namespace:
-            shown = json.dumps(asked.namespace)
-            raise _invalid("spec.resourceAttributes.namespace", shown, "must match metadata.namespace")
+            why = "must match metadata.namespace"
+            raise _invalid("spec.resourceAttributes.namespace", asked.namespace, why)
         return self._decision(*_subject_of(spec), asked)
 
     def rules(self, call: ResourceCall, spec: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +191,7 @@ def _subject_of(spec: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Return the user and the groups that are asked about. Raises: Invalid."""
     user, groups = spec.get("user") or "", spec.get("groups") or []
     if not user and not groups:
-        raise _invalid("spec.user", '""', "at least one of user or group must be specified")
+        raise _invalid("spec.user", "", "at least one of user or group must be specified")
     if not isinstance(user, str) or not isinstance(groups, list):
         raise errors.BadRequest("spec.user must be a string, spec.groups a list of strings")
     return user, tuple(str(group) for group in groups)
@@ -205,7 +202,7 @@ def _request_of(spec: dict[str, Any]) -> AccessRequest:
     resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if bool(resource is not None) == bool(path is not None):
         why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-        raise _invalid("spec.resourceAttributes", "null", why)
+        raise _invalid("spec.resourceAttributes", None, why)
     attributes = resource if resource is not None else path
     if not isinstance(attributes, dict) or not all(
         isinstance(attributes.get(field, ""), str) for field in _TEXTS
@@ -226,13 +223,8 @@ def _request_of(spec: dict[str, Any]) -> AccessRequest:
 _TEXTS = ("verb", "group", "resource", "subresource", "namespace", "name", "path")
 
 
-def _invalid(field: str, shown: str, why: str) -> errors.Invalid:
-    message = f"Invalid value: {shown}: {why}"
-    cause = StatusCause(reason="FieldValueInvalid", message=message, field=field)
-    return errors.Invalid(
-        f'.{_AUTHORIZATION} "" is invalid: {field}: {message}',
-        details=StatusDetails(group=_AUTHORIZATION, causes=[cause]),
-    )
+def _invalid(field: str, value: Any, why: str) -> errors.Invalid:
+    return fields.invalid_kind(_AUTHORIZATION, "", "", [fields.invalid(field, value, why)])
 
 
 def _user_info(user: User) -> dict[str, Any]:
@@ -338,7 +330,7 @@ class UsageMetrics:
 
     async def create(self, call: ResourceCall, body: dict[str, Any]) -> dict[str, Any]:
         """Refuse to create anything. Raises: MethodNotSupported."""
-        raise errors.MethodNotSupported("the server does not allow this method on the requested resource")
+        raise not_allowed()
 
     def _object(self, usage: UsageSample, labels: dict[str, str]) -> dict[str, Any]:
         resource = self.served.resource

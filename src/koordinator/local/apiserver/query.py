@@ -5,6 +5,7 @@ from typing import Any
 
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteRequest, ListOptions, WriteOptions
+from koordinator.local.schema import errors as fields
 from koordinator.local.schema.decode import word_of
 
 _INT64_MAX = 2**63 - 1
@@ -71,17 +72,15 @@ def write_options(
         return WriteOptions(field_manager=manager, warn=warn, user=user.name, groups=user.groups)
     validation = query.get("fieldValidation", "")
     if validation and validation not in _FIELD_VALIDATION:
-        supported = ", ".join(f'"{word}"' for word in _FIELD_VALIDATION)
-        raise invalid_options(
-            kind, f'fieldValidation: Unsupported value: "{validation}": supported values: {supported}'
+        raise fields.invalid_options(
+            kind, fields.not_supported("fieldValidation", validation, _FIELD_VALIDATION)
         )
     manager = query.get("fieldManager", "")
     if len(manager.encode(errors="replace")) > _FIELD_MANAGER_BYTES_MAX:
-        raise invalid_options(kind, "fieldManager: Too long: may not be more than 128 bytes")
+        raise fields.invalid_options(kind, fields.too_long("fieldManager", _FIELD_MANAGER_BYTES_MAX))
     if not manager.isprintable():
-        raise invalid_options(
-            kind, f"fieldManager: Invalid value: {manager!r}: should only contain printable characters"
-        )
+        why = "should only contain printable characters"
+        raise fields.invalid_options(kind, fields.invalid("fieldManager", manager, why))
     return WriteOptions(
         dry_run=_dry_run(query.get("dryRun"), kind),
         field_manager=manager or _program_name(user_agent),
@@ -96,9 +95,12 @@ def write_options(
 def check_apply(query: Mapping[str, str], *, apply: bool) -> None:
     """Check the rules of PatchOptions that depend on the patch type."""
     if apply and not query.get("fieldManager"):
-        raise invalid_options("PatchOptions", "fieldManager: Required value: is required for apply patch")
+        raise fields.invalid_options(
+            "PatchOptions", fields.required("fieldManager", "is required for apply patch")
+        )
     if not apply and "force" in query:
-        raise invalid_options("PatchOptions", "force: Forbidden: may not be specified for non-apply patch")
+        why = "may not be specified for non-apply patch"
+        raise fields.invalid_options("PatchOptions", fields.forbidden("force", why))
 
 
 def delete_options(query: Mapping[str, str], body: Any, user: User) -> DeleteRequest:
@@ -137,16 +139,12 @@ def _propagation(body: dict[str, Any]) -> str:
     policy = _field(body, "propagationPolicy", str)
     orphan = _field(body, "orphanDependents", bool)
     if policy and orphan is not None:
-        raise invalid_options(
-            "DeleteOptions",
-            "propagationPolicy: Invalid value: orphanDependents and deletionPropagation cannot be both set",
-        )
+        why = "orphanDependents and deletionPropagation cannot be both set"
+        raise fields.invalid_options("DeleteOptions", fields.invalid("propagationPolicy", policy, why))
     if policy and policy not in _PROPAGATION:
-        raise invalid_options(
-            "DeleteOptions",
-            f'propagationPolicy: Unsupported value: "{policy}": supported values: '
-            '"Foreground", "Background", "Orphan", "nil"',
-        )
+        supported = (*_PROPAGATION, "nil")
+        trouble = fields.not_supported("propagationPolicy", policy, supported, is_sorted=True)
+        raise fields.invalid_options("DeleteOptions", trouble)
     if orphan is not None:
         return "Orphan" if orphan else "Background"
     return policy or ""
@@ -157,12 +155,9 @@ def _dry_run(value: Any, kind: str) -> bool:
     if not values:
         return False
     if values != ["All"]:
-        raise invalid_options(kind, f'dryRun: Unsupported value: {_quoted(values)}: supported values: "All"')
+        shown = values[0] if isinstance(values, list) and len(values) == 1 else values
+        raise fields.invalid_options(kind, fields.not_supported("dryRun", shown, ("All",)))
     return True
-
-
-def _quoted(values: Any) -> str:
-    return ", ".join(f'"{value}"' for value in values) if isinstance(values, list) else f'"{values}"'
 
 
 def _field(body: dict[str, Any], name: str, expected: type) -> Any:
@@ -182,23 +177,6 @@ def _field(body: dict[str, Any], name: str, expected: type) -> Any:
 
 
 _GO = {int: "int64", str: "string", bool: "bool", dict: "v1.Preconditions"}
-
-
-def invalid_options(kind: str, trouble: str) -> errors.Invalid:
-    """422 as the API server words trouble in options."""
-    field = trouble.partition(":")[0]
-    return errors.Invalid(
-        f'{kind}.meta.k8s.io "" is invalid: {trouble}',
-        details=errors.StatusDetails(
-            group="meta.k8s.io",
-            kind=kind,
-            causes=[
-                errors.StatusCause(
-                    reason="FieldValueInvalid", message=trouble.partition(": ")[2], field=field
-                )
-            ],
-        ),
-    )
 
 
 def _program_name(user_agent: str) -> str:

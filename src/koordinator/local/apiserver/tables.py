@@ -18,7 +18,7 @@ from koordinator.local.apiserver import printers
 from koordinator.local.apiserver.calls import ResourceCall
 from koordinator.local.apiserver.printers import PrintedColumn, Printer
 from koordinator.local.apiserver.printers import column as cells
-from koordinator.local.apiserver.query import invalid_options
+from koordinator.local.schema import errors as fields
 
 Step = Callable[[Any], Iterator[Any]]
 
@@ -206,11 +206,8 @@ class Tables:
         """
         include = call.params.get("includeObject", "")
         if include not in _INCLUDE:
-            raise invalid_options(
-                "TableOptions",
-                f'includeObject: Unsupported value: "{include}": '
-                'supported values: "Metadata", "None", "Object"',
-            )
+            trouble = fields.not_supported("includeObject", include, ("Metadata", "None", "Object"))
+            raise fields.invalid_options("TableOptions", trouble)
         scaled = call.target.subresource == "scale"
         printer = printers.SCALE if scaled else self.printer_of(call.resource)
         now_s = self._backend.clock.now()

@@ -13,12 +13,14 @@ For the registry:
 from typing import Any
 
 from koordinator.cluster import strategic_merge
-from koordinator.cluster.errors import BadRequest, Invalid, StatusCause, StatusDetails, UnsupportedMediaType
+from koordinator.cluster.errors import BadRequest, UnsupportedMediaType
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import WriteContext
 from koordinator.local.patches import json_patch
 from koordinator.local.patches.apply import server_side
 from koordinator.local.schema import Catalog
+from koordinator.local.schema import errors as fields
+from koordinator.local.schema.decode import word_of
 from koordinator.local.schema.types import SchemaType
 
 _CUSTOM_TYPES = ", ".join(t.value for t in (PatchType.JSON, PatchType.MERGE, PatchType.APPLY))
@@ -51,12 +53,13 @@ class ObjectPatcher:
         context: WriteContext,
     ) -> dict[str, Any]:
         if patch_type is not PatchType.APPLY and context.options.force:
-            raise _force_without_apply()
+            why = "may not be specified for non-apply patch"
+            raise fields.invalid_options("PatchOptions", fields.forbidden("force", why))
         if patch_type is PatchType.MERGE:
             if not isinstance(patch, dict):
                 raise BadRequest(
                     "error decoding patch: json: cannot unmarshal "
-                    f"{_word(patch)} into Go value of type map[string]interface {{}}"
+                    f"{word_of(patch)} into Go value of type map[string]interface {{}}"
                 )
             patched = json_patch.merge(current, patch)
         elif patch_type is PatchType.JSON:
@@ -73,7 +76,7 @@ class ObjectPatcher:
             patched = server_side.apply(self._type_of(context), current, patch, context)
         if not isinstance(patched, dict):
             raise BadRequest(
-                f"json: cannot unmarshal {_word(patched)} into Go value of type map[string]interface {{}}"
+                f"json: cannot unmarshal {word_of(patched)} into Go value of type map[string]interface {{}}"
             )
         return patched
 
@@ -110,30 +113,3 @@ def _check_directives(patch: Any) -> None:
     elif isinstance(patch, list):
         for item in patch:
             _check_directives(item)
-
-
-def _force_without_apply() -> Invalid:
-    cause = StatusCause(
-        reason="FieldValueForbidden",
-        message="Forbidden: may not be specified for non-apply patch",
-        field="force",
-    )
-    return Invalid(
-        f'PatchOptions.meta.k8s.io "" is invalid: force: {cause.message}',
-        details=StatusDetails(group="meta.k8s.io", kind="PatchOptions", causes=[cause]),
-    )
-
-
-def _word(value: Any) -> str:
-    match value:
-        case list():
-            return "array"
-        case str():
-            return "string"
-        case bool():
-            return "bool"
-        case None:
-            return "null"
-        case dict():
-            return "object"
-    return "number"

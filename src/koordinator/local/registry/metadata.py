@@ -44,6 +44,19 @@ def name_of(meta: dict[str, Any], field: str = "name") -> str:
     return value
 
 
+def check_named(meta: dict[str, Any], name: str) -> None:
+    """Raise BadRequest when an object sent to the URL of `name` has no name, or another one."""
+    sent = name_of(meta)
+    if not sent:
+        raise errors.BadRequest(
+            f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        )
+    if sent != name:
+        raise errors.BadRequest(
+            f"the name of the object ({sent}) does not match the name on the URL ({name})"
+        )
+
+
 def generated_name(base: str, rng: random.Random) -> str:
     """`base` (shortened to fit a DNS label) with five random characters."""
     suffix = "".join(rng.choices(GENERATED_CHARS, k=GENERATED_SUFFIX_LENGTH))

@@ -11,7 +11,7 @@ from koordinator.api import core, decode, qos
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.registry import refusals
-from koordinator.local.registry.strategies import KindFacts, RestStrategy, StrategyContext
+from koordinator.local.registry.strategies import KindFacts, RestStrategy, StrategyContext, kept_metadata
 from koordinator.local.schema import errors as fields
 from koordinator.local.schema.builtin.checks import pod_updates
 from koordinator.local.schema.known import ByIdentity, is_shared, share
@@ -89,11 +89,7 @@ class PodStrategy(RestStrategy):
     def only_part(
         self, subresource: str, obj: dict[str, Any], old: dict[str, Any]
     ) -> tuple[dict[str, Any], list[StatusCause]]:
-        meta = {**old["metadata"]}
-        for field in ("resourceVersion", "uid", "managedFields"):
-            if field in obj["metadata"]:
-                meta[field] = obj["metadata"][field]
-        changed = {**old, "metadata": meta}
+        changed = {**old, "metadata": kept_metadata(obj, old)}
         if subresource == "ephemeralcontainers":
             changed["spec"] = pod_updates.with_ephemeral_containers(obj, old)
             return changed, pod_updates.check_ephemeral_containers(changed["spec"], old["spec"])

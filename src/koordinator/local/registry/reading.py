@@ -275,7 +275,7 @@ def _bad_match(why: str) -> errors.Invalid:
 
 
 def _bad(cause: StatusCause) -> errors.Invalid:
-    return refusals.bad_options("ListOptions", cause)
+    return fields.invalid_options("ListOptions", cause)
 
 
 def _start(options: ListOptions, newest: int) -> tuple[Key | None, int]:

@@ -58,11 +58,6 @@ def not_allowed(resource: Resource, verb: str) -> errors.MethodNotSupported:
     )
 
 
-def bad_options(kind: str, cause: StatusCause) -> errors.Invalid:
-    """Query parameters that contradict each other, e.g. of `ListOptions`."""
-    return fields.invalid_kind("meta.k8s.io", kind, "", [cause])
-
-
 _UINT64 = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 

@@ -259,7 +259,7 @@ class ObjectRegistry:
             if obj is current and old is not None:
                 return kind.shown(old, resource)
             if old is None:
-                _check_applied_name(obj, name)
+                metadata.check_named(metadata.of(obj), name)
                 return await self._create(kind, resource, namespace, obj, options, is_tracked=True)
             obj = self._decoder.decoded(resource, dict(obj), options, patch_type, patch)
             admitted = await self._admit_update(kind, resource, old, obj, options, subresource)
@@ -466,15 +466,3 @@ class ObjectRegistry:
         self._writes += 1
         if self._writes % YIELD_EVERY == 0:
             await asyncio.sleep(0)
-
-
-def _check_applied_name(obj: dict[str, Any], name: str) -> None:
-    meta = metadata.of(obj)
-    if not metadata.name_of(meta):
-        raise errors.BadRequest(
-            f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
-        )
-    if meta["name"] != name:
-        raise errors.BadRequest(
-            f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
-        )

@@ -112,6 +112,13 @@ class StrategyContext:
         self.checks = checks
 
 
+def kept_metadata(obj: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata after an update of a subresource: as it is, but for what guards the update and its owners."""
+    sent = obj["metadata"]
+    guards = {name: sent[name] for name in ("resourceVersion", "uid", "managedFields") if name in sent}
+    return {**old["metadata"], **guards}
+
+
 class RestStrategy:
     """The generic life of an object; subclasses override the steps in which their kind is special."""
 
@@ -163,11 +170,7 @@ class RestStrategy:
 
     def only_status(self, obj: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
         """Return the object that an update of the status asks for: everything else stays as it is."""
-        meta = dict(old["metadata"])
-        sent = obj["metadata"]
-        for field in ("resourceVersion", "uid", "managedFields"):
-            if field in sent:
-                meta[field] = sent[field]
+        sent, meta = obj["metadata"], kept_metadata(obj, old)
         if self.facts.status_writes_labels:
             for field in ("labels", "annotations"):
                 meta.pop(field, None)

@@ -315,15 +315,7 @@ class ObjectWriter:
     ) -> None:
         """Is this update about that object, and about its newest version?"""
         name = old_meta["name"]
-        sent_name = metadata.name_of(meta)
-        if not sent_name:
-            raise errors.BadRequest(
-                f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
-            )
-        if sent_name != name:
-            raise errors.BadRequest(
-                f"the name of the object ({sent_name}) does not match the name on the URL ({name})"
-            )
+        metadata.check_named(meta, name)
         uid = metadata.name_of(meta, "uid")
         if uid and uid != old_meta["uid"]:
             key = "/".join(filter(None, ("/registry", resource.plural, meta.get("namespace", ""), name)))
@@ -408,7 +400,7 @@ class ObjectWriter:
         if options.propagation and options.propagation not in metadata.DELETION_POLICIES:
             choice = (*metadata.DELETION_POLICIES, "nil")
             cause = fields.not_supported("propagationPolicy", options.propagation, choice)
-            raise refusals.bad_options("DeleteOptions", cause)
+            raise fields.invalid_options("DeleteOptions", cause)
         if not kind.strategy.is_over(obj):
             return self._decide_namespace(kind, obj, options, now_s)
         return metadata.decide_deletion(

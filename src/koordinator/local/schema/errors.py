@@ -97,6 +97,11 @@ def invalid_kind(group: str, kind: str, name: str, causes: Sequence[StatusCause]
     )
 
 
+def invalid_options(kind: str, cause: StatusCause) -> Invalid:
+    """Return the 422 answer for an option of a request; `kind` is that of the options, e.g. `ListOptions`."""
+    return invalid_kind("meta.k8s.io", kind, "", [cause])
+
+
 def invalid_patch(value: Any, reason: str) -> Invalid:
     """Return the 422 answer when a patch makes an object that cannot be decoded: the registry turns the BadRequest
     of `ObjectSchema.decode` (its text after `: `) into this one for patches.

@@ -90,28 +90,6 @@ def _check_finalizer(finalizer: str, field: str, is_core: bool) -> list[StatusCa
     return []
 
 
-_IMMUTABLE = ("name", "namespace", "uid", "creationTimestamp")
-
-
-def check_update(meta: dict[str, Any], old: dict[str, Any]) -> list[StatusCause]:
-    """Return what an update may not change. Finalizers may go but not come once an object is being deleted."""
-    causes = [
-        errors.invalid(f"metadata.{field}", meta.get(field, ""), "field is immutable")
-        for field in _IMMUTABLE
-        if meta.get(field) is not None and old.get(field) is not None and meta[field] != old[field]
-    ]
-    if old.get("deletionTimestamp"):
-        before = set(old.get("finalizers") or ())
-        more = [name for name in meta.get("finalizers") or () if name not in before]
-        if more:
-            detail = (
-                "no new finalizers can be added if the object is being deleted, found new finalizers "
-                f"[]string{{{', '.join(errors.shown(name) for name in more)}}}"
-            )
-            causes.append(errors.forbidden("metadata.finalizers", detail))
-    return causes
-
-
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _QUALIFIED = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"

@@ -3,10 +3,11 @@
 from typing import Any
 
 from koordinator.api.meta import Resource
-from koordinator.cluster.errors import BadRequest, Conflict, Invalid, StatusCause, StatusDetails
+from koordinator.cluster.errors import BadRequest, Conflict, StatusCause, StatusDetails
 from koordinator.local.interfaces import WriteContext
 from koordinator.local.patches.apply import managed, typed
 from koordinator.local.patches.apply.managed import APPLY, UPDATE, FieldManager, ManagedFields, Node, Owners
+from koordinator.local.schema import errors as fields
 from koordinator.local.schema.types import SchemaType
 
 BEFORE_FIRST_APPLY = "before-first-apply"
@@ -102,15 +103,8 @@ def _checked_config(patch: Any, shape: SchemaType, context: WriteContext) -> dic
     if not isinstance(patch, dict):
         raise BadRequest("error decoding YAML: the apply patch must be an object")
     if not context.options.field_manager:
-        cause = StatusCause(
-            reason="FieldValueRequired",
-            message="Required value: is required for apply patch",
-            field="fieldManager",
-        )
-        raise Invalid(
-            f'PatchOptions.meta.k8s.io "" is invalid: fieldManager: {cause.message}',
-            details=StatusDetails(group="meta.k8s.io", kind="PatchOptions", causes=[cause]),
-        )
+        cause = fields.required("fieldManager", "is required for apply patch")
+        raise fields.invalid_options("PatchOptions", cause)
     meta = patch.get("metadata")
     if isinstance(meta, dict) and meta.get("managedFields"):
         raise BadRequest("metadata.managedFields must be nil")

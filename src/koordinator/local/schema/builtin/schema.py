@@ -378,10 +378,8 @@ class BuiltinSchema:
                 self._name_rule,
                 is_core=self.resource.group != "apiextensions.k8s.io",
             )
-        if old is not None:
-            causes += names.check_update(meta, old.get("metadata") or {})
-            if not self._changed(obj, old):
-                return causes
+        if old is not None and not self._changed(obj, old):
+            return causes
         if self._specs is not None and old is None:
             return causes + self._check_new_pod(obj)
         if self._rules is not None:

@@ -271,8 +271,6 @@ class CustomSchema:
                 meta, self.resource.namespaced, names.subdomain_1123, is_core=False
             )
             causes += validate.causes_of(self._check_name, meta, "metadata")
-        if old is not None:
-            causes += names.check_update(meta, old.get("metadata") or {})
         is_same = old is not None and _same_but_metadata(obj, old)
         found = [] if is_same else validate.causes_of(self._check, obj, "")
         if self._ask_rules is None:
