@@ -4,6 +4,7 @@ import itertools
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from koordinator.koordlet import node_pods
@@ -54,3 +55,27 @@ def reconciled(
 ) -> HookResponse:
     found = (each.function(each.select(of_pod)) for each in node.hooks.registry.entries(level))
     return contexts.merged(function(context) for _, function in filter(None, found))
+
+
+def test_a_quota_that_the_runtime_proxy_repeats_is_not_made_smaller_again(tmp_path: Path) -> None:
+    node = HookNode(tmp_path, gates="CPUNormalization=true")
+    node.hooks.start()
+    node.node(cpu_normalization_ratio="2")
+    shop = pod("p", resources=[native("1")])
+    record = node_pods.record(shop, node.view.driver)
+    (of_spec,) = contexts.of_containers(contexts.of_pod(record), record)
+
+    def answered(stage: HookStage, quota_us: int) -> int | None:
+        told = msgspec.structs.replace(of_spec, current=contexts.GroupResources(quota_us=quota_us))
+        return node.hooks.registry.run_stage(stage, told).response.quota_us
+
+    update = HookStage.PRE_UPDATE_CONTAINER_RESOURCES
+    assert answered(HookStage.PRE_CREATE_CONTAINER, 100_000) == 50_000
+    assert [answered(update, 50_000) for _ in range(3)] == [50_000] * 3
+    assert answered(update, 300_000) == 150_000, "a resize"
+    assert answered(update, 150_000) == 150_000
+    node.run_pods(shop)
+    node.refresh()
+    assert answered(update, 50_000) == 50_000, "the reconciler has seen it"
+    node.node(cpu_normalization_ratio="4")
+    assert answered(update, 50_000) == 25_000

@@ -22,6 +22,8 @@ from koordinator.koordlet.view import NodeView, Topic
 
 _SHARING = (QoSClass.LS, QoSClass.NONE)
 _RAISING_POLICIES = ("auto", "cfsQuotaBurstOnly")
+_GIVEN_MAX = 8
+"""Answers that are remembered for a quota: one for each ratio that the node had."""
 _PLAIN = 1.0
 """The ratio under which every pod gets the quota of its limit."""
 
@@ -55,12 +57,14 @@ class CPUNormalizationHook(Hook):
         self._has_burst = shared.gates.is_on("CPUBurst")
         self._is_growing_back = bool(shared.executor.changed_by(self.name))
         """Quotas that were made smaller, perhaps before a restart, are plain again after the next refresh."""
+        self._given_us: dict[tuple[str, str], tuple[int, tuple[int, ...]]] = {}
+        """UID of the pod and name of the container → quota of its spec, and what was answered for that, last last."""
 
     def rules(self) -> Sequence[HookRule[Any]]:
         return (self._rule,)
 
     def register(self, registry: HookRegistry) -> None:
-        registry.at_resource_stages(self.name, self.of_pod, self.of_container)
+        registry.at_resource_stages(self.name, self.of_pod, self.of_told)
         registry.reconcile_resources(self.name, (Knob.CPU_QUOTA,), self.of_pod, self.of_container, _SHARING)
 
     def of_pod(self, pod: PodContext) -> HookResponse:
@@ -69,9 +73,28 @@ class CPUNormalizationHook(Hook):
 
     def of_container(self, container: ContainerContext) -> HookResponse:
         """Quota of a container."""
-        return self._answer(container.pod, container.current.quota_us)
+        plain_us = container.current.quota_us
+        found = self._answer(container.pod, plain_us)
+        if plain_us is not None and found.quota_us is not None:
+            key = container.pod.uid, container.name
+            before_us, given_us = self._given_us.get(key, (plain_us, ()))
+            kept_us = [each for each in given_us if before_us == plain_us and each != found.quota_us]
+            self._given_us[key] = plain_us, (*kept_us[1 - _GIVEN_MAX :], found.quota_us)
+        return found
+
+    def of_told(self, container: ContainerContext) -> HookResponse:
+        """Quota of a container as a runtime tells of it. The runtime proxy remembers what it was answered, and
+        repeats that with whatever else a kubelet changes: it is not to be made smaller again. A resize to just that
+        number is put right by the reconciler."""
+        plain_us, given_us = self._given_us.get((container.pod.uid, container.name), (None, ()))
+        if container.current.quota_us in given_us:
+            current = msgspec.structs.replace(container.current, quota_us=plain_us)
+            container = msgspec.structs.replace(container, current=current)
+        return self.of_container(container)
 
     def on_pods(self) -> None:
+        pods = self.shared.view.pods
+        self._given_us = {key: each for key, each in self._given_us.items() if key[0] in pods}
         if self._is_growing_back and self._rule.value.ratio == NO_RATIO and self.shared.view.node is not None:
             self._is_growing_back = False
             self.shared.executor.restore(self.name)
