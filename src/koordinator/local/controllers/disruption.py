@@ -21,14 +21,16 @@ from koordinator.api.schema import IntOrString
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster, patch_if_there
-from koordinator.local.controllers import pod_health
+from koordinator.cluster.protocol import Cluster
+from koordinator.local.controllers import pod_control, pod_health
 
 log = logging.getLogger(__name__)
 
 WORKERS = 4
 GRANTED_S = 120.0  # an eviction that was granted but never happened stops counting after this
 BY_NAMESPACE = "namespace"
+# 0 allowed is not "unknown".
+_ALWAYS_WRITTEN = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
 
 
 class BudgetError(KoordinatorError):
@@ -163,8 +165,8 @@ class DisruptionController(ControllerLoop):
                 observed_generation=budget.metadata.generation,
                 conditions=[condition],
             )
-        if status != budget.status:
-            await self._write(budget, status)
+        # Evictions change the same fields: only the version that was counted may be replaced.
+        await pod_control.write(self._cluster, budget, budget.status, status, _ALWAYS_WRITTEN, guarded=True)
         return GRANTED_S if status.disrupted_pods else None
 
     def _expected(self, budget: PodDisruptionBudget, pods: Sequence[Pod]) -> int:
@@ -198,17 +200,6 @@ class DisruptionController(ControllerLoop):
             if deployment is not None and deployment.metadata.uid == above.uid:
                 found = deployment
         return found.metadata.uid, 1 if found.spec.replicas is None else found.spec.replicas
-
-    async def _write(self, budget: PodDisruptionBudget, status: PodDisruptionBudgetStatus) -> None:
-        wire = msgspec.to_builtins(status)
-        # The defaults must be written too: 0 allowed is not "unknown".
-        for field in ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"):
-            wire.setdefault(field, 0)
-        gone = set(budget.status.disrupted_pods) - set(status.disrupted_pods)
-        if gone:
-            wire["disruptedPods"] = {**wire.get("disruptedPods", {}), **dict.fromkeys(gone)}
-        # Evictions change the same fields: only the version that was counted may be replaced.
-        await patch_if_there(self._cluster, budget, {"status": wire}, subresource="status")
 
 
 def _namespace(obj: Object) -> list[str]:

@@ -159,8 +159,10 @@ def difference(old: ViewPart, new: ViewPart, always: Container[str] = ()) -> dic
         value = getattr(new, field.name)
         if name in always:
             patch[name] = wire.get(name, value)
-        elif value != getattr(old, field.name):
+        elif value != (before := getattr(old, field.name)):
             patch[name] = wire.get(name)
+            if isinstance(value, dict):  # a merge patch leaves members alone that it does not name
+                patch[name] = dict.fromkeys(before.keys() - value.keys()) | (wire.get(name) or {})
     return patch
 
 

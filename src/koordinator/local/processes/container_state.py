@@ -8,6 +8,7 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api.core import ContainerStatus
+from koordinator.local.nodes import kubelet
 from koordinator.local.processes.pod_spec import Container
 
 BACKOFF_S, BACKOFF_S_MAX = 10.0, 300.0
@@ -111,9 +112,7 @@ def restarts_again(restart_policy: str, exit_code: int, *, is_step: bool, is_sid
         return True
     if is_step:
         return exit_code != 0 and restart_policy != "Never"
-    if restart_policy == "Never":
-        return False
-    return exit_code != 0 if restart_policy == "OnFailure" else True
+    return kubelet.restarts_again(restart_policy, exit_code)
 
 
 class RestartBackoff:

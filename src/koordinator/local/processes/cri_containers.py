@@ -25,7 +25,6 @@ from koordinator.local.processes import groups, launch
 from koordinator.local.processes.groups import GroupError, PodGroups
 from koordinator.local.processes.launch import Exit, Process
 
-_PAUSE = ("sleep", "infinity")
 _KNOBS = (
     ("cpu_shares", Knob.CPU_SHARES),
     ("cpu_period", Knob.CPU_PERIOD),
@@ -79,8 +78,14 @@ class NodeServices:
         self.groups.make(group, can_hold_groups=False)
         return group
 
-    def enter(self, group: str, score: int) -> "_Enter":
-        return _Enter(self, group, score)
+    def enter(self, group: str, score: int) -> Callable[[int], None]:
+        """Return what moves a process into a group and says how readily the kernel may kill it there."""
+
+        def enter(pid: int) -> None:
+            self.groups.enter(pid, group)
+            self.processes.set_oom_score_adj(pid, score)
+
+        return enter
 
     def set_resources(self, group: str, wanted: LinuxContainerResources) -> None:
         """Write what a group gets; what is 0 or empty stays. Raises: GroupError."""
@@ -89,15 +94,6 @@ class NodeServices:
             problem = self.groups.cgroups.write(knob, group, str(value)) if value else None
             if problem is not None:
                 raise GroupError(group, problem)
-
-
-class _Enter:
-    def __init__(self, kit: NodeServices, group: str, score: int) -> None:
-        self._kit, self._group, self._score = kit, group, score
-
-    def __call__(self, pid: int) -> None:
-        self._kit.groups.enter(pid, self._group)
-        self._kit.processes.set_oom_score_adj(pid, self._score)
 
 
 class Sandbox:
@@ -120,14 +116,7 @@ class Sandbox:
         """Make the pod's group, and run. Raises: GroupError, StartError, OSError."""
         self._kit.groups.make(self.pod_group, can_hold_groups=True)
         group = self._kit.group_in(self.pod_group, self.id)
-        with open("/dev/null", "wb") as nothing:
-            self._process = launch.start(
-                _PAUSE,
-                environment={"PATH": launch.DEFAULT_PATH},
-                folder="/",
-                output=(nothing.fileno(), nothing.fileno()),
-                enter=self._kit.enter(group, groups.SANDBOX_OOM_SCORE),
-            )
+        self._process = launch.start_pause(self._kit.enter(group, groups.SANDBOX_OOM_SCORE))
 
     async def stop(self) -> None:
         """Kill all of the pod. Raises: GroupError."""

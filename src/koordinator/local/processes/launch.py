@@ -134,6 +134,18 @@ def start(
     return Process(child, own_input)
 
 
+def start_pause(enter: Callable[[int], None]) -> Process:
+    """Start a process that does nothing: a pod's sandbox. Raises: as `start`."""
+    with open("/dev/null", "wb") as nothing:
+        return start(
+            ("sleep", "infinity"),
+            environment={"PATH": DEFAULT_PATH},
+            folder="/",
+            output=(nothing.fileno(), nothing.fileno()),
+            enter=enter,
+        )
+
+
 def _found(command: Sequence[str], environment: Mapping[str, str], folder: str) -> str:
     """Path of the program. Raises: StartError, as the shell at the gate could say it to nobody."""
     if not command or not command[0]:

@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 SET_UP_RETRY = BackoffPolicy(initial_s=0.5, max_s=122.0, factor=2.0, jitter_ratio=0.0)
 """Pauses with which the kubelet tries again to mount volumes."""
 WRITE_RETRY = BackoffPolicy(initial_s=0.5, max_s=30.0, factor=2.0, jitter_ratio=0.2)
-_PAUSE = ("sleep", "infinity")
 
 
 class PodWorker:
@@ -216,21 +215,12 @@ class PodWorker:
         group = kept.container_group(self.group, own_id)
         kept.make(group, can_hold_groups=False)
         kept.set_amounts(group, groups.GroupAmounts(shares=groups.SANDBOX_SHARES))
-        self._sandbox = self._start_pause(group)
 
-    def _start_pause(self, group: str) -> Process:
         def enter(pid: int) -> None:
-            self._services.groups.enter(pid, group)
+            kept.enter(pid, group)
             self._services.processes.set_oom_score_adj(pid, groups.SANDBOX_OOM_SCORE)
 
-        with open("/dev/null", "wb") as nothing:
-            return launch.start(
-                _PAUSE,
-                environment={"PATH": launch.DEFAULT_PATH},
-                folder="/",
-                output=(nothing.fileno(), nothing.fileno()),
-                enter=enter,
-            )
+        self._sandbox = launch.start_pause(enter)
 
     async def _run_steps(self, sidecars: asyncio.TaskGroup) -> bool:
         """Run init containers in their order; whether all went well."""
