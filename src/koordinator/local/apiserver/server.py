@@ -31,6 +31,7 @@ from koordinator.local.apiserver.extras import (
     UsageMetrics,
     UsageSource,
     all_reviews,
+    not_allowed,
 )
 from koordinator.local.apiserver.pod_streams import (
     ContainerCommands,
@@ -285,7 +286,6 @@ def _as_text(headers: CIMultiDictProxy[str]) -> CIMultiDictProxy[str]:
 _STREAMS = frozenset({"attach", "exec", "portforward", "proxy"})
 _CONNECTED = frozenset({"binding", "eviction", "token"})
 _UNKNOWN = "the server could not find the requested resource"
-_NO_METHOD = "the server does not allow this method on the requested resource"
 
 
 class Requests:
@@ -343,7 +343,7 @@ class Requests:
             return await self._verbs.patch(call)
         if method == "DELETE":
             return await self._verbs.delete(call)
-        raise errors.MethodNotSupported(_NO_METHOD)
+        raise not_allowed()
 
     async def _collection(self, call: ResourceCall, method: str) -> web.StreamResponse:
         target = call.target
@@ -352,12 +352,12 @@ class Requests:
                 return await self._watches.serve(call)
             return await self._verbs.list(call)
         if call.resource.namespaced and not target.namespace:
-            raise errors.MethodNotSupported(_NO_METHOD)
+            raise not_allowed()
         if method == "POST":
             return await self._verbs.create(call)
         if method == "DELETE":
             return await self._verbs.delete_collection(call)
-        raise errors.MethodNotSupported(_NO_METHOD)
+        raise not_allowed()
 
     async def _subresource(self, call: ResourceCall) -> web.StreamResponse:
         target, method, name = call.target, call.request.method, call.target.subresource
@@ -372,7 +372,7 @@ class Requests:
             raise errors.NotFound(_UNKNOWN)
         if name in _CONNECTED:
             if method != "POST":
-                raise errors.MethodNotSupported(_NO_METHOD)
+                raise not_allowed()
             return await self._verbs.connect(call)
         if method == "GET" and name != "finalize":
             return await self._verbs.get(call)
@@ -380,7 +380,7 @@ class Requests:
             return await self._verbs.update(call)
         if method == "PATCH" and name != "finalize":
             return await self._verbs.patch(call)
-        raise errors.MethodNotSupported(_NO_METHOD)
+        raise not_allowed()
 
     async def _exec(self, call: ResourceCall) -> web.StreamResponse:
         target, params = call.target, call.params
@@ -403,7 +403,7 @@ class Requests:
         if target.subresource:
             raise errors.NotFound(_UNKNOWN)
         if target.watch or query.boolean(call.params, "watch"):
-            raise errors.MethodNotSupported(_NO_METHOD)
+            raise not_allowed()
         if method == "POST" and "create" in extra.served.verbs and not target.name:
             body = await self._verbs.read_object(call, "")
             return calls.answer(await extra.create(call, body), status=201)
@@ -411,7 +411,7 @@ class Requests:
             if target.name:
                 return calls.answer(_in_form(call, extra.get(call)))
             return calls.answer(_extra_list(call, extra))
-        raise errors.MethodNotSupported(_NO_METHOD)
+        raise not_allowed()
 
 
 def _extra_list(call: ResourceCall, extra: Extra) -> dict[str, Any]:

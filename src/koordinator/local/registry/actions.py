@@ -9,9 +9,6 @@ from typing import Any
 import msgspec
 
 from koordinator import clock
-from koordinator.api import label_selector
-from koordinator.api.affinity import LabelSelector
-from koordinator.api.errors import KoordinatorError
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteRequest, ObjectRecord, WriteOptions
@@ -21,6 +18,7 @@ from koordinator.local.registry import metadata, refusals
 from koordinator.local.registry.kinds import ServedKind
 from koordinator.local.registry.writing import ObjectWriter
 from koordinator.local.schema import errors as fields
+from koordinator.local.schema.builtin.checks.common import selects
 from koordinator.local.schema.catalog import SUBRESOURCE_KINDS
 from koordinator.local.service_account_tokens import Account, Reference
 
@@ -131,13 +129,7 @@ def judge(pod: dict[str, Any], budgets: Iterable[dict[str, Any]], now: str) -> E
 
 def _covers(budget: dict[str, Any], pod: dict[str, Any]) -> bool:
     selector = (budget.get("spec") or {}).get("selector")
-    if selector is None:
-        return False
-    try:
-        parsed = msgspec.convert(selector, LabelSelector)
-        return label_selector.matches(parsed, pod["metadata"].get("labels") or {})
-    except (msgspec.ValidationError, KoordinatorError):
-        return False  # a selector that nobody can read covers nothing, as in the API server
+    return selector is not None and selects(selector, pod["metadata"].get("labels") or {})
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:

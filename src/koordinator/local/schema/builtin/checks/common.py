@@ -5,7 +5,11 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from koordinator.api import quantity
+import msgspec
+
+from koordinator.api import label_selector, quantity
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.errors import ProtocolError
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 
@@ -42,26 +46,11 @@ def is_empty_selector(selector: Json) -> bool:
 
 
 def selects(selector: Json, labels: Json) -> bool:
-    """Return whether a LabelSelector matches labels."""
-    for key, value in (selector.get("matchLabels") or {}).items():
-        if labels.get(key) != value:
-            return False
-    for item in selector.get("matchExpressions") or ():
-        key, values = item.get("key", ""), item.get("values") or []
-        match item.get("operator"):
-            case "In":
-                fits = key in labels and labels[key] in values
-            case "NotIn":
-                fits = labels.get(key) not in values
-            case "Exists":
-                fits = key in labels
-            case "DoesNotExist":
-                fits = key not in labels
-            case _:
-                fits = False
-        if not fits:
-            return False
-    return True
+    """Return whether a LabelSelector matches labels; one that nobody can read matches nothing."""
+    try:
+        return label_selector.matches(msgspec.convert(selector, LabelSelector), labels)
+    except (msgspec.ValidationError, ProtocolError):
+        return False
 
 
 @functools.lru_cache(maxsize=16384)
