@@ -277,11 +277,15 @@ def test_a_cluster_whose_files_are_bad_from_the_start_is_told_until_it_goes(tmp_
         assert told.config_errors.values == {(DEFAULT_CLUSTER,): 0, ("second",): 1}
 
         second.write_text(SITE)
+        await world.add_node("n2")
+        rm.register("nm-2")
+        await world.node_manager("nm-2:8041", "n2", annotations=_of_second("nm-2:8041"))
         await asyncio.sleep(20)
         assert set(told.active_rm.values) == {(DEFAULT_CLUSTER, "rm1"), ("second", "rm1")}
         second.unlink()
         await asyncio.sleep(20)
         assert told.config_errors.values == {(DEFAULT_CLUSTER,): 0}
+        assert await world.told_of("YarnClusterUnknown") == {"nm-n2"}
         assert set(told.active_rm.values) == {(DEFAULT_CLUSTER, "rm1")}
 
     run(tmp_path, scenario)

@@ -243,6 +243,9 @@ class YarnOperator:
                 self._tasks.pop(name).cancel()
                 self.clusters.pop(name).close()
                 self.metrics.forget(name)
+                for row in self.table.rows_with_a_manager():
+                    if row.known.cluster == name:
+                        self.table.mark(row.name)
         for name, cluster in wanted.items():
             if name in self.clusters:
                 continue
