@@ -166,9 +166,9 @@ class CPUSetAllocator(Hook):
 
     def of_pod(self, pod: PodContext) -> HookResponse:
         """No quota for a pod with CPUs of its own. Raises: ProtocolError."""
+        own_us = quota_us(pod.annotations, keeps_quota=self.shared.config.hooks.keep_cpu_quota, obj=pod.obj)
         if by_pod_qos(pod) not in _BOUND:
             return HookResponse()  # others decide about its quota (behaviour/koordlet-act 24)
-        own_us = quota_us(pod.annotations, keeps_quota=self.shared.config.hooks.keep_cpu_quota, obj=pod.obj)
         return HookResponse(quota_us=own_us)
 
     def of_container(self, container: ContainerContext) -> HookResponse:
