@@ -77,6 +77,35 @@ def test_only_series_with_the_wanted_labels_count_and_all_of_them() -> None:
     assert {end: count for end, count in found.items() if count} == changed([0.002, 0.02])
 
 
+@pytest.mark.parametrize("count", ["NaN", "+Inf", "-5"])
+def test_a_count_that_cannot_be_true_is_told_and_spoils_nothing_after_it(count: str) -> None:
+    reader, window = BucketReader(exposition.family("t", {})), BucketWindow(5.0)
+    reader.read(text([]).encode())
+    sound = text([0.02] * 10)
+
+    with pytest.raises(FamilyError, match="no number"):
+        reader.read(sound.replace('le="0.05"} 10', f'le="0.05"}} {count}').encode())
+    increase = reader.read(sound.encode())
+
+    assert increase == pytest.approx(changed([0.02] * 10))
+    window.add(2.0, 0.0, increase)
+    found = window.latency(0.99, 0.1, 2.0)
+    assert found is not None and 0.01 <= found.now_s <= 0.05 and found.rate == 5
+
+
+def test_a_quantile_or_count_that_cannot_be_true_is_no_latency() -> None:
+    reader = QuantileReader(exposition.family("t", {}), 0.99)
+
+    def told(value: str, count: str) -> tuple[float, float] | None:
+        return reader.read(f't{{quantile="0.99"}} {value}\nt_count {count}\n'.encode())
+
+    assert told("0.1", "0") is None
+    assert told("+Inf", "10") is None and told("-1", "20") is None and told("NaN", "30") is None
+    with pytest.raises(FamilyError, match="no number"):
+        told("0.1", "NaN")
+    assert told("0.2", "40") == (0.2, 10.0)
+
+
 def test_times_and_exemplars_after_a_number_do_not_matter() -> None:
     lines = b't_bucket{le="1.0"} 5 1700000000 # {trace="} x"} 0.3\nt_bucket{le="+Inf"} 7\n'
     reader = BucketReader(exposition.family("t", {}))

@@ -82,6 +82,8 @@ class BucketReader:
         self.is_there = bool(counts)
         if not counts:
             return None
+        if not (math.isfinite(sum(counts)) and min(counts) >= 0):
+            raise FamilyError("a bucket's count is no number from 0 on")
         before, self._counts = self._counts, counts
         is_first, self._is_first = self._is_first, False
         if is_first or counts == before:
@@ -189,7 +191,7 @@ class QuantileReader:
         if not values:
             listed = ", ".join(f"{each:g}" for each in sorted(offered))
             raise FamilyError(f"the summary has no quantile {self._quantile:g}, only {listed}")
-        known = [value for value in values if not math.isnan(value)]
+        known = [value for value in values if 0 <= value < math.inf]  # NaN while nobody asked
         count = self._count(body)
         before, self._last_count = self._last_count, count
         came = 0.0 if before is None else (count - before if count >= before else count)
@@ -201,6 +203,8 @@ class QuantileReader:
             is_own = series[len(self._count_prefix) :][:1] in (b"", b"{")
             if is_own and self._wanted.labels <= set(_LABEL.findall(series)):
                 total += number(rest)
+        if not math.isfinite(total):
+            raise FamilyError("its count is no number")
         return total
 
 

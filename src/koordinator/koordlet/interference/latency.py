@@ -55,7 +55,8 @@ def percentile_of_buckets(increase: Mapping[float, float], share: float) -> floa
         if count >= rank and count > below_count:
             if math.isinf(end):
                 return below_end
-            return below_end + (end - below_end) * (rank - below_count) / (count - below_count)
+            within = (rank - below_count) / (count - below_count)
+            return min(below_end + (end - below_end) * within, end)  # rounding may pass the end
         below_end, below_count = (below_end if math.isinf(end) else end), count
     return below_end
 
