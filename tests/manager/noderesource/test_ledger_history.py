@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -171,14 +172,33 @@ def test_the_oldest_hours_go_first_when_memory_is_used_up() -> None:
     assert at(kept, 599) is not None and at(kept, 1) is None
 
 
-def test_no_more_than_the_hours_asked_for_are_kept() -> None:
+@pytest.mark.parametrize("last", [4 * 60, 4 * 60 + 20, 5 * 60 - 1])
+def test_every_minute_of_the_hours_asked_for_is_kept_and_little_more(last: int) -> None:
     row = row_of(_plain())
     kept = history(hours=2)
     kept.take([row], decided([row]))
-    for minute in range(5 * 60):
+    for minute in range(last + 1):
         list(kept.keep({"n1": row}, minute))
 
-    assert kept.first_minute == 3 * 60
+    assert at(kept, last - 2 * 60) is not None
+    assert kept.first_minute == 2 * 60
+
+
+@pytest.mark.parametrize("back", [10, 80])
+def test_a_clock_that_is_set_back_takes_only_what_was_after_it(back: int) -> None:
+    row = row_of(_plain())
+    (target,) = decided([row])
+    kept, now = history(), 2 * 10**6 * 60 + 30
+    kept.take([row], [target])
+    for minute in (now - back - 90, now - 1, now, now - back, now - back + 1):
+        list(kept.keep({"n1": row}, minute))
+
+    for minute in (now - back, now - back + 1):
+        past = at(kept, minute)
+        assert past is not None and past.at_s == minute * 60
+        assert past.ledgers == ledgers(row, target)
+    assert at(kept, now) is None
+    assert at(kept, now - back - 90) is not None
 
 
 def test_a_node_that_went_keeps_its_past_and_lends_its_place_only_later() -> None:

@@ -106,7 +106,8 @@ class _Page:
 
 
 class LedgerHistory:
-    """The last `hours` of all nodes, at most `bytes_max` of them; the oldest hours go first."""
+    """The last `hours` of all nodes, at most `bytes_max` of them; the oldest hours go first, and what a clock that was
+    set back makes the future."""
 
     def __init__(self, *, hours: int, bytes_max: int) -> None:
         self._hours = hours
@@ -164,6 +165,8 @@ class LedgerHistory:
         hour = minute // HOUR_MINUTES
         for page in self._pages:
             self._see_nodes(page, known)
+            if page.hours and page.hours[-1].minutes[-1] > minute:  # the clock was set back
+                page.hours = [each for each in page.hours if each.hour < hour]
             newest = page.hours[-1] if page.hours else None
             if newest is None or newest.hour != hour:
                 newest = page.begin(hour)
@@ -185,7 +188,7 @@ class LedgerHistory:
     def _drop_old(self, hour: int) -> None:
         while True:
             oldest = min((page.hours[0].hour for page in self._pages if page.hours), default=hour)
-            is_old = oldest <= hour - self._hours
+            is_old = oldest < hour - self._hours
             if oldest >= hour or not (is_old or self.byte_count > self._bytes_max):
                 return
             for page in self._pages:
