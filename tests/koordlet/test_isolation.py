@@ -1,7 +1,9 @@
 """What the isolation probe makes of what it measured: verdicts, what the Node says, who is told."""
 
+import os
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,11 +16,13 @@ from koordinator.api.core import Node
 from koordinator.clock import FixedClock
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.koordlet import gates as koordlet_gates
-from koordinator.koordlet.isolation import probe, verdicts
+from koordinator.koordlet.isolation import measure, probe, verdicts
 from koordinator.koordlet.isolation.probe import IsolationProbe
 from koordinator.koordlet.isolation.verdicts import Mechanism, MechanismVerdict, Spun, Works
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.restore_log import RestoreLog
 from koordinator.local import registry
-from tests.koordlet.qos.qos_node import QoSNode
+from tests.koordlet.qos.qos_node import BE, QoSNode
 
 MEBI = 1 << 20
 cores = st.floats(0, 2)
@@ -120,6 +124,37 @@ def test_long_slices_without_effect_are_told_while_the_hook_that_gives_them_is_o
     (told,) = probe.resting_on_broken(found, koordlet_gates.of())
     assert told.startswith("TimeSlice has no effect here: it rests on time-slice")
     assert not list(probe.resting_on_broken(found, koordlet_gates.of("GroupIdentity=false")))
+
+
+def test_hooks_and_the_closed_loop_say_that_they_rest_on_what_is_broken() -> None:
+    gates = koordlet_gates.of("InterferenceControl=true,CPUNormalization=true")
+    quota = " ".join(probe.resting_on_broken(all_of(Works.YES, cpu_quota=Works.NO), gates))
+    others = " ".join(
+        probe.resting_on_broken(all_of(Works.YES, cpuset=Works.NO, memory_high=Works.NO), gates)
+    )
+
+    assert all(f"{each} has no effect" in quota for each in ("CPUNormalization", "BatchResource", "by caps"))
+    assert all(f"{each} has no effect" in others for each in ("CPUSetAllocator", "Control of memory"))
+
+
+async def test_the_next_start_removes_what_a_killed_run_left_and_a_dry_run_nothing(tmp_path: Path) -> None:
+    node = QoSNode(tmp_path)
+    kubelet = Path(node.shared.host.roots.kubelet)
+    kubelet.mkdir(parents=True, exist_ok=True)
+    left, other = kubelet / f"{measure.GROUP}.123", kubelet / "pods.1"
+    for each in (left, other):
+        each.touch()
+    group = node.shared.host.cgroups.directory(f"{BE}/{measure.GROUP}")
+    os.makedirs(group)
+
+    dry = Executor(
+        node.shared.host.cgroups, node.clock, node.shared.audit, RestoreLog(), on_dry_run=lambda _: None
+    )
+    await probe.clean_left_overs(msgspec.structs.replace(node.shared, executor=dry))
+    assert left.exists() and os.path.isdir(group)
+
+    await probe.clean_left_overs(node.shared)
+    assert not left.exists() and not os.path.isdir(group) and other.exists()
 
 
 class Probed(IsolationProbe):

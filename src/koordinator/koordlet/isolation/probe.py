@@ -5,6 +5,8 @@ Results go to the Node (annotation, labels by kind, condition `IsolationProven`)
 """
 
 import asyncio
+import contextlib
+import glob
 import logging
 import os
 import tempfile
@@ -44,12 +46,16 @@ _NUMBERS = {Works.YES: 1.0, Works.NO: 0.0, Works.UNKNOWN: -1.0}
 RESTS_ON: Mapping[str, tuple[str, tuple[Mechanism, ...]]] = {
     "CPUSuppress": ("BECPUSuppress", (Mechanism.CPU_QUOTA, Mechanism.CPUSET)),
     "CPUBurst": ("CPUBurst", (Mechanism.CPU_QUOTA,)),
+    "CPUSetAllocator": ("CPUSetAllocator", (Mechanism.CPUSET,)),
+    "CPUNormalization": ("CPUNormalization", (Mechanism.CPU_QUOTA,)),
     "CgroupReconcile": ("CgroupReconcile", (Mechanism.MEMORY_HIGH,)),
     "BlkIOReconcile": ("BlkIOReconcile", (Mechanism.IO_LIMIT,)),
     "RdtResctrl": ("RdtResctrl", (Mechanism.RESCTRL,)),
     "GroupIdentity": ("GroupIdentity", (Mechanism.CPU_IDLE,)),
     "TimeSlice": ("GroupIdentity", (Mechanism.TIME_SLICE,)),
-    "BatchResource": ("BatchResource", (Mechanism.CPU_WEIGHT, Mechanism.MEMORY_LIMIT)),
+    "BatchResource": ("BatchResource", (Mechanism.CPU_WEIGHT, Mechanism.CPU_QUOTA, Mechanism.MEMORY_LIMIT)),
+    "InterferenceControl by caps": ("InterferenceControl", (Mechanism.CPU_QUOTA,)),
+    "InterferenceControl of memory": ("InterferenceControl", (Mechanism.MEMORY_HIGH,)),
 }
 """Strategy or hook -> its feature gate, and what it rests on."""
 
@@ -89,10 +95,8 @@ class IsolationProbe:
     async def _measure(self) -> Mapping[Mechanism, MechanismVerdict]:
         shared = self._shared
         parent = measure.parent_group(shared.host, shared.view.driver)
-        kubelet = shared.host.roots.kubelet
-        scratch = kubelet if os.access(kubelet, os.W_OK) else tempfile.gettempdir()
         try:
-            return await IsolationMeasurement(shared.host, parent, scratch).run()
+            return await IsolationMeasurement(shared.host, parent, _scratch(shared)).run()
         except HostError as error:
             return {each: verdicts.unknown(str(error)) for each in Mechanism}
 
@@ -180,7 +184,18 @@ def node_patch(found: NodeIsolation, now_s: float) -> dict[str, object]:
     }
 
 
+def _scratch(shared: Shared) -> str:
+    """Return the directory in which the probe may write a file."""
+    kubelet = shared.host.roots.kubelet
+    return kubelet if os.access(kubelet, os.W_OK) else tempfile.gettempdir()
+
+
 async def clean_left_overs(shared: Shared) -> None:
-    """Remove the groups of a run that was killed."""
+    """Remove the groups and files of a run that was killed; on a dry run they may be those of a live one."""
+    if shared.executor.is_dry_run:
+        return
     for parent in {"", measure.parent_group(shared.host, shared.view.driver)}:
         await measure.clean(shared.host, cgroup_layout.join(parent, measure.GROUP))
+    for path in glob.glob(f"{glob.escape(_scratch(shared))}/{measure.GROUP}.*"):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
