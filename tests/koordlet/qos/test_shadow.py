@@ -327,3 +327,16 @@ def test_a_bill_keeps_a_day_and_leaves_quiet_fields_out() -> None:
         "rounds": 1,
         "raisedCoreSeconds": 1.0,
     }
+
+
+def test_a_bill_is_of_the_last_day_also_when_its_strategy_left_shadow_long_ago(tmp_path: Path) -> None:
+    node = QoSNode(tmp_path)
+    mode, cost = ShadowMode(node.shared), RoundCost(raised_cores=0.5)
+    node.clock.now_s = 100 * 86_400.0
+    mode.bill.charge("CPUBurst", node.clock.now_s, 2.0, cost, is_shadow=True)
+    mode.bill.charge("CPUBurst", node.clock.now_s, 2.0, cost, is_shadow=False)
+
+    node.clock.now_s += 23 * 3_600
+    assert mode.body()["wouldHave"] and mode.body()["did"]
+    node.clock.now_s += 3_600
+    assert not mode.body()["wouldHave"] and not mode.body()["did"]

@@ -309,3 +309,8 @@ async def test_bills_of_shadow_mode_go_with_the_report_and_prediction_in_shadow_
     (hour,) = told.extensions["shadow"]["wouldHave"]["Prediction"]
     assert hour["lentCoreSeconds"] == 120.0
     assert mode.body() == told.extensions["shadow"]
+
+    found.node.shared.clock.now_s += 365 * 86_400  # type: ignore[attr-defined] # it was set
+    told = found.reporter._in_shadow(plain)
+    (hour,) = told.extensions["shadow"]["wouldHave"]["Prediction"]
+    assert hour["lentCoreSeconds"] == 2 * 3_600.0, "an hour costs no more than an hour"

@@ -106,7 +106,8 @@ class ShadowMode:
         return self._read[1]
 
     def body(self) -> dict[str, Any]:
-        """Return the node's bills as JSON."""
+        """Return the node's bills of the last day as JSON."""
+        self.bill.expire(self._shared.clock.now())
         return self.bill.body(self.strategies)
 
     def bill_eviction(

@@ -95,6 +95,12 @@ class ShadowBill:
         if len(hour.evicted) < PODS_MAX:
             hour.evicted.append(found)
 
+    def expire(self, now_s: float) -> None:
+        """Forget hours of more than a day ago, and what a clock that was set back makes the future."""
+        before_s = (int(now_s) // HOUR_S - HOURS_MAX) * HOUR_S
+        for hours in self._hours.values():
+            hours[:] = [each for each in hours if before_s < each.hour_s <= now_s]
+
     def strategies(self, *, is_shadow: bool) -> dict[str, list[StrategyHour]]:
         """Return the hours of each strategy, oldest first."""
         return {name: hours for (name, shadow), hours in sorted(self._hours.items()) if shadow is is_shadow}

@@ -26,6 +26,7 @@ from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
 from koordinator.koordlet.predict.hour_trainer import HourTrainer
 from koordinator.koordlet.predict.trainer import Trainer
+from koordinator.koordlet.qos import shadow_bill
 from koordinator.koordlet.qos.shadow import PREDICTION, ShadowMode
 from koordinator.koordlet.qos.shadow_bill import RoundCost
 from koordinator.koordlet.report import node_metric
@@ -107,7 +108,7 @@ class NodeMetricReporter:
 
     def _in_shadow(self, status: NodeMetricStatus) -> NodeMetricStatus:
         """Bill what is predicted free, leave it out while prediction only decides, and add the bills of the node."""
-        now_s, bill = self._shared.clock.now(), self._mode.bill
+        now_s = self._shared.clock.now()
         is_shadow = PREDICTION in self._mode.strategies
         seconds = now_s - self._reported_s if self._reported_s is not None else 0.0
         self._reported_s = now_s
@@ -115,14 +116,14 @@ class NodeMetricReporter:
         if free is not None:
             raw = free.resource.resources.get(resources.CPU, 0)
             cost = RoundCost(lent_cores=max(quantity.milli(raw) / 1000, 0.0))
-            bill.charge(PREDICTION, now_s, max(seconds, 0.0), cost, is_shadow=is_shadow)
+            seconds = min(max(seconds, 0.0), shadow_bill.HOUR_S)  # whatever happens to the clock
+            self._mode.bill.charge(PREDICTION, now_s, seconds, cost, is_shadow=is_shadow)
         if is_shadow:
             status = msgspec.structs.replace(status, prod_reclaimable_metric=None)
-        if not self._mode.strategies and not bill.strategies(is_shadow=True):
+        body = self._mode.body()
+        if not body["strategies"] and not body["wouldHave"]:
             return status
-        return msgspec.structs.replace(
-            status, extensions={**status.extensions, slo.SHADOW: self._mode.body()}
-        )
+        return msgspec.structs.replace(status, extensions={**status.extensions, slo.SHADOW: body})
 
     def status(self) -> NodeMetricStatus:
         """Return what would be reported now."""
