@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,6 +108,20 @@ def on_node(root: Path, scenario: Callable[[FeltNode], Awaitable[None]], **more:
         await scenario(FeltNode(root, **more))
 
     virtual_time.run_virtual(lambda _: body())
+
+
+def test_what_holds_the_loop_back_is_logged_once_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(node: FeltNode) -> None:
+        node.view.slo = with_defaults(NodeSLOSpec(extensions={"interference": {"enable": True}}))
+        await node.seconds(5)
+
+    on_node(tmp_path, scenario, gates="InterferenceControl=true")
+
+    problems = [getattr(each, "problem", "") for each in caplog.records if "held back" in each.message]
+    assert len(problems) == 2 and "gate Interference is off" in problems[0]
+    assert "resourceUsedThresholdWithBE is off" in problems[1]
 
 
 def test_batch_grows_while_services_have_slack_shrinks_when_they_suffer_and_grows_back(

@@ -80,7 +80,7 @@ class InterferenceControl:
         """Memory that batch used when it was shrunk."""
         self._is_memory_ours = True
         """A former run may have left its `memory.high`."""
-        self._logged = ""
+        self._logged: set[str] = set()
         self.records = StepRecords(shared)
 
     async def run(self) -> None:
@@ -281,8 +281,8 @@ class InterferenceControl:
             await self._evictor.carry_out([task])
 
     def _log_once(self, problem: str) -> None:
-        if problem != self._logged:
-            self._logged = problem
+        if problem not in self._logged:
+            self._logged.add(problem)
             log.warning("the closed loop is held back", extra={"problem": problem})
 
 

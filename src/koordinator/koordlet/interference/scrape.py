@@ -296,6 +296,7 @@ class LatencyScrapes:
 
     def _follow(self, pods: Mapping[str, PodRecord]) -> None:
         found: dict[str, Target] = {}
+        self._rejected = {uid: text for uid, text in self._rejected.items() if uid in pods}
         for uid, record in pods.items():
             if not record.is_active or LATENCY_OBJECTIVE.key not in record.pod.metadata.annotations:
                 continue
