@@ -11,7 +11,7 @@ from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX, PARTS
 
 @click.command(context_settings=options.HELP)
 @click.option("--nodes", type=click.IntRange(2, NODES_MAX), default=100, help="Nodes to simulate.")
-@click.option("--hours", type=click.FloatRange(0.5, HOURS_MAX), default=24.0, help="Length of the day.")
+@click.option("--hours", type=options.FiniteRange(0.5, HOURS_MAX), default=24.0, help="Length of the day.")
 @click.option(
     "--trace",
     type=options.FILE,

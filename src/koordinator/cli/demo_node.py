@@ -71,7 +71,7 @@ _SECONDS, _REPEATS, _MATRIX_REPEATS = 4.0, 2, 1
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(SECONDS_MIN, SECONDS_MAX),
+    type=options.FiniteRange(SECONDS_MIN, SECONDS_MAX),
     default=_SECONDS,
     help="Length of a measurement; p99.9 needs longer ones.",
 )
@@ -83,7 +83,7 @@ _SECONDS, _REPEATS, _MATRIX_REPEATS = 4.0, 2, 1
 )
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.FiniteRange(min=0, min_open=True),
     help="Stop in time: what would take longer than this is not begun.",
 )
 @click.option(

@@ -15,7 +15,7 @@ from koordinator.cli.prometheus_options import prometheus
 )
 @prometheus
 @click.option(
-    "--step", type=click.FloatRange(60, 3600), default=300.0, help="Seconds between two values of usage."
+    "--step", type=options.FiniteRange(60, 3600), default=300.0, help="Seconds between two values of usage."
 )
 @click.option(
     "--cpu-history",

@@ -12,7 +12,7 @@ import msgspec
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.cli import flag_kinds, flag_settings
 from koordinator.cli.flag_settings import FlagError, InertFlags, Setting
-from koordinator.cli.options import together
+from koordinator.cli.options import FiniteRange, together
 from koordinator.host.files import HOST_MODE, HostRoots
 from koordinator.koordlet.config import AgentConfig, HookServerConfig, QoSConfig
 from koordinator.koordlet.qos import evictions
@@ -47,7 +47,7 @@ def _factor(field: str, words: str) -> Setting:
     """Return a flag that takes a number, at least 1."""
 
     def option(name: str, default: float, text: str) -> flag_kinds.Decorate:
-        kind = click.FloatRange(1)
+        kind = FiniteRange(1)
         return click.option(f"--{name}", type=kind, default=default, show_default=True, help=text)
 
     return Setting(field, words, option)
@@ -291,7 +291,7 @@ _CLIENT = (
     flag_kinds.text("master", "", "URL of the API server; overrides the kubeconfig."),
     click.option(
         "--kube-api-qps",
-        type=click.FloatRange(0, min_open=True),
+        type=FiniteRange(0, min_open=True),
         default=20.0,
         show_default=True,
         help="Sustained rate of API requests per second.",

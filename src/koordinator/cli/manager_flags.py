@@ -12,7 +12,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.scalars import ScalarError
 from koordinator.cli import flag_kinds, flag_settings
 from koordinator.cli.flag_settings import FlagError, InertFlags, Setting
-from koordinator.cli.options import together
+from koordinator.cli.options import FiniteRange, together
 from koordinator.cluster.backoff import Rate
 from koordinator.cluster.leader import ElectionConfig
 from koordinator.manager.metrics import LEASE
@@ -105,7 +105,7 @@ SETTINGS: Mapping[str, Setting] = {
         "Sustained rate of pod updates per second.",
         lambda name, default, words: click.option(
             f"--{name}",
-            type=click.FloatRange(0, min_open=True),
+            type=FiniteRange(0, min_open=True),
             default=default,
             show_default=True,
             help=words,

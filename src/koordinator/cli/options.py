@@ -1,5 +1,6 @@
 """Options that several commands have, with the same words everywhere."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,16 @@ HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "show_default": T
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+class FiniteRange(click.FloatRange):
+    """Finite numbers within a range: NaN passes every comparison with a bound."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return found
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:

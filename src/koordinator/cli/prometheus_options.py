@@ -16,7 +16,7 @@ prometheus = options.together(
     ),
     click.option(
         "--days",
-        type=click.FloatRange(0.04, DAYS_MAX),
+        type=options.FiniteRange(0.04, DAYS_MAX),
         default=7.0,
         help="With --prometheus: how far back to look.",
     ),

@@ -54,7 +54,7 @@ def main() -> None:
 )
 @click.option(
     "--arrivals",
-    type=click.FloatRange(0.01, 100),
+    type=options.FiniteRange(0.01, 100),
     metavar="TIMES",
     help="Pods come in random order (--seed), and again, until they have requested so many times the GPUs of the "
     "nodes; nobody leaves.",
@@ -116,13 +116,13 @@ def scheduling(**asked: Any) -> None:
 )
 @click.option(
     "--step",
-    type=click.FloatRange(60, 3600),
+    type=options.FiniteRange(60, 3600),
     default=300.0,
     help="Seconds that one value of a file stands for.",
 )
 @click.option(
     "--hours",
-    type=click.FloatRange(0.1, 24 * 366),
+    type=options.FiniteRange(0.1, 24 * 366),
     help="How long to look, from the beginning; a shorter history starts over.  [default: all of it; a day without]",
     show_default=False,
 )
@@ -142,7 +142,7 @@ def scheduling(**asked: Any) -> None:
     help="Batch work that arrives: always more than fits, or a share of all CPUs.",
 )
 @click.option(
-    "--price-per-core-hour", "price", type=click.FloatRange(0), help="What a core-hour is worth to you."
+    "--price-per-core-hour", "price", type=options.FiniteRange(0), help="What a core-hour is worth to you."
 )
 @click.option(
     "--seed", default=0, help="Decides what is drawn: batch tasks, and who follows which line of a trace."
