@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 
 from koordinator.cli import main as cli
@@ -87,6 +88,35 @@ def test_tainted_and_cordoned_nodes_get_no_batch(tmp_path: Path) -> None:
     [only] = answered("--dump", world.dump(tmp_path / "dump.json"))["strategies"]
 
     assert {each["node"] for each in only["nodes"] if each["batchCoreHours"] > 0} == {"free"}
+
+
+def test_a_node_that_cannot_be_read_is_named_and_left_out(tmp_path: Path) -> None:
+    world = shop()
+    world.node("odd", reported=False)
+    world.items[-1]["status"]["capacity"]["cpu"] = "many"
+
+    found = answered("--dump", world.dump(tmp_path / "dump.json"))
+
+    assert found["nodes"] == 4
+    (note,) = (each for each in found["notes"] if "left out" in each)
+    assert "node odd" in note and "'many' is not a quantity" in note
+
+
+def test_a_strategy_that_lends_nothing_is_not_to_be_enabled(tmp_path: Path) -> None:
+    off = tmp_path / "off.yaml"
+    off.write_text("colocation-config: {enable: false}\n")
+
+    found = answered("--dump", shop().dump(tmp_path / "dump.json"), "--strategy", off)
+
+    (step,) = found["firstSteps"]
+    assert step.startswith("`off` lends nothing")
+
+
+@pytest.mark.parametrize("option", ["--hours", "--step", "--days", "--price-per-core-hour"])
+def test_what_is_no_number_is_refused(tmp_path: Path, option: str) -> None:
+    result = run("--dump", shop().dump(tmp_path / "dump.json"), option, "nan")
+
+    assert result.exit_code == 2 and f"'{option}': nan is no finite number" in result.stderr
 
 
 def test_a_node_without_a_line_is_named(tmp_path: Path) -> None:

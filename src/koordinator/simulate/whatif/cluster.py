@@ -119,14 +119,14 @@ class _Row(msgspec.Struct):
 
 def of_objects(nodes: Sequence[Node], pods: Iterable[Pod], metrics: Iterable[NodeMetric]) -> WhatIfCluster:
     """Return the cluster that these objects describe; pods are read one at a time. Raises: WhatIfError."""
-    nodes = [node for node in nodes if account.node_facts(node).capacity[CPU] > 0]
+    notes: list[str] = []
+    nodes = _readable(nodes, notes)
     if not nodes:
         raise WhatIfError("there are no nodes with CPUs; make a dump with `koordinator dump`")
     row_of = {node.metadata.name: row for row, node in enumerate(nodes)}
     reports = _reports(metrics, row_of)
     found: list[_Row] = []
     batch = BatchToday()
-    notes: list[str] = []
     unreadable = 0
     seen: set[tuple[int, str]] = set()
     for pod in pods:
@@ -148,6 +148,18 @@ def of_objects(nodes: Sequence[Node], pods: Iterable[Pod], metrics: Iterable[Nod
     if unreadable:
         notes.append(f"{unreadable:,} pods have requests that cannot be read, and are left out")
     return WhatIfCluster(_nodes(nodes, reports), _services(found), batch, len(reports), tuple(notes))
+
+
+def _readable(nodes: Sequence[Node], notes: list[str]) -> list[Node]:
+    """Return the nodes with CPUs; who cannot be read lends nothing in a live cluster either, and is noted."""
+    found = []
+    for node in nodes:
+        try:
+            if account.node_facts(node).capacity[CPU] > 0:
+                found.append(node)
+        except QuantityError as error:
+            notes.append(f"node {node.metadata.name} is left out: {error}")
+    return found
 
 
 def _reports(metrics: Iterable[NodeMetric], row_of: dict[str, int]) -> dict[int, MetricFigures]:

@@ -251,6 +251,11 @@ def _first_steps(cluster: WhatIfCluster, best: StrategyResult) -> list[str]:
             "Install with `koordinator install`: it lends nothing before `colocation-config` is enabled, and "
             "shows what nodes really use."
         )
+    if not figures.lent_cores:
+        return [
+            *steps,
+            f"`{best.strategy}` lends nothing: `colocation-config` is enabled for no node, or services leave nothing.",
+        ]
     if best.pools:
         first = best.pools[0]
         steps.append(
