@@ -219,6 +219,24 @@ def test_the_named_culprit_is_capped_then_goes_and_its_workload_is_told(tmp_path
     on_node(tmp_path, scenario)
 
 
+def test_what_is_told_fades_also_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    async def scenario(node: FeltNode) -> None:
+        node.ask()
+        node.clock.shift_s = 365 * 86_400.0
+        node.slack = -0.5
+        await node.seconds(30)
+        node.slack, node.clock.shift_s = 0.5, 0.0
+        await node.seconds(2)
+
+        reported = api.of_report(node.view.extensions)
+        assert reported is not None
+        assert api.fading_of(reported).at_s <= node.clock.now() and reported.percent > 20
+        await node.seconds(3_600)
+        assert not node.view.extensions
+
+    on_node(tmp_path, scenario)
+
+
 def test_services_are_neither_capped_nor_evicted_whatever_a_verdict_says(tmp_path: Path) -> None:
     async def scenario(node: FeltNode) -> None:
         node.set_pods([make_pod("web", qos="LS"), make_pod("other", qos="LS")])

@@ -173,6 +173,9 @@ class StepRecords:
         if half_life_s <= 0:
             self._extend(None)
             return
+        if step.at_s < self._reported.at_s:  # the clock was set back: what was told would not fade for so long
+            self._reported, self._pairs = CALM, {}
+            self._extend(None)
         percent = round(step.signal * FULL_PERCENT)
         is_paired = step.stage >= Stage.CAP and self._pair(step, known, half_life_s)
         is_risen = percent >= max(self._reported.level(step.at_s) + REPORT_PERCENT, REPORT_PERCENT)
