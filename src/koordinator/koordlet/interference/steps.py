@@ -173,7 +173,8 @@ class StepRecords:
         if half_life_s <= 0:
             self._extend(None)
             return
-        if step.at_s < self._reported.at_s:  # the clock was set back: what was told would not fade for so long
+        if step.at_s < self._reported.at_s:
+            # The clock was set back: what was told would not fade for so long.
             self._reported, self._pairs = CALM, {}
             self._extend(None)
         percent = round(step.signal * FULL_PERCENT)
