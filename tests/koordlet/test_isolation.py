@@ -213,6 +213,30 @@ async def test_it_measures_again_after_a_new_runtime_and_what_is_not_settled(tmp
     assert part.runs == 3
 
 
+async def test_a_condition_keeps_its_time_and_with_the_gate_off_the_node_says_nothing(tmp_path: Path) -> None:
+    node, cluster, part = await node_with(tmp_path)
+
+    async def since(works: Works, boot: str) -> str | None:
+        part.found = all_of(works)
+        node.clock.now_s += probe.AGAIN_S
+        body = {"status": {"nodeInfo": {"kernelVersion": boot}}}
+        node.view.node = await cluster.patch(Node, "n1", body, subresource="status")
+        await part.run()
+        node.view.node = found = await cluster.get(Node, "n1")
+        (condition,) = (each for each in found.status.conditions if each.type == isolation.CONDITION)
+        return condition.last_transition_time
+
+    first = await since(Works.YES, "1")
+    assert await since(Works.UNKNOWN, "2") == first
+    assert await since(Works.NO, "3") != first
+
+    off = koordlet_gates.of("IsolationProbe=false")
+    await IsolationProbe(msgspec.structs.replace(node.shared, cluster=cluster, gates=off)).run()
+    found = await cluster.get(Node, "n1")
+    assert not any("isolation" in key for key in (*found.metadata.labels, *found.metadata.annotations))
+    assert not [each for each in found.status.conditions if each.type == isolation.CONDITION]
+
+
 def test_the_gate_is_off_unless_asked_for() -> None:
     assert not koordlet_gates.of().is_on(probe.GATE)
     assert koordlet_gates.of(f"{probe.GATE}=true").is_on(probe.GATE)

@@ -61,7 +61,7 @@ RESTS_ON: Mapping[str, tuple[str, tuple[Mechanism, ...]]] = {
 
 
 class IsolationProbe:
-    """A part that measures when it is due and tells what it found."""
+    """A part that measures when it is due and tells what it found; while the gate is off the Node says nothing."""
 
     name = "isolation"
     informers = ()
@@ -80,6 +80,10 @@ class IsolationProbe:
         node = shared.view.node
         if shared.executor.is_dry_run or node is None:
             return
+        if not shared.gates.is_on(GATE):
+            if isolation.NODE_ISOLATION.key in node.metadata.annotations:
+                await self._write(WITHDRAWAL)
+            return
         info, now_s = node.status.node_info, shared.clock.now()
         signature = shared.host.machine.boot_id(), info.kernel_version, info.container_runtime_version
         if signature != self._signature or now_s >= self._due_s:
@@ -89,8 +93,8 @@ class IsolationProbe:
             self._due_s = float("inf") if is_settled else now_s + AGAIN_S
             self._report(node, found)
             self._unwritten = summary(found, rfc3339(now_s))
-        if self._unwritten is not None:
-            await self._write(node, self._unwritten)
+        if self._unwritten is not None and await self._write(node_patch(self._unwritten, node, now_s)):
+            self._unwritten = None
 
     async def _measure(self) -> Mapping[Mechanism, MechanismVerdict]:
         shared = self._shared
@@ -112,21 +116,17 @@ class IsolationProbe:
             self._shared.events.warning(node, BROKEN, message)
         self._reported = now
 
-    async def _write(self, node: Node, found: NodeIsolation) -> None:
+    async def _write(self, patch: Mapping[str, object]) -> bool:
         name = self._shared.config.node_name
         try:
             async with asyncio.timeout(WRITE_S_MAX):
                 await self._shared.cluster.patch(
-                    Node,
-                    name,
-                    node_patch(found, self._shared.clock.now()),
-                    patch_type=PatchType.STRATEGIC,
-                    subresource="status",
+                    Node, name, patch, patch_type=PatchType.STRATEGIC, subresource="status"
                 )
         except (errors.ApiError, TimeoutError) as error:
             log.warning("isolation not written on Node %s: %s", name, error)
-            return
-        self._unwritten = None
+            return False
+        return True
 
 
 def resting_on_broken(found: Mapping[Mechanism, MechanismVerdict], gates: FeatureGates) -> Iterator[str]:
@@ -149,7 +149,17 @@ def summary(found: Mapping[Mechanism, MechanismVerdict], at: str) -> NodeIsolati
     )
 
 
-def node_patch(found: NodeIsolation, now_s: float) -> dict[str, object]:
+WITHDRAWAL: Mapping[str, object] = {
+    "metadata": {
+        "annotations": {isolation.NODE_ISOLATION.key: None},
+        "labels": {isolation.label_of(kind): None for kind in isolation.KINDS},
+    },
+    "status": {"conditions": [{"type": isolation.CONDITION, "$patch": "delete"}]},
+}
+"""The Node says nothing any more, as a strategic merge patch: nobody should go by what was proven long ago."""
+
+
+def node_patch(found: NodeIsolation, node: Node, now_s: float) -> dict[str, object]:
     """Return what the Node is to say, as a strategic merge patch of its status."""
     states = {
         Mechanism(name): MechanismVerdict(Works(each.state), each.why)
@@ -162,6 +172,11 @@ def node_patch(found: NodeIsolation, now_s: float) -> dict[str, object]:
         reason, message = "Broken", f"without effect: {', '.join(broken)}"
     elif unknown:
         reason, message = "PartlyProven", f"not known: {', '.join(unknown)}; all others have their effect"
+    status = "False" if broken else "True"
+    since = rfc3339(now_s)
+    for each in node.status.conditions:
+        if each.type == isolation.CONDITION and each.status == status:
+            since = each.last_transition_time or since
     return {
         "metadata": {
             "annotations": {isolation.NODE_ISOLATION.key: isolation.NODE_ISOLATION.encode(found)},
@@ -173,11 +188,11 @@ def node_patch(found: NodeIsolation, now_s: float) -> dict[str, object]:
             "conditions": [
                 {
                     "type": isolation.CONDITION,
-                    "status": "False" if broken else "True",
+                    "status": status,
                     "reason": reason,
                     "message": message,
                     "lastHeartbeatTime": rfc3339(now_s),
-                    "lastTransitionTime": rfc3339(now_s),
+                    "lastTransitionTime": since,
                 }
             ]
         },

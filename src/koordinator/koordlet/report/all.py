@@ -1,7 +1,6 @@
 """All parts that tell the cluster about this node, in the order in which they should have their first rounds."""
 
 from koordinator.koordlet.interference.act import INTERFERENCE_CONTROL
-from koordinator.koordlet.isolation import probe
 from koordinator.koordlet.isolation.probe import IsolationProbe
 from koordinator.koordlet.parts import Reporter, Shared
 from koordinator.koordlet.predict.gpu_trainer import GPUTrainer
@@ -36,6 +35,5 @@ def reporters(
     if shared.gates.is_on(pod_resources.GATE) and shared.config.kubelet.pod_resources_proxy:
         found.append(PodResourcesProxy(shared))
     found.append(ImageReporter(shared, is_on=shared.gates.is_on(image_reporter.GATE)))
-    if shared.gates.is_on(probe.GATE):
-        found.append(IsolationProbe(shared))
+    found.append(IsolationProbe(shared))
     return found
