@@ -122,7 +122,7 @@ def test_long_slices_without_effect_are_told_while_the_hook_that_gives_them_is_o
     found = all_of(Works.YES, time_slice=Works.NO)
 
     (told,) = probe.resting_on_broken(found, koordlet_gates.of())
-    assert told.startswith("TimeSlice has no effect here: it rests on time-slice")
+    assert told.startswith("TimeSlice has no effect here as far as it rests on time-slice")
     assert not list(probe.resting_on_broken(found, koordlet_gates.of("GroupIdentity=false")))
 
 
@@ -133,8 +133,11 @@ def test_hooks_and_the_closed_loop_say_that_they_rest_on_what_is_broken() -> Non
         probe.resting_on_broken(all_of(Works.YES, cpuset=Works.NO, memory_high=Works.NO), gates)
     )
 
-    assert all(f"{each} has no effect" in quota for each in ("CPUNormalization", "BatchResource", "by caps"))
-    assert all(f"{each} has no effect" in others for each in ("CPUSetAllocator", "Control of memory"))
+    assert all(
+        f"{each} has no effect" in quota
+        for each in ("CPUNormalization", "BatchResource", "InterferenceControl")
+    )
+    assert all(f"{each} has no effect" in others for each in ("CPUSetAllocator", "InterferenceControl"))
 
 
 async def test_the_next_start_removes_what_a_killed_run_left_and_a_dry_run_nothing(tmp_path: Path) -> None:

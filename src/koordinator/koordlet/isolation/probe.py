@@ -54,8 +54,7 @@ RESTS_ON: Mapping[str, tuple[str, tuple[Mechanism, ...]]] = {
     "GroupIdentity": ("GroupIdentity", (Mechanism.CPU_IDLE,)),
     "TimeSlice": ("GroupIdentity", (Mechanism.TIME_SLICE,)),
     "BatchResource": ("BatchResource", (Mechanism.CPU_WEIGHT, Mechanism.CPU_QUOTA, Mechanism.MEMORY_LIMIT)),
-    "InterferenceControl by caps": ("InterferenceControl", (Mechanism.CPU_QUOTA,)),
-    "InterferenceControl of memory": ("InterferenceControl", (Mechanism.MEMORY_HIGH,)),
+    "InterferenceControl": ("InterferenceControl", (Mechanism.CPU_QUOTA, Mechanism.MEMORY_HIGH)),
 }
 """Strategy or hook -> its feature gate, and what it rests on."""
 
@@ -135,7 +134,10 @@ def resting_on_broken(found: Mapping[Mechanism, MechanismVerdict], gates: Featur
         for mechanism in mechanisms:
             verdict = found.get(mechanism)
             if verdict is not None and verdict.works is Works.NO and gates.is_on(gate):
-                yield f"{strategy} has no effect here: it rests on {mechanism}, which does not work ({verdict.why})"
+                yield (
+                    f"{strategy} has no effect here as far as it rests on {mechanism}, which does not work "
+                    f"({verdict.why})"
+                )
 
 
 def summary(found: Mapping[Mechanism, MechanismVerdict], at: str) -> NodeIsolation:
