@@ -90,6 +90,19 @@ def test_tainted_and_cordoned_nodes_get_no_batch(tmp_path: Path) -> None:
     assert {each["node"] for each in only["nodes"] if each["batchCoreHours"] > 0} == {"free"}
 
 
+def test_a_memory_history_that_is_longer_than_that_of_cpu_is_refused(tmp_path: Path) -> None:
+    cpu, memory = tmp_path / "cpu.csv", tmp_path / "memory.csv"
+    cpu.write_text("shop/web-n0-0,1,2\n")
+    memory.write_text("shop/web-n0-0,1e9,2e9,3e9\n")
+
+    result = run(
+        "--dump", shop().dump(tmp_path / "d.json"), "--history", cpu, "--memory-history", memory, "--hours", 1
+    )
+
+    assert result.exit_code == 1
+    assert "the memory history has 3 values a line and that of CPU 2" in result.stderr
+
+
 def test_a_node_that_cannot_be_read_is_named_and_left_out(tmp_path: Path) -> None:
     world = shop()
     world.node("odd", reported=False)

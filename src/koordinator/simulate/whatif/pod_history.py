@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from koordinator.local.nodes.usage import DAY_S, F64, Index, per_node
-from koordinator.simulate.whatif.cluster import WhatIfCluster
+from koordinator.simulate.whatif.cluster import WhatIfCluster, WhatIfError
 from koordinator.simulate.whatif.history import StepUse
 from koordinator.simulate.whatif.series import PodSeries
 
@@ -26,7 +26,7 @@ _SUFFIXES = (
 class PodHistory:
     """CPU (cores) of pods by name, and memory (bytes) where it is known; what is not counts as it is now.
 
-    `memory` may have fewer values: each stands for as many steps more.
+    `memory` may have fewer values: each stands for as many steps more. Raises: WhatIfError where it has more.
     """
 
     def __init__(
@@ -37,6 +37,11 @@ class PodHistory:
         step_s: float,
         warnings: Sequence[str] = (),
     ) -> None:
+        if memory is not None and memory.steps > cpu.steps:
+            raise WhatIfError(
+                f"the memory history has {memory.steps:,} values a line and that of CPU {cpu.steps:,}: both are of "
+                "the same time, so memory may have fewer, not more"
+            )
         self.step_s, self.steps = step_s, cpu.steps
         self._now = cluster.services.usage
         self._workload = cluster.services.workload
