@@ -4,7 +4,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from koordinator.cli import main as cli
 from koordinator.node_demo import kept, plan, results, show
 from koordinator.node_demo.kept import KeptFigures
 from koordinator.node_demo.plan import DemoError, DemoMode, DemoScenario, Hog
@@ -45,7 +47,18 @@ def test_figures_of_another_kernel_are_not_mixed_in(tmp_path: Path) -> None:
     now = msgspec.structs.replace(shown_results([measured()]), kernel="7.0")
 
     with pytest.raises(DemoError, match=r"another kernel: 6\.18, and now 7\.0"):
-        kept.join(written(tmp_path / "figures.json"), now, show.circumstances(now))
+        kept.check(written(tmp_path / "figures.json"), now)
+
+
+def test_a_file_of_another_machine_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    written(path)
+
+    result = CliRunner().invoke(
+        cli.main, ["demo-node", "--resume", str(path), "--report", f"{tmp_path}/r.html"]
+    )
+
+    assert "the kept figures are of another" in str(result.exception or "") + result.output
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.node_demo.measurements import measured
 
 def shown_results(runs: list[Measured]) -> ShownResults:
     return ShownResults(
-        runs,
+        measured=runs,
         cpus=2,
         request_cpu_ms={ServiceKind.CPU: 1.1},
         kernel="6.18",

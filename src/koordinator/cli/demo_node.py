@@ -166,6 +166,8 @@ def demo_node(
         [mode for mode in plan.DemoMode if mode in chosen],
     )
     earlier = kept.read(resume) if resume is not None else None
+    if earlier is not None:
+        kept.check(earlier, show.Machine.here())
     runs = earlier.runs if earlier is not None else []
     prepared = show.prepare(
         kept.left(planned, earlier, seconds), seconds, disk_dir, by_hand, runs, minutes, busy

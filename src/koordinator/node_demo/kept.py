@@ -10,7 +10,7 @@ from koordinator.node_demo import results, texts
 from koordinator.node_demo.measure import Measured
 from koordinator.node_demo.plan import DemoError, DemoRun
 from koordinator.node_demo.results import Circumstances, ResultRow
-from koordinator.node_demo.show import ShownResults
+from koordinator.node_demo.show import Machine, ShownResults
 
 
 class KeptFigures(msgspec.Struct, frozen=True):
@@ -66,21 +66,26 @@ def left(planned: Sequence[DemoRun], kept: KeptFigures | None, seconds: float) -
     return found
 
 
-def join(
-    kept: KeptFigures | None, shown: ShownResults, circumstances: Circumstances
-) -> tuple[ShownResults, Circumstances]:
-    """Put what was measured now beside what was kept. Raises: DemoError when the machines are not the same."""
-    if kept is None:
-        return shown, circumstances
+def check(kept: KeptFigures, now: Machine) -> None:
+    """Raises: DemoError when the kept figures are of another machine."""
     before = kept.circumstances
     for name, old, new in (
-        ("machine", before.machine, circumstances.machine),
-        ("kernel", before.kernel, circumstances.kernel),
-        ("number of CPUs", before.cpus, circumstances.cpus),
-        ("version of control groups", before.cgroup_version, circumstances.cgroup_version),
+        ("machine", before.machine, now.machine),
+        ("kernel", before.kernel, now.kernel),
+        ("number of CPUs", before.cpus, now.cpus),
+        ("version of control groups", before.cgroup_version, now.cgroup_version),
     ):
         if old != new:
             raise DemoError(f"the kept figures are of another {name}: {old}, and now {new}")
+
+
+def join(
+    kept: KeptFigures | None, shown: ShownResults, circumstances: Circumstances
+) -> tuple[ShownResults, Circumstances]:
+    """Put what was measured now beside what was kept."""
+    if kept is None:
+        return shown, circumstances
+    before = kept.circumstances
     measured = [*shown.measured, *kept.runs]
     costs = {**before.request_cpu_ms, **circumstances.request_cpu_ms}
     joined = msgspec.structs.replace(

@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -43,17 +44,37 @@ class Prepared(msgspec.Struct, frozen=True):
     """No measurement is begun that would end later than this after the start."""
 
 
-class ShownResults(msgspec.Struct, frozen=True):
-    """The measurements shown, and the machine that they come from."""
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine on which figures can be compared."""
 
-    measured: list[Measured]
     cpus: int
-    request_cpu_ms: dict[ServiceKind, float]
-    """CPU time of a request in all."""
     kernel: str
     machine: str
     """The model of its CPUs."""
     cgroup_version: int
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return this one."""
+        files = Files(_FILES_KEPT_OPEN)
+        try:
+            version = Cgroups(files, cgroups.detect(files, HostRoots.below(""))).version
+        finally:
+            files.close()
+        return cls(
+            cpus=commands.cpu_count(),
+            kernel=os.uname().release,
+            machine=_cpu_model(),
+            cgroup_version=version,
+        )
+
+
+class ShownResults(Machine, frozen=True, kw_only=True):
+    """The measurements shown, and the machine that they come from."""
+
+    measured: list[Measured]
+    request_cpu_ms: dict[ServiceKind, float]
+    """CPU time of a request in all."""
     began_s: float
     """Unix seconds."""
     written: list[Written]
@@ -145,12 +166,9 @@ async def show(prepared: Prepared, on_progress: Callable[[int, DemoRun], None]) 
     if not measured:
         raise DemoError("not one measurement fits into the time: give it more --minutes")
     return ShownResults(
+        **msgspec.structs.asdict(Machine.here()),
         measured=measured,
-        cpus=made.cpus,
         request_cpu_ms={kind: 1_000 * cost_s for kind, cost_s in request_cpu_s.items()},
-        kernel=os.uname().release,
-        machine=_cpu_model(),
-        cgroup_version=groups.version,
         began_s=began_s,
         written=written,
         stopped=stopped,
