@@ -108,6 +108,24 @@ async def test_a_target_that_is_away_is_asked_less_often_and_said_once(
     node.scrapes.close()
 
 
+async def test_a_pod_that_is_only_starting_is_not_asked_and_nothing_is_said(
+    tmp_path: Path, served: tuple[Target, int]
+) -> None:
+    _, port = served
+    node = HeardNode(tmp_path, port)
+    (record,) = node.view.pods.values()
+    waiting = [msgspec.structs.replace(each, is_running=False) for each in record.containers]
+    node.view.pods = {"web": msgspec.structs.replace(record, containers=tuple(waiting))}
+
+    await node.scrapes.run()
+    assert not node.scrapes.targets and not node.events.recorded
+
+    node.view.pods = {"web": record}
+    await node.scrapes.run()
+    assert node.scrapes.targets["web"].is_answering
+    node.scrapes.close()
+
+
 @pytest.mark.parametrize(
     ("source", "problem"),
     [

@@ -298,8 +298,10 @@ class LatencyScrapes:
         found: dict[str, Target] = {}
         self._rejected = {uid: text for uid, text in self._rejected.items() if uid in pods}
         for uid, record in pods.items():
-            if not record.is_active or LATENCY_OBJECTIVE.key not in record.pod.metadata.annotations:
+            if LATENCY_OBJECTIVE.key not in record.pod.metadata.annotations or not record.is_active:
                 continue
+            if not any(each.is_running and not each.is_init for each in record.containers):
+                continue  # nobody answers yet, which is no fault
             objective = self._objective(record)
             if objective is None:
                 continue
