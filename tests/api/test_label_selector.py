@@ -75,7 +75,7 @@ LONG = "a" * 63
     ],
 )
 def test_keys_of_labels(key: str, is_one: bool) -> None:
-    assert label_selector.is_label_key(key) is is_one
+    assert (not label_selector.key_faults(key)) is is_one
 
 
 @pytest.mark.parametrize("operator", ["Exists", "DoesNotExist", "In", "NotIn"])

@@ -70,30 +70,67 @@ def of_text(text: str) -> LabelSelector:
     return LabelSelector(match_expressions=found)
 
 
-_NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
-_DOMAIN_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_KEY = re.compile(rf"(?:(?=[^/]{{1,253}}/){_DOMAIN_PART}(?:\.{_DOMAIN_PART})*/)?(?=.{{1,63}}\Z){_NAME}")
-_VALUE = re.compile(rf"(?=.{{0,63}}\Z)({_NAME})?")
+_NAME_RE = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_SUBDOMAIN_RE = re.compile(SUBDOMAIN)
+_SUBDOMAIN_TEXT = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
+    f"and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '{SUBDOMAIN}')"
+)
+_NAME_TEXT = (
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character "
+    f"(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{_NAME_RE.pattern}')"
+)
+_VALUE_TEXT = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    f"'({_NAME_RE.pattern})?')"
+)
+
+
+def subdomain_fault(text: str) -> str:
+    """Return why a text is no DNS-1123 subdomain, in the API server's words; empty when it is one."""
+    if len(text) > 253:
+        return "must be no more than 253 bytes"
+    return "" if _SUBDOMAIN_RE.fullmatch(text) else _SUBDOMAIN_TEXT
 
 
 @lru_cache(maxsize=8192)
-def is_label_key(text: str) -> bool:
-    """Return whether a label can have this key: an optional DNS subdomain and `/`, then a name of at most 63
-    characters."""
-    return _KEY.fullmatch(text) is not None
+def key_faults(key: str) -> tuple[str, ...]:
+    """Return what is wrong with a label key (an optional DNS subdomain and `/`, then a name of at most 63 characters),
+    in the API server's words."""
+    prefix, slash, name = key.rpartition("/")
+    if "/" in prefix:
+        optional = "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        return (f"a qualified name {_NAME_TEXT} {optional}",)
+    faults = []
+    if slash and not prefix:
+        faults.append("prefix part must be non-empty")
+    elif slash and (fault := subdomain_fault(prefix)):
+        faults.append(f"prefix part {fault}")
+    if not name:
+        faults.append("name part must be non-empty")
+    elif len(name) > 63:
+        faults.append("name part must be no more than 63 bytes")
+    if not _NAME_RE.fullmatch(name):
+        faults.append(f"name part {_NAME_TEXT}")
+    return tuple(faults)
 
 
 @lru_cache(maxsize=8192)
-def is_label_value(text: str) -> bool:
-    """Return whether a label can have this value: empty, or a name of at most 63 characters."""
-    return _VALUE.fullmatch(text) is not None
+def value_faults(value: str) -> tuple[str, ...]:
+    """Return what is wrong with a label value (empty, or a name of at most 63 characters), as `key_faults` says it."""
+    faults = ["must be no more than 63 bytes"] if len(value) > 63 else []
+    if value and not _NAME_RE.fullmatch(value):
+        faults.append(_VALUE_TEXT)
+    return tuple(faults)
 
 
 def _check(where: str, key: str, values: Iterable[str]) -> None:
-    if not is_label_key(key):
+    if key_faults(key):
         raise ProtocolError("", f"labelSelector.{where}", f"{key!r} is no key of a label")
     for value in values:
-        if not is_label_value(value):
+        if value_faults(value):
             reason = f"{value!r} is no value of a label (key {key!r})"
             raise ProtocolError("", f"labelSelector.{where}", reason)
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from koordinator.api.label_selector import key_faults, value_faults
+
 Labels = Mapping[str, str]
 LabelTest = Callable[[Labels], bool]
 
@@ -33,63 +35,6 @@ _END = ""
 _BINARY = ("=", "==", "!=", "in", "notin", "<", ">")
 _BINARY_NAMES = "in, notin, =, ==, !=, gt, lt"
 _INT64 = re.compile(r"[+-]?[0-9]+", re.ASCII)
-
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
-_NAME_RULE = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
-    "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
-    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
-)
-_PREFIX_RULE = (
-    "prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or "
-    "'.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for "
-    "validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
-_VALUE_RULE = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must "
-    "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used "
-    "for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
-)
-_QUALIFIED_RULE = (
-    "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with "
-    "an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
-    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' "
-    "(e.g. 'example.com/MyName')"
-)
-
-
-def key_faults(key: str) -> list[str]:
-    """Return what is wrong with a label key (a qualified name), in the API server's words."""
-    parts = key.split("/")
-    if len(parts) > 2:
-        return [_QUALIFIED_RULE]
-    faults = []
-    if len(parts) == 2:
-        if not parts[0]:
-            faults.append("prefix part must be non-empty")
-        elif len(parts[0]) > 253:
-            faults.append("prefix part must be no more than 253 bytes")
-        elif not _SUBDOMAIN.fullmatch(parts[0]):
-            faults.append(_PREFIX_RULE)
-    name = parts[-1]
-    if not name:
-        faults.append("name part must be non-empty")
-    elif len(name) > 63:
-        faults.append("name part must be no more than 63 bytes")
-    if not _NAME.fullmatch(name):
-        faults.append(_NAME_RULE)
-    return faults
-
-
-def value_faults(value: str) -> list[str]:
-    """Return what is wrong with a label value, in the API server's words."""
-    faults = []
-    if len(value) > 63:
-        faults.append("must be no more than 63 bytes")
-    if value and not _NAME.fullmatch(value):
-        faults.append(_VALUE_RULE)
-    return faults
 
 
 @lru_cache(4096)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from koordinator.api import label_selector
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors
 
@@ -91,24 +92,15 @@ def _check_finalizer(finalizer: str, field: str, is_core: bool) -> list[StatusCa
 
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
-_QUALIFIED = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _LABEL_RE = re.compile(_LABEL)
 _LABEL_1035_RE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_SUBDOMAIN_RE = re.compile(_SUBDOMAIN)
-_QUALIFIED_RE = re.compile(_QUALIFIED)
 _ENV_NAME_RE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _CONFIG_KEY_RE = re.compile(r"[-._a-zA-Z0-9]+")
-_WILDCARD_RE = re.compile(rf"\*\.{_SUBDOMAIN}")
+_WILDCARD_RE = re.compile(rf"\*\.{label_selector.SUBDOMAIN}")
 _PORT_NAME_RE = re.compile(r"[-a-z0-9]+")
 
 ANNOTATIONS_BYTES_MAX = 256 * 1024
 
-SUBDOMAIN_TEXT = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
-    "and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
-    r"'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
 LABEL_TEXT = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
     "with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
@@ -118,16 +110,6 @@ LABEL_1035_TEXT = (
     "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
     "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
     "'[a-z]([-a-z0-9]*[a-z0-9])?')"
-)
-_QUALIFIED_TEXT = (
-    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character "
-    "(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
-    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
-)
-_LABEL_VALUE_TEXT = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
-    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
-    "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
 
 
@@ -150,9 +132,7 @@ def label_1035(text: str) -> str:
 @functools.lru_cache(maxsize=2048)
 def subdomain_1123(text: str) -> str:
     """Return why a text is no DNS-1123 subdomain (most names); empty when it is one."""
-    if len(text) > 253:
-        return "must be no more than 253 bytes"
-    return "" if _SUBDOMAIN_RE.fullmatch(text) else SUBDOMAIN_TEXT
+    return label_selector.subdomain_fault(text)
 
 
 @functools.lru_cache(maxsize=8192)
@@ -181,31 +161,13 @@ def path_segment(text: str) -> str:
 @functools.lru_cache(maxsize=8192)
 def qualified_name(text: str) -> str:
     """Return why a text is no `[prefix/]name` (label and annotation keys, resource names); empty when it is one."""
-    prefix, slash, name = text.rpartition("/")
-    if slash:
-        if "/" in prefix:
-            return (
-                f"a qualified name {_QUALIFIED_TEXT} with an optional DNS subdomain prefix and '/' "
-                "(e.g. 'example.com/MyName')"
-            )
-        if not prefix:
-            return "prefix part must be non-empty"
-        reason = subdomain_1123(prefix)
-        if reason:
-            return f"prefix part {reason}"
-    if not name:
-        return "name part must be non-empty"
-    if len(name) > 63:
-        return "name part must be no more than 63 bytes"
-    return "" if _QUALIFIED_RE.fullmatch(name) else f"name part {_QUALIFIED_TEXT}"
+    return next(iter(label_selector.key_faults(text)), "")
 
 
 @functools.lru_cache(maxsize=8192)
 def label_value(text: str) -> str:
     """Return why a text is no label value; empty when it is one."""
-    if len(text) > 63:
-        return "must be no more than 63 bytes"
-    return "" if not text or _QUALIFIED_RE.fullmatch(text) else _LABEL_VALUE_TEXT
+    return next(iter(label_selector.value_faults(text)), "")
 
 
 @functools.lru_cache(maxsize=8192)
