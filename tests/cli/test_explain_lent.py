@@ -5,17 +5,21 @@ import datetime
 import json
 from pathlib import Path
 
+import click
 import pytest
 from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
-from koordinator.cli import explain_lent_text
+from koordinator.api.core import Node
+from koordinator.api.meta import ObjectMeta
+from koordinator.cli import explain_lent, explain_lent_text
 from koordinator.cli.explain import main
 from koordinator.clock import FixedClock, parse_rfc3339, rfc3339
 from koordinator.manager import http
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.manager.noderesource.ledger_answers import LentAnswers
 from koordinator.manager.noderesource.ledger_history import LedgerHistory
+from koordinator.manager.noderesource.listed import NodeObjects
 from tests.manager.noderesource.test_ledger_history import _plain
 from tests.manager.noderesource.test_properties import NOW_S, decided, row_of
 
@@ -105,3 +109,11 @@ def test_a_time_of_day_is_the_last_such_time(minutes_ago: int) -> None:
 
     assert parse_rfc3339(explain_lent_text.time_of(text, now_s)) == wanted_s
     assert explain_lent_text.time_of("2026-11-24T03:15:00Z", now_s) == "2026-11-24T03:15:00Z"
+
+
+def test_a_pool_that_no_node_is_of_is_said() -> None:
+    node = NodeObjects([Node(metadata=ObjectMeta(name="n1", labels={"pool": "web"}))], [], [], [], None)
+
+    with pytest.raises(click.ClickException, match="no node has the labels pool=db"):
+        explain_lent._of_pool(node, "pool=db")
+    assert explain_lent._of_pool(node, "pool=web") == node

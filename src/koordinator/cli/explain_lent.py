@@ -176,6 +176,8 @@ def _of_pool(objects: NodeObjects, pool: str) -> NodeObjects:
     except ProtocolError as error:
         raise click.UsageError(f"--pool: {error}") from error
     nodes = [node for node in objects.nodes if matches(node.metadata.labels)]
+    if not nodes:
+        raise click.ClickException(f"no node has the labels {pool}")
     return msgspec.structs.replace(objects, nodes=nodes)
 
 

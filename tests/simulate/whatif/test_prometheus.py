@@ -1,5 +1,6 @@
 """History from Prometheus: what pods used, in pieces, whatever the server says in between."""
 
+import asyncio
 from collections.abc import Callable
 
 import aiohttp
@@ -159,6 +160,13 @@ async def test_a_server_that_stays_away_is_named() -> None:
         nobody = PrometheusHistory(PrometheusServer("http://127.0.0.1:1", retry_s=0.0), session)
         with pytest.raises(WhatIfError, match=r"127\.0\.0\.1:1: .*port-forward"):
             await nobody.fetch(SPAN)
+
+
+async def test_what_is_no_address_is_refused_at_once() -> None:
+    async with aiohttp.ClientSession() as session:
+        nobody = PrometheusHistory(PrometheusServer("prometheus", retry_s=60.0), session)
+        with pytest.raises(WhatIfError, match="prometheus is no address of a Prometheus, such as http"):
+            await asyncio.wait_for(nobody.fetch(SPAN), 5)
 
 
 async def test_a_server_without_containers_is_told_from_one_that_fails() -> None:

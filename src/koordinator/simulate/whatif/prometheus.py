@@ -194,6 +194,10 @@ class PrometheusHistory:
                     timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
                 ) as response:
                     body, status = await response.read(), response.status
+            except aiohttp.InvalidURL as error:
+                raise WhatIfError(
+                    f"{server.url} is no address of a Prometheus, such as http://localhost:9090"
+                ) from error
             except (aiohttp.ClientError, TimeoutError) as error:
                 reason = transport.reason_of(error)
                 continue
