@@ -5,7 +5,15 @@ import base64
 from typing import Any
 
 from koordinator.local.schema.builtin import pod_defaults
-from koordinator.local.schema.builtin.pod_defaults import Default, Json, change, change_each, fill
+from koordinator.local.schema.builtin.pod_defaults import (
+    Default,
+    Json,
+    at,
+    change,
+    change_each,
+    fill,
+    filling,
+)
 
 _RBAC = "rbac.authorization.k8s.io"
 
@@ -14,37 +22,18 @@ def _workload(value: Json, **defaults: Any) -> Json:
     return change(fill(value, **defaults), "template", pod_defaults.template)
 
 
-def _deployment(obj: Json) -> Json:
-    def strategy(value: Json) -> Json:
-        value = fill(value, type="RollingUpdate")
-        if value["type"] != "RollingUpdate":
-            return value
-        rolling = fill(value.get("rollingUpdate") or {}, maxSurge="25%", maxUnavailable="25%")
-        return value if rolling is value.get("rollingUpdate") else {**value, "rollingUpdate": rolling}
-
-    def spec(value: Json) -> Json:
-        value = _workload(
-            value, replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600, strategy={}
-        )
-        return change(value, "strategy", strategy)
-
-    return change(obj, "spec", spec)
+def _deployment(spec: Json) -> Json:
+    spec = _workload(spec, replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600, strategy={})
+    return change(spec, "strategy", lambda own: _rolling(own, maxSurge="25%", maxUnavailable="25%"))
 
 
-def _replica_set(obj: Json) -> Json:
-    return change(obj, "spec", lambda spec: _workload(spec, replicas=1))
-
-
-def _replication_controller(obj: Json) -> Json:
-    def spec(value: Json) -> Json:
-        labels = ((value.get("template") or {}).get("metadata") or {}).get("labels")
-        return _workload(value, replicas=1, **({"selector": labels} if labels else {}))
-
-    return change(obj, "spec", spec)
+def _replication_controller(spec: Json) -> Json:
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
+    return _workload(spec, replicas=1, **({"selector": labels} if labels else {}))
 
 
 def _rolling(value: Json, **defaults: Any) -> Json:
-    """`updateStrategy` of StatefulSets and DaemonSets."""
+    """`strategy` of Deployments, `updateStrategy` of StatefulSets and DaemonSets."""
     value = fill(value, type="RollingUpdate")
     if value["type"] == "RollingUpdate":
         value = fill(value, rollingUpdate={})
@@ -52,61 +41,49 @@ def _rolling(value: Json, **defaults: Any) -> Json:
     return value
 
 
-def _stateful_set(obj: Json) -> Json:
+def _stateful_set(spec: Json) -> Json:
     def claim(value: Json) -> Json:
         return fill(_claim(value), apiVersion="v1", kind="PersistentVolumeClaim")
 
-    def spec(value: Json) -> Json:
-        value = _workload(
-            value,
-            replicas=1,
-            revisionHistoryLimit=10,
-            podManagementPolicy="OrderedReady",
-            updateStrategy={},
-            persistentVolumeClaimRetentionPolicy={},
-        )
-        value = change(value, "updateStrategy", lambda own: _rolling(own, partition=0))
-        value = change(
-            value,
-            "persistentVolumeClaimRetentionPolicy",
-            lambda policy: fill(policy, whenDeleted="Retain", whenScaled="Retain"),
-        )
-        return change_each(value, "volumeClaimTemplates", claim)
-
-    return change(obj, "spec", spec)
+    spec = _workload(
+        spec,
+        replicas=1,
+        revisionHistoryLimit=10,
+        podManagementPolicy="OrderedReady",
+        updateStrategy={},
+        persistentVolumeClaimRetentionPolicy={},
+    )
+    spec = change(spec, "updateStrategy", lambda own: _rolling(own, partition=0))
+    retained = filling(whenDeleted="Retain", whenScaled="Retain")
+    spec = change(spec, "persistentVolumeClaimRetentionPolicy", retained)
+    return change_each(spec, "volumeClaimTemplates", claim)
 
 
-def _daemon_set(obj: Json) -> Json:
-    def spec(value: Json) -> Json:
-        value = _workload(value, revisionHistoryLimit=10, updateStrategy={})
-        return change(value, "updateStrategy", lambda own: _rolling(own, maxSurge=0, maxUnavailable=1))
-
-    return change(obj, "spec", spec)
+def _daemon_set(spec: Json) -> Json:
+    spec = _workload(spec, revisionHistoryLimit=10, updateStrategy={})
+    return change(spec, "updateStrategy", lambda own: _rolling(own, maxSurge=0, maxUnavailable=1))
 
 
-def _job(obj: Json) -> Json:
-    def spec(value: Json) -> Json:
-        value = _workload(value, backoffLimit=6, completionMode="NonIndexed", suspend=False)
-        if "completions" not in value and "parallelism" not in value:
-            value = {**value, "completions": 1, "parallelism": 1}
-        replacement = "Failed" if value.get("podFailurePolicy") else "TerminatingOrFailed"
-        return fill(value, parallelism=1, podReplacementPolicy=replacement)
-
-    return change(obj, "spec", spec)
+def _job(spec: Json) -> Json:
+    spec = _workload(spec, backoffLimit=6, completionMode="NonIndexed", suspend=False)
+    if "completions" not in spec and "parallelism" not in spec:
+        spec = {**spec, "completions": 1, "parallelism": 1}
+    replacement = "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
+    return fill(spec, parallelism=1, podReplacementPolicy=replacement)
 
 
-def _cron_job(obj: Json) -> Json:
-    def spec(value: Json) -> Json:
-        value = fill(
-            value,
-            concurrencyPolicy="Allow",
-            suspend=False,
-            successfulJobsHistoryLimit=3,
-            failedJobsHistoryLimit=1,
-        )
-        return change(value, "jobTemplate", lambda job: change(job, "spec", lambda inner: _workload(inner)))
+def _cron_job(spec: Json) -> Json:
+    spec = fill(
+        spec,
+        concurrencyPolicy="Allow",
+        suspend=False,
+        successfulJobsHistoryLimit=3,
+        failedJobsHistoryLimit=1,
+    )
+    return _job_template(spec)
 
-    return change(obj, "spec", spec)
+
+_job_template = at("jobTemplate.spec.template.spec", pod_defaults.spec)
 
 
 def _service(obj: Json) -> Json:
@@ -132,30 +109,30 @@ def _service(obj: Json) -> Json:
     return fill(change(obj, "spec", spec), status={"loadBalancer": {}})
 
 
-def _node(obj: Json) -> Json:
-    def status(value: Json) -> Json:
-        return fill(value, allocatable=value["capacity"]) if value.get("capacity") else value
-
-    return change(obj, "status", status)
+def _node(status: Json) -> Json:
+    return fill(status, allocatable=status["capacity"]) if status.get("capacity") else status
 
 
 def _volume(obj: Json) -> Json:
-    obj = change(
-        obj, "spec", lambda spec: fill(spec, persistentVolumeReclaimPolicy="Retain", volumeMode="Filesystem")
-    )
-    return _pending(obj)
+    return _pending(_volume_spec(obj))
+
+
+_volume_spec = at("spec", filling(persistentVolumeReclaimPolicy="Retain", volumeMode="Filesystem"))
 
 
 def _claim(obj: Json) -> Json:
-    return _pending(change(obj, "spec", lambda spec: fill(spec, volumeMode="Filesystem")))
+    return _pending(_claim_spec(obj))
+
+
+_claim_spec = at("spec", filling(volumeMode="Filesystem"))
 
 
 def _pending(obj: Json) -> Json:
     return change(fill(obj, status={}), "status", lambda status: fill(status, phase="Pending"))
 
 
-def _client(value: Json) -> Json:
-    return change(value, "service", lambda service: fill(service, port=443))
+_client = at("service", filling(port=443))
+_any_scope = filling(scope="*")
 
 
 def _webhooks(mutating: bool) -> Default:
@@ -171,7 +148,7 @@ def _webhooks(mutating: bool) -> Default:
         if mutating:
             value = fill(value, reinvocationPolicy="Never")
         value = change(value, "clientConfig", _client)
-        return change_each(value, "rules", lambda rule: fill(rule, scope="*"))
+        return change_each(value, "rules", _any_scope)
 
     return lambda obj: change_each(obj, "webhooks", webhook)
 
@@ -180,30 +157,23 @@ def _matching(value: Json) -> Json:
     """`matchConstraints` of a policy, or `matchResources` of a binding."""
     value = fill(value, matchPolicy="Equivalent", namespaceSelector={}, objectSelector={})
     for field in ("resourceRules", "excludeResourceRules"):
-        value = change_each(value, field, lambda rule: fill(rule, scope="*"))
+        value = change_each(value, field, _any_scope)
     return value
 
 
-def _admission_policy(obj: Json) -> Json:
-    def spec(value: Json) -> Json:
-        return change(fill(value, failurePolicy="Fail"), "matchConstraints", _matching)
-
-    return change(obj, "spec", spec)
+def _admission_policy(spec: Json) -> Json:
+    return change(fill(spec, failurePolicy="Fail"), "matchConstraints", _matching)
 
 
-def _crd(obj: Json) -> Json:
+def _crd(spec: Json) -> Json:
     def names(value: Json) -> Json:
         kind = value.get("kind", "")
         return fill(value, singular=kind.lower(), listKind=f"{kind}List")
 
-    def spec(value: Json) -> Json:
-        value = change(fill(value, conversion={"strategy": "None"}), "names", names)
-        return change(value, "conversion", conversion)
+    return _conversion_client(change(fill(spec, conversion={"strategy": "None"}), "names", names))
 
-    def conversion(value: Json) -> Json:
-        return change(value, "webhook", lambda hook: change(hook, "clientConfig", _client))
 
-    return change(obj, "spec", spec)
+_conversion_client = at("conversion.webhook.clientConfig", _client)
 
 
 def _autoscaler(obj: Json) -> Json:
@@ -253,11 +223,8 @@ def _role_binding(obj: Json) -> Json:
     return change_each(change(obj, "roleRef", reference), "subjects", _subject)
 
 
-def _network_policy(obj: Json) -> Json:
-    def spec(value: Json) -> Json:
-        return fill(value, policyTypes=["Ingress", "Egress"] if value.get("egress") else ["Ingress"])
-
-    return change(obj, "spec", spec)
+def _network_policy(spec: Json) -> Json:
+    return fill(spec, policyTypes=["Ingress", "Egress"] if spec.get("egress") else ["Ingress"])
 
 
 def _secret(obj: Json) -> Json:
@@ -271,82 +238,58 @@ def _secret(obj: Json) -> Json:
     return fill(obj, type="Opaque")
 
 
-def _endpoints(obj: Json) -> Json:
-    def subset(value: Json) -> Json:
-        return change_each(value, "ports", lambda port: fill(port, protocol="TCP"))
-
-    return change_each(obj, "subsets", subset)
-
-
-def _slice(obj: Json) -> Json:
-    return change_each(obj, "ports", lambda port: fill(port, name="", protocol="TCP"))
+def _device_wish(value: Json) -> Json:
+    value = fill(value, allocationMode="ExactCount")
+    if value["allocationMode"] == "ExactCount":
+        value = fill(value, count=1)
+    return change_each(value, "tolerations", filling(operator="Equal"))
 
 
-def _device_claim(obj: Json) -> Json:
-    def toleration(value: Json) -> Json:
-        return fill(value, operator="Equal")
-
-    def wish(value: Json) -> Json:
-        value = fill(value, allocationMode="ExactCount")
-        if value["allocationMode"] == "ExactCount":
-            value = fill(value, count=1)
-        return change_each(value, "tolerations", toleration)
-
-    def request(value: Json) -> Json:
-        return change_each(change(value, "exactly", wish), "firstAvailable", wish)
-
-    def spec(value: Json) -> Json:
-        return change(value, "devices", lambda devices: change_each(devices, "requests", request))
-
-    return change(obj, "spec", spec)
+def _device_request(value: Json) -> Json:
+    return change_each(change(value, "exactly", _device_wish), "firstAvailable", _device_wish)
 
 
-def _limit_range(obj: Json) -> Json:
-    def item(value: Json) -> Json:
-        if value.get("type") != "Container":
-            return value
-        limits = {**(value.get("max") or {}), **(value.get("default") or {})}
-        requests = {**(value.get("min") or {}), **limits, **(value.get("defaultRequest") or {})}
-        found = {**value, **({"default": limits} if limits else {})}
-        return {**found, **({"defaultRequest": requests} if requests else {})}
-
-    return change(obj, "spec", lambda spec: change_each(spec, "limits", item))
+def _limit(value: Json) -> Json:
+    if value.get("type") != "Container":
+        return value
+    limits = {**(value.get("max") or {}), **(value.get("default") or {})}
+    requests = {**(value.get("min") or {}), **limits, **(value.get("defaultRequest") or {})}
+    found = {**value, **({"default": limits} if limits else {})}
+    return {**found, **({"defaultRequest": requests} if requests else {})}
 
 
 DEFAULTS: dict[tuple[str, str], Default] = {
     ("", "Pod"): pod_defaults.pod,
-    ("", "PodTemplate"): lambda obj: change(obj, "template", pod_defaults.template),
+    ("", "PodTemplate"): at("template.spec", pod_defaults.spec),
     ("", "Service"): _service,
-    ("", "Node"): _node,
+    ("", "Node"): at("status", _node),
     ("", "Secret"): _secret,
-    ("", "Endpoints"): _endpoints,
-    ("", "LimitRange"): _limit_range,
+    ("", "Endpoints"): at("subsets[].ports[]", filling(protocol="TCP")),
+    ("", "LimitRange"): at("spec.limits[]", _limit),
     ("", "PersistentVolume"): _volume,
     ("", "PersistentVolumeClaim"): _claim,
-    ("", "ReplicationController"): _replication_controller,
-    ("apps", "Deployment"): _deployment,
-    ("apps", "ReplicaSet"): _replica_set,
-    ("apps", "StatefulSet"): _stateful_set,
-    ("apps", "DaemonSet"): _daemon_set,
-    ("batch", "Job"): _job,
-    ("batch", "CronJob"): _cron_job,
+    ("", "ReplicationController"): at("spec", _replication_controller),
+    ("apps", "Deployment"): at("spec", _deployment),
+    ("apps", "ReplicaSet"): at("spec", lambda spec: _workload(spec, replicas=1)),
+    ("apps", "StatefulSet"): at("spec", _stateful_set),
+    ("apps", "DaemonSet"): at("spec", _daemon_set),
+    ("batch", "Job"): at("spec", _job),
+    ("batch", "CronJob"): at("spec", _cron_job),
     ("autoscaling", "HorizontalPodAutoscaler"): _autoscaler,
-    ("scheduling.k8s.io", "PriorityClass"): lambda obj: fill(obj, preemptionPolicy="PreemptLowerPriority"),
-    ("storage.k8s.io", "StorageClass"): lambda obj: fill(
-        obj, reclaimPolicy="Delete", volumeBindingMode="Immediate"
-    ),
-    ("resource.k8s.io", "ResourceClaim"): _device_claim,
-    ("resource.k8s.io", "ResourceClaimTemplate"): lambda obj: change(obj, "spec", _device_claim),
+    ("scheduling.k8s.io", "PriorityClass"): filling(preemptionPolicy="PreemptLowerPriority"),
+    ("storage.k8s.io", "StorageClass"): filling(reclaimPolicy="Delete", volumeBindingMode="Immediate"),
+    ("resource.k8s.io", "ResourceClaim"): at("spec.devices.requests[]", _device_request),
+    ("resource.k8s.io", "ResourceClaimTemplate"): at("spec.spec.devices.requests[]", _device_request),
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): _webhooks(mutating=True),
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): _webhooks(mutating=False),
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): _admission_policy,
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): lambda obj: change(
-        obj, "spec", lambda spec: change(spec, "matchResources", _matching)
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): at("spec", _admission_policy),
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): at(
+        "spec.matchResources", _matching
     ),
-    ("apiextensions.k8s.io", "CustomResourceDefinition"): _crd,
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): at("spec", _crd),
     ("rbac.authorization.k8s.io", "RoleBinding"): _role_binding,
     ("rbac.authorization.k8s.io", "ClusterRoleBinding"): _role_binding,
-    ("networking.k8s.io", "NetworkPolicy"): _network_policy,
-    ("discovery.k8s.io", "EndpointSlice"): _slice,
+    ("networking.k8s.io", "NetworkPolicy"): at("spec", _network_policy),
+    ("discovery.k8s.io", "EndpointSlice"): at("ports[]", filling(name="", protocol="TCP")),
 }
 """(group, kind) → the function that fills in what its objects lack."""

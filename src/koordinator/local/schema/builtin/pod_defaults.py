@@ -34,6 +34,21 @@ def change_each(value: Json, key: str, default: Default) -> Json:
     return value if all(a is b for a, b in zip(new, old, strict=True)) else {**value, key: new}
 
 
+def filling(**defaults: Any) -> Default:
+    """Return a default that gives objects the members that they lack."""
+    return lambda value: fill(value, **defaults)
+
+
+def at(path: str, default: Default) -> Default:
+    """Return a default of whatever the members and elements of a path, such as `spec.ports[]`, are; what is missing
+    stays missing."""
+    head, _, rest = path.partition(".")
+    inner = at(rest, default) if rest else default
+    name = head.removesuffix("[]")
+    step = change if name == head else change_each
+    return lambda value: step(value, name, inner)
+
+
 DEFAULT_MODE = 0o644
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _MODE_VOLUMES = ("secret", "configMap", "downwardAPI", "projected")
@@ -112,46 +127,41 @@ def _host_port(port: Json) -> Json:
     return fill(port, hostPort=port["containerPort"]) if port.get("containerPort") else port
 
 
-def _env(value: Json) -> Json:
-    def source(item: Json) -> Json:
-        return change(item, "fieldRef", lambda ref: fill(ref, apiVersion="v1"))
-
-    return change(value, "valueFrom", source)
+_OF_V1 = filling(apiVersion="v1")
+_env = at("valueFrom.fieldRef", _OF_V1)
 
 
 def _probe(value: Json) -> Json:
     value = fill(value, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
-    value = change(value, "grpc", lambda grpc: fill(grpc, service=""))
-    return change(value, "httpGet", _http_get)
+    return change(change(value, "grpc", _grpc), "httpGet", _http_get)
 
 
-def _http_get(value: Json) -> Json:
-    return fill(value, path="/", scheme="HTTP")
+_grpc, _http_get = filling(service=""), filling(path="/", scheme="HTTP")
+_post_start, _pre_stop = at("postStart.httpGet", _http_get), at("preStop.httpGet", _http_get)
 
 
 def _lifecycle(value: Json) -> Json:
-    for hook in ("postStart", "preStop"):
-        value = change(value, hook, lambda handler: change(handler, "httpGet", _http_get))
-    return value
+    return _pre_stop(_post_start(value))
 
 
 def _volume(value: Json) -> Json:
     if len(value) == 1 and "name" in value:
         return {**value, "emptyDir": {}}
     for kind in _MODE_VOLUMES:
-        value = change(value, kind, lambda source: fill(source, defaultMode=DEFAULT_MODE))
+        value = change(value, kind, _with_mode)
     value = change(value, "downwardAPI", _downward_api)
-    value = change(value, "hostPath", lambda source: fill(source, type=""))
-    return change(value, "projected", lambda source: change_each(source, "sources", _projection))
+    value = change(value, "hostPath", _of_any_type)
+    return _projections(value)
 
 
-def _downward_api(value: Json) -> Json:
-    """Fields of the pod in files."""
-    return change_each(
-        value, "items", lambda item: change(item, "fieldRef", lambda ref: fill(ref, apiVersion="v1"))
-    )
+_with_mode, _of_any_type = filling(defaultMode=DEFAULT_MODE), filling(type="")
+_downward_api = at("items[].fieldRef", _OF_V1)  # fields of the pod in files
 
 
 def _projection(value: Json) -> Json:
     value = change(value, "downwardAPI", _downward_api)
-    return change(value, "serviceAccountToken", lambda token: fill(token, expirationSeconds=3600))
+    return change(value, "serviceAccountToken", _token)
+
+
+_token = filling(expirationSeconds=3600)
+_projections = at("projected.sources[]", _projection)
