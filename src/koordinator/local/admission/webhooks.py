@@ -19,7 +19,6 @@ from koordinator.cluster.backend import Backend, ObjectRecord
 from koordinator.cluster.errors import (
     ApiError,
     BadRequest,
-    Forbidden,
     InternalError,
     NotFound,
     RequestTooLarge,
@@ -337,8 +336,7 @@ class _Request:
             return rules.conditions_hold(webhook, {"object": obj, "oldObject": old, "request": request})
         except cel.EvaluationError as error:
             if webhook.fails_closed:
-                text = f'{self._asked.resource.qualified} "{self._asked.name}" is forbidden: {error}'
-                raise Forbidden(text) from error
+                raise self._asked.forbidden(str(error)) from error
             log.warning("match condition failed", extra={"webhook": webhook.name, "reason": str(error)})
             return False
 

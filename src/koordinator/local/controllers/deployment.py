@@ -6,6 +6,7 @@ counts, and whether it is available and progresses.
 Source: kube-controller-manager's deployment controller; reasons and messages are those that kubectl shows.
 """
 
+import functools
 import logging
 from collections.abc import Sequence
 
@@ -290,16 +291,19 @@ def deadline_s(deployment: Deployment) -> int | None:
     return None if found == _NO_DEADLINE else found
 
 
-def progressing(status: str, reason: str, message: str, now_s: float) -> Condition:
+def _condition(kind: str, status: str, reason: str, message: str, now_s: float) -> Condition:
     now = clock.rfc3339(now_s)
     return Condition(
-        type=PROGRESSING,
+        type=kind,
         status=status,
         reason=reason,
         message=message,
         last_update_time=now,
         last_transition_time=now,
     )
+
+
+progressing = functools.partial(_condition, PROGRESSING)
 
 
 def with_condition(conditions: Sequence[Condition], new: Condition) -> list[Condition]:
@@ -336,16 +340,11 @@ def counts(
     every = [*old, *([new] if new is not None else [])]
     available = sum(one.status.available_replicas for one in every)
     minimum = deployment.spec.replicas - rollout.bounds_of(deployment).unavailable
-    now = clock.rfc3339(now_s)
-    enough = available >= minimum
-    condition = Condition(
-        type=AVAILABLE,
-        status="True" if enough else "False",
-        reason="MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
-        message=f"Deployment {'has' if enough else 'does not have'} minimum availability.",
-        last_update_time=now,
-        last_transition_time=now,
-    )
+    if available >= minimum:
+        said = "True", "MinimumReplicasAvailable", "Deployment has minimum availability."
+    else:
+        said = "False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability."
+    condition = _condition(AVAILABLE, *said, now_s)
     return msgspec.structs.replace(
         deployment.status,
         observed_generation=deployment.metadata.generation,

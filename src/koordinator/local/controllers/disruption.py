@@ -5,7 +5,6 @@ Source: kube-controller-manager's disruption controller. The eviction itself, wh
 """
 
 import logging
-import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -17,12 +16,11 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
 from koordinator.api.groups import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 from koordinator.api.meta import Condition, Object, OwnerReference, controller_of, find_condition
-from koordinator.api.schema import IntOrString
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import pod_control, pod_health
+from koordinator.local.controllers import pod_control, pod_health, rollout
 
 log = logging.getLogger(__name__)
 
@@ -37,22 +35,13 @@ class BudgetError(KoordinatorError):
     """A budget cannot be computed; nothing may be evicted under it."""
 
 
-def scaled(value: IntOrString, total: int) -> int:
-    """Return a count, or a percentage of `total` rounded up. Raises: BudgetError."""
-    if isinstance(value, int):
-        return value
-    digits = value.removesuffix("%")
-    if digits == value or not digits.isdecimal():
-        raise BudgetError(f"{value!r} is neither a count nor a percentage")
-    return math.ceil(int(digits) * total / 100)
-
-
 def desired_healthy(spec: PodDisruptionBudgetSpec, expected: int) -> int:
-    """Return pods that must stay healthy out of `expected`. Raises: BudgetError."""
+    """Return pods that must stay healthy out of `expected`. Raises: ProtocolError."""
     if spec.max_unavailable is not None:
-        return max(expected - scaled(spec.max_unavailable, expected), 0)
+        most = rollout.resolved(spec.max_unavailable, expected, "spec.maxUnavailable", up=True)
+        return max(expected - most, 0)
     if spec.min_available is not None:
-        return scaled(spec.min_available, expected)
+        return rollout.resolved(spec.min_available, expected, "spec.minAvailable", up=True)
     return 0
 
 
@@ -64,7 +53,7 @@ def needs_scale(spec: PodDisruptionBudgetSpec) -> bool:
 def status_of(
     budget: PodDisruptionBudget, pods: Sequence[Pod], expected: int, now_s: float
 ) -> PodDisruptionBudgetStatus:
-    """Return the budget's status, given its pods and how many there should be. Raises: BudgetError."""
+    """Return the budget's status, given its pods and how many there should be. Raises: ProtocolError."""
     granted = still_granted(budget.status.disrupted_pods, pods, now_s)
     healthy = sum(
         1
@@ -156,7 +145,7 @@ class DisruptionController(ControllerLoop):
         pods = [pod for pod in self._pods.by_index(BY_NAMESPACE, key[0]) if _selects(budget, pod)]
         try:
             status = status_of(budget, pods, self._expected(budget, pods), now_s)
-        except BudgetError as error:
+        except (BudgetError, ProtocolError) as error:
             self._events.warning(budget, "CalculateExpectedPodCountFailed", str(error))
             condition = _condition(budget, 0, now_s, str(error))
             status = msgspec.structs.replace(

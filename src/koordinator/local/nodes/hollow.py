@@ -20,6 +20,7 @@ from koordinator.api import duration, pod_resize
 from koordinator.api.core import Namespace, Node, Pod
 from koordinator.api.groups import Lease
 from koordinator.api.node_metric import NodeMetric, NodeMetricSpec
+from koordinator.api.pod_labels import is_terminated
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.events import EventRecorder
@@ -42,7 +43,6 @@ log = logging.getLogger(__name__)
 WRITES_PER_TURN = 64
 RETRY_S = 5.0
 TICK_BACKOFF = BackoffPolicy(initial_s=1.0, max_s=30.0, factor=2.0, jitter_ratio=0.1)
-OVER = ("Succeeded", "Failed")
 
 
 class HollowConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,7 +206,7 @@ class HollowNodes:
         self.fleet.stands(
             known.slot,
             is_terminating=obj.metadata.deletion_timestamp is not None,
-            is_finished=obj.status.phase in OVER,
+            is_finished=is_terminated(obj),
         )
         if obj.spec.readiness_gates and known.runs:
             self._plan(0.0, PodAction.PROBE, known)  # somebody else may have said that it is ready
@@ -216,7 +216,7 @@ class HollowNodes:
             self._plan(self._stop_delay_s(known, grace_s), PodAction.STOP, known)
 
     def _admit(self, obj: Pod, row: int) -> HollowPod | None:
-        if obj.status.phase in OVER:
+        if is_terminated(obj):
             return None
         shape, error = self.fleet.read(obj)
         if error is not None:
