@@ -102,6 +102,26 @@ def test_a_dry_run_asks_for_nothing_and_reports_what_a_real_run_does(usage: Usag
     assert report.evicted == first_pool(observe(usage), ARGS).evicted
 
 
+@pytest.mark.parametrize("what", ["usage", "capacity"])
+def test_a_node_with_amounts_that_cannot_be_true_is_left_out_and_hinders_nobody(what: str) -> None:
+    usage = {"n0": [2000] * 4, "n1": [100], "n2": [2000] * 4}
+    seen = observe(usage)
+    if what == "usage":
+        absurd = {f"n2-{index}": 10**30 for index in range(4)}
+        seen = msgspec.structs.replace(seen, metrics={**seen.metrics, "n2": metric(absurd)})
+    else:
+        nodes = [node("n0"), node("n1"), node("n2", cpu="1e30")]
+        seen = msgspec.structs.replace(seen, nodes=nodes)
+    report = first_pool(seen, ARGS)
+    assert [one.pod.spec.node_name for one in report.evicted] == ["n0"]
+    assert report.found is not None and len(report.found.loads) == 2
+
+
+def test_a_threshold_as_high_as_anybody_likes_is_never_exceeded() -> None:
+    report = first_pool(observe({"n0": [2000] * 4, "n1": [100]}), {**ARGS, "highThresholds": {"cpu": 1e18}})
+    assert report.outcome is BalanceOutcome.NO_SOURCE
+
+
 @settings(max_examples=40, deadline=None)
 @given(usages, st.sets(st.sampled_from([f"n{i}" for i in range(6)])))
 def test_a_cordoned_node_is_never_a_target(usage: Usage, cordoned: set[str]) -> None:

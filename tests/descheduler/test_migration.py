@@ -12,6 +12,7 @@ from koordinator.api.core import Event, Pod
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.meta import Object
 from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster, WatchEvent
 from koordinator.cluster.write_through import ClusterWrite, WriteThrough
 from koordinator.descheduler.migration.controller import SCAVENGE_PERIOD_S
@@ -171,6 +172,65 @@ def test_a_verdict_is_written_and_told_once_however_late_its_answer_or_its_watch
             await asyncio.sleep(60)
         told = [one for one in (await world.cluster.list(Event)).items if one.reason == "ForbiddenMigratePod"]
         assert [one.count for one in told] == [1]
+
+    run(scenario)
+
+
+class RefusingCluster(WriteThrough):
+    """Refuses every write of one job."""
+
+    def __init__(self, inner: Cluster, name: str) -> None:
+        super().__init__(inner)
+        self._name = name
+
+    async def _send(self, write: ClusterWrite | None, effect: Callable[[], Awaitable[R]]) -> R:
+        if write is not None and write.name == self._name:
+            raise errors.Invalid(f"admission webhook: {self._name} is not to be changed")
+        return await effect()
+
+
+def test_a_job_that_cannot_be_written_holds_no_other_back() -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 6, "n0")
+        world.elsewhere = "n1"
+        async with world.descheduling(config(args=LOOSE), RefusingCluster(world.cluster, "move-0")):
+            for number in (0, 1):
+                await world.migrate(pods[number], f"move-{number}")
+            assert (await world.ended("move-1")).status.phase == "Succeeded"
+            assert (await world.cluster.get(PodMigrationJob, "move-0")).status.phase == ""
+
+    run(scenario)
+
+
+class BlindCluster(LateCluster):
+    """Its watches tell nothing while it is blind."""
+
+    is_blind = False
+
+    async def watch(
+        self, view: type[T], namespace: str = "", **options: Any
+    ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
+        async for batch in self._inner.watch(view, namespace, **options):
+            if not self.is_blind:
+                yield batch
+
+
+def test_a_job_that_vanished_unseen_counts_no_longer_than_it_could_have_lasted() -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 6, "n0")
+        cluster = BlindCluster(world.cluster, 0.0, 0.0)
+        async with world.descheduling(config(args=LOOSE), cluster) as running:
+            migration, cluster.is_blind = running.migration, True
+            await migration.prepare()
+            assert await migration.create(pods[0], "test", "") == ""
+            [job] = await world.jobs()
+            await world.cluster.delete(PodMigrationJob, job.metadata.name)
+            cluster.is_blind = False
+            await migration.prepare()
+            assert migration.refusal(pods[0])
+            await asyncio.sleep(300 + 300 + SCAVENGE_PERIOD_S)
+            await migration.prepare()
+            assert not migration.refusal(pods[0])
 
     run(scenario)
 

@@ -68,6 +68,15 @@ def test_a_limit_that_is_no_percentage_names_its_field(text: str) -> None:
         object_limiter.limit(10, text, "maxMigratingPerWorkload")
 
 
+def test_a_bucket_fills_at_its_rate_also_after_the_clock_went_back() -> None:
+    bucket = object_limiter.EvictionTokenBucket(rate=0.1, size=1, now_s=NOW_S)
+    assert bucket.take(NOW_S)
+    back_s = NOW_S - 86_400
+    assert not bucket.take(back_s)
+    assert not bucket.take(back_s + 9)
+    assert bucket.take(back_s + 10)
+
+
 @given(st.integers(0, 3), st.lists(st.sampled_from(["a", "b", "c"]), max_size=20))
 def test_a_cycle_never_evicts_more_per_node_than_allowed(most: int, attempts: list[str]) -> None:
     limiter = CycleLimiter(CycleLimits(per_node=most))

@@ -48,3 +48,11 @@ def test_cards_of_other_vendors_are_no_koordinator_gpus() -> None:
 
     assert target.amounts == {resources.GPU_CORE: 100_000}
     assert target.labels == {labels.GPU_VENDOR: "huawei"}
+
+
+def test_absurd_amounts_of_cards_are_summed_like_others() -> None:
+    card = {"type": "gpu", "health": True, "resources": {resources.GPU_MEMORY: "9E", "example.com/x": "1e40"}}
+
+    target = rows.gpu_target(device_of([card] * 3), publishes_shared=False)
+
+    assert target.amounts[resources.GPU_MEMORY] == 27 * 10**21

@@ -56,6 +56,17 @@ def test_beyond_the_ends_probability_is_certainty(probability: int | None, is_dr
     assert {colocation_profile.is_drawn(profile, lambda draw=draw: draw) for draw in (0, 99)} == {is_drawn}
 
 
+def test_a_broken_profile_refuses_only_pods_that_it_would_change() -> None:
+    off = compiled(probability=0, patch={"spec": {"containers": 5}})
+    half = compiled(probability=50, patch={"spec": {"containers": 5}})
+
+    assert mutate(pod_body(), off).applied == ()
+    assert mutate(pod_body(), half, draw=50).applied == ()
+    for profile in (half, compiled(probability="half")):
+        with pytest.raises(ProfileError):
+            mutate(pod_body(), profile, draw=49)
+
+
 def test_chained_mappings_follow_the_order_of_their_keys() -> None:
     for mapping in ({"a": "b", "b": "c"}, {"b": "c", "a": "b"}):
         pod = pod_body()

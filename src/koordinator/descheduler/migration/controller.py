@@ -223,8 +223,9 @@ class Migration:
             self._metrics.arbitrations.inc(decision, by=len(some))
         for each in found.failed:
             self._forbid(each)
-        for one in found.passed:
-            await self._let_pass(one.job)
+        hindered = [error for one in found.passed if (error := await self._let_pass(one.job)) is not None]
+        if hindered:
+            raise hindered[0]
         return interval_s
 
     def _waits(self, job: PodMigrationJob) -> bool:
@@ -240,14 +241,20 @@ class Migration:
         )
         return is_new and created_by == self.uid and not is_judged
 
-    async def _let_pass(self, job: PodMigrationJob) -> None:
+    async def _let_pass(self, job: PodMigrationJob) -> errors.ApiError | None:
+        """Return the refusal of a write that is about this job only: the others need not wait for it."""
         meta = job.metadata
         patch = {"metadata": {"uid": meta.uid, "annotations": {labels.PASSED_ARBITRATION: "true"}}}
         try:
             await self._cluster.patch(PodMigrationJob, meta.name, patch)
         except (errors.NotFound, errors.Conflict):
-            return  # gone, or another of its name: the next round sees
+            return None  # gone, or another of its name: the next round sees
+        except (errors.ServiceUnavailable, errors.TooManyRequests):
+            raise
+        except errors.ApiError as error:
+            return error
         self._passed.add(meta.uid)
+        return None
 
     def _forbid(self, rejected: Rejected) -> None:
         """Leave the verdict to the job's own worker: two that write one job would tell everything twice."""
@@ -263,8 +270,9 @@ class Migration:
     async def _scavenge(self) -> float:
         """Delete what is far past its time, with its Reservation."""
         now_s = self._cluster.clock.now()
-        for job in list(self._caches.jobs.objects.values()):
+        for job in [*self._caches.jobs.objects.values(), *self._created.values()]:
             if state.is_scavenged(job, now_s):
+                self._created.pop(job.metadata.name, None)  # it went before the cache ever showed it
                 if (ref := state.reservation_ref(job)) is not None:
                     await self._delete_reservation(ref.name)
                 try:

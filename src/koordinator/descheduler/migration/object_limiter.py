@@ -134,6 +134,6 @@ class EvictionTokenBucket:
         self.rate = rate
 
     def _refill(self, now_s: float) -> None:
-        if now_s > self._at_s:
-            self._tokens = min(float(self._size), self._tokens + (now_s - self._at_s) * self.rate)
-            self._at_s = now_s
+        passed_s = max(now_s - self._at_s, 0.0)  # a clock that went back counts as no time
+        self._tokens = min(float(self._size), self._tokens + passed_s * self.rate)
+        self._at_s = now_s

@@ -6,10 +6,10 @@ this room; None or absent means that the node must not have it.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from koordinator import clock
 from koordinator.api import labels, quantity, resources
@@ -104,10 +104,10 @@ def _healthy(device: Device | None, kind: str) -> list[DeviceInfo]:
 
 def _sums(devices: list[DeviceInfo]) -> dict[str, int]:
     """Resource -> thousandths over all devices, of every resource that any of them names."""
-    names = sorted({name for info in devices for name in info.resources})
-    rows = [[quantity.milli(info.resources.get(name, 0)) for name in names] for info in devices]
-    totals = np.array(rows, np.int64).reshape(len(devices), len(names)).sum(axis=0)
-    return dict(zip(names, totals.tolist(), strict=True))
+    sums: Counter[str] = Counter()
+    for info in devices:
+        sums.update({name: quantity.milli(amount) for name, amount in info.resources.items()})
+    return dict(sums)
 
 
 ZoneAmounts = Mapping[str, Mapping[str, int | None]]

@@ -97,13 +97,13 @@ def priority_class_of(pod: dict[str, Any]) -> priority.PriorityClass:
 
 
 def is_drawn(profile: CompiledProfile, draw: Draw) -> bool:
-    """Return whether the profile applies this time, by its probability. Raises: ProfileError when it is broken."""
-    if profile.broken is not None:
-        raise ProfileError(profile.name, profile.broken.field, profile.broken.reason)
+    """Return whether the profile applies this time, by its probability. Raises: ProfileError when it does and is
+    broken."""
     percent = profile.percent
-    if percent == 0 or percent == PROBABILITY_ALWAYS:
-        return percent == PROBABILITY_ALWAYS
-    return draw() < percent
+    drawn = percent == PROBABILITY_ALWAYS or (percent != 0 and draw() < percent)
+    if drawn and profile.broken is not None:
+        raise ProfileError(profile.name, profile.broken.field, profile.broken.reason)
+    return drawn
 
 
 def apply_profile(

@@ -208,7 +208,9 @@ def _percent(probability: int | str | None) -> tuple[int, ProfileProblem | None]
         return probability, None
     found = _PERCENT.fullmatch(probability)
     if found is None:
-        return 0, ProfileProblem("spec.probability", f"{probability!r} is neither a number nor N%")
+        return PROBABILITY_ALWAYS, ProfileProblem(
+            "spec.probability", f"{probability!r} is neither a number nor N%"
+        )
     return int(found[1]), None
 
 

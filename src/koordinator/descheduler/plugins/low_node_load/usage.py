@@ -21,7 +21,7 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.label_selector import compile_selector
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import NANO, ResourceList
-from koordinator.api.resource_vector import exact_amount
+from koordinator.api.resource_vector import AMOUNT_MAX, exact_amount
 from koordinator.descheduler import facts
 from koordinator.descheduler.config.low_node_load import NodePool, Thresholds
 from koordinator.descheduler.measurements import MeasuredNode, Nanos, PodAmounts
@@ -106,9 +106,7 @@ def loads(
                 load = load_of(node, pods_of.get(name, ()), metric, names)
                 found.append(load if metric.interference is None else _with_interference(load, metric, now_s))
         except ValueError as error:  # a time or a quantity
-            log.warning(
-                "node skipped: its NodeMetric is malformed", extra={"node": name, "error": str(error)}
-            )
+            log.warning("node skipped: its amounts are malformed", extra={"node": name, "error": str(error)})
     return found
 
 
@@ -122,7 +120,8 @@ def _with_interference(load: NodeUtilization, metric: MeasuredNode, now_s: float
 
 
 def load_of(node: Node, pods: Iterable[Pod], metric: MeasuredNode, names: Sequence[str]) -> NodeUtilization:
-    """Usage of one node: the system's and that of all reported pods, known or not."""
+    """Usage of one node: the system's and that of all reported pods, known or not. Raises: ValueError for an amount
+    beyond all nodes: it must not spoil the sums of the others."""
     active = tuple(pod for pod in pods if facts.is_active(pod))
     prod = tuple(pod for pod in active if priority.default(pod) is PriorityClass.PROD)
     prod = active if len(prod) == len(active) else prod
@@ -131,7 +130,16 @@ def load_of(node: Node, pods: Iterable[Pod], metric: MeasuredNode, names: Sequen
     usage = {name: system.get(name, 0) + own.total(name) for name in names}
     prod_usage = {name: own.total(name, of_prod) for name in names}
     usage[PODS], prod_usage[PODS] = len(active) * NANO, len(prod) * NANO
-    return NodeUtilization(node, active, prod, capacity_of(node), usage, prod_usage, own)
+    capacity = capacity_of(node)
+    for name in names:
+        for amount in (
+            rounded_up(name, usage[name]),
+            rounded_up(name, prod_usage[name]),
+            capacity.get(name, 0),
+        ):
+            if abs(amount) > AMOUNT_MAX:
+                raise ValueError(f"{amount} of {name} cannot be true")
+    return NodeUtilization(node, active, prod, capacity, usage, prod_usage, own)
 
 
 def capacity_of(node: Node) -> dict[str, int]:
@@ -230,7 +238,8 @@ def _pair(
 
 def _part(percent: Floats, capacity: Columns) -> Columns:
     """In binary floating point and cut off, in this order of operations: 29 % of 100 is 28."""
-    return np.trunc(percent * 0.01 * capacity.astype(np.float64)).astype(np.int64)
+    part = np.trunc(percent * 0.01 * capacity.astype(np.float64))
+    return np.minimum(part, AMOUNT_MAX).astype(np.int64)  # a percentage may be as large as anybody likes
 
 
 def _average(usage: Columns, capacity: Columns) -> Floats:
