@@ -21,6 +21,8 @@ BOUNDS = [
     ("MigrationController", "evictQPS", "0.1", "-0.1"),
     ("MigrationController", "maxMigratingGlobally", 0, -1),
     ("MigrationController", "maxMigratingPerNode", 0, -1),
+    ("MigrationController", "maxMigratingPerWorkload", "0%", "-1%"),
+    ("MigrationController", "objectLimiters.workload.maxMigrating", "1%", "-1%"),
     ("MigrationController", "maxMigratingPerNamespace", 0, -1),
     ("MigrationController", "defaultJobTTL", "0s", "-1ns"),
     ("MigrationController", "arbitrationArgs.interval", "1ns", "0s"),

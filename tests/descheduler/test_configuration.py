@@ -2,14 +2,24 @@
 other packages."""
 
 from importlib.metadata import EntryPoint
+from typing import Any
 
 import pytest
 
 from koordinator.cluster import plugin_registry
 from koordinator.descheduler import configuration
 from koordinator.descheduler.configuration import DeschedulerConfig, DeschedulerConfigError
-from koordinator.descheduler.plugin import ENTRY_POINTS, Actions, DeschedulePlugin, Observation, Plugin
+from koordinator.descheduler.plugin import (
+    ENTRY_POINTS,
+    Actions,
+    BalancePlugin,
+    DeschedulePlugin,
+    Observation,
+    Plugin,
+)
 from koordinator.descheduler.plugins.built_in import BUILT_IN, installed_plugins
+from koordinator.descheduler.plugins.stock.common import CommonArgs
+from koordinator.descheduler.plugins.stock.strategies import STRATEGIES
 from koordinator.install import configs
 
 HEAD = "apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\n"
@@ -105,6 +115,32 @@ def test_arguments_of_stock_plugins_may_have_members_that_we_do_not_know() -> No
     args = "{name: PodLifeTime, args: {maxPodLifeTimeSeconds: 60, later: true}}"
     parsed(f"profiles:\n- {plugins}\n  pluginConfig: [{args}]\n")
     assert "maxPodLifeTimeSeconds" in problems(f"profiles:\n- {plugins}\n")[0]
+
+
+def test_arguments_that_would_fail_in_every_cycle_are_refused_at_the_start() -> None:
+    def problem(kind: Any, args: str) -> str:
+        point = "balance" if issubclass(kind, BalancePlugin) else "deschedule"
+        plugins = f"plugins: {{{point}: {{enabled: [{{name: {kind.name}}}]}}}}"
+        config = f"pluginConfig: [{{name: {kind.name}, args: {{{args}}}}}]"
+        return " ".join(problems(f"profiles:\n- {plugins}\n  {config}\n"))
+
+    both = "namespaces: {include: [a], exclude: [b]}"
+    selector = "labelSelector: {matchExpressions: [{key: app, operator: Has}]}"
+    for kind in STRATEGIES:
+        if issubclass(kind.args, CommonArgs):
+            assert "only one of include and exclude may be set" in problem(kind, both)
+            assert "unknown operator 'Has'" in problem(kind, selector)
+
+
+def test_a_storage_class_of_default_evictor_has_a_name() -> None:
+    [told] = problems("""
+profiles:
+- plugins: {filter: {enabled: [{name: DefaultEvictor}]}}
+  pluginConfig:
+  - name: DefaultEvictor
+    args: {podProtections: {extraEnabled: [PodsWithPVC], config: {PodsWithPVC: {protectedStorageClasses: [fast]}}}}
+""")
+    assert "config.PodsWithPVC.protectedStorageClasses[0]" in told
 
 
 def test_the_shipped_configuration_is_one_that_is_accepted() -> None:

@@ -184,4 +184,4 @@ def _check_numbers(args: MigrationControllerArgs) -> None:
 
 def _check_percent(given: IntOrString | None, field: str) -> None:
     if isinstance(given, str):
-        object_limiter.percent(given, field)
+        checks.require(object_limiter.percent(given, field) >= 0, field, f"{given} is below 0")

@@ -8,6 +8,7 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import ContainerStatus, Pod
 from koordinator.api.meta import ViewPart
 from koordinator.descheduler import facts, pod_filter
+from koordinator.descheduler.config import checks
 from koordinator.descheduler.facts import KUBE_QOS_RANK
 from koordinator.descheduler.pod_filter import Namespaces
 
@@ -23,9 +24,14 @@ class CommonArgs(ViewPart, frozen=True, kw_only=True):
     label_selector: LabelSelector | None = None
 
 
+def check(args: CommonArgs) -> None:
+    """Raises: ProtocolError."""
+    pod_filter.check_namespaces(args.namespaces, "namespaces")
+    checks.selector(args.label_selector, "labelSelector")
+
+
 def selection(args: CommonArgs, may_evict: MayEvict) -> MayEvict:
     """Namespace, label selector and profile filter. Raises: ProtocolError for a bad selector."""
-    pod_filter.check_namespaces(args.namespaces, "namespaces")
     return pod_filter.compose(args.namespaces, (), may_evict, args.label_selector)
 
 

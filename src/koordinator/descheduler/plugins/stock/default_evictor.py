@@ -4,6 +4,8 @@ Source: behaviour/descheduler 12.1."""
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from koordinator import clock
 from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
@@ -43,12 +45,30 @@ class PriorityThreshold(ViewPart, frozen=True, kw_only=True):
     name: str = ""
 
 
+class StorageClassName(ViewPart, frozen=True, kw_only=True):
+    """A class of storage whose claims protect."""
+
+    name: str = ""
+
+
+class ClaimProtection(ViewPart, frozen=True, kw_only=True):
+    """The classes whose claims protect a pod; none is all."""
+
+    protected_storage_classes: list[StorageClassName] = []
+
+
+class ProtectionsConfig(ViewPart, frozen=True, kw_only=True):
+    """The options of single protections."""
+
+    pods_with_pvc: ClaimProtection = msgspec.field(name=WITH_CLAIMS, default=ClaimProtection())
+
+
 class Protections(ViewPart, frozen=True, kw_only=True):
     """Protections switched on besides the default ones, and default ones switched off."""
 
     extra_enabled: list[str] = []
     default_disabled: list[str] = []
-    config: dict[str, Any] = {}
+    config: ProtectionsConfig = ProtectionsConfig()
 
 
 class DefaultEvictorArgs(ViewPart, frozen=True, kw_only=True):
@@ -255,8 +275,8 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
         return any(claim is None or claim.spec.storage_class_name in classes for claim in claims)
 
     def _protected_classes(self) -> frozenset[str]:
-        config = self._args.pod_protections.config.get(WITH_CLAIMS) or {}
-        return frozenset(one.get("name", "") for one in config.get("protectedStorageClasses") or ())
+        config = self._args.pod_protections.config.pods_with_pvc
+        return frozenset(one.name for one in config.protected_storage_classes)
 
     def _by_replicas_and_age(self, pod: Pod) -> str:
         args, owners = self._args, pod.metadata.owner_references

@@ -38,7 +38,6 @@ class PodLifeTimeArgs(common.CommonArgs, frozen=True, kw_only=True):
 
 def check_pod_life_time(args: PodLifeTimeArgs) -> None:
     """Raises: ProtocolError."""
-    pod_filter.check_namespaces(args.namespaces, "namespaces")
     pod_filter.check_namespaces(args.owner_kinds, "ownerKinds")
     criteria = (args.states, args.conditions, args.exit_codes)
     if args.max_pod_life_time_seconds is None and not any(criteria):

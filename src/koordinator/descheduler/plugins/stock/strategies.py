@@ -36,6 +36,8 @@ class StockPlugin(Plugin):
     @classmethod
     def check_args(cls, args: Any) -> None:
         """Raises: ProtocolError."""
+        if isinstance(args, common.CommonArgs):
+            common.check(args)
         cls.check(args)
 
 
