@@ -1,5 +1,6 @@
 """Arguments of plugins are taken up to their bounds and refused right beyond them, by the name of the field."""
 
+import math
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ BOUNDS = [
     ("LowNodeLoad", "numberOfNodes", 0, -1),
     ("LowNodeLoad", "nodeMetricExpirationSeconds", 1, 0),
     ("LowNodeLoad", "highThresholds.cpu", 0, -1),
+    ("LowNodeLoad", "lowThresholds.cpu", 1e308, math.inf),
     ("LowNodeLoad", "anomalyCondition.consecutiveAbnormalities", 1, -1),
     ("LowNodeLoad", "anomalyCondition.consecutiveNormalities", 1, -1),
     ("LowNodeLoad", "anomalyCondition.timeout", "1ns", "-1ns"),

@@ -1,5 +1,7 @@
 """`LowNodeLoadArgs`. Source: behaviour/descheduler 6.1."""
 
+import math
+
 import msgspec
 
 from koordinator.api import duration, resources
@@ -166,7 +168,8 @@ def _check_pool(pool: NodePool, prefix: str) -> None:
         ("prodHighThresholds", prod_high),
     ):
         for name, percent in thresholds.items():
-            checks.require(percent >= 0, f"{prefix}{field}.{name}", f"{percent} is below 0")
+            where = f"{prefix}{field}.{name}"
+            checks.require(0 <= percent < math.inf, where, f"{percent} is not a number from 0")
     _check_order(low, high, f"{prefix}lowThresholds", "highThresholds")
     _check_order(prod_low, prod_high, f"{prefix}prodLowThresholds", "prodHighThresholds")
     _check_order(prod_high, high, f"{prefix}prodHighThresholds", "highThresholds")
