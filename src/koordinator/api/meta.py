@@ -155,6 +155,18 @@ def is_controlled_by(obj: Object, owner: Object) -> bool:
     return found is not None and found.uid == owner.metadata.uid
 
 
+def controller_reference(owner: Object) -> OwnerReference:
+    """Return the reference by which `owner` controls an object, and waits for its deletion."""
+    return OwnerReference(
+        api_version=owner.resource.api_version,
+        kind=owner.resource.kind,
+        name=owner.metadata.name,
+        uid=owner.metadata.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+
+
 def named(obj: Object) -> str:
     """Return an object's kind and key for people: `Pod default/web`."""
     return f"{obj.resource.kind} {obj.key}"

@@ -18,6 +18,7 @@ from koordinator.clock import FixedClock
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
 from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.collect.all import SeriesRetention
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.qos.shadow import ShadowMode
 from koordinator.koordlet.report.node_metric_reporter import RETRY_S, UNKNOWN_S, NodeMetricReporter
@@ -232,6 +233,7 @@ async def test_a_window_that_cannot_be_read_costs_only_itself(
 
 async def test_longer_windows_than_usual_are_kept_in_store(tmp_path: Path) -> None:
     found = await reporting(tmp_path, aggregateDurationSeconds=1200)
+    SeriesRetention(found.node.shared).collect()
     found.node.pods(pod_object("web"))
     for ago_s in range(1200, -1, -1):
         found.node.pod_uses("web", float(ago_s > 600), GIB, ago_s)

@@ -5,9 +5,7 @@ Source: behaviour/koordlet-observe 10.4.
 Only labels and annotations of ours are written, and only when something really changed: conditions keep their times.
 """
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -15,11 +13,8 @@ import msgspec
 from koordinator import clock
 from koordinator.api import labels
 from koordinator.api.annotations.device import GPU_PARTITIONS
-from koordinator.api.core import Node
 from koordinator.api.device import Device
-from koordinator.api.meta import OwnerReference
-from koordinator.cluster import errors
-from koordinator.cluster.backoff import new_rng
+from koordinator.api.meta import controller_reference
 from koordinator.cluster.informer import Informer
 from koordinator.host import network
 from koordinator.host.errors import ContentError
@@ -28,9 +23,8 @@ from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.report import device
 from koordinator.koordlet.report.device import GPU, HEALTH_NOT_SUPPORTED, DeviceReport, Fault, RDMACard
 from koordinator.koordlet.report.outage import FirstRounds, Outage
+from koordinator.koordlet.report.stored_object import StoredObject
 from koordinator.koordlet.report.xpu import XPUFiles
-
-log = logging.getLogger(__name__)
 
 CONTAINED_XIDS = frozenset((63, 92, 94))
 """Row remapping noted, many corrected errors, contained memory error: only the application is lost.
@@ -40,7 +34,6 @@ QUIET_S = 600.0
 
 GATE, RDMA_GATE = "Accelerators", "RDMADevices"
 INTERVAL_S = 3.0
-WRITE_S_MAX = 20.0
 OUR_LABELS = (labels.GPU_VENDOR, labels.GPU_MODEL, labels.GPU_DRIVER_VERSION, labels.GPU_PARTITION_POLICY)
 
 
@@ -94,7 +87,6 @@ class DeviceReporter:
     def __init__(self, shared: Shared) -> None:
         self._rounds = FirstRounds(INTERVAL_S)
         self._shared = shared
-        self._outage = Outage(f"report of Device {shared.config.node_name}")
         self._accelerators = shared.gates.is_on(GATE)
         self._rdma = shared.gates.is_on(RDMA_GATE)
         self._rdma_outage = Outage("reading RDMA cards")
@@ -103,17 +95,7 @@ class DeviceReporter:
         gpus = shared.gpus
         self._gpus = gpus.devices if gpus is not None and self._accelerators else []
         self._health = GPUHealth((gpu.uuid for gpu in self._gpus), gpus.without_health if gpus else ())
-        self._stored = Informer(
-            shared.cluster,
-            Device,
-            rng=new_rng(shared.rng),
-            field_selector=f"metadata.name={shared.config.node_name}",
-        )
-        self._stored.add_handler(self._on_stored, lambda _, new: self._on_stored(new), self._on_stored)
-        self._written: Device | None = None
-        """Object that we wrote last, until the cache has it or a newer one."""
-        self._matched: tuple[Device, DeviceReport] | None = None
-        """Stored and wanted object after the last write."""
+        self._stored = StoredObject(shared, Device, new=self._new, patch_of=patch_of)
 
     @property
     def interval_s(self) -> float:
@@ -123,34 +105,23 @@ class DeviceReporter:
     @property
     def informers(self) -> list[Informer[Any]]:
         """Caches that must be run for the report to be written."""
-        return [self._stored]
+        return [self._stored.informer]
 
     async def run(self) -> None:
         """One round. Errors of cards are heard of even while the API is away."""
         now_s = self._shared.clock.now()
         if self._gpus and self._shared.gpus is not None:
             self._health.on_xid_events(self._shared.gpus.errors(), now_s)
-        node = self._shared.view.node
-        if node is None or not self._stored.synced.is_set():
+        if self._shared.view.node is None or not self._stored.is_known:
             self._rounds.waited()
             return
         self._rounds.reported()
-        if not self._outage.is_due(now_s):
-            return
-        stored = self._written or self._stored.get(self._shared.config.node_name)
-        found = self.report(now_s)
-        if stored is None:
-            await self._write(self._create(node, found), found, now_s)
-            return
-        found = msgspec.structs.replace(
-            found, devices=device.with_old_times(found.devices, stored.spec.devices)
-        )
-        patch = patch_of(stored, found)
-        # Should the answer not say what we wrote (a dry run, a field that the API drops), saying it again is no use.
-        if patch is not None and self._matched != (stored, found):
-            patch.setdefault("metadata", {})["uid"] = stored.metadata.uid
-            name = self._shared.config.node_name
-            await self._write(self._shared.cluster.patch(Device, name, patch), found, now_s)
+        found, stored = self.report(now_s), self._stored.newest
+        if stored is not None:
+            found = msgspec.structs.replace(
+                found, devices=device.with_old_times(found.devices, stored.spec.devices)
+            )
+        await self._stored.write(found)
 
     def report(self, now_s: float) -> DeviceReport:
         """Return what there is now; cards of different models have neither model nor driver."""
@@ -201,41 +172,18 @@ class DeviceReporter:
         ]
         return self._rdma_cards
 
-    def _create(self, node: Node, found: DeviceReport) -> Awaitable[Device]:
-        owner = OwnerReference(
-            api_version=Node.resource.api_version,
-            kind=Node.resource.kind,
-            name=node.metadata.name,
-            uid=node.metadata.uid,
-            controller=True,
-            block_owner_deletion=True,
-        )
-        body = {
+    def _new(self, found: DeviceReport) -> dict[str, Any]:
+        node = self._shared.view.node
+        owners = [] if node is None else [controller_reference(node)]
+        return {
             "metadata": {
                 "name": self._shared.config.node_name,
                 "labels": found.labels,
                 "annotations": _annotations(found),
-                "ownerReferences": [msgspec.to_builtins(owner)],
+                "ownerReferences": msgspec.to_builtins(owners),
             },
             "spec": {"devices": msgspec.to_builtins(found.devices)},
         }
-        return self._shared.cluster.create(Device, body)
-
-    async def _write(self, request: Awaitable[Device], found: DeviceReport, now_s: float) -> None:
-        try:
-            async with asyncio.timeout(WRITE_S_MAX):
-                self._written = await request
-        except (errors.Conflict, errors.AlreadyExists, errors.NotFound) as error:
-            self._written = None
-            log.debug("devices not written, the cache was stale: %s", error)
-        except (errors.ApiError, TimeoutError) as error:
-            self._outage.failed(error, now_s)
-        else:
-            self._outage.ended()
-            self._matched = (self._written, found)
-
-    def _on_stored(self, _: Device) -> None:
-        self._written = None
 
 
 def patch_of(stored: Device, found: DeviceReport) -> dict[str, Any] | None:
@@ -251,7 +199,10 @@ def patch_of(stored: Device, found: DeviceReport) -> dict[str, Any] | None:
     patch: dict[str, Any] = {"metadata": meta} if meta else {}
     if stored.spec.devices != found.devices:
         patch["spec"] = {"devices": msgspec.to_builtins(found.devices)}
-    return patch or None
+    if not patch:
+        return None
+    patch.setdefault("metadata", {})["uid"] = stored.metadata.uid
+    return patch
 
 
 def _annotations(found: DeviceReport) -> dict[str, str]:

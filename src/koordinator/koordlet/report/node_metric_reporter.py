@@ -12,14 +12,13 @@ from typing import Any
 import msgspec
 
 from koordinator import clock
-from koordinator.api import duration, quantity, resources, slo
+from koordinator.api import quantity, resources, slo
 from koordinator.api.core import Pod
 from koordinator.api.node_metric import NodeMetric, NodeMetricSpec, NodeMetricStatus, ResourceMap
 from koordinator.api.priority import PriorityClass
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import retry_on_conflict
 from koordinator.cluster.protocol import PatchType
-from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.metrics import NodeGauge
 from koordinator.koordlet.parts import Shared
@@ -32,7 +31,6 @@ from koordinator.koordlet.qos.shadow_bill import RoundCost
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric import CollectPolicy, KnownGPU, ReportSubjects
 from koordinator.koordlet.report.outage import Outage
-from koordinator.koordlet.series import GROUP_POINTS_MAX, GROUP_WINDOW_S_MAX, POINTS_MAX
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +43,6 @@ UNKNOWN_S = 1.0
 """Until the object is known, which says how often to report."""
 WRITE_S_MAX = 20.0
 
-_NODE_KINDS = (
-    kinds.NODE_CPU,
-    kinds.NODE_MEMORY,
-    kinds.NODE_MEMORY_PAGE_CACHE,
-    kinds.NODE_MEMORY_HOT_PAGE,
-    kinds.SYS_CPU,
-    kinds.SYS_MEMORY,
-)
 _UNITS = ((resources.CPU, "core"), (resources.MEMORY, "byte"))
 
 
@@ -95,7 +85,6 @@ class NodeMetricReporter:
 
     async def run(self) -> None:
         """One report. The first round that knows how often to report only starts the clock: there is nothing yet."""
-        self._policy_in_force()  # from here on the store keeps as many points as it needs
         if self._shared.view.metric_spec is None:
             return  # the manager has not made the object yet, or nobody has told us of it
         if not self._has_begun:
@@ -177,25 +166,18 @@ class NodeMetricReporter:
         return node_metric.with_prediction(status, prediction)
 
     def _policy_in_force(self) -> CollectPolicy:
-        """Return what the NodeMetric asks for, without windows that cannot be read; the store keeps enough for it."""
+        """Return what the NodeMetric asks for, without windows that cannot be read."""
         spec = self._shared.view.metric_spec
         if spec is self._read_spec:
             return self._policy
         self._read_spec = spec
-        asked = node_metric.collect_policy(spec or NodeMetricSpec())
-        self._policy, problems = node_metric.readable_windows(asked)
+        self._policy, problems = node_metric.readable_windows(
+            node_metric.collect_policy(spec or NodeMetricSpec())
+        )
         for error in problems.values():
             field = "spec.metricCollectPolicy.nodeAggregatePolicy.durations"
             log.warning("NodeMetric %s: %s: window skipped: %s", self._shared.config.node_name, field, error)
-        self._retain([asked.aggregate_duration_s, *map(duration.parse, self._policy.durations)])
         return self._policy
-
-    def _retain(self, windows_s: list[float]) -> None:
-        every_s = max(self._shared.config.collect.used_interval_s, 1.0)
-        mean_s = min(windows_s[0], GROUP_WINDOW_S_MAX)
-        longest_s = min(max(windows_s), self._shared.config.series_retention_s)
-        self._shared.store.retain(_NODE_KINDS, max(_points(longest_s, every_s), POINTS_MAX))
-        self._shared.store.retain(kinds.REPORTED_KINDS, max(_points(mean_s, every_s), GROUP_POINTS_MAX))
 
     async def _write(self, status: NodeMetricStatus) -> None:
         """Replace the status. An object that is gone comes back through the manager, with the next reports."""
@@ -257,11 +239,6 @@ def _set(family: NodeGauge, amounts: ResourceMap, *labels: str) -> None:
     for resource, unit in _UNITS:
         if resource in said:
             family.set(quantity.milli(said[resource]) / 1000, *labels, resource, unit)
-
-
-def _points(window_s: float, every_s: float) -> int:
-    """Return how many points cover a window, and some."""
-    return int(window_s / every_s * 1.05) + 1
 
 
 EXTENSIONS_INTERVAL_S = 1.0

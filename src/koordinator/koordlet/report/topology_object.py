@@ -26,7 +26,7 @@ from koordinator.api.annotations.node import CPUTopology as ReportedCPUs
 from koordinator.api.core import Node, Pod
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import ObjectMeta, OwnerReference
+from koordinator.api.meta import ObjectMeta, controller_reference
 from koordinator.api.node_topology import NodeResourceTopology, Zone
 from koordinator.api.quantity import QuantityError
 from koordinator.host.sysfs import HostCPUTopology
@@ -149,20 +149,12 @@ class _Report:
 
     def compute(self) -> Computed:
         node = self._in.node.metadata
-        owner = OwnerReference(
-            api_version=Node.resource.api_version,
-            kind=Node.resource.kind,
-            name=node.name,
-            uid=node.uid,
-            controller=True,
-            block_owner_deletion=True,
-        )
         made = NodeResourceTopology(
             metadata=ObjectMeta(
                 name=node.name,
                 labels={MANAGED_BY: KOORDINATOR, **node.labels},
                 annotations=self._annotations(),
-                owner_references=[owner],
+                owner_references=[controller_reference(self._in.node)],
             ),
             topology_policies=self._policies(),
             zones=self._zones(),

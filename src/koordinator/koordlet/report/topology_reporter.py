@@ -3,7 +3,6 @@
 A round in which nothing changed compares a few values and stops there. Source: behaviour/koordlet-observe 9.2.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +12,6 @@ import msgspec
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object, to_wire
 from koordinator.api.node_topology import NodeResourceTopology
-from koordinator.cluster import errors
-from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.informer import Informer
 from koordinator.host.kubelet import KubeletError, cpu_manager_state
 from koordinator.koordlet.node_pods import PodRecord
@@ -22,6 +19,7 @@ from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.report import topology, topology_object
 from koordinator.koordlet.report.outage import FirstRounds, Outage
 from koordinator.koordlet.report.reserved_cpus import KubeletAllocations, KubeletConfig
+from koordinator.koordlet.report.stored_object import StoredObject
 from koordinator.koordlet.report.topology import NUMANode
 from koordinator.koordlet.report.topology_object import Inputs, KubeletFacts
 from koordinator.koordlet.view import Topic
@@ -32,7 +30,6 @@ CONFIG_S = 60.0
 """Interval at which the configuration is read again: it only changes when the kubelet is restarted."""
 
 GATE, HUGE_PAGES_GATE = "NodeTopologyReport", "HugePageReport"
-WRITE_S_MAX = 20.0
 INVALID_ANNOTATION = "InvalidAnnotation"
 """Reason of the events about annotations of the Node that cannot be read."""
 _REPORTED_BY_EVENT = (topology_object.SYSTEM_QOS, topology_object.RESERVATION)
@@ -85,24 +82,13 @@ class TopologyReporter:
         self._rounds = FirstRounds(shared.config.kubelet.topology_interval_s)
         self._shared = shared
         self._kubelet = KubeletSource(shared)
-        self._outage = Outage(f"report of NodeResourceTopology {shared.config.node_name}")
         self._inputs: Inputs | None = None
         self._pinned: KubeletAllocations | None = None
         self._problems: dict[str, str] = {}
         self._pods_of: Mapping[str, PodRecord] | None = None
         self._pods: tuple[Pod, ...] = ()
         self._is_reporting = shared.gates.is_on(GATE)
-        self._stored = Informer(
-            shared.cluster,
-            NodeResourceTopology,
-            rng=new_rng(shared.rng),
-            field_selector=f"metadata.name={shared.config.node_name}",
-        )
-        self._stored.add_handler(self._on_stored, lambda _, new: self._on_stored(new), self._on_stored)
-        self._written: NodeResourceTopology | None = None
-        """Object that we wrote last, until the cache has it or a newer one."""
-        self._matched: tuple[NodeResourceTopology, NodeResourceTopology] | None = None
-        """Stored and wanted object when there was nothing left to write."""
+        self._stored = StoredObject(shared, NodeResourceTopology, new=_new, patch_of=_patch_of)
 
     @property
     def interval_s(self) -> float:
@@ -112,12 +98,12 @@ class TopologyReporter:
     @property
     def informers(self) -> list[Informer[Any]]:
         """Caches that must be run for the report to be written."""
-        return [self._stored] if self._is_reporting else []
+        return [self._stored.informer] if self._is_reporting else []
 
     async def run(self) -> None:
         """One round."""
         inputs = await self._read()
-        if inputs is None or (self._is_reporting and not self._stored.synced.is_set()):
+        if inputs is None or (self._is_reporting and not self._stored.is_known):
             self._rounds.waited()
         else:
             self._rounds.reported()
@@ -132,8 +118,8 @@ class TopologyReporter:
             if topology.is_changed(view.topology, computed.object):
                 view.topology = computed.object
                 view.changed(Topic.TOPOLOGY)
-        if self._is_reporting and self._stored.synced.is_set() and view.topology is not None:
-            await self._report(view.topology)
+        if self._is_reporting and self._stored.is_known and view.topology is not None:
+            await self._stored.write(view.topology)
 
     async def _read(self) -> Inputs | None:
         kubelet = await self._kubelet.facts()
@@ -168,46 +154,16 @@ class TopologyReporter:
                 self._shared.events.warning(node, INVALID_ANNOTATION, f"{problem}; it counts as absent")
         self._problems = problems
 
-    async def _report(self, wanted: NodeResourceTopology) -> None:
-        """Create the object, or patch what is ours of it; lost races are tried again in the next round."""
-        now_s = self._shared.clock.now()
-        stored = self._newest()
-        if stored is not None and self._matched is not None and self._matched == (stored, wanted):
-            return
-        if not self._outage.is_due(now_s):
-            return
-        patch = None if stored is None else topology.patch_of(stored, wanted)
-        if stored is not None and patch is None:
-            self._matched = (stored, wanted)
-            return
-        try:
-            async with asyncio.timeout(WRITE_S_MAX):
-                written = await self._write(stored, patch, wanted)
-        except (errors.Conflict, errors.AlreadyExists, errors.NotFound) as error:
-            self._written = None
-            log.debug("topology not written, the cache was stale: %s", error)
-            return
-        except (errors.ApiError, TimeoutError) as error:
-            self._outage.failed(error, now_s)
-            return
-        self._outage.ended()
-        self._written = written
-        # Should the answer not say what we wrote (a dry run, a field that the API drops), saying it again is no use.
-        self._matched = (written, wanted)
 
-    async def _write(
-        self, stored: NodeResourceTopology | None, patch: dict[str, Any] | None, wanted: NodeResourceTopology
-    ) -> NodeResourceTopology:
-        if stored is None or patch is None:
-            if not wanted.topology_policies:
-                wanted = msgspec.structs.replace(wanted, topology_policies=["None"])
-            return await self._shared.cluster.create(NodeResourceTopology, to_wire(wanted))
+def _new(wanted: NodeResourceTopology) -> dict[str, Any]:
+    if not wanted.topology_policies:
+        wanted = msgspec.structs.replace(wanted, topology_policies=["None"])
+    return to_wire(wanted)
+
+
+def _patch_of(stored: NodeResourceTopology, wanted: NodeResourceTopology) -> dict[str, Any] | None:
+    patch = topology.patch_of(stored, wanted)
+    if patch is not None:
         # Zones are written as one list: without the version, what others wrote into it meanwhile would be lost.
         patch.setdefault("metadata", {})["resourceVersion"] = stored.metadata.resource_version
-        return await self._shared.cluster.patch(NodeResourceTopology, self._shared.config.node_name, patch)
-
-    def _newest(self) -> NodeResourceTopology | None:
-        return self._written or self._stored.get(self._shared.config.node_name)
-
-    def _on_stored(self, _: NodeResourceTopology) -> None:
-        self._written = None
+    return patch

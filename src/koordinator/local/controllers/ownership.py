@@ -19,7 +19,7 @@ import msgspec
 from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import Object, OwnerReference, controller_of
+from koordinator.api.meta import Object, OwnerReference, controller_of, controller_reference
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import Informer, InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster, get_if_there, patch_if_there
@@ -108,14 +108,8 @@ STRAYS = "strays by label"
 
 def owner_reference(owner: Object) -> dict[str, Any]:
     """Return the entry of `ownerReferences` by which `owner` controls an object and waits for its deletion."""
-    return {
-        "apiVersion": owner.resource.api_version,
-        "kind": owner.resource.kind,
-        "name": owner.metadata.name,
-        "uid": owner.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    wire: dict[str, Any] = msgspec.to_builtins(controller_reference(owner))
+    return wire
 
 
 def controller_uid(obj: Object) -> list[str]:

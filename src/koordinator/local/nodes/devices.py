@@ -15,7 +15,7 @@ from koordinator.api.annotations.device import (
 )
 from koordinator.api.core import Node
 from koordinator.api.device import Device, DeviceInfo
-from koordinator.api.meta import ObjectMeta, OwnerReference
+from koordinator.api.meta import ObjectMeta, controller_reference
 from koordinator.koordlet.report import device
 from koordinator.koordlet.report.device import GPU, RDMACard
 from koordinator.koordlet.report.node_metric import KnownGPU, device_usage
@@ -70,19 +70,6 @@ def numa_nodes(shape: NodeShape) -> int:
     return 2 if shape.cpu_milli % 4_000 == 0 else 1
 
 
-def owner(node: Node) -> OwnerReference:
-    """Return the reference by which a report goes with its node."""
-    resource = Node.resource
-    return OwnerReference(
-        api_version=resource.api_version,
-        kind=resource.kind,
-        name=node.metadata.name,
-        uid=node.metadata.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
-
-
 def report(
     shape: NodeShape,
     node: Node,
@@ -110,7 +97,9 @@ def report(
     if shape.has_partitions:
         own[labels.GPU_PARTITION_POLICY] = NodePartitionPolicy.HONOR
         annotations[GPU_PARTITIONS.key] = GPU_PARTITIONS.encode(partitions(shape.gpus))
-    meta = ObjectMeta(name=shape.name, labels=own, annotations=annotations, owner_references=[owner(node)])
+    meta = ObjectMeta(
+        name=shape.name, labels=own, annotations=annotations, owner_references=[controller_reference(node)]
+    )
     empty = Device(metadata=meta)
     return msgspec.structs.replace(empty, spec=msgspec.structs.replace(empty.spec, devices=cards))
 

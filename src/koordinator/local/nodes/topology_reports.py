@@ -12,7 +12,7 @@ from koordinator.api import labels
 from koordinator.api.annotations.node import CPUBasicInfo
 from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
-from koordinator.api.meta import to_wire
+from koordinator.api.meta import controller_reference, to_wire
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import rfc3339
 from koordinator.cluster import errors
@@ -26,7 +26,7 @@ from koordinator.koordlet.report.reserved_cpus import KubeletConfig
 from koordinator.koordlet.report.topology import NUMANode
 from koordinator.koordlet.report.topology_object import Inputs, KubeletFacts
 from koordinator.local.nodes import devices
-from koordinator.local.nodes.devices import NO_FAULTS, DeviceFaults, numa_nodes, owner
+from koordinator.local.nodes.devices import NO_FAULTS, DeviceFaults, numa_nodes
 from koordinator.local.nodes.fleet import HollowFleet, NodeShape
 
 _CPU_INFO = CPUBasicInfo(cpu_model="Hollow CPU", hyper_thread_enabled=True, vendor_id="Hollow")
@@ -142,7 +142,9 @@ class TopologyReports:
         if model is None:
             model = self._alike[alike] = topology(shape, node, [])
         # Thousands of nodes of one kind share their texts.
-        own = msgspec.structs.replace(model.metadata, name=meta.name, owner_references=[owner(node)])
+        own = msgspec.structs.replace(
+            model.metadata, name=meta.name, owner_references=[controller_reference(node)]
+        )
         return msgspec.structs.replace(model, metadata=own)
 
     async def _create(self, wanted: NodeResourceTopology) -> None:
