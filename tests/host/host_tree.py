@@ -193,25 +193,6 @@ def idle_page_stats(cold_bytes: int) -> str:
     return "\n".join([*header, *rows])
 
 
-KDAMONDS = "sys/kernel/mm/damon/admin/kdamonds"
-
-
-def damon(root: Path) -> None:
-    """A kernel whose DAMON runs one scheme, which counts."""
-    scheme = f"{KDAMONDS}/0/contexts/0/schemes/0"
-    write(
-        root,
-        {
-            f"{KDAMONDS}/nr_kdamonds": "1",
-            f"{KDAMONDS}/0/state": "on",
-            f"{scheme}/action": "stat",
-            f"{scheme}/stats/sz_tried": "900",
-            f"{scheme}/stats/sz_applied": "800",
-            f"{scheme}/tried_regions/total_bytes": "12288",
-        },
-    )
-
-
 def disks(root: Path) -> None:
     """An NVMe disk with a partition that a logical volume lies on, and a loop device."""
     block = "sys/block"

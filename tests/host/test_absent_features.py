@@ -1,4 +1,4 @@
-"""What most machines lack, over trees in the documented formats: resctrl, kidled, DAMON, cards, big topologies."""
+"""What most machines lack, over trees in the documented formats: resctrl, kidled, cards, big topologies."""
 
 import shutil
 from pathlib import Path
@@ -102,18 +102,6 @@ def test_kidled_is_started_and_its_pages_are_read(tmp_path: Path) -> None:
     pages = host.cgroups.idle_pages("kubepods")
     assert pages is not None
     assert pages.cold_bytes() == 4096
-
-
-def test_damon_tells_what_a_counting_scheme_found(tmp_path: Path) -> None:
-    host_tree.damon(tmp_path)
-    damon = tree_host(str(tmp_path)).damon
-
-    assert damon.support().reason == "1 running"
-    assert [(each.action, each.tried_bytes, each.applied_bytes) for each in damon.schemes()] == [
-        ("stat", 900, 800)
-    ]
-    host_tree.write(tmp_path, {f"{host_tree.KDAMONDS}/0/state": "off"})
-    assert not damon.is_running(0)
 
 
 # CPUs and NUMA nodes

@@ -35,7 +35,6 @@ def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     host_tree.resctrl(root, caches=1)
     host_tree.resctrl_group(root, "BE", caches=1)
     host_tree.kidled(root)
-    host_tree.damon(root)
     host_tree.disks(root)
     host_tree.rdma_cards(root)
     host_tree.write(root / "proc/7", PROCESS)
@@ -63,8 +62,8 @@ def readers(host: Host) -> Iterator[Callable[[], Any]]:
     yield lambda: network.verbs_device(host.files, host.roots, "0000:3b:00.0")
     yield lambda: storage.local_storage(host.files, host.roots)
     yield lambda: storage.signature(host.files, host.roots)
-    values: dict[str, Any] = {"group": GROUP, "pid": 7, "numa_node": 0, "kdamond": 0}
-    for part in (host.machine, host.processes, host.cgroups, host.resctrl, host.kidled, host.damon):
+    values: dict[str, Any] = {"group": GROUP, "pid": 7, "numa_node": 0}
+    for part in (host.machine, host.processes, host.cgroups, host.resctrl, host.kidled):
         for name, method in inspect.getmembers(part, inspect.ismethod):
             asked = [
                 each.name

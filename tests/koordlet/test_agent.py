@@ -81,7 +81,7 @@ def test_the_log_says_once_which_features_the_host_lacks(
         live(tmp_path, scenario)
 
     missing = [vars(each) for each in caplog.records if each.message == "feature not supported on this host"]
-    assert [each["feature"] for each in missing].count(Feature.DAMON) == 1
+    assert [each["feature"] for each in missing].count(Feature.KIDLED) == 1
     assert all(each["reason"] for each in missing)
 
 

@@ -205,7 +205,6 @@ class Host:
         self.core_sched = CoreSchedCookies(syscalls)
         self.slices = ThreadSlices(syscalls)
         self.kidled = cold_pages.Kidled(files, roots)
-        self.damon = cold_pages.Damon(files, roots)
 
     def close(self) -> None:
         """Close all files that are kept open."""
@@ -245,7 +244,6 @@ class Feature(enum.StrEnum):
     CPI = "cpi"
     RESCTRL = "resctrl"
     KIDLED = "kidled"
-    DAMON = "damon"
 
 
 _KNOBS = {
@@ -282,7 +280,6 @@ def probe_features(host: Host, kubepods: str) -> Mapping[Feature, KernelSupport]
     found[Feature.CPI] = _cpi(host)
     found[Feature.RESCTRL] = host.resctrl.support()
     found[Feature.KIDLED] = host.kidled.support()
-    found[Feature.DAMON] = host.damon.support()
     return {feature: found[feature] for feature in Feature}
 
 
