@@ -1,16 +1,11 @@
 """Discovery in both forms, and usage metrics for `kubectl top`."""
 
-from collections.abc import AsyncIterator
-
 import aiohttp
 import msgspec
-import pytest
 
 from koordinator.api.meta import Resource
-from koordinator.clock import FixedClock, rfc3339
-from koordinator.local.apiserver import ApiServer
+from koordinator.clock import rfc3339
 from koordinator.local.apiserver.discovery import Documents, Served
-from koordinator.local.apiserver.extras import UsageSample
 from tests.local.apiserver.fake import WIDGETS, FakeBackend
 from tests.local.apiserver.requests import send
 
@@ -75,51 +70,15 @@ def test_versions_are_ordered_by_how_stable_they_are() -> None:
     assert ordered == ["v10", "v2", "v1", "v1beta2", "v1beta1", "v1alpha1", "foo"]
 
 
-class FixedUsage:
-    def nodes(self) -> list[UsageSample]:
-        return [
-            UsageSample(name="node-1", cpu="500m", memory="1Gi", time=rfc3339(0)),
-            UsageSample(name="gone", cpu="1", memory="1", time=""),
-        ]
-
-    def pods(self) -> list[UsageSample]:
-        return [UsageSample(name="web", namespace="default", cpu="100m", memory="64Mi", time=rfc3339(0))]
-
-
-@pytest.fixture
-async def measured(backend: FakeBackend) -> AsyncIterator[aiohttp.ClientSession]:
-    backend.clock = FixedClock()
-    server = ApiServer(backend, usage=FixedUsage())
-    await server.start()
-    async with aiohttp.ClientSession(server.url) as session:
-        await send(session, "POST", "/api/v1/nodes", {"metadata": {"name": "node-1", "labels": {"a": "b"}}})
-        await send(session, "POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": "web"}})
-        yield session
-    await server.stop()
-
-
-async def test_usage_is_told_of_what_exists(measured: aiohttp.ClientSession) -> None:
-    _, nodes = await send(measured, "GET", "/apis/metrics.k8s.io/v1beta1/nodes")
-    _, pod = await send(measured, "GET", "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods/web")
-    missing, _ = await send(measured, "GET", "/apis/metrics.k8s.io/v1beta1/nodes/gone")
-
-    assert nodes["kind"] == "NodeMetricsList"
-    ((node),) = nodes["items"]
-    assert (node["metadata"]["name"], node["metadata"]["labels"]) == ("node-1", {"a": "b"})
-    assert node["usage"] == {"cpu": "500m", "memory": "1Gi"}
-    assert pod["containers"] == [{"name": "web", "usage": {"cpu": "100m", "memory": "64Mi"}}]
-    assert missing == 404
-
-
 NODE_METRICS = Resource(
     group="slo.koordinator.sh", version="v1alpha1", kind="NodeMetric", plural="nodemetrics", namespaced=False
 )
 
 
-async def test_by_default_usage_is_what_node_metrics_report(
+async def test_usage_of_what_exists_is_what_node_metrics_report(
     http: aiohttp.ClientSession, backend: FakeBackend
 ) -> None:
-    await send(http, "POST", "/api/v1/nodes", {"metadata": {"name": "node-1"}})
+    await send(http, "POST", "/api/v1/nodes", {"metadata": {"name": "node-1", "labels": {"a": "b"}}})
     await send(http, "POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": "web"}})
     path = "/apis/metrics.k8s.io/v1beta1"
     assert (await send(http, "GET", f"{path}/nodes"))[1]["items"] == []
@@ -131,10 +90,17 @@ async def test_by_default_usage_is_what_node_metrics_report(
         "nodeMetric": {"nodeUsage": used},
         "podsMetric": [{"name": "web", "namespace": "default", "podUsage": used}, {"name": "unmeasured"}],
     }
-    metric = {"kind": "NodeMetric", "apiVersion": NODE_METRICS.api_version, "metadata": {"name": "node-1"}}
-    await send(http, "POST", NODE_METRICS.path(), {**metric, "status": report})
+    for name in ("node-1", "gone"):
+        metric = {"kind": "NodeMetric", "apiVersion": NODE_METRICS.api_version, "metadata": {"name": name}}
+        await send(http, "POST", NODE_METRICS.path(), {**metric, "status": report})
 
-    ((node),) = (await send(http, "GET", f"{path}/nodes"))[1]["items"]
-    ((pod),) = (await send(http, "GET", f"{path}/namespaces/default/pods"))[1]["items"]
+    _, nodes = await send(http, "GET", f"{path}/nodes")
+    _, pod = await send(http, "GET", f"{path}/namespaces/default/pods/web")
+    missing, _ = await send(http, "GET", f"{path}/nodes/gone")
+
+    assert nodes["kind"] == "NodeMetricsList"
+    ((node),) = nodes["items"]
+    assert (node["metadata"]["name"], node["metadata"]["labels"]) == ("node-1", {"a": "b"})
     assert (node["usage"], node["timestamp"], node["window"]) == (used["resources"], rfc3339(60), "60s")
-    assert pod["containers"][0]["usage"] == used["resources"]
+    assert pod["containers"] == [{"name": "web", "usage": used["resources"]}]
+    assert missing == 404

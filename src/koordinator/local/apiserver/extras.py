@@ -236,67 +236,24 @@ _NODE_METRICS = ("slo.koordinator.sh", "v1alpha1", "nodemetrics")
 _REPORT_INTERVAL_S = 60  # NodeMetric's default aggregation window
 
 
-class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
-    """The usage of a node or pod over a window that ended at `time`; quantities as Kubernetes writes them."""
+class UsageSample(msgspec.Struct, frozen=True):
+    """The usage of a node or pod, as a NodeMetric reports it, over a window that ended at `time`."""
 
+    namespace: str
     name: str
-    namespace: str = ""
-    cpu: str
-    memory: str
+    amounts: dict[str, Any]
     time: str
-    window_s: int = _REPORT_INTERVAL_S
-
-
-class UsageSource(Protocol):
-    """Knows what nodes and pods use."""
-
-    def nodes(self) -> list[UsageSample]: ...
-
-    def pods(self) -> list[UsageSample]: ...
-
-
-class NodeMetricUsage:
-    """Usage as the NodeMetric objects in the backend report it; empty when there are none."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    def nodes(self) -> list[UsageSample]:
-        return [
-            _usage(name, "", status.get("nodeMetric", {}).get("nodeUsage"), status)
-            for name, status in self._reports()
-            if _resources(status.get("nodeMetric", {}).get("nodeUsage"))
-        ]
-
-    def pods(self) -> list[UsageSample]:
-        return [
-            _usage(pod.get("name", ""), pod.get("namespace", ""), pod.get("podUsage"), status)
-            for _, status in self._reports()
-            for pod in status.get("podsMetric") or []
-            if _resources(pod.get("podUsage"))
-        ]
-
-    def _reports(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        try:
-            resource = self._backend.resolve(*_NODE_METRICS)
-        except errors.NotFound:
-            return
-        for record in self._backend.list(resource, "", ListOptions()).records:
-            status = record.obj.get("status")
-            if isinstance(status, dict) and status.get("updateTime"):
-                yield record.obj["metadata"]["name"], status
 
 
 class UsageMetrics:
-    """NodeMetrics or PodMetrics of `metrics.k8s.io/v1beta1`."""
+    """NodeMetrics or PodMetrics of `metrics.k8s.io/v1beta1`; empty while there are no NodeMetric objects."""
 
-    def __init__(self, kind: str, plural: str, source: UsageSource, backend: Backend) -> None:
+    def __init__(self, kind: str, plural: str, backend: Backend) -> None:
         namespaced = kind == "PodMetrics"
         resource = Resource(
             group="metrics.k8s.io", version="v1beta1", kind=kind, plural=plural, namespaced=namespaced
         )
         self.served = Served(resource, ("get", "list"))
-        self._read = source.pods if namespaced else source.nodes
         self._backend = backend
         self._core = backend.resolve("", "v1", plural)
 
@@ -324,13 +281,33 @@ class UsageMetrics:
         }
         return [
             self._object(usage, known[usage.namespace, usage.name])
-            for usage in self._read()
+            for usage in self._samples()
             if (usage.namespace, usage.name) in known
         ]
 
     async def create(self, call: ResourceCall, body: dict[str, Any]) -> dict[str, Any]:
         """Refuse to create anything. Raises: MethodNotSupported."""
         raise not_allowed()
+
+    def _samples(self) -> Iterator[UsageSample]:
+        try:
+            resource = self._backend.resolve(*_NODE_METRICS)
+        except errors.NotFound:
+            return
+        for record in self._backend.list(resource, "", ListOptions()).records:
+            status = record.obj.get("status")
+            if not isinstance(status, dict) or not status.get("updateTime"):
+                continue
+            if self.served.resource.namespaced:
+                found = [
+                    (pod.get("namespace", ""), pod.get("name", ""), pod.get("podUsage"))
+                    for pod in status.get("podsMetric") or []
+                ]
+            else:
+                found = [("", record.obj["metadata"]["name"], status.get("nodeMetric", {}).get("nodeUsage"))]
+            for namespace, name, used in found:
+                if amounts := _resources(used):
+                    yield UsageSample(namespace, name, amounts, str(status["updateTime"]))
 
     def _object(self, usage: UsageSample, labels: dict[str, str]) -> dict[str, Any]:
         resource = self.served.resource
@@ -342,13 +319,13 @@ class UsageMetrics:
             meta["namespace"] = usage.namespace
         if labels:
             meta["labels"] = labels
-        amounts = {"cpu": usage.cpu, "memory": usage.memory}
+        amounts = {name: str(usage.amounts.get(name, "0")) for name in ("cpu", "memory")}
         body: dict[str, Any] = {
             "kind": resource.kind,
             "apiVersion": resource.api_version,
             "metadata": meta,
             "timestamp": usage.time,
-            "window": f"{usage.window_s}s",
+            "window": f"{_REPORT_INTERVAL_S}s",
         }
         if resource.namespaced:
             # NodeMetric reports pods as a whole; the sum over "containers" is what kubectl shows.
@@ -356,17 +333,6 @@ class UsageMetrics:
         else:
             body["usage"] = amounts
         return body
-
-
-def _usage(name: str, namespace: str, used: Any, status: dict[str, Any]) -> UsageSample:
-    amounts = _resources(used)
-    return UsageSample(
-        name=name,
-        namespace=namespace,
-        cpu=str(amounts.get("cpu", "0")),
-        memory=str(amounts.get("memory", "0")),
-        time=str(status["updateTime"]),
-    )
 
 
 def _resources(used: Any) -> dict[str, Any]:

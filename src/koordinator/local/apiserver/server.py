@@ -27,9 +27,7 @@ from koordinator.local.apiserver.documents import Pages, Telemetry
 from koordinator.local.apiserver.extras import (
     Bindings,
     Extra,
-    NodeMetricUsage,
     UsageMetrics,
-    UsageSource,
     all_reviews,
     not_allowed,
 )
@@ -77,7 +75,6 @@ class ApiServer:
         tokens: Iterable[StaticToken] = (),
         tls: ServerTls | None = None,
         hosts: Iterable[str] = (),
-        usage: UsageSource | None = None,
         logs: LogSource | None = None,
         commands: ContainerCommands | None = None,
         openapi: OpenApi | None = None,
@@ -93,12 +90,11 @@ class ApiServer:
         self._host, self._port, self._tls = host, port, tls
         self.telemetry = Telemetry()
         self.watches = Watches(backend, random.Random(seed))
-        source = usage or NodeMetricUsage(backend)
         extras: list[Extra] = [
             *all_reviews(self._authenticator, self._access.authorizer),
             Bindings(backend),
-            UsageMetrics("NodeMetrics", "nodes", source, backend),
-            UsageMetrics("PodMetrics", "pods", source, backend),
+            UsageMetrics("NodeMetrics", "nodes", backend),
+            UsageMetrics("PodMetrics", "pods", backend),
         ]
         self._pages = Pages(backend, extras, openapi, self.telemetry, self.watches)
         self._requests = Requests(backend, extras, self.watches, logs or NoLogs(), commands or NoCommands())
