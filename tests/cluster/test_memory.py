@@ -3,7 +3,8 @@
 import pytest
 
 from koordinator.cluster import errors
-from koordinator.cluster.memory import MemoryCluster, ResourcePath, parse
+from koordinator.cluster.memory import MemoryCluster
+from koordinator.cluster.resource_path import ResourcePath, parse
 from tests.cluster.fake_backend import FakeBackend, PodView, pod
 
 

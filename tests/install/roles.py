@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from koordinator.api.meta import Object
-from koordinator.cluster import errors, memory
+from koordinator.cluster import errors, resource_path
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Page, WatchEvent
 from koordinator.install import rbac
@@ -105,7 +105,7 @@ class RoleCluster(MemoryCluster):
         await super().evict(namespace, pod, uid=uid, grace_period_s=grace_period_s)
 
     async def request(self, method: str, path: str, *rest: Any) -> dict[str, Any]:
-        target = memory.parse(path)
+        target = resource_path.parse(path)
         plural = f"{target.plural}/{target.subresource}" if target.subresource else target.plural
         if plural:  # everybody may ask what kinds there are
             verb = "list" if method == "GET" and not target.name else _VERBS[method]

@@ -21,8 +21,8 @@ from koordinator.api import user_files
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
-from koordinator.cluster.memory import ResourcePath
 from koordinator.cluster.protocol import PatchType
+from koordinator.cluster.resource_path import ResourcePath
 from koordinator.local.apiserver import calls, query
 from koordinator.local.apiserver.query import User
 from koordinator.local.apiserver.short_requests import AnyRequest

@@ -18,7 +18,7 @@ from aiohttp import web
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import WriteOptions
-from koordinator.cluster.memory import ResourcePath
+from koordinator.cluster.resource_path import ResourcePath
 from koordinator.local.apiserver import bodies, protobuf, query
 from koordinator.local.apiserver.short_requests import AnyRequest, ShortRequest
 

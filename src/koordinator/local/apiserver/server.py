@@ -19,7 +19,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.cluster.config import is_loopback
 from koordinator.cluster.delegated_auth import refused
-from koordinator.cluster.memory import ResourcePath, parse_path
+from koordinator.cluster.resource_path import ResourcePath, parse_path
 from koordinator.local.apiserver import bodies, calls, pod_streams, query, tls
 from koordinator.local.apiserver.auth import Access, Authenticator, StaticToken, is_health
 from koordinator.local.apiserver.calls import MediaForm, ResourceCall

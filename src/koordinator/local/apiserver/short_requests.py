@@ -19,7 +19,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from koordinator.clock import Clock
-from koordinator.cluster.memory import parse_path
+from koordinator.cluster.resource_path import parse_path
 
 BODY_BYTES_MAX = 64 << 10
 HEAD_BYTES_MAX = 8 << 10
