@@ -161,7 +161,7 @@ def pod_calls(package: str) -> set[str]:
 
 
 def _verbs(call: ast.Call) -> Iterable[tuple[str, str]]:
-    """What a call asks for: `cluster.patch(View, …)`, `factory.informer(View, …)`, `Informer(cluster, View, …)`."""
+    """What a call asks for: `cluster.patch(View, …)`, `factory.informer(View, …)`, `StoredObject(shared, View, …)`."""
     function = call.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     subs = [
@@ -171,6 +171,8 @@ def _verbs(call: ast.Call) -> Iterable[tuple[str, str]]:
     ]
     if name in ("informer", "Informer"):
         return [("list", ""), ("watch", "")]
+    if name == "StoredObject":
+        return [(verb, "") for verb in ("list", "watch", "create", "patch")]
     if isinstance(function, ast.Attribute) and name in _ON_VIEWS:
         owner = ast.unparse(function.value)
         if owner.endswith(("cluster", "api", "client")):
