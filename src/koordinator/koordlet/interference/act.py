@@ -35,7 +35,7 @@ from koordinator.koordlet.interference.control import (
 )
 from koordinator.koordlet.interference.indicators import ControlInput, NodeUsage, control_input
 from koordinator.koordlet.interference.limits import Cap
-from koordinator.koordlet.interference.steps import Step, StepRecords
+from koordinator.koordlet.interference.steps import REASON, Step, StepRecords
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
 from koordinator.koordlet.qos.cpu_suppress_run import threshold_percent
@@ -53,8 +53,6 @@ NEW_GATES: Mapping[str, FeatureGate] = {
         False, FeatureStage.ALPHA, f"let batch follow what services feel (needs {INTERFERENCE})"
     )
 }
-REASON = "FollowServices"
-"""Reason in the audit log."""
 INTERVAL_S = 1.0
 _MILLI = 1000
 

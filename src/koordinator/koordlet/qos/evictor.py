@@ -153,22 +153,24 @@ class Evictor:
         except TimeoutError:
             return self._away(None), f"the API server did not answer within {CALL_S_MAX:.0f} s"
         except (errors.NotFound, errors.Conflict):
-            self._victims.refused(record.uid, self._now_s())
-            return EvictionResult.REFUSED, ""  # gone already, or another pod of that name: nobody to tell
+            return self._refused(record.uid)  # gone already, or another pod of that name: nobody to tell
         except errors.TooManyRequests as error:
             if not refused_by_budget(error):
                 return self._away(error), str(error)
-            self._victims.refused(record.uid, self._now_s())
-            return EvictionResult.REFUSED, str(error)
+            return self._refused(record.uid, str(error))
         except (errors.ServiceUnavailable, errors.Timeout, errors.Unauthorized) as error:
             return self._away(error), str(error)
         except errors.ApiError as error:
-            self._victims.refused(record.uid, self._now_s())
-            return EvictionResult.REFUSED, str(error)
+            return self._refused(record.uid, str(error))
         if unsupported:
             return self._away(None), unsupported
         self._victims.evicted(record.uid, self._now_s())
         return EvictionResult.EVICTED, ""
+
+    def _refused(self, uid: str, problem: str = "") -> tuple[EvictionResult, str]:
+        """Leave a pod alone for a while."""
+        self._victims.refused(uid, self._now_s())
+        return EvictionResult.REFUSED, problem
 
     def _away(self, error: Exception | None) -> EvictionResult:
         self._away_until_s = self._now_s() + self._backoff.next_s(error)
@@ -196,8 +198,7 @@ class Evictor:
         if is_away:
             problem = await kill_group(self._shared.host, container.record.group)
         if problem:
-            self._victims.refused(uid, self._now_s())
-            return EvictionResult.REFUSED, problem
+            return self._refused(uid, problem)
         self._victims.evicted(uid, self._now_s())
         return EvictionResult.EVICTED, ""
 
@@ -206,8 +207,7 @@ class Evictor:
     async def _by_runtime(self, record: PodRecord) -> tuple[EvictionResult, str]:
         running = [container for container in record.containers if container.is_running]
         if not running:
-            self._victims.refused(record.uid, self._now_s())
-            return EvictionResult.REFUSED, "no container is running"
+            return self._refused(record.uid, "no container is running")
         ids = [cgroup_layout.parse_container_id(container.id) for container in running]
         unreachable = next(filter(None, (self._runtimes.problem(each.runtime) for each in ids)), "")
         if unreachable:
@@ -219,8 +219,7 @@ class Evictor:
             if problem
         ]
         if failed:
-            self._victims.refused(record.uid, self._now_s())
-            return EvictionResult.REFUSED, "; ".join(failed)
+            return self._refused(record.uid, "; ".join(failed))
         self._victims.killed(record.uid, [container.id for container in running], self._now_s())
         return EvictionResult.EVICTED, ""
 
