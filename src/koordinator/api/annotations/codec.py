@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from math import isfinite
-from typing import Annotated, Any, Generic, NoReturn, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -242,7 +242,7 @@ def _decode_float(value: Any) -> float:
 def _decode_quantity(value: Any) -> Any:
     raw = value.text if isinstance(value, JSONNumber) else value
     try:
-        quantity.of(raw)
+        quantity.value(raw)
     except quantity.QuantityError as error:
         if isinstance(raw, str):
             raise CodecMismatch(str(error)) from error
@@ -334,11 +334,7 @@ Time = Annotated[str, msgspec.Meta(extra={"json": "time"})]
 NotNull = msgspec.Meta(extra={"json": "not-null"})
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
-_DECODER = json.JSONDecoder(parse_float=JSONNumber, parse_constant=_refuse_constant)
+_DECODER = msgspec.json.Decoder(float_hook=JSONNumber)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 _NESTING_REASON = "nested too deeply"
