@@ -16,6 +16,7 @@ import aiohttp
 from tests.yarn.rpc.fake_rm import FakeRM
 
 from koordinator.api import labels, resources
+from koordinator.api.annotations.codec import dump
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import SystemClock
@@ -47,9 +48,10 @@ async def serve() -> None:
 
 
 def node(number: int, cores: int) -> Node:
-    """A node whose batch pool has so many cores."""
-    pool = {resources.BATCH_CPU: str(cores * 1000), resources.BATCH_MEMORY: f"{cores}Gi"}
-    origin = f'{{"resources":{{"{resources.BATCH_CPU}":"{cores}k","{resources.BATCH_MEMORY}":"{cores}Gi"}}}}'
+    """A node whose batch pool has so many cores, and a little more: no two nodes offer the same."""
+    amounts_of = (cores * 1000 + number % 1000, (cores << 30) + (number << 20))
+    pool = dict(zip(resources.BATCH_RESOURCES, map(str, amounts_of), strict=True))
+    origin = dump({"resources": pool})
     meta = {"name": f"node-{number}", "annotations": {labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE: origin}}
     return slim_node(from_builtins({"metadata": meta, "status": {"allocatable": pool}}, Node))
 

@@ -41,7 +41,7 @@ class SyncOutcome(enum.Enum):
     NODE_GONE = "node-gone"
 
 
-class NodeId(msgspec.Struct, frozen=True, order=True):
+class NodeId(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """A NodeManager as YARN names it."""
 
     host: str
@@ -134,9 +134,10 @@ def facts(node: Node | None, manager: Pod | None, taken: BatchAmount) -> NodeFac
         pool = origin(node)
     except (ProtocolError, quantity.QuantityError) as error:
         return NodeFacts(SyncOutcome.BAD_ORIGIN, str(error), cluster, node_id)
-    if node.metadata.labels.get(labels.TIDAL_PHASE) == labels.TIDAL_TO_ONLINE:
+    phase = node.metadata.labels.get(labels.TIDAL_PHASE)
+    if phase == labels.TIDAL_TO_ONLINE:
         return NodeFacts(cluster=cluster, node=node_id, taken=taken, returns_at_s=_returns_at_s(node))
-    if node.metadata.labels.get(labels.TIDAL_PHASE) == labels.TIDAL_BATCH:
+    if phase == labels.TIDAL_BATCH:
         return NodeFacts(cluster=cluster, node=node_id, pool=machine_requested(manager))
     return NodeFacts(cluster=cluster, node=node_id, pool=pool, taken=taken)
 

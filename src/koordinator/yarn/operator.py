@@ -338,7 +338,7 @@ class YarnOperator:
         if problem == row.problem:
             return
         row.problem = problem
-        about = node_sync.node_manager(row.managers.values()) or row.node
+        about = row.pod or row.node
         if reason and about is not None:
             self._events.warning(about, reason, message)
 

@@ -22,15 +22,15 @@ NodeManagerKey = tuple[str, NodeId]
 
 
 class NodeRow(msgspec.Struct):
-    """One node. `told` is all of it that matters here; `manager` is its NodeManager, None without one to talk about;
-    `recorded` is our entry on it, which stands since `recorded_s`; `belonged` is the NodeManager that it had last,
-    `held` that one's last figure, `granted` the total with which it may come back; `sent` the total that was told at
-    `sent_s` and is not reported yet. Seconds are those of the event loop."""
+    """One node. `pod` is the one of `managers` that counts, `manager` the NodeManager that it announces, None without
+    one to talk about; `recorded` is our entry on it, which stands since `recorded_s`; `belonged` is the NodeManager
+    that it had last, `held` that one's last figure, `granted` the total with which it may come back; `sent` the total
+    that was told at `sent_s` and is not reported yet. Seconds are those of the event loop."""
 
     name: str
     node: Node | None = None
-    told: tuple[object, ...] | None = None
     managers: dict[str, Pod] = {}
+    pod: Pod | None = None
     requested: dict[str, BatchAmount] = {}
     taken: BatchAmount = NOTHING
     known: NodeFacts = NodeFacts()
@@ -73,17 +73,16 @@ class NodeTable:
     # What Kubernetes says
 
     def node_changed(self, node: Node, now_s: float) -> None:
-        """Take a node that is there."""
+        """Take a node, as `slim_node` leaves it, that is there."""
         row = self._row(node.metadata.name)
-        is_new, before = row.node is None, row.told
-        row.node, row.told = node, _told(node)
-        if row.told == before and not is_new:
+        before, row.node = row.node, node
+        if before is not None and _says_the_same(before, node):
             return
         row.kube_total = kube_total(node)
         recorded = amounts.recorded(node.metadata.annotations.get(labels.NODE_THIRD_PARTY_ALLOCATIONS))
         if recorded != row.recorded:
             row.recorded, row.recorded_s = recorded, now_s
-        if is_new and recorded is not None and row.held is None:
+        if before is None and recorded is not None and row.held is None:
             # An earlier process has recorded it: believed until the ResourceManager says better.
             row.granted = amounts.from_batch(recorded)
             row.held = HeldFigure(row.granted, now_s)
@@ -109,11 +108,7 @@ class NodeTable:
         row = self._row(name)
         key = pod.metadata.uid or pod.key
         before = (row.requested.get(key, NOTHING), row.managers.get(key))
-        self._count(row, key, requested)
-        if is_manager and not pod_labels.is_terminated(pod):
-            row.managers[key] = pod
-        else:
-            row.managers.pop(key, None)
+        self._count(row, key, requested, pod if is_manager and not pod_labels.is_terminated(pod) else None)
         if before != (requested, row.managers.get(key)):
             self._settle(row)
 
@@ -124,8 +119,7 @@ class NodeTable:
             return
         key = pod.metadata.uid or pod.key
         if key in row.requested or key in row.managers:
-            self._count(row, key, NOTHING)
-            row.managers.pop(key, None)
+            self._count(row, key, NOTHING, None)
             self._settle(row)
             self._drop_empty(row)
 
@@ -147,7 +141,7 @@ class NodeTable:
         names = self.nodes_of.get(key, {}) if key is not None else {}
         if len(names) < 2:
             return ""
-        pods = {name: node_sync.node_manager(self.rows[name].managers.values()) for name in names}
+        pods = {name: self.rows[name].pod for name in names}
         best = node_sync.node_manager(pod for pod in pods.values() if pod is not None)
         return next((name for name, pod in pods.items() if pod is best and name != row.name), "")
 
@@ -163,7 +157,7 @@ class NodeTable:
     def _row(self, name: str) -> NodeRow:
         return self.rows.setdefault(name, NodeRow(name))
 
-    def _count(self, row: NodeRow, key: str, requested: BatchAmount) -> None:
+    def _count(self, row: NodeRow, key: str, requested: BatchAmount, manager: Pod | None) -> None:
         before = row.requested.pop(key, NOTHING)
         if requested != NOTHING:
             row.requested[key] = requested
@@ -171,11 +165,16 @@ class NodeTable:
             row.taken.cpu_milli + requested.cpu_milli - before.cpu_milli,
             row.taken.memory_bytes + requested.memory_bytes - before.memory_bytes,
         )
+        if manager is not None:
+            row.managers[key] = manager
+        else:
+            row.managers.pop(key, None)
+        row.pod = node_sync.node_manager(row.managers.values())
 
     def _settle(self, row: NodeRow) -> None:
         """Work out what is known of a node anew, and have it looked at."""
         before = row.manager
-        known = node_sync.facts(row.node, node_sync.node_manager(row.managers.values()), row.taken)
+        known = node_sync.facts(row.node, row.pod, row.taken)
         after = None if known.node is None else (known.cluster, known.node)
         row.known, row.manager = known, after
         if before != after:
@@ -214,15 +213,11 @@ _OF_NODES = (
 )
 
 
-def _told(node: Node) -> tuple[object, ...]:
-    """Return all of a node that matters here."""
-    annotations, allocatable = node.metadata.annotations, node.status.allocatable
-    return (
-        node.metadata.uid,
-        node.metadata.labels.get(labels.TIDAL_PHASE),
-        *map(annotations.get, _OF_NODES),
-        *map(allocatable.get, resources.BATCH_RESOURCES),
-    )
+def _says_the_same(one: Node, other: Node) -> bool:
+    """Return whether two slim nodes agree in all that matters here."""
+    a, b = one.metadata, other.metadata
+    is_same = a.uid == b.uid and a.annotations == b.annotations and a.labels == b.labels
+    return is_same and one.status.allocatable == other.status.allocatable
 
 
 def slim_node(node: Node) -> Node:
