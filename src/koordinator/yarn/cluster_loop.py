@@ -194,11 +194,12 @@ class ClusterLoop:
 
     async def settle(self, rows: Sequence[NodeRow]) -> None:
         """Tell the ResourceManager what these nodes may give out, then have recorded what they use."""
-        now_s = asyncio.get_running_loop().time()
+        now_s, wall_s = asyncio.get_running_loop().time(), self._clock.now()
+        usual_ms, timeout_ms = self._rules.over_commit_timeout_ms, node_sync.over_commit_timeout_ms
         may_raise = self._callbacks.may_raise()
         plans = [(row, *self._planned(row, now_s, may_raise=may_raise)) for row in rows]
         updates = {
-            row.name: NodeUpdate(made.total.node, told.send, self._timeout_ms(row))
+            row.name: NodeUpdate(made.total.node, told.send, timeout_ms(row.known, usual_ms, wall_s))
             for row, made, told in plans
             if told.send is not None and made.total is not None and told.send != row.sent
         }
@@ -214,11 +215,6 @@ class ClusterLoop:
             if error is not None or self._is_open(row, made, told):
                 self._open[row.name] = None
         self._metrics.mismatch.set(len(self._open), self.cluster)
-
-    def _timeout_ms(self, row: NodeRow) -> int:
-        return node_sync.over_commit_timeout_ms(
-            row.known, self._rules.over_commit_timeout_ms, self._clock.now()
-        )
 
     def _planned(self, row: NodeRow, now_s: float, *, may_raise: bool) -> tuple[SyncPlan, Handover]:
         """Return the plan of a node and what to do of it now; notes in the row what is known."""

@@ -164,12 +164,16 @@ def frame(*messages: bytes) -> bytes:
 
 
 def _node_update(update: NodeUpdate) -> bytes:
-    node = text_field(1, update.node.host) + number_field(2, update.node.port)
     total = number_field(1, update.total.memory_mb) + number_field(2, update.total.vcores)
     option = bytes_field(1, total)
     if update.over_commit_timeout_ms is not None:
         option += number_field(2, update.over_commit_timeout_ms)
-    return bytes_field(1, node) + bytes_field(2, option)
+    return _node_field(update.node) + bytes_field(2, option)
+
+
+@functools.lru_cache(1 << 15)  # the same nodes are told of again and again
+def _node_field(node: NodeId) -> bytes:
+    return bytes_field(1, text_field(1, node.host) + number_field(2, node.port))
 
 
 HA_STATES = ("INITIALIZING", "ACTIVE", "STANDBY", "OBSERVER")

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 from koordinator.host.protobuf import delimited_at, values
 from koordinator.yarn import rpc
@@ -66,28 +66,27 @@ class FakeRM:
         self.calls.append(method)
         client_id = rpc.octets(found, 4) or b""
         head = rpc.number_field(1, call_id // 2) + rpc.bytes_field(7, client_id)
-        refused = self.fail(method) or self._refusal(method, argument)
+        updates = dict(_updates(argument)) if method == "updateNodeResource" else {}
+        refused = self.fail(method) or self._refusal(method, updates)
         if refused is not None:
             texts = rpc.text_field(4, refused[0]) + rpc.text_field(5, refused[1])
             return rpc.frame(head + rpc.number_field(2, 1) + texts)
-        return rpc.frame(head + rpc.number_field(2, 0), self._result(method, argument))
+        return rpc.frame(head + rpc.number_field(2, 0), self._result(method, updates))
 
-    def _refusal(self, method: str, argument: bytes) -> tuple[str, str] | None:
+    def _refusal(self, method: str, updates: Iterable[NodeId]) -> tuple[str, str] | None:
         if method != "getServiceStatus" and self.state != "ACTIVE":
             return "org.apache.hadoop.ipc.StandbyException", "not active"
-        if method == "updateNodeResource":
-            unknown = [node for node, _ in _updates(argument) if node not in self.nodes]
-            if unknown:
-                return _YARN, f"Unable to update: unrecognized node(s): {unknown}"
+        if unknown := [node for node in updates if node not in self.nodes]:
+            return _YARN, f"Unable to update: unrecognized node(s): {unknown}"
         return None
 
-    def _result(self, method: str, argument: bytes) -> bytes:
+    def _result(self, method: str, updates: Mapping[NodeId, YarnResource]) -> bytes:
         if method == "getServiceStatus":
             return rpc.number_field(1, rpc.HA_STATES.index(self.state))
         if method == "getClusterNodes":
             self.heard_s += 1
             return b"".join(rpc.bytes_field(1, report(each, self.heard_s)) for each in self.nodes.values())
-        for node, total in _updates(argument):
+        for node, total in updates.items():
             self.nodes[node] = NodeManagerReport(node, "RUNNING", self.nodes[node].used, total)
         return b""
 
