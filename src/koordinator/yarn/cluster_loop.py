@@ -24,7 +24,7 @@ from koordinator.yarn.metrics import OperatorMetrics
 from koordinator.yarn.node_sync import HeldFigure, NodeId, NodeManagerReport, Policy, SyncPlan
 from koordinator.yarn.resource_managers import Poll
 from koordinator.yarn.rpc import NEVER_KILL, NodeUpdate
-from koordinator.yarn.table import NOTHING, NodeRow, NodeTable
+from koordinator.yarn.table import NOTHING, NodeRow, NodeTable, kube_total
 
 log = logging.getLogger(__name__)
 
@@ -253,15 +253,18 @@ class ClusterLoop:
             )
         self._callbacks.node_problem(row, problem.name, reason)
         totals = SchedulerTotals(
-            total=row.total,
-            granted=amounts.larger_yarn(row.granted or YarnResource(), row.sent or YarnResource()),
-            is_capped=not (node_sync.may_raise_total(report) and may_raise),
-            pool=row.known.pool,
-            taken=row.known.taken,
-            kube_total=row.kube_total,
-            recorded=row.recorded,
-            recorded_for_s=now_s - row.recorded_s,
+            total=row.total, is_capped=not (node_sync.may_raise_total(report) and may_raise)
         )
+        if rules.policy.lends_once and row.node is not None:
+            totals = msgspec.structs.replace(
+                totals,
+                granted=amounts.larger_yarn(row.granted or YarnResource(), row.sent or YarnResource()),
+                pool=row.known.pool,
+                taken=row.known.taken,
+                kube_total=kube_total(row.node),
+                recorded=row.recorded,
+                recorded_for_s=now_s - row.recorded_s,
+            )
         return made, handover.hand_over(made, totals, rules.policy, rules.thresholds)
 
     def _held(self, row: NodeRow, now_s: float) -> HeldFigure | None:

@@ -15,13 +15,14 @@ SETTLED_S = 3.0
 
 
 class SchedulerTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of both schedulers. `total` is the ResourceManager's own figure (None: it does not know the node),
-    `granted` what it may believe to have, seen or not; `kube_total` what the node says that pods may have, `recorded`
-    our entry on it, which stands for `recorded_for_s` seconds. One that `is_capped` is told no more than `total`."""
+    """The state of both schedulers. `total` is the ResourceManager's own figure (None: it does not know the node); one
+    that `is_capped` is told no more. The rest counts where everything is lent once: `granted` what it may believe to
+    have, seen or not; `kube_total` what the node says that pods may have, `recorded` our entry on it, which stands for
+    `recorded_for_s` seconds."""
 
     total: YarnResource | None
-    granted: YarnResource = YarnResource()
     is_capped: bool = False
+    granted: YarnResource = YarnResource()
     pool: BatchAmount = BatchAmount()
     taken: BatchAmount = BatchAmount()
     kube_total: BatchAmount = BatchAmount()

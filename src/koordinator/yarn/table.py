@@ -35,7 +35,6 @@ class NodeRow(msgspec.Struct):
     taken: BatchAmount = NOTHING
     known: NodeFacts = NodeFacts()
     manager: NodeManagerKey | None = None
-    kube_total: BatchAmount = NOTHING
     recorded: BatchAmount | None = None
     recorded_s: float = 0.0
     belonged: NodeManagerKey | None = None
@@ -78,7 +77,6 @@ class NodeTable:
         before, row.node = row.node, node
         if before is not None and _says_the_same(before, node):
             return
-        row.kube_total = kube_total(node)
         recorded = amounts.recorded(node.metadata.annotations.get(labels.NODE_THIRD_PARTY_ALLOCATIONS))
         if recorded != row.recorded:
             row.recorded, row.recorded_s = recorded, now_s
