@@ -181,6 +181,13 @@ def test_controller_looks_again_when_asked_and_on_changes() -> None:
     virtual_loop.run(scenario())
 
 
+def test_a_bucket_fills_at_its_rate_also_after_the_clock_went_back() -> None:
+    bucket = TokenBucket(Rate(per_s=1.0, burst=1), now_s=1e6)
+    assert bucket.try_take(1e6)
+    assert not bucket.try_take(0.0)
+    assert bucket.try_take(1.0)
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     per_s=st.sampled_from([0.5, 1, 10, 100]),

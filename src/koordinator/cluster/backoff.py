@@ -64,7 +64,8 @@ class TokenBucket:
     def _refill(self, now_s: float) -> None:
         earned = max(0.0, now_s - self._refilled_s) * self._rate.per_s
         self._tokens = min(float(self._rate.burst), self._tokens + earned)
-        self._refilled_s = max(now_s, self._refilled_s)
+        # Also where a clock went back: else nothing is granted until it has caught up.
+        self._refilled_s = now_s
 
 
 class BackoffPolicy(msgspec.Struct, frozen=True, kw_only=True):
