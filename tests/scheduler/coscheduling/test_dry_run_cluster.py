@@ -201,6 +201,35 @@ def test_columns_of_pods_follow_them() -> None:
     assert residents.jobs[residents.slot_of("c")] != residents.jobs[residents.slot_of("d")]
 
 
+@pytest.mark.parametrize(
+    ("leaving", "reason"),
+    [
+        ({"priority": PRIORITY - 1}, PreemptReason.TERMINATING),
+        ({"priority": PRIORITY}, PreemptReason.SUCCESS),
+        ({"priority": PRIORITY - 1, "labels": {labels.DISABLE_PREEMPTIBLE: "true"}}, PreemptReason.SUCCESS),
+    ],
+    ids=["a victim of such a job", "as important", "nobody's victim"],
+)
+def test_a_job_waits_only_for_leaving_pods_that_it_could_have_evicted(
+    leaving: Json, reason: PreemptReason
+) -> None:
+    cluster = Cluster()
+    cluster.add_node("kept", 4)
+    cluster.add_node("other", 4)
+    gone = pod("gone", cpu="4", priority=leaving["priority"])
+    gone["metadata"] |= {"labels": leaving.get("labels", {}), "deletionTimestamp": "2026-11-29T00:00:00Z"}
+    gone["status"] = {
+        "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
+    }
+    cluster.table.assign(cluster.info(gone), "kept")
+    cluster.table.assign(cluster.info(pod("small", cpu="4", priority=1)), "other")
+    member = cluster.info(
+        pod("member", cpu="4", priority=PRIORITY) | {"status": {"nominatedNodeName": "kept"}}
+    )
+
+    assert cluster.preempt([member]).reason is reason
+
+
 def test_a_cluster_without_pods_has_no_victims() -> None:
     cluster = Cluster()
     cluster.add_node("n", 8)
