@@ -91,7 +91,7 @@ def ran_ms(pid: int) -> float:
 async def run(node: RuntimeNode) -> dict[str, Took]:
     (node.run / "nri").mkdir(exist_ok=True)
     for number in range(PODS):
-        for controller in ("cpu", "cpuset", "memory"):
+        for controller in ("cpu", "cpuacct", "cpuset", "memory"):
             group = node.group(controller, batch_pod(f"job-{number}").parent)
             make_group(group)
             make_group(group / f"container-{number}")

@@ -23,7 +23,7 @@ from koordinator.host.files import Identity
 from koordinator.koordlet.collect import rates
 from koordinator.koordlet.series import Ring
 
-GROUPS_AT_ONCE = 16
+GROUPS_AT_ONCE = 8
 """Pods that are read before the time is taken again, so that a pause in between falsifies few rates."""
 MEMORY_SHARE = 1 / 128
 MEMORY_ROUNDS = 10

@@ -167,6 +167,7 @@ class RuntimeHooks:
         for _ in self._reconciler.pods():
             pass
         self._reconciled()
+        self._guard.call(list, self._idle.slices())
 
     async def _reconcile_pods(self) -> None:
         while True:
@@ -175,12 +176,16 @@ class RuntimeHooks:
             for _ in self._reconciler.pods():
                 await asyncio.sleep(_TURN_S)
             self._reconciled()
+            await self._guard.call_async(self._give_slices)
+
+    async def _give_slices(self) -> None:
+        for _ in self._idle.slices():
+            await asyncio.sleep(_TURN_S)
 
     def _reconciled(self) -> None:
         """All pods were."""
         for hook in self._hooks:
             self._guard.call(hook.on_pods)
-        self._guard.call(self._idle.on_pods)
         for event in self._wake.values():
             event.set()
 
@@ -193,6 +198,7 @@ class RuntimeHooks:
             await asyncio.sleep(self._shared.config.hooks.reconcile_interval_s)
             self._groups()
             self._guard.call(self._idle.refresh)
+            await self._guard.call_async(self._give_slices)
 
     async def _follow(self, hook: Hook) -> None:
         event = self._wake[hook.name]

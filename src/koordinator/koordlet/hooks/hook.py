@@ -18,7 +18,7 @@ import enum
 import functools
 import logging
 import shutil
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
@@ -330,6 +330,8 @@ class IdleGroups:
             return
         self._wanted[who] = frozenset(classes)
         self.refresh()
+        for _ in self.slices():
+            pass
 
     def refresh(self) -> None:
         """Make all idle that should be, also what the kubelet did not tell of, and nothing else any more."""
@@ -339,17 +341,17 @@ class IdleGroups:
         updates = [Update(group, Knob.CPU_IDLE, "1", REASON) for group in groups]
         self._shared.executor.update(updates, owner=self.name)
         self._restore(keep=frozenset(groups))
-        self._slices.give(groups, REASON)
 
     def of_pod(self, pod: PodContext) -> HookResponse:
         """Return that a pod should be idle; nothing for others."""
         is_idle = self._is_idle(pod.kube_qos) and self.support().is_supported
         return HookResponse(cpu_idle=1) if is_idle else HookResponse()
 
-    def on_pods(self) -> None:
-        """Give what pods have started since the last refresh long time slices."""
+    def slices(self) -> Iterator[None]:
+        """Give what pods have started since the last time long time slices; where this yields, others may have their
+        turn."""
         if self._wanted and self.support().is_supported:
-            self._slices.give(self._groups(), REASON)
+            yield from self._slices.give(self._groups(), REASON)
 
     def covers(self, group: str) -> bool:
         """Return whether a group is idle with the class that it is directly below."""
@@ -360,7 +362,8 @@ class IdleGroups:
         """Nobody wants anything idle any more."""
         self._wanted.clear()
         self._restore(keep=frozenset())
-        self._slices.give((), REASON)
+        for _ in self._slices.give((), REASON):
+            pass
 
     def _restore(self, keep: Collection[str]) -> None:
         """Put back all that was made idle but some groups."""
