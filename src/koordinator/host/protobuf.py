@@ -46,19 +46,19 @@ def field_at(message: bytes, at: int) -> tuple[int, int, int, int]:
     # Nearly all tags and lengths are one byte; a call for each of them was a third of the time.
     total, tag, start = len(message), message[at], at + 1
     if tag >= _MORE:
-        tag, start = _varint_at(message, at)
+        tag, start = varint_at(message, at)
     wire_type = tag & 7
     if wire_type == BYTES:
         if start < total and (size := message[start]) < _MORE:
             start += 1
         else:
-            size, start = _varint_at(message, start)
+            size, start = varint_at(message, start)
         end = start + size
     elif wire_type == VARINT:
         if start < total and message[start] < _MORE:
             end = start + 1
         else:
-            _, end = _varint_at(message, start)
+            _, end = varint_at(message, start)
     elif wire_type in _FIXED_SIZES:
         end = start + _FIXED_SIZES[wire_type]
     else:
@@ -93,8 +93,8 @@ def varint(number: int) -> bytes:
     return bytes([*groups, number])
 
 
-def _varint_at(message: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins there, and where it ends."""
+def varint_at(message: bytes, at: int) -> tuple[int, int]:
+    """Return the number that begins there, and where it ends. Raises: ContentError."""
     if at < len(message) and (first := message[at]) < _MORE:
         return first, at + 1
     number = 0
@@ -115,19 +115,19 @@ def values(message: bytes) -> list[tuple[int, int | bytes]]:
     while at < total:
         tag, at = message[at], at + 1
         if tag >= _MORE:
-            tag, at = _varint_at(message, at - 1)
+            tag, at = varint_at(message, at - 1)
         wire_type = tag & 7
         if tag <= 7:
             raise ContentError("protobuf", "illegal tag 0")
         if wire_type == VARINT:
-            number, at = _varint_at(message, at)
+            number, at = varint_at(message, at)
             found.append((tag >> 3, number & _MASK_64))
             continue
         if wire_type == BYTES:
             if at < total and (size := message[at]) < _MORE:
                 at += 1
             else:
-                size, at = _varint_at(message, at)
+                size, at = varint_at(message, at)
         elif wire_type in _FIXED_SIZES:
             size = _FIXED_SIZES[wire_type]
         else:
@@ -142,7 +142,7 @@ def values(message: bytes) -> list[tuple[int, int | bytes]]:
 
 def delimited_at(data: bytes, at: int) -> tuple[bytes, int]:
     """Return the bytes behind the length that begins there, and where they end. Raises: ContentError."""
-    size, at = _varint_at(data, at)
+    size, at = varint_at(data, at)
     if at + size > len(data):
         raise ContentError("protobuf", CUT_OFF)
     return data[at : at + size], at + size

@@ -55,7 +55,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 M = TypeVar("M", bound=Message)
 Entries = tuple[bytes, ...]
 """A map of texts whose entries are as they came: who only hands it on need not read it."""
-Decode = Callable[[bytes, int], Any]
+Decode = Callable[[Any, int], Any]
+"""From content (the number of a varint, else bytes) and depth."""
 Encode = Callable[[Any], bytes]
 
 
@@ -77,32 +78,49 @@ def decode(kind: type[M], message: bytes, depth: int = 0) -> M:
     """Return a message. Raises: ContentError, also for fields of another type than the struct's."""
     if depth > DEPTH_MAX:
         raise ContentError("protobuf", f"messages nest deeper than {DEPTH_MAX}")
-    plans = _plans(kind)
+    by_tag, by_number = _by_tag(kind), _plans(kind)
     found: dict[str, Any] = {}
-    unknown = []
+    unknown: list[bytes] = []
     at, total = 0, len(message)
     while at < total:
-        number, wire_type, start, end = protobuf.field_at(message, at)
-        plan = plans.get(number)
-        if plan is None:
-            unknown.append(message[at:end])
-        elif wire_type == plan.wire_type:
-            value = plan.decode(message[start:end], depth)
-            if plan.is_map:
-                found.setdefault(plan.attribute, {}).update((value,))
-            elif plan.is_repeated:
-                found.setdefault(plan.attribute, []).append(value)
+        begin, tag, at = at, message[at], at + 1
+        if tag >= _ONE_BYTE:
+            tag, at = protobuf.varint_at(message, begin)
+        plan, wire_type, content = by_tag.get(tag), tag & 7, None
+        if wire_type == BYTES:
+            if at < total and (size := message[at]) < _ONE_BYTE:
+                at += 1
             else:
-                found[plan.attribute] = value
-        elif plan.is_repeated and plan.wire_type == VARINT and wire_type == BYTES:
-            found.setdefault(plan.attribute, []).extend(_packed(message[start:end]))
+                size, at = protobuf.varint_at(message, at)
+            start, at = at, at + size
+            if at > total:
+                raise ContentError("protobuf", f"field {tag >> 3} ends after the message")
+            if plan is not None:
+                content = message[start:at]
+        elif wire_type == VARINT:
+            content, at = protobuf.varint_at(message, at)
         else:
-            raise ContentError("protobuf", f"{kind.__name__}.{plan.attribute} has wire type {wire_type}")
-        at = end
+            at = protobuf.field_at(message, begin)[3]
+        if plan is None:
+            if (other := by_number.get(tag >> 3)) is None:
+                unknown.append(message[begin:at])
+            elif other.is_repeated and other.wire_type == VARINT and wire_type == BYTES:
+                found.setdefault(other.attribute, []).extend(_packed(message[start:at]))
+            else:
+                raise ContentError("protobuf", f"{kind.__name__}.{other.attribute} has wire type {wire_type}")
+        elif plan.is_repeated:
+            found.setdefault(plan.attribute, []).append(plan.decode(content, depth))
+        elif plan.is_map:
+            key, value = plan.decode(content, depth)
+            found.setdefault(plan.attribute, {})[key] = value
+        else:
+            found[plan.attribute] = plan.decode(content, depth)
     for attribute, value in found.items():
         if type(value) is list:
             found[attribute] = tuple(value)
-    return kind(**found, unknown=b"".join(unknown))
+    if unknown:
+        found[_UNKNOWN] = b"".join(unknown)
+    return kind(**found)
 
 
 def encode(message: Message) -> bytes:
@@ -164,6 +182,12 @@ def _plans(kind: type[Message]) -> Mapping[int, _Plan]:
     return dict(sorted(found.items()))
 
 
+@functools.cache
+def _by_tag(kind: type[Message]) -> Mapping[int, _Plan]:
+    """Return the plans of a struct by number and wire type, as tags have them."""
+    return {number << 3 | plan.wire_type: plan for number, plan in _plans(kind).items()}
+
+
 def _plan(attribute: str, number: int, hint: Any) -> _Plan:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is tuple:
@@ -200,9 +224,9 @@ def _field(number: int, wire_type: int, encode_value: Encode) -> Encode:
 def _item(kind: Any) -> tuple[Decode, Encode]:
     """Return how one value of a type is read and written, without its tag."""
     if kind is bool:
-        return lambda content, depth: _number(content) != 0, lambda value: protobuf.varint(int(value))
+        return lambda number, depth: number != 0, lambda value: protobuf.varint(int(value))
     if issubclass(kind, int):
-        return lambda content, depth: _number(content), lambda value: protobuf.varint(value % _WRAP)
+        return _number, lambda value: protobuf.varint(value % _WRAP)
     if kind is str:
         return _text, str.encode
     if kind is bytes:
@@ -219,7 +243,8 @@ def _wrapper(kind: Any) -> tuple[Decode, Encode]:
         value = kind()
         for field in protobuf.fields(content):
             if field.number == _WRAPPED and field.wire_type == wire_type:
-                value = decode_value(field.content, depth)
+                content = field.content if wire_type == BYTES else protobuf.varint_at(field.content, 0)[0]
+                value = decode_value(content, depth)
         return value
 
     return read, lambda value: put(value) if value else b""
@@ -267,25 +292,16 @@ def _text(content: bytes, depth: int) -> str:
     return protobuf.text(content)
 
 
-def _number(content: bytes) -> int:
+def _number(number: int, depth: int) -> int:
     """Return a varint's number, as the signed one of 64 bits that it stands for."""
-    if len(content) == 1:
-        return content[0]
-    number = 0
-    for index, byte in enumerate(content):
-        number |= (byte & 0x7F) << 7 * index
-    number %= _WRAP
-    return number - _WRAP if number >= _SIGN else number
+    return number if number < _SIGN else protobuf.signed(number % _WRAP)
 
 
 def _packed(content: bytes) -> list[int]:
-    found, start = [], 0
-    for at, byte in enumerate(content):
-        if byte < 0x80:
-            found.append(_number(content[start : at + 1]))
-            start = at + 1
-    if start != len(content):
-        raise ContentError("protobuf", "packed numbers do not end")
+    found, at = [], 0
+    while at < len(content):
+        number, at = protobuf.varint_at(content, at)
+        found.append(_number(number, 0))
     return found
 
 
