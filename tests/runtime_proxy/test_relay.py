@@ -186,7 +186,9 @@ def test_the_same_bytes_are_other_headers_once_the_table_is_another_one() -> Non
     reader = http2.HeaderReader(1_000)
 
     def read(block: bytes) -> dict[bytes, bytes] | None:
-        return reader.read(Frame(http2.HEADERS, http2.END_HEADERS, 1, block, b""))
+        return reader.read(
+            Frame(http2.HEADERS, http2.END_HEADERS, 1, http2.frame(http2.HEADERS, 0, 1, block))
+        )
 
     newest = b"\xbe"
     for name in (b"one", b"two"):

@@ -273,7 +273,7 @@ class _Connection(GrpcConnection):
             call.answer.set_result(message)
 
     def _take_data(self, found: Frame) -> None:
-        self._give_back(len(found.payload), MESSAGE_BYTES_MAX // 2)
+        self._give_back(found.size, MESSAGE_BYTES_MAX // 2)
         call = self._calls.get(found.stream)
         if call is None:
             return  # given up already

@@ -112,7 +112,7 @@ class UnaryConnection(GrpcConnection):
             self._begin(found.stream, call)
 
     def _data(self, found: Frame) -> None:
-        self._give_back(len(found.payload), http2.WINDOW_BYTES // 2)
+        self._give_back(found.size, http2.WINDOW_BYTES // 2)
         call = self._calls.get(found.stream)
         if call is None or call.task is not None:
             return  # given up already
@@ -121,8 +121,8 @@ class UnaryConnection(GrpcConnection):
             raise ContentError("http2", f"a message of more than {self._bytes_max} bytes")
         if found.flags & http2.END_STREAM:
             self._begin(found.stream, call)
-        elif found.payload:
-            self._write(http2.window_update(found.stream, len(found.payload)))
+        elif found.size:
+            self._write(http2.window_update(found.stream, found.size))
 
     def _begin(self, stream: int, call: _Call) -> None:
         """Answer a call; where nothing has to be waited for, no task is made for it."""

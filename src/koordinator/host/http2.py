@@ -23,7 +23,8 @@ FRAME_BYTES_MAX = (1 << 24) - 1
 REFUSED_STREAM, CANCEL = 7, 8
 """Error codes of a stream that nobody has looked at, and of one that is not needed any more."""
 
-_HEAD_BYTES, _PREFIX_BYTES = 9, 5
+_HEAD, _PREFIX_BYTES = struct.Struct(">HBBBI"), 5
+"""Length (its low byte by itself), kind, flags and stream of a frame."""
 _PRIORITY_BYTES = 5
 _STREAM_BITS = 0x7FFF_FFFF
 _SETTING = struct.Struct(">HI")
@@ -32,13 +33,22 @@ _BLOCKS_MAX, _BLOCK_BYTES_MAX = 16, 1024
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """A frame with its payload, and all of it as it came."""
+    """A frame, and all of it as it came."""
 
     kind: int
     flags: int
     stream: int
-    payload: bytes
     whole: bytes
+
+    @property
+    def size(self) -> int:
+        """Return the number of bytes of the payload."""
+        return len(self.whole) - _HEAD.size
+
+    @property
+    def payload(self) -> bytes:
+        """Return what follows the head."""
+        return self.whole[_HEAD.size :]
 
 
 class FrameReader:
@@ -52,22 +62,22 @@ class FrameReader:
         """Yield the frames that are complete now. Raises: ContentError."""
         data = self._rest + data if self._rest else data
         at = 0
-        while len(data) - at >= _HEAD_BYTES:
-            start = at + _HEAD_BYTES
-            end = start + int.from_bytes(data[at : at + 3], "big")
-            if end - start > self._bytes_max:
-                raise ContentError("http2", f"a frame of {end - start} bytes")
+        while len(data) - at >= _HEAD.size:
+            high, low, kind, flags, stream = _HEAD.unpack_from(data, at)
+            size = high << 8 | low
+            if size > self._bytes_max:
+                raise ContentError("http2", f"a frame of {size} bytes")
+            end = at + _HEAD.size + size
             if end > len(data):
                 break
-            stream = int.from_bytes(data[at + 5 : start], "big") & _STREAM_BITS
-            yield Frame(data[at + 3], data[at + 4], stream, data[start:end], data[at:end])
+            yield Frame(kind, flags, stream & _STREAM_BITS, data[at:end])
             at = end
         self._rest = data[at:]
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     """Return a frame."""
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+    return _HEAD.pack(len(payload) >> 8, len(payload) & 0xFF, kind, flags, stream) + payload
 
 
 def window_update(stream: int, size: int) -> bytes:
@@ -77,29 +87,29 @@ def window_update(stream: int, size: int) -> bytes:
 
 def increment(update: Frame) -> int:
     """Return how much more may be sent. Raises: ContentError."""
-    if len(update.payload) != 4:
-        raise ContentError("http2", f"WINDOW_UPDATE of {len(update.payload)} bytes")
+    if update.size != 4:
+        raise ContentError("http2", f"WINDOW_UPDATE of {update.size} bytes")
     return int.from_bytes(update.payload, "big") & _STREAM_BITS
 
 
 def error_code(reset: Frame) -> int:
     """Return why a stream was reset. Raises: ContentError."""
-    if len(reset.payload) != 4:
-        raise ContentError("http2", f"RST_STREAM of {len(reset.payload)} bytes")
+    if reset.size != 4:
+        raise ContentError("http2", f"RST_STREAM of {reset.size} bytes")
     return int.from_bytes(reset.payload, "big")
 
 
 def last_stream(goaway: Frame) -> int:
     """Return the last stream that the other side may answer. Raises: ContentError."""
-    if len(goaway.payload) < 8:
-        raise ContentError("http2", f"GOAWAY of {len(goaway.payload)} bytes")
+    if goaway.size < 8:
+        raise ContentError("http2", f"GOAWAY of {goaway.size} bytes")
     return int.from_bytes(goaway.payload[:4], "big") & _STREAM_BITS
 
 
 def settings(found: Frame) -> dict[int, int]:
     """Return the settings of a frame. Raises: ContentError."""
-    if len(found.payload) % _SETTING.size:
-        raise ContentError("http2", f"SETTINGS of {len(found.payload)} bytes")
+    if found.size % _SETTING.size:
+        raise ContentError("http2", f"SETTINGS of {found.size} bytes")
     return dict(_SETTING.iter_unpack(found.payload))
 
 

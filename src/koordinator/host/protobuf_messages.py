@@ -212,7 +212,7 @@ def _field(number: int, wire_type: int, encode_value: Encode) -> Encode:
     """Return how a value becomes a field with its tag."""
     tag = protobuf.varint(number << 3 | wire_type)
     if wire_type == VARINT:
-        return lambda value: tag + encode_value(value)
+        return lambda value: tag + protobuf.varint(value % _WRAP)
 
     def of_bytes(value: Any) -> bytes:
         content = encode_value(value)

@@ -84,7 +84,8 @@ class ContainerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A container as hooks are told of it, with its sandbox; no id before it was made."""
 
     sandbox: SandboxInfo
-    metadata: ContainerMetadata
+    metadata: bytes
+    """ContainerMetadata, as it came."""
     id: str = ""
     annotations: Entries = ()
     resources: LinuxContainerResources | None = None
@@ -97,7 +98,7 @@ class ContainerInfo(msgspec.Struct, frozen=True, kw_only=True):
         """Return the container that a runtime lists, with the resources of its status."""
         return cls(
             sandbox=sandbox,
-            metadata=container.metadata or ContainerMetadata(),
+            metadata=protobuf_messages.encode(container.metadata or ContainerMetadata()),
             id=container.id,
             annotations=protobuf_messages.entries(container.annotations),
             resources=resources,

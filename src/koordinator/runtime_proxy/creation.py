@@ -14,7 +14,6 @@ import msgspec
 from koordinator.host import protobuf, protobuf_messages
 from koordinator.host.cri_messages import (
     ContainerIDMessage,
-    ContainerMetadata,
     LinuxContainerResources,
     PodSandboxConfig,
 )
@@ -54,12 +53,14 @@ class CreatePart(Message, frozen=True):
 
 
 class CreateContainer(msgspec.Struct, frozen=True, dict=True):
-    """CreateContainer; `config` is that of the request, `resources` what it has of them."""
+    """CreateContainer; `config` is that of the request, `resources` what it has of them, `merged` the same where an
+    answer changed them."""
 
     raw: CreatePart
     config: ConfigPart
     sandbox: SandboxInfo
     resources: bytes | None
+    merged: LinuxContainerResources | None = None
 
     @classmethod
     def of(cls, raw: CreatePart, config: ConfigPart, sandbox: SandboxInfo) -> "CreateContainer":
@@ -82,8 +83,8 @@ class CreateContainer(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def _given(self) -> LinuxContainerResources | None:
-        if self.resources is None:
-            return None
+        if self.resources is None or self.merged is not None:
+            return self.merged
         return protobuf_messages.decode(LinuxContainerResources, self.resources)
 
     def prepare(self) -> None:
@@ -109,6 +110,7 @@ class CreateContainer(msgspec.Struct, frozen=True, dict=True):
             config,
             _replace(self.sandbox, cgroup_parent=found.pod_cgroup_parent or self.sandbox.cgroup_parent),
             resources,
+            merged,
         )
 
     def _sandbox_config(self, parent: str) -> tuple[bytes, ...]:
@@ -123,11 +125,10 @@ class CreateContainer(msgspec.Struct, frozen=True, dict=True):
         return protobuf_messages.encode(self.raw)
 
     def store(self, response: bytes, checkpoints: Checkpoints) -> None:
-        decode = protobuf_messages.decode
-        own_id = decode(ContainerIDMessage, response).container_id
+        own_id = protobuf_messages.decode(ContainerIDMessage, response).container_id
         made = ContainerInfo(
             sandbox=self.sandbox,
-            metadata=decode(ContainerMetadata, b"".join(self.config.metadata)),
+            metadata=b"".join(self.config.metadata),
             id=own_id,
             annotations=self.config.annotations,
             resources=self._given,

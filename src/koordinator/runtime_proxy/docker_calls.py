@@ -162,7 +162,7 @@ def container_info(name: str, config: Body, sandbox: SandboxInfo, own_id: str = 
     split = docker.split_labels(_texts_of(config, "Labels"))
     return ContainerInfo(
         sandbox=sandbox,
-        metadata=KubeletName.of(name).metadata,
+        metadata=protobuf_messages.encode(KubeletName.of(name).metadata),
         id=own_id,
         annotations=protobuf_messages.entries(split.annotations),
         resources=docker.resources(_part(config, "HostConfig")),

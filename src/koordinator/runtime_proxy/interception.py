@@ -9,7 +9,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-from koordinator.host import protobuf_messages
+from koordinator.host import protobuf, protobuf_messages
 from koordinator.host.cri_messages import (
     LinuxContainerResources,
     LinuxPodSandboxConfig,
@@ -21,7 +21,6 @@ from koordinator.host.cri_messages import (
 from koordinator.host.hook_messages import (
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
-    HookContainerMetadata,
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
@@ -29,6 +28,8 @@ from koordinator.runtime_proxy import merge
 from koordinator.runtime_proxy.checkpoints import Checkpoints, ContainerInfo, SandboxInfo
 
 _replace = msgspec.structs.replace
+_META, _ID = 2, 3
+"""Fields of ContainerResourceHookRequest and HookContainerMetadata, which begins as CRI's ContainerMetadata."""
 
 
 class Interception(Protocol):
@@ -219,13 +220,17 @@ def of_sandbox(info: SandboxInfo) -> bytes:
 
 def of_container(info: ContainerInfo) -> bytes:
     """Return what hooks are told of a container."""
-    meta = info.metadata
-    return info.sandbox.told + protobuf_messages.encode(
-        ContainerResourceHookRequest(
-            container_meta=HookContainerMetadata(meta.name, meta.attempt, info.id),
-            container_annotations=info.annotations,
-            container_resources=info.resources,
-            container_envs=info.environment,
+    own_id = protobuf.field(_ID, info.id) if info.id else b""
+    meta = protobuf.field(_META, info.metadata + own_id)
+    return (
+        info.sandbox.told
+        + meta
+        + protobuf_messages.encode(
+            ContainerResourceHookRequest(
+                container_annotations=info.annotations,
+                container_resources=info.resources,
+                container_envs=info.environment,
+            )
         )
     )
 

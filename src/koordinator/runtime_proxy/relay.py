@@ -6,6 +6,7 @@ passes and is read beside. Windows are kept right where a changed body is longer
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
@@ -138,7 +139,7 @@ class Relay:
                 if held is not None:
                     self._hold(found, held)
                     return
-                self._window -= len(found.payload)
+                self._window -= found.size
             case http2.HEADERS | http2.CONTINUATION:
                 self._begin_call(found)
                 if found.stream in self._held:
@@ -165,18 +166,18 @@ class Relay:
         if held.task is not None:
             raise ContentError("http2", f"stream {found.stream} goes on after its end")
         held.body += http2.content(found)
-        held.padded += len(found.payload)
+        held.padded += found.size
         if len(held.body) > MESSAGE_BYTES_MAX:
             raise ContentError("http2", f"a request of more than {MESSAGE_BYTES_MAX} bytes")
         if not found.flags & http2.END_STREAM:
-            if found.payload:
-                self.kubelet.send(http2.window_update(found.stream, len(found.payload)))
+            if found.size:
+                self.kubelet.send(http2.window_update(found.stream, found.size))
             due = held.padded - HELD_BYTES_FREE - held.credited
             if due > 0:
                 held.credited += due
                 self.kubelet.send(http2.window_update(0, due))
             return
-        held.task = self._start(self._intercepted(found.stream, held))
+        held.task = self._start(functools.partial(self._intercepted, found.stream, held))
 
     async def _intercepted(self, stream: int, held: _Held) -> None:
         """Ask the hooks, then send the body on; what is no plain message is the runtime's to refuse."""
@@ -187,11 +188,16 @@ class Relay:
                 held.exchange = await self._intercept(held.method, message)
             except Refused as refused:
                 self._refuse(stream, held, str(refused))
+                self._flush()
                 return
             body = http2.grpc_message(held.exchange.request)
         self._settle(held, len(body))
         held.body.clear()
         await self._send_body(stream, held, body)
+        self._flush()
+
+    def _flush(self) -> None:
+        self.kubelet.flush()
         self.runtime.flush()
 
     async def _send_body(self, stream: int, held: _Held, body: bytes) -> None:
@@ -200,10 +206,12 @@ class Relay:
             chunk = body[start : start + http2.CHUNK_BYTES]
             while min(self._window, held.window) < len(chunk):
                 self._more.clear()
+                self._flush()
                 try:
                     await self._more.wait()
                 except asyncio.CancelledError:
                     self._give_back(len(body) - start)
+                    self._flush()
                     raise
             self._window -= len(chunk)
             held.window -= len(chunk)
@@ -246,18 +254,24 @@ class Relay:
     def _of_runtime(self, data: bytes) -> None:
         ended: list[_Held] = []
         for found in self._frames[False].feed(data):
-            # An answer that begins is of no use to the kubelet without what follows.
-            begins = (
-                found.kind == http2.HEADERS
-                and found.stream in self._held
-                and not found.flags & http2.END_STREAM
-            )
-            if self._passes(found, ended):
-                (self.kubelet.send_later if begins else self.kubelet.send)(found.whole)
+            if not self._passes(found, ended):
+                continue
+            if self._is_of_no_use_yet(found):
+                self.kubelet.send_later(found.whole)
+            else:
+                self.kubelet.send(found.whole)
         if ended:
             self.kubelet.flush()
             for held in ended:  # before the kubelet can call again, which it does when this has returned
                 self._answered(held)
+
+    def _is_of_no_use_yet(self, found: Frame) -> bool:
+        """Return whether the kubelet can do nothing with a frame without what follows: a short answer that has not
+        ended."""
+        held = self._held.get(found.stream)
+        if held is None:
+            return found.kind == http2.WINDOW_UPDATE and self.kubelet.waits
+        return found.kind in (http2.HEADERS, http2.DATA) and len(held.body) <= http2.CHUNK_BYTES
 
     def _passes(self, found: Frame, ended: list[_Held]) -> bool:
         """Take note of a frame, and of a call whose answer is complete; False when the kubelet is not to see it (as it
@@ -306,7 +320,7 @@ class Relay:
         if held.exchange is not None:
             after = held.exchange.answered(http2.of_grpc(bytes(held.body)))
             if after is not None:
-                self._start(after)
+                self._start(lambda: after)
 
     def _forget(self, stream: int) -> None:
         """The kubelet has given up a call."""
@@ -320,20 +334,24 @@ class Relay:
         """Send no more of a body."""
         if held.task is not None and not held.task.done():
             held.task.cancel()
+            self._tasks.discard(held.task)  # it may not have begun
         if not held.is_settled:
             self._settle(held, 0)
 
-    def _start(self, work: Awaitable[Any]) -> asyncio.Future[Any]:
-        task = asyncio.ensure_future(work)
+    def _start(self, work: Callable[[], Awaitable[Any]]) -> asyncio.Future[Any]:
+        task = asyncio.get_running_loop().create_task(self._done(work))
         self._tasks.add(task)
-        task.add_done_callback(self._done)
         return task
 
-    def _done(self, task: asyncio.Future[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("call failed", exc_info=task.exception())
+    async def _done(self, work: Callable[[], Awaitable[Any]]) -> None:
+        """Wait for work; to be called back at its end would take another round of the loop."""
+        try:
+            await work()
+        except Exception:
+            log.exception("call failed")
             self.close()
+        finally:
+            self._tasks.discard(cast(asyncio.Task[None], asyncio.current_task()))
 
 
 class _Side(asyncio.Protocol):
@@ -350,7 +368,8 @@ class _Side(asyncio.Protocol):
         self._waiting = b""
         self._unsent: list[bytes] = []
         self._is_due = False
-        """True while output waits to be sent in this round of the loop."""
+        """Some of what is not sent yet is of use now."""
+        self._later: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -378,6 +397,10 @@ class _Side(asyncio.Protocol):
         except ContentError as error:
             log.warning("connection closed", extra={"problem": str(error)})
             self._close()
+            return
+        self.end_round()
+        if self.other is not None:
+            self.other.end_round()
 
     def connection_lost(self, _: Exception | None) -> None:
         self._close()
@@ -391,22 +414,20 @@ class _Side(asyncio.Protocol):
             self.other._transport.resume_reading()
 
     def send(self, data: bytes) -> None:
-        """Send, in one write with whatever else is sent in this round of the loop: each write wakes the other end.
-
-        Both ends are there before anything is read.
-        """
-        if self._transport is None:
-            return
-        if not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self.flush)
+        """Send with the next `flush`, in one write with whatever else is sent then: each write wakes the other end."""
+        self._is_due = True
         self._unsent.append(data)
 
     def send_later(self, data: bytes) -> None:
         """Send in its order, in one write with what comes next, or after a moment without that."""
-        if not self._unsent:
-            asyncio.get_running_loop().call_later(LATER_S, self.flush)
         self._unsent.append(data)
+
+    def end_round(self) -> None:
+        """Send what is due, as nothing more came with it; let the rest wait for a moment."""
+        if self._is_due:
+            self.flush()
+        elif self._unsent and self._later is None:
+            self._later = asyncio.get_running_loop().call_later(LATER_S, self.flush)
 
     @property
     def waits(self) -> bool:
@@ -416,13 +437,16 @@ class _Side(asyncio.Protocol):
     def flush(self) -> None:
         """Send all that is not sent yet."""
         self._is_due = False
-        if self._transport is not None and self._unsent:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if self._transport is not None and self._unsent and not self._is_closed:
             unsent, self._unsent = self._unsent, []
             self._transport.write(b"".join(unsent))
 
     def close(self) -> None:
         """Close; what was sent is delivered first."""
+        self.flush()
         self._is_closed = True
         if self._transport is not None:
-            self.flush()
             self._transport.close()

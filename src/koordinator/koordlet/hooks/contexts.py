@@ -185,8 +185,11 @@ _MERGED = ("environment", "files")
 
 def merged(responses: Iterable[HookResponse]) -> HookResponse:
     """Return all answers as one: a later hook wins, lists and environments grow."""
+    answers = [each for each in responses if each != NOTHING]
+    if len(answers) == 1:
+        return answers[0]
     said: dict[str, object] = {}
-    for response in responses:
+    for response in answers:
         for name in response.__struct_fields__:
             value = getattr(response, name)
             if value is None or value in ((), {}):
