@@ -17,6 +17,7 @@ from tests.runtime.agent import RunningAgent
 from tests.runtime.node import RuntimeNode, make_group
 from tests.runtime.pods import batch_pod, listed, manifest
 
+from koordinator.host import protobuf
 from koordinator.koordlet.nri import messages
 from koordinator.koordlet.nri.messages import Container, Event, PodSandbox
 
@@ -42,12 +43,13 @@ def pod(number: int) -> PodSandbox:
 
 def container(number: int) -> Container:
     resources = messages.LinuxResources(messages.LinuxMemory(0), messages.LinuxCPU(2, 0, 100_000))
+    environment = (f"SERVICE_{each}_PORT=tcp://10.0.0.{each}:80" for each in range(VARIABLES))
     return Container(
         f"container-{number}",
         f"sandbox-{number}",
         "main",
-        env=tuple(f"SERVICE_{each}_PORT=tcp://10.0.0.{each}:80" for each in range(VARIABLES)),
         linux=messages.LinuxContainer(resources),
+        unknown=b"".join(protobuf.field(8, each) for each in environment),  # `env`, which no hook reads
     )
 
 

@@ -24,7 +24,7 @@ only a part of it. Zero values are not encoded, as proto3 does. Source: protobuf
 import functools
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
@@ -81,12 +81,13 @@ def decode(kind: type[M], message: bytes, depth: int = 0) -> M:
     by_tag, by_number = _by_tag(kind), _plans(kind)
     found: dict[str, Any] = {}
     unknown: list[bytes] = []
+    content: bytes | int
     at, total = 0, len(message)
     while at < total:
         begin, tag, at = at, message[at], at + 1
         if tag >= _ONE_BYTE:
             tag, at = protobuf.varint_at(message, begin)
-        plan, wire_type, content = by_tag.get(tag), tag & 7, None
+        plan, wire_type = by_tag.get(tag), tag & 7
         if wire_type == BYTES:
             if at < total and (size := message[at]) < _ONE_BYTE:
                 at += 1
@@ -95,8 +96,7 @@ def decode(kind: type[M], message: bytes, depth: int = 0) -> M:
             start, at = at, at + size
             if at > total:
                 raise ContentError("protobuf", f"field {tag >> 3} ends after the message")
-            if plan is not None:
-                content = message[start:at]
+            content = message[start:at] if plan is not None else b""
         elif wire_type == VARINT:
             content, at = protobuf.varint_at(message, at)
         else:
@@ -143,26 +143,6 @@ def encode(message: Message) -> bytes:
 def texts(entries: Entries) -> dict[str, str]:
     """Return what entries say; of entries with one key the last counts. Raises: ContentError."""
     return dict(_ENTRY_OF_TEXTS(entry, 0) for entry in entries)
-
-
-class EntryTexts(Mapping[str, str]):
-    """A map that reads its entries when somebody looks at it. Raises then: ContentError."""
-
-    def __init__(self, entries: Entries) -> None:
-        self._entries = entries
-
-    @functools.cached_property
-    def _texts(self) -> dict[str, str]:
-        return texts(self._entries)
-
-    def __getitem__(self, key: str) -> str:
-        return self._texts[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
-
-    def __len__(self) -> int:
-        return len(self._texts)
 
 
 def entries(texts: Mapping[str, str]) -> Entries:
@@ -243,8 +223,9 @@ def _wrapper(kind: Any) -> tuple[Decode, Encode]:
         value = kind()
         for field in protobuf.fields(content):
             if field.number == _WRAPPED and field.wire_type == wire_type:
-                content = field.content if wire_type == BYTES else protobuf.varint_at(field.content, 0)[0]
-                value = decode_value(content, depth)
+                is_number = wire_type == VARINT
+                inner = protobuf.varint_at(field.content, 0)[0] if is_number else field.content
+                value = decode_value(inner, depth)
         return value
 
     return read, lambda value: put(value) if value else b""

@@ -26,7 +26,7 @@ from koordinator.host.hook_messages import (
     HookContainerMetadata,
     PodSandboxHookResponse,
 )
-from koordinator.host.protobuf_messages import Entries, EntryTexts, Message
+from koordinator.host.protobuf_messages import Entries, Message
 from koordinator.koordlet import hook_pods
 from koordinator.koordlet.config import HookServerConfig
 from koordinator.koordlet.hook_pods import CalledPods, ContainerCall, PodCall
@@ -143,7 +143,6 @@ class HookServer:
             meta.name,
             self._whole_id(meta.id, request.container_annotations),
             current=hook_pods.current(resources),
-            environment=EntryTexts(request.container_envs),
         )
         response = self._answer(self._hooks.at_runtime(stage, container))
         return ContainerResourceHookResponse(

@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+from koordinator.host import protobuf
 from koordinator.host.protobuf_messages import Message, encode
 from koordinator.koordlet.nri import frames, messages
 from koordinator.koordlet.nri.frames import PLUGIN_CONNECTION, Frame, FrameError, MessageType
@@ -12,10 +13,14 @@ OUTPUT_BYTES_MAX = 64 * 1024
 
 
 class Sink:
-    """A writer that keeps how much was written."""
+    """A writer that keeps how much was written, and its transport, which has sent it all."""
 
     def __init__(self) -> None:
         self.written = 0
+        self.transport = self
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def write(self, data: bytes) -> None:
         self.written += len(data)
@@ -43,7 +48,7 @@ def conversation() -> list[bytes]:
         "id",
         "sandbox",
         "main",
-        env=("A=b", "C"),
+        unknown=protobuf.field(8, "A=b") + protobuf.field(8, "C"),  # its environment
         linux=messages.LinuxContainer(
             messages.LinuxResources(messages.LinuxMemory(1 << 20), messages.LinuxCPU(2, -1, 100_000, "0-1"))
         ),

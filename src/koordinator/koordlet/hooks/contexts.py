@@ -87,7 +87,6 @@ class ContainerContext(msgspec.Struct, frozen=True):
     current: GroupResources = UNKNOWN
     extended: ContainerResources | None = None
     is_sandbox: bool = False
-    environment: Mapping[str, str] = {}
 
     @property
     def obj(self) -> str:

@@ -192,11 +192,12 @@ class Reconciler:
     def deliver(self, pod: PodContext, result: StageResult) -> None:
         """Write what hooks answered a runtime about a pod: no runtime sets the files of a pod's own group."""
         for answer in result.answers:
-            updates = list(updates_of(answer.response, pod.group, REASON))
-            self._shared.executor.update(updates, owner=answer.hook)
+            if updates := list(updates_of(answer.response, pod.group, REASON)):
+                self._shared.executor.update(updates, owner=answer.hook)
             for entry in self._registry.entries(ReconcileLevel.POD):
-                hooks = {hook for hook, _ in entry.functions.values()}
-                if entry.deliver is not None and answer.hook in hooks:
+                if entry.deliver is not None and answer.hook in {
+                    hook for hook, _ in entry.functions.values()
+                }:
                     self._guard.call(entry.deliver, pod, answer.response)
 
     # Everything else

@@ -68,7 +68,6 @@ def container_context(
     container_id: str = "",
     *,
     current: GroupResources,
-    environment: Mapping[str, str],
 ) -> ContainerContext:
     """Return the context of a container; its group is that of the pod, for it has none of its own yet."""
     return ContainerContext(
@@ -78,5 +77,4 @@ def container_context(
         group=pod.group,
         current=current,
         extended=(pod.extended or {}).get(name),
-        environment=environment,
     )

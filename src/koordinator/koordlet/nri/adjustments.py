@@ -48,14 +48,8 @@ def container_context(
 ) -> ContainerContext:
     """Return the context of a container, with the resources that it is about to get instead of its own if given."""
     own = container.linux.resources if container.linux is not None else None
-    variables = (each.partition("=") for each in container.env)
-    return runtime_calls.container_context(
-        pod,
-        container.name,
-        container.id,
-        current=_current(resources or own),
-        environment={name: value for name, _, value in variables},
-    )
+    current = _current(resources or own)
+    return runtime_calls.container_context(pod, container.name, container.id, current=current)
 
 
 def adjustment(response: HookResponse) -> ContainerAdjustment | None:

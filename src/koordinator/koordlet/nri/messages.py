@@ -128,14 +128,11 @@ class LinuxContainer(Message, frozen=True):
 
 
 class Container(Message, frozen=True):
-    """A container that exists or is about to; `env` has `NAME=VALUE`."""
+    """A container that exists or is about to."""
 
     id: Annotated[str, 1] = ""
     pod_sandbox_id: Annotated[str, 2] = ""
     name: Annotated[str, 3] = ""
-    labels: Annotated[Mapping[str, str], 5] = {}
-    annotations: Annotated[Mapping[str, str], 6] = {}
-    env: Annotated[tuple[str, ...], 8] = ()
     linux: Annotated[LinuxContainer | None, 11] = None
 
 

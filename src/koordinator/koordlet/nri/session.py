@@ -118,8 +118,9 @@ class Session:
 
     async def _send(self, frame: Frame) -> None:
         self._writer.write(frames.written(frame))
-        async with asyncio.timeout(SEND_S_MAX):
-            await self._writer.drain()
+        if self._writer.transport.get_write_buffer_size():
+            async with asyncio.timeout(SEND_S_MAX):
+                await self._writer.drain()
 
 
 def _broken(error: Exception) -> Response:
