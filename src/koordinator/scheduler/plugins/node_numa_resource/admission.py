@@ -162,7 +162,7 @@ def place(
 ) -> NUMAPlacement:
     """Return whether the node can take the pod, and what the pod gets there.
 
-    `reservations` are those that the pod may use, or must; `others` have a say in which NUMA nodes are chosen.
+    `reservations` is what the pod uses of them; `others` have a say in which NUMA nodes are chosen.
     """
     merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
     status = check_settings(plan, facts, merged)
@@ -234,8 +234,8 @@ def choose(
     def fits(numa_nodes: NUMAMask) -> bool:
         return reservations.allocate(state, request, numa_nodes).status.is_success
 
-    given_back = reservations.state.hint_path()
-    trial = fits if reservations.state.matched or reservations.is_required else None
+    given_back = reservations.for_hints
+    trial = fits if reservations.is_any else None
     is_single = numa_policy is NUMATopologyPolicy.SINGLE_NUMA_NODE
     if is_single and len(state.zones) > 1:
         own = hints_of(state, request, numa_policy, strategy, given_back, trial, sizes_max=1)

@@ -407,7 +407,8 @@ class NodeNUMAResource(
         found = self.books.reserved_by(row, reservation.metadata.uid)
         if found is None:
             return None
-        return ReservedNode.of(*found, record.facts.options.cpus, reservation.spec.allocate_policy)
+        is_restricted = reservation.spec.allocate_policy == "Restricted"
+        return ReservedNode.of(*found, record.facts.options.cpus, is_restricted=is_restricted)
 
     def filter_reservation(
         self, state: NUMAState, pod: PodInfo, reservation: Reservation | None, row: int

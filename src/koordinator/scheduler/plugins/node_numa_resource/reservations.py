@@ -1,13 +1,11 @@
 """Work out how much of a node reservations give back to a pod, and in what order it is taken. Source:
 behaviour/numa-cpu 11.
 
-A reservation and the pods that use it are both in the ledger, so what its owners use is counted twice and has to be
-given back once; what is left of a reservation is given back to pods that may use it. The reservations that matter
-to a pod are an input: without any, everything is as if there were none. In the node's allocation a reservation holds
-what its users leave (`ReservedHoldings`), so that nothing counts twice for others.
+A reservation and the pods that use it both hold the same CPUs and amounts. In the node's allocation a reservation
+holds what its users leave (`ReservedHoldings`), so that nothing counts twice; that is given back to pods that may use
+it. The reservation that a pod uses is an input: without one, everything is as if there were none.
 """
 
-import enum
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -16,23 +14,15 @@ from koordinator.api import resource_list, resource_vector
 from koordinator.scheduler.plugin.status import unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import allocate
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
+    NOTHING_GIVEN_BACK,
     Allocation,
     AllocationRequest,
     GivenBack,
     NUMAMask,
     NUMANodeState,
 )
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
-    CPUMask,
-    NodeCPUTopology,
-    Zones,
-    union_of,
-)
-from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
-    NOT_ENOUGH,
-    NodeAllocation,
-    PodHolding,
-)
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, NodeCPUTopology, Zones
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -46,10 +36,7 @@ class Held(msgspec.Struct, frozen=True):
 def rest_of(whole: PodHolding, users: Iterable[PodHolding]) -> PodHolding:
     """Return what users of a reservation leave of it, never less than nothing."""
     users = tuple(users)
-    used: Zones = {}
-    for user in users:
-        for numa, amounts in user.numa.items():
-            used[numa] = resource_list.sum_of((used.get(numa, {}), amounts))
+    used = _summed(user.numa for user in users)
     return msgspec.structs.replace(
         whole,
         cpus=whole.cpus.difference(*(user.cpus for user in users)),
@@ -111,122 +98,40 @@ class ReservedHoldings:
             self._allocation.update(self.rest(whole))
 
 
-NO_NOMINATION = unschedulable("no nominated reservation")
 NOT_TAKEN_OVER = unschedulable("Reservation(s) would not get all CPUs of the pods that it takes over")
 OUT_OF_SCOPE = unschedulable("pod has a nominated reservation but cannot be allocated within its NUMA scope")
 
 
-class AllocatePolicy(enum.StrEnum):
-    """The choice whether a pod that uses a reservation may take more from beside it."""
-
-    DEFAULT = ""
-    """Same as Aligned."""
-    ALIGNED = "Aligned"
-    RESTRICTED = "Restricted"
-
-
-class RestoredReservation(msgspec.Struct, frozen=True):
-    """One reservation on a node: what it holds, what its owners use of it and what is left.
-
-    `remained` may be negative where owners use more than the reservation holds.
-    """
-
-    uid: str
-    allocatable: Zones = {}
-    allocated: Zones = {}
-    remained: Zones = {}
-    cpus: CPUMask = 0
-    remained_cpus: CPUMask = 0
-    policy: AllocatePolicy = AllocatePolicy.DEFAULT
-
-    @classmethod
-    def of(
-        cls,
-        holding: PodHolding,
-        owners: Iterable[PodHolding],
-        topology: NodeCPUTopology,
-        policy: AllocatePolicy = AllocatePolicy.DEFAULT,
-    ) -> "RestoredReservation | None":
-        """From the ledger's entries of the reservation and its owner pods; None when it holds nothing of ours."""
-        if not holding.numa and not holding.cpus:
-            return None
-        owners = tuple(owners)
-        allocated = _summed(owner.numa for owner in owners)
-        cpus = topology.mask_of(holding.cpus)
-        used = topology.mask_of(cpu for owner in owners for cpu in owner.cpus)
-        return cls(
-            uid=holding.uid,
-            allocatable=holding.numa,
-            allocated=allocated,
-            remained=_less(holding.numa, allocated),
-            cpus=cpus,
-            remained_cpus=cpus & ~used,
-            policy=policy,
-        )
-
-
-class RestoreState(msgspec.Struct, frozen=True):
-    """The reservations of a node, as one pod sees them: those that it may use, and the others."""
-
-    matched: tuple[RestoredReservation, ...] = ()
-    unmatched: tuple[RestoredReservation, ...] = ()
-
-    def node_path(self) -> GivenBack:
-        """For a pod that takes none of the reservations: only what is counted twice."""
-        unmatched_used = (_less(each.allocatable, _floored(each.remained)) for each in self.unmatched)
-        return GivenBack(zones=_summed([*unmatched_used, *(each.allocated for each in self.matched)]))
-
-    def reservation_path(self, reservation: RestoredReservation) -> GivenBack:
-        """For a pod that takes of one of `matched`."""
-        zones = _summed((self.node_path().zones, reservation.remained))
-        if reservation.policy is not AllocatePolicy.RESTRICTED:
-            preferred = union_of(each.cpus for each in self.matched) | reservation.remained_cpus
-            return GivenBack(zones=zones, preferred_cpus=preferred)
-        return GivenBack(
-            zones=zones,
-            preferred_cpus=reservation.remained_cpus,
-            required_zones=_floored(reservation.remained),
-        )
-
-    def hint_path(self) -> GivenBack:
-        """For the ranking of NUMA nodes: matched reservations count as free, whatever policy they have."""
-        preferred = union_of(each.remained_cpus for each in self.matched)
-        zones = _summed([self.node_path().zones, *(each.remained for each in self.matched)])
-        return GivenBack(zones=zones, preferred_cpus=preferred)
-
-
-NO_RESERVATIONS = RestoreState()
-
-
 class ReservationUse(msgspec.Struct, frozen=True):
-    """The relation of a pod to the reservations of a node."""
+    """What is given back to a pod: what is left of the reservation that it uses, or all that running pods hold which
+    it takes over."""
 
-    state: RestoreState = NO_RESERVATIONS
-    nominated: str | None = None
-    """uid of the reservation that Reserve has to use, "" for none; None in Filter, where all are tried."""
-    is_required: bool = False
-    """Whether the pod may run in a reservation only."""
+    given_back: GivenBack = NOTHING_GIVEN_BACK
     must_have: CPUMask = 0
     """CPUs that have to be among those that it gets, if it gets any of its own."""
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.given_back.zones or self.given_back.preferred_cpus)
+
+    @property
+    def for_hints(self) -> GivenBack:
+        """Return what counts as free for the ranking of NUMA nodes: all of it, whatever policy a reservation has."""
+        return msgspec.structs.replace(self.given_back, required_zones=None)
 
     def allocate(
         self, node: NUMANodeState, request: AllocationRequest, numa_nodes: NUMAMask | None
     ) -> Allocation:
-        """Return the pod's part of a reservation or of the node."""
-        found = self._allocate(node, request, numa_nodes)
-        is_incomplete = request.cpu_count > 0 and bool(self.must_have & ~found.cpus)
-        return Allocation(status=NOT_TAKEN_OVER) if found.status.is_success and is_incomplete else found
-
-    def _allocate(
-        self, node: NUMANodeState, request: AllocationRequest, numa_nodes: NUMAMask | None
-    ) -> Allocation:
-        if self.nominated is None:
-            return allocate_anywhere(
-                node, request, numa_nodes, self.state, requires_reservation=self.is_required
-            )
-        return allocate_nominated(
-            node, request, numa_nodes, self.state, self.nominated, requires_reservation=self.is_required
-        )
+        """Return the pod's part of the reservation and the node; of a restricted one no CPU that it does not hold."""
+        found = allocate.allocate(node, request, numa_nodes, self.given_back)
+        if not self.is_any:
+            return found
+        is_restricted = self.given_back.required_zones is not None
+        if not found.status.is_success or (is_restricted and found.cpus & ~self.given_back.preferred_cpus):
+            return Allocation(status=OUT_OF_SCOPE)
+        if request.cpu_count > 0 and self.must_have & ~found.cpus:
+            return Allocation(status=NOT_TAKEN_OVER)
+        return found
 
 
 NO_USE = ReservationUse()
@@ -240,83 +145,24 @@ class ReservedNode(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, node_allocation: NodeAllocation, rest: PodHolding, topology: NodeCPUTopology, policy: str
+        cls,
+        node_allocation: NodeAllocation,
+        rest: PodHolding,
+        topology: NodeCPUTopology,
+        *,
+        is_restricted: bool,
     ) -> "ReservedNode":
-        restored = RestoredReservation.of(rest, (), topology, AllocatePolicy(policy))
-        matched = (restored,) if restored is not None else ()
-        return cls(node_allocation, ReservationUse(RestoreState(matched), nominated=rest.uid))
+        back = GivenBack(rest.numa, topology.mask_of(rest.cpus), rest.numa if is_restricted else None)
+        return cls(node_allocation, ReservationUse(back))
 
     @classmethod
     def of_pods(
         cls, node_allocation: NodeAllocation, pods: Sequence[Held], topology: NodeCPUTopology
     ) -> "ReservedNode | None":
-        """To a reserve pod that takes over running pods ; None when these hold nothing."""
-        cpus = frozenset[int]().union(*(each.holding.cpus for each in pods))
-        whole = PodHolding("pods", cpus, numa=_summed(each.holding.numa for each in pods))
-        restored = RestoredReservation.of(whole, (), topology)
-        if restored is None:
-            return None
-        use = ReservationUse(RestoreState((restored,)), nominated=whole.uid, must_have=restored.cpus)
-        return cls(node_allocation, use)
-
-
-def allocate_from(
-    node: NUMANodeState,
-    request: AllocationRequest,
-    numa_nodes: NUMAMask | None,
-    state: RestoreState,
-    reservation: RestoredReservation,
-) -> Allocation:
-    """Return the pod's part of one reservation; of a restricted one no CPU that the reservation does not hold."""
-    given_back = state.reservation_path(reservation)
-    is_restricted = reservation.policy is AllocatePolicy.RESTRICTED
-    own = given_back.preferred_cpus
-    if is_restricted and request.cpu_count > own.bit_count():
-        return Allocation(status=NOT_ENOUGH)
-    allocation = allocate.allocate(node, request, numa_nodes, given_back)
-    if is_restricted and allocation.cpus & ~own:
-        return Allocation(status=NOT_ENOUGH)
-    return allocation
-
-
-def allocate_anywhere(
-    node: NUMANodeState,
-    request: AllocationRequest,
-    numa_nodes: NUMAMask | None,
-    state: RestoreState = NO_RESERVATIONS,
-    *,
-    requires_reservation: bool = False,
-) -> Allocation:
-    """Return the pod's part of the first reservation that can give it, else of the node unless it requires one."""
-    reasons: list[str] = []
-    for reservation in state.matched:
-        allocation = allocate_from(node, request, numa_nodes, state, reservation)
-        if allocation.status.is_success:
-            return allocation
-        reasons += [f"Reservation(s) {reason}" for reason in allocation.status.reasons]
-    if requires_reservation:
-        return Allocation(status=unschedulable(*reasons) if reasons else NO_NOMINATION)
-    return allocate.allocate(node, request, numa_nodes, state.node_path())
-
-
-def allocate_nominated(
-    node: NUMANodeState,
-    request: AllocationRequest,
-    numa_nodes: NUMAMask | None,
-    state: RestoreState,
-    nominated: str,
-    *,
-    requires_reservation: bool = False,
-) -> Allocation:
-    """Return what Reserve books: of the nominated reservation ("" is none) if it holds anything of ours, else of the
-    node."""
-    if not nominated and requires_reservation:
-        return Allocation(status=NO_NOMINATION)
-    reservation = next((each for each in state.matched if nominated and each.uid == nominated), None)
-    if reservation is None:
-        return allocate.allocate(node, request, numa_nodes, state.node_path())
-    allocation = allocate_from(node, request, numa_nodes, state, reservation)
-    return allocation if allocation.status.is_success else Allocation(status=OUT_OF_SCOPE)
+        """To a reserve pod that takes over running pods; None when these hold nothing."""
+        cpus = topology.mask_of(cpu for each in pods for cpu in each.holding.cpus)
+        use = ReservationUse(GivenBack(_summed(each.holding.numa for each in pods), cpus), must_have=cpus)
+        return cls(node_allocation, use) if use.is_any else None
 
 
 def _summed(parts: Iterable[Zones]) -> Zones:
@@ -325,12 +171,3 @@ def _summed(parts: Iterable[Zones]) -> Zones:
         for numa, amounts in zones.items():
             found[numa] = resource_list.sum_of((found.get(numa, {}), amounts))
     return found
-
-
-def _less(zones: Zones, others: Zones) -> Zones:
-    """Differences, negative ones too; what only `others` have counts as well."""
-    return _summed((zones, {numa: {n: -a for n, a in amounts.items()} for numa, amounts in others.items()}))
-
-
-def _floored(zones: Zones) -> Zones:
-    return {numa: resource_vector.less(amounts, {}) for numa, amounts in zones.items()}
