@@ -60,7 +60,7 @@ class Cluster:
 
     def diagnosis(self, pod: PodInfo) -> CycleDiagnosis:
         view = View(self.profile, self.table, self.engine.nominations, pod)
-        return CycleDiagnosis(view, self.profile, Evaluation(self.profile, self.table, pod), {})
+        return CycleDiagnosis(view, Evaluation(self.profile, self.table, pod), {})
 
     def decision(self, member_count: int, cpu: int) -> Callable[[], JobPreemption]:
         """A gang that fits nowhere asks whom it may evict."""

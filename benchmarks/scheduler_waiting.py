@@ -132,7 +132,7 @@ def preemption(node_count: int) -> None:
         plugin.preemptor.budgets.set(from_builtins(body, PodDisruptionBudget))
     pod = cluster.info(pod_body("preemptor", 4_000, priority=100))
     view = View(cluster.profile, cluster.table, cluster.engine.nominations, pod)
-    asked = CycleDiagnosis(view, cluster.profile, Evaluation(cluster.profile, cluster.table, pod), {})
+    asked = CycleDiagnosis(view, Evaluation(cluster.profile, cluster.table, pod), {})
     rows = cluster.table.rows
     attempt_ms = best_ms(lambda: plugin.preemptor.dry_run(pod, rows, asked).best)
     found = len(plugin.preemptor.dry_run(pod, rows, asked).options)

@@ -59,7 +59,7 @@ class SmallCluster:
     def refused(self, pod: PodInfo) -> CycleDiagnosis:
         """What nodes answered to a pod."""
         view = View(self.profile, self.table, self.engine.nominations, pod)
-        return CycleDiagnosis(view, self.profile, evaluate(self.profile, self.table, pod), {})
+        return CycleDiagnosis(view, evaluate(self.profile, self.table, pod), {})
 
 
 def _with(settings: SchedulerConfig, plugins: Sequence[type[Plugin[Any]]]) -> SchedulerConfig:

@@ -44,7 +44,7 @@ class Scene:
 
     def diagnosis(self, preemptor: PodInfo) -> CycleDiagnosis:
         view = View(self.profile, self.table, self.engine.nominations, preemptor)
-        return CycleDiagnosis(view, self.profile, Evaluation(self.profile, self.table, preemptor), {})
+        return CycleDiagnosis(view, Evaluation(self.profile, self.table, preemptor), {})
 
     def plainly(self, preemptor: PodInfo) -> tuple[list[Candidate], Counter[str]]:
         """Every node by itself."""

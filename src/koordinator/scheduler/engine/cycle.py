@@ -391,7 +391,7 @@ class Cycle:
         has_room = (evaluation.feasible_count if rows is None else rows.size) > 0
         if not (steering.status.is_success and evaluation.status.is_success and has_room):
             view = View(profile, self._table, self._nominations, pod)
-            found = CycleDiagnosis(view, profile, evaluation, kept_free, steering)
+            found = CycleDiagnosis(view, evaluation, kept_free, steering)
             return Unplaced(pod, unschedulable(found.fit_error("")), found.rejected_by, evaluation=evaluation)
 
         def book(row: int) -> AssumedPod | Unplaced | Status:
@@ -462,7 +462,7 @@ class Cycle:
         steering: Steering = FREE,
     ) -> Unplaced:
         view = View(profile, self._table, self._nominations, pod)
-        found = CycleDiagnosis(view, profile, evaluation, kept_free, steering)
+        found = CycleDiagnosis(view, evaluation, kept_free, steering)
         asked = post_filter.ask(profile, pod, found)
         later, post_filter_text = asked.later, asked.post_filter_text(found)
         profile.extensions.notify_after_post_filter(pod, found, asked.ended)

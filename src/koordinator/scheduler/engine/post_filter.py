@@ -35,14 +35,12 @@ class CycleDiagnosis:
     def __init__(
         self,
         view: View,
-        profile: Profile,
         evaluation: Evaluation,
         kept_free: KeptFree,
         steering: Steering = FREE,
     ) -> None:
         self.rejected_by = evaluation.rejected_by() | {status.plugin for status in kept_free.values()}
-        self.profile_name = profile.name
-        self._profile = profile
+        self.profile_name = view.profile.name
         self._evaluation = evaluation
         self._kept_free = kept_free
         self._view = view
@@ -132,11 +130,11 @@ class CycleDiagnosis:
         return found
 
     def class_key(self, pod: PodInfo) -> Hashable:
-        return self._profile.class_key(pod), self._profile.live_key(pod)
+        return self._view.profile.class_key(pod), self._view.profile.live_key(pod)
 
     def about(self, pod: PodInfo) -> "CycleDiagnosis":
         view = self._view.beside(pod)
-        return CycleDiagnosis(view, self._profile, view.evaluate(), {})
+        return CycleDiagnosis(view, view.evaluate(), {})
 
     def active_filters(self) -> list[tuple[FilterPlugin[Any], Any]] | None:
         return self._evaluation.active_filters()

@@ -37,7 +37,7 @@ class View:
         pod: PodInfo,
         only: frozenset[str] | None = None,
     ) -> None:
-        self._profile = profile
+        self.profile = profile
         self._only = only
         self._evaluators = [each for each in profile.evaluators if only is None or each.name in only]
         self._pre_filters = [each for each in profile.pre_filters if only is None or each.name in only]
@@ -60,7 +60,7 @@ class View:
 
     def beside(self, pod: PodInfo) -> "View":
         """Return the same for another pod."""
-        return View(self._profile, self._table, self._nominations, pod)
+        return View(self.profile, self._table, self._nominations, pod)
 
     def row_of(self, node_name: str) -> int | None:
         """Return the row of an existing node."""
@@ -68,7 +68,7 @@ class View:
 
     def evaluate(self) -> Evaluation:
         """Return what all filters say about all nodes at this moment."""
-        return evaluate(self._profile, self._table, self._pod)
+        return evaluate(self.profile, self._table, self._pod)
 
     def check(self, row: int) -> Status:
         """Success when the node takes the pod, also next to the pods nominated to it."""
@@ -91,7 +91,7 @@ class View:
             return self._filter(row)
 
     def _filter(self, row: int) -> Status:
-        extensions = self._profile.extensions
+        extensions = self.profile.extensions
         shown = extensions.shown_nodes(self._pod) if extensions.node_transformers else None
         if shown is None and not extensions.transforms:
             return self._refusal(self._pod, row)
@@ -107,7 +107,7 @@ class View:
             return self._refusal(seen.pod, row, what_if)
 
     def _looks_around(self) -> bool:
-        epochal = [each for each in self._profile.epochal if self._only is None or each.name in self._only]
+        epochal = [each for each in self.profile.epochal if self._only is None or each.name in self._only]
         return any(plugin.epoch(plugin.prepare(self._pod)) is not None for plugin in epochal)
 
     def _refusal(self, pod: PodInfo, row: int, what_if: Trial | None = None) -> Status:
@@ -124,11 +124,11 @@ class View:
             elif names is not None and name not in names:
                 return unresolvable(left_out_reason((pre.name,)))
         if what_if is not None:
-            shown = self._profile.extensions.see_before_filter(self._states, pod, what_if)
+            shown = self.profile.extensions.see_before_filter(self._states, pod, what_if)
             if not shown.status.is_success:
                 return shown.status
             if shown.pod is not pod:
-                self._states = {each.name: each.prepare(shown.pod) for each in self._profile.evaluators}
+                self._states = {each.name: each.prepare(shown.pod) for each in self.profile.evaluators}
         rows = np.array([row], np.intp)
         for plugin in self._filters:
             if plugin.name in skipped:
@@ -142,16 +142,16 @@ class View:
     def _refresh(self, plugin: Any, pod: PodInfo) -> None:
         """Prepare the plugin's state anew when what it was made from changed."""
         if plugin.name in self._states:
-            if not self._profile.is_epochal(plugin):
+            if not self.profile.is_epochal(plugin):
                 return
             now = (plugin.live_key(pod), plugin.epoch(self._states[plugin.name]))
             if now == self._epochs[plugin.name]:
                 return
         state = self._states[plugin.name] = plugin.prepare(pod)
-        if plugin in self._profile.pre_filters:
+        if plugin in self.profile.pre_filters:
             result = plugin.pre_filter(state)
             self._pre_filtered[plugin.name] = (result.status, result.node_names)
-        if self._profile.is_epochal(plugin):
+        if self.profile.is_epochal(plugin):
             self._epochs[plugin.name] = (plugin.live_key(pod), plugin.epoch(state))
 
 

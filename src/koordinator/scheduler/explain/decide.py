@@ -13,7 +13,6 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import FREE, Steering, steer
-from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain import reserved_room
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import (
@@ -263,9 +262,8 @@ def _sample_size(found: Survey) -> int:
 
 
 def _no_fit(found: Survey, steering: Steering, question: PodQuestion, base: PodAnswer) -> PodAnswer:
-    pod, engine, profile = found.pod, found.engine, found.profile
-    view = View(profile, engine.table, engine.nominations, pod)
-    asked = CycleDiagnosis(view, profile, found.evaluation, found.kept_free, steering)
+    pod, profile = found.pod, found.profile
+    asked = found.diagnosis(steering)
     is_free = steering.status.is_success and not steering.planned
     preemption = preemption_of(found, asked)
     message = asked.fit_error(preemption.message)

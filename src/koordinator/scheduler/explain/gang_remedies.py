@@ -11,9 +11,7 @@ from koordinator.api.affinity import Toleration
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import PreemptionAnswer, Remedy
 from koordinator.scheduler.explain.gang_group import GangSet, PendingMember, PendingMembers, kind_of
@@ -356,9 +354,7 @@ def preemption(engine: Engine, group: GangSet, outcome: RehearsalResult) -> Step
     jobs = [each for each in found.profile.post_filters if isinstance(each, Coscheduling)]
     if makes_room_for_all(found.profile):
         alone = surveys.survey(engine, found.profile, found.pod)
-        view = View(found.profile, engine.table, engine.nominations, found.pod)
-        asked = CycleDiagnosis(view, found.profile, alone.evaluation, alone.kept_free)
-        return preemption_of(alone, asked, jobs, nodes_max=None)
+        return preemption_of(alone, alone.diagnosis(), jobs, nodes_max=None)
     offers = yield from _evicted(engine, group, outcome)
     return PreemptionAnswer(message="", nominated_node="", nodes=victims(offers)) if offers else None
 

@@ -37,8 +37,6 @@ from koordinator.cluster.informer import Informer, key_of
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.engine.answers import left_out_reason
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.engine.post_filter import CycleDiagnosis
-from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain.answer import PodVerdict
 from koordinator.scheduler.explain.gang_group import group_of_pod
 from koordinator.scheduler.explain.gangs import explain_group
@@ -151,8 +149,7 @@ def _scheduled(pod: Pod, node_name: str) -> ScheduledPod:
 def _offers(found: Survey, rows: Rows | None) -> tuple[PreemptionOffer, ...]:
     """Evictions that make room in the domain, best first."""
     table = found.engine.table
-    view = View(found.profile, table, found.engine.nominations, found.pod)
-    asked = CycleDiagnosis(view, found.profile, found.evaluation, found.kept_free)
+    asked = found.diagnosis()
     allowed = None if rows is None else {table.name_of(row) for row in rows.tolist()}
     offers = [
         offer for plugin in found.profile.post_filters for offer in plugin.outlook(found.pod, asked).offers

@@ -15,7 +15,6 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.engine.evaluation_cache import evaluate
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis, is_over, texts_with
-from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain import variants
 from koordinator.scheduler.explain.answer import NodeVictims, PreemptionAnswer, Remedy
 from koordinator.scheduler.explain.survey import Survey
@@ -255,7 +254,7 @@ def room(found: Survey, inside: Mask | None = None) -> list[Remedy]:
 def _leaving(found: Survey) -> list[Remedy]:
     """Return nodes that take the pod once pods that are being deleted are gone."""
     table = found.engine.table
-    view = View(found.profile, table, found.engine.nominations, found.pod)
+    view = found.view
     made: list[Remedy] = []
     looked_at = 0
     for row in found.rows.tolist():
@@ -287,11 +286,10 @@ def _new_node(found: Survey) -> list[Remedy]:
     row = model_row(found)
     if row is None:
         return []
-    view = View(found.profile, table, found.engine.nominations, found.pod)
     with trial_of(table) as trial:
         for other in list(table.pods_at(row).values()):
             trial.take(other)
-        fits = view.check(row).is_success
+        fits = found.view.check(row).is_success
     change = f"add a node like {table.name_of(row)}: empty, it takes the pod"
     return [_remedy(found, "node", change, [row])] if fits else []
 
@@ -374,8 +372,7 @@ def victims(offers: Sequence[PreemptionOffer]) -> list[NodeVictims]:
 
 def offers_for(found: Survey, plugins: Sequence[PostFilterPlugin[Any]]) -> Ways:
     """Ways to make room for a pod that no node takes, best first, of the first plugin that knows any."""
-    view = View(found.profile, found.engine.table, found.engine.nominations, found.pod)
-    asked = CycleDiagnosis(view, found.profile, found.evaluation, found.kept_free)
+    asked = found.diagnosis()
     for plugin in plugins:
         outlook = plugin.outlook(found.pod, asked)
         status = outlook.result.status

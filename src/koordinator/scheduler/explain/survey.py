@@ -18,8 +18,10 @@ from koordinator.scheduler.engine.answers import left_out_reason
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import evaluate
-from koordinator.scheduler.engine.post_filter import KeptFree
+from koordinator.scheduler.engine.post_filter import CycleDiagnosis, KeptFree
 from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.results import FREE, Steering
+from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain.answer import PluginAnswer, PluginScore, ReasonCount, ScoredNode
 from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes
 from koordinator.scheduler.plugin.status import Code, Status
@@ -61,6 +63,15 @@ class Survey(msgspec.Struct, frozen=True):
     def refused(self) -> npt.NDArray[np.bool_]:
         """(filters + 1, rows): who objects to what; the last row is PreFilter's narrowing."""
         return np.vstack([self.codes != 0, self.left_out])
+
+    @property
+    def view(self) -> View:
+        """Return the filters, to be asked about nodes as the table stands."""
+        return View(self.profile, self.engine.table, self.engine.nominations, self.pod)
+
+    def diagnosis(self, steering: Steering = FREE) -> CycleDiagnosis:
+        """Return what PostFilter plugins are told."""
+        return CycleDiagnosis(self.view, self.evaluation, self.kept_free, steering)
 
     @property
     def takers(self) -> Rows:
