@@ -323,7 +323,7 @@ def test_columns_kept_step_by_step_are_those_of_a_new_cache(seed: int, steps: in
             continue
         for device_type, columns in kept.columns.by_type.items():
             entries = record.idle.devices.get(device_type, {})
-            assert columns.count[row] == len(entries)
+            assert columns.count.values[row] == len(entries)
             for name in (CORE, RATIO, MEMORY, RDMA, FPGA):
                 if not columns.knows(name):
                     continue
@@ -342,7 +342,7 @@ def test_columns_kept_step_by_step_are_those_of_a_new_cache(seed: int, steps: in
             taken = record.devices.taken_vfs.get(device_type, frozenset())
             for slot, entry in enumerate(entries.values()):
                 bus_ids = [vf.bus_id for group in entry.vf_groups for vf in group.vfs]
-                assert columns.free_vfs[slot, row] == sum(each not in taken for each in bus_ids)
+                assert columns.free_vfs.values[slot, row] == sum(each not in taken for each in bus_ids)
 
 
 def test_kinds_of_nodes_that_are_gone_are_forgotten_and_pods_get_the_same_answers() -> None:
@@ -362,7 +362,7 @@ def test_kinds_of_nodes_that_are_gone_are_forgotten_and_pods_get_the_same_answer
     assert len(columns.layouts.values) < 100
     for row in world.table.rows.tolist():
         record = world.plugin.cache.at(row)
-        assert columns.kinds.values[columns.kind[row]].node_labels == record.idle.node_labels
+        assert columns.kinds.values[columns.kind.values[row]].node_labels == record.idle.node_labels
     for info, state in zip(asked, states, strict=True):
         assert world.plugin.prepare(info) is state
         rows = world.table.rows

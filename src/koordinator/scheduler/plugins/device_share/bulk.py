@@ -231,16 +231,16 @@ def judge(
     is_open = np.zeros(rows.size, np.bool_)
     for position, each in enumerate(demand.types, 1):
         of_type = columns.by_type[each.device_type]
-        lacks = at(of_type.count, rows) == 0
+        lacks = at(of_type.count.values, rows) == 0
         if np.count_nonzero(lacks):
             has_none[lacks & (has_none == 0)] = position
         needs = of_type.bits_of(each.needs)
         if needs is None:
             # No device offers it: where there is a healthy one, that is not checked (4.2).
-            is_open |= at(of_type.is_healthy, rows).any(axis=0)
+            is_open |= at(of_type.is_healthy.values, rows).any(axis=0)
             short_of[short_of == 0] = position
             continue
-        is_open |= (at(of_type.common, rows) & needs) != needs
+        is_open |= (at(of_type.common.values, rows) & needs) != needs
         if not all(of_type.knows(name) for name in each.wanted.amounts):
             short_of[short_of == 0] = position  # nobody lends any
             continue
@@ -273,23 +273,23 @@ def situations(
 ) -> tuple[Situations, Mask]:
     """Return what the exact decision looks at on `rows` (rows,) while nothing is really taken, and on which of them
     (rows,) it looks at nothing else."""
-    layout = at(columns.layout, rows)
-    found: list[npt.NDArray[Any]] = [at(columns.kind, rows), layout]
+    layout = at(columns.layout.values, rows)
+    found: list[npt.NDArray[Any]] = [at(columns.kind.values, rows), layout]
     is_known = np.full(rows.size, not demand.is_chosen)
     for each in demand.types:
         of_type, amounts = columns.by_type[each.device_type], each.wanted.amounts
         needs = of_type.bits_of(each.needs)
         if needs is None or not any(amounts.values()):
             return np.zeros((0, rows.size), np.int64), np.zeros(rows.size, np.bool_)
-        is_known &= (at(of_type.common, rows) & needs) == needs
+        is_known &= (at(of_type.common.values, rows) & needs) == needs
         if all(of_type.knows(name) for name in amounts):
             found.append(_bits(_fits(of_type, amounts, rows)))
         if each.device_type == DeviceType.GPU:
-            found.append(_bits(at(of_type.is_used, rows)))
+            found.append(_bits(at(of_type.is_used.values, rows)))
         takes_any_vf = facts.takes_any_vf.get(each.device_type)
         if takes_any_vf is not None:
             is_known &= takes_any_vf[layout]
-            found.append(_bits(at(of_type.free_vfs, rows) > 0))
+            found.append(_bits(at(of_type.free_vfs.values, rows) > 0))
     return np.array(found, np.int64), is_known
 
 
@@ -342,8 +342,10 @@ def _is_partitioned(
     where idle cards have too little."""
     if not partitions.any():
         return np.zeros(rows.size, np.bool_)
-    of_rows = partitions[at(columns.kind, rows)]
-    is_odd = at(gpus.is_healthy, rows) & ~at(gpus.is_used, rows) & ~_fits(gpus, wanted.amounts, rows)
+    of_rows = partitions[at(columns.kind.values, rows)]
+    is_odd = (
+        at(gpus.is_healthy.values, rows) & ~at(gpus.is_used.values, rows) & ~_fits(gpus, wanted.amounts, rows)
+    )
     found: Mask = (of_rows == BINDING) | ((of_rows == LOOSE) & is_odd.any(axis=0))
     return found
 
@@ -362,7 +364,7 @@ def refusals(
             continue
         generic = unschedulable(insufficient(each.device_type))
         if each.device_type == DeviceType.GPU and not (each.wanted.is_shared and each.wanted.count > 1):
-            has_places = at(columns.by_type[each.device_type].has_places, rows)
+            has_places = at(columns.by_type[each.device_type].has_places.values, rows)
             texts[NO_GPU] = is_short & has_places
             texts[generic] = is_short & ~has_places
         else:
@@ -372,7 +374,9 @@ def refusals(
 
 def has_slots(columns: DeviceColumns, facts: LayoutFacts, rows: Rows) -> bool:
     """Return whether all devices of `rows` (rows,) that the pod selects from have a slot."""
-    return all(at(columns.by_type[each].count, rows).max(initial=0) <= SLOTS_MAX for each in facts.selected)
+    return all(
+        at(columns.by_type[each].count.values, rows).max(initial=0) <= SLOTS_MAX for each in facts.selected
+    )
 
 
 def score(
@@ -388,7 +392,7 @@ def score(
         of_type = columns.by_type[each.device_type]
         selected = facts.selected.get(each.device_type)
         if selected is not None:
-            selected = selected[at(columns.layout, rows)].T
+            selected = selected[at(columns.layout.values, rows)].T
         points, weights = np.zeros(rows.size, np.int64), np.zeros(rows.size, np.int64)
         for resource in strategy.resources:
             if not of_type.knows(resource.name):

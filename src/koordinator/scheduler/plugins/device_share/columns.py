@@ -94,8 +94,6 @@ def layout_key(devices: Layout) -> bytes:
     )
 
 
-Mask = npt.NDArray[np.bool_]
-
 SLOTS_MAX = 64
 """Devices of a type on one node that have a slot; what lies beyond counts in sums, and `common` says nothing there."""
 
@@ -120,50 +118,20 @@ class DeviceTypeColumns:
         self._amounts: dict[str, _Amounts] = {}
         self._bits: dict[tuple[str, ...], int] = {}
         self._slots = 1
-        self._count = self._add("count", np.int32, is_per_slot=False)
-        self._common = self._add("common", np.int64, is_per_slot=False, fill=-1)
-        self._has_places = self._add("hasPlaces", np.bool_, is_per_slot=False, fill=True)
-        self._is_healthy = self._add("isHealthy", np.bool_)
-        self._is_used = self._add("isUsed", np.bool_)
-        self._free_vfs = self._add("freeVFs", np.int32)
+        self.count = self._add("count", np.int32, is_per_slot=False)
+        """(rows,): devices, whether healthy or not."""
+        self.common = self._add("common", np.int64, is_per_slot=False, fill=-1)
+        """(rows,): the resources of which each healthy device has some, as bits (`bits_of`)."""
+        self.has_places = self._add("hasPlaces", np.bool_, is_per_slot=False, fill=True)
+        """(rows,): whether all devices say to which PCIe switch they belong."""
+        self.is_healthy = self._add("isHealthy", np.bool_)
+        """(slots, rows)"""
+        self.is_used = self._add("isUsed", np.bool_)
+        """(slots, rows): whether any pod has a part of the device that is not lent only."""
+        self.free_vfs = self._add("freeVFs", np.int32)
+        """(slots, rows): virtual functions that nobody holds."""
 
     # Reading
-
-    @property
-    def count(self) -> npt.NDArray[np.int32]:
-        """(rows,): devices, whether healthy or not."""
-        values: npt.NDArray[np.int32] = self._count.values
-        return values
-
-    @property
-    def common(self) -> I64:
-        """(rows,): the resources of which each healthy device has some, as bits (`bits_of`)."""
-        values: I64 = self._common.values
-        return values
-
-    @property
-    def has_places(self) -> Mask:
-        """(rows,): whether all devices say to which PCIe switch they belong."""
-        values: Mask = self._has_places.values
-        return values
-
-    @property
-    def is_healthy(self) -> Mask:
-        """(slots, rows)"""
-        values: Mask = self._is_healthy.values
-        return values
-
-    @property
-    def is_used(self) -> Mask:
-        """(slots, rows): whether any pod has a part of the device that is not lent only."""
-        values: Mask = self._is_used.values
-        return values
-
-    @property
-    def free_vfs(self) -> npt.NDArray[np.int32]:
-        """(slots, rows): virtual functions that nobody holds."""
-        values: npt.NDArray[np.int32] = self._free_vfs.values
-        return values
 
     def knows(self, name: str) -> bool:
         """Return whether any device ever offered something of a resource."""
@@ -171,23 +139,19 @@ class DeviceTypeColumns:
 
     def total(self, name: str) -> I64:
         """(slots, rows)"""
-        values: I64 = self._amounts[name].total.values
-        return values
+        return self._amounts[name].total.values
 
     def free(self, name: str) -> I64:
         """(slots, rows): at least 0, also where more is used than there is."""
-        values: I64 = self._amounts[name].free.values
-        return values
+        return self._amounts[name].free.values
 
     def total_sum(self, name: str) -> I64:
         """(rows,): of all devices of the node."""
-        values: I64 = self._amounts[name].total_sum.values
-        return values
+        return self._amounts[name].total_sum.values
 
     def free_sum(self, name: str) -> I64:
         """(rows,): of all devices of the node."""
-        values: I64 = self._amounts[name].free_sum.values
-        return values
+        return self._amounts[name].free_sum.values
 
     def bits_of(self, names: tuple[str, ...]) -> int | None:
         """Return a set of resources in the terms of `common`; None when no device offers one of them."""
@@ -207,12 +171,12 @@ class DeviceTypeColumns:
             for column in self._per_slot():
                 column.widen(self._slots)
         healthy = [entry for entry in devices.values() if entry.total]
-        self._count.values[row] = len(devices)
-        self._has_places.values[row] = all(entry.has_topology for entry in devices.values())
+        self.count.values[row] = len(devices)
+        self.has_places.values[row] = all(entry.has_topology for entry in devices.values())
         for slot, entry in enumerate(devices.values()):
             if slot < SLOTS_MAX:
-                self._is_healthy.values[slot, row] = bool(entry.total)
-                self._free_vfs.values[slot, row] = sum(len(group.vfs) for group in entry.vf_groups)
+                self.is_healthy.values[slot, row] = bool(entry.total)
+                self.free_vfs.values[slot, row] = sum(len(group.vfs) for group in entry.vf_groups)
             for name, offered in self._offered(entry):
                 amounts = self._of(name)
                 amounts.total_sum.values[row] += offered
@@ -220,9 +184,9 @@ class DeviceTypeColumns:
                 if slot < SLOTS_MAX:
                     amounts.total.values[slot, row] = amounts.free.values[slot, row] = offered
         if len(devices) > SLOTS_MAX:
-            self._common.values[row] = 0
+            self.common.values[row] = 0
         elif healthy:
-            self._common.values[row] = sum(
+            self.common.values[row] = sum(
                 1 << amounts.bit
                 for name, amounts in self._amounts.items()
                 if all(entry.total.get(name, 0) > 0 for entry in healthy)
@@ -233,7 +197,7 @@ class DeviceTypeColumns:
     ) -> None:
         """Enter what pods use of one device, of which they used `before` until now."""
         if slot < SLOTS_MAX:
-            self._is_used.values[slot, row] = is_owned(used)
+            self.is_used.values[slot, row] = is_owned(used)
         for name, offered in self._offered(entry):
             free = max(0, offered - used.get(name, 0))
             more = free - max(0, offered - before.get(name, 0))
@@ -246,7 +210,7 @@ class DeviceTypeColumns:
     def set_free_vfs(self, row: int, slot: int, count: int) -> None:
         """Enter how many virtual functions of a device nobody holds."""
         if slot < SLOTS_MAX:
-            self._free_vfs.values[slot, row] = count
+            self.free_vfs.values[slot, row] = count
 
     def _offered(self, entry: DeviceEntry) -> Iterator[tuple[str, int]]:
         return (
@@ -274,56 +238,36 @@ class DeviceTypeColumns:
         return self._table.add_column(ColumnSpec(f"device/{self._type}/{name}", dtype, width, fill))
 
     def _columns(self) -> list[TableColumn]:
-        own = [self._count, self._common, self._has_places]
+        own = [self.count, self.common, self.has_places]
         sums = [column for each in self._amounts.values() for column in (each.total_sum, each.free_sum)]
         return [*own, *sums, *self._per_slot()]
 
     def _per_slot(self) -> list[TableColumn]:
         amounts = [column for each in self._amounts.values() for column in (each.total, each.free)]
-        return [self._is_healthy, self._is_used, self._free_vfs, *amounts]
+        return [self.is_healthy, self.is_used, self.free_vfs, *amounts]
 
 
 class DeviceColumns:
     """The devices of all nodes, by type."""
 
     def __init__(self, table: NodeTable) -> None:
-        self._is_reported = table.add_column(ColumnSpec("device/isReported", np.bool_))
-        self._kind = table.add_column(ColumnSpec("device/kind", np.int32, fill=-1))
-        self._layout = table.add_column(ColumnSpec("device/layout", np.int32, fill=-1))
-        self.kinds: Numbered[NodeDevices] = Numbered(self._kind)
-        self.layouts: Numbered[Layout] = Numbered(self._layout)
-        self._holders = table.add_column(ColumnSpec("device/holders", np.int32))
+        self.is_reported = table.add_column(ColumnSpec("device/isReported", np.bool_))
+        """(rows,): whether there is, or was, a Device object."""
+        self.kind = table.add_column(ColumnSpec("device/kind", np.int32, fill=-1))
+        """(rows,): number of what the node and its Device say beside the devices, in `kinds`."""
+        self.layout = table.add_column(ColumnSpec("device/layout", np.int32, fill=-1))
+        """(rows,): number of how the devices are laid out, in `layouts`."""
+        self.kinds: Numbered[NodeDevices] = Numbered(self.kind)
+        self.layouts: Numbered[Layout] = Numbered(self.layout)
+        self.holders = table.add_column(ColumnSpec("device/holders", np.int32))
+        """(rows,): pods that hold devices."""
         self.by_type: dict[str, DeviceTypeColumns] = {
             device_type: DeviceTypeColumns(table, device_type) for device_type in DeviceType
         }
 
-    @property
-    def is_reported(self) -> Mask:
-        """(rows,): whether there is, or was, a Device object."""
-        values: Mask = self._is_reported.values
-        return values
-
-    @property
-    def kind(self) -> npt.NDArray[np.int32]:
-        """(rows,): number of what the node and its Device say beside the devices, in `kinds`."""
-        values: npt.NDArray[np.int32] = self._kind.values
-        return values
-
-    @property
-    def layout(self) -> npt.NDArray[np.int32]:
-        """(rows,): number of how the devices are laid out, in `layouts`."""
-        values: npt.NDArray[np.int32] = self._layout.values
-        return values
-
-    @property
-    def holders(self) -> npt.NDArray[np.int32]:
-        """(rows,): pods that hold devices."""
-        values: npt.NDArray[np.int32] = self._holders.values
-        return values
-
     def set_devices(self, row: int, kind: NodeDevices, devices: Layout) -> None:
         """Enter what a reported node has, as if nobody used any; `kind` without its devices."""
-        self._is_reported.values[row] = True
+        self.is_reported.values[row] = True
         self.kinds.set(row, msgspec.json.encode(kind, order="sorted"), kind)
         self.layouts.set(row, layout_key(devices), devices)
         for device_type, columns in self.by_type.items():

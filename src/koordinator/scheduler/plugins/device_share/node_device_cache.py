@@ -227,7 +227,7 @@ class NodeDeviceCache(ReservableHoldingKeeper[DevicesOfPod, Held]):
 
     def _show(self, row: int, record: NodeDeviceRecord) -> None:
         """Bring the columns up to date with the holders."""
-        self.columns.holders[row] = len(record.held)
+        self.columns.holders.values[row] = len(record.held)
         for device_type, minors in record.take_changes().items():
             self._show_use(row, record, device_type, minors)
 

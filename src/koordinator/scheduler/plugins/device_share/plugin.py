@@ -188,7 +188,7 @@ class DeviceShare(
         if state is None:
             return passes(rows)
         columns = self.cache.columns
-        reported = at(columns.is_reported, rows)
+        reported = at(columns.is_reported.values, rows)
         if reported.all():
             return self._codes(state, rows, ahead)
         codes = np.zeros(rows.size, np.uint16)
@@ -210,7 +210,7 @@ class DeviceShare(
             codes[is_meant] = state.code_of(status)
         is_open = found.is_open
         if has_kind_codes:
-            by_kind = state.kind_codes[at(columns.kind, rows)]
+            by_kind = state.kind_codes[at(columns.kind.values, rows)]
             codes, is_open = np.where(by_kind > 0, by_kind, codes), is_open & (by_kind == 0)
         if np.count_nonzero(is_open):
             is_now = is_open & (np.asarray(ahead) == 0)
@@ -244,7 +244,7 @@ class DeviceShare(
         return state.statuses[code - 1]
 
     def pods_matter(self, state: DeviceState | None, rows: Rows) -> Mask:
-        found: Mask = at(self.cache.columns.holders, rows) > 0
+        found: Mask = at(self.cache.columns.holders.values, rows) > 0
         return found
 
     def foresees(self, state: DeviceState | None) -> bool:
