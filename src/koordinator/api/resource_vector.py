@@ -156,6 +156,10 @@ class ResourceRegistry:
         """Return name → integer of the entries of `vector` (columns,) that are not zero."""
         return {self._names[column]: int(vector[column]) for column in np.flatnonzero(vector)}
 
+    def named(self, amounts: Iterable[tuple[int, int]]) -> dict[str, int]:
+        """Return name → integer of (column, integer)."""
+        return {self._names[column]: number for column, number in amounts}
+
     def to_wire(self, vector: I64) -> ResourceList:
         """Return the entries of `vector` (columns,) that are not zero as quantity texts."""
         return texts(self.amounts(vector))

@@ -72,7 +72,10 @@ def explain(
         node=pod.node_name,
         nominated_node=engine.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name,
         node_count=engine.table.node_count,
-        requests=_requests(engine, pod),
+        requests={
+            name: resource_vector.amount_text(name, number)
+            for name, number in engine.table.registry.named(pod.requests).items()
+        },
     )
     if pod.is_terminal or pod.pod.metadata.deletion_timestamp is not None:
         state = f"has ended ({pod.pod.status.phase})" if pod.is_terminal else "is being deleted"
@@ -120,12 +123,6 @@ def _foreign(base: PodAnswer, engine: Engine) -> PodAnswer:
     wanted = base.scheduler_name or "(none)"
     sentence = f"Pod {base.pod} asks for scheduler {wanted}; the profiles here are: {names}."
     return _with(base, PodVerdict.FOREIGN, sentence)
-
-
-def _requests(engine: Engine, pod: PodInfo) -> dict[str, str]:
-    names = engine.table.registry.names
-    pairs = zip(pod.request_columns.tolist(), pod.request_amounts.tolist(), strict=True)
-    return {names[column]: resource_vector.amount_text(names[column], amount) for column, amount in pairs}
 
 
 def _pending(

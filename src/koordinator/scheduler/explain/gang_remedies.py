@@ -153,7 +153,7 @@ def _lower_requests(attempts: _Attempts, found: Survey, outcome: RehearsalResult
         return []
     empty = surveys.survey(attempts.engine, profile, pod)  # without the members
     names = attempts.engine.table.registry.names
-    wanted = {names[column]: amount for column, amount in wanted_amounts(empty).items()}
+    wanted = attempts.engine.table.registry.named(wanted_amounts(empty).items())
     made = []
     for column in wanted_amounts(empty):
         target = _largest_fitting(empty, column, len(alike))

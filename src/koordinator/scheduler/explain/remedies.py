@@ -162,7 +162,7 @@ def _requests(found: Survey) -> list[Variant]:
     amounts = np.array(list(wanted.values()), np.int64)[:, np.newaxis]
     short = amounts > free
     names = found.engine.table.registry.names
-    by_name = {names[column]: amount for column, amount in wanted.items()}
+    by_name = found.engine.table.registry.named(wanted.items())
     made = []
     for number, column in enumerate(columns):
         alone = short[number] & (short.sum(axis=0) == 1)

@@ -142,8 +142,7 @@ class NodeNUMAResource(
         return pod.request_key, spec, numa, chosen
 
     def prepare(self, pod: PodInfo) -> NUMAState:
-        names = self._table.registry.names
-        requests = {names[column]: amount for column, amount in pod.requests}
+        requests = self._table.registry.named(pod.requests)
         plan = policy.plan_pod(pod.pod, self._args.default_cpu_bind_policy, requests)
         chosen = None
         try:

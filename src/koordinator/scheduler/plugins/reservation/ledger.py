@@ -150,10 +150,7 @@ class ReservationRecord:
     def count(self, registry: ResourceRegistry) -> None:
         """Work out anew what owners use."""
         self.version += 1
-        names = registry.names
-        used = resource_list.sum_of(
-            {names[column]: amount for column, amount in owner.requests} for owner in self.owners.values()
-        )
+        used = resource_list.sum_of(registry.named(owner.requests) for owner in self.owners.values())
         self.allocated = resource_list.mask(used, self.terms.names)
 
     def rest(self, registry: ResourceRegistry) -> PodInfo:

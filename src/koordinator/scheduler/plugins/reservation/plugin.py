@@ -170,8 +170,7 @@ class ReservationPlugin(
         groups = self.ledger.index.of(pod)
         if not groups and labels.RESERVATION_AFFINITY not in annotations and not is_ignoring:
             return None
-        names = self._table.registry.names
-        request = {names[column]: amount for column, amount in pod.requests}
+        request = self._table.registry.named(pod.requests)
         try:
             return OwnerState(pod, RequiredReservations.of(pod.pod), groups, request)
         except (ProtocolError, QuantityError) as problem:
@@ -183,8 +182,7 @@ class ReservationPlugin(
         found = self.store.find(pod.uid)
         policy, pre = found.spec.allocate_policy if found is not None else "", None
         if found is not None and is_pre_allocating(found):
-            names = self._table.registry.names
-            pre = self._pre.state(found, {names[column]: amount for column, amount in pod.requests})
+            pre = self._pre.state(found, self._table.registry.named(pod.requests))
         return ReserveState(pod.pod.metadata.annotations.get(labels.RESERVATION_NODE, ""), policy, pre)
 
     def pre_filter(self, state: State) -> PreFilterResult:

@@ -235,8 +235,7 @@ class PreAllocator:
                     continue
             except (ProtocolError, QuantityError):
                 continue  # nobody can tell what it says of reservations: it is left alone
-            names = self._table.registry.names
-            amounts = {names[column]: amount for column, amount in pod.requests}
+            amounts = self._table.registry.named(pod.requests)
             first = (
                 _priority(pod.pod, self._args.cluster_priority_annotation_key)
                 if is_of_cluster(state.reservation)
