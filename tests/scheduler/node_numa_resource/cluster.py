@@ -119,7 +119,7 @@ class Cluster:
         self.plugin.set_report(None, from_builtins(body, NodeResourceTopology))
 
     def remove_report(self, body: Json) -> None:
-        self.plugin.remove_report(from_builtins(body, NodeResourceTopology))
+        self.plugin.set_report(from_builtins(body, NodeResourceTopology), None)
 
     def machine(self, name: str, *, labels: Json | None = None, **parts: Any) -> None:
         body = report(name, **parts)

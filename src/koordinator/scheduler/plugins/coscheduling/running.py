@@ -6,6 +6,7 @@ There is one of these per scheduler, however many profiles run Coscheduling: a g
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import islice
 
 from koordinator.api import duration, gang_labels, labels, pod_labels
@@ -77,7 +78,7 @@ class RunningGangs:
         that they gave to others."""
         self._round_began_s = 0.0
         handle.watch(Watch(Pod, self._pod_added, self._pod_updated, self._pod_deleted))
-        handle.watch(Watch(PodGroup, self._group_added, self._group_updated, self._group_deleted))
+        handle.watch(Watch(PodGroup, partial(self._group_set, None), self._group_set, self._group_deleted))
         ReservePods.of(handle).follow(self._reserve_pod_set, self._reserve_pod_gone)
         self._cycle_duration = Histogram(
             "scheduler_gang_schedule_cycle_duration_seconds",
@@ -201,7 +202,7 @@ class RunningGangs:
         if gang_id and self.rounds.cache.get(gang_id) is None:
             group = self._pod_groups.get(gang_id.removesuffix(config.OF_RESERVATIONS))
             if group is not None:
-                self._group_set(config.for_reservations(group), self.rounds.on_pod_group_add)
+                self._describe(config.for_reservations(group), self.rounds.on_pod_group_add)
         old = self.pod(key_of(pod))
         if old is None:
             self._pod_added(pod)
@@ -222,22 +223,16 @@ class RunningGangs:
         if (reservations := self._of_reservations(group)) is not None:
             self._carry_out(self.rounds.on_pod_group_delete(reservations))
 
-    def _group_added(self, group: PodGroup) -> None:
+    def _group_set(self, old: PodGroup | None, group: PodGroup) -> None:
         self._pod_groups[group.key] = group
-        self._group_set(group, self.rounds.on_pod_group_add)
+        handle = self.rounds.on_pod_group_add if old is None else self.rounds.on_pod_group_update
+        self._describe(group, handle)
         if (reservations := self._of_reservations(group)) is not None:
-            self._group_set(reservations, self.rounds.on_pod_group_add)
-        self._complain(group.key, group, config.problems_of_group(group))
-
-    def _group_updated(self, old: PodGroup, group: PodGroup) -> None:
-        self._pod_groups[group.key] = group
-        self._group_set(group, self.rounds.on_pod_group_update)
-        if (reservations := self._of_reservations(group)) is not None:
-            self._group_set(reservations, self.rounds.on_pod_group_update)
-        if old.metadata.annotations != group.metadata.annotations:
+            self._describe(reservations, handle)
+        if old is None or old.metadata.annotations != group.metadata.annotations:
             self._complain(group.key, group, config.problems_of_group(group))
 
-    def _group_set(self, group: PodGroup, handle: Callable[[PodGroup], Effect]) -> None:
+    def _describe(self, group: PodGroup, handle: Callable[[PodGroup], Effect]) -> None:
         was_complete = self._is_complete(group.key)
         self._carry_out(handle(group))
         self._record_completion(group.key, was_complete)

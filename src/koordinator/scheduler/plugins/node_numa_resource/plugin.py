@@ -118,14 +118,7 @@ class NodeNUMAResource(
         self._strategies = NUMAScoringStrategies(args.scoring_strategy, args.numa_scoring_strategy)
         self._amounts = TableAmounts(handle.table, self._strategies.node)
         self.books = handle.table.shared(NUMAAllocations)
-        handle.watch(
-            Watch(
-                NodeResourceTopology,
-                on_add=lambda new: self.set_report(None, new),
-                on_update=self.set_report,
-                on_delete=self.remove_report,
-            )
-        )
+        handle.watch(Watch.changes(NodeResourceTopology, self.set_report))
 
     # A pod
 
@@ -448,22 +441,18 @@ class NodeNUMAResource(
 
     # Reports
 
-    def set_report(self, old: NodeResourceTopology | None, new: NodeResourceTopology) -> None:
-        """Note that a node's CPUs and NUMA nodes were reported."""
-        options = options_of(new, self.books.topologies)
-        for problem in options.problems:
-            log.warning("part of a topology report invalid: %s", problem, extra={"node": new.metadata.name})
-        event = ClusterEvent.NODE_TOPOLOGY_ADDED if old is None else ClusterEvent.NODE_TOPOLOGY_UPDATED
-        if self.books.set_report(new.metadata.name, options):
-            self._happened(new.metadata.name, event, old, new)
-
-    def remove_report(self, old: NodeResourceTopology) -> None:
-        """Note that a node is not reported on any more; what its pods hold stays known."""
-        if self.books.set_report(old.metadata.name, None):
-            self._happened(old.metadata.name, ClusterEvent.NODE_TOPOLOGY_DELETED, old, None)
-
-    def _happened(self, name: str, event: ClusterEvent, old: Any, new: Any) -> None:
-        self.handle.happened(QueueingEvent(event, self._table.row_of(name), old, new))
+    def set_report(self, old: NodeResourceTopology | None, new: NodeResourceTopology | None) -> None:
+        """Take in what is reported of a node's CPUs and NUMA nodes; None when nothing was before, or is any more. What
+        its pods hold stays known."""
+        event, options = ClusterEvent.NODE_TOPOLOGY_DELETED, None
+        if new is not None:
+            event = ClusterEvent.NODE_TOPOLOGY_ADDED if old is None else ClusterEvent.NODE_TOPOLOGY_UPDATED
+            options = options_of(new, self.books.topologies)
+        name = next(each.metadata.name for each in (new, old) if each is not None)
+        for problem in options.problems if options is not None else ():
+            log.warning("part of a topology report invalid: %s", problem, extra={"node": name})
+        if self.books.set_report(name, options):
+            self.handle.happened(QueueingEvent(event, self._table.row_of(name), old, new))
 
     # For people
 
