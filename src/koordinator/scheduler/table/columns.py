@@ -48,6 +48,17 @@ def put(values: npt.NDArray[Any], rows: Rows, entries: npt.NDArray[Any] | int) -
     values[rows] = entries
 
 
+def grown(values: npt.NDArray[A], size: int, fill: Any = 0, axis: int = -1) -> npt.NDArray[A]:
+    """Return `values` with room for `size` entries along an axis, `fill` behind those that it has; itself where there
+    is room."""
+    missing = size - values.shape[axis]
+    if missing <= 0:
+        return values
+    shape = list(values.shape)
+    shape[axis] = missing
+    return np.concatenate([values, np.full(shape, fill, values.dtype)], axis=axis)
+
+
 _NO_POINTS: npt.NDArray[np.int64] = np.zeros(1 << 15, np.int64)
 _NO_POINTS.setflags(write=False)
 
@@ -110,16 +121,11 @@ class TableColumn:
         self.values: npt.NDArray[Any] = np.full(shape, spec.fill, spec.dtype)
 
     def grow(self, capacity: int) -> None:
-        missing = capacity - self.values.shape[-1]
-        tail = np.full((*self.values.shape[:-1], missing), self.spec.fill, self.spec.dtype)
-        self.values = np.concatenate([self.values, tail], axis=-1)
+        self.values = grown(self.values, capacity, self.spec.fill)
 
     def widen(self, width: int) -> None:
         """Add leading entries to each row (a new resource was met)."""
-        missing = width - self.values.shape[0]
-        if missing > 0:
-            tail = np.full((missing, self.values.shape[1]), self.spec.fill, self.spec.dtype)
-            self.values = np.concatenate([self.values, tail])
+        self.values = grown(self.values, width, self.spec.fill, axis=0)
 
     def clear(self, row: int) -> None:
         self.values[..., row] = self.spec.fill
@@ -204,8 +210,7 @@ class ChangeLog:
         self._is_muted = False
 
     def grow(self, capacity: int) -> None:
-        missing = capacity - self._last_at.size
-        self._last_at = np.concatenate([self._last_at, np.full(missing, -1, np.int64)])
+        self._last_at = grown(self._last_at, capacity, -1)
 
     def add(self, row: int, kind: RowChange) -> None:
         if self._is_muted:

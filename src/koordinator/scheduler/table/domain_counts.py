@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.columns import Rows, at, grown
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
 from koordinator.scheduler.table.nodes import NodeTable
 
@@ -208,8 +208,7 @@ class RowCounts:
         self.values[row] += change
 
     def grow(self, capacity: int) -> None:
-        missing = max(capacity, 2 * self.values.size) - self.values.size
-        self.values = np.concatenate([self.values, np.zeros(missing, np.int32)])
+        self.values = grown(self.values, max(capacity, 2 * self.values.size))
 
 
 _ROWS = "rows"

@@ -15,7 +15,7 @@ from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm, 
 from koordinator.api.core import Node
 from koordinator.api.scalars import ScalarError, parse_int
 from koordinator.api.tolerations import Tolerations
-from koordinator.scheduler.table.columns import Rows, at
+from koordinator.scheduler.table.columns import Rows, at, grown
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 
 Mask = npt.NDArray[np.bool_]
@@ -50,9 +50,7 @@ class LabelColumn:
 
     def reserve(self, capacity: int) -> None:
         """Make room for as many rows."""
-        missing = capacity - self.ids.size
-        if missing > 0:
-            self.ids = np.concatenate([self.ids, np.full(missing, ABSENT, np.int32)])
+        self.ids = grown(self.ids, capacity, ABSENT)
 
     def numbers_of(self, values: Iterable[str]) -> list[int]:
         """Numbers of those values that occur."""
@@ -203,8 +201,7 @@ class TaintColumns(RowKeeper):
             number = self._ids[key] = len(self.sets)
             self.sets.append(tuple(node.spec.taints))
         if row >= self.numbers.size:
-            missing = max(row + 1, 2 * self.numbers.size) - self.numbers.size
-            self.numbers = np.concatenate([self.numbers, np.zeros(missing, np.int32)])
+            self.numbers = grown(self.numbers, max(row + 1, 2 * self.numbers.size))
         if self.numbers[row] != number:
             self.numbers[row] = number
             self.version += 1

@@ -20,7 +20,7 @@ from koordinator.api.core import Pod
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.preemption.victims import NOWHERE, Residents
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import Rows, grown
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo, job_of
 
@@ -64,11 +64,10 @@ class JobResidents(Residents):
 
     def _extend(self) -> None:
         """Make as many slots as there are rows."""
-        missing = self.rows.size - self.jobs.size
-        if missing:
-            self.jobs = np.concatenate([self.jobs, np.zeros(missing, np.int64)])
-            self.may_go = np.concatenate([self.may_go, np.zeros(missing, np.bool_)])
-            self.is_leaving = np.concatenate([self.is_leaving, np.zeros(missing, np.bool_)])
+        size = self.rows.size
+        if size > self.jobs.size:
+            self.jobs, self.may_go = grown(self.jobs, size), grown(self.may_go, size)
+            self.is_leaving = grown(self.is_leaving, size)
 
     def _join_job(self, job: str) -> int:
         number, count = self._job_numbers.get(job, (self._next_number, 0))

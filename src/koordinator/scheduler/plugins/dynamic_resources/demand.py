@@ -34,7 +34,7 @@ from koordinator.scheduler.plugins.dynamic_resources.allocator import (
 from koordinator.scheduler.plugins.dynamic_resources.consumable_capacity import Share, Wanted, share_of
 from koordinator.scheduler.plugins.dynamic_resources.inventory import Inventory
 from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DRAFeatures, SliceDevice, tolerates
-from koordinator.scheduler.table.columns import Recent
+from koordinator.scheduler.table.columns import Recent, grown
 
 SELECTIONS_MAX = 512
 """Kinds of requests remembered; each has a byte per device."""
@@ -82,9 +82,7 @@ class DeviceColumn(abc.ABC):
         inventory = self.inventory
         if self._stamp == inventory.stamp_now:
             return
-        missing = inventory.node.size - self.values.size
-        if missing > 0:
-            self.values = np.concatenate([self.values, np.zeros(missing, self.values.dtype)])
+        self.values = grown(self.values, inventory.node.size)
         is_new = inventory.is_alive & (inventory.stamp > self._stamp)
         self._stamp = inventory.stamp_now
         for number in np.flatnonzero(is_new).tolist():

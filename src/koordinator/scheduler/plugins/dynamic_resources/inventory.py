@@ -38,6 +38,7 @@ from koordinator.scheduler.plugins.dynamic_resources.slice_devices import (
     gate_lacking,
     has_conditions,
 )
+from koordinator.scheduler.table.columns import grown
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 
 PoolKey = tuple[str, str]
@@ -255,11 +256,10 @@ class Inventory(RowKeeper):
             return self._free.pop()
         self.entries.append(None)
         size = len(self.entries)
-        if size > self.node.size:
+        if size > (room := self.node.size):
             for name in ("node", "group", "trouble", "is_used", "is_alive", "is_multi", "is_last", "stamp"):
-                values = getattr(self, name)
-                more = np.full(values.size, NOWHERE if name in ("node", "group") else 0, values.dtype)
-                setattr(self, name, np.concatenate([values, more]))
+                fill = NOWHERE if name in ("node", "group") else 0
+                setattr(self, name, grown(getattr(self, name), 2 * room, fill))
         return size - 1
 
     def _place(self, number: int, entry: SliceDevice, touched: set[int], groups: set[int]) -> None:
@@ -305,7 +305,7 @@ class Inventory(RowKeeper):
             found = self._node_ids[name] = len(self._on_node)
             self._on_node.append([])
             if found >= self.slots.shape[0]:
-                self.slots = np.concatenate([self.slots, np.full_like(self.slots, NOWHERE)])
+                self.slots = grown(self.slots, 2 * found, NOWHERE, axis=0)
             row = self._table.row_of(name)
             if row is not None:
                 self._seat(found, row)
@@ -314,10 +314,9 @@ class Inventory(RowKeeper):
     def _line_up(self, node: int) -> None:
         numbers = self._on_node[node]
         numbers.sort(key=self._order)
-        missing = len(numbers) - self.slots.shape[1]
-        if missing > 0:
-            more = np.full((self.slots.shape[0], max(missing, self.slots.shape[1])), NOWHERE, np.int32)
-            self.slots = np.concatenate([self.slots, more], axis=1)
+        width = self.slots.shape[1]
+        if len(numbers) > width:
+            self.slots = grown(self.slots, max(len(numbers), 2 * width), NOWHERE)
         self.counters.line_up(numbers)
         self.slots[node] = NOWHERE
         self.slots[node, : len(numbers)] = numbers
@@ -345,8 +344,7 @@ class Inventory(RowKeeper):
 
     def _seat_more(self, row: int) -> None:
         if row >= self.node_at.size:
-            more = np.full(max(self._table.capacity, row + 1) - self.node_at.size, NOWHERE, np.int32)
-            self.node_at = np.concatenate([self.node_at, more])
+            self.node_at = grown(self.node_at, max(self._table.capacity, row + 1), NOWHERE)
 
     # Use
 

@@ -13,6 +13,7 @@ from koordinator.api import quantity
 from koordinator.api.dra import Counter, Device, ResourceSlice
 from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.table.columns import grown
 
 CounterName = tuple[str, str]
 """(counter set, counter)"""
@@ -109,7 +110,7 @@ class Codes:
     def column(self, size: int) -> I64:
         """Return the numbers of the first `size` slots: (size,), to be read at once."""
         if size > self._values.size:
-            self._values = np.concatenate([self._values, np.zeros(max(size, self._values.size), np.int64)])
+            self._values = grown(self._values, 2 * size)
         return self._values[:size]
 
 
@@ -186,10 +187,8 @@ class SharedCounters:
         return found
 
     def _grow(self, size: int) -> None:
-        missing = size - self._pool_of.size
-        if missing > 0:
-            more = np.full(max(missing, self._pool_of.size), -1, np.int32)
-            self._pool_of = np.concatenate([self._pool_of, more])
+        if size > self._pool_of.size:
+            self._pool_of = grown(self._pool_of, 2 * size, -1)
 
     def stock(self, devices: Sequence[int]) -> tuple[list[int], list[Consumption]]:
         """Return what is left of the counters that some devices draw from, and what each of them takes, by place in

@@ -42,7 +42,7 @@ from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPreemptio
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.hints import QuotaQueueingHints
 from koordinator.scheduler.plugins.elastic_quota.quota import Nanos, Quota, amounts_of
-from koordinator.scheduler.table.columns import discard
+from koordinator.scheduler.table.columns import discard, grown
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
@@ -135,8 +135,7 @@ class QuotaIndex(QueueingHintIndex):
 
     def put(self, slot: int, pod: PodInfo) -> None:
         if slot >= self._slots.size:
-            more = np.full(max(slot + 1, 2 * self._slots.size) - self._slots.size, _FREE, np.int64)
-            self._slots = np.concatenate((self._slots, more))
+            self._slots = grown(self._slots, max(slot + 1, 2 * self._slots.size), _FREE)
         self._pods[slot] = pod
         self._slots[slot] = self._number(pod)
 

@@ -18,7 +18,7 @@ from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE
 from koordinator.scheduler.plugins.fragmentation.demand import PodDemand, Shape, models_of, shape_of
 from koordinator.scheduler.plugins.fragmentation.gradient import Cards, Nodes, Taking
 from koordinator.scheduler.plugins.fragmentation.target import F32, Target
-from koordinator.scheduler.table.columns import Recent, Rows, at
+from koordinator.scheduler.table.columns import Recent, Rows, at, grown
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -183,9 +183,7 @@ class CostBook:
     def _read(self, rows: Rows) -> None:
         """Read nodes from the table anew."""
         cards = self._nodes.cards(rows)
-        if len(cards) != len(self._cards):  # nodes with more cards came
-            more = np.zeros((len(cards) - len(self._cards), self._capacity), np.uint8)
-            self._cards = np.concatenate([self._cards, more])
+        self._cards = grown(self._cards, len(cards), axis=0)  # nodes with more cards may have come
         nodes = self._nodes.nodes(self.target, rows, cards, self._model.take(rows))
         self._cards[:, rows] = cards
         self._amounts[rows], self._whole[rows] = nodes.amounts, nodes.whole

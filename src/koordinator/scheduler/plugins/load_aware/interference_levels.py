@@ -20,7 +20,7 @@ from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.scheduler.plugin.framework import ReasonCodes, Relief, Scores
 from koordinator.scheduler.plugin.status import Status, unschedulable
-from koordinator.scheduler.table.columns import ColumnSpec, Rows, TableColumn, at
+from koordinator.scheduler.table.columns import ColumnSpec, Rows, TableColumn, at, grown
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -238,15 +238,11 @@ class InterferenceLevels:
 
     def _counts_of_all(self, counts: Counts) -> Counts:
         """Return counts for all rows, after the table grew."""
-        missing = self._table.capacity - counts.size
-        if missing <= 0:
+        if counts.size >= self._table.capacity:
             return counts
-        grown = np.concatenate([counts, np.zeros(missing, np.int32)])
-        for workload, known in self._counts.items():
-            if known is counts:
-                self._counts[workload] = grown
-                break
-        return grown
+        workload = next(workload for workload, known in self._counts.items() if known is counts)
+        self._counts[workload] = grown(counts, self._table.capacity)
+        return self._counts[workload]
 
     def _peers_at(self, neighbour: Neighbour, rows: Rows) -> npt.NDArray[np.bool_]:
         """(rows,): whether pods of workloads that this one should not meet are there."""

@@ -18,7 +18,7 @@ from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.label_selector import Predicate
 from koordinator.api.resource_vector import I64
 from koordinator.clock import parse_rfc3339_or
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import Rows, grown
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -205,8 +205,7 @@ class Residents(RowKeeper):
     def _describe(self, slot: int, pod: PodInfo) -> None:
         width = len(self._table.registry)
         if width > self.amounts.shape[0]:
-            missing = np.zeros((width - self.amounts.shape[0], self.rows.size), np.int64)
-            self.amounts = np.concatenate([self.amounts, missing])
+            self.amounts = grown(self.amounts, width, axis=0)
         self.priorities[slot] = pod.priority if _can_go(pod) else NEVER
         for column, amount in pod.requests:
             self.amounts[column, slot] = amount
@@ -214,11 +213,9 @@ class Residents(RowKeeper):
         self.starts_s[slot] = np.nan if started_s is None else started_s
 
     def _grow(self) -> None:
-        size = self.rows.size
-        self.rows = np.concatenate([self.rows, np.full(size, NOWHERE, np.int64)])
-        self.priorities = np.concatenate([self.priorities, np.zeros(size, np.int64)])
-        self.starts_s = np.concatenate([self.starts_s, np.full(size, np.nan)])
-        self.amounts = np.concatenate([self.amounts, np.zeros_like(self.amounts)], axis=1)
+        size = 2 * self.rows.size
+        self.rows, self.priorities = grown(self.rows, size, NOWHERE), grown(self.priorities, size)
+        self.starts_s, self.amounts = grown(self.starts_s, size, np.nan), grown(self.amounts, size)
 
 
 ANSWERS_MAX = 65_536
