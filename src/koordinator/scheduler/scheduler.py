@@ -8,7 +8,6 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from koordinator.api.core import Pod
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import Clock
 from koordinator.cluster.backoff import new_rng
@@ -176,7 +175,7 @@ class Scheduler:
         return BindingRules(
             bindings_max=self.config.bindings_max,
             # The gate asks for a second look at the pod just before it is bound.
-            live=self._live if gates.is_on("DynamicSchedulerCheck") else lambda pod: pod,
+            live=self.outcomes.live if gates.is_on("DynamicSchedulerCheck") else lambda pod: pod,
             has_node=lambda name: self.table.row_of(name) is not None,
             finished=self.outcomes.bound,
             interrupted=self.outcomes.interrupted,
@@ -194,14 +193,6 @@ class Scheduler:
     def _is_busy(self) -> bool:
         """Return whether pods are on their way to a node."""
         return self._is_scheduling and (self._binder.is_busy or self.queue.active_count > 0)
-
-    def _live(self, pod: Pod) -> Pod | None:
-        """Return the pod as it is now, also one that only the scheduler knows."""
-        found = self.caches.live(pod)
-        if found is not None:
-            return found
-        profile = self.profiles.get(pod.spec.scheduler_name)
-        return profile.extensions.reserve_pod(pod.metadata.uid) if profile is not None else None
 
     def _queue_policy(self, unschedulable_s_max: float) -> QueuePolicy:
         extender = ExtenderWakeUps(None, self.engine.handles[0])

@@ -260,7 +260,7 @@ class Cycle:
     ) -> Rows | None:
         """Feasible rows to choose from, None for all: the planned node alone, or else the nominated one if it is
         feasible, then the first of those preferred, or a sample."""
-        nominated = self._nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
+        nominated = self._nominations.node_for(pod)
         if nominated and not steering.planned:
             row = self._table.row_of(nominated)
             if row is not None and evaluation.is_feasible(row) and row not in kept_free:

@@ -70,7 +70,7 @@ def explain(
         scheduler_name=pod.pod.spec.scheduler_name,
         priority=pod.priority,
         node=pod.node_name,
-        nominated_node=engine.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name,
+        nominated_node=engine.nominations.node_for(pod),
         node_count=engine.table.node_count,
         requests={
             name: resource_vector.amount_text(name, number)

@@ -146,7 +146,7 @@ class Tries:
         """Return the nominated node if it will do, else the best of those that are not kept free for others."""
         engine = self._engine
         view = View(profile, engine.table, engine.nominations, pod)
-        nominated = engine.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
+        nominated = engine.nominations.node_for(pod)
         row = engine.table.row_of(nominated) if nominated else None
         if row is not None and self._is_free(view, evaluation, row):
             return row

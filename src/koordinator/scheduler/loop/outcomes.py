@@ -19,7 +19,6 @@ from koordinator.scheduler.plugin.events import BINDING, SCHEDULING, ClusterEven
 from koordinator.scheduler.plugin.handle import Handling, SchedulingFailure
 from koordinator.scheduler.plugin.status import Status, event_note
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
-from koordinator.scheduler.table.pod_info import PodInfo
 
 _HEAD = re.compile(r"0/\d+ nodes are available: ")
 _ITEM = re.compile(r"(\d+) Reservation\(s\) (.*)")
@@ -149,7 +148,7 @@ class Outcomes:
         failure = SchedulingFailure(
             entry.pod, entry.profile_name, result.status, result.rejected_by, nominated
         )
-        if not (nominated or (nominated is None and self._nominated_node(entry.pod))):
+        if not (nominated or (nominated is None and self._engine.nominations.node_for(entry.pod))):
             self._engine.profiles[entry.profile_name].extensions.forget_nominated(entry.pod.uid)
         handling = self._failures.before(failure)
         if handling is Handling.DONE:
@@ -159,9 +158,6 @@ class Outcomes:
             if live is not None and handling is Handling.GO_ON:
                 self._report(live, entry, result)
         self._failures.after(failure)
-
-    def _nominated_node(self, pod: PodInfo) -> str:
-        return self._engine.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
 
     def _report(self, live: Pod, entry: QueuedPod, result: Unplaced) -> None:
         """Write event and condition."""
@@ -178,7 +174,7 @@ class Outcomes:
 
     def _requeue(self, entry: QueuedPod, result: Unplaced) -> Pod | None:
         """Return the pod as it waits now; None when it has no reason to wait any more."""
-        live = self._live(entry)
+        live = self.live(entry.pod.pod)
         if live is None or live.spec.node_name or live.metadata.deletion_timestamp is not None:
             self._queue.done(entry.pod.uid)
             return None
@@ -199,12 +195,13 @@ class Outcomes:
         self._handlers.wake()
         return live
 
-    def _live(self, entry: QueuedPod) -> Pod | None:
-        """Return the pod as it is now; None when it is gone."""
-        found = self._caches.live(entry.pod.pod)
+    def live(self, pod: Pod) -> Pod | None:
+        """Return a pod as it is now, also one that only the scheduler knows; None when it is gone."""
+        found = self._caches.live(pod)
         if found is not None:
             return found
-        return self._engine.profiles[entry.profile_name].extensions.reserve_pod(entry.pod.uid)
+        profile = self._engine.profiles.get(pod.spec.scheduler_name)
+        return profile.extensions.reserve_pod(pod.metadata.uid) if profile is not None else None
 
 
 def _phase(job: BindingCycle, outcome: Status) -> str:

@@ -251,6 +251,10 @@ class Nominations:
         """Return the node of a nominated pod, "" when it has none."""
         return self._node_of.get(uid, "")
 
+    def node_for(self, pod: PodInfo) -> str:
+        """Return the same, or what the pod's status says where nobody here knows of a nomination."""
+        return self._node_of.get(pod.uid) or pod.pod.status.nominated_node_name
+
     def set(self, pod: PodInfo, node_name: str, *, by_others: bool = False) -> None:
         """Nominate, or with "" take the nomination back. `by_others`: another scheduler did."""
         self.remove(pod.uid)

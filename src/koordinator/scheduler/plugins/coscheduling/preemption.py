@@ -217,14 +217,11 @@ class GangPreemption:
         is_late = gang.config.match_policy is GangMatchPolicy.ONLY_WAITING and bool(gang.group.binding)
         return gang.config.minimum if is_late else self._gangs.rounds.lacking(gang)
 
-    def _nominated_node(self, pod: PodInfo) -> str:
-        return self._handle.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
-
     def _is_vacating_for(self, pod: PodInfo) -> bool:
         """Return whether somebody still has to leave a node that is kept for a member of the pod's job."""
         # The victims are those of stock preemption here.
-        job, table = self._job_of(pod), self._handle.table
-        rows = {table.row_of(self._nominated_node(each)) for each in (*job.members.values(), *job.waiting)}
+        job, table, node_for = self._job_of(pod), self._handle.table, self._handle.nominations.node_for
+        rows = {table.row_of(node_for(each)) for each in (*job.members.values(), *job.waiting)}
         return any(
             other.priority < pod.priority and is_terminating_victim(other.pod)
             for row in rows
@@ -282,7 +279,7 @@ class GangPreemption:
         return found.rivals(pod) if found is not None else None
 
     def _member(self, pod: PodInfo, *, is_needed: bool = True) -> JobMember:
-        return JobMember(key=pod.key, nominated=self._nominated_node(pod), is_needed=is_needed)
+        return JobMember(key=pod.key, nominated=self._handle.nominations.node_for(pod), is_needed=is_needed)
 
     @contextlib.contextmanager
     def _without_nominations(self, job: PreemptorJob) -> Iterator[None]:

@@ -393,7 +393,7 @@ class QuotaPreemption:
         return counted.request if counted is not None else nanos_of(self._book.ask_of(pod.pod).request)
 
     def _objection(self, pod: PodInfo, ref: QuotaRef, diagnosis: Diagnosis) -> str:
-        nominated = self._handle.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
+        nominated = self._handle.nominations.node_for(pod)
         table = self._handle.table
         row = table.row_of(nominated) if nominated else None
         there = table.pods_at(row).values() if row is not None else ()

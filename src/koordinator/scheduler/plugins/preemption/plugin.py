@@ -113,7 +113,7 @@ class Preemptor:
 
     def objection(self, pod: PodInfo, diagnosis: Diagnosis) -> str:
         """Return why the pod may not preempt; "" when it may."""
-        nominated = self._handle.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
+        nominated = self._handle.nominations.node_for(pod)
         row = self._table.row_of(nominated) if nominated else None
         status = diagnosis.status_of(row) if row is not None else SUCCESS
         there = self._table.pods_at(row).values() if row is not None else ()
