@@ -8,6 +8,7 @@ import numpy as np
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.events import QueueingEvent
 from koordinator.scheduler.plugin.framework import Mask, QueueingHintIndex
+from koordinator.scheduler.table.columns import tally
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -33,9 +34,7 @@ class FitIndex(QueueingHintIndex):
 
     def clear(self, slot: int) -> None:
         for column in np.flatnonzero(self._wanted[:, slot]).tolist():
-            self._users[column] -= 1
-            if not self._users[column]:
-                del self._users[column]
+            tally(self._users, column, -1)
         self._wanted[:, slot] = 0
         self._is_used[slot] = False
 

@@ -29,7 +29,7 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.table import pod_info
-from koordinator.scheduler.table.columns import Recent, RowChange, Rows, at, no_points
+from koordinator.scheduler.table.columns import Recent, RowChange, Rows, at, no_points, tally
 from koordinator.scheduler.table.label_columns import NAME_FIELD, LabelColumns, TaintColumns
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import HOST_PORTS, NODE_NAME, HostPort, PodInfo
@@ -314,9 +314,7 @@ class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPo
         for address, protocol, port in pod.host_ports:
             by_row = self._used[(protocol, port)]
             used = by_row[row]
-            used[address] -= 1
-            if not used[address]:
-                del used[address]
+            tally(used, address, -1)
             if not used:
                 del by_row[row]
             if not by_row:

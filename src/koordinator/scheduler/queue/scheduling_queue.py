@@ -14,6 +14,7 @@ from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugin.status import Status, unresolvable
 from koordinator.scheduler.queue.unschedulable_pods import KeyedHeap, UnschedulablePods, Wakeup, wakeup_of
+from koordinator.scheduler.table.columns import tally
 from koordinator.scheduler.table.pod_info import PodInfo
 
 UNSCHEDULABLE_S_MAX = 300.0
@@ -150,10 +151,7 @@ class SchedulingQueue:
     def _count_rejections(self, entry: QueuedPod, change: int) -> None:
         """Note that a pod falls asleep (1) or wakes up (-1), before anything else changes in it."""
         for plugin in entry.refused_by:
-            key = plugin, entry.profile_name
-            self._rejections[key] += change
-            if not self._rejections[key]:
-                del self._rejections[key]
+            tally(self._rejections, (plugin, entry.profile_name), change)
 
     def events_in_flight(self) -> dict[str, int]:
         """Events kept for pods in flight, by their names."""

@@ -311,6 +311,15 @@ class Recent(Generic[V]):
         self._values.clear()
 
 
+def tally(counts: MutableMapping[K, int], key: K, change: int) -> None:
+    """Add to a count; those that are 0 are not kept."""
+    left = counts.get(key, 0) + change
+    if left > 0:
+        counts[key] = left
+    else:
+        counts.pop(key, None)
+
+
 def discard(groups: MutableMapping[K, set[V]] | MutableMapping[K, dict[V, Any]], name: K, member: V) -> None:
     """Take a member out of the group of a name, if it is there, and the group with it when nobody is left."""
     group = groups.get(name)

@@ -23,6 +23,7 @@ from koordinator.cluster.controller import Controller
 from koordinator.scheduler.plugin.capabilities import BackgroundController
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
+from koordinator.scheduler.table.columns import tally
 
 STALE_S = 48 * 3600.0
 """A gang that took this long to be scheduled and of which nothing runs is left alone."""
@@ -199,11 +200,7 @@ class GangCount:
         self.total += number
         self._bound += number * member.is_bound
         self._phases[member.phase] += number
-        left = self._owners.get(member.occupied_by, 0) + number
-        if left:
-            self._owners[member.occupied_by] = left
-        else:
-            del self._owners[member.occupied_by]
+        tally(self._owners, member.occupied_by, number)
 
     def members(self) -> MemberCounts:
         phases = self._phases

@@ -1,7 +1,6 @@
 """Keep what one node has of devices, and who holds it. Source: behaviour/devices 5.1 and 9."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
@@ -10,6 +9,7 @@ from koordinator.api import labels
 from koordinator.api.resource_vector import add_in_place
 from koordinator.scheduler.plugins.device_share.inventory import NOTHING, DeviceEntry, Held, NodeDevices
 from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, left_of
+from koordinator.scheduler.table.columns import tally
 
 NO_DEVICES = NodeDevices()
 
@@ -33,7 +33,7 @@ class NodeDeviceRecord:
         """Devices of the node, as if nobody held any."""
         self.used: dict[str, dict[int, Mapping[str, int]]] = {}
         """Type and minor → what pods use of the device, also of such as were not reported."""
-        self._vf_holders: dict[str, Counter[str]] = {}
+        self._vf_holders: dict[str, dict[str, int]] = {}
         """Type → bus id of a virtual function → how many pods hold it."""
         self._kind: bytes = b""
         self._devices: NodeDevices | None = None
@@ -137,10 +137,7 @@ class NodeDeviceRecord:
                 else:
                     used.pop(device.minor, None)
                 for vf in device.vfs:
-                    holders = self._vf_holders.setdefault(device_type, Counter())
-                    holders[vf.bus_id] += sign
-                    if not holders[vf.bus_id]:
-                        del holders[vf.bus_id]
+                    tally(self._vf_holders.setdefault(device_type, {}), vf.bus_id, sign)
 
     def _forget(self) -> None:
         self._devices = self._signature = None

@@ -5,7 +5,7 @@ are kept apart: the first in a matrix of nodes, the others in groups that say wh
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -38,11 +38,10 @@ from koordinator.scheduler.plugins.dynamic_resources.slice_devices import (
     gate_lacking,
     has_conditions,
 )
-from koordinator.scheduler.table.columns import grown
+from koordinator.scheduler.table.columns import grown, tally
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 
 PoolKey = tuple[str, str]
-T = TypeVar("T")
 Numbers = npt.NDArray[np.int32]
 
 FINE, INCOMPLETE, INVALID = 0, 1, 2
@@ -354,12 +353,12 @@ class Inventory(RowKeeper):
             key = use.key
             was_given = self._is_given(key)
             if use.share is None:
-                _add(self.used_keys, key, count)
+                tally(self.used_keys, key, count)
             else:
-                _add(self.shares, key, count)
+                tally(self.shares, key, count)
                 consumed = self.consumed.setdefault(key, {})
                 for name, amount in use.share:
-                    _add(consumed, name, count * amount)
+                    tally(consumed, name, count * amount)
                 if not consumed:
                     del self.consumed[key]
             number = self.number_of.get(key)
@@ -431,12 +430,3 @@ class Inventory(RowKeeper):
             return
         consumed = tuple(sorted(self.consumed.get(entry.key, {}).items()))
         self.share_looks.set(number, (entry.capacity_text, consumed, entry.key in self.shares))
-
-
-def _add(counts: dict[T, int], key: T, count: int) -> None:
-    """Add to a count; those that are 0 are not kept."""
-    left = counts.get(key, 0) + count
-    if left > 0:
-        counts[key] = left
-    else:
-        counts.pop(key, None)

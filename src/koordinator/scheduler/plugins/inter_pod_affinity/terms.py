@@ -1,14 +1,14 @@
 """Read what the affinity of pods says, and where the pods that say it are."""
 
 import itertools
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
 
 import msgspec
 
 from koordinator.api.affinity import PodAffinity, PodAffinityTerm
 from koordinator.api.core import Pod
-from koordinator.scheduler.table.columns import Recent, discard
+from koordinator.scheduler.table.columns import Recent, discard, tally
 from koordinator.scheduler.table.domain_counts import MatchCounts
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_counts import Anchor, NamespaceLabels, PodTerm, Terms, anchors_of
@@ -134,7 +134,7 @@ class TermIndex(RowKeeper):
         self._numbers = itertools.count(1)
         self._versions = itertools.count(1)
         self._matches: Recent[tuple[Holders, ...]] = Recent(MATCHES_MAX)
-        self._anti_keys: Counter[str] = Counter()
+        self._anti_keys: dict[str, int] = {}
         self._seen_namespaces = namespaces.version
 
     def __len__(self) -> int:
@@ -208,9 +208,7 @@ class TermIndex(RowKeeper):
 
     def _count_key(self, term: Term, change: int) -> None:
         if term.kind == REQUIRED_ANTI:
-            self._anti_keys[term.topology_key] += change
-            if not self._anti_keys[term.topology_key]:
-                del self._anti_keys[term.topology_key]
+            tally(self._anti_keys, term.topology_key, change)
 
     def _width(self, anchors: tuple[Anchor, ...]) -> int:
         return sum(len(self._anchored.get(anchor, ())) for anchor in anchors)

@@ -19,7 +19,7 @@ from koordinator.scheduler.engine.view import Foresight, Prospects, View
 from koordinator.scheduler.plugin.framework import Handle, ReasonCodes
 from koordinator.scheduler.plugin.status import SUCCESS, Status, count_reasons, fit_error
 from koordinator.scheduler.plugin.topology_tree import Indices, TopologyTree
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.columns import Rows, tally
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of
@@ -72,7 +72,7 @@ class Attraction(RowKeeper):
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
-        self._counts: dict[str, Counter[int]] = {}
+        self._counts: dict[str, dict[int, int]] = {}
         self._versions: dict[str, int] = {}
         self._changes = 0
 
@@ -105,10 +105,8 @@ class Attraction(RowKeeper):
             self.pod_assigned(row, new)
 
     def _count(self, selector: str, row: int, number: int) -> None:
-        counts = self._counts.setdefault(selector, Counter())
-        counts[row] += number
-        if not counts[row]:
-            del counts[row]
+        counts = self._counts.setdefault(selector, {})
+        tally(counts, row, number)
         self._changes += 1
         self._versions[selector] = self._changes
         if not counts:

@@ -30,7 +30,7 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.plugins.reservation import fit, matching, objects, preallocation
 from koordinator.scheduler.plugins.reservation.fit import Ints, ReservationAmounts
 from koordinator.scheduler.plugins.reservation.owner_index import GroupNumbers, OwnerGroup, OwnerIndex
-from koordinator.scheduler.table.columns import RowChange, discard
+from koordinator.scheduler.table.columns import RowChange, discard, tally
 from koordinator.scheduler.table.holdings import HoldingKeeper
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -419,10 +419,7 @@ class ReservationLedger(HoldingKeeper[str, bool]):
         row = record.row
         assert row is not None
         record.row = None
-        rows = record.group.rows
-        rows[row] -= 1
-        if not rows[row]:
-            del rows[row]
+        tally(record.group.rows, row, -1)
         discard(self._at, row, record.uid)
 
     def _recount_of(self, pod_uid: str) -> None:

@@ -1,7 +1,7 @@
 """NodeVolumeLimits: how many volumes of a CSI driver a node can have attached. Source: behaviour/scheduler B1 and
 B9."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from typing import Any
 
@@ -37,7 +37,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     helps,
     not_owned,
 )
-from koordinator.scheduler.table.columns import RowChange, Rows, discard
+from koordinator.scheduler.table.columns import RowChange, Rows, discard, tally
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -78,8 +78,8 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
         super().__init__(args, handle)
         self._catalog = VolumeCatalog(handle, KINDS)
         self._catalog.on_change = self._changed
-        self._claims: dict[int, Counter[ClaimKey]] = {}
-        self._rows_of: dict[ClaimKey, Counter[int]] = {}
+        self._claims: dict[int, dict[ClaimKey, int]] = {}
+        self._rows_of: dict[ClaimKey, dict[int, int]] = {}
         self._attached: dict[int, Attached] = {}
         self._attachments: dict[str, dict[str, VolumeAttachment]] = {}
         self._nodes_of: dict[str, set[str]] = {}
@@ -252,24 +252,18 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
             self._attached.pop(row, None)
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        if not pod.pod.spec.volumes:
-            return
-        for use in claims_of(pod.pod):
-            self._claims.setdefault(row, Counter())[use.key] += 1
-            self._rows_of.setdefault(use.key, Counter())[row] += 1
-        self._attached.pop(row, None)
+        self._count(row, pod, 1)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        self._count(row, pod, -1)
+
+    def _count(self, row: int, pod: PodInfo, change: int) -> None:
         if not pod.pod.spec.volumes:
             return
         for use in claims_of(pod.pod):
-            claims, users = self._claims[row], self._rows_of[use.key]
-            claims[use.key] -= 1
-            users[row] -= 1
-            if not claims[use.key]:
-                del claims[use.key]
-            if not users[row]:
-                del users[row]
+            tally(self._claims.setdefault(row, {}), use.key, change)
+            users = self._rows_of.setdefault(use.key, {})
+            tally(users, row, change)
             if not users:
                 del self._rows_of[use.key]
         self._attached.pop(row, None)

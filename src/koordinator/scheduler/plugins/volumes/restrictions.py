@@ -29,7 +29,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     helps,
     not_found,
 )
-from koordinator.scheduler.table.columns import RowChange, Rows
+from koordinator.scheduler.table.columns import RowChange, Rows, tally
 from koordinator.scheduler.table.label_columns import ABSENT
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -181,9 +181,7 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
         if not pod.pod.spec.volumes:
             return
         for claim in _claims(pod.pod):
-            self._users[claim] -= 1
-            if not self._users[claim]:
-                del self._users[claim]
+            tally(self._users, claim, -1)
         for disk in disks_of(pod.pod):
             for key in disk.keys:
                 by_row = self._disks[key]
