@@ -9,6 +9,8 @@ from koordinator.api import resources
 from koordinator.api.quantity import RawQuantity
 from koordinator.api.resource_list import sum_of
 from koordinator.api.resource_vector import exact_amount
+from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.pod_info import PodInfo
 
 Ints = Mapping[str, int]
 """Resource name → milli-cores, bytes or units; missing is zero."""
@@ -65,6 +67,20 @@ class ReservationNodeView(msgspec.Struct, frozen=True, kw_only=True):
     requested: Ints
     pods: int = 0
     matched: int = 0
+
+    @classmethod
+    def of(
+        cls, table: NodeTable, row: int, names: Iterable[str], away: Sequence[PodInfo], matched: int = 0
+    ) -> "ReservationNodeView":
+        """Return a row as far as these resources go, with the pods on it that a trial took away."""
+        allocatable, requested = {resources.PODS: int(table.pods_max[row])}, {}
+        for name in names:
+            column = table.registry.column(name)
+            allocatable[name] = int(table.allocatable[column, row])
+            back = sum(amount for pod in away for at, amount in pod.requests if at == column)
+            requested[name] = int(table.requested[column, row]) + back
+        pods = int(table.pod_count[row]) + len(away)
+        return cls(allocatable=allocatable, requested=requested, pods=pods, matched=matched)
 
 
 def ints(wire: Mapping[str, RawQuantity]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import msgspec
 import numpy as np
 
-from koordinator.api import labels, pod_labels, pod_resources, resources
+from koordinator.api import labels, pod_labels, pod_resources
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
@@ -316,17 +316,8 @@ class PreAllocator:
 
     def _view(self, state: PreAllocationState, row: int, candidates: list[Candidate]) -> ReservationNodeView:
         """Return the node with all pods on it."""
-        table = self._table
-        away = [each.pod for each in candidates if table.place_of(each.pod.uid) is None]
-        allocatable, requested = {resources.PODS: int(table.pods_max[row])}, {}
-        for column, name in enumerate(table.registry.names):
-            if name in state.request:
-                allocatable[name] = int(table.allocatable[column, row])
-                back = sum(amount for pod in away for at, amount in pod.requests if at == column)
-                requested[name] = int(table.requested[column, row]) + back
-        return ReservationNodeView(
-            allocatable=allocatable, requested=requested, pods=int(table.pod_count[row]) + len(away)
-        )
+        away = [each.pod for each in candidates if self._table.place_of(each.pod.uid) is None]
+        return ReservationNodeView.of(self._table, row, state.request, away)
 
 
 def is_of_cluster(reservation: Reservation) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import pod_resources, resources
+from koordinator.api import pod_resources
 from koordinator.api.resource_list import Amounts
 from koordinator.api.resource_vector import texts
 from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiRequest
@@ -123,18 +123,7 @@ class NodeJudge:
         """Return the node as it was before the matched reservations were given back, whether they are now or not."""
         table = self._table
         away = [each.rest(table.registry) for each in matched if not self._ledger.is_in_table(each)]
-        allocatable, requested = {resources.PODS: int(table.pods_max[row])}, {}
-        for column, _ in state.pod.requests:
-            name = table.registry.names[column]
-            allocatable[name] = int(table.allocatable[column, row])
-            back = sum(amount for pod in away for at, amount in pod.requests if at == column)
-            requested[name] = int(table.requested[column, row]) + back
-        return ReservationNodeView(
-            allocatable=allocatable,
-            requested=requested,
-            pods=int(table.pod_count[row]) + len(away),
-            matched=len(matched),
-        )
+        return ReservationNodeView.of(table, row, state.asked.request, away, len(matched))
 
     def fit(self, state: OwnerState, row: int, matched: Sequence[ReservationRecord]) -> Fit:
         """Return whether the node will do for the pod."""
