@@ -27,7 +27,7 @@ from koordinator.scheduler.explain.gang_group import GangSet, group_of_pod
 from koordinator.scheduler.explain.gangs import GangExplanation, explain_group
 from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.quotas import remedies as quota_remedies
-from koordinator.scheduler.explain.remedies import preemption_of, remedies, wanted_amounts
+from koordinator.scheduler.explain.remedies import preemption_of, remedies
 from koordinator.scheduler.explain.survey import Steps, Survey, finish
 from koordinator.scheduler.plugin.status import NO_NODES, Status
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
@@ -408,7 +408,7 @@ def _node_answer(found: Survey, position: int, takers: set[int]) -> NodeAnswer:
 def _resource_lines(found: Survey, position: int) -> list[ResourceLine]:
     table, row = found.engine.table, int(found.rows[position])
     lines = []
-    for column, wanted in wanted_amounts(found).items():
+    for column, wanted in found.wanted.items():
         name = table.registry.names[column]
         allocatable, requested = int(table.allocatable[column, row]), int(found.requested[column, position])
         short = wanted - (allocatable - requested)

@@ -24,10 +24,10 @@ from koordinator.scheduler.explain.gang_group import (
 )
 from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.quotas import remedies as quota_remedies
-from koordinator.scheduler.explain.remedies import room, wanted_amounts
+from koordinator.scheduler.explain.remedies import room
 from koordinator.scheduler.explain.survey import Steps, Survey, reasons
 from koordinator.scheduler.explain.tries import Tries, count
-from koordinator.scheduler.plugin.framework import ReservePlugin
+from koordinator.scheduler.plugin.framework import Mask, ReservePlugin
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -47,7 +47,7 @@ def lacks(found: Survey, status: Status, rows: Rows | None = None, where: str = 
         return f"finds its quota full: {quota.sentence}"
     if not found.evaluation.status.is_success:
         return f"is refused: {status.message}" if status.message else f"is refused by {status.plugin}"
-    inside = np.ones(found.rows.size, np.bool_) if rows is None else np.isin(found.rows, rows)
+    inside = found.inside(rows)
     count = int(inside.sum())
     place = f" in {where}" if where else ""
     if short := _short(found, inside):
@@ -57,9 +57,9 @@ def lacks(found: Survey, status: Status, rows: Rows | None = None, where: str = 
     return f"finds no place on any of {count} nodes{place}: {', '.join(parts[:REASONS_SHOWN])}{more}"
 
 
-def _short(found: Survey, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> str:
+def _short(found: Survey, inside: Mask) -> str:
     """Return the one resource that all nodes are too full for, with what the freest of them lacks; else nothing."""
-    index = next((i for i, each in enumerate(found.filters) if each.name == FIT), None)
+    index = found.index_of(FIT)
     if index is None or not inside.any():
         return ""
     refused = found.refused[:, inside]
@@ -68,7 +68,7 @@ def _short(found: Survey, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]") 
     table = found.engine.table
     if (found.free_pods[inside] <= 0).any():
         return ""
-    wanted = wanted_amounts(found)
+    wanted = found.wanted
     columns = list(wanted)
     free = found.free(columns)[:, inside]
     lacking = np.maximum(np.array(list(wanted.values()))[:, np.newaxis] - free, 0)
@@ -83,7 +83,7 @@ def _short(found: Survey, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]") 
     return f"{at_least}{least}"
 
 
-def _counts(found: Survey, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> list[tuple[str, int]]:
+def _counts(found: Survey, inside: Mask) -> list[tuple[str, int]]:
     """Return nodes in question per reason, most first."""
     if inside.all():
         return [(each.reason, each.node_count) for each in reasons(found)]
@@ -316,5 +316,4 @@ def _rooms(found: Survey | None, status: Status, rows: Rows | None) -> tuple[Rem
         return ()
     if refused_by_quota(status):
         return tuple(quota_remedies(found.profile, found.pod))
-    inside = None if rows is None else np.isin(found.rows, rows)
-    return tuple(room(found, inside)) if found.rows.size else ()
+    return tuple(room(found, rows)) if found.rows.size else ()

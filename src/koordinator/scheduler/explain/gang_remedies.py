@@ -24,12 +24,11 @@ from koordinator.scheduler.explain.remedies import (
     preemption_of,
     variants_of,
     victims,
-    wanted_amounts,
 )
 from koordinator.scheduler.explain.survey import Steps, Survey
 from koordinator.scheduler.explain.tries import Tries
 from koordinator.scheduler.explain.variants import Variant, for_requests
-from koordinator.scheduler.plugin.framework import Mask, PreemptionOffer
+from koordinator.scheduler.plugin.framework import PreemptionOffer
 from koordinator.scheduler.plugins.coscheduling.config import GangSource
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.table.columns import Rows
@@ -91,7 +90,7 @@ def remedies_together(
         made.append(_remedy("network", f"let the members be outside of {where}, too (MustGather)", anywhere))
     if _short_in_all(group, outcome) == 1:
         made += outcome.rooms
-    return made + _new_nodes(try_it, found, outcome, inside=np.isin(found.rows, rows), where=where)
+    return made + _new_nodes(try_it, found, outcome, among=rows, where=where)
 
 
 class _Attempts:
@@ -153,9 +152,9 @@ def _lower_requests(attempts: _Attempts, found: Survey, outcome: RehearsalResult
         return []
     empty = surveys.survey(attempts.engine, profile, pod)  # without the members
     names = attempts.engine.table.registry.names
-    wanted = attempts.engine.table.registry.named(wanted_amounts(empty).items())
+    wanted = attempts.engine.table.registry.named(pod.requests)
     made = []
-    for column in wanted_amounts(empty):
+    for column in empty.wanted:
         target = _largest_fitting(empty, column, len(alike))
         if target is None:
             continue
@@ -174,8 +173,8 @@ def _of_those(variant: Variant, members: Sequence[PendingMember]) -> Callable[[P
 def _largest_fitting(found: Survey, column: int, count: int) -> int | None:
     """Return the largest request of one resource with which `count` pods fit on the nodes that object to nothing but
     room, the other resources as they are; None when lowering this one does not help."""
-    table, wanted = found.engine.table, wanted_amounts(found)
-    index = next((i for i, each in enumerate(found.filters) if each.name == FIT), None)
+    table, wanted = found.engine.table, found.wanted
+    index = found.index_of(FIT)
     refused = found.refused.copy()
     if index is not None:
         refused[index] = False
@@ -285,9 +284,8 @@ def _leaving(attempts: _Attempts) -> Steps[list[Remedy]]:
 
 def _uncordon(attempts: _Attempts, found: Survey) -> Steps[list[Remedy]]:
     """Cordoned nodes are tried by members that tolerate it."""
-    if not any(
-        found.codes[i].any() for i, each in enumerate(found.filters) if each.name == "NodeUnschedulable"
-    ):
+    index = found.index_of("NodeUnschedulable")
+    if index is None or not found.codes[index].any():
         return []
     tolerated = Toleration(key=CORDONED, operator="Exists", effect="NoSchedule")
 
@@ -313,12 +311,12 @@ def _uncordon(attempts: _Attempts, found: Survey) -> Steps[list[Remedy]]:
 
 
 def _new_nodes(
-    attempts: _Attempts, found: Survey, outcome: RehearsalResult, inside: Mask | None = None, where: str = ""
+    attempts: _Attempts, found: Survey, outcome: RehearsalResult, among: Rows | None = None, where: str = ""
 ) -> list[Remedy]:
-    """Return how many empty nodes like one that exists would hold the members that found no place; `inside` (rows of
-    `found`) of a part of the cluster."""
+    """Return how many empty nodes like one that exists would hold the members that found no place; of a part of
+    the cluster where it is to be `among` these."""
     short = _short_in_all(attempts.group, outcome)
-    row = model_row(found, inside)
+    row = model_row(found, among)
     if row is None or not short or len({each.pod.request_key for each in outcome.missed}) > 1:
         return []
     table = attempts.engine.table

@@ -166,7 +166,7 @@ def _make_room(trial: Trial, offer: PreemptionOffer) -> str:
 def _details(found: Survey, rows: Rows | None) -> list[NodeFailedDetail]:
     """Return nodes of the domain by the first refusal that they met."""
     names: defaultdict[tuple[str, str, bool], list[str]] = defaultdict(list)
-    inside = np.ones(found.rows.size, np.bool_) if rows is None else np.isin(found.rows, rows)
+    inside = found.inside(rows)
     first = np.argmax(found.codes != 0, axis=0) if found.filters else np.zeros(found.rows.size, np.intp)
     statuses: dict[tuple[int, int], Status] = {}
     narrowed = unresolvable(left_out_reason(found.evaluation.narrowed_by)).by(

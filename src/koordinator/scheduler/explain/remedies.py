@@ -12,7 +12,6 @@ import numpy as np
 from koordinator.api import resource_vector, resources, tolerations
 from koordinator.api.affinity import Taint
 from koordinator.api.errors import KoordinatorError
-from koordinator.api.resource_vector import I64
 from koordinator.scheduler.engine.evaluation_cache import evaluate
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis, is_over, texts_with
 from koordinator.scheduler.explain import variants
@@ -128,7 +127,7 @@ def _takers(found: Survey, change: Sequence[Variant]) -> Rows:
 def _taints(found: Survey) -> list[Variant]:
     """Return one per distinct set of taints that keeps the pod out, on most nodes first; nodes where nothing else
     objects come first."""
-    index = _index_of(found, "TaintToleration")
+    index = found.index_of("TaintToleration")
     if index is None:
         return []
     alone = found.refused.sum(axis=0) == 1
@@ -153,12 +152,12 @@ def _requests(found: Survey) -> list[Variant]:
 
     One variant per resource that alone is short somewhere, and one for the node that is nearest in all.
     """
-    wanted = wanted_amounts(found)
+    wanted = found.wanted
     columns = list(wanted)
     if not columns:
         return []
     only_fit = _only(found, "NodeResourcesFit") & (found.free_pods > 0)
-    free = _free(found, columns)[:, only_fit]
+    free = np.maximum(found.free(columns)[:, only_fit], 0)
     amounts = np.array(list(wanted.values()), np.int64)[:, np.newaxis]
     short = amounts > free
     names = found.engine.table.registry.names
@@ -194,38 +193,20 @@ _HANDLED: tuple[tuple[str, Callable[[Survey], list[Variant]]], ...] = (
 # Changes of the cluster
 
 
-def wanted_amounts(found: Survey) -> dict[int, int]:
-    """Column → amount that the pod requests."""
-    pod = found.pod
-    return dict(zip(pod.request_columns.tolist(), pod.request_amounts.tolist(), strict=True))
-
-
-def _index_of(found: Survey, plugin: str) -> int | None:
-    return next((i for i, each in enumerate(found.filters) if each.name == plugin), None)
-
-
 def _only(found: Survey, plugin: str) -> Mask:
     """(rows,): nodes to which only this plugin objects."""
-    index = _index_of(found, plugin)
+    index = found.index_of(plugin)
     if index is None:
         return np.zeros(found.rows.size, np.bool_)
     refused = found.refused
     return np.asarray(refused[index] & (refused.sum(axis=0) == 1))
 
 
-def _free(found: Survey, columns: list[int]) -> I64:
-    """(columns, rows): allocatable less requested, not below 0."""
-    return np.asarray(np.maximum(found.free(columns), 0))
-
-
-def room(found: Survey, inside: Mask | None = None) -> list[Remedy]:
-    """Return what to free on the nodes (rows that are `inside` (rows,)) that lack least, where nothing but room is
-    missing."""
-    wanted = wanted_amounts(found)
+def room(found: Survey, among: Rows | None = None) -> list[Remedy]:
+    """Return what to free on the nodes (of these, None: of all) that lack least, where nothing but room is missing."""
+    wanted = found.wanted
     columns = list(wanted)
-    only_fit = _only(found, "NodeResourcesFit")
-    if inside is not None:
-        only_fit &= inside
+    only_fit = _only(found, "NodeResourcesFit") & found.inside(among)
     if not only_fit.any():
         return []
     table = found.engine.table
@@ -294,13 +275,12 @@ def _new_node(found: Survey) -> list[Remedy]:
     return [_remedy(found, "node", change, [row])] if fits else []
 
 
-def model_row(found: Survey, inside: Mask | None = None) -> int | None:
-    """Return the node (of the rows that are `inside` (rows,)) with fewest pods that nothing but its pods can be in the
-    way of."""
+def model_row(found: Survey, among: Rows | None = None) -> int | None:
+    """Return the node (of these, None: of all) with fewest pods that nothing but its pods can be in the way of."""
     table = found.engine.table
     if not found.evaluation.status.is_success:
         return None
-    hopeless = found.left_out.copy() if inside is None else found.left_out | ~inside
+    hopeless = found.left_out | ~found.inside(among)
     for index in range(len(found.filters)):
         codes = found.codes[index]
         for code in np.unique(codes[codes != 0]).tolist():

@@ -23,7 +23,7 @@ from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import FREE, Steering
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.explain.answer import PluginAnswer, PluginScore, ReasonCount, ScoredNode
-from koordinator.scheduler.plugin.framework import FilterPlugin, ReasonCodes
+from koordinator.scheduler.plugin.framework import FilterPlugin, Mask, ReasonCodes
 from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -81,9 +81,22 @@ class Survey(msgspec.Struct, frozen=True):
         feasible = self.evaluation.feasible
         return feasible[~np.isin(feasible, list(self.kept_free))] if self.kept_free else feasible
 
+    @property
+    def wanted(self) -> dict[int, int]:
+        """Column → amount that the pod requests."""
+        return dict(self.pod.requests)
+
+    def inside(self, rows: Rows | None) -> Mask:
+        """(rows,): which of all nodes are among these; None stands for all."""
+        return np.ones(self.rows.size, np.bool_) if rows is None else np.isin(self.rows, rows)
+
+    def index_of(self, plugin: str) -> int | None:
+        """Return where a filter is, None where it has no say."""
+        return next((index for index, each in enumerate(self.filters) if each.name == plugin), None)
+
     def free(self, columns: Sequence[int]) -> I64:
         """(columns, rows): what is left of these resources, `ahead` considered."""
-        table, wanted = self.engine.table, dict(self.pod.requests)
+        table, wanted = self.engine.table, self.wanted
         own = np.array([wanted.get(column, 0) for column in columns], np.int64)[:, np.newaxis]
         places = np.array(columns, np.intp)
         allocatable = table.allocatable[np.ix_(places, self.rows)]
