@@ -15,6 +15,7 @@ from koordinator.api import labels, readable, resource_list, resources
 from koordinator.api.quantity import ZERO, Quantity
 from koordinator.api.resource_list import Amounts, add, mask
 from koordinator.scheduler.plugins.elastic_quota.quota import (
+    OUTSIDE_THE_SHARES,
     ROOT,
     Nanos,
     Quota,
@@ -50,15 +51,16 @@ class QuotaStanding(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, quota: Quota, *, has_runtime: bool, like: Amounts | None = None) -> "QuotaStanding":
-        """Return a quota as it stands; its runtime has been refreshed by the caller. Its use is written as in `like`,
-        the request of the pod that asks."""
+        """Return a quota as it stands; its runtime has been refreshed by the caller. `has_runtime`: runtimes limit
+        quotas. Its use is written as in `like`, the request of the pod that asks."""
+        is_limited_by_it = has_runtime and quota.spec.name not in OUTSIDE_THE_SHARES
         return cls(
             name=quota.spec.name,
             max=quota.spec.max,
             min=quota.spec.min,
             used=amounts_of(quota.below.used, like),
             non_preemptible_used=amounts_of(quota.below.non_preemptible_used, like),
-            limit=amounts_of(quota.runtime) if has_runtime else quota.spec.max,
+            limit=amounts_of(quota.runtime) if is_limited_by_it else quota.spec.max,
         )
 
 

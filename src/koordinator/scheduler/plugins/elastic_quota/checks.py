@@ -184,9 +184,8 @@ class QuotaChecks:
         quota = place.quota
         counted = quota.pods.get(pod.key)
         request = counted.request if counted is not None else self.request_of(pod.pod, quota)
-        limit = quota.runtime if place.has_runtime else quota.max
         is_preemptible = not quota_labels.is_pod_non_preemptible(pod.pod.metadata.labels)
-        if not admission.has_room(request, quota, limit, is_preemptible):
+        if not admission.has_room(request, quota, place.limit, is_preemptible):
             return False
         return not place.ancestors or all(
             isinstance(each, Quota)
@@ -207,7 +206,7 @@ class QuotaChecks:
         )
 
     def _standing_of(self, quota: Quota) -> QuotaStanding:
-        return _standing(quota, has_runtime=self._has_runtime)
+        return QuotaStanding.of(quota, has_runtime=self._has_runtime)
 
     def standing(self, pod: Pod, count: int = 1) -> PodStanding | None:
         """Return what so many pods like this one meet at their quota, for people; None where no quota has a say."""
@@ -309,19 +308,14 @@ def decide_at(
     runtimes limit quotas."""
     return admission.admit(
         request,
-        _standing(place.quota, has_runtime=has_runtime, like=request),
+        QuotaStanding.of(place.quota, has_runtime=has_runtime, like=request),
         is_preemptible=is_preemptible,
         ancestors=[
-            _standing(each, has_runtime=has_runtime, like=request) if isinstance(each, Quota) else each
+            QuotaStanding.of(each, has_runtime=has_runtime, like=request) if isinstance(each, Quota) else each
             for each in place.ancestors
         ],
         pod_count=pod_count,
     )
-
-
-def _standing(quota: Quota, *, has_runtime: bool, like: Amounts | None = None) -> QuotaStanding:
-    is_limited_by_it = has_runtime and quota.spec.name not in OUTSIDE_THE_SHARES
-    return QuotaStanding.of(quota, has_runtime=is_limited_by_it, like=like)
 
 
 class _Group:
