@@ -1,8 +1,7 @@
 """The filters of what a node is: its name, its cordon, its taints, its labels, and the ports in use there.
 Source: behaviour/scheduler B1, B2 and B9."""
 
-from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import msgspec
@@ -29,7 +28,7 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.table import pod_info
-from koordinator.scheduler.table.columns import Recent, RowChange, Rows, at, no_points, tally
+from koordinator.scheduler.table.columns import Recent, RowChange, Rows, at, no_points, tally_in
 from koordinator.scheduler.table.label_columns import NAME_FIELD, LabelColumns, TaintColumns
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import HOST_PORTS, NODE_NAME, HostPort, PodInfo
@@ -272,7 +271,8 @@ class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPo
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._used: dict[tuple[str, int], dict[int, Counter[str]]] = {}
+        self._used: dict[tuple[str, int], dict[tuple[int, str], int]] = {}
+        """Protocol and port → row and address → pods."""
 
     def prepare(self, pod: PodInfo) -> tuple[HostPort, ...]:
         return pod.host_ports
@@ -284,8 +284,8 @@ class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPo
         taken = {
             row
             for address, protocol, port in state
-            for row, used in self._used.get((protocol, port), {}).items()
-            if is_taken(address, used)
+            for row, theirs in self._used.get((protocol, port), ())
+            if collide(address, theirs)
         }
         return np.isin(rows, sorted(taken)).astype(np.uint16)
 
@@ -301,34 +301,30 @@ class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPo
             for pod in self.handle.table.pods_at(row).values()
             for their_address, their_protocol, their_port in pod.host_ports
             for address, protocol, port in state
-            if (protocol, port) == (their_protocol, their_port) and is_taken(address, (their_address,))
+            if (protocol, port) == (their_protocol, their_port) and collide(address, their_address)
         )
 
     # Who uses what
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        for address, protocol, port in pod.host_ports:
-            self._used.setdefault((protocol, port), {}).setdefault(row, Counter())[address] += 1
+        self._count(row, pod, 1)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
-        for address, protocol, port in pod.host_ports:
-            by_row = self._used[(protocol, port)]
-            used = by_row[row]
-            tally(used, address, -1)
-            if not used:
-                del by_row[row]
-            if not by_row:
-                del self._used[(protocol, port)]
+        self._count(row, pod, -1)
 
     def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
         if old.host_ports != new.host_ports:
-            self.pod_unassigned(row, old)
-            self.pod_assigned(row, new)
+            self._count(row, old, -1)
+            self._count(row, new, 1)
+
+    def _count(self, row: int, pod: PodInfo, change: int) -> None:
+        for address, protocol, port in pod.host_ports:
+            tally_in(self._used, (protocol, port), (row, address), change)
 
 
-def is_taken(address: str, used: Collection[str]) -> bool:
-    """Return whether a port at an address collides with its uses at others; 0.0.0.0 stands for all addresses."""
-    return address in used or ANY_ADDRESS in used or (address == ANY_ADDRESS and bool(used))
+def collide(one: str, other: str) -> bool:
+    """Return whether a port cannot be used at both addresses; 0.0.0.0 stands for all of them."""
+    return one == other or ANY_ADDRESS in (one, other)
 
 
 class IsolationReason(Reason):

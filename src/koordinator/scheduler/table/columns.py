@@ -320,6 +320,14 @@ def tally(counts: MutableMapping[K, int], key: K, change: int) -> None:
         counts.pop(key, None)
 
 
+def tally_in(groups: MutableMapping[K, dict[V, int]], name: K, member: V, change: int) -> None:
+    """Add to a count in the group of a name; a group without any is not kept."""
+    group = groups.setdefault(name, {})
+    tally(group, member, change)
+    if not group:
+        del groups[name]
+
+
 def discard(groups: MutableMapping[K, set[V]] | MutableMapping[K, dict[V, Any]], name: K, member: V) -> None:
     """Take a member out of the group of a name, if it is there, and the group with it when nobody is left."""
     group = groups.get(name)

@@ -37,7 +37,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     helps,
     not_owned,
 )
-from koordinator.scheduler.table.columns import RowChange, Rows, discard, tally
+from koordinator.scheduler.table.columns import RowChange, Rows, discard, tally_in
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -261,16 +261,12 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
         if not pod.pod.spec.volumes:
             return
         for use in claims_of(pod.pod):
-            tally(self._claims.setdefault(row, {}), use.key, change)
-            users = self._rows_of.setdefault(use.key, {})
-            tally(users, row, change)
-            if not users:
-                del self._rows_of[use.key]
+            tally_in(self._claims, row, use.key, change)
+            tally_in(self._rows_of, use.key, row, change)
         self._attached.pop(row, None)
 
     def node_changed(self, row: int, node: Any) -> None:
         self._attached.pop(row, None)
 
     def row_freed(self, row: int) -> None:
-        self._claims.pop(row, None)
         self._attached.pop(row, None)

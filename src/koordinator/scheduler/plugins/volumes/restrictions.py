@@ -29,7 +29,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     helps,
     not_found,
 )
-from koordinator.scheduler.table.columns import RowChange, Rows, tally
+from koordinator.scheduler.table.columns import RowChange, Rows, tally, tally_in
 from koordinator.scheduler.table.label_columns import ABSENT
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -83,7 +83,8 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
         self._catalog = VolumeCatalog(handle, (PersistentVolumeClaim,))
-        self._disks: dict[DiskKey, dict[int, Counter[bool]]] = {}
+        self._disks: dict[DiskKey, dict[tuple[int, bool], int]] = {}
+        """Disk → row, and whether it is shared there → pods."""
         self._users: Counter[ClaimKey] = Counter()
 
     # A pod
@@ -129,8 +130,8 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
             row
             for disk in state.disks
             for key in disk.keys
-            for row, users in self._disks.get(key, {}).items()
-            if users[False] or not disk.is_shared
+            for row, is_shared in self._disks.get(key, ())
+            if not (is_shared and disk.is_shared)
         }
         if conflicts:
             codes[np.isin(rows, sorted(conflicts))] = DiskReason.DISK
@@ -170,26 +171,19 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
     # Who uses what
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        if not pod.pod.spec.volumes:
-            return
-        self._users.update(_claims(pod.pod))
-        for disk in disks_of(pod.pod):
-            for key in disk.keys:
-                self._disks.setdefault(key, {}).setdefault(row, Counter())[disk.is_shared] += 1
+        self._count(row, pod, 1)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        self._count(row, pod, -1)
+
+    def _count(self, row: int, pod: PodInfo, change: int) -> None:
         if not pod.pod.spec.volumes:
             return
         for claim in _claims(pod.pod):
-            tally(self._users, claim, -1)
+            tally(self._users, claim, change)
         for disk in disks_of(pod.pod):
             for key in disk.keys:
-                by_row = self._disks[key]
-                by_row[row][disk.is_shared] -= 1
-                if not by_row[row].total():
-                    del by_row[row]
-                if not by_row:
-                    del self._disks[key]
+                tally_in(self._disks, key, (row, disk.is_shared), change)
 
 
 def _claims(pod: Pod) -> tuple[ClaimKey, ...]:
