@@ -26,7 +26,6 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugin.status import SUCCESS
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
@@ -162,7 +161,7 @@ def engine_of(
                 "nodeMetric": {"nodeUsage": {"resources": usage}},
             },
         }
-        plugin.set_metric(from_builtins(metric, NodeMetric), ClusterEvent.NODE_METRIC_ADDED)
+        plugin.set_metric(None, from_builtins(metric, NodeMetric))
     return engine, profile
 
 

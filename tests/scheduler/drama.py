@@ -12,7 +12,6 @@ from koordinator.clock import FixedClock, rfc3339
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -219,7 +218,8 @@ class Drama:
             },
         }
         plugin = next(p for p in self.profile.plugins if isinstance(p, LoadAwareScheduling))
-        plugin.set_metric(from_builtins(body, NodeMetric), ClusterEvent.NODE_METRIC_UPDATED)
+        metric = from_builtins(body, NodeMetric)
+        plugin.set_metric(metric, metric)
 
     def deliver(self, obj: Object) -> None:
         """All plugins that watch such objects hear of it."""

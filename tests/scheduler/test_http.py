@@ -14,7 +14,6 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config, default_plugins
 from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
-from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugin.framework import ReservePlugin
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
@@ -149,7 +148,7 @@ async def test_the_estimated_load_of_a_node_is_shown() -> None:
             "metadata": {"name": "n-1"},
             "status": {"updateTime": "2023-11-14T22:13:20Z", "nodeMetric": usage},
         }
-        plugin.set_metric(from_builtins(metric, NodeMetric), ClusterEvent.NODE_METRIC_ADDED)
+        plugin.set_metric(None, from_builtins(metric, NodeMetric))
         after = await get("n-1")
 
     assert [each["pod"]["metadata"]["name"] for each in before["pods"]] == ["a", "b"]

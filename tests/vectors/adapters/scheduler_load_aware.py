@@ -9,7 +9,6 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.scheduler.config.config import decode_args
-from koordinator.scheduler.plugin.events import ClusterEvent
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy
 from koordinator.scheduler.plugins.load_aware.judgement import node_capacity
@@ -41,7 +40,7 @@ def _plugin(case: Case) -> LoadAwareScheduling:
         )
     )
     if case["nodeMetric"] is not None:
-        plugin.set_metric(_metric(case["nodeMetric"]), ClusterEvent.NODE_METRIC_ADDED)
+        plugin.set_metric(None, _metric(case["nodeMetric"]))
     for assigned in case["assignedPods"]:
         status = {**assigned["pod"].get("status", {}), "conditions": _conditions(assigned)}
         info = PodInfo.of(from_builtins({**assigned["pod"], "status": status}, Pod), table.registry)

@@ -1,9 +1,11 @@
 """List the events of a cluster that can make a refused pod schedulable."""
 
 import enum
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 
 class ClusterEvent(enum.Enum):
@@ -72,6 +74,13 @@ class QueueingEvent(msgspec.Struct, frozen=True):
     row: int | None = None
     old: Any = None
     new: Any = None
+
+
+def newest(old: T | None, new: T | None) -> T:
+    """Return an object that came, changed or went as it was last."""
+    last = new if new is not None else old
+    assert last is not None, "it is or was there"
+    return last
 
 
 SCHEDULING = "Scheduling"

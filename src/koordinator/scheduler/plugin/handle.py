@@ -13,7 +13,7 @@ from koordinator.api.meta import Object
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
-from koordinator.scheduler.plugin.events import SCHEDULING, QueueingEvent
+from koordinator.scheduler.plugin.events import SCHEDULING, ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.plugin.topology_tree import TopologyTree
@@ -283,6 +283,13 @@ class Handle:
     def watch(self, watch: Watch[Any]) -> None:
         """Keep `watch` informed about all objects of its kind, from before the first pod is scheduled."""
         self.watches.append(watch)
+
+    def changed(self, kinds: Sequence[ClusterEvent], old: Any, new: Any, row: int | None = None) -> None:
+        """Report that an object came, changed or went: the first, second or third of `kinds`; where there is no third,
+        its going helps nobody."""
+        number = 0 if old is None else 1 if new is not None else 2
+        if number < len(kinds):
+            self.happened(QueueingEvent(kinds[number], row, old, new))
 
     def on_forget(self, handler: Callable[[PodInfo, str], None]) -> None:
         """Call `handler` with each pod whose placement on a node is undone, by whatever plugin."""

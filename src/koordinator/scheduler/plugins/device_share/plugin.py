@@ -101,6 +101,9 @@ class DeviceShareArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     gpu_share_unsupported_models: list[GPUModel] = []
 
 
+DEVICE_EVENTS = (ClusterEvent.DEVICE_ADDED, ClusterEvent.DEVICE_UPDATED, ClusterEvent.DEVICE_DELETED)
+
+
 class DeviceShare(
     NUMATopologyHintProvider[DeviceState | None],
     PreFilterPlugin[DeviceState | None],
@@ -124,9 +127,7 @@ class DeviceShare(
     normalizes = normalizes_by_highest = True
     foresees_everywhere = False
     wakes_on = (
-        ClusterEvent.DEVICE_ADDED,
-        ClusterEvent.DEVICE_UPDATED,
-        ClusterEvent.DEVICE_DELETED,
+        *DEVICE_EVENTS,
         ClusterEvent.GPU_TEMPLATES,
         ClusterEvent.ASSIGNED_POD_DELETED,
         ClusterEvent.ASSIGNED_POD_UPDATED,
@@ -454,11 +455,8 @@ class DeviceShare(
         except ProtocolError as problem:
             log.warning("report ignored: %s", problem)
             return
-        event = ClusterEvent.DEVICE_UPDATED
-        if old is None or new is None:
-            event = ClusterEvent.DEVICE_ADDED if old is None else ClusterEvent.DEVICE_DELETED
         if row is not None:
-            self.handle.happened(QueueingEvent(event, row, old, new))
+            self.handle.changed(DEVICE_EVENTS, old, new, row)
 
     # For people
 

@@ -17,6 +17,7 @@ from koordinator.api.dra import DeviceTaint, DeviceTaintRule, ResourceSlice
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugin.events import newest
 from koordinator.scheduler.plugins.dynamic_resources import slice_devices
 from koordinator.scheduler.plugins.dynamic_resources.shared_counters import (
     Codes,
@@ -115,7 +116,7 @@ class Inventory(RowKeeper):
 
     def set_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         """A slice came, changed or went. Telling it twice does no harm."""
-        name = (new if new is not None else old).metadata.name  # type: ignore[union-attr]
+        name = newest(old, new).metadata.name
         known = self._slices.get(name)
         if known is new:
             return
@@ -134,7 +135,7 @@ class Inventory(RowKeeper):
 
     def set_rule(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
         """A rule came, changed or went: the devices that it is or was about are new to those who judge them."""
-        name = (new if new is not None else old).metadata.name  # type: ignore[union-attr]
+        name = newest(old, new).metadata.name
         known = self._rules.pop(name, None)
         if new is not None:
             self._rules[name] = new

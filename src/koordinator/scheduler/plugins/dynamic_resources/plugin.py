@@ -2,7 +2,6 @@
 parameters."""
 
 from collections.abc import Hashable, Iterator
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,7 +12,7 @@ from koordinator.api.core import Pod
 from koordinator.api.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from koordinator.cluster.informer import key_of
 from koordinator.scheduler.config.default_plugins import DynamicResourcesArgs
-from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent, newest
 from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     FilterPlugin,
@@ -70,6 +69,8 @@ CLAIM_EVENTS = (
     ClusterEvent.RESOURCE_CLAIM_UPDATED,
     ClusterEvent.RESOURCE_CLAIM_DELETED,
 )
+SLICE_EVENTS = (ClusterEvent.RESOURCE_SLICE_ADDED, ClusterEvent.RESOURCE_SLICE_UPDATED)
+CLASS_EVENTS = (ClusterEvent.DEVICE_CLASS_ADDED, ClusterEvent.DEVICE_CLASS_UPDATED)
 
 
 def keys_of(pod: Pod) -> frozenset[ClaimKey]:
@@ -119,8 +120,7 @@ class ClaimIndex(QueueingHintIndex):
         if event.kind not in CLAIM_EVENTS or gives_back(event):
             return np.ones(slot_count, np.bool_)
         found = np.zeros(slot_count, np.bool_)
-        subject = event.new if event.new is not None else event.old
-        meta = subject.metadata
+        meta = newest(event.old, event.new).metadata
         found[list(self._slots.get((meta.namespace, meta.name), ()))] = True
         return found
 
@@ -184,10 +184,8 @@ class DynamicResources(
     normalizes = normalizes_by_highest = True
     wakes_on = (
         *CLAIM_EVENTS,
-        ClusterEvent.RESOURCE_SLICE_ADDED,
-        ClusterEvent.RESOURCE_SLICE_UPDATED,
-        ClusterEvent.DEVICE_CLASS_ADDED,
-        ClusterEvent.DEVICE_CLASS_UPDATED,
+        *SLICE_EVENTS,
+        *CLASS_EVENTS,
         ClusterEvent.NODE_ADDED,
         ClusterEvent.NODE_LABELS,
         ClusterEvent.POD_UPDATED,
@@ -213,33 +211,23 @@ class DynamicResources(
     # What comes in
 
     def _claim_set(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        some = new if new is not None else old
-        assert some is not None
-        key = key_of(some)
+        key = key_of(newest(old, new))
         self._books.set_claim(key, new)
         self._writer.claim_changed(key)
-        self._happened(CLAIM_EVENTS, old, new)
+        self.handle.changed(CLAIM_EVENTS, old, new)
 
     def _class_set(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
-        some = new if new is not None else old
-        assert some is not None
-        self._books.set_class(some.metadata.name, new)
-        self._happened((ClusterEvent.DEVICE_CLASS_ADDED, ClusterEvent.DEVICE_CLASS_UPDATED), old, new)
+        self._books.set_class(newest(old, new).metadata.name, new)
+        self.handle.changed(CLASS_EVENTS, old, new)
 
     def _slice_set(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         self._books.inventory.set_slice(old, new)
-        self._happened((ClusterEvent.RESOURCE_SLICE_ADDED, ClusterEvent.RESOURCE_SLICE_UPDATED), old, new)
+        self.handle.changed(SLICE_EVENTS, old, new)
 
     def _rule_set(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
         self._books.inventory.set_rule(old, new)
         # To pods it is as if the slices had other taints.
         self.handle.happened(QueueingEvent(ClusterEvent.RESOURCE_SLICE_UPDATED))
-
-    def _happened(self, events: tuple[ClusterEvent, ...], old: Any, new: Any) -> None:
-        """`events`: that such an object came, changed, and (where that can help) went."""
-        index = 0 if old is None else 1 if new is not None else 2
-        if index < len(events):
-            self.handle.happened(QueueingEvent(events[index], None, old, new))
 
     # A pod
 

@@ -19,7 +19,7 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.priority import PriorityClass
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
-from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent, newest
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
@@ -67,6 +67,13 @@ class LoadState(msgspec.Struct, frozen=True):
     neighbour: Neighbour
 
 
+METRIC_EVENTS = (
+    ClusterEvent.NODE_METRIC_ADDED,
+    ClusterEvent.NODE_METRIC_UPDATED,
+    ClusterEvent.NODE_METRIC_DELETED,
+)
+
+
 class LoadAwareScheduling(
     PreFilterPlugin[LoadState],
     FilterPlugin[LoadState],
@@ -84,9 +91,7 @@ class LoadAwareScheduling(
     in_trials = in_takes = False  # eviction does not lower what was measured
     wakes_on = (
         ClusterEvent.ASSIGNED_POD_DELETED,
-        ClusterEvent.NODE_METRIC_ADDED,
-        ClusterEvent.NODE_METRIC_UPDATED,
-        ClusterEvent.NODE_METRIC_DELETED,
+        *METRIC_EVENTS,
         # Upstream does not listen to these, and leaves pods waiting for minutes.
         ClusterEvent.NODE_ADDED,
         ClusterEvent.NODE_ALLOCATABLE,
@@ -119,14 +124,7 @@ class LoadAwareScheduling(
         self._expires_s = columns["expires"]
         self._is_expired = columns["isExpired"]
         self._interference = InterferenceLevels(interference_levels.columns_of(columns), handle.table)
-        handle.watch(
-            Watch(
-                NodeMetric,
-                on_add=lambda metric: self.set_metric(metric, ClusterEvent.NODE_METRIC_ADDED),
-                on_update=lambda _, metric: self.set_metric(metric, ClusterEvent.NODE_METRIC_UPDATED),
-                on_delete=self.remove_metric,
-            )
-        )
+        handle.watch(Watch.changes(NodeMetric, self.set_metric))
         handle.watch(Watch(Pod, lambda _: None, lambda _, __: None, self._forget))
 
     @classmethod
@@ -294,26 +292,23 @@ class LoadAwareScheduling(
 
     # NodeMetrics
 
-    def set_metric(self, metric: NodeMetric, event: ClusterEvent) -> None:
-        """Note that a node was reported on."""
-        name = metric.metadata.name
-        self._metrics[name] = metric
+    def set_metric(self, old: NodeMetric | None, new: NodeMetric | None) -> None:
+        """Take in what is reported of a node; None when nothing was before, or is any more."""
+        name = newest(old, new).metadata.name
         row = self.handle.table.row_of(name)
+        if new is not None:
+            self._metrics[name] = new
+            if row is not None:
+                self._apply_metric(row, new)
+        else:
+            self._metrics.pop(name, None)
+            self._updated_s.pop(name, None)
+            self._interference_changed(self._interference.forget(row, name, self.handle.clock.now()))
+            if row is not None:
+                self._load_at(row).set_report(None, include_system=False)
+                self._write_usage(row)
         if row is not None:
-            self._apply_metric(row, metric)
-            self.handle.happened(QueueingEvent(event, row, None, metric))
-
-    def remove_metric(self, metric: NodeMetric) -> None:
-        """Note that the node is not reported on any more."""
-        name = metric.metadata.name
-        self._metrics.pop(name, None)
-        self._updated_s.pop(name, None)
-        row = self.handle.table.row_of(name)
-        self._interference_changed(self._interference.forget(row, name, self.handle.clock.now()))
-        if row is not None:
-            self._load_at(row).set_report(None, include_system=False)
-            self._write_usage(row)
-            self.handle.happened(QueueingEvent(ClusterEvent.NODE_METRIC_DELETED, row, metric, None))
+            self.handle.changed(METRIC_EVENTS, old, new, row)
 
     def _interference_changed(self, rows: Iterable[int]) -> None:
         for row in rows:

@@ -21,7 +21,7 @@ from koordinator.scheduler.plugin.capabilities import (
     ApiProvider,
     Endpoint,
 )
-from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent, newest
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
@@ -77,6 +77,13 @@ FEW = 8
 _SPECIAL_QOS = ("LSE", "LSR")
 
 
+TOPOLOGY_EVENTS = (
+    ClusterEvent.NODE_TOPOLOGY_ADDED,
+    ClusterEvent.NODE_TOPOLOGY_UPDATED,
+    ClusterEvent.NODE_TOPOLOGY_DELETED,
+)
+
+
 class NodeNUMAResource(
     PreFilterPlugin[NUMAState],
     FilterPlugin[NUMAState],
@@ -98,9 +105,7 @@ class NodeNUMAResource(
     reasons = NUMAReason
     wakes_for_row = True
     wakes_on = (
-        ClusterEvent.NODE_TOPOLOGY_ADDED,
-        ClusterEvent.NODE_TOPOLOGY_UPDATED,
-        ClusterEvent.NODE_TOPOLOGY_DELETED,
+        *TOPOLOGY_EVENTS,
         ClusterEvent.ASSIGNED_POD_DELETED,
         # Upstream does not listen to these, and leaves pods waiting for minutes.
         ClusterEvent.ASSIGNED_POD_UPDATED,
@@ -444,15 +449,12 @@ class NodeNUMAResource(
     def set_report(self, old: NodeResourceTopology | None, new: NodeResourceTopology | None) -> None:
         """Take in what is reported of a node's CPUs and NUMA nodes; None when nothing was before, or is any more. What
         its pods hold stays known."""
-        event, options = ClusterEvent.NODE_TOPOLOGY_DELETED, None
-        if new is not None:
-            event = ClusterEvent.NODE_TOPOLOGY_ADDED if old is None else ClusterEvent.NODE_TOPOLOGY_UPDATED
-            options = options_of(new, self.books.topologies)
-        name = next(each.metadata.name for each in (new, old) if each is not None)
+        name = newest(old, new).metadata.name
+        options = options_of(new, self.books.topologies) if new is not None else None
         for problem in options.problems if options is not None else ():
             log.warning("part of a topology report invalid: %s", problem, extra={"node": name})
         if self.books.set_report(name, options):
-            self.handle.happened(QueueingEvent(event, self._table.row_of(name), old, new))
+            self.handle.changed(TOPOLOGY_EVENTS, old, new, self._table.row_of(name))
 
     # For people
 

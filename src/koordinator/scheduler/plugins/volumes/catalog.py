@@ -23,7 +23,7 @@ from koordinator.api.storage import (
 )
 from koordinator.cluster import errors
 from koordinator.cluster.informer import key_of
-from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent, newest
 from koordinator.scheduler.plugin.framework import FilterPlugin, Handle, Watch
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error
 from koordinator.scheduler.table.label_columns import LabelColumns
@@ -87,7 +87,7 @@ class VolumeCatalog:
         return self.find(StorageClass, name)
 
     def _set(self, old: Any, new: Any) -> None:
-        obj = new if new is not None else old
+        obj = newest(old, new)
         of_kind = self._objects[type(obj)]
         key = key_of(obj)
         if new is None:
@@ -128,7 +128,7 @@ def helps(event: QueueingEvent, pod: Pod, kinds: Iterable[type[Object]]) -> bool
     or changed, or anything else there came, changed, or stopped to restrict. True for other events."""
     if event.kind is not ClusterEvent.STORAGE:
         return True
-    subject = event.old if event.new is None else event.new
+    subject = newest(event.old, event.new)
     if not isinstance(subject, tuple(kinds)):
         return False
     if event.new is None:

@@ -17,7 +17,7 @@ from koordinator.api.storage import (
     VolumeAttachment,
 )
 from koordinator.cluster.informer import key_of
-from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent, newest
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
     Handle,
@@ -205,7 +205,7 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
 
     def _changed(self, old: Any, new: Any) -> None:
         """Forget what was worked out for the nodes that a change concerns."""
-        subject = old if new is None else new
+        subject = newest(old, new)
         if isinstance(subject, CSINode):
             self._set_limits(subject, is_there=new is not None)
         elif isinstance(subject, VolumeAttachment):
