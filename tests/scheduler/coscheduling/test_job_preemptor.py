@@ -60,8 +60,6 @@ class Cluster:
     def _body(self, each: PlacedPod) -> Json:
         body = pod(each.key, cpu=str(self.size[each.key]), memory=None, priority=each.priority)
         marks = {labels.QUESTIONED_OBJECT_KEY: each.job} if each.job else {}
-        if each.is_protected:
-            marks[labels.DISABLE_PREEMPTIBLE] = "true"
         body["metadata"] = {"name": each.key, "uid": each.key, "labels": marks}
         if each.is_terminating:
             body["metadata"]["deletionTimestamp"] = rfc3339(NOW_S)
