@@ -113,7 +113,8 @@ class DeviceStates:
         """Return the state of a pod; None when it asks for no devices."""
         if not self.asks(pod):
             return None
-        parsed = request.parse(self._table.registry.named(pod.requests))
+        names = self._table.registry.names
+        parsed = request.parse({names[column]: amount for column, amount in pod.requests})
         if not parsed.status.is_success:
             return self._new(pod, PodDevices({}), parsed.status, None)
         amounts = tuple((device_type, *found.items()) for device_type, found in parsed.by_type.items())
