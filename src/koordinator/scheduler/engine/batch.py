@@ -11,21 +11,19 @@ evaluation there as everywhere. The first one that the plan cannot do without an
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 
 from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.post_filter import KeptFree
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.results import FREE, PendingPod, Placed, steer
+from koordinator.scheduler.engine.results import FREE, PendingPod, Placed, Steering, Unplaced, steer
 from koordinator.scheduler.plugin.capabilities import PlacementPlan
 from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.status import Code, Status, unresolvable
 from koordinator.scheduler.table.pod_info import PodInfo
-
-if TYPE_CHECKING:  # it carries plans out by this
-    from koordinator.scheduler.engine.cycle import Cycle
 
 SUCCESS, FAILURE = "success", "failure"
 
@@ -137,10 +135,48 @@ class BatchOutcome(msgspec.Struct, frozen=True):
     blamed: FailedPod | None = None
 
 
+class PlanSteps(Protocol):
+    """The steps of a cycle, for each pod of a plan (`Cycle` says what each does)."""
+
+    batch_watch: BatchWatch
+
+    def row_of(self, node_name: str) -> int | None: ...
+
+    def is_counted(self, pod: PodInfo) -> bool: ...
+
+    def candidate(self, profile: Profile, pod: PodInfo, planned_by: str) -> PendingPod | Status: ...
+
+    def evaluate(self, profile: Profile, pod: PodInfo, class_key: Hashable) -> Evaluation: ...
+
+    def kept_free(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> KeptFree: ...
+
+    def assume(
+        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int
+    ) -> PodInfo | Status: ...
+
+    def assume_best(
+        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, steering: Steering, attempt: int
+    ) -> AssumedPod | Unplaced: ...
+
+    def permit(
+        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, node_name: str
+    ) -> dict[str, float] | Status: ...
+
+    def forget(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, node_name: str) -> None: ...
+
+    def placed(
+        self, pod: PodInfo, node_name: str, evaluation: Evaluation, nominated_before: str
+    ) -> Placed: ...
+
+    def set_nominations_aside(self, pods: Iterable[PodInfo]) -> list[tuple[PodInfo, str]]: ...
+
+    def nominate_again(self, nominated: Iterable[tuple[PodInfo, str]]) -> None: ...
+
+
 class Batch:
     """Carries one plan out."""
 
-    def __init__(self, cycle: "Cycle", profile: Profile, plan: PlacementPlan, trigger: Trigger) -> None:
+    def __init__(self, cycle: PlanSteps, profile: Profile, plan: PlacementPlan, trigger: Trigger) -> None:
         self._cycle = cycle
         self._profile = profile
         self._plan = plan

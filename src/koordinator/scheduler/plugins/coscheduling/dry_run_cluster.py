@@ -78,10 +78,9 @@ class TrialMemberClass(msgspec.Struct, eq=False):
 
 
 class PreemptionDryRun:
-    """The cluster in thought: pods leave nodes and members of a job take their room, and nothing really happens.
-
-    `members` by key are all that need a node; `own` (uids) belong to the job, so that they are no victims; `doomed`
-    pods are being preempted, whether that shows yet or not; `spare`: see `PlacedPod`. Lives as long as `trial`."""
+    """The `Ground` of a job. `members` by key are all that need a node; `own` (uids) belong to the job, so that they
+    are no victims; `doomed` pods are being preempted, whether that shows yet or not; `spare`: see `PlacedPod`. Lives
+    as long as `trial`."""
 
     def __init__(
         self,
@@ -174,12 +173,10 @@ class PreemptionDryRun:
     # What is the case
 
     def code_of(self, node: str) -> Code:
-        """Return what the node answered in the failed attempt."""
         row = self._table.row_of(node)
         return self._asked.status_of(row).code if row is not None else Code.SUCCESS
 
     def is_vacating(self, node: str) -> bool:
-        """Return whether a pod that the job may evict is leaving the node because it was preempted."""
         row = self._table.row_of(node)
         there = self._table.pods_at(row).values() if row is not None else ()
         return any(
@@ -188,14 +185,11 @@ class PreemptionDryRun:
 
     @property
     def has_victims(self) -> bool:
-        """Return whether the job may evict anybody from the nodes that come into question."""
         return bool(self._held_pods.any())
 
     # Choosing nodes
 
     def clear(self, members: Sequence[JobMember]) -> Sequence[str]:
-        """Take all that the job may evict off more nodes, the cheapest ones first: about as many nodes as these
-        members need. The nodes to try now; none when there are no more."""
         needed = Counter(self._kind_of[member.key] for member in members)
         if not self._clearings and self._is_beyond_all(needed):
             return ()
@@ -357,7 +351,6 @@ class PreemptionDryRun:
         )
 
     def cleared(self) -> Mapping[str, Sequence[PlacedPod]]:
-        """Node → the pods that were taken off it, in the order of clearing."""
         return {self._table.name_of(row): pods for row, pods in self._cleared.items()}
 
     def info(self, pod: PlacedPod) -> PodInfo:
@@ -365,7 +358,6 @@ class PreemptionDryRun:
         return self._infos[pod.key]
 
     def may_hold(self, pods: Sequence[PlacedPod]) -> bool:
-        """A first glance: False only where pods of a node could not all come back."""
         more: dict[int, Counter[int]] = {}
         for pod in pods:
             row = self._table.row_of(pod.node)
@@ -378,17 +370,14 @@ class PreemptionDryRun:
         )
 
     def put_back(self, pods: Sequence[PlacedPod]) -> None:
-        """Put the pods back where they were."""
         for pod in pods:
             self._trial.add(self._infos[pod.key], pod.node)
 
     def take(self, pods: Sequence[PlacedPod]) -> None:
-        """Off their nodes."""
         for pod in pods:
             self._trial.take(self._infos[pod.key])
 
     def place(self, node: str, member: JobMember) -> bool:
-        """Put a member on a node if that takes it beside what is there."""
         row = self._table.row_of(node)
         assert row is not None, node
         number = self._kind_of[member.key]
@@ -419,7 +408,6 @@ class PreemptionDryRun:
         return any(int(free[column, row]) < more.get(column, 0) for column, _ in kind.wanted)
 
     def holds(self, nodes: Collection[str]) -> bool:
-        """Return whether the members that pods on these nodes matter to can be where they are."""
         rows = {row for name in nodes if (row := self._table.row_of(name)) is not None}
         if any(self._is_short(self._kinds[n], row, {}) for row in rows for n in self._placed.get(row, ())):
             return False
@@ -450,7 +438,6 @@ class PreemptionDryRun:
     # Words
 
     def failure(self, members: Sequence[JobMember]) -> str:
-        """Return why no node takes the first of these members, in words."""
         reasons: Counter[str] = Counter()
         number = self._kind_of[members[0].key] if members else 0
         kind = self._kinds[number]

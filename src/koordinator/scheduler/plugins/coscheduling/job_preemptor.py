@@ -8,8 +8,8 @@ importance of the jobs that would lose pods.
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -23,9 +23,6 @@ from koordinator.scheduler.plugins.preemption.victims import NOWHERE, Residents
 from koordinator.scheduler.table.columns import Rows, grown
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo, job_of
-
-if TYPE_CHECKING:  # it knows the pods and jobs of this module
-    from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun
 
 
 class JobResidents(Residents):
@@ -167,6 +164,8 @@ class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
     """Pods of one job cost as much as one of them; a pod without one is a job of its own."""
     spare: int = 0
     """Pods that its job can lose and go on; negative where it cannot go on as it is."""
+    is_protected: bool = False
+    """By itself, or by its quota."""
     is_terminating: bool = False
     is_waiting: bool = False
 
@@ -180,6 +179,56 @@ class JobMember(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the job cannot start without it."""
 
 
+class PreemptionCluster(Protocol):
+    """The cluster in thought: pods leave nodes and members take their room, and nothing really happens."""
+
+    def code_of(self, node: str) -> Code:
+        """Return what the node answered in the failed attempt."""
+        ...
+
+    def is_vacating(self, node: str) -> bool:
+        """Return whether a pod that the job may evict is leaving the node because it was preempted."""
+        ...
+
+    @property
+    def has_victims(self) -> bool:
+        """Return whether the job may evict anybody from the nodes that come into question."""
+        ...
+
+    def clear(self, members: Sequence[JobMember]) -> Sequence[str]:
+        """Take all that the job may evict off more nodes, the cheapest ones first: about as many nodes as these
+        members need. The nodes to try now; none when there are no more."""
+        ...
+
+    def place(self, node: str, member: JobMember) -> bool:
+        """Put a member on a node if that takes it beside what is there."""
+        ...
+
+    def cleared(self) -> Mapping[str, Sequence[PlacedPod]]:
+        """Node → the pods that were taken off it, in the order of clearing."""
+        ...
+
+    def may_hold(self, pods: Sequence[PlacedPod]) -> bool:
+        """A first glance: False only where pods of a node could not all come back."""
+        ...
+
+    def put_back(self, pods: Sequence[PlacedPod]) -> None:
+        """Put the pods back where they were."""
+        ...
+
+    def take(self, pods: Sequence[PlacedPod]) -> None:
+        """Off their nodes."""
+        ...
+
+    def holds(self, nodes: Collection[str]) -> bool:
+        """Return whether the members that pods on these nodes matter to can be where they are."""
+        ...
+
+    def failure(self, members: Sequence[JobMember]) -> str:
+        """Return why no node takes the first of these members, in words."""
+        ...
+
+
 class JobPlacement(msgspec.Struct, frozen=True):
     """A node for each member, or the words why there is none."""
 
@@ -187,7 +236,7 @@ class JobPlacement(msgspec.Struct, frozen=True):
     failure: str = ""
 
 
-Placer = Callable[[Sequence[JobMember], "PreemptionDryRun"], JobPlacement]
+Placer = Callable[[Sequence[JobMember], PreemptionCluster], JobPlacement]
 """Places all members on nodes that it clears."""
 
 
@@ -257,7 +306,7 @@ class JobPreemptor(msgspec.Struct, frozen=True, kw_only=True):
     """Message kept of an earlier attempt in the round."""
 
 
-def preempt(job: JobPreemptor, dry_run: "PreemptionDryRun", placer: Placer | None = None) -> JobPreemption:
+def preempt(job: JobPreemptor, dry_run: PreemptionCluster, placer: Placer | None = None) -> JobPreemption:
     """Choose whom to evict so that all pending members of the job find room.
 
     Without a `placer` members go to the nodes with the cheapest victims.
@@ -283,7 +332,7 @@ def preempt(job: JobPreemptor, dry_run: "PreemptionDryRun", placer: Placer | Non
     )
 
 
-def _objection(job: JobPreemptor, dry_run: "PreemptionDryRun") -> PreemptReason:
+def _objection(job: JobPreemptor, dry_run: PreemptionCluster) -> PreemptReason:
     if job.never:
         return PreemptReason.NEVER
     if not job.is_complete:
@@ -299,7 +348,7 @@ def _objection(job: JobPreemptor, dry_run: "PreemptionDryRun") -> PreemptReason:
     return PreemptReason.SUCCESS
 
 
-def cheapest(members: Sequence[JobMember], dry_run: "PreemptionDryRun") -> JobPlacement:
+def cheapest(members: Sequence[JobMember], dry_run: PreemptionCluster) -> JobPlacement:
     """Return each member on the cheapest node that takes it beside those placed before it; members that are not needed
     where there is room for them."""
     nodes: dict[str, str] = {}
@@ -320,7 +369,7 @@ def cheapest(members: Sequence[JobMember], dry_run: "PreemptionDryRun") -> JobPl
     return JobPlacement(nodes)
 
 
-def _evictions(used: set[str], dry_run: "PreemptionDryRun") -> Iterable[VictimEviction]:
+def _evictions(used: set[str], dry_run: PreemptionCluster) -> Iterable[VictimEviction]:
     """Return the pods that must go for the members; of all others those come back first that matter most."""
     cleared = dry_run.cleared()
     idle = [pod for node, pods in cleared.items() if node not in used for pod in pods]
@@ -363,7 +412,7 @@ class _Worth:
         return sorted(found, key=lambda pod: keys[pod.key])
 
 
-def restore(pods: Sequence[PlacedPod], dry_run: "PreemptionDryRun") -> list[PlacedPod]:
+def restore(pods: Sequence[PlacedPod], dry_run: PreemptionCluster) -> list[PlacedPod]:
     """Put pods back one after the other as long as all members can stay where they are; those that cannot come
     back. Asks about many pods at once where nobody objects to any of them."""
     if not pods:

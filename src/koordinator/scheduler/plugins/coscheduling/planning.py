@@ -12,13 +12,13 @@ from koordinator.scheduler.plugin.capabilities import FoundNode, PlacementPlan
 from koordinator.scheduler.plugin.framework import Handle, Scores
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
-from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun
 from koordinator.scheduler.plugins.coscheduling.events import GangRound, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup, key_of
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     JobMember,
     JobPlacement,
     Placer,
+    PreemptionCluster,
 )
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.plugins.network_topology import placement
@@ -113,7 +113,7 @@ class GangPlanning:
             return lambda members, dry_run: JobPlacement(failure=PLAN_INVALID)
         return self._place
 
-    def _place(self, members: Sequence[JobMember], dry_run: PreemptionDryRun) -> JobPlacement:
+    def _place(self, members: Sequence[JobMember], dry_run: PreemptionCluster) -> JobPlacement:
         """Clear the cheapest nodes, more each time, until the gang can be planned on what is there then."""
         infos = {member.key: info for member in members if (info := self._gangs.info(member.key)) is not None}
         tree = self._handle.network()
@@ -209,7 +209,7 @@ class GangPlanning:
 
 
 def _settle(
-    found: JobPlan, members: Sequence[JobMember], infos: Mapping[str, PodInfo], dry_run: PreemptionDryRun
+    found: JobPlan, members: Sequence[JobMember], infos: Mapping[str, PodInfo], dry_run: PreemptionCluster
 ) -> JobPlacement:
     nodes = {member.key: found.plan.nodes[infos[member.key].uid] for member in members}
     for member in members:
