@@ -25,6 +25,7 @@ SURVIVES = {
     "local/persistence.py:SqliteJournal._write": "written one by one, to find what the database does not take",
     "local/persistence.py:_execute_each": "one object that cannot be saved must not keep the others from it",
     "manager/webhooks/review.py:review": "becomes the answer 500, logged with traceback",
+    "runtime_proxy/relay.py:Relay._done": "nobody waits for the task of a call: logged, and its connection closed",
     "scheduler/loop/binding.py:Binder._carry_out": "costs its pod the attempt before the guard hears of it",
     "scheduler/scheduler.py:Scheduler._schedule": "costs its pod the attempt before the guard hears of it",
     "scheduler/queue/unschedulable_pods.py:_helps": "as Guard.answer, but the log names the method of the plugin",

@@ -49,8 +49,8 @@ def put(values: npt.NDArray[Any], rows: Rows, entries: npt.NDArray[Any] | int) -
 
 
 def grown(values: npt.NDArray[A], size: int, fill: Any = 0, axis: int = -1) -> npt.NDArray[A]:
-    """Return `values` with room for `size` entries along an axis, `fill` behind those that it has; itself where there
-    is room."""
+    """Return `values` of any shape with room for `size` entries along an axis, `fill` behind those that it has; itself
+    where there is room."""
     missing = size - values.shape[axis]
     if missing <= 0:
         return values

@@ -447,8 +447,8 @@ class NodeNUMAResource(
     # Reports
 
     def set_report(self, old: NodeResourceTopology | None, new: NodeResourceTopology | None) -> None:
-        """Take in what is reported of a node's CPUs and NUMA nodes; None when nothing was before, or is any more. What
-        its pods hold stays known."""
+        """Take in what is reported of a node's CPUs and NUMA nodes; None when nothing was before, or is any more. CPUs
+        that its pods hold stay known."""
         name = newest(old, new).metadata.name
         options = options_of(new, self.books.topologies) if new is not None else None
         for problem in options.problems if options is not None else ():

@@ -103,8 +103,8 @@ OUT_OF_SCOPE = unschedulable("pod has a nominated reservation but cannot be allo
 
 
 class ReservationUse(msgspec.Struct, frozen=True):
-    """What is given back to a pod: what is left of the reservation that it uses, or all that running pods hold which
-    it takes over."""
+    """CPUs and amounts given back to a pod: what is left of the reservation that it uses, or all that running pods
+    hold which it takes over."""
 
     given_back: GivenBack = NOTHING_GIVEN_BACK
     must_have: CPUMask = 0
