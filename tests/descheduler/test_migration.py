@@ -202,6 +202,23 @@ def test_a_job_that_cannot_be_written_holds_no_other_back() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    "template", [{"spec": "web"}, {"metadata": [1]}, {"spec": {"template": {"spec": {"affinity": 5}}}}]
+)
+def test_a_template_that_is_none_is_told_in_the_jobs_status(template: dict[str, Any]) -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 4, "n0")
+        async with world.descheduling(config(args=LOOSE)):
+            await world.migrate(pods[0], reservationOptions={"template": template})
+            await asyncio.sleep(10)
+            job = await world.cluster.get(PodMigrationJob, "move")
+            assert job.status.reason == "FailedCreateReservation"
+            assert "spec.reservationOptions.template" in job.status.message
+            assert (await world.ended()).status.reason == "Timeout"
+
+    run(scenario)
+
+
 class BlindCluster(LateCluster):
     """Its watches tell nothing while it is blind."""
 

@@ -17,6 +17,7 @@ import msgspec
 
 from koordinator.api import duration, labels
 from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectReference, controller_of
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
@@ -375,7 +376,7 @@ class Migration:
                     )
                 case surge.RemoveReplica():
                     return Reply(is_done=await self._remove_replica(action.surge, action.first))
-        except errors.ApiError as error:
+        except (errors.ApiError, ProtocolError) as error:
             return Reply(str(error))
         return Reply()
 

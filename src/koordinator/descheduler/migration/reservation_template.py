@@ -6,9 +6,13 @@ Works on wire objects: the pod's template goes into the Reservation as it is, fi
 from copy import deepcopy
 from typing import Any
 
-from koordinator.api import duration, labels
+import msgspec
+
+from koordinator.api import decode, duration, labels
+from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.api.reservation import Reservation
 from koordinator.api.scalars import ScalarError
 
 Wire = dict[str, Any]
@@ -18,10 +22,11 @@ def reservation(job: PodMigrationJob, pod: Wire, now_s: float, without_claims: b
     """Metadata and spec of the Reservation to create for the pod of `job` (a wire object, left as it is).
 
     `without_claims`: leave out volumes that claims stand behind (gate DisablePVCReservation).
-    Raises: ProtocolError when the job's ttl is no duration.
+    Raises: ProtocolError when the job's ttl is no duration, or its template none of a Reservation.
     """
     options = job.spec.reservation_options
     given = deepcopy(options.template) if options is not None and options.template is not None else {}
+    _check(given, job)
     metadata, spec = _member(given, "metadata"), _member(given, "spec")
     metadata["name"] = metadata.get("name") or job.metadata.uid
     own_labels = _member(metadata, "labels")
@@ -42,6 +47,15 @@ def reservation(job: PodMigrationJob, pod: Wire, now_s: float, without_claims: b
     if not spec.get("ttl") and not spec.get("expires") and _ttl_s(job) > 0:
         spec["ttl"] = job.spec.ttl
     return {"metadata": metadata, "spec": spec}
+
+
+def _check(given: Wire, job: PodMigrationJob) -> None:
+    """Raises: ProtocolError. The schema of jobs lets anything be a template."""
+    try:
+        decode.from_builtins(decode.from_builtins(given, Reservation).spec.template, Pod)
+    except msgspec.ValidationError as error:
+        field = "spec.reservationOptions.template"
+        raise ProtocolError(f"PodMigrationJob {job.metadata.name}", field, str(error)) from error
 
 
 def bound_for(pod: Wire, node: str) -> Wire:
