@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koordinator.api import decode, labels
+from koordinator.api import decode, labels, resources
 from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
 from koordinator.api.feature_gates import Component, FeatureGates
@@ -25,6 +25,13 @@ def pod(requests: dict[str, Any], *, annotations: dict[str, str] | None = None, 
     containers = [{"name": "c", "resources": {"requests": requests}}]
     metadata = {"name": "p", "annotations": annotations or {}, "labels": spec.pop("labels", {})}
     return decode.from_builtins({"metadata": metadata, "spec": {"containers": containers, **spec}}, Pod)
+
+
+def test_old_names_are_renamed_where_only_the_capacity_has_them() -> None:
+    body = {"status": {"allocatable": {"cpu": "4"}, "capacity": {"koordinator.sh/batch-cpu": "1k"}}}
+    node = normalize_node(decode.from_builtins(body, Node))
+    assert node.status.allocatable == {"cpu": "4"}
+    assert node.status.capacity == {resources.BATCH_CPU: "1k"}
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,22 @@ def test_a_deleted_configuration_withdraws_everything() -> None:
     run(scenario)
 
 
+def lent_beside_a_pod_that_requests(cpu: str) -> Any:
+    lent = []
+
+    async def scenario(world: World) -> None:
+        await create_pod(world, "odd", cpu=cpu)
+        await world.report(podsMetric=[pod_usage("odd", "10", "1G")])
+        lent.append((await world.node()).status.allocatable[BATCH_CPU])
+
+    run(scenario)
+    return lent[0]
+
+
+def test_the_use_of_a_pod_counts_although_its_request_cannot_be_read() -> None:
+    assert lent_beside_a_pod_that_requests("many") == lent_beside_a_pod_that_requests("20")
+
+
 def test_a_deleted_report_withdraws_and_the_next_one_restores() -> None:
     async def scenario(world: World) -> None:
         await world.report()
