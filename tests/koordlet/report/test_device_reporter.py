@@ -294,8 +294,8 @@ async def test_devices_are_reported_only_where_a_gate_asks_for_them(tmp_path: Pa
             ]
         )
 
-    assert names[0] == ["nodetopology", "nodemetric", "images"]
-    assert names[1] == names[2] == ["nodetopology", "nodemetric", "device", "images"]
+    assert names[0] == ["nodetopology", "nodemetric", "images", "isolation"]
+    assert names[1] == names[2] == ["nodetopology", "nodemetric", "device", "images", "isolation"]
 
 
 async def test_what_was_just_written_is_reported_from_before_the_cache_tells(tmp_path: Path) -> None:
