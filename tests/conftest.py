@@ -1,7 +1,9 @@
 """What holds for all tests."""
 
+import logging
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,22 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """A folder of the test's own, with a name that leaves room for those of sockets."""
     name = request.node.originalname if isinstance(request.node, pytest.Function) else request.node.name
     return tmp_path_factory.mktemp(name.removeprefix("test_")[:10])
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command that runs in the test's own process sets up logging for the whole process: the next test finds it as
+    before."""
+    root = logging.getLogger()
+    own = _own_levels()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    for name in own.keys() | _own_levels().keys():
+        logging.getLogger(name).setLevel(own.get(name, logging.NOTSET))
+
+
+def _own_levels() -> dict[str, int]:
+    known = logging.root.manager.loggerDict.items()
+    return {name: each.level for name, each in known if isinstance(each, logging.Logger) and each.level}

@@ -93,6 +93,27 @@ def test_a_deadlock_is_an_error_not_a_hang() -> None:
         run_virtual(main)
 
 
+def test_a_process_that_closed_its_pipes_may_still_end() -> None:
+    async def main(clock: Clock) -> int:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            "sh", "-c", "exec <&- >&- 2>&-; sleep 0.2; exit 3", stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        return await process.wait()
+
+    assert run_virtual(main) == 3
+
+
+def test_a_process_that_cannot_start_leaves_nothing_to_wait_for() -> None:
+    async def main(clock: Clock) -> None:
+        with pytest.raises(FileNotFoundError):
+            await asyncio.create_subprocess_exec("/none")
+        await asyncio.Event().wait()
+
+    with pytest.raises(Deadlock):
+        run_virtual(main)
+
+
 def test_an_exception_of_the_main_task_reaches_the_caller() -> None:
     async def main(clock: Clock) -> None:
         await asyncio.sleep(5)

@@ -23,7 +23,7 @@ ASKS_RARELY = 64
 
 
 class Deadlock(RuntimeError):
-    """Every task waits, and no timer, socket or thread can wake one."""
+    """Every task waits, and no timer, socket, thread or process can wake one."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -33,6 +33,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         super().__init__()
         self.now_s = 0.0
         self.threads_running = 0
+        self.processes_running = 0
         self._unheard = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -50,9 +51,11 @@ class _JumpingSelector(selectors.DefaultSelector):
         if timeout is not None:
             self.now_s += timeout
             return []
-        if len(self.get_map()) > 1:  # a socket besides the self-pipe: the other side may be another process
+        # A socket besides the self-pipe: the other side may be another process. A child may close its pipes before it
+        # ends; then the self-pipe alone tells of its end.
+        if len(self.get_map()) > 1 or self.processes_running:
             return super().select(None)
-        raise Deadlock("every task waits for something, and no timer, socket or thread is left to wake one")
+        raise Deadlock("every task waits for something, and no timer, socket, thread or process can wake one")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -74,6 +77,27 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jumping.threads_running += 1
         future.add_done_callback(self._thread_finished)
         return future
+
+    async def subprocess_exec(  # type: ignore[override]
+        self, protocol_factory: Callable[[], Any], *args: Any, **kwargs: Any
+    ) -> tuple[asyncio.SubprocessTransport, Any]:
+        def counted() -> Any:
+            protocol = protocol_factory()
+            tell_end = protocol.process_exited
+
+            def exited() -> None:
+                self._jumping.processes_running -= 1
+                tell_end()
+
+            protocol.process_exited = exited
+            return protocol
+
+        self._jumping.processes_running += 1
+        try:
+            return await super().subprocess_exec(counted, *args, **kwargs)
+        except OSError:  # it never started
+            self._jumping.processes_running -= 1
+            raise
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         self._jumping.threads_running += 1  # it joins the workers in a thread of its own
