@@ -6,7 +6,7 @@ import pytest
 
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
-from koordinator.cli import explain_shadow
+from koordinator.cli import explain_shadow, explain_sources
 
 HOUR = {"hour": "2026-11-24T03:00:00Z", "rounds": 3600}
 VICTIM = {"pod": "batch/b1", "feature": "BEMemoryEvict", "reason": "memory", "at": "2026-11-24T03:10:00Z"}
@@ -40,10 +40,10 @@ def test_bills_of_nodes_add_up_by_strategy() -> None:
 def test_a_node_is_shown_hour_by_hour_with_the_pods_that_would_have_gone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def read(node: str, _: str) -> list[NodeMetric]:
+    def read(node: str, _: str) -> list[NodeMetric]:
         return [metric(node or "a", bill(1800.0, 2))]
 
-    monkeypatch.setattr(explain_shadow, "_read", read)
+    monkeypatch.setattr(explain_sources, "node_metrics", read)
     explain_shadow.explain("a", "", "text")
     told = capsys.readouterr().out
     for words in ("in shadow now: CPUSuppress", "1 core-h", "0.5 core-h", "would have evicted batch/b1"):
@@ -55,9 +55,9 @@ def test_a_node_is_shown_hour_by_hour_with_the_pods_that_would_have_gone(
 def test_without_bills_it_says_how_to_get_some(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def read(node: str, _: str) -> list[NodeMetric]:
+    def read(node: str, _: str) -> list[NodeMetric]:
         return [metric("a", None)]
 
-    monkeypatch.setattr(explain_shadow, "_read", read)
+    monkeypatch.setattr(explain_sources, "node_metrics", read)
     explain_shadow.explain("a", "", "text")
     assert "shadow-config" in capsys.readouterr().out

@@ -7,6 +7,7 @@ import pytest
 
 from koordinator.api.apps import DaemonSet
 from koordinator.api.core import Node, Pod
+from koordinator.api.node_metric import NodeMetric
 from koordinator.doctor.checks.all import examine
 from koordinator.doctor.finding import FindingSeverity
 from tests.doctor import builders
@@ -41,6 +42,32 @@ def test_a_runtime_without_nri_is_worth_knowing(version: str, is_told: bool) -> 
 
     assert [each.severity for each in found] == [FindingSeverity.NOTICE] * is_told
     assert all(version in each.problem for each in found)
+
+
+@pytest.mark.parametrize(
+    ("version", "modes", "is_told"),
+    [
+        ("containerd://1.7.2", {"nri": False, "proxy": False, "reconciler": True}, True),
+        ("containerd://1.7.2", {"nri": True, "proxy": False, "reconciler": True}, False),
+        ("containerd://1.7.2", {"nri": False, "proxy": True, "reconciler": True}, False),
+        ("cri-o://1.30.0", {"nri": False, "proxy": False}, True),
+        ("sandbox://0.1", {"nri": False, "proxy": False, "reconciler": True}, False),
+        ("containerd://1.7.2", {"reconciler": True}, False),
+        ("containerd://1.7.2", "broken", False),
+    ],
+)
+def test_a_runtime_with_nri_that_does_not_ask_the_agent_is_worth_knowing(
+    version: str, modes: object, is_told: bool
+) -> None:
+    objects = healthy()
+    objects[Node] = [with_runtime(version)]
+    (metric,) = objects[NodeMetric]
+    status = msgspec.structs.replace(metric.status, extensions={"hookDelivery": {"BatchResource": modes}})
+    objects[NodeMetric] = [msgspec.structs.replace(metric, status=status)]
+
+    found = examine(snapshot(objects), ["runtimes"]).findings
+
+    assert [each.severity for each in found] == [FindingSeverity.NOTICE] * is_told
 
 
 @pytest.mark.parametrize(

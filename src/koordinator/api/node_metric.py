@@ -16,6 +16,9 @@ MEMORY_COLLECT_POLICY = "usageWithoutPageCache"
 AGGREGATIONS = ("avg", "p50", "p90", "p95", "p99")
 """Keys of `AggregatedUsage.usage`."""
 
+HOOK_DELIVERY = "hookDelivery"
+"""Key of `status.extensions`: hook → mode (`nri`, `proxy`, `reconciler`) that can deliver it → whether it does now."""
+
 
 class AggregatePolicy(ViewPart, frozen=True, kw_only=True):
     """Over which windows percentiles of the node's usage are reported."""

@@ -267,6 +267,23 @@ def shadow(**asked: Any) -> None:
     running.work_of("koordinator.cli.explain_shadow", "explain", asked)
 
 
+@main.command(context_settings=options.HELP)
+@click.argument("node", default="")
+@options.kubeconfig
+@options.output("text", "json", "yaml")
+def hooks(**asked: Any) -> None:
+    """Explain in which mode runtime hooks reach containers (NRI, runtime proxy, reconciler), on a node or on all.
+
+    \b
+    Try:
+      koordinator explain hooks
+      koordinator explain hooks node-7
+
+    Ends with 0, 1 when there is no answer, 2 when the command line is wrong.
+    """
+    running.work_of("koordinator.cli.explain_hooks", "explain", asked)
+
+
 _several = click.option(
     "--limit",
     default=200,

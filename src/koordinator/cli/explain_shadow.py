@@ -1,7 +1,5 @@
 """Carry out `koordinator explain shadow`: read the bills that node agents put into NodeMetrics, and add them up."""
 
-import asyncio
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +7,8 @@ import click
 
 from koordinator.api import slo
 from koordinator.api.node_metric import NodeMetric
-from koordinator.cli import logs
+from koordinator.cli import explain_sources, logs
 from koordinator.cli.tables import console, print_document, table_of
-from koordinator.cluster import connect, errors
-from koordinator.cluster.kube import KubeCluster
 
 Json = dict[str, Any]
 AMOUNTS = (
@@ -39,7 +35,7 @@ PODS_SHOWN = 20
 def explain(node: str, kubeconfig: str, output: str) -> None:
     """Read and tell; the parameters are the command's options. Raises: ClickException when there is no answer."""
     logs.keep_quiet()
-    found = document(asyncio.run(_read(node, kubeconfig)))
+    found = document(explain_sources.node_metrics(node, kubeconfig))
     if output != "text":
         print_document(found, output)
     elif not found["nodes"]:
@@ -49,15 +45,6 @@ def explain(node: str, kubeconfig: str, output: str) -> None:
         )
     else:
         _print(found, node)
-
-
-async def _read(node: str, kubeconfig: str) -> list[NodeMetric]:
-    client = connect.load(kubeconfig_file=kubeconfig)
-    try:
-        async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
-            return [await cluster.get(NodeMetric, node)] if node else (await cluster.list(NodeMetric)).items
-    except errors.ApiError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def document(metrics: Iterable[NodeMetric]) -> Json:

@@ -1,5 +1,6 @@
 """Fetch explanations from a running scheduler and its API server, or from a dump."""
 
+import asyncio
 import contextlib
 import random
 import ssl
@@ -16,6 +17,7 @@ from koordinator.api.apps import DaemonSet, Deployment, Job, ReplicaSet, Statefu
 from koordinator.api.core import Event, Pod
 from koordinator.api.label_selector import Predicate, compile_selector
 from koordinator.api.meta import Object
+from koordinator.api.node_metric import NodeMetric
 from koordinator.api.pod_labels import is_terminated
 from koordinator.api.reservation import Reservation
 from koordinator.api.sigs import PodGroup
@@ -48,6 +50,20 @@ WORKLOAD_VIEWS: dict[str, type[Object]] = {
 JOB_UID = "batch.kubernetes.io/controller-uid"
 
 A = TypeVar("A", PodAnswer, GangAnswer, ReservationAnswer)
+
+
+def node_metrics(node: str, kubeconfig: str) -> Sequence[NodeMetric]:
+    """Return the NodeMetric of a node, or all of them when no node is named. Raises: ClickException."""
+
+    async def read() -> Sequence[NodeMetric]:
+        client = connect.load(kubeconfig_file=kubeconfig)
+        async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
+            return [await cluster.get(NodeMetric, node)] if node else (await cluster.list(NodeMetric)).items
+
+    try:
+        return asyncio.run(read())
+    except errors.ApiError as error:
+        raise click.ClickException(str(error)) from error
 
 
 class ExplainArgs(msgspec.Struct, frozen=True, kw_only=True):

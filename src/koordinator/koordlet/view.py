@@ -77,6 +77,14 @@ class NodeView:
         self._shrunk: tuple[object, BatchAllowance, ResourceQOSStrategy] | None = None
         self._listeners: dict[Topic, list[tuple[Guard, Callable[[], Any]]]] = {topic: [] for topic in Topic}
 
+    def extend(self, key: str, found: object) -> None:
+        """Set a member of `extensions`, with all that is in it: what a merge patch leaves out would stay. None: no such
+        member any more."""
+        others = {name: value for name, value in self.extensions.items() if name != key}
+        changed = others if found is None else others | {key: found}
+        if changed != self.extensions:
+            self.extensions = changed
+
     def capacity(self, name: str) -> int:
         """Return what the node has of `cpu` (milli-cores) or `memory` (bytes); 0 when it is not known."""
         raw = self.node.status.capacity.get(name, 0) if self.node is not None else 0

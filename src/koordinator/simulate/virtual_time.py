@@ -78,7 +78,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._thread_finished)
         return future
 
-    async def subprocess_exec(  # type: ignore[override]
+    async def subprocess_exec(
         self, protocol_factory: Callable[[], Any], *args: Any, **kwargs: Any
     ) -> tuple[asyncio.SubprocessTransport, Any]:
         def counted() -> Any:

@@ -61,9 +61,11 @@ def batch_node(root: Path) -> HookNode:
 
 
 def delivery(node: HookNode) -> dict[str, float]:
-    """Mode → whether BatchResource goes that way now."""
+    """Mode → whether BatchResource goes that way now; metrics and NodeMetric agree."""
     values = node.shared.metrics.hook_delivery.values
-    return {labels[2]: value for labels, value in values.items() if labels[1] == "BatchResource"}
+    found = {labels[2]: value for labels, value in values.items() if labels[1] == "BatchResource"}
+    assert node.shared.view.extensions["hookDelivery"]["BatchResource"] == found
+    return found
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -127,10 +129,10 @@ async def test_a_lost_runtime_is_joined_again_and_metrics_tell(tmp_path: Path, r
     async with running(new_plugin(node)):
         connection = await runtime.plugin()
         await connection.register()
-        await until(lambda: delivery(node) == {"nri": 1, "reconciler": 1})
+        await until(lambda: delivery(node) == {"nri": 1, "proxy": 0, "reconciler": 1})
 
         await runtime.stop()
-        await until(lambda: delivery(node) == {"nri": 0, "reconciler": 1})
+        await until(lambda: delivery(node) == {"nri": 0, "proxy": 0, "reconciler": 1})
         await runtime.start()
         connection = await runtime.plugin()
         await connection.register(parts=3)

@@ -90,7 +90,7 @@ CHECKS: tuple[Check, ...] = (
         features.check,
         _CONFIGURATIONS,
     ),
-    Check("runtimes", "do containers start with their limits?", runtimes.check, (Node, Pod)),
+    Check("runtimes", "do containers start with their limits?", runtimes.check, (Node, Pod, NodeMetric)),
     Check("isolation", "do the mechanisms work on which isolation rests?", runtimes.check_isolation, (Node,)),
     Check("reports", "do all nodes send plausible reports?", reports.check, (Node, NodeMetric)),
     Check(

@@ -2,12 +2,13 @@
 chosen devices over? Do the kernel mechanisms work on which isolation rests?"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from koordinator.api import isolation, pod_labels
 from koordinator.api.annotations.device import DEVICE_ALLOCATED, DeviceType
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
+from koordinator.api.node_metric import HOOK_DELIVERY, NodeMetric
 from koordinator.doctor.finding import Finding
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
@@ -51,6 +52,41 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             why="batch containers run up to a second without their limits, until the reconciler has written them",
             do=("update containerd to 1.7 or CRI-O to 1.26 at least, and switch NRI on", _PROXY_STEP),
         )
+    yield from _not_asked(snapshot, {node.metadata.name for node in old})
+
+
+def _not_asked(snapshot: ClusterSnapshot, without_nri: Set[str]) -> Iterator[Finding]:
+    """Yield nodes whose agents say that no runtime asks their hooks, where the runtime could."""
+    late = [
+        node.metadata.name
+        for node in snapshot.nodes
+        if node.metadata.name not in without_nri
+        and _has_nri(node.status.node_info.container_runtime_version)
+        and _is_asked_by_nobody(snapshot.find(NodeMetric, node.metadata.name))
+    ]
+    if late:
+        yield Finding.notice(
+            ("Node", late),
+            "the container runtime does not ask koordlet: NRI is off there, or its socket is closed to koordlet",
+            why="batch containers run up to a second without their limits, until the reconciler has written them",
+            do=(
+                "switch NRI on (docs/runtime-hooks.md); koordlet's log says why: hooks are not delivered by NRI",
+                "koordinator explain hooks NODE",
+            ),
+        )
+
+
+def _has_nri(version: str) -> bool:
+    found = _RUNTIME.match(version)
+    return found is not None and found[1] in NRI_SINCE
+
+
+def _is_asked_by_nobody(metric: NodeMetric | None) -> bool:
+    """Return whether an agent says that it has hooks for runtimes, and that none asks them."""
+    hooks = metric.status.extensions.get(HOOK_DELIVERY) if metric is not None else None
+    every = [modes for modes in hooks.values() if isinstance(modes, dict)] if isinstance(hooks, dict) else []
+    asked = [modes for modes in every if "nri" in modes]
+    return bool(asked) and not any(modes["nri"] or modes.get("proxy") for modes in asked)
 
 
 def _devices_left_to_others(snapshot: ClusterSnapshot) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Iterable
 
+from koordinator.api.node_metric import HOOK_DELIVERY
 from koordinator.cluster.supervise import Guard
 from koordinator.koordlet.hooks.batch_resource import BatchResourceHook
 from koordinator.koordlet.hooks.contexts import ContainerContext, HookStage, PodContext
@@ -80,6 +81,7 @@ class RuntimeHooks:
         self._wake = {each.name: asyncio.Event() for each in self._hooks if each.waits}
         self._guard = Guard(self.name)
         self._is_running = False
+        self._delivery: dict[str, dict[str, bool]] = {}
         self._has_pods = asyncio.Event()
         """Pods are to be reconciled."""
         self._has_idle = any(each.wants_idle for each in self._hooks)
@@ -102,13 +104,21 @@ class RuntimeHooks:
         for topic in followed | {Topic.PODS}:
             self._shared.view.listen(topic, self.name, functools.partial(self._on_change, (topic,)))
         self._guard.call(self._on_change, Topic)
-        self.delivered(DeliveryMode.RECONCILER, True)
+        for mode in DeliveryMode:
+            self.delivered(mode, mode is DeliveryMode.RECONCILER)
 
     def delivered(self, mode: DeliveryMode, is_on: bool) -> None:
-        """Note that a way to containers is open, or not any more: told as a metric for each hook that goes it."""
+        """Note that a way to containers is open, or not any more: told as a metric for each hook that goes it, and in
+        NodeMetric."""
         is_runtime = mode is not DeliveryMode.RECONCILER
-        for hook in self.registry.asked_by_runtimes() if is_runtime else self.registry.reconciled():
+        hooks = self.registry.asked_by_runtimes() if is_runtime else self.registry.reconciled()
+        if all(self._delivery.get(hook, {}).get(mode.value) is is_on for hook in hooks):
+            return
+        for hook in hooks:
             self._shared.metrics.hook_delivery.set(int(is_on), hook, mode)
+            self._delivery.setdefault(hook, {})[mode.value] = is_on
+        found = {hook: dict(modes) for hook, modes in self._delivery.items()}
+        self._shared.view.extend(HOOK_DELIVERY, found)
 
     def at_runtime(self, stage: HookStage, context: PodContext | ContainerContext) -> StageResult:
         """Ask all hooks for a runtime that has reached a stage.

@@ -227,12 +227,7 @@ class StepRecords:
         return list(self._pairs.values())
 
     def _extend(self, found: NodeInterference | None) -> None:
-        view = self._shared.view
-        others = {key: value for key, value in view.extensions.items() if key != api.INTERFERENCE}
-        # All members are said: what a merge patch leaves out would stay.
-        own = {} if found is None else {api.INTERFERENCE: _whole(found)}
-        if others | own != view.extensions:
-            view.extensions = others | own
+        self._shared.view.extend(api.INTERFERENCE, None if found is None else _whole(found))
 
     def _shown(self, step: Step) -> dict[str, Any]:
         return {
