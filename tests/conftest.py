@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 import logging
 import os
 import tempfile
@@ -12,6 +13,9 @@ from hypothesis import settings
 # A busy machine is no fault of the code: `timeout` in pyproject.toml ends what hangs.
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")
+
+# Tests hold what thousands of files defined: looking through all of it for garbage takes a seventh of their time.
+gc.set_threshold(100_000, 20, 50)
 
 # The address of a Unix socket is a path of at most 107 bytes, of which `tmp_path` may take about half.
 _FOLDER_BYTES_MAX = 16
