@@ -164,8 +164,6 @@ class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
     """Pods of one job cost as much as one of them; a pod without one is a job of its own."""
     spare: int = 0
     """Pods that its job can lose and go on; negative where it cannot go on as it is."""
-    is_protected: bool = False
-    """By itself, or by its quota."""
     is_terminating: bool = False
     is_waiting: bool = False
 
