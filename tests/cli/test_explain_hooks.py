@@ -28,6 +28,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         "b": metric("b", BatchResource=BY_PROXY, GPUEnvInject={"nri": False, "proxy": False}),
         "c": metric("c", BatchResource=LATE),
         "silent": metric("silent"),
+        "odd": metric("odd", BatchResource="broken"),
     }
 
     def read(node: str, _: str) -> list[NodeMetric]:
@@ -68,3 +69,4 @@ def test_of_a_node_all_modes_are_told() -> None:
 
 def test_an_agent_that_says_nothing_is_no_empty_table() -> None:
     assert "No word of hooks from node silent" in ask("silent")
+    assert "No word of hooks from node odd" in ask("odd"), "nor is one that nobody understands"

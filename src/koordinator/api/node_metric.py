@@ -1,5 +1,6 @@
 """Typed view of NodeMetric: what the node of the same name and its pods use. Source: behaviour/crds 1."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from koordinator.api.device import DeviceInfo
@@ -157,3 +158,10 @@ class NodeMetric(Object, frozen=True, kw_only=True):
 
     spec: NodeMetricSpec = NodeMetricSpec()
     status: NodeMetricStatus = NodeMetricStatus()
+
+
+def hook_delivery(metric: NodeMetric) -> dict[str, Mapping[str, bool]]:
+    """Return what the agent said under `HOOK_DELIVERY`; what is no such thing is left out."""
+    found = metric.status.extensions.get(HOOK_DELIVERY)
+    hooks = found.items() if isinstance(found, Mapping) else ()
+    return {hook: modes for hook, modes in hooks if isinstance(modes, Mapping)}

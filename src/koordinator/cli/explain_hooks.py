@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from koordinator.api.node_metric import HOOK_DELIVERY, NodeMetric
+from koordinator.api.node_metric import NodeMetric, hook_delivery
 from koordinator.cli import explain_sources, logs
 from koordinator.cli.tables import console, print_document, table_of
 
@@ -35,8 +35,7 @@ def document(metrics: Iterable[NodeMetric]) -> Json:
     nodes: list[Json] = []
     counts: dict[str, Json] = {}
     for metric in metrics:
-        hooks = metric.status.extensions.get(HOOK_DELIVERY)
-        if isinstance(hooks, Mapping):
+        if hooks := hook_delivery(metric):
             nodes.append({"node": metric.metadata.name, "hooks": hooks})
             for hook, modes in hooks.items():
                 of_hook = counts.setdefault(hook, dict.fromkeys((*MODES, _NOBODY), 0))

@@ -2,13 +2,13 @@
 chosen devices over? Do the kernel mechanisms work on which isolation rests?"""
 
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 
 from koordinator.api import isolation, pod_labels
 from koordinator.api.annotations.device import DEVICE_ALLOCATED, DeviceType
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.node_metric import HOOK_DELIVERY, NodeMetric
+from koordinator.api.node_metric import NodeMetric, hook_delivery
 from koordinator.doctor.finding import Finding
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
@@ -52,16 +52,15 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             why="batch containers run up to a second without their limits, until the reconciler has written them",
             do=("update containerd to 1.7 or CRI-O to 1.26 at least, and switch NRI on", _PROXY_STEP),
         )
-    yield from _not_asked(snapshot, {node.metadata.name for node in old})
+    yield from _not_asked(snapshot)
 
 
-def _not_asked(snapshot: ClusterSnapshot, without_nri: Set[str]) -> Iterator[Finding]:
+def _not_asked(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Yield nodes whose agents say that no runtime asks their hooks, where the runtime could."""
     late = [
         node.metadata.name
         for node in snapshot.nodes
-        if node.metadata.name not in without_nri
-        and _has_nri(node.status.node_info.container_runtime_version)
+        if _has_nri(node.status.node_info.container_runtime_version)
         and _is_asked_by_nobody(snapshot.find(NodeMetric, node.metadata.name))
     ]
     if late:
@@ -78,13 +77,12 @@ def _not_asked(snapshot: ClusterSnapshot, without_nri: Set[str]) -> Iterator[Fin
 
 def _has_nri(version: str) -> bool:
     found = _RUNTIME.match(version)
-    return found is not None and found[1] in NRI_SINCE
+    return found is not None and found[1] in NRI_SINCE and not has_no_nri(version)
 
 
 def _is_asked_by_nobody(metric: NodeMetric | None) -> bool:
     """Return whether an agent says that it has hooks for runtimes, and that none asks them."""
-    hooks = metric.status.extensions.get(HOOK_DELIVERY) if metric is not None else None
-    every = [modes for modes in hooks.values() if isinstance(modes, dict)] if isinstance(hooks, dict) else []
+    every = hook_delivery(metric).values() if metric is not None else ()
     asked = [modes for modes in every if "nri" in modes]
     return bool(asked) and not any(modes["nri"] or modes.get("proxy") for modes in asked)
 
