@@ -161,6 +161,11 @@ def test_ticks_of_each_cpu_are_all_known_or_none() -> None:
         procfs.busy_ticks_by_cpu(good + "cpu1 1 x 1 0 0 1 1\n")
 
 
+def test_what_a_hypervisor_took_is_the_eighth_time_of_all_cpus() -> None:
+    assert procfs.cpu_ticks("cpu 1 2 3 4 5 6 7 8 9\ncpu0 1 2 3 4 5 6 7 80 9\nintr 5\n").stolen == 8
+    assert procfs.cpu_ticks("cpu 1 2 3 4 5 6 7\ncpu0 1 2 3 4 5 6 7\n").stolen == 0
+
+
 def test_a_process_is_named_for_good_by_its_id_and_when_it_started() -> None:
     fields = [str(number) for number in range(3, 53)]  # as in proc(5): the state is field 3
     assert procfs.start_ticks(f"7 (a) b) {' '.join(fields)}") == 22

@@ -3,7 +3,7 @@
 import pytest
 
 from koordinator.node_demo import plan
-from koordinator.node_demo.plan import BASELINES, MODES, DemoMode, DemoScenario, Hog, ServiceKind
+from koordinator.node_demo.plan import BASELINES, MODES, DemoMode, DemoRun, DemoScenario, Hog, ServiceKind
 
 SCENARIOS = [
     DemoScenario(40, Hog.CPU),
@@ -67,3 +67,13 @@ def test_the_whole_demonstration_takes_under_seven_minutes() -> None:
     planned = plan.runs(SCENARIOS, repeats=DEFAULT_REPEATS)
 
     assert plan.expected_s(planned, seconds=DEFAULT_SECONDS) < 7 * 60
+
+
+def test_cpus_are_kept_awake_where_neither_service_nor_batch_keeps_them_so() -> None:
+    def kept(mode: DemoMode) -> set[Hog]:
+        runs = [DemoRun(DemoScenario(40, hog), mode, 0) for hog in Hog]
+        return {run.scenario.hog for run in runs if plan.is_kept_awake(run)}
+
+    assert kept(DemoMode.AWAKE) == set(Hog)
+    assert kept(DemoMode.CLOSED_LOOP) == {Hog.DISK, Hog.NETWORK}
+    assert kept(DemoMode.ALONE) == kept(DemoMode.MANAGED) == set()

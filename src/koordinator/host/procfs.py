@@ -13,6 +13,7 @@ CLOCK_TICKS_PER_S = 100
 UNKNOWN = "unknown"
 
 _BUSY_FIELDS = (1, 2, 3, 6, 7)  # user, nice, system, irq, softirq; not idle, iowait, steal, guest
+_STOLEN_FIELD = 8
 _STAT_FIELDS_MIN = 8
 _START_FIELD = 19  # field 22 of the line, counted from the state
 _EVERYWHERE = "00000000"
@@ -36,10 +37,12 @@ class CPUModel(msgspec.Struct, frozen=True):
 
 
 class CPUTicks(msgspec.Struct, frozen=True):
-    """Clock ticks that CPUs were busy since boot: all together, and each."""
+    """Clock ticks that CPUs were busy since boot: all together, and each; and those that a hypervisor gave to others
+    while somebody here wanted to run, of all CPUs."""
 
     total: int
     by_cpu: dict[int, int]
+    stolen: int = 0
 
 
 class LoadAverage(msgspec.Struct, frozen=True):
@@ -71,6 +74,16 @@ def busy_ticks(text: str) -> int:
     raise ContentError("stat", "no line cpu")
 
 
+def stolen_ticks(text: str) -> int:
+    """Return the clock ticks that a hypervisor took from all CPUs, 0 by kernels that do not say. Raises:
+    ContentError."""
+    for line in text.splitlines():
+        fields = line.split()
+        if fields[:1] == ["cpu"]:
+            return count("stat", fields[_STOLEN_FIELD]) if len(fields) > _STOLEN_FIELD else 0
+    raise ContentError("stat", "no line cpu")
+
+
 def busy_ticks_by_cpu(text: str) -> dict[int, int]:
     """Return the same for each CPU. Raises: ContentError when there is no such line, or one does not count ticks."""
     found = {}
@@ -87,7 +100,7 @@ def busy_ticks_by_cpu(text: str) -> dict[int, int]:
 def cpu_ticks(text: str) -> CPUTicks:
     """Return what `/proc/stat` says of all CPUs and of each. Raises: ContentError."""
     head = text.partition("\nintr")[0]  # what follows is by far the longest part
-    return CPUTicks(busy_ticks(head), busy_ticks_by_cpu(head))
+    return CPUTicks(busy_ticks(head), busy_ticks_by_cpu(head), stolen_ticks(head))
 
 
 def meminfo_kib(text: str) -> dict[str, int]:

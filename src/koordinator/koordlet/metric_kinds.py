@@ -4,6 +4,8 @@ Units: CPU in cores (`node_be`: milli-cores), memory in bytes, GPU cores and pre
 """
 
 NODE_CPU = "node_cpu_usage"
+NODE_CPU_STOLEN = "node_cpu_stolen"
+"""Cores that a hypervisor gave to others while somebody here wanted to run."""
 NODE_MEMORY = "node_memory_usage"
 NODE_MEMORY_PAGE_CACHE = "node_memory_usage_with_page_cache"
 NODE_MEMORY_HOT_PAGE = "node_memory_with_hot_page_usage"
@@ -68,7 +70,7 @@ PROPERTIES: dict[str, frozenset[str]] = {
     kind: frozenset(names)
     for kinds, names in (
         ((NODE_CPU, NODE_MEMORY, NODE_MEMORY_PAGE_CACHE, NODE_MEMORY_HOT_PAGE, NODE_MEMORY_COLD_PAGE), ()),
-        ((SYS_CPU, SYS_MEMORY), ()),
+        ((NODE_CPU_STOLEN, SYS_CPU, SYS_MEMORY), ()),
         ((NODE_GPU_CORE, NODE_GPU_MEMORY, NODE_GPU_MEMORY_TOTAL), _GPU),
         ((NODE_NUMA_CPU, NODE_NUMA_MEMORY, SYS_NUMA_CPU, SYS_NUMA_MEMORY), (NUMA_NODE,)),
         ((NODE_BE,), (BE_RESOURCE, BE_ALLOCATION)),

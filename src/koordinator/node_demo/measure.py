@@ -148,22 +148,31 @@ class Meter:
         return use.service_ratio * self._commands.cpus / rate
 
     async def run(self, run: DemoRun, seconds: float, request_cpu_s: float) -> Measured:
-        """One measurement; in the closed loop the service's objective comes from its baseline measured before.
+        """Measure anew while others disturb it, `plan.ATTEMPTS` times at most; the calmest counts.
 
-        Raises: DemoError.
+        Alone, idle CPUs are the hypervisor's to give away: that is what being alone is like. Raises: DemoError.
         """
+        found = await self._run(run, seconds, request_cpu_s)
+        for _ in range(plan.ATTEMPTS - 1 if run.mode is not DemoMode.ALONE else 0):
+            if observe.disturbance(found.use) <= 1:
+                break
+            again = await self._run(run, seconds, request_cpu_s)
+            found = min(found, again, key=lambda each: observe.disturbance(each.use))
+        self._remember(found)
+        return found
+
+    async def _run(self, run: DemoRun, seconds: float, request_cpu_s: float) -> Measured:
+        """One measurement; in the closed loop the service's objective comes from its baseline measured before."""
         scenario = run.scenario
         cpus = plan.usable_cpus(scenario.service, self._commands.cpus)
         rate = plan.rate_per_s(scenario.load_percent, cpus, request_cpu_s)
         setting = await self._stage.enter(run.mode, scenario, self._target_ms(run))
         warm_up_s = plan.warm_up_s(run.mode)
         load = DemoLoad(scenario.service, rate, scenario.disk_every, warm_up_s, seconds)
-        async with self._awake(run.mode is DemoMode.AWAKE) as awake:
+        async with self._awake(plan.is_kept_awake(run)) as awake:
             await asyncio.sleep(SETTLE_S)
             records, use = await self._send(setting, load, awake)
-        found = Measured(run, seconds, summarise(records, seconds), use, setting.evidence, records)
-        self._remember(found)
-        return found
+        return Measured(run, seconds, summarise(records, seconds), use, setting.evidence, records)
 
     def _remember(self, measured: Measured) -> None:
         """Take the slower p99 without batch, CPUs kept awake or not, for what the service reaches by itself."""

@@ -51,6 +51,16 @@ class Use(msgspec.Struct, frozen=True, rename="camel"):
     work_per_s: float
 
 
+# When the machine does other things meanwhile, figures of single runs mean little.
+OTHER_RATIO_MAX = 0.05
+STEAL_RATIO_MAX = 0.02
+
+
+def disturbance(use: Use) -> float:
+    """Return how much others disturbed a run: above 1, more than figures of it bear."""
+    return max(use.other_ratio / OTHER_RATIO_MAX, use.steal_ratio / STEAL_RATIO_MAX)
+
+
 def cpu_times(text: str) -> tuple[float, float, float]:
     """Busy, idle and stolen CPU seconds of all CPUs by `/proc/stat`. Raises: DemoError."""
     words = text.split("\n", 1)[0].split()

@@ -24,6 +24,8 @@ SETTLE_S = 1.5
 WARM_UP_S = 1.0
 CLOSED_LOOP_WARM_UP_S = 4.0
 """The agent listens once a second and looks at a window: by then it knows what the service feels, and has acted."""
+ATTEMPTS = 3
+"""Measurements of a run at most: one that others disturbed is made anew, and the calmest counts."""
 CALM_LOAD_PERCENT = 40
 """Up to this load the promises are those of an ordinary hour, above it those of a rush hour."""
 _AROUND_A_RUN_S = 2.0  # pods come and go
@@ -141,6 +143,13 @@ def runs(scenarios: list[DemoScenario], repeats: int, modes: Sequence[DemoMode] 
                     is_baseline = mode in BASELINES
                     planned[DemoRun(alone_like(scenario) if is_baseline else scenario, mode, repeat)] = None
     return list(planned)
+
+
+def is_kept_awake(run: DemoRun) -> bool:
+    """Return whether threads of the idle class keep CPUs from idling: in the baseline, and in the closed loop beside
+    batch that leaves CPUs idle. Else parking, not batch, would make the difference between the two."""
+    leaves_idle = run.scenario.hog in (Hog.DISK, Hog.NETWORK)
+    return run.mode is DemoMode.AWAKE or (run.mode is DemoMode.CLOSED_LOOP and leaves_idle)
 
 
 def alone_like(scenario: DemoScenario) -> DemoScenario:

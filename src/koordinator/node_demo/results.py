@@ -7,6 +7,7 @@ import msgspec
 
 from koordinator.local.nodes.contention import Interference
 from koordinator.node_demo.measure import Measured
+from koordinator.node_demo.observe import OTHER_RATIO_MAX, STEAL_RATIO_MAX
 from koordinator.node_demo.plan import (
     BASELINES,
     DISK_BLOCK_KIB,
@@ -24,9 +25,6 @@ _UNITS = {
     Hog.NETWORK: ("MiB", 1.0),
 }
 
-# When the machine does other things meanwhile, figures of single runs mean little.
-OTHER_RATIO_MAX = 0.05
-STEAL_RATIO_MAX = 0.02
 SENT_LATE_MS_MAX = 0.5
 
 

@@ -103,10 +103,12 @@ class CollectingNode:
         self.known = LatestSamples()
         self.scan = GroupScan(host.cgroups, lambda: CPUS)
 
-    def machine(self, busy_ticks: int, *, total_kib: int = 1000, available_kib: int = 600) -> None:
+    def machine(
+        self, busy_ticks: int, *, stolen_ticks: int = 0, total_kib: int = 1000, available_kib: int = 600
+    ) -> None:
         """What `/proc` says; the ticks are spread over the CPUs."""
         per_cpu = busy_ticks // CPUS
-        lines = [f"cpu  {per_cpu * CPUS} 0 0 0 0 0 0 0 0 0"]
+        lines = [f"cpu  {per_cpu * CPUS} 0 0 0 0 0 0 {stolen_ticks} 0 0"]
         lines += [f"cpu{cpu} {per_cpu} 0 0 0 0 0 0 0 0 0" for cpu in range(CPUS)]
         meminfo = (
             f"MemTotal: {total_kib} kB\nMemFree: {available_kib - 100} kB\nMemAvailable: {available_kib} kB"

@@ -38,11 +38,12 @@ def test_the_node_shows_cpu_and_memory_from_the_second_round_on(tmp_path: Path) 
         found = await rounds(
             NodeUsageCollector(node.shared, node.known),
             lambda: node.machine(400),
-            lambda: node.machine(600, available_kib=500),
+            lambda: node.machine(600, stolen_ticks=50, available_kib=500),
         )
 
         assert found == [False, True]
         assert node.values(kinds.NODE_CPU) == pytest.approx([2.0])
+        assert node.values(kinds.NODE_CPU_STOLEN) == pytest.approx([0.5])
         assert node.values(kinds.NODE_MEMORY) == [500 * 1024]
         assert node.values(kinds.NODE_NUMA_CPU, numa_node_id="0") == pytest.approx([2.0])
         assert node.values(kinds.NODE_NUMA_MEMORY, numa_node_id="0") == [300 * 1024]

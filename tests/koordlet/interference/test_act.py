@@ -51,7 +51,7 @@ class FeltNode(ActingNode):
         self.slack: float | None = 0.5
         self.degraded_s: float | None = None
         self.culprit = ""
-        self.cores = {"node": 6.0, "batch": 4.0}
+        self.cores = {"node": 6.0, "batch": 4.0, "stolen": 0.0}
 
     def ask(self, **settings: Any) -> None:
         self.view.slo = with_defaults(
@@ -75,6 +75,7 @@ class FeltNode(ActingNode):
                 verdicts={"web": self.verdict(now_s)} if self.culprit and is_degraded else {},
             )
             self.measure(kinds.NODE_CPU, self.cores["node"])
+            self.measure(kinds.NODE_CPU_STOLEN, self.cores.get("stolen", 0.0))
             self.measure_best_effort(self.cores["batch"], 8, 8)
             self.measure_pods(kinds.POD_CPU, {"web": 2.0, "hog": 3.0, "meek": 1.0})
             await self.control.run()
@@ -122,6 +123,22 @@ def test_what_holds_the_loop_back_is_logged_once_each(
     problems = [getattr(each, "problem", "") for each in caplog.records if "held back" in each.message]
     assert len(problems) == 2 and "gate Interference is off" in problems[0]
     assert "resourceUsedThresholdWithBE is off" in problems[1]
+
+
+def test_a_pause_of_the_hypervisor_takes_nothing_from_batch(tmp_path: Path) -> None:
+    async def scenario(node: FeltNode) -> None:
+        node.ask()
+        await node.seconds(60)
+        node.slack, node.cores["stolen"] = -0.9, 1.0
+        await node.seconds(3)
+        assert node.threshold == 95
+        assert any("the hypervisor takes 10% of the CPUs" in line for line in node.audit_lines())
+
+        node.cores["stolen"] = 0.0
+        await node.seconds(1)
+        assert node.threshold == 10, "a miss without it counts at once"
+
+    on_node(tmp_path, scenario)
 
 
 def test_batch_grows_while_services_have_slack_shrinks_when_they_suffer_and_grows_back(

@@ -32,7 +32,7 @@ def measurements(slack: float = np.nan, **known: Any) -> Inputs:
     values: dict[str, Any] = {
         "slack": slack, "slack_age_s": 0.0, "present_slack": np.nan, "resource": CPU,
         "pressure_slack": np.nan, "pressure_age_s": 0.0, "has_culprit": False, "victim": 0,
-        "others_percent": 50.0, "batch_percent": 25.0,
+        "others_percent": 50.0, "batch_percent": 25.0, "stolen_percent": 0.0,
     } | known  # fmt: skip
     return Inputs(**{name: np.array([value]) for name, value in values.items()})
 
@@ -82,6 +82,17 @@ def test_an_objective_that_is_missed_by_far_leaves_batch_the_least_at_the_first_
     _, actions = control.step(node(), measurements(-CONFIG.miss_ratio), 1.0, CONFIG)
 
     assert ceiling(actions) == CONFIG.threshold_min_percent
+
+
+def test_where_a_hypervisor_takes_cpus_a_miss_must_be_seen_for_longer_however_large() -> None:
+    stolen = measurements(-0.9, stolen_percent=CONFIG.stolen_percent)
+
+    state, _ = after(int(CONFIG.confirm_stolen_seconds) - 1, node(), stolen)
+    _, sure = control.step(state, stolen, 1.0, CONFIG)
+    _, own = control.step(state, measurements(-0.9, stolen_percent=CONFIG.stolen_percent - 0.1), 1.0, CONFIG)
+
+    assert float(state.ceiling[0, CPU]) == CONFIG.fixed_percent, "neither shrunk nor grown"
+    assert ceiling(sure) == ceiling(own) == CONFIG.threshold_min_percent
 
 
 def test_batch_loses_in_proportion_to_the_miss() -> None:
@@ -338,6 +349,7 @@ def any_measurements(draw: st.DrawFn, nodes: int) -> Inputs:
         victim=column(st.sampled_from([0, 1])),
         others_percent=column(percents),
         batch_percent=column(percents),
+        stolen_percent=column(st.sampled_from([0.0, 1.9, 2.0, 40.0])),
     )
 
 

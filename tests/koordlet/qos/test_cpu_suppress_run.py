@@ -9,6 +9,7 @@ from koordinator.api import cpuset
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.files import FileFailure, FileProblem
 from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.allowance import BatchAllowance
 from koordinator.koordlet.audit import decode
 from koordinator.koordlet.qos.cpu_suppress_run import REASON, STARVED
 from tests.host import host_tree
@@ -116,6 +117,28 @@ def test_the_quota_follows_what_services_leave_and_cpus_are_given_back(tmp_path:
     round_with(node, suppress, 1.0)
     assert node.quota_us() == -1
     assert cpuset.parse(node.cpus()) == {0, 1, 2}
+
+
+@both_versions
+@pytest.mark.parametrize("policy", ["cfsQuota", "cpuset"])
+def test_where_the_closed_loop_allows_the_whole_node_nothing_holds_batch_back(
+    tmp_path: Path, version: int, policy: str
+) -> None:
+    node = busy_node(tmp_path, version, policy=policy)
+    suppress = node.suppress()
+    round_with(node, suppress, 1.0)
+    assert node.quota_us() != -1 or cpuset.parse(node.cpus()) != cpuset.parse(node.all_cpus)
+
+    node.view.allowance = BatchAllowance(cpu_threshold_percent=100)
+    round_with(node, suppress, 1.0)
+
+    assert node.quota_us() == -1
+    assert cpuset.parse(node.cpus()) == cpuset.parse(node.all_cpus)
+    assert not suppress.surged(8.0), "nor between two rounds"
+
+    node.view.allowance = BatchAllowance(cpu_threshold_percent=99)
+    round_with(node, suppress, 3.0)
+    assert node.quota_us() != -1 or cpuset.parse(node.cpus()) != cpuset.parse(node.all_cpus)
 
 
 def test_services_that_take_everything_leave_the_floor(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from koordinator.api.node_metric import NodeMetricSpec, NodeMetricStatus
 from koordinator.api.slo import CPUBurstStrategy, ResourceThresholdStrategy
 from koordinator.clock import FixedClock
 from koordinator.cluster.memory import MemoryCluster
+from koordinator.host.cgroup_knobs import UNLIMITED
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.sysfs import Processor
 from koordinator.koordlet import metric_kinds as kinds
@@ -44,6 +45,7 @@ from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
 from koordinator.local import registry
 from koordinator.local.nodes import behaviour, pod_shape, reports
 from koordinator.local.nodes.behaviour import Behaviour
+from koordinator.local.nodes.cpu_qos import Suppression
 from koordinator.local.nodes.evictions import Evictions
 from koordinator.local.nodes.fleet import INSTALLED_STRATEGY, FleetPolicy, HollowFleet, NodeShape
 from koordinator.local.nodes.lent_gpus import LentGPUs
@@ -179,6 +181,22 @@ def test_suppression_of_a_row_is_the_agents(seed: int, mode: str) -> None:
                 quota = cpu_suppress.decide_quota(be_milli, shape.cpu_milli, int(old_us[row]))
                 assert fleet.suppression.quota_us[row] == quota.quota_us
         ground.add(step % NODES)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_holds_a_row_back_where_the_closed_loop_allows_the_whole_node(mode: str) -> None:
+    capacity = np.array([8_000, 8_000])
+    held = Suppression(strategy(cpu_suppress_policy=mode), capacity, np.zeros(2, np.int64))
+    services, system = np.array([4_000.0, 4_000.0]), np.zeros(2)
+    held.run(services, system, 1, np.array([60, 60]))
+    assert (held.limit_milli() < 8_000).all()
+
+    held.run(services, system, 1, np.array([99, 100]))
+
+    by_agent = [bool(cpu_suppress.holds_back(percent)) for percent in (99, 100)]
+    assert by_agent == [True, False]
+    assert held.limit_milli()[0] < 8_000
+    assert (held.cpus[1], held.quota_us[1]) == (8, UNLIMITED)
 
 
 def classed(pod: Pod) -> SuppressPodClass:

@@ -35,6 +35,7 @@ class NodeUsageCollector:
         self._known = known
         self.interval_s = shared.config.collect.used_interval_s
         self._cpu = shared.store.ring(kinds.NODE_CPU)
+        self._stolen = shared.store.ring(kinds.NODE_CPU_STOLEN)
         self._memory = shared.store.ring(kinds.NODE_MEMORY)
         self._page_cache = shared.store.ring(kinds.NODE_MEMORY_PAGE_CACHE)
         self._numa_cpu: dict[int, Ring] = {}
@@ -57,6 +58,9 @@ class NodeUsageCollector:
         if cores is None or cores > len(ticks.by_cpu) * CORES_TOLERANCE:
             return False  # a counter was reset: better no sample than a wild one
         self._cpu.append(at_ms, cores)
+        stolen = rates.node_cores(last[0].stolen, ticks.stolen, elapsed_ms, self._ticks_per_s)
+        if stolen is not None:
+            self._stolen.append(at_ms, stolen)
         self._memory.append(at_ms, memory.usage_bytes)
         if wants_page_cache(self._shared):
             self._page_cache.append(at_ms, memory.usage_with_page_cache_bytes)

@@ -152,7 +152,9 @@ class InterferenceControl:
             return None
         batch_percent = min((batch or 0.0) / capacity_milli * FULL_PERCENT, FULL_PERCENT)
         node_percent = min(node * _MILLI / capacity_milli * FULL_PERCENT, FULL_PERCENT)
-        return NodeUsage(max(node_percent - batch_percent, 0.0), batch_percent)
+        stolen = readings.latest(kinds.NODE_CPU_STOLEN) or 0.0
+        stolen_percent = min(stolen * _MILLI / capacity_milli * FULL_PERCENT, FULL_PERCENT)
+        return NodeUsage(max(node_percent - batch_percent, 0.0), batch_percent, stolen_percent)
 
     def _usable(self, settings: InterferenceSettings) -> frozenset[Resource]:
         """Return the resources that batch can be shrunk on here: a switch is on, and what it needs is configured."""

@@ -97,6 +97,10 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A miss up to this must be seen …"""
     confirm_seconds: _Seconds = 2.0
     """… for so long before batch loses anything: a percentile of one second means little."""
+    stolen_percent: Annotated[float, msgspec.Meta(gt=0)] = 2.0
+    """Where a hypervisor takes this share of the node's CPU time, a miss may well be its doing …"""
+    confirm_stolen_seconds: _Seconds = 10.0
+    """… and must be seen for so long, however large it is: less batch would only idle CPUs, which it takes next."""
     growth_percent_per_second: _Percent = 2.0
     hold_seconds: _Seconds = 30.0
     """No growth for so long after services were degraded, with just enough slack; with more in proportion …"""
@@ -151,6 +155,8 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """CPU of services and system, in percent of the node."""
     batch_percent: F64
     """CPU of batch, in percent of the node."""
+    stolen_percent: F64 | float = 0.0
+    """CPU that a hypervisor gave to others, in percent of the node."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -341,8 +347,10 @@ def _felt(state: State, inputs: Inputs, watched_s: float, config: ControlConfig)
         is_left_out &= known[:, None]
     shrinks = np.zeros(is_left_out.shape, np.bool_)
     if some_degraded:
-        is_much = present < -config.confirm_miss_ratio
-        is_sure = is_degraded & (is_much | (degraded_s >= config.confirm_seconds))
+        is_stolen = np.asarray(inputs.stolen_percent) >= config.stolen_percent
+        is_much = (present < -config.confirm_miss_ratio) & ~is_stolen
+        confirm_s = np.where(is_stolen, config.confirm_stolen_seconds, config.confirm_seconds)
+        is_sure = is_degraded & (is_much | (degraded_s >= confirm_s))
         is_lacking = inputs.resource[:, None] == np.arange(len(Resource))
         shrinks = is_sure[:, None] & is_lacking & ~is_left_out
     return _Felt(

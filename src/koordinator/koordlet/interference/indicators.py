@@ -89,6 +89,7 @@ class NodeUsage(msgspec.Struct, frozen=True):
 
     others_percent: float
     batch_percent: float
+    stolen_percent: float = 0.0
 
 
 class ControlInput(msgspec.Struct, frozen=True):
@@ -133,6 +134,7 @@ def control_input(
             victim=np.array([_number(worst.uid if worst is not None else "")], np.int64),
             others_percent=_one(use.others_percent if use is not None else FULL_PERCENT),
             batch_percent=_one(use.batch_percent if use is not None else 0.0),
+            stolen_percent=_one(use.stolen_percent if use is not None else 0.0),
         ),
         worst.uid if worst is not None else "",
         verdict,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from koordinator import clock
 from koordinator.api import interference as api
@@ -25,6 +26,8 @@ KEPT_MAX = 256
 """Steps that are kept for whoever asks: those that changed something, some minutes of an episode."""
 CHANGE_PERCENT = 5.0
 """A ceiling that moves less is no step of its own in the records."""
+STOLEN_PERCENT_TOLD = 1.0
+"""What a hypervisor takes is told from this share of the CPUs on."""
 REPORT_PERCENT = 10
 """Readers know how a level fades; it is reported anew when it is so much higher than that."""
 PAIRS_MAX = 16
@@ -109,6 +112,9 @@ class StepRecords:
         else:
             by = "latency" if step.source is Source.LATENCY else "waiting"
             parts.append(f"{self._name(step.victim)} has {step.slack:.0%} left by its {by}")
+        stolen_percent = float(np.asarray(known.measured.stolen_percent).max())
+        if stolen_percent >= STOLEN_PERCENT_TOLD:
+            parts.append(f"the hypervisor takes {stolen_percent:.0f}% of the CPUs")
         if known.verdict is not None:
             parts.append(
                 f"{self._name(known.verdict.culprit)} is named for {known.verdict.resource.value} "

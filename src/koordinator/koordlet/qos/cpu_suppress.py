@@ -196,6 +196,12 @@ def mode_of(strategy: ResourceThresholdStrategy | None, *, has_be_manager: bool)
     return SuppressMode.QUOTA if strategy.cpu_suppress_policy == CFS_QUOTA_POLICY else SuppressMode.CPUSET
 
 
+def holds_back(allowed_percent: Amounts) -> bool | np.bool_ | NDArray[np.bool_]:
+    """Return whether the closed loop holds batch back at all, elementwise: where it allows the whole node, a quota of
+    what services leave would only stop batch, and so idle CPUs, each time that services pause."""
+    return allowed_percent < _FULL_PERCENT
+
+
 def node_cpu(capacity_milli: int, allocatable_milli: int, reservation: NodeReservation) -> SuppressNodeCPU:
     """Return the node's CPU; the reservation's apply policy does not matter here."""
     annotated = node_reservation.amounts(reservation).get("cpu", ZERO)

@@ -235,6 +235,10 @@ class CPUSuppress:
         mode = cpu_suppress.mode_of(strategy, has_be_manager=self._shared.gates.is_on("BECPUManager"))
         if mode is SuppressMode.UNKNOWN or strategy is None:
             return self._skip("the NodeSLO does not say whether to suppress")
+        allowed_percent = self._view.allowance.cpu_threshold_percent
+        is_held_back = mode in (SuppressMode.CPUSET, SuppressMode.QUOTA)
+        if is_held_back and allowed_percent is not None and not cpu_suppress.holds_back(allowed_percent):
+            mode = SuppressMode.OFF
         if mode is not SuppressMode.CPUSET:
             self._is_starved = False
         if mode in (SuppressMode.MANAGER, SuppressMode.OFF):

@@ -57,17 +57,16 @@ class Suppression:
         if self.mode not in (SuppressMode.CPUSET, SuppressMode.QUOTA):
             return
         be_milli = self.be_milli(services_milli, system_milli, threshold_percent)
+        held = True if threshold_percent is None else cpu_suppress.holds_back(threshold_percent)
         for _ in range(rounds):
             if self.mode is SuppressMode.CPUSET:
                 before = self.cpus
-                self.cpus = after = cpu_suppress.cpu_counts(
-                    be_milli, before, self.machine_cpus, self.machine_cpus
-                )
+                after = cpu_suppress.cpu_counts(be_milli, before, self.machine_cpus, self.machine_cpus)
+                self.cpus = after = np.where(held, after, self.machine_cpus)
             else:
                 before = self.quota_us
-                self.quota_us = after = cpu_suppress.decide_quotas(
-                    be_milli, self._capacity_milli, before
-                ).quota_us
+                after = cpu_suppress.decide_quotas(be_milli, self._capacity_milli, before).quota_us
+                self.quota_us = after = np.where(held, after, UNLIMITED)
             if not np.count_nonzero(after != before):
                 return
 
