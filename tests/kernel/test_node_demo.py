@@ -1,13 +1,15 @@
 """The demonstration itself, as short as it can be: real programs in real groups."""
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 from koordinator.host.cgroups import Cgroups
 from koordinator.node_demo import own_groups, plan, real_servers, show
-from koordinator.node_demo.plan import DemoMode, DemoScenario, Hog, ServiceKind
+from koordinator.node_demo.plan import DemoMode, DemoRun, DemoScenario, Hog, ServiceKind
 
 BY_HAND = (DemoMode.ALONE, DemoMode.AWAKE, DemoMode.UNMANAGED, DemoMode.MANAGED)
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -32,6 +34,26 @@ async def test_a_short_demonstration_measures_all_modes_and_leaves_nothing_behin
     assert managed.use.service_ratio > 0.0
     assert set(managed.evidence.values()) == {"1"}
     assert not real.exists(own_groups.name())
+
+
+async def test_interrupted_it_keeps_what_was_measured_and_leaves_nothing_behind(
+    real: Cgroups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    planned = plan.runs([DemoScenario(2, Hog.CPU)], repeats=9, modes=(DemoMode.AWAKE, DemoMode.MANAGED))
+    prepared = show.prepare(planned, seconds=1.0, disk_dir=tmp_path, by_hand=True)
+
+    def stop_in_the_third(number: int, run: DemoRun) -> None:
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    shown = await show.show(prepared, stop_in_the_third)
+
+    assert [each.run for each in shown.measured] == planned[:2]
+    assert shown.stopped == "it was interrupted"
+    assert not real.exists(own_groups.name())
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert not [each for each in commands if str(tmp_path).encode() in each], "no program of it runs on"
 
 
 @pytest.mark.parametrize("kind", [ServiceKind.MEMORY, ServiceKind.REDIS, ServiceKind.NGINX])

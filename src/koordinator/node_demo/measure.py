@@ -138,9 +138,13 @@ class Meter:
         rate = plan.rate_per_s(plan.PILOT_LOAD_PERCENT, cpus, self._commands.guess_s(service))
         scenario = DemoScenario(plan.PILOT_LOAD_PERCENT, Hog.CPU, service)
         setting = await self._stage.enter(DemoMode.ALONE, scenario)
-        _, use = await self._send(
-            setting, DemoLoad(service, rate, 0, plan.warm_up_s(DemoMode.ALONE), plan.PILOT_S), []
-        )
+        load = DemoLoad(service, rate, 0, plan.warm_up_s(DemoMode.ALONE), plan.PILOT_S)
+        _, use = await self._send(setting, load, [])
+        for _ in range(plan.ATTEMPTS - 1):
+            if observe.disturbance(use) <= 1:
+                break
+            _, again = await self._send(setting, load, [])
+            use = min(use, again, key=observe.disturbance)
         if use.service_ratio <= 0:
             raise DemoError(
                 f"{plan.SERVICES[service]} used no CPU time though it was asked {rate:.0f} times a second"

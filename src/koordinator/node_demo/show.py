@@ -1,6 +1,8 @@
 """The whole demonstration: prepare, measure, tidy up."""
 
+import asyncio
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -125,8 +127,12 @@ def prepare(
 async def show(prepared: Prepared, on_progress: Callable[[int, DemoRun], None]) -> ShownResults:
     """Measure everything, or what fits into the time; `on_progress` hears of each run before it starts.
 
-    Raises: DemoError.
+    Interrupted (SIGINT, SIGTERM), it ends its pods and gives what was measured until then. Raises: DemoError.
     """
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
     clock = SystemClock()
     began_s = clock.now()
     files = Files(_FILES_KEPT_OPEN)
@@ -159,7 +165,14 @@ async def show(prepared: Prepared, on_progress: Callable[[int, DemoRun], None]) 
                         raise
                     stopped = f"{run.scenario}, {run.mode}: {error}"  # what was measured is worth keeping
                     break
+                except asyncio.CancelledError:
+                    if not measured:
+                        raise
+                    task.uncancel()
+                    stopped = "it was interrupted"
+                    break
         finally:
+            loop.remove_signal_handler(signal.SIGTERM)
             await stage.close()
             files.close()
         written = stage.written()

@@ -18,6 +18,8 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #define MIB (1 << 20)
@@ -122,6 +124,7 @@ int main(int argc, char **argv) {
     void *(*work)(void *) = NULL;
     int threads = number(argc, argv, "--threads", "2");
     if (strcmp(argv[1], "awake") == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* it is in no group that is tidied up */
         for (intptr_t i = 0; i < threads; i++) start(keep_awake, (void *)i);
         pause();
     }
