@@ -67,7 +67,7 @@ def test_units_of_use_do_not_matter(seed: int, factor: float) -> None:
     level = levels(seed)
 
     plain = culprit.name(level, use)
-    scaled = culprit.name(level, use * factor, {each: unit * factor for each, unit in UNITS.items()})
+    scaled = culprit.name(level, use * factor, units={each: unit * factor for each, unit in UNITS.items()})
 
     assert plain is not None
     assert scaled is not None
@@ -93,6 +93,35 @@ def test_who_always_used_much_is_not_to_blame_for_a_load_of_the_service_itself()
     use[-DEGRADED:, 4, CPU] = 0.9  # the service takes it
 
     assert culprit.name(levels(1), use) is None
+
+
+@given(seed=SEEDS, rise=st.floats(0.2, 0.6))
+def test_a_service_that_has_more_to_do_itself_accuses_nobody_whose_use_happens_to_rise(
+    seed: int, rise: float
+) -> None:
+    use = innocents(seed)
+    use[:, 1:4] = 0.0
+    use[-DEGRADED:, 5, CPU] += rise
+    own = np.full(CALM + DEGRADED, 0.7)
+    assert culprit.name(levels(seed), use, own) is not None, "alone that would be enough"
+
+    own[-DEGRADED:] += 2 * rise
+
+    assert culprit.name(levels(seed), use, own) is None
+
+
+@given(seed=SEEDS, who=st.integers(0, CANDIDATES - 1))
+def test_an_antagonist_is_named_though_what_it_makes_slow_needs_more_cpu_for_the_same(
+    seed: int, who: int
+) -> None:
+    use = innocents(seed)
+    use[-DEGRADED:, who, CPU] += 1.7
+    own = np.full(CALM + DEGRADED, 0.7)
+    own[-DEGRADED:] *= 1.3
+
+    found = culprit.name(levels(seed), use, own)
+
+    assert found is not None and found.candidate == who
 
 
 def test_one_bad_second_or_no_calm_ones_are_not_enough() -> None:

@@ -56,15 +56,23 @@ class Attribution(msgspec.Struct, frozen=True):
     """Confidence of the next likely candidate."""
 
 
-def name(level: F64, use: F64, units: Mapping[Contended, float] = UNITS) -> Attribution | None:
+def name(
+    level: F64, use: F64, own_cpu: F64 | None = None, units: Mapping[Contended, float] = UNITS
+) -> Attribution | None:
     """Return who degrades the victim; None while unsure.
 
     Shapes: level (seconds,), the victim's degradation with the newest last, 1 at its mark, NaN where unknown; use
-    (seconds, candidates, resources) in the order of `RESOURCES`, NaN where unknown. Multiplying use and `units` by the
-    same number changes nothing.
+    (seconds, candidates, resources) in the order of `RESOURCES`, NaN where unknown; own_cpu (seconds,), the victim's
+    own use, which counts like a candidate's: one that has more to do itself speaks against all others. Multiplying
+    use, own_cpu and `units` by the same number changes nothing.
     """
     assert use.shape[0] == level.shape[0], (use.shape, level.shape)
     assert use.shape[2] == len(RESOURCES), use.shape
+    if own_cpu is not None and use.shape[1]:
+        own = np.zeros((use.shape[0], 1, len(RESOURCES)))
+        own[:, 0, RESOURCES.index(Contended.CPU)] = own_cpu
+        found = name(level, np.concatenate([use, own], axis=1), units=units)
+        return None if found is None or found.candidate == use.shape[1] else found
     weight = weights(level)
     if weight is None or not use.shape[1]:
         return None
@@ -169,11 +177,15 @@ class History:
 
     def __init__(self) -> None:
         self._levels: dict[str, list[float]] = {}
+        self._own_cpu: dict[str, list[float]] = {}
         self.candidates: tuple[str, ...] = ()
         self._use: F64 = np.zeros((HISTORY_S, 0, len(RESOURCES)))
 
-    def add(self, levels: Mapping[str, float], candidates: Sequence[str], use: F64) -> None:
-        """Add a second: each service's degradation (NaN: unknown), use of shape (candidates, resources).
+    def add(
+        self, levels: Mapping[str, float], own_cpu: Mapping[str, float], candidates: Sequence[str], use: F64
+    ) -> None:
+        """Add a second: each service's degradation (NaN: unknown) and the cores it uses, use of shape (candidates,
+        resources).
 
         Services and candidates that are not named any more are forgotten.
         """
@@ -185,8 +197,11 @@ class History:
         self._use[-1] = use
         unknown = [math.nan] * len(self._use)
         self._levels = {uid: [*self._levels.get(uid, unknown)[1:], level] for uid, level in levels.items()}
+        self._own_cpu = {
+            uid: [*self._own_cpu.get(uid, unknown)[1:], own_cpu.get(uid, math.nan)] for uid in levels
+        }
 
-    def of(self, service: str) -> tuple[F64, F64]:
-        """Return the service's degradation, shape (seconds,), and what candidates used, shape (seconds, candidates,
-        resources)."""
-        return np.array(self._levels[service]), self._use
+    def of(self, service: str) -> tuple[F64, F64, F64]:
+        """Return the service's degradation, shape (seconds,), what candidates used, shape (seconds, candidates,
+        resources), and the cores it used itself, shape (seconds,)."""
+        return np.array(self._levels[service]), self._use, np.array(self._own_cpu[service])

@@ -88,7 +88,7 @@ class InterferenceDetector:
                 continue
             levels[uid] = max(indicators.levels(lost[uid], newest, {}).values(), default=math.nan)
         use = self._uses.read(self._candidates, self._counters.moved, now_s)
-        self._history.add(levels, list(self._candidates), use)
+        self._history.add(levels, readings.pods(kinds.POD_CPU), list(self._candidates), use)
         verdicts = self._verdicts(found, before.verdicts, now_s)
         view.interference = Interference(at_s=now_s, services=found, verdicts=verdicts)
 
