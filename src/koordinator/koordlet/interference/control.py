@@ -22,14 +22,9 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from koordinator.koordlet.interference import trials
-from koordinator.koordlet.interference.trials import Look, Trials, some
-
-F64 = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Index = NDArray[np.int64]
+from koordinator.koordlet.interference.trials import F64, Index, Look, Mask, Trials, some
 
 _Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 _Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -40,7 +35,6 @@ FORGET_S_MAX = 86_400.0
 """The longest that a level counts as harmful without a new reason."""
 ELAPSED_S_MAX = 5.0
 """An agent that stood still does not make up for it: growth is by what was watched."""
-_TINY = 1e-9
 
 
 class Resource(enum.IntEnum):
@@ -98,9 +92,9 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     confirm_seconds: _Seconds = 2.0
     """… for so long before batch loses anything: a percentile of one second means little."""
     stolen_percent: Annotated[float, msgspec.Meta(gt=0)] = 2.0
-    """Where a hypervisor takes this share of the node's CPU time, a miss may well be its doing …"""
+    """Share of CPU time taken by a hypervisor from which on any miss, which may be its doing, must be seen …"""
     confirm_stolen_seconds: _Seconds = 10.0
-    """… and must be seen for so long, however large it is: less batch would only idle CPUs, which it takes next."""
+    """… for so long: CPUs that batch leaves idle are what it takes next."""
     growth_percent_per_second: _Percent = 2.0
     hold_seconds: _Seconds = 30.0
     """No growth for so long after services were degraded, with just enough slack; with more in proportion …"""
@@ -339,7 +333,7 @@ def _felt(state: State, inputs: Inputs, watched_s: float, config: ControlConfig)
     if some_degraded:
         calm_s = np.where(is_degraded, 0.0, calm_s)
         degraded_s = np.where(is_degraded, state.degraded_s + watched_s, 0.0)
-    enough = max(config.slack_high_ratio, _TINY)
+    enough = max(config.slack_high_ratio, 1e-9)
     least_s = min(config.hold_seconds_min, config.hold_seconds)
     hold_s = np.maximum(config.hold_seconds * enough / np.maximum(slack, enough), least_s)
     is_left_out = trials.left_out(state.trials, inputs.has_culprit, inputs.victim)
@@ -347,10 +341,10 @@ def _felt(state: State, inputs: Inputs, watched_s: float, config: ControlConfig)
         is_left_out &= known[:, None]
     shrinks = np.zeros(is_left_out.shape, np.bool_)
     if some_degraded:
-        is_stolen = np.asarray(inputs.stolen_percent) >= config.stolen_percent
-        is_much = (present < -config.confirm_miss_ratio) & ~is_stolen
-        confirm_s = np.where(is_stolen, config.confirm_stolen_seconds, config.confirm_seconds)
-        is_sure = is_degraded & (is_much | (degraded_s >= confirm_s))
+        own_s = np.where(present < -config.confirm_miss_ratio, 0.0, config.confirm_seconds)
+        is_stolen = inputs.stolen_percent >= config.stolen_percent
+        confirm_s = np.where(is_stolen, config.confirm_stolen_seconds, own_s)
+        is_sure = is_degraded & (degraded_s >= confirm_s)
         is_lacking = inputs.resource[:, None] == np.arange(len(Resource))
         shrinks = is_sure[:, None] & is_lacking & ~is_left_out
     return _Felt(
@@ -463,9 +457,8 @@ def _shrunk(used: F64, inputs: Inputs, slack: F64, config: ControlConfig) -> F64
 
 def _grown(state: State, elapsed_s: float, config: ControlConfig) -> F64:
     """Ceilings one step further: to the top, or half-way between what is known as good and as bad."""
-    half_way = np.where(
-        state.bad - state.good > config.resolution_percent, (state.good + state.bad) / 2, state.good
-    )
+    is_wide = state.bad - state.good > config.resolution_percent
+    half_way = np.where(is_wide, (state.good + state.bad) / 2, state.good)
     goal = np.where(np.isinf(state.bad), _bounds(config)[1], half_way)
     step_percent = config.growth_percent_per_second * elapsed_s
     return np.maximum(state.ceiling, np.minimum(state.ceiling + step_percent, goal))

@@ -27,7 +27,7 @@ KEPT_MAX = 256
 CHANGE_PERCENT = 5.0
 """A ceiling that moves less is no step of its own in the records."""
 STOLEN_PERCENT_TOLD = 1.0
-"""What a hypervisor takes is told from this share of the CPUs on."""
+"""Share of the CPUs from which on it is told that a hypervisor takes them."""
 REPORT_PERCENT = 10
 """Readers know how a level fades; it is reported anew when it is so much higher than that."""
 PAIRS_MAX = 16
