@@ -67,20 +67,21 @@ class ProcessStat(msgspec.Struct, frozen=True):
 
 def busy_ticks(text: str) -> int:
     """Clock ticks that all CPUs together were busy, from `/proc/stat`. Raises: ContentError."""
-    for line in text.splitlines():
-        fields = line.split()
-        if fields[:1] == ["cpu"]:
-            return _busy(fields)
-    raise ContentError("stat", "no line cpu")
+    return _busy(_all_cpus(text))
 
 
 def stolen_ticks(text: str) -> int:
     """Return the clock ticks that a hypervisor took from all CPUs, 0 by kernels that do not say. Raises:
     ContentError."""
+    fields = _all_cpus(text)
+    return count("stat", fields[_STOLEN_FIELD]) if len(fields) > _STOLEN_FIELD else 0
+
+
+def _all_cpus(text: str) -> list[str]:
     for line in text.splitlines():
         fields = line.split()
         if fields[:1] == ["cpu"]:
-            return count("stat", fields[_STOLEN_FIELD]) if len(fields) > _STOLEN_FIELD else 0
+            return fields
     raise ContentError("stat", "no line cpu")
 
 
