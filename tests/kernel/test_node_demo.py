@@ -3,12 +3,14 @@
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from koordinator.host.cgroups import Cgroups
-from koordinator.node_demo import own_groups, plan, real_servers, show
+from koordinator.node_demo import awake, own_groups, plan, real_servers, show
+from koordinator.node_demo.awake import KeptAwakeBy
 from koordinator.node_demo.plan import DemoMode, DemoRun, DemoScenario, Hog, ServiceKind
 
 BY_HAND = (DemoMode.ALONE, DemoMode.AWAKE, DemoMode.UNMANAGED, DemoMode.MANAGED)
@@ -91,3 +93,21 @@ async def test_on_a_cluster_the_node_agent_makes_best_effort_pods_yield(
     assert managed.evidence[idle] == "1"
     assert idle in {each.path for each in shown.written}
     assert not real.exists(own_groups.name())
+
+
+async def test_idle_cpus_poll_while_pm_qos_is_asked_for_no_latency() -> None:
+    if awake.means() is not KeptAwakeBy.PM_QOS:
+        pytest.skip("idle CPUs of this kernel cannot poll")
+
+    def polled_us() -> list[int]:
+        times = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpuidle/state0/time")
+        return [int(each.read_text()) for each in sorted(times)]
+
+    def grows_by_s(seconds: float) -> float:
+        before = polled_us()
+        time.sleep(seconds)
+        return sum(polled_us()) / 1e6 - sum(before) / 1e6
+
+    with awake.polling():
+        assert grows_by_s(0.5) > 0.1
+    assert grows_by_s(0.5) < 0.1, "the request ends with the file"

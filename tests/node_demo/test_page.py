@@ -3,6 +3,7 @@
 import msgspec
 
 from koordinator.node_demo import page, results
+from koordinator.node_demo.awake import KeptAwakeBy
 from koordinator.node_demo.measure import Measured
 from koordinator.node_demo.plan import DemoMode, ServiceKind
 from koordinator.node_demo.show import ShownResults
@@ -17,6 +18,7 @@ def shown_results(runs: list[Measured]) -> ShownResults:
         kernel="6.18",
         machine="Test",
         cgroup_version=1,
+        kept_awake_by=KeptAwakeBy.PM_QOS,
         began_s=0.0,
         written=[],
     )

@@ -74,6 +74,7 @@ def check(kept: KeptFigures, now: Machine) -> None:
         ("kernel", before.kernel, now.kernel),
         ("number of CPUs", before.cpus, now.cpus),
         ("version of control groups", before.cgroup_version, now.cgroup_version),
+        ("way to keep CPUs awake", before.kept_awake_by, now.kept_awake_by),
     ):
         if old != new:
             raise DemoError(f"the kept figures are of another {name}: {old}, and now {new}")

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from koordinator.host.cgroup_knobs import V1
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import FileProblem
-from koordinator.node_demo import observe, plan
+from koordinator.node_demo import awake, observe, plan
+from koordinator.node_demo.awake import KeptAwakeBy
 from koordinator.node_demo.commands import DemoCommands
 from koordinator.node_demo.observe import Moment, Use
 from koordinator.node_demo.plan import (
@@ -173,9 +174,9 @@ class Meter:
         setting = await self._stage.enter(run.mode, scenario, self._target_ms(run))
         warm_up_s = plan.warm_up_s(run.mode)
         load = DemoLoad(scenario.service, rate, scenario.disk_every, warm_up_s, seconds)
-        async with self._awake(plan.is_kept_awake(run)) as awake:
+        async with self._awake(plan.is_kept_awake(run)) as spinners:
             await asyncio.sleep(SETTLE_S)
-            records, use = await self._send(setting, load, awake)
+            records, use = await self._send(setting, load, spinners)
         return Measured(run, seconds, summarise(records, seconds), use, setting.evidence, records)
 
     def _remember(self, measured: Measured) -> None:
@@ -196,10 +197,14 @@ class Meter:
 
     @contextlib.asynccontextmanager
     async def _awake(self, is_wanted: bool) -> AsyncIterator[list[int]]:
-        """Keep all CPUs from idling, by a process in the root group: below any other its class would not count
-        beside pods. Gives its id."""
+        """Keep all CPUs from idling. Gives the process that does so, if any: it is in the root group, for below any
+        other its class would not count beside pods."""
         if not is_wanted:
             yield []
+            return
+        if awake.means() is KeptAwakeBy.PM_QOS:
+            with awake.polling():
+                yield []
             return
         process = await asyncio.create_subprocess_exec(*self._commands.keep_awake())
         try:
@@ -212,7 +217,7 @@ class Meter:
                 process.kill()
             await process.wait()
 
-    async def _send(self, setting: StageSetting, load: DemoLoad, awake: list[int]) -> tuple[Records, Use]:
+    async def _send(self, setting: StageSetting, load: DemoLoad, spinners: list[int]) -> tuple[Records, Use]:
         out = self._commands.work_dir / "latencies"
         command = self._commands.loadgen(
             load.service, load.rate_per_s, load.warm_up_s, load.seconds, load.disk_every, out
@@ -226,9 +231,9 @@ class Meter:
             self._to_root(process.pid)
         try:
             await asyncio.sleep(load.warm_up_s)
-            before = self._sample(setting, awake)
+            before = self._sample(setting, spinners)
             await asyncio.sleep(load.seconds)
-            after = self._sample(setting, awake)
+            after = self._sample(setting, spinners)
             text, problem = await asyncio.wait_for(process.communicate(), _STRAGGLERS_S)
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -239,14 +244,14 @@ class Meter:
         generator_s = output.cpu_seconds * load.seconds / (load.seconds + load.warm_up_s)
         return read(out), observe.use(before, after, self._commands.cpus, generator_s)
 
-    def _sample(self, setting: StageSetting, awake: list[int]) -> Moment:
+    def _sample(self, setting: StageSetting, spinners: list[int]) -> Moment:
         return observe.look(
             self._cgroups,
             setting.service_group,
             setting.batch_groups,
             setting.counters,
             setting.agents,
-            awake,
+            spinners,
         )
 
     def _to_root(self, pid: int) -> FileProblem | None:

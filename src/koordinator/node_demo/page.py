@@ -66,7 +66,7 @@ def _facts(shown: ShownResults) -> str:
     costs = ", ".join(f"{cost:.2f} ms ({SERVICES[kind]})" for kind, cost in shown.request_cpu_ms.items())
     return (
         f"{shown.cpus} CPUs, Linux {shown.kernel}; one request costs {costs} of CPU time; "
-        f"{len(shown.measured)} measurements of {window_s:g} s."
+        f"{len(shown.measured)} measurements of {window_s:g} s; CPUs kept awake by {shown.kept_awake_by}."
     )
 
 

@@ -6,6 +6,7 @@ from statistics import median
 import msgspec
 
 from koordinator.local.nodes.contention import Interference
+from koordinator.node_demo.awake import KeptAwakeBy
 from koordinator.node_demo.measure import Measured
 from koordinator.node_demo.observe import OTHER_RATIO_MAX, STEAL_RATIO_MAX
 from koordinator.node_demo.plan import (
@@ -166,6 +167,7 @@ class Circumstances(msgspec.Struct, frozen=True, rename="camel"):
     seconds: float
     disturbances: list[str]
     request_cpu_ms: dict[ServiceKind, float] = {}
+    kept_awake_by: KeptAwakeBy = KeptAwakeBy.IDLE_CLASS  # as in files of before there was a choice
 
 
 def plain(measured: Sequence[Measured]) -> list[Measured]:

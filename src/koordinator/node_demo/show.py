@@ -14,7 +14,8 @@ from koordinator.clock import SystemClock, rfc3339
 from koordinator.host import cgroups
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Files, HostRoots
-from koordinator.node_demo import build, commands, disk, manifests, plan, real_servers, results
+from koordinator.node_demo import awake, build, commands, disk, manifests, plan, real_servers, results
+from koordinator.node_demo.awake import KeptAwakeBy
 from koordinator.node_demo.build import Programs
 from koordinator.node_demo.by_hand import ManualStage
 from koordinator.node_demo.colocated import ClusterStage
@@ -54,6 +55,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
     """The model of its CPUs."""
     cgroup_version: int
+    kept_awake_by: KeptAwakeBy
 
     @classmethod
     def here(cls) -> Self:
@@ -68,6 +70,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
             kernel=os.uname().release,
             machine=_cpu_model(),
             cgroup_version=version,
+            kept_awake_by=awake.means(),
         )
 
 
@@ -212,6 +215,7 @@ def circumstances(shown: ShownResults) -> Circumstances:
         machine=shown.machine,
         cpus=shown.cpus,
         cgroup_version=shown.cgroup_version,
+        kept_awake_by=shown.kept_awake_by,
         seconds=shown.measured[0].window_s,
         disturbances=results.disturbances(shown.measured),
         request_cpu_ms=shown.request_cpu_ms,

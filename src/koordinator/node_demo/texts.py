@@ -43,7 +43,7 @@ MATRIX = (
 METHOD = (
     "Requests arrive at a constant rate, whatever became of earlier ones, and latency counts from the moment a request "
     "was due. The load generator runs in a real-time class (SCHED_FIFO) outside of the pods: it stands for a client on "
-    "another machine. Awake is the service alone beside threads of the idle class, which keep virtual CPUs from being "
+    "another machine. Awake is the service alone on CPUs that are kept from idling, so that virtual ones are not "
     "parked: the fairer comparison, as batch keeps them awake, too. Unmanaged batch runs as ordinary pods that request "
     "as much CPU as the service does. Figures are medians of interleaved runs; requests that were never answered count "
     "with what they had waited."
