@@ -38,8 +38,8 @@ class DemoMode(enum.StrEnum):
 
     ALONE = "alone"
     AWAKE = "awake"
-    """Alone, but no CPU ever idles: threads of the idle class keep virtual CPUs from being parked, which costs the
-    first request after a pause what batch work saves it."""
+    """Alone, but no CPU ever idles (`awake`): a virtual CPU that is parked costs the first request after a pause what
+    batch work saves it."""
     UNMANAGED = "unmanaged"
     DEFAULT = "default"
     """Managed by the policies of an installation in which nobody changed anything."""
@@ -146,8 +146,8 @@ def runs(scenarios: list[DemoScenario], repeats: int, modes: Sequence[DemoMode] 
 
 
 def is_kept_awake(run: DemoRun) -> bool:
-    """Return whether threads of the idle class keep CPUs from idling: in the baseline, and in the closed loop beside
-    batch that leaves CPUs idle. Else parking, not batch, would make the difference between the two."""
+    """Return whether CPUs are kept from idling (`awake`): in the baseline, and in the closed loop beside batch that
+    leaves them idle. Else parking, not batch, would make the difference between the two."""
     leaves_idle = run.scenario.hog in (Hog.DISK, Hog.NETWORK)
     return run.mode is DemoMode.AWAKE or (run.mode is DemoMode.CLOSED_LOOP and leaves_idle)
 
