@@ -109,7 +109,7 @@ def large_pod(number: int) -> dict[str, Any]:
     pod["spec"]["volumes"] = [
         {"name": f"volume-{i}", "configMap": {"name": f"config-{i}"}} for i in range(12)
     ]
-    fields = {f"f:field{i}": {"f:inner": {}, "f:other": {}} for i in range(40)}
+    fields: dict[str, Any] = {f"f:field{i}": {"f:inner": {}, "f:other": {}} for i in range(40)}
     pod["metadata"]["managedFields"] = [{"manager": "kubectl", "fieldsType": "FieldsV1", "fieldsV1": fields}]
     return pod
 

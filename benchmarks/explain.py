@@ -30,6 +30,7 @@ from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate import replay
 from koordinator.simulate.dump import Dump
+from koordinator.simulate.replay_config import without_preemption
 from koordinator.simulate.replay_csv import TimedPod
 from koordinator.simulate.replay_input import ReplayInput
 
@@ -223,15 +224,15 @@ def replays() -> None:
     pods = [pod(f"pod-{number}", *rng.choice(shapes)) for number in range(REPLAY_PODS)]
     nodes = [node(number) for number in range(REPLAY_NODES)]
     given = ReplayInput(nodes, [TimedPod(each, float(n), n + 4_000.0) for n, each in enumerate(pods)], Dump())
-    config = replay.without_preemption(default_plugins.shipped_config())
+    config = without_preemption(default_plugins.shipped_config())
 
     def bare() -> None:
         engine = Engine(config, FixedClock(NOW_S), plugins=installed_plugins())
         [profile] = engine.profiles.values()
         for each in nodes:
             engine.table.set_node(each)
-        for each in pods:
-            info = PodInfo.of(each, engine.table.registry)
+        for one in pods:
+            info = PodInfo.of(one, engine.table.registry)
             engine.cycle.run(profile, info, profile.class_key(info), 1, NOW_S)
 
     timer = time.perf_counter

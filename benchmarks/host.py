@@ -17,6 +17,7 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import UnsupportedError
 from koordinator.host.files import Files, HostRoots, raise_open_files_limit
+from koordinator.host.mounts import CgroupMounts
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.writing.executor import Executor
 from koordinator.koordlet.writing.restore_log import RestoreLog
@@ -76,7 +77,7 @@ def _tree(directory: str) -> Cgroups:
     for subsystem in ("cpu", "cpuacct", "memory"):
         os.makedirs(f"{directory}/{subsystem}")
     files = Files()
-    return Cgroups(files, cgroups.CgroupMounts(1, directory))
+    return Cgroups(files, CgroupMounts(1, directory))
 
 
 def _fill(found: Cgroups, group: str, directory: str) -> None:

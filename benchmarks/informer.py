@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 from koordinator.api.core import Pod
@@ -47,7 +48,7 @@ def pod(number: int, version: int) -> dict[str, Any]:
         "imagePullPolicy": "IfNotPresent",
     }
     when = "2023-11-14T22:13:20Z"
-    fields = {f"f:field{n}": {"f:inner": {}, "f:other": {}} for n in range(20)}
+    fields: dict[str, Any] = {f"f:field{n}": {"f:inner": {}, "f:other": {}} for n in range(20)}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -211,14 +212,9 @@ def hold_dicts(data: bytes) -> list[Any]:
 def hold_models(data: bytes) -> list[Any]:
     from kubernetes.client import ApiClient
 
-    class Answer:
-        pass
-
-    answer = Answer()
-    answer.data = data.decode()  # type: ignore[attr-defined]
-    client = ApiClient()
+    client: Any = ApiClient()
     try:
-        items: list[Any] = client.deserialize(answer, "V1PodList").items
+        items: list[Any] = client.deserialize(SimpleNamespace(data=data.decode()), "V1PodList").items
     except TypeError:  # newer releases want text and media type
         items = client.deserialize(data.decode(), "V1PodList", "application/json").items
     return items
@@ -252,12 +248,13 @@ def requests() -> None:
     process.start()
     url = ours.recv()
     figures: dict[str, tuple[float, float]] = {}
-    for name, ask in (
+    clients: tuple[tuple[str, Callable[[], object]], ...] = (
         ("koordinator, 1 at a time", lambda: asyncio.run(ask_ours(url, 1))),
         ("koordinator, 16 at a time", lambda: asyncio.run(ask_ours(url, 16))),
         ("kubernetes_asyncio, 16 at a time", lambda: asyncio.run(ask_asyncio(url, 16))),
         ("kubernetes, 1 at a time", lambda: ask_official(url)),
-    ):
+    )
+    for name, ask in clients:
         count = REQUESTS if name.startswith("koordinator") else REQUESTS // 5
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         ask()

@@ -16,9 +16,9 @@ from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import PluginConfig
-from koordinator.scheduler.engine.cycle import CycleDiagnosis
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import JobPreemption
@@ -75,7 +75,7 @@ def measure(node_count: int) -> None:
     pod = cluster.info(pod_body("preemptor", 1_000 * NODE_CPU // 4, priority=100))
     asked = cluster.diagnosis(pod)
     rows = cluster.table.rows
-    stock_ms = best_ms(lambda: cluster.stock.dry_run(pod, rows, asked).best, 3)
+    stock_ms = best_ms(lambda: cluster.stock.preemptor.dry_run(pod, rows, asked).best, 3)
     print(
         f"{node_count:,} full nodes of {PODS_PER_NODE} pods; stock preemption for one pod: {stock_ms:.0f} ms"
     )

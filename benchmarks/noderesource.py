@@ -10,7 +10,6 @@ import asyncio
 import gc
 import json
 import random
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -468,4 +467,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -19,7 +19,7 @@ from koordinator.api import crd, defaults
 from koordinator.api.core import ConfigMap, Namespace, Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.groups import CustomResourceDefinition
-from koordinator.api.slo import NodeSLO
+from koordinator.api.slo import NodeSLO, NodeSLOSpec
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.manager.config import colocation_config, node_slo_spec
@@ -79,9 +79,7 @@ def pure(size: int) -> list[float]:
     config = node_slo_spec.sync(node_slo_spec.DEFAULT_CONFIG, data()).config
     state = colocation_config.sync(ColocationState(), data()).state
     table = node_slo_spec.SpecTable(config)
-    written = [
-        from_builtins(msgspec.to_builtins(table.of(node)), node_slo_spec.NodeSLOSpec) for node in nodes
-    ]
+    written = [from_builtins(msgspec.to_builtins(table.of(node)), NodeSLOSpec) for node in nodes]
 
     def all_specs() -> None:
         fresh = node_slo_spec.SpecTable(config)

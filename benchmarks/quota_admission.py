@@ -126,6 +126,9 @@ class Bench:
         answer = msgspec.json.decode(await review.review(self.manager.handlers[path], body))
         assert answer["response"]["allowed"] is expected, answer["response"]["status"]
 
+    def _asking(self, body: bytes, is_allowed: bool) -> Callable[[int], Awaitable[None]]:
+        return lambda _: self.allowed(table.VALIDATE_QUOTA, body, is_allowed)
+
     async def figures(self) -> dict[str, float]:
         leaf, count = self.tree[-1], len(self.tree)
         parent = leaf["metadata"]["labels"][labels.QUOTA_PARENT]
@@ -142,12 +145,7 @@ class Bench:
             ("delete", request("DELETE", None, stored), True),
             ("refused", request("CREATE", greedy), False),
         ):
-            figures[name] = await per_request_us(
-                lambda _, body=body, is_allowed=is_allowed: self.allowed(
-                    table.VALIDATE_QUOTA, body, is_allowed
-                ),
-                20,
-            )
+            figures[name] = await per_request_us(self._asking(body, is_allowed), 20)
         return figures | await self._pods(leaf["metadata"]["name"])
 
     async def _pods(self, leaf: str) -> dict[str, float]:

@@ -318,7 +318,7 @@ async def loops(count: int) -> None:
     async def look() -> None:
         touched, drifted = listener.take()
         for name in sorted({*touched, *drifted, *over_use._timer.above}):
-            await over_use._look(name, clock.now())
+            await over_use._check(name, clock.now())
 
     def move(some: list[Pod]) -> None:
         for each in some:

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 import yaml
 from tests.free_ports import free_port
+from tests.go_programs import Missing
 from tests.real import binaries, components
 from tests.real.cluster import RealCluster, Shape
 from tests.real.components import HOST, Scheduler
@@ -266,7 +267,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         binaries.provide()
-    except binaries.Missing as error:
+    except Missing as error:
         print(f"left out: {error}")
         return
     if binaries.find("kube-scheduler") is None and shutil.which("go"):

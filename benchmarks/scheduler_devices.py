@@ -8,6 +8,7 @@ import argparse
 import gc
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from koordinator.api.core import Node, Pod
@@ -174,7 +175,7 @@ class Bench:
 
     def place(self, pods: list[PodInfo]) -> tuple[float, float, int]:
         """Seconds of the first and of all others, and how many were placed."""
-        seconds = [self._timed(lambda pod=pod: self._place(pod)) for pod in pods]
+        seconds = [self._timed(partial(self._place, pod)) for pod in pods]
         placed = sum(is_placed for _, is_placed in seconds)
         return seconds[0][0], sum(second for second, _ in seconds[1:]), placed
 

@@ -308,7 +308,8 @@ def run_over_http(options: argparse.Namespace, kind: str) -> None:
 
         def state() -> tuple[int, float, int, int, float]:
             pipe.send("state")
-            return pipe.recv()
+            told: tuple[int, float, int, int, float] = pipe.recv()
+            return told
 
         _, scheduler_s, _, _, before_mib = state()
         server_s, started_s, pods = server.usage()[0], time.perf_counter(), options.http_pods

@@ -138,7 +138,7 @@ async def place_s(setting: Setting, until: Until) -> float:
     released: list[BindingCycle] = []
     if until is Until.RELEASED:
         # Placements that Permit lets go end here: nothing is bound.
-        scheduler._binder._begin = released.append  # type: ignore[method-assign]
+        scheduler._binder._begin = released.append  # type: ignore[method-assign, assignment]
     async with scheduler.following():
         garbage.set_aside()
         started_s = cpu_s()

@@ -12,9 +12,9 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.engine.cycle import CycleDiagnosis
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.built_in import installed_plugins
