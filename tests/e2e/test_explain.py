@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from koordinator.api.labels import QUOTA_REQUEST
 from tests.e2e.cluster import Cluster, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=120)
@@ -142,8 +143,11 @@ def test_quotas_are_drawn_and_a_pod_above_its_own_is_told_why(cluster: Cluster) 
         wait_for_conditions(cluster, each["metadata"]["name"])
 
     def has_figures() -> bool:
+        """Amounts reach the API server once a second: those of the second pod may come after those of the first."""
         ads = cluster.get("elasticquota", "ads", "-n", "quotas")
-        return bool(ads.get("status", {}).get("used", {}).get("cpu") == "3")
+        used = ads.get("status", {}).get("used", {}).get("cpu")
+        asked = json.loads(ads["metadata"].get("annotations", {}).get(QUOTA_REQUEST, "{}")).get("cpu")
+        return bool((used, asked) == ("3", "5"))
 
     until(has_figures, 20, cluster.process)
     tree = cluster.koordinator("quota", "tree").stdout
