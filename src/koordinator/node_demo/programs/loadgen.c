@@ -8,6 +8,9 @@
  * the warm-up; latency; how late it was sent though it could be. Requests without an answer at the end have the negated time that they
  * had waited. One line of JSON tells the rest. `--class fifo` runs in a real-time class, which stands for a client on
  * another machine: it waits for no CPU. `other` runs as an ordinary process.
+ *
+ * It wakes up to send, not for each answer, which would take the CPU from a thread of the service once more, as no client elsewhere
+ * does. Answers are read then; when one came is the kernel's receive timestamp of its last packet.
  */
 #define _GNU_SOURCE
 #include "common.h"
@@ -20,11 +23,10 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
 
 #define EVENTS 256
 #define RECEIVED_BYTES (64 << 10) /* at a time */
-#define TIMER UINT32_MAX
+#define NS_PER_MS 1000000LL
 #define STRAGGLERS_NS (NS_PER_S / 2) /* how long answers are waited for after the last request */
 #define FIFO_PRIORITY 10
 
@@ -67,19 +69,36 @@ static void send_due(int64_t now) {
     }
 }
 
+/* When the last packet of what was received came, on the clock of due(); now where the kernel did not note it. */
+static int64_t received_ns(struct msghdr *message) {
+    int64_t now = now_ns(CLOCK_MONOTONIC);
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
+    if (header == NULL || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_TIMESTAMPNS) return now;
+    struct timespec at;
+    memcpy(&at, CMSG_DATA(header), sizeof at);
+    int64_t ago = now_ns(CLOCK_REALTIME) - (at.tv_sec * NS_PER_S + at.tv_nsec);
+    return ago > 0 ? now - ago : now;
+}
+
 static void receive(uint32_t connection) {
     static char bytes[RECEIVED_BYTES];
+    union {
+        char room[CMSG_SPACE(sizeof(struct timespec))];
+        struct cmsghdr aligned;
+    } control;
+    struct iovec part = {bytes, sizeof bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     struct answer *answer = &answers[connection];
-    ssize_t got = recv(sockets[connection], bytes, sizeof bytes, MSG_DONTWAIT);
+    ssize_t got = recvmsg(sockets[connection], &message, MSG_DONTWAIT);
     if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) die("the service closed the connection");
     take(answer, bytes, got);
     long request = asked[connection];
     if (!protocol->is_whole(answer, request, from_disk(request))) return;
     answer->got = answer->head_got = 0;
-    int64_t now = now_ns(CLOCK_MONOTONIC);
-    records[request].latency_ns = now - due(request);
-    if (idle_count == 0) freed_ns = now;
+    int64_t at = received_ns(&message);
+    records[request].latency_ns = at - due(request);
+    if (idle_count == 0) freed_ns = at;
     answered++;
     idle[(idle_first + idle_count++) % connections] = connection;
 }
@@ -93,6 +112,7 @@ static void connect_all(int epoll, int port) {
         if (sockets[i] < 0 || connect(sockets[i], (struct sockaddr *)&address, sizeof address) != 0)
             die("connect to port %d: %s", port, strerror(errno));
         setsockopt(sockets[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        setsockopt(sockets[i], SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
         struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
         if (epoll_ctl(epoll, EPOLL_CTL_ADD, sockets[i], &event) != 0) die("epoll: %s", strerror(errno));
         idle[i] = i;
@@ -100,30 +120,22 @@ static void connect_all(int epoll, int port) {
     idle_count = connections;
 }
 
-static int start_timer(int epoll) {
-    int timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = TIMER};
-    if (timer < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, timer, &event) != 0) die("timer: %s", strerror(errno));
-    return timer;
+static void sleep_until(int64_t at) {
+    struct timespec when = {at / NS_PER_S, at % NS_PER_S};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &when, NULL) == EINTR) {}
 }
 
-static void arm(int timer, int64_t at) {
-    struct itimerspec when = {.it_value = {at / NS_PER_S, at % NS_PER_S}};
-    timerfd_settime(timer, TFD_TIMER_ABSTIME, &when, NULL);
-}
-
-static void run(int epoll, int timer) {
-    int64_t end = due(total) + STRAGGLERS_NS;
-    arm(timer, start_ns);
-    while (answered < total) {
+/* Wait for answers where nothing can be sent before one has come: all connections are busy, or all has been sent. */
+static void run(int epoll) {
+    int64_t end = due(total) + STRAGGLERS_NS, now = now_ns(CLOCK_MONOTONIC);
+    while (answered < total && now < end) {
+        int can_send = sent < total && idle_count > 0;
+        if (can_send) sleep_until(due(sent));
         struct epoll_event events[EVENTS];
-        int count = epoll_wait(epoll, events, EVENTS, -1);
-        for (int i = 0; i < count; i++)
-            if (events[i].data.u32 != TIMER) receive(events[i].data.u32);
-        int64_t now = now_ns(CLOCK_MONOTONIC);
-        if (now >= end) break;
+        int count = epoll_wait(epoll, events, EVENTS, can_send ? 0 : 1 + (int)((end - now) / NS_PER_MS));
+        for (int i = 0; i < count; i++) receive(events[i].data.u32);
+        now = now_ns(CLOCK_MONOTONIC);
         send_due(now);
-        arm(timer, sent < total && due(sent) > now ? due(sent) : end);
     }
 }
 
@@ -157,12 +169,11 @@ int main(int argc, char **argv) {
     answers = checked(calloc(connections, sizeof *answers));
     int epoll = epoll_create1(EPOLL_CLOEXEC);
     connect_all(epoll, number(argc, argv, "--port", NULL));
-    int timer = start_timer(epoll);
     const char *class = option(argc, argv, "--class", "fifo");
     if (mlockall(MCL_CURRENT) != 0) die("lock memory: %s", strerror(errno));
     be_real_time(class);
     start_ns = now_ns(CLOCK_MONOTONIC) + 10000000;
-    run(epoll, timer);
+    run(epoll);
     write_records(option(argc, argv, "--out", NULL));
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
