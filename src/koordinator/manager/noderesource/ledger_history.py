@@ -4,7 +4,6 @@
 away (`ledger_pages`). What was true at a minute is then told by the words that tell of this moment (`ledger`).
 """
 
-import heapq
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 import msgspec
@@ -23,12 +22,10 @@ from koordinator.manager.noderesource.ledger_pages import (
     KeptMinute,
     PageHour,
 )
-from koordinator.manager.noderesource.rows import NodeRow
+from koordinator.manager.noderesource.rows import TOP_SERVICES, NodeRow
 from koordinator.manager.noderesource.target import NodeTarget
 
 MINUTE_S = 60
-TOP_SERVICES = 3
-"""So many services that use most of a node's CPU are kept by name."""
 MISSED_MAX = 2
 """So many minutes may lie between what is asked for and what is kept."""
 MEBI = 2**20
@@ -37,9 +34,9 @@ _NONE, _UNKNOWN, _UNREADABLE = -1, -1, -2
 _WITHDRAWALS = tuple(Withdrawal)
 _PERCENT = 100
 
-_STATE, _REPORTED, _WRITTEN, _STRATEGY, _NORMALIZATION = range(5)
-_HAVE = 5
-_SERVICES = _HAVE + 2 * len(KINDS)
+_WRITTEN, _HAVE = 0, 1
+_STATE = _HAVE + 2 * len(KINDS)
+_REPORTED, _STRATEGY, _NORMALIZATION, _SERVICES = range(_STATE + 1, _STATE + 5)
 _TERMS = _SERVICES + 3 * TOP_SERVICES
 COLUMNS = _TERMS + 2 * len(TERM_COLUMNS)
 
@@ -83,7 +80,7 @@ class _Page:
     def clear(self, at: int | slice) -> None:
         """Know nothing of the nodes of these rows."""
         self.table[at] = 0
-        self.table[at, [_STATE, _STRATEGY, *range(_HAVE, _SERVICES), *range(_SERVICES, _TERMS, 3)]] = _NONE
+        self.table[at, [*range(_HAVE, _REPORTED), _STRATEGY, *range(_SERVICES, _TERMS, 3)]] = _NONE
 
     def begin(self, hour: int) -> PageHour:
         """Begin an hour: texts nobody uses any more are forgotten, and rows of nodes that went are free."""
@@ -139,13 +136,14 @@ class LedgerHistory:
         terms = ledger.terms_table(rows, targets).reshape(len(rows), -1)
         for row, target, numbers in zip(rows, targets, terms, strict=True):
             page, at = self._place_of(row.name)
-            found = page.table[at]
-            found[_STATE] = _WITHDRAWALS.index(row.withdrawal)
-            found[_REPORTED] = int(row.reported_s or 0)
-            found[_STRATEGY] = page.strategies.number(row.strategy)
-            found[_NORMALIZATION] = round(target.normalization * _PERCENT)
-            found[_SERVICES:_TERMS] = _top(row, page)
-            found[_TERMS:] = numbers
+            page.table[at, _TERMS:] = numbers
+            page.table[at, _STATE:_TERMS] = (
+                _WITHDRAWALS.index(row.withdrawal),
+                int(row.reported_s or 0),
+                page.strategies.number(row.strategy),
+                round(target.normalization * _PERCENT),
+                *_services(row, page),
+            )
 
     def written(self, name: str, now_s: float) -> None:
         """Note that the amounts of a node were written."""
@@ -181,7 +179,7 @@ class LedgerHistory:
         for at, node in enumerate(page.names):
             if node is None or (row := known.get(node)) is None:
                 continue
-            page.table[at, _HAVE:_SERVICES] = [row.have.get(name, _NONE) for name in names]
+            page.table[at, _HAVE:_STATE] = [row.have.get(name, _NONE) for name in names]
             if row.node is not None and row.facts is None:
                 page.table[at, _STATE] = _UNREADABLE
 
@@ -222,16 +220,11 @@ class LedgerHistory:
         return found
 
 
-def _top(row: NodeRow, page: _Page) -> list[int]:
+def _services(row: NodeRow, page: _Page) -> list[int]:
     """Return the services that use most CPU, three numbers each."""
-    used = [
-        (usage[0], usage[1], key)
-        for key, usage in row.reading.report.pods.items()
-        if usage[2] and ((pod := row.pods.get(key)) is None or pod.is_high_priority)
-    ]
     found: list[int] = []
-    for cpu, memory, key in heapq.nlargest(TOP_SERVICES, used):
-        found += [page.pods.number(key), cpu // NANO_PER_MILLI, memory // MILLI // MEBI]
+    for cpu, memory, key in row.top_services():
+        found += (page.pods.number(key), cpu // NANO_PER_MILLI, memory // MILLI // MEBI)
     return found + [_NONE, 0, 0] * (TOP_SERVICES - len(found) // 3)
 
 
@@ -252,7 +245,7 @@ def _read(kept: KeptMinute, name: str, row: I64) -> LentMinute:
         strategy=strategy,
         withdrawal=Withdrawal.MISSING if withdrawal is None else withdrawal,
         normalization=numbers[_NORMALIZATION] / _PERCENT,
-        on_node=tuple(None if amount < 0 else amount for amount in numbers[_HAVE:_SERVICES]),
+        on_node=tuple(None if amount < 0 else amount for amount in numbers[_HAVE:_STATE]),
     )
     services = [
         ServiceUse(str(pods.of(numbers[column])), numbers[column + 1], numbers[column + 2] * MEBI)

@@ -5,6 +5,7 @@ resources follow from what the Device object lists (behaviour/manager 10). Amoun
 this room; None or absent means that the node must not have it.
 """
 
+import heapq
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 GPU_TYPE, RDMA_TYPE = "gpu", "rdma"
 WHOLE_DEVICE_PERCENT = 100
+TOP_SERVICES = 3
+"""So many services that use most of a node's CPU are told by name."""
 
 GPU_RESOURCES = (
     resources.GPU,
@@ -295,6 +298,7 @@ class NodeRow(msgspec.Struct):
     withdrawal: Withdrawal = Withdrawal.MISSING
     demand_known: HighPriorityDemand | None = None
     zones_known: list[ZoneDemand] | None = None
+    top_known: list[tuple[int, int, str]] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -337,8 +341,19 @@ class NodeRow(msgspec.Struct):
             self.zones_known = account.zone_demands(self.pods, self.reading.report, len(self.zone_capacities))
         return self.zones_known
 
+    def top_services(self) -> list[tuple[int, int, str]]:
+        """Return the services that use most CPU: nano-cores, thousandths of bytes, and the pod."""
+        if self.top_known is None:
+            used = [
+                (usage[0], usage[1], key)
+                for key, usage in self.reading.report.pods.items()
+                if usage[2] and ((pod := self.pods.get(key)) is None or pod.is_high_priority)
+            ]
+            self.top_known = heapq.nlargest(TOP_SERVICES, used)
+        return self.top_known
+
     def forget_demand(self) -> None:
-        self.demand_known = self.zones_known = None
+        self.demand_known = self.zones_known = self.top_known = None
 
     def see_node(self, node: Node | None) -> None:
         """Take what is new of the node itself."""
