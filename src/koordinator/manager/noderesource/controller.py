@@ -188,9 +188,8 @@ _GAUGES = (
     (resources.BATCH_MEMORY, "byte", 1),
     (resources.MID_CPU, "integer", 1000),
     (resources.MID_MEMORY, "byte", 1),
-    (resources.BATCH_GPU_CORE, "integer", 1),
-    (resources.BATCH_GPU_MEMORY, "byte", 1),
 )
+_GPU_GAUGES = ((resources.BATCH_GPU_CORE, "integer"), (resources.BATCH_GPU_MEMORY, "byte"))
 
 
 class NodeResourceController:
@@ -390,10 +389,15 @@ class NodeResourceController:
         return now_s - last_s > period_s
 
     def _gauge(self, row: NodeRow, target: NodeTarget) -> None:
+        """Tell what the node lends; of GPUs only where it does or did."""
         gauge = self._metrics.node_allocatable
         for name, unit, parts in _GAUGES:
             if name in target.amounts:
                 gauge.set((target.amounts[name] or 0) / parts, row.name, name, unit)
+        for name, unit in _GPU_GAUGES:
+            amount = target.amounts.get(name)
+            if amount is not None or (row.name, name, unit) in gauge.values:
+                gauge.set(amount or 0, row.name, name, unit)
 
     # What the writer tells
 
