@@ -40,7 +40,14 @@ def echo(answer_s: float) -> Iterator[int]:
 def measured(folder: Path, port: int, rate_per_s: float, seconds: float) -> Records:
     """Send over one connection, as an ordinary process."""
     out = folder / "records"
-    options = {"port": port, "rate": rate_per_s, "seconds": seconds, "connections": 1, "class": "other", "out": out}
+    options = {
+        "port": port,
+        "rate": rate_per_s,
+        "seconds": seconds,
+        "connections": 1,
+        "class": "other",
+        "out": out,
+    }
     command = [str(build.build(folder).loadgen)]
     for name, value in options.items():
         command += [f"--{name}", str(value)]
@@ -58,7 +65,9 @@ def test_an_answer_counts_when_it_came_and_not_when_it_was_read(tmp_path: Path) 
     assert min(found.latency_ns) > 0
 
 
-def test_latency_counts_from_the_moment_a_request_was_due_though_all_connections_are_busy(tmp_path: Path) -> None:
+def test_latency_counts_from_the_moment_a_request_was_due_though_all_connections_are_busy(
+    tmp_path: Path,
+) -> None:
     """Each is due 10 ms after the one before, and takes 30."""
     with echo(0.03) as port:
         found = measured(tmp_path, port, rate_per_s=100, seconds=0.15)
