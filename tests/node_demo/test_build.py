@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from koordinator.node_demo import build, commands
-from koordinator.node_demo.plan import DemoError
+from koordinator.node_demo.plan import DemoError, ServiceKind
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -46,3 +46,23 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.Mon
 @needs_compiler
 def test_a_request_is_calibrated_to_this_machine(tmp_path: Path) -> None:
     assert commands.loops_per_request(build.build(tmp_path)) > 1_000
+
+
+@pytest.mark.parametrize("reads_disk", [True, False])
+def test_a_service_makes_a_file_on_the_disk_only_where_requests_read_it(
+    tmp_path: Path, reads_disk: bool
+) -> None:
+    """Not every file system can be read past the page cache: a service that asks for it in vain ends."""
+    programs = build.Programs(service=tmp_path, loadgen=tmp_path, hog=tmp_path)
+    made = commands.DemoCommands(
+        programs=programs,
+        loops={ServiceKind.CPU: 1},
+        ports={ServiceKind.CPU: 1},
+        metrics_port=2,
+        cpus=1,
+        work_dir=tmp_path,
+        disk_dir=tmp_path,
+        reads_disk=reads_disk,
+    )
+
+    assert ("--disk-file" in made.service(ServiceKind.CPU)) is reads_disk

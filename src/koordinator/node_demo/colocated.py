@@ -184,7 +184,11 @@ class ClusterStage:
         self._commands.before_start(kind)
         await self._apply(manifests.service(self._commands.service(kind, "$(POD_IP)")))
         self._serves = kind
-        await self._commands.ready(kind)
+        try:
+            await self._commands.ready(kind)
+        except DemoError as error:
+            pod = await self._api.get(Pod, manifests.SERVICE, NAMESPACE)
+            raise DemoError(f"{error}; its pod is {pod.status.phase}") from error
 
     async def _promise(self, target_ms: float | None) -> None:
         """Set or remove the service's objective; real servers tell no histogram, and go without."""

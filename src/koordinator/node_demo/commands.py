@@ -50,6 +50,8 @@ class DemoCommands(msgspec.Struct, frozen=True):
     cpus: int
     work_dir: Path
     disk_dir: Path
+    reads_disk: bool
+    """Some requests read from the disk: our own services make a file that is read past the page cache."""
 
     def service(self, kind: ServiceKind, address: str = "127.0.0.1") -> list[str]:
         """Two threads per CPU, as a service has that also waits for disks and others; real servers as they come.
@@ -61,7 +63,7 @@ class DemoCommands(msgspec.Struct, frozen=True):
         return [
             *(str(self.programs.service), "--loops", str(self.loops[kind]), "--port", str(self.ports[kind])),
             *("--threads", str(2 * self.cpus)),
-            *("--disk-file", str(self.disk_dir / "service.data")),
+            *(("--disk-file", str(self.disk_dir / "service.data")) if self.reads_disk else ()),
             *("--metrics-port", str(self.metrics_port), "--metrics-address", address),
             *(_WORKING_SET if kind is ServiceKind.MEMORY else ()),
         ]

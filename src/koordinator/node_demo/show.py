@@ -204,6 +204,7 @@ def _commands(prepared: Prepared, scratch: Path) -> DemoCommands:
         cpus=commands.cpu_count(),
         work_dir=scratch,
         disk_dir=prepared.disk_dir,
+        reads_disk=any(run.scenario.disk_every for run in prepared.planned),
     )
 
 

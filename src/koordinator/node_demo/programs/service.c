@@ -19,6 +19,7 @@
 
 #define CALIBRATION_ROUNDS 2000
 #define CALIBRATION_NS 100000 /* of a round, about */
+#define CALIBRATION_TRIAL_NS 100000000 /* of the trial that says how many loops a round is, at least */
 #define CALIBRATION_TRIAL_LOOPS 10000L
 #define DISK_BYTES (64LL << 20)
 #define PAGE 4096
@@ -45,19 +46,25 @@ static int compare(const void *one, const void *other) {
     return (a > b) - (a < b);
 }
 
-/* Median CPU time of a round in nanoseconds; what disturbs a few rounds does not count. */
+/* CPU time of this thread that so many loops take, in nanoseconds. */
+static int64_t time_work(uint64_t *table, uint64_t *seed, long count) {
+    int64_t start = now_ns(CLOCK_THREAD_CPUTIME_ID);
+    *seed = work(table, *seed, count);
+    return now_ns(CLOCK_THREAD_CPUTIME_ID) - start;
+}
+
+/* Median CPU time of a round; what disturbs a few rounds does not count. Where the clock moves by ticks (an emulated CPU) most
+ * rounds take none: there the trial is what is known. */
 static void *time_rounds(void *ns_per_loop) {
     uint64_t *table = new_table(), x = 88172645463325252ULL;
-    int64_t taken[CALIBRATION_ROUNDS], start = now_ns(CLOCK_THREAD_CPUTIME_ID);
-    x = work(table, x, CALIBRATION_TRIAL_LOOPS);
-    long count = 1 + CALIBRATION_TRIAL_LOOPS * CALIBRATION_NS / (now_ns(CLOCK_THREAD_CPUTIME_ID) - start + 1);
-    for (int round = 0; round < CALIBRATION_ROUNDS; round++) {
-        start = now_ns(CLOCK_THREAD_CPUTIME_ID);
-        x = work(table, x, count);
-        taken[round] = now_ns(CLOCK_THREAD_CPUTIME_ID) - start;
-    }
+    int64_t taken[CALIBRATION_ROUNDS], trial_ns;
+    long trial = CALIBRATION_TRIAL_LOOPS;
+    while ((trial_ns = time_work(table, &x, trial)) < CALIBRATION_TRIAL_NS) trial *= 2;
+    long count = 1 + CALIBRATION_NS / ((double)trial_ns / trial);
+    for (int round = 0; round < CALIBRATION_ROUNDS; round++) taken[round] = time_work(table, &x, count);
     qsort(taken, CALIBRATION_ROUNDS, sizeof *taken, compare);
-    *(double *)ns_per_loop = (double)taken[CALIBRATION_ROUNDS / 2] / count;
+    int64_t median = taken[CALIBRATION_ROUNDS / 2];
+    *(double *)ns_per_loop = median > 0 ? (double)median / count : (double)trial_ns / trial;
     return x == 0 ? NULL : ns_per_loop; /* the result is used, so the compiler keeps the work */
 }
 
