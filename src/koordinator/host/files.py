@@ -214,11 +214,6 @@ class Files:
             return None
         return status.st_dev, status.st_ino
 
-    def identities(self, paths: Iterable[str]) -> list[Identity | None]:
-        """Return the same for many hot files, in order."""
-        kept = self._kept
-        return [kept[path].identity if path in kept else self.identity(path) for path in paths]
-
     def exists(self, path: str) -> bool:
         """Return whether there is such a file or directory."""
         return os.path.exists(path)

@@ -87,6 +87,27 @@ def test_what_is_lent_follows_the_prediction_card_by_card_even_where_the_sum_sta
     run(scenario)
 
 
+def test_series_of_gpus_are_of_nodes_that_lend_some_and_fall_to_nothing_with_them() -> None:
+    async def scenario(world: World) -> None:
+        gauge = world.controller._metrics.node_allocatable.values
+        core, memory = ("n1", BATCH_CORE, "integer"), ("n1", BATCH_MEMORY, "byte")
+        await cards(world, gpu(0, 100, 80, health=True))
+        await world.configure(colocation_config='{"enable": true}')
+        await report(world, gpu(0, 60, 40))
+        assert ("n1", "kubernetes.io/batch-cpu", "integer") in gauge
+        assert not {core, memory} & gauge.keys()
+
+        await world.configure(colocation_config='{"enable": true, "gpuReclaimPercent": 100}')
+        await report(world, gpu(0, 60, 40))
+        assert (gauge[core], gauge[memory]) == (60, 40 * GIB)
+
+        await world.configure(colocation_config='{"enable": true}')
+        await report(world, gpu(0, 60, 40))
+        assert (gauge[core], gauge[memory]) == (0, 0)
+
+    run(scenario)
+
+
 def test_a_node_whose_agent_is_silent_lends_no_cards() -> None:
     async def scenario(world: World) -> None:
         await cards(world, gpu(0, 100, 80, health=True))

@@ -259,13 +259,12 @@ class GroupScan:
     ) -> tuple[list[MeasuredGroup], list[MeasuredGroup]]:
         """Read CPU times: groups that run or have more to be read, and the others."""
         files, version = self._cgroups.files, self._cgroups.version
-        paths = [each.usage_path for each in groups]
-        contents = files.hot_many(paths)
+        contents = files.hot_many([each.usage_path for each in groups])
         at_s = asyncio.get_running_loop().time()
         active: list[MeasuredGroup] = []
         resting: list[MeasuredGroup] = []
-        for each, usage, identity in zip(groups, contents, files.identities(paths), strict=True):
-            is_active = each.take_usage(version, usage, identity, at_s, cores_max)
+        for each, usage in zip(groups, contents, strict=True):
+            is_active = each.take_usage(version, usage, files.identity(each.usage_path), at_s, cores_max)
             (active if is_active else resting).append(each)
             if version != V1 and is_active:
                 each.take_periods(version, usage)  # the same file

@@ -30,7 +30,6 @@ class CardAmount(msgspec.Struct, frozen=True, gc=False):
 CardAmounts = Mapping[str, CardAmount]
 """By id of the card."""
 NO_CARDS: CardAmounts = {}
-_NOTHING: Mapping[str, int | None] = dict.fromkeys(resources.BATCH_GPU_RESOURCES)
 
 
 def cards_of(devices: Iterable[DeviceInfo]) -> CardAmounts:
@@ -64,10 +63,10 @@ def lent(reclaimable: CardAmounts, cards: CardAmounts, percent: int) -> CardAmou
     return found
 
 
-def sums(cards: CardAmounts) -> Mapping[str, int | None]:
+def sums(cards: CardAmounts) -> dict[str, int | None]:
     """Return what the node offers as a whole, by resource in whole units; None where it must offer none."""
     if not cards:
-        return _NOTHING
+        return dict.fromkeys(resources.BATCH_GPU_RESOURCES)
     return {
         resources.BATCH_GPU_CORE: sum(each.core_percent for each in cards.values()),
         resources.BATCH_GPU_MEMORY: sum(each.memory_bytes for each in cards.values()),

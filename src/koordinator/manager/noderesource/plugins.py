@@ -284,7 +284,7 @@ class BatchGPUResource:
         """See `Plugin`."""
         for row, target in zip(rows, targets, strict=True):
             lent = lent_gpus.NO_CARDS
-            if row.gpus and row.withdrawal is Withdrawal.NONE:
+            if row.withdrawal is Withdrawal.NONE:
                 assert row.strategy is not None
                 reported = row.reading.report.reclaimable_gpus
                 lent = lent_gpus.lent(reported, row.gpus, row.strategy.gpu_percent)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,6 +37,27 @@ static void __attribute__((noreturn, format(printf, 1, 2))) die(const char *form
 static inline void *checked(void *memory) {
     if (memory == NULL || memory == MAP_FAILED) die("no memory: %s", strerror(errno));
     return memory;
+}
+
+/* Receive as recv does. `at_ns` is when the kernel received the last packet of it, on CLOCK_REALTIME: with SO_TIMESTAMPNS set;
+ * now where the kernel did not note it. */
+static inline ssize_t receive_noting(int connection, void *to, size_t room, int flags, int64_t *at_ns) {
+    union {
+        char room[CMSG_SPACE(sizeof(struct timespec))];
+        struct cmsghdr aligned;
+    } control;
+    struct iovec part = {to, room};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t got = recvmsg(connection, &message, flags);
+    struct cmsghdr *header = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (header == NULL || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_TIMESTAMPNS) {
+        *at_ns = now_ns(CLOCK_REALTIME);
+        return got;
+    }
+    struct timespec at;
+    memcpy(&at, CMSG_DATA(header), sizeof at);
+    *at_ns = at.tv_sec * NS_PER_S + at.tv_nsec;
+    return got;
 }
 
 /* Value of "--name VALUE" among the arguments, or the default. */

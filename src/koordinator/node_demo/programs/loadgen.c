@@ -22,7 +22,6 @@
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 
 #define EVENTS 256
 #define RECEIVED_BYTES (64 << 10) /* at a time */
@@ -69,34 +68,18 @@ static void send_due(int64_t now) {
     }
 }
 
-/* When the last packet of what was received came, on the clock of due(); now where the kernel did not note it. */
-static int64_t received_ns(struct msghdr *message) {
-    int64_t now = now_ns(CLOCK_MONOTONIC);
-    struct cmsghdr *header = CMSG_FIRSTHDR(message);
-    if (header == NULL || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_TIMESTAMPNS) return now;
-    struct timespec at;
-    memcpy(&at, CMSG_DATA(header), sizeof at);
-    int64_t ago = now_ns(CLOCK_REALTIME) - (at.tv_sec * NS_PER_S + at.tv_nsec);
-    return ago > 0 ? now - ago : now;
-}
-
 static void receive(uint32_t connection) {
     static char bytes[RECEIVED_BYTES];
-    union {
-        char room[CMSG_SPACE(sizeof(struct timespec))];
-        struct cmsghdr aligned;
-    } control;
-    struct iovec part = {bytes, sizeof bytes};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     struct answer *answer = &answers[connection];
-    ssize_t got = recvmsg(sockets[connection], &message, MSG_DONTWAIT);
+    int64_t came_ns;
+    ssize_t got = receive_noting(sockets[connection], bytes, sizeof bytes, MSG_DONTWAIT, &came_ns);
     if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) die("the service closed the connection");
     take(answer, bytes, got);
     long request = asked[connection];
     if (!protocol->is_whole(answer, request, from_disk(request))) return;
     answer->got = answer->head_got = 0;
-    int64_t at = received_ns(&message);
+    int64_t at = came_ns + now_ns(CLOCK_MONOTONIC) - now_ns(CLOCK_REALTIME);
     records[request].latency_ns = at - due(request);
     if (idle_count == 0) freed_ns = at;
     answered++;

@@ -90,19 +90,8 @@ static void rearm(int operation, int connection) {
 
 /* The next request, and when the kernel received it; 0 when the connection has ended. */
 static int64_t receive(int connection, uint64_t *request) {
-    union {
-        char room[CMSG_SPACE(sizeof(struct timespec))];
-        struct cmsghdr aligned;
-    } control;
-    struct iovec part = {request, sizeof *request};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    if (recvmsg(connection, &message, MSG_WAITALL) != sizeof *request) return 0;
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (header == NULL || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_TIMESTAMPNS)
-        return now_ns(CLOCK_REALTIME);
-    struct timespec at;
-    memcpy(&at, CMSG_DATA(header), sizeof at);
-    return at.tv_sec * NS_PER_S + at.tv_nsec;
+    int64_t at_ns;
+    return receive_noting(connection, request, sizeof *request, MSG_WAITALL, &at_ns) == sizeof *request ? at_ns : 0;
 }
 
 static void serve(int connection, uint64_t *table, char *page, struct histogram *latencies) {
