@@ -32,7 +32,7 @@ def nodes(draw: st.DrawFn) -> tuple[Json, Json | None]:
     ratio = draw(st.sampled_from(("", "", "", '{"cpu":1.5}', '{"cpu":1.07,"memory":2}', "{")))
     if ratio:
         annotations["node.koordinator.sh/resource-amplification-ratio"] = ratio
-    numa_per_socket = draw(st.integers(1, 2))
+    numa_per_socket = draw(st.sampled_from((1, 1, 2, 2, 5)))
     sockets = draw(st.integers(1, 2))
     cores = draw(st.integers(1, 4))
     threads = draw(st.sampled_from((1, 2)))
@@ -237,6 +237,25 @@ def test_where_pods_do_not_matter_the_answer_is_the_same_without_them(
             cluster.table.unassign(uid)
 
     assert plugin.filter(state, rows)[is_fixed].tolist() == before[is_fixed].tolist()
+
+
+def test_restricted_counts_on_no_numa_node_where_something_is_used_up() -> None:
+    cluster = Cluster()
+    restricted = {"node.koordinator.sh/numa-topology-policy": "Restricted"}
+    cluster.set_node(node("full", cpus=4, labels=restricted))
+    cluster.set_report(report("full", cores=1, memory_gi=1))
+    cluster.set_node(node("free", cpus=4, labels=restricted))
+    cluster.set_report(report("free", cores=1, memory_gi=1))
+    status = {"numaNodeResources": [{"node": 0, "resources": {"memory": "1Gi"}}]}
+    held = {"scheduling.koordinator.sh/resource-status": json.dumps(status)}
+    cluster.assign(bound_to(pod("holds"), "full", held))
+    plugin, rows = cluster.plugin, cluster.table.rows
+
+    state = state_of(plugin, cluster, pod("asks", requests={"cpu": "3", "memory": "1Gi"}))
+    full, free = plugin.detail(state, rows, many(plugin.filter, state, rows)).tolist()
+
+    assert plugin.refusal(state, full).reasons == ("Unsatisfied NUMA memory",)
+    assert not free
 
 
 def test_pods_without_wishes_are_held_up_by_others_only_where_the_node_has_a_policy() -> None:

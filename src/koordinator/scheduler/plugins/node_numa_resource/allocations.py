@@ -42,6 +42,7 @@ from koordinator.scheduler.table.nodes import NODE_AMOUNT_MAX, SMALL_AMOUNT_MAX,
 from koordinator.scheduler.table.pod_info import PodInfo
 
 NUMA_POLICIES = {policy: number for number, policy in enumerate(NUMATopologyPolicy)}
+RESTRICTED = NUMA_POLICIES[NUMATopologyPolicy.RESTRICTED]
 SINGLE_NUMA_NODE = NUMA_POLICIES[NUMATopologyPolicy.SINGLE_NUMA_NODE]
 
 FORCED_KINDS = {policy: kind for kind, policy in enumerate(NodeCPUBindPolicy)}

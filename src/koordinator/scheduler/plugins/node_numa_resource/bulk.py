@@ -184,20 +184,44 @@ def _judge_numa(
     if not is_left.any():
         return
     # More than one NUMA node is needed: impossible under SingleNUMANode, and where all together lack something.
+    counted: Mask = np.arange(window.slot_count)[:, np.newaxis] < window.zone_count
+    is_all = np.ones(has_policy.size, np.bool_)
+    is_restricted = policies == cols.RESTRICTED
+    if is_restricted.any():
+        complete = counted & _lacks_nothing(window, demand)
+        is_all = ~is_restricted | (complete == counted).all(axis=0)
+        counted = np.where(is_restricted, complete, counted)
     has_room = np.ones(has_policy.size, np.bool_)
     for index, amount in demand.amounts:
-        has_room &= (window.available[:, index].sum(axis=0) >= amount) | (window.offers[index] == 0)
+        total = (window.available[:, index] * counted).sum(axis=0)
+        has_room &= (total >= amount) | (window.offers[index] == 0)
     if binds is not None:
-        has_room &= ~binds | (_by_kind(window.usable, kinds).sum(axis=0) >= demand.cpu_count)
+        total = (_by_kind(window.usable, kinds) * counted).sum(axis=0)
+        has_room &= ~binds | (total >= demand.cpu_count)
     is_single = policies == cols.SINGLE_NUMA_NODE
     judgement.refuse(is_left & fitting.is_known & (is_single | ~has_room), NUMAReason.UNALIGNED)
-    # Sums of amounts decide where only they count; bound CPUs lie on cores, and exclusive pods see who else is there.
+    # Sums of amounts decide where only they count; bound CPUs lie on cores, exclusive pods see who else is there, and
+    # on large machines not every set of NUMA nodes is tried.
     is_sure = fitting.is_known & has_room
+    if window.slot_count > admission.ALL_SUBSETS_NODES_MAX:
+        is_sure &= is_all
     if binds is not None:
         is_sure &= ~binds
     if demand.is_exclusive:
         is_sure[:] = False
     judgement.is_open[is_left & (judgement.codes == 0) & ~is_sure] = True
+
+
+def _lacks_nothing(window: NUMAColumnSlice, demand: NUMARequest) -> Mask:
+    """(slots, rows): NUMA nodes with some of every requested resource left.
+
+    A set that contains any other gives no hint for what is missing there, and Restricted needs hints for all.
+    Source: behaviour/numa-cpu 7.2.
+    """
+    lacks_nothing: Mask = np.ones((window.slot_count, window.row_count), np.bool_)
+    for index, _ in demand.amounts:
+        lacks_nothing &= (window.available[:, index] > 0) | (window.offers[index] == 0)
+    return lacks_nothing
 
 
 def _policies(columns: NUMAColumns, window: NUMAColumnSlice, demand: NUMARequest) -> I64 | None:
