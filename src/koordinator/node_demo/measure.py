@@ -3,8 +3,9 @@ exact."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -30,7 +31,7 @@ from koordinator.node_demo.stage import DemoStage, StageSetting
 
 _STRAGGLERS_S = 30.0  # start and end of the load generator, generously
 
-
+T = TypeVar("T")
 I64 = NDArray[np.int64]
 
 _FIELDS = 3  # due, latency, lateness of sending: loadgen.c
@@ -140,12 +141,12 @@ class Meter:
         scenario = DemoScenario(plan.PILOT_LOAD_PERCENT, Hog.CPU, service)
         setting = await self._stage.enter(DemoMode.ALONE, scenario)
         load = DemoLoad(service, rate, 0, plan.warm_up_s(DemoMode.ALONE), plan.PILOT_S)
-        _, use = await self._send(setting, load, [])
-        for _ in range(plan.ATTEMPTS - 1):
-            if observe.disturbance(use) <= 1:
-                break
-            _, again = await self._send(setting, load, [])
-            use = min(use, again, key=observe.disturbance)
+
+        async def measure() -> Use:
+            _, use = await self._send(setting, load, [])
+            return use
+
+        use = await _calmest(measure, lambda use: use)
         if use.service_ratio <= 0:
             raise DemoError(
                 f"{plan.SERVICES[service]} used no CPU time though it was asked {rate:.0f} times a second"
@@ -153,16 +154,16 @@ class Meter:
         return use.service_ratio * self._commands.cpus / rate
 
     async def run(self, run: DemoRun, seconds: float, request_cpu_s: float) -> Measured:
-        """Measure anew while others disturb it, `plan.ATTEMPTS` times at most; the calmest counts.
+        """Measure a run: the calmest of a few measurements.
 
-        Alone, idle CPUs are the hypervisor's to give away: that is what being alone is like. Raises: DemoError.
+        Alone, one is enough: there idle CPUs are the hypervisor's to give away. Raises: DemoError.
         """
-        found = await self._run(run, seconds, request_cpu_s)
-        for _ in range(plan.ATTEMPTS - 1 if run.mode is not DemoMode.ALONE else 0):
-            if observe.disturbance(found.use) <= 1:
-                break
-            again = await self._run(run, seconds, request_cpu_s)
-            found = min(found, again, key=lambda each: observe.disturbance(each.use))
+
+        async def measure() -> Measured:
+            return await self._run(run, seconds, request_cpu_s)
+
+        is_alone = run.mode is DemoMode.ALONE
+        found = await (measure() if is_alone else _calmest(measure, lambda measured: measured.use))
         self._remember(found)
         return found
 
@@ -257,6 +258,16 @@ class Meter:
     def _to_root(self, pid: int) -> FileProblem | None:
         """Move a process to the root group; why not, or None."""
         return self._cgroups.files.write(f"{self._cgroups.directory('', 'cpu')}/cgroup.procs", str(pid))
+
+
+async def _calmest(measure: Callable[[], Awaitable[T]], use_of: Callable[[T], Use]) -> T:
+    """Measure anew while others disturb it, `plan.ATTEMPTS` times at most; return the calmest."""
+    found = await measure()
+    for _ in range(plan.ATTEMPTS - 1):
+        if observe.disturbance(use_of(found)) <= 1:
+            break
+        found = min(found, await measure(), key=lambda each: observe.disturbance(use_of(each)))
+    return found
 
 
 class _LoadOutput(msgspec.Struct, rename="camel"):
