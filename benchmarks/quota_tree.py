@@ -317,8 +317,7 @@ async def loops(count: int) -> None:
 
     async def look() -> None:
         touched, drifted = listener.take()
-        for name in sorted({*touched, *drifted, *over_use._timer.above}):
-            await over_use._check(name, clock.now())
+        await over_use.look({*touched, *drifted}, clock.now())
 
     def move(some: list[Pod]) -> None:
         for each in some:
@@ -336,7 +335,7 @@ async def loops(count: int) -> None:
         plugin.book.remove_node(from_builtins(node_body(number), Node))
     await timed("after the loss of 98 % of the nodes: runtimes", spread)
     await timed("over-use", look)
-    await timed(f"again, {len(over_use._timer.above):,} above", look)
+    await timed(f"again, {over_use.above_count:,} above", look)
     clock.now_s += 1_000
     await timed("all evicted", look)
     print(f"{count:>14,} quotas: {', '.join(found)} ({cluster.count:,} pods)", flush=True)

@@ -7,6 +7,7 @@ import pytest
 
 from koordinator.scheduler.plugins.elastic_quota import evictions
 from koordinator.scheduler.plugins.elastic_quota.accounts import Statuses
+from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.evictions import OverUse
 from tests.scheduler.elastic_quota.test_lending import plugin_of
 from tests.scheduler.elastic_quota.test_plugin import member, placed, quota, with_args
@@ -264,6 +265,50 @@ def test_evictions_for_over_use_go_some_at_a_time_and_end_when_the_quota_may_use
 
         assert most == evictions.EVICTIONS_AT_ONCE
         assert len(placed(world)) == 80 - evictions.EVICTIONS_AT_ONCE
+
+    play(story, with_args(monitorAllQuotas=True, delayEvictTime="20s"))
+
+
+def test_a_round_of_evictions_asks_for_each_pod_a_few_times_however_many_quotas_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lookups = 0
+    of_rounds: list[int] = []
+    look, find = OverUse.look, QuotaBook.pod
+
+    def counted(self: Any, key: str) -> Any:
+        nonlocal lookups
+        lookups += 1
+        return find(self, key)
+
+    async def noted(self: Any, *arguments: Any) -> None:
+        before = lookups
+        await look(self, *arguments)
+        of_rounds.append(lookups - before)
+
+    monkeypatch.setattr(OverUse, "look", noted)
+    monkeypatch.setattr(QuotaBook, "pod", counted)
+    evicted: set[str] = set()
+
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="100", memory="200Gi")
+        for number in range(30):
+            world.api.put("ElasticQuota", quota(f"team-{number}", low=4, high=4))
+            for pod in range(4):
+                world.api.put("Pod", member(f"pod-{number}-{pod}", f"team-{number}"))
+        await world.settle(5)
+        assert len(placed(world)) == 120
+
+        async def evict(namespace: str, name: str, **_: Any) -> None:
+            evicted.add(name)  # the pod leaves later
+
+        world.api.evict = evict  # type: ignore[method-assign]
+        for number in range(30):
+            world.api.put("ElasticQuota", quota(f"team-{number}", low=1, high=1))
+        await world.settle(60)
+
+        assert len(evicted) == 90
+        assert max(of_rounds) <= 4 * 120
 
     play(story, with_args(monitorAllQuotas=True, delayEvictTime="20s"))
 

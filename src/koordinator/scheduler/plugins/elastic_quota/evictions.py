@@ -254,15 +254,25 @@ class OverUse:
                 touched, drifted = listener.take()
                 now_s = self._handle.clock.now()
                 # A round that had nothing to look at would have seen everybody within.
-                seen_s = max(seen_s, now_s - self._period_s)
-                for number, name in enumerate(sorted({*touched, *drifted, *self._timer.above})):
-                    await self._check(name, seen_s)
-                    if number % AT_ONCE == AT_ONCE - 1:
-                        await asyncio.sleep(0)
+                await self.look({*touched, *drifted}, max(seen_s, now_s - self._period_s))
                 seen_s = now_s
                 await asyncio.sleep(self._period_s)
         finally:
             self._changes.leave(listener)
+
+    @property
+    def above_count(self) -> int:
+        """Return how many quotas were above their runtime at their last check."""
+        return len(self._timer.above)
+
+    async def look(self, changed: Collection[str], seen_s: float) -> None:
+        """Check quotas that changed and those that were above their runtime; evict where that is due. `seen_s`: when
+        the others were last seen within theirs."""
+        self._evicted = {key: uid for key, uid in self._evicted.items() if self._book.pod(key) is not None}
+        for number, name in enumerate(sorted({*changed, *self._timer.above})):
+            await self._check(name, seen_s)
+            if number % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
 
     async def _check(self, name: str, seen_s: float) -> None:
         quota = self._above(name)
@@ -291,7 +301,6 @@ class OverUse:
             else:
                 staying.append(each)
         decision = revoke(used, runtime, staying)
-        self._evicted = {key: uid for key, uid in self._evicted.items() if self._book.pod(key) is not None}
         for first in range(0, len(decision.evict), EVICTIONS_AT_ONCE):
             if self._above(quota.spec.name) is not quota:
                 return
