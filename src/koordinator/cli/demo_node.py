@@ -154,9 +154,7 @@ def demo_node(
 
     from koordinator.node_demo import kept, observe, page, plan, results, show
 
-    for path in (report, json_path, interference_path, resume):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise click.BadParameter(f"{path}: the folder {path.parent} does not exist")
+    options.refuse_unwritable((report, json_path, interference_path, resume))
     logs.set_up(logging.ERROR)
     notes = Console(stderr=True)
     chosen = modes or (_MODES_BY_HAND if by_hand else _USUAL_MODES)

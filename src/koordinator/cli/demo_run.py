@@ -1,7 +1,6 @@
 """Carry out `koordinator demo` once its command line is read."""
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from koordinator.cli import options
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.usage import TraceError, read_trace
 from koordinator.simulate import summary
@@ -36,7 +36,8 @@ def demo(
 ) -> None:
     """Carry out `koordinator demo`; the parameters are its options."""
     console, notes = Console(), Console(stderr=True)
-    _check(trace, [path for path in (report, json_path, figures) if path is not None])
+    _check(trace)
+    options.refuse_unwritable((report, json_path, figures))
     scenario = Scenario(
         nodes=nodes,
         hours=hours,
@@ -66,18 +67,13 @@ def demo(
         notes.print(f"The report is in {report}: open it in a browser.", highlight=False)
 
 
-def _check(trace: Path | None, outputs: list[Path]) -> None:
-    """Refuse now what would fail after minutes of simulation."""
+def _check(trace: Path | None) -> None:
+    """Refuse now what would fail in the middle of a simulation."""
     if trace is not None:
         try:
             read_trace(trace)
         except TraceError as error:
             raise click.BadParameter(str(error), param_hint="--trace") from error
-    for path in outputs:
-        if not path.parent.is_dir():
-            raise click.BadParameter(f"{path}: the folder {path.parent} does not exist")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise click.BadParameter(f"{path}: not allowed to write there")
 
 
 def _compare(scenario: Scenario, notes: Console, quiet: bool) -> Comparison:

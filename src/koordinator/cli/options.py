@@ -1,7 +1,8 @@
 """Options that several commands have, with the same words everywhere."""
 
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,16 @@ def figures(report: str) -> Callable[[Command], Command]:
             "--json", "json_path", type=FILE, metavar="FILE", help="Write all figures to this file, too."
         ),
     )
+
+
+def refuse_unwritable(paths: Iterable[Path | None]) -> None:
+    """Refuse now what would fail after minutes of measuring. Raises: BadParameter."""
+    for path in filter(None, paths):
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise click.BadParameter(f"{path}: the folder {folder} does not exist")
+        if not os.access(path if path.exists() else folder, os.W_OK):
+            raise click.BadParameter(f"{path}: not allowed to write there")
 
 
 quiet = click.option("--quiet", is_flag=True, help="Print only the table.")
