@@ -239,23 +239,51 @@ def test_where_pods_do_not_matter_the_answer_is_the_same_without_them(
     assert plugin.filter(state, rows)[is_fixed].tolist() == before[is_fixed].tolist()
 
 
-def test_restricted_counts_on_no_numa_node_where_something_is_used_up() -> None:
+RESTRICTED = {"node.koordinator.sh/numa-topology-policy": "Restricted"}
+
+
+def two_pairs_of_cpus(held: Json) -> Cluster:
+    """Two nodes with two NUMA nodes of two CPUs and 1Gi each; on the first one, a pod holds `held`."""
     cluster = Cluster()
-    restricted = {"node.koordinator.sh/numa-topology-policy": "Restricted"}
-    cluster.set_node(node("full", cpus=4, labels=restricted))
-    cluster.set_report(report("full", cores=1, memory_gi=1))
-    cluster.set_node(node("free", cpus=4, labels=restricted))
-    cluster.set_report(report("free", cores=1, memory_gi=1))
-    status = {"numaNodeResources": [{"node": 0, "resources": {"memory": "1Gi"}}]}
-    held = {"scheduling.koordinator.sh/resource-status": json.dumps(status)}
-    cluster.assign(bound_to(pod("holds"), "full", held))
+    for name in ("in-use", "free"):
+        cluster.set_node(node(name, cpus=4, labels=RESTRICTED))
+        cluster.set_report(report(name, cores=1, memory_gi=1))
+    annotations = {"scheduling.koordinator.sh/resource-status": json.dumps(held)}
+    cluster.assign(bound_to(pod("holds"), "in-use", annotations))
+    return cluster
+
+
+def refusals(cluster: Cluster, body: Json) -> list[tuple[str, ...]]:
+    """Why columns refuse a pod, by node; empty where it fits."""
     plugin, rows = cluster.plugin, cluster.table.rows
+    state = state_of(plugin, cluster, body)
+    codes = plugin.detail(state, rows, many(plugin.filter, state, rows)).tolist()
+    return [plugin.refusal(state, code).reasons if code else () for code in codes]
 
-    state = state_of(plugin, cluster, pod("asks", requests={"cpu": "3", "memory": "1Gi"}))
-    full, free = plugin.detail(state, rows, many(plugin.filter, state, rows)).tolist()
 
-    assert plugin.refusal(state, full).reasons == ("Unsatisfied NUMA memory",)
-    assert not free
+def test_restricted_counts_on_no_numa_node_where_something_is_used_up() -> None:
+    memory_of_one = {"numaNodeResources": [{"node": 0, "resources": {"memory": "1Gi"}}]}
+    cluster = two_pairs_of_cpus(memory_of_one)
+
+    asked = {"cpu": "3", "memory": "1Gi"}
+    assert refusals(cluster, pod("asks", requests=asked)) == [("Unsatisfied NUMA memory",), ()]
+
+
+def test_several_numa_nodes_may_be_used_up_to_the_last_byte() -> None:
+    cluster = two_pairs_of_cpus({})
+
+    assert refusals(cluster, pod("asks", requests={"cpu": "4", "memory": "2Gi"})) == [(), ()]
+
+
+def test_a_pod_that_wants_numa_nodes_to_itself_gets_none_together_with_one_that_is_somebodys() -> None:
+    cpu_of_one = {"cpuset": "0", "numaNodeResources": [{"node": 0, "resources": {"cpu": "1"}}]}
+    cluster = two_pairs_of_cpus(cpu_of_one)
+    wants = {"numaTopologyPolicy": "Restricted", "singleNUMANodeExclusive": "Required"}
+
+    of_used, of_free = refusals(cluster, pod("asks", requests={"cpu": "3"}, numa=wants))
+
+    assert of_used and of_used[0].startswith("Unaligned NUMA Hint")
+    assert not of_free
 
 
 def test_pods_without_wishes_are_held_up_by_others_only_where_the_node_has_a_policy() -> None:
