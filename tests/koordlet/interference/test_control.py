@@ -150,6 +150,24 @@ def test_a_named_culprit_is_capped_and_evicted_when_that_does_not_help() -> None
     assert later.evict[0] and later.stage[0] == Stage.EVICT
 
 
+def test_a_culprit_is_capped_from_the_second_on_that_is_asked_for() -> None:
+    seconds, degraded = int(CONFIG.cap_after_seconds), measurements(-0.2, has_culprit=True)
+
+    _, before = after(seconds - 1, node(), degraded)
+    _, then = after(seconds, node(), degraded)
+
+    assert (before.culprit_percent[0], then.culprit_percent[0]) == (100.0, 50.0)
+
+
+def test_a_small_miss_must_be_seen_twice_a_larger_one_once() -> None:
+    small, larger = -CONFIG.confirm_miss_ratio, -CONFIG.confirm_miss_ratio - 0.01
+
+    _, once = control.step(node(), measurements(small), 1.0, CONFIG)
+    _, far = control.step(node(), measurements(larger), 1.0, CONFIG)
+
+    assert ceiling(far) < ceiling(once) == CONFIG.fixed_percent
+
+
 def test_nobody_is_evicted_unless_somebody_is_named() -> None:
     state, evictions = node(), 0
     for _ in range(600):
@@ -174,6 +192,16 @@ def test_schedulers_see_degradation_and_that_it_is_long_ago() -> None:
 
     assert degraded.signal[0] > 0.8
     assert forgiven.signal[0] < 0.05
+
+
+def test_what_schedulers_see_rises_and_halves_in_the_times_that_are_configured() -> None:
+    rise_s, half_s = int(CONFIG.signal_rise_seconds), int(CONFIG.signal_half_life_seconds)
+
+    state, risen = after(rise_s, node(), measurements(-0.2))
+    _, halved = after(half_s, state, measurements(0.5))
+
+    assert risen.signal[0] == pytest.approx(1 - np.exp(-1))
+    assert halved.signal[0] == pytest.approx(risen.signal[0] / 2)
 
 
 def test_pressure_counts_where_no_latency_is_known() -> None:
@@ -206,6 +234,23 @@ def test_what_was_harmful_is_tried_again_when_services_use_less() -> None:
     _, light = after(300, state, measurements(0.5, others_percent=20.0))
 
     assert ceiling(heavy) < ceiling(light) == CONFIG.threshold_max_percent
+
+
+def test_what_was_harmful_is_tried_again_after_a_while_twice_as_long_each_time() -> None:
+    config = msgspec.structs.replace(CONFIG, forget_seconds=60.0)
+    calm, harmful = measurements(0.12), measurements(0.05)
+    state, _ = after(3, control.initial(1, config), harmful, config)
+    waits = []
+    for _ in range(3):
+        assert np.isfinite(state.bad[0, CPU])
+        seconds = 0
+        while np.isfinite(state.bad[0, CPU]):
+            state, _ = control.step(state, calm, 1.0, config)
+            seconds += 1
+        waits.append(seconds)
+        state, _ = after(3, state, harmful, config)
+
+    assert waits == pytest.approx([60, 120, 240], abs=2)
 
 
 def services(**slacks: tuple[float, float | None]) -> Inputs:
@@ -325,6 +370,17 @@ def test_another_resource_is_shrunk_while_one_is_left_out() -> None:
 def test_bounds_that_contradict_each_other_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(wrong, ControlConfig)
+
+
+@pytest.mark.parametrize(
+    "narrow",
+    [
+        {"slackLowRatio": 0.2, "slackHighRatio": 0.2},
+        {"thresholdMinPercent": 70, "thresholdMaxPercent": 70},
+    ],
+)
+def test_bounds_may_meet(narrow: dict[str, Any]) -> None:
+    assert msgspec.to_builtins(msgspec.convert(narrow, ControlConfig)).items() >= narrow.items()
 
 
 # Laws
