@@ -148,3 +148,75 @@ def test_a_disk_hog_is_named_for_the_disk_though_it_uses_cpu_too() -> None:
 
 def test_without_candidates_nobody_is_named() -> None:
     assert culprit.name(levels(1), np.zeros((CALM + DEGRADED, 0, len(RESOURCES)))) is None
+
+
+@pytest.mark.parametrize(
+    ("resource", "unit"),
+    [
+        (Contended.CPU, 0.1),
+        (Contended.MEMORY, 32 * 2**20),
+        (Contended.CACHE, 50e6),
+        (Contended.DISK, 2**20),
+        (Contended.NETWORK, 2**20),
+    ],
+)
+def test_an_increase_counts_from_one_unit_on(resource: Contended, unit: float) -> None:
+    def named(rise: float) -> bool:
+        use = np.zeros((CALM + DEGRADED, CANDIDATES, len(RESOURCES)))
+        use[-DEGRADED:, 2, RESOURCES.index(resource)] = rise
+        return culprit.name(levels(1), use) is not None
+
+    assert named(1.01 * unit)
+    assert not named(0.99 * unit)
+
+
+def test_a_service_at_its_mark_is_degraded() -> None:
+    level = np.full(CALM + DEGRADED, 0.3)
+    level[-DEGRADED:] = 1.0
+    use = np.zeros((CALM + DEGRADED, CANDIDATES, len(RESOURCES)))
+    use[-DEGRADED:, 3, CPU] = 1.0
+
+    found = culprit.name(level, use)
+
+    assert found is not None and found.candidate == 3
+
+
+def test_seconds_that_nobody_measured_do_not_keep_from_naming() -> None:
+    level = levels(1)
+    level[[2, CALM - 1, CALM + 1]] = np.nan
+    use = innocents(1)
+    use[-DEGRADED:, 4, CPU] += 1.7
+
+    found = culprit.name(level, use)
+
+    assert found is not None and found.candidate == 4
+
+
+def test_the_seconds_of_an_episode_weigh_as_much_as_the_calm_ones() -> None:
+    found = culprit.weights(np.array([0.2] * 6 + [2.0] * 3))
+
+    assert found is not None
+    assert found.tolist() == pytest.approx([0.5 / 6] * 6 + [0.5 / 3] * 3)
+
+
+def test_two_degraded_and_four_calm_seconds_are_enough() -> None:
+    assert culprit.weights(np.array([0.2] * 4 + [2.0] * 2)) is not None
+    assert culprit.weights(np.array([0.2] * 3 + [2.0] * 2)) is None
+    assert culprit.weights(np.array([0.2] * 4 + [2.0])) is None
+
+
+def test_an_episode_ends_with_three_calm_seconds() -> None:
+    calm, before, now = [0.2] * 4, [3.0] * 2, [2.0] * 2
+
+    after_two = culprit.weights(np.array([*calm, *before, *[0.2] * 2, *now]))
+    after_three = culprit.weights(np.array([*calm, *before, *[0.2] * 3, *now]))
+
+    assert after_two is not None and after_two[4:6].tolist() == [0.125, 0.125]
+    assert after_three is not None and after_three[4:6].tolist() == [0.0, 0.0]
+
+
+def test_of_long_stretches_the_newest_half_minute_counts() -> None:
+    found = culprit.weights(np.array([0.2] * 40 + [2.0] * 35))
+
+    assert found is not None
+    assert np.flatnonzero(found).tolist() == [*range(10, 40), *range(45, 75)]
