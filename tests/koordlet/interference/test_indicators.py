@@ -64,6 +64,28 @@ def test_latencies_are_as_old_as_the_newest_requests(at_s: float, age_s: float) 
     assert later.slack_age_s[0] == 2.0 + age_s
 
 
+def test_a_service_is_degraded_since_the_first_second_in_which_any_indicator_said_so() -> None:
+    high, low = {Indicator.RUN_QUEUE: 1.2, Indicator.CPI: 0.3}, {Indicator.RUN_QUEUE: 0.9}
+
+    first = indicators.degradation("a", high, None, None, None, now_s=10.0)
+    second = indicators.degradation("a", high, None, None, first, now_s=11.0)
+    over = indicators.degradation("a", low, None, None, second, now_s=12.0)
+
+    assert (first.since_s, second.since_s, over.since_s) == (10.0, 10.0, None)
+
+
+def test_pressure_is_asked_of_services_without_an_objective_and_whoever_is_worse_off_is_the_victim() -> None:
+    by_latency, by_pressure = degraded("slow", -0.1, RUN_QUEUE=9.0), degraded("waits", RUN_QUEUE=1.5)
+    known = found(by_latency, by_pressure)
+
+    told = control_input(known, USE, {Resource.CPU}, lambda uid: True, 3.0)
+    without_use = control_input(known, None, {Resource.CPU}, lambda uid: True, 3.0).measured
+
+    assert (told.measured.slack[0], told.measured.pressure_slack[0]) == (-0.1, -0.5)
+    assert told.victim == "waits"
+    assert (told.measured.pressure_age_s[0], without_use.pressure_age_s[0]) == (3.0, math.inf)
+
+
 def test_without_a_service_or_the_use_of_the_node_nothing_is_fresh() -> None:
     nobody = control_input(found(), USE, {Resource.CPU}, lambda uid: True, 0.0).measured
     unknown = control_input(found(degraded("a", 0.5)), None, {Resource.CPU}, lambda uid: True, 0.0).measured
