@@ -260,11 +260,6 @@ class OverUse:
         finally:
             self._changes.leave(listener)
 
-    @property
-    def above_count(self) -> int:
-        """Return how many quotas were above their runtime at their last check."""
-        return len(self._timer.above)
-
     async def look(self, changed: Collection[str], seen_s: float) -> None:
         """Check quotas that changed and those that were above their runtime; evict where that is due. `seen_s`: when
         the others were last seen within theirs."""
