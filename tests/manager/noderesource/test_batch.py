@@ -112,6 +112,14 @@ def test_a_pod_bound_to_a_zone_counts_there_alone() -> None:
     assert (first[2:4], second[2:4]) == ((500, 500), (2_500, 2_500))  # used
 
 
+def test_a_zone_named_twice_holds_the_part_of_one_entry() -> None:
+    pods = {"d/bound": AccountedPod(True, (4_000, 4_000), zones=(1, 1, 7))}
+
+    first, second = account.zone_demands(pods, MetricFigures({}), 2)
+
+    assert (first[:2], second[:2]) == ((0, 0), (2_000, 2_000))
+
+
 @pytest.mark.parametrize(
     ("used_cpu", "expected"),
     [

@@ -57,7 +57,7 @@ class AccountedPod(msgspec.Struct, frozen=True, gc=False):
     request: Amount
     is_exclusive: bool = False  # LSE: its idle CPU is not lent
     zones: tuple[int, ...] = _NO_ZONES
-    """NUMA nodes that the scheduler gave it (repeats count), empty when it is bound to none."""
+    """NUMA nodes that the scheduler gave it (repeats make parts smaller), empty when it is bound to none."""
     is_service: bool = True  # nor mid: what it requests is not unallocated
 
 
@@ -343,8 +343,8 @@ def zone_demands(pods: Pods, report: MetricFigures, zones: int) -> list[ZoneDema
         cpu, memory = pod.request
         usage = usages.get(key)
         own_cpu, own_memory = (cpu * NANO_PER_MILLI, memory) if usage is None else (usage[0], usage[1])
-        if pod.zones and (targets := [bound[zone] for zone in pod.zones if 0 <= zone < zones]):
-            _bind(targets, pod, (own_cpu, own_memory))
+        if pod.zones and (entries := [zone for zone in pod.zones if 0 <= zone < zones]):
+            _bind([bound[zone] for zone in set(entries)], len(entries), pod, (own_cpu, own_memory))
             continue
         # What nearly all pods go through: no calls, no lists.
         cpu, memory = -(-cpu // zones), -(-memory // zones)
@@ -366,9 +366,8 @@ def zone_demands(pods: Pods, report: MetricFigures, zones: int) -> list[ZoneDema
     return [_zone(spread, own) for own in bound]
 
 
-def _bind(targets: list[list[int]], pod: AccountedPod, own: Measured) -> None:
-    """Spread a pod's request and usage over the zones that it is bound to."""
-    parts = len(targets)
+def _bind(targets: list[list[int]], parts: int, pod: AccountedPod, own: Measured) -> None:
+    """Add one of so many parts of a pod's request and usage to each zone that it is bound to."""
     cpu, memory = (-(-amount // parts) for amount in pod.request)
     own_cpu, own_memory = -(-own[0] // (parts * NANO_PER_MILLI)), -(-own[1] // parts)
     used_cpu = cpu if pod.is_exclusive else own_cpu
