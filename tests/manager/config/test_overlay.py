@@ -2,12 +2,17 @@
 
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordinator.api import slo_config
+from koordinator.api.core import Node
 from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.api.slo_config import ColocationStrategy
 from koordinator.api.slo_qos import CPUQOS, MemoryQOS, QOSPolicies, ResourceQOS, ResourceQOSStrategy
+from koordinator.manager.config import colocation_config
+from koordinator.manager.config.colocation_config import ColocationState
 from koordinator.manager.config.node_entries import overlay
 
 SWITCH = st.none() | st.booleans()
@@ -76,3 +81,13 @@ def test_maps_merge_per_key_and_a_keys_value_is_replaced_whole() -> None:
 
     assert merged.extensions == {"a": {"y": 2}, "b": 1}
     assert base.extensions == {"a": {"x": 1}, "b": 1}
+
+
+def test_empty_text_of_the_cluster_reaches_nodes_and_entries() -> None:
+    text = '{"midReclaimMode": "", "nodeConfigs": [{"name": "a", "nodeSelector": {}}]}'
+
+    config = colocation_config.sync(ColocationState(), {slo_config.COLOCATION.key: text}).state.config
+
+    assert config.node_configs[0].mid_reclaim_mode == ""
+    plain = msgspec.structs.replace(config, node_configs=[])
+    assert colocation_config.node_strategy(plain, Node()).mid_reclaim_mode == ""

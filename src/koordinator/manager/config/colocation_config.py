@@ -172,7 +172,8 @@ def _merged_nodes(
     nodes: list[NodeColocation] = []
     refused: list[str] = []
     for index, entry in enumerate(entries):
-        base = overlay(NodeColocation(name=entry.name, node_selector=entry.node_selector), cluster)
+        own = NodeColocation(name=entry.name, node_selector=entry.node_selector)
+        base = overlay(own, cluster, empty_text_counts=_EMPTY_COUNTS)
         merged = overlay(base, entry, empty_text_counts=_EMPTY_COUNTS)
         if problems := _problems(merged, addons):
             where = f"{slo_config.COLOCATION.key}: nodeConfigs[{index}] {entry.name!r}"
@@ -183,9 +184,11 @@ def _merged_nodes(
 
 def node_strategy(config: ColocationConfig, node: Node) -> ColocationStrategy:
     """Return the strategy of one node: cluster, first matching entry, annotation, labels, each over the last."""
-    return _noted(
-        overlay(ColocationStrategy(), config), first_match(config.node_configs, node.metadata.labels), node
-    )
+    return _noted(_cluster_strategy(config), first_match(config.node_configs, node.metadata.labels), node)
+
+
+def _cluster_strategy(config: ColocationConfig) -> ColocationStrategy:
+    return overlay(ColocationStrategy(), config, empty_text_counts=_EMPTY_COUNTS)
 
 
 def _noted(strategy: ColocationStrategy, entry: NodeColocation | None, node: Node) -> ColocationStrategy:
@@ -257,7 +260,7 @@ class StrategyTable:
 
     def __init__(self, config: ColocationConfig) -> None:
         self.config = config
-        self._cluster = overlay(ColocationStrategy(), config)
+        self._cluster = _cluster_strategy(config)
         self._entries = EntryTable(config.node_configs)
         self._keys = (*self._entries.keys, *_RATIO_LABELS.values())
         self._known: dict[Signature, ColocationStrategy] = {}
