@@ -273,6 +273,22 @@ def test_a_node_may_take_labels_that_match_one_entry_only() -> None:
     assert labelled(both, both) is ValidationReason.NONE
 
 
+@pytest.mark.parametrize(
+    "selector",
+    [
+        pytest.param({}, id="all other nodes"),
+        pytest.param(None, id="none"),
+        pytest.param({"matchExpressions": [{"key": "z", "operator": "In"}]}, id="invalid"),
+    ],
+)
+def test_keys_with_an_unusable_selector_hold_back_no_labels_of_nodes(selector: dict[str, Any] | None) -> None:
+    entries = [entry("a", x="1"), entry("b", y="1"), {"name": "rest", "nodeSelector": selector}]
+    rules = validation.NodeRules({"cpu-burst-config": json.dumps({"nodeStrategies": entries})})
+
+    assert rules.check("n1", {}, {"x": "1"}).allowed
+    assert rules.check("n1", {}, {"x": "1", "y": "1"}).allowed
+
+
 NAMED, NAMELESS = entry("a", x="1"), {"nodeSelector": {"matchLabels": {"x": "1"}}}
 BAD_VALUE = {**NAMED, "cpuBurstPercent": -1}
 

@@ -290,7 +290,8 @@ def content_problems(key: str, config: Any, system: SystemConfig) -> list[str]:
 class NodeRules:
     """The demands of a ConfigMap's `data` on the labels of nodes.
 
-    Keys that cannot be understood are skipped.
+    Keys that cannot be understood are skipped, and so are those with an entry without a usable selector: an empty
+    one, which stands for all other nodes, would fit whatever another one fits.
     """
 
     def __init__(self, data: Data) -> None:
@@ -299,7 +300,8 @@ class NodeRules:
             try:
                 if text := data.get(section.codec.key, ""):
                     entries = _entries(section.codec.decode(text))
-                    self._tables.append((section.codec.key, EntryTable(entries)))
+                    if not selector_problems("", entries):
+                        self._tables.append((section.codec.key, EntryTable(entries)))
             except ProtocolError:
                 continue
 
