@@ -239,7 +239,7 @@ def _response(case: Case, client_id: bytes) -> Any:
         return {
             "ok": False,
             "status": found.status.value,
-            "exception": found.exception,
+            "exception": found.exception or None,
             "detail": found.detail,
             "standby": found.exception == "org.apache.hadoop.ipc.StandbyException",
         }
