@@ -56,6 +56,23 @@ def test_requests_are_protected_and_greedy_containers_throttled(tmp_path: Path, 
     assert {decode(line).reason for line in node.audit.newest_first()} == {REASON}
 
 
+def test_the_root_gives_up_its_protection_after_the_classes_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = node_with_pods(tmp_path)
+    memory = MemoryQoS(node.shared)
+    memory.run()
+    written: list[str] = []
+    write = node.files.write
+    monkeypatch.setattr(node.files, "write", lambda path, text: (written.append(path), write(path, text))[1])
+
+    say(node, **{**ON, "enable": False})
+    memory.run()
+
+    paths = [node.host.cgroups.path(Knob.MEMORY_MIN, group) for group in (CONTAINER, POD, LS, PODS)]
+    assert [path for path in written if path in paths] == paths
+
+
 def test_nothing_is_done_while_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = node_with_pods(tmp_path)
     memory = MemoryQoS(node.shared)

@@ -109,6 +109,16 @@ def test_each_update_has_a_result_that_tells_why_nothing_was_written() -> None:
     assert "not within" in plan.results[1].problem
 
 
+def test_groups_side_by_side_keep_their_order_while_their_parent_comes_last() -> None:
+    groups = ["be", "be/a", "be/b"]
+    contents = {path(Knob.CPU_QUOTA, group): "200000" for group in groups}
+    top, *below = [Update(group, Knob.CPU_QUOTA, "100000") for group in groups]
+
+    plan = update_plan.plan_leveled([[top], below], contents, V1, {}, NOW_S)
+
+    assert [write.update.group for write in plan.writes] == ["be/a", "be/b", "be"]
+
+
 def test_an_unreadable_parent_does_not_stop_its_children() -> None:
     plan, _ = leveled(Knob.CPU_QUOTA, ["what", "1000", "1000"], ["2000"] * 3)
 

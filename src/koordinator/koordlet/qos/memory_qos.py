@@ -330,9 +330,11 @@ class MemoryQoS:
                     found.append(Update(group, knob, text, REASON))
             return found
 
+        root = updates(top, plan.classes.get(KubeQoS.GUARANTEED, {}))
         classes = [
             update
             for kube, texts in plan.classes.items()
+            if kube is not KubeQoS.GUARANTEED
             for update in updates(cgroup_layout.class_dir(driver, kube), texts)
         ]
         pods: list[Update] = []
@@ -344,7 +346,7 @@ class MemoryQoS:
             for container in record.containers:
                 if not container.is_init and container.name in of_pod:
                     containers += updates(container.group, of_pod[container.name])
-        return [classes, pods, containers]
+        return [root, classes, pods, containers]
 
     def _has(self, knob: Knob, top: str) -> bool:
         """Return whether this kernel has the file; a knob that counts as always there may be missing all the same."""

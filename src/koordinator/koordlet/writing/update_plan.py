@@ -215,20 +215,24 @@ def plan_exact(
 def plan_leveled(
     levels: Sequence[Sequence[Update]], contents: Contents, version: int, cache: Cache, now_s: float
 ) -> UpdatePlan:
-    """Widen from the top level to the leaves, then give exact values from the leaves to the top.
+    """Widen from the top level to the leaves, then give exact values from the leaves to the top level.
 
-    Knobs that do not depend on those of the parent are written once, on the way down.
+    Groups of one level keep their order in both passes, so none may lie below another one. Knobs that do not depend
+    on those of the parent are written once, on the way down.
     """
     state = _State(contents, version, cache, now_s)
-    second_pass: list[Update] = []
+    second_pass: list[list[Update]] = []
     for level in levels:
+        widened_level: list[Update] = []
         for update in level:
             if cgroup_knobs.merge_of(update.knob) is Merge.NONE:
                 state.exact(update)
             elif state.widen(update):
-                second_pass.append(update)
-    for update in reversed(second_pass):
-        state.exact(update)
+                widened_level.append(update)
+        second_pass.append(widened_level)
+    for level in reversed(second_pass):
+        for update in level:
+            state.exact(update)
     return state.finish()
 
 
