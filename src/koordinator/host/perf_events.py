@@ -50,8 +50,8 @@ CPU_TIME_AND_SWITCHES = EventPair(EventKind(1, 0), EventKind(1, 3))
 class Counts(msgspec.Struct, frozen=True):
     """The events of a group while it was watched, summed over CPUs: cycles and instructions, usually."""
 
-    leader: int
-    follower: int
+    leader: float
+    follower: float
 
     @property
     def ratio(self) -> float | None:
@@ -157,7 +157,7 @@ def _open_event(syscalls: Syscalls, kind: EventKind, pid: int, cpu: int, leader:
 
 
 def _sum(leaders: list[int]) -> Counts:
-    total_leader = total_follower = 0
+    total_leader = total_follower = 0.0
     for fd in leaders:
         data = os.read(fd, _READING.size)
         if len(data) == _READING.size:
@@ -167,6 +167,6 @@ def _sum(leaders: list[int]) -> Counts:
     return Counts(total_leader, total_follower)
 
 
-def scaled(value: int, enabled: int, running: int) -> int:
-    """Return the count scaled to the whole time; the value itself when either time is 0."""
-    return value * enabled // running if enabled and running else value
+def scaled(value: int, enabled: int, running: int) -> float:
+    """Return the count scaled to the whole time, not rounded; the value itself when either time is 0."""
+    return value * enabled / running if enabled and running else value

@@ -62,6 +62,10 @@ def test_a_counter_that_never_ran_is_taken_as_it_is() -> None:
     assert perf_events.scaled(10, 100, 50) == 20
 
 
+def test_a_scaled_counter_is_not_rounded() -> None:
+    assert perf_events.scaled(3, 5, 2) == 7.5
+
+
 def test_idle_cards_count_for_the_node_but_not_for_a_pod() -> None:
     processes = {7: {0: GPUUsage(30, 100)}}
 
