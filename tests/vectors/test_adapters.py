@@ -18,7 +18,9 @@ def asked(adapter: Path) -> Iterator[Path]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("koordinator."):
             package = SRC / str(node.module).replace(".", "/")
             for path in (package.with_suffix(".py"), *(package / f"{each.name}.py" for each in node.names)):
-                if path.exists() and ("api" not in path.parts or adapter.name.startswith("api_")):
+                if path.exists() and (
+                    "api" not in path.relative_to(SRC).parts or adapter.name.startswith("api_")
+                ):
                     yield path
 
 
