@@ -119,14 +119,15 @@ class Histogram:
         return checkpoint_of(self._weights, self._total, self._reference_s, self._epsilon)
 
     def load(self, saved: HistogramCheckpoint) -> None:
-        """Count all samples of a checkpoint.
+        """Count all samples of a checkpoint, whose reference time is taken over as it is.
 
         Raises: ModelError when it does not fit these buckets.
         """
-        loaded = Histogram(self.buckets, epsilon=self._epsilon, half_life_s=self._half_life_s)
-        loaded._reference_s = saved.reference_s
-        loaded._weights, loaded._total = saved_weights(self.buckets, saved)
-        self.merge(loaded)
+        weights, total = saved_weights(self.buckets, saved)
+        self._weights = self._weights + weights
+        self._total += total
+        self._reference_s = saved.reference_s
+        self._find_ends()
 
     def _decay(self, at_s: float) -> float:
         if self._half_life_s is None:

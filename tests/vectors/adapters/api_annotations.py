@@ -221,7 +221,7 @@ def read(case: Case) -> Case:
 
 
 def same_content(expected: Case, actual: Case) -> bool:
-    """Quantities by value; members that are empty are as if absent; nothing at all is the same as null."""
+    """Quantities by value; members that are empty or 0 are as if absent; nothing at all is the same as null."""
     if "result" not in expected or "result" not in actual:
         return expected == actual
     return quantities(_comparable(expected["result"]), _comparable(actual["result"]))
@@ -235,7 +235,7 @@ def _comparable(value: Any) -> Any:
 def _without_empty(value: Any) -> Any:
     if isinstance(value, dict):
         members = {name: _without_empty(member) for name, member in value.items()}
-        return {name: m for name, m in members.items() if not (m in (None, "", [], {}) or _is_zero(m))}
+        return {name: m for name, m in members.items() if not (m in (None, "", "0", [], {}) or _is_zero(m))}
     if isinstance(value, list):
         return [_without_empty(member) for member in value]
     return value

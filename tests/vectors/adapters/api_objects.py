@@ -153,7 +153,10 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, list):
         return [_comparable(member) for member in value]
     if isinstance(value, str) and value[:1] in ("{", "["):
-        return _comparable(json.loads(value))
+        try:
+            return _comparable(json.loads(value))
+        except ValueError:
+            return value
     return value
 
 

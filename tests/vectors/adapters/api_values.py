@@ -111,17 +111,22 @@ def _zone_result(case: Case) -> Any:
             found = topology_options.options_of(NodeResourceTopology(zones=_zones(a))).zones
             return {f"node-{numa}": {n: amount_text(n, own[n]) for n in own} for numa, own in found.items()}
         case "mapToZones":
-            amounts = [resource_list.of(a[name]) for name in sorted(a)]
-            return msgspec.to_builtins(topology.zones_of(amounts, amounts))
+            return _named({name: (resource_list.of(amounts),) * 2 for name, amounts in a.items()})
         case "capAllocToZones":
-            both = [_capacity(a[name]) for name in sorted(a)]
-            return msgspec.to_builtins(topology.zones_of(*zip(*both, strict=True)))
+            return _named({name: _capacity(own) for name, own in a.items()})
         case "mergeZones":
             both = [*_zones(b), *(_empty(zone) for zone in _zones(a) if zone.name not in _names(b))]
             merged = topology.merge_zones(_zones(a), both)
             return msgspec.to_builtins(sorted(merged, key=lambda zone: zone.name))
     kept = [_empty(zone) for zone in _zones(a) if zone.name in _names(b)]
     return msgspec.to_builtins(topology.merge_zones(_zones(a), kept))
+
+
+def _named(zones: dict[str, tuple[Amounts, Amounts]]) -> Any:
+    """Zones with capacity and allocatable, by their names, which need not count from 0."""
+    names = sorted(zones)
+    found = topology.zones_of([zones[name][0] for name in names], [zones[name][1] for name in names])
+    return [{**msgspec.to_builtins(zone), "name": name} for name, zone in zip(names, found, strict=True)]
 
 
 def _capacity(own: Case) -> tuple[Amounts, Amounts]:

@@ -143,6 +143,7 @@ def histogram_percentile(case: dict[str, Any]) -> Any:
         return Histogram(buckets, epsilon=options["epsilon"], half_life_s=half_life_s)
 
     if case["op"] == "scheme":
+        empty()  # refuses what no histogram can be made with
         starts = {str(index): buckets.starts[index] for index in case["starts"]}
         found = {str(value): buckets.index_of(value) for value in case["find"]}
         return {"buckets": buckets.count, "starts": starts, "find": found}
