@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import importlib
 import os
 from pathlib import Path
 
@@ -38,3 +39,12 @@ def test_a_file_on_a_read_only_file_system_is_refused_before_anything_is_measure
 
     assert result.exit_code == 2
     assert "not allowed to write there" in result.output
+
+
+@pytest.mark.parametrize("component", ["scheduler", "descheduler", "manager", "koordlet", "runtime_proxy"])
+def test_every_component_takes_the_usual_flags_of_logs(component: str) -> None:
+    command = importlib.import_module(f"koordinator.cli.{component}").main
+
+    result = CliRunner().invoke(command, ["--logtostderr=true", "--v=4", "--help"])
+
+    assert result.exit_code == 0, result.output

@@ -102,6 +102,14 @@ def test_the_deployments_flags_are_understood() -> None:
     assert process.observing(given).debug == process.DebugOptions(top_scores=5, filters=True, diagnosis=True)
 
 
+def test_flags_that_say_where_and_when_lines_are_written_change_nothing() -> None:
+    given = ["--logtostderr=true", "--stderrthreshold=INFO", "--async-log", "--async-log-queue-length=10000"]
+    with command.main.make_context("koord-scheduler", list(given)) as context:
+        _, inert = scheduler_flags.of(context.params)
+
+    assert sorted(inert) == sorted(flag.partition("=")[0] for flag in given)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -56,7 +56,9 @@ OPTIONS: tuple[Decorate, ...] = (
     listed("disabled-metrics", "", "Names of metrics that are not shown."),
 )
 
-INERT = InertFlags(flag_settings.COMPONENT_BASE_FLAGS)
+INERT = InertFlags(
+    {**flag_settings.LOG_FLAGS, **flag_settings.COMPONENT_BASE_FLAGS}, flag_settings.LOG_SWITCHES
+)
 
 options = together(*OPTIONS, *INERT.options())
 

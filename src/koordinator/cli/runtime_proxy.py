@@ -1,5 +1,6 @@
 """`koord-runtime-proxy`: between kubelet and container runtime, with the reference's flags."""
 
+import logging
 import sys
 from typing import Any
 
@@ -8,10 +9,14 @@ import click
 from koordinator import __version__
 from koordinator.cli import flag_kinds, flag_settings, logs, options, running
 from koordinator.cli.flag_kinds import GoFlagCommand
+from koordinator.cli.flag_settings import InertFlags
+
+log = logging.getLogger(__name__)
 
 _ENDPOINT = "/var/run/koord-runtimeproxy/runtimeproxy.sock"
 _CONTAINERD = "/var/run/containerd/containerd.sock"
 _HOOKS = "/etc/runtime/hookserver.d"
+_INERT = InertFlags(flag_settings.LOG_FLAGS, flag_settings.LOG_SWITCHES)
 _SKIP_LABEL, _SKIP_VALUE = "runtimeproxy.koordinator.sh/skip-hookserver", "true"
 
 
@@ -31,7 +36,7 @@ _SKIP_LABEL, _SKIP_VALUE = "runtimeproxy.koordinator.sh/skip-hookserver", "true"
 @flag_kinds.text(
     "hook-server-directory", _HOOKS, "Directory of the files of hook servers (not in the reference)."
 )
-@options.together(*flag_settings.LOGGING)
+@options.together(*flag_settings.LOGGING, *_INERT.options())
 @click.version_option(__version__, prog_name="koord-runtime-proxy")
 def main(**values: Any) -> None:
     """Hand the kubelet's calls to the container runtime, and ask hook servers (koordlet) before and after some of them.
@@ -39,6 +44,8 @@ def main(**values: Any) -> None:
     Flags may have one dash or two.
     """
     logs.set_up_by_flags(max(values["v"], 1), values["vmodule"], values["logging_format"])
+    for flag, why in _INERT.given(values).items():
+        log.warning("flag has no effect", extra={"flag": flag, "why": why})
     with running.one_line_errors():
         from koordinator.cluster import garbage
         from koordinator.host.syscalls import LinuxSyscalls

@@ -161,8 +161,11 @@ INERT = InertFlags(
         "emulated-version": "there is one version",
         "emulation-forward-compatible": "there is one version",
         "min-compatibility-version": "there is one version",
+        "async-log-queue-length": "lines are written at once",
+        **flag_settings.LOG_FLAGS,
         **flag_settings.COMPONENT_BASE_FLAGS,
-    }
+    },
+    {"async-log": "lines are written at once", **flag_settings.LOG_SWITCHES},
 )
 
 options = together(*OPTIONS, *INERT.options())
