@@ -58,7 +58,7 @@ def cgroup_paths(case: dict[str, Any]) -> Any:
         case "parse-container-dirname":
             return {"id": cgroup_layout.container_id_of_dirname(driver, case["dirname"])}
         case "file":
-            return {"path": f"{case['root'].rstrip('/')}/{_file(case)}"}
+            return {"path": f"{case['root'].rstrip('/')}/{_file(case)}".rstrip("/")}
         case "host-app-dir":
             application = from_builtins(case["hostApplication"], HostApplicationSpec)
             return {"dir": cgroup_layout.host_application_dir(driver, application)}

@@ -69,6 +69,8 @@ def _cache(case: dict[str, Any]) -> Any:
     for step in case["steps"]:
         now_s = step["at"]
         content = step.get("external", content)
+        if "set" not in step:
+            continue
         cache = update_plan.unexpired(cache, now_s)
         is_cacheable = step.get("cacheable", True)
         known = cache if is_cacheable else {}
