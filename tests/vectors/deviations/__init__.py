@@ -7,7 +7,7 @@ worked out, a predicate bounds what may differ. Each deviation names its section
 `docs/deliberate-differences.md` and a word or two by which its line there is found.
 """
 
-from tests.vectors.deviations import gangs, manager, quotas, reservations, topology
+from tests.vectors.deviations import gangs, host, manager, quotas, reservations, topology
 from tests.vectors.deviations.question import Deviation, Question, derived
 
 _ADMISSION = "Pods at admission"
@@ -32,6 +32,22 @@ TABLE = (
         _ADMISSION,
         "`namespaceSelector`",
         derived(manager.without_unusable_selectors),
+    ),
+    Deviation(
+        "sidecar-amounts",
+        ("api-pod-resources",),
+        "a pod whose sidecars have no Batch limits would have none itself",
+        _ADMISSION,
+        "names sidecars",
+        derived(manager.without_sidecars),
+    ),
+    Deviation(
+        "disks-of-v2",
+        ("cgroup-v2-convert",),
+        "cgroup v2 limits disks as well",
+        "Disks",
+        "the reference knows v1 only",
+        derived(host.without_disks_of_v2),
     ),
     Deviation(
         "unreported-pods",

@@ -48,6 +48,17 @@ def _unusable(profile: Case, spec: Case) -> str | None:
     return None if found is None else found.field.removeprefix("spec.")
 
 
+# api-pod-resources
+
+
+def without_sidecars(case: Case, ask: Ask) -> Any:
+    """The reference's annotation with Batch amounts names normal containers only."""
+    if case["op"] != "extended" or not case["pod"]["spec"].get("initContainers"):
+        return None
+    spec = {**case["pod"]["spec"], "initContainers": []}
+    return ask({**case, "pod": {**case["pod"], "spec": spec}})
+
+
 # noderesource-batch
 
 
