@@ -217,7 +217,7 @@ NODE_READERS: dict[str, Read] = {
 
 def read(case: Case) -> Case:
     reader = (POD_READERS | NODE_READERS)[case["read"]]
-    return {"result": msgspec.to_builtins(reader(case), str_keys=True)}
+    return {"result": msgspec.to_builtins(reader({"annotations": {}, "name": "", **case}), str_keys=True)}
 
 
 def same_content(expected: Case, actual: Case) -> bool:

@@ -216,7 +216,7 @@ def parse_procfs(case: dict[str, Any]) -> Any:
             return {"totalBytes": total, "usageBytes": sysfs.numa_usage_bytes(kib)}
         case "numa-nodes":
             nodes = sysfs.numa_nodes(case["dirs"], case.get("skip", []))
-            return {"totalKiB": {str(node): kib["MemTotal"] for node, kib in nodes.items()}}
+            return {"totalKiB": {str(node): kib.get("MemTotal", 0) for node, kib in nodes.items()}}
         case "id-list":
             return {"ids": sorted(sysfs.id_list(text))}
         case "pid-stat":
