@@ -126,6 +126,13 @@ def test_an_unreadable_parent_does_not_stop_its_children() -> None:
     assert [write.update.group for write in plan.writes] == GROUPS[1:]
 
 
+def test_a_quota_of_v2_without_its_period_is_unreadable() -> None:
+    plan, _ = leveled(Knob.CPU_QUOTA, ["max", "1000 100000", "1000 100000"], ["2000"] * 3, V2)
+
+    assert plan.results[0].outcome is WriteOutcome.UNREADABLE
+    assert [write.update.group for write in plan.writes] == GROUPS[1:]
+
+
 def test_what_was_written_is_not_read_again_for_a_minute() -> None:
     where = path(Knob.CPU_SHARES, "be")
     cache = {where: CacheEntry("10", NOW_S)}

@@ -27,7 +27,7 @@ def resource_update_order(case: dict[str, Any]) -> Any:
 
 
 def _merge(case: dict[str, Any]) -> Any:
-    value = update_plan.widened(Knob(case["resource"]), case["old"], case["new"])
+    value = update_plan.widened(Knob(case["resource"]), case["version"], case["old"], case["new"])
     if value is not None:
         value = cgroup_knobs.encode(Knob(case["resource"]), case["version"], value)
     return {"error": False, "write": value is not None, "value": value}

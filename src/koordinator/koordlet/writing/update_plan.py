@@ -176,14 +176,15 @@ def holds(knob: Knob, content: str, text: str) -> bool:
     return int(text) // PAGE_BYTES * PAGE_BYTES == int(content)
 
 
-def widened(knob: Knob, content: str, value: str) -> str | None:
+def widened(knob: Knob, version: int, content: str, value: str) -> str | None:
     """Return the value that the first pass writes, None when the old one is wide enough already.
 
     Numbers grow; sets of CPUs become the union of old and new. Raises: ContentError.
     """
     match cgroup_knobs.merge_of(knob):
         case Merge.LARGER:
-            old, new = _width(knob, content), _width(knob, value)
+            words = 2 if knob is Knob.CPU_QUOTA and version != V1 else 1
+            old, new = _width(knob, content, words), _width(knob, value, 1)
             return value if new > old else None
         case Merge.UNION:
             try:
@@ -267,7 +268,7 @@ class _State:
             return False
         path, _ = found
         try:
-            wider = widened(update.knob, self._contents[path], update.value)
+            wider = widened(update.knob, self._version, self._contents[path], update.value)
         except ContentError as error:
             self._settle(update, WriteOutcome.UNREADABLE, str(error))
             return False
@@ -361,10 +362,10 @@ def _class_id(text: str) -> int | str:
         return text.strip()
 
 
-def _width(knob: Knob, content: str) -> int:
+def _width(knob: Knob, content: str, words_expected: int) -> int:
     """Return a number that grows as the knob gets looser."""
     words = content.split()
-    if not words or (knob is Knob.CPU_QUOTA and len(words) > 2):
+    if len(words) != words_expected:
         raise ContentError(knob, f"{content[:40]!r} is not a number")
     if words[0] in _UNLIMITED_TEXTS:
         return COUNT_MAX
