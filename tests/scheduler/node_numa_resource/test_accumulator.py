@@ -128,6 +128,15 @@ def test_the_strategy_orders_numa_nodes(strategy: str, numa: int) -> None:
     assert not decision.cpus & ~topology.numa_nodes[numa]
 
 
+def test_a_spread_pod_shares_a_held_cpu_only_after_the_free_siblings() -> None:
+    topology = machine(sockets=1, cores=2)
+    free = FreeCPUs(topology.all, {0: CPUHold(1)}, ref_count_max=2)
+
+    decision = take(topology, free, CPURequest(3, bind_policy="SpreadByPCPUs"))
+
+    assert list(cpus_of(decision.cpus)) == [1, 2, 3]
+
+
 def test_a_cpu_id_that_no_mask_can_hold_is_refused() -> None:
     with pytest.raises(CPUTopologyError, match=r"detail\.id"):
         topology_of([(0, 0, 0, CPU_ID_MAX + 1)])

@@ -299,14 +299,19 @@ class _Accumulator:
         return list(first.values())
 
     def _spread(self, cpus: list[int]) -> list[int]:
-        """Round after round one CPU of each core, cores in the order of the list."""
+        """Round after round the first CPU that is left of each core; within a round in the order of the list."""
         if len(cpus) <= self.topology.cpus_per_core:
             return cpus
-        by_core: dict[int, list[int]] = {}
+        rounds: list[list[int]] = []
+        round_of_core: dict[int, int] = {}
         for cpu in cpus:
-            by_core.setdefault(self.topology.places[cpu].core, []).append(cpu)
-        rounds = max(map(len, by_core.values()), default=0)
-        return [of_core[i] for i in range(rounds) for of_core in by_core.values() if i < len(of_core)]
+            core = self.topology.places[cpu].core
+            count = round_of_core.get(core, 0)
+            if count == len(rounds):
+                rounds.append([])
+            rounds[count].append(cpu)
+            round_of_core[core] = count + 1
+        return [cpu for each in rounds for cpu in each]
 
 
 class NUMAStatus(enum.StrEnum):
