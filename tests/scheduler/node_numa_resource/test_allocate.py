@@ -21,6 +21,7 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     NodeAllocation,
     NUMAStatus,
     PodHolding,
+    free_zones,
 )
 from tests.scheduler.node_numa_resource.machines import held, machine, node
 
@@ -178,6 +179,17 @@ def test_cpus_given_back_by_a_reservation_are_used_first() -> None:
     )
 
     assert list(cpus_of(allocation.cpus)) == [12, 13]
+
+
+def test_a_resource_that_only_a_reservation_gives_back_is_accounted_as_zero() -> None:
+    topology, node_allocation = machine(), NodeAllocation()
+    node_allocation.add(PodHolding("pod", numa={0: {"memory": 300}}))
+    zones = {0: {"cpu": 16_000, "memory": 1_000}}
+
+    left = free_zones(node_allocation, topology, zones, {0: {"memory": 100, "cpu": 2_000}}, cpu_ratio=2.0)
+
+    assert left.allocated == {0: {"memory": 200, "cpu": 0}}
+    assert left.available == {0: {"memory": 800, "cpu": 16_000}}
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**16 - 1)), max_size=12))

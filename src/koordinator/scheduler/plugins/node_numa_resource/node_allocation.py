@@ -459,6 +459,7 @@ def free_zones(
     """Return what is left of the (amplified) zones when `reusable` is given back.
 
     Bound CPUs count amplified, since their holders recorded real ones; what shared pods requested counts as is.
+    A resource that is given back though nobody holds it counts as 0.
     """
     pinned = node_allocation.pinned(topology) if cpu_ratio > 1 else 0
     available: Zones = {}
@@ -471,10 +472,9 @@ def free_zones(
         if cpu_ratio > 1:
             pinned_milli = CPU_MILLI * (topology.numa_nodes.get(numa, 0) & pinned).bit_count()
             more_milli = node_labels.amplify(pinned_milli, cpu_ratio) - pinned_milli
-            if more_milli:
-                used[resources.CPU] = used.get(resources.CPU, 0) + more_milli
+            used[resources.CPU] = used.get(resources.CPU, 0) + more_milli
         back = reusable.get(numa, {})
-        used = resource_vector.less(used, back)
+        used = dict.fromkeys(back, 0) | resource_vector.less(used, back)
         allocated[numa] = used
         available[numa] = dict.fromkeys(used, 0) | resource_vector.less(zone, used)
     return FreeZones(available, allocated)
