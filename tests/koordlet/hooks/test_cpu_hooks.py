@@ -83,6 +83,20 @@ def test_pools_without_cpus_leave_no_empty_items() -> None:
     assert cpus == "1-3"
 
 
+def test_a_pod_that_got_cpu_of_one_numa_node_runs_on_all_numa_nodes_that_it_is_on() -> None:
+    pools = NodeCPUPools(
+        shared=tuple(
+            CPUSharedPool(socket=0, node=node, cpuset=f"{4 * node}-{4 * node + 3}") for node in range(3)
+        )
+    )
+    entries = '{"node":2,"resources":{"memory":"1Gi"}},{"node":0,"resources":{"cpu":"1"}}'
+    allocated = {labels.RESOURCE_STATUS: f'{{"numaNodeResources":[{entries}]}}'}
+
+    cpus = cpuset_allocator.decide(LS, allocated, "kubepods/p/c", pools, has_be_manager=False)
+
+    assert cpus == "8-11,0-3"
+
+
 def test_system_pods_get_their_own_cpus() -> None:
     system = {labels.QOS_CLASS: "SYSTEM"}
     cpus = cpuset_allocator.decide(system, {}, "kubepods/burstable/p/c", POOLS, has_be_manager=False)

@@ -71,6 +71,7 @@ def test_a_broken_topology_keeps_the_last_good_one(tmp_path: Path) -> None:
     node.topology(cpu_shared_pools=POOLS)
 
     node.topology(cpu_shared_pools="[")
+    node.topology(cpu_shared_pools=POOLS.replace("0-1", "1"), system_qos_resource='{"cpuset":"7,"}')
     node.run_pods(pod("web"))
 
     assert node.says(Knob.CPUSET, f"{WEB}/web-c0") == "0-2"

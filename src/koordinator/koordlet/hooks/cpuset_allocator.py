@@ -105,8 +105,8 @@ def host_application_cpus(qos_class: QoSClass, shared: Sequence[CPUSharedPool], 
 
 
 def _bound_nodes(entries: Sequence[NUMANodeResource]) -> list[int]:
-    """NUMA nodes that gave the pod CPU, in the order of the annotation."""
-    return [entry.node for entry in entries if _has_cpu(entry)]
+    """The pod's NUMA nodes in the order of the annotation; none unless one of them gave it CPU."""
+    return [entry.node for entry in entries] if any(map(_has_cpu, entries)) else []
 
 
 def _has_cpu(entry: NUMANodeResource) -> bool:
@@ -204,6 +204,8 @@ class CPUSetAllocator(Hook):
         annotations, obj = found.metadata.annotations, f"NodeResourceTopology {found.metadata.name}"
         policy = KUBELET_CPU_MANAGER_POLICY.read(annotations, obj)
         system = SYSTEM_QOS_RESOURCE.read(annotations, obj)
+        if system is not None:
+            cpuset.parse(system.cpuset)  # no group would take a malformed list
         return NodeCPUPools(
             shared=tuple(CPU_SHARED_POOLS.read(annotations, obj) or ()),
             best_effort=tuple(BE_CPU_SHARED_POOLS.read(annotations, obj) or ()),
