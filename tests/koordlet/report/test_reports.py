@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.api import cpuset, labels, quantity
+from koordinator.api import cpuset, labels, quantity, resource_list
 from koordinator.api.annotations.node import CPUSharedPool, SystemQOSResource
 from koordinator.api.core import Pod
 from koordinator.api.device import DeviceInfo
@@ -142,6 +142,14 @@ def test_merged_zones_keep_what_others_wrote_and_our_capacity() -> None:
         "cpu": ("9", "4"),
         "foreign": ("9", "5"),
     }
+
+
+def test_a_node_that_has_not_told_what_is_allocatable_reserves_nothing() -> None:
+    capacity = resource_list.of({"cpu": "8", "memory": "16Gi"})
+
+    kept = topology.reserved_of(capacity, resource_list.of({"cpu": "7500m"}))
+
+    assert resource_list.to_wire(kept) == {"cpu": "500m"}
 
 
 def test_an_object_that_says_the_same_is_not_written_again() -> None:

@@ -53,9 +53,9 @@ def zone_amounts(nodes: Sequence[NUMANode], *, reports_huge_pages: bool) -> list
 
 
 def reserved_of(capacity: Amounts, allocatable: Amounts) -> Amounts:
-    """Return what the kubelet keeps of cpu and memory, where it keeps something."""
+    """Return what the kubelet keeps of cpu and memory, where it keeps something; a missing amount tells nothing."""
     kept = node_reservation.kubelet_reserved(capacity, allocatable)
-    return {name: amount for name, amount in kept.items() if amount > ZERO}
+    return {name: amount for name, amount in kept.items() if amount > ZERO and name in allocatable}
 
 
 def less_reserved(zones: Sequence[Amounts], reserved: Amounts) -> list[Amounts]:
@@ -121,7 +121,7 @@ def patch_of(old: NodeResourceTopology, new: NodeResourceTopology) -> dict[str, 
     if annotations:
         meta["annotations"] = annotations
     label = labels.NODE_ENABLE_NUMA_RESERVATION
-    if old.metadata.labels.get(label) != new.metadata.labels.get(label):
+    if old.metadata.labels.get(label, "") != new.metadata.labels.get(label, ""):
         meta["labels"] = {label: new.metadata.labels.get(label)}
     patch: dict[str, Any] = {"metadata": meta} if meta else {}
     if new.topology_policies and new.topology_policies != old.topology_policies:
@@ -143,7 +143,7 @@ def is_changed(old: NodeResourceTopology | None, new: NodeResourceTopology) -> b
     if any(_json(before.get(key)) != _json(after.get(key)) for key in COMPARED_ANNOTATIONS):
         return True
     label = labels.NODE_ENABLE_NUMA_RESERVATION
-    if old.metadata.labels.get(label) != new.metadata.labels.get(label):
+    if old.metadata.labels.get(label, "") != new.metadata.labels.get(label, ""):
         return True
     return _shape(old.zones) != _shape(new.zones)
 
