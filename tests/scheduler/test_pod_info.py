@@ -7,7 +7,7 @@ import pytest
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.table.pod_info import PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo, annotations
 
 MI = 1 << 20
 
@@ -40,6 +40,15 @@ def test_a_pod_is_known_by_its_uid_and_by_its_name_where_it_has_none(uid: str, f
     info = PodInfo.of(pod, registry)
     assert info.uid == found
     assert info.updated(pod, registry).request_amounts is info.request_amounts
+
+
+def test_annotations_that_nobody_asks_for_make_no_difference() -> None:
+    tells, registry = annotations("asked", "asked-too"), ResourceRegistry()
+    bare, other, asked = (
+        PodInfo.of(from_builtins({"metadata": {"name": "p", "annotations": own}}, Pod), registry)
+        for own in ({}, {"network-topology-index": "3"}, {"asked": "x"})
+    )
+    assert tells(bare) == tells(other) != tells(asked)
 
 
 def test_a_pod_in_a_new_state_keeps_its_amounts_unless_they_or_its_labels_changed() -> None:

@@ -35,7 +35,7 @@ LAYERS = [
 
 
 def _tree(case: Case) -> TopologyTree:
-    specs = msgspec.convert(case.get("networkTopologySpec") or LAYERS, list[NetworkTopologySpec])
+    specs = msgspec.convert(case.get("networkTopologySpec", LAYERS), list[NetworkTopologySpec])
     nodes = [(node["name"], node.get("labels") or {}) for node in case["nodes"]]
     return build(specs, nodes)
 

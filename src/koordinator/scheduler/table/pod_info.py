@@ -159,11 +159,12 @@ def node_selection(pod: PodInfo) -> Hashable:
 
 
 def annotations(*names: str) -> KeyPart:
-    """Return what tells the texts of these annotations."""
+    """Return what tells the texts of these annotations; pods without any are like those that have others."""
+    absent = (None,) * len(names)
 
     def texts(pod: PodInfo) -> Hashable:
         own = pod.pod.metadata.annotations
-        return tuple([own.get(name) for name in names]) if own else ()
+        return tuple([own.get(name) for name in names]) if own else absent
 
     return texts
 
