@@ -92,7 +92,9 @@ def _milli(amounts: Amounts) -> dict[str, int]:
 def _zones(case: dict[str, Any]) -> Any:
     nodes = []
     for raw in case["numaNodes"]:
-        pages = {int(kib): count for kib, count in raw.get("hugePages", {}).items()}
+        # The format does not name the member: the only one with numbers of pages by their size in KiB.
+        by_size = next((each for each in raw.values() if isinstance(each, dict)), {})
+        pages = {int(kib): count for kib, count in by_size.items()}
         nodes.append(NUMANode(len(raw["cpus"]), raw["memTotalKiB"], pages))
     amounts = topology.zone_amounts(nodes, reports_huge_pages=case["hugePageReport"])
     return {
