@@ -35,7 +35,8 @@ LAYERS = [
 
 
 def _tree(case: Case) -> TopologyTree:
-    specs = msgspec.convert(case.get("networkTopologySpec", LAYERS), list[NetworkTopologySpec])
+    asked = case.get("networkTopologySpec")
+    specs = msgspec.convert(LAYERS if asked is None else asked, list[NetworkTopologySpec])
     nodes = [(node["name"], node.get("labels") or {}) for node in case["nodes"]]
     return build(specs, nodes)
 
