@@ -48,7 +48,7 @@ def test_quotas_stay_between_limit_and_burst_and_the_pod_moves_along(
             assert new_us == container.quota_us
             continue
         base_us = cpu_burst.base_quota_us(container.limit_milli)
-        assert base_us <= new_us <= base_us * max((settings.cfs_quota_burst_percent or 100) / 100, 1)
+        assert base_us <= new_us <= base_us * max(settings.cfs_quota_burst_percent or 100, 100) // 100
         moved += new_us - container.quota_us
     assert plan.pod_us == (pod_us if pod_us < 0 else pod_us + moved)
 
@@ -81,6 +81,14 @@ def test_switched_off_every_container_returns_to_its_limit() -> None:
 
     assert plan.operations == {"c": Operation.RESET}
     assert (plan.containers_us["c"], plan.pod_us) == (100_000, 100_000)
+
+
+def test_a_burst_of_115_percent_ends_exactly_there() -> None:
+    settings = CPUBurstStrategy(policy="auto", cfs_quota_burst_percent=115)
+    container = ContainerQuota("c", 2_000, 229_000, 0.5, None)
+    plan = cpu_burst.plan_pod(settings, BurstNodeState.IDLE, [container], 229_000)
+
+    assert plan.containers_us == {"c": 230_000}  # 200 ms × 1.15 is less in floating point
 
 
 def test_the_limit_is_that_of_normalized_cpus() -> None:

@@ -278,7 +278,7 @@ def base_quota_us(limit_milli: int, normalization_ratio: float = 0.0) -> int:
 def target_us(settings: CPUBurstStrategy, operation: Operation, old_us: int, base_us: int) -> int:
     """Return the quota after an operation, between the limit and its burst."""
     percent = settings.cfs_quota_burst_percent
-    ceiling_us = int(base_us * (percent / 100)) if percent is not None and percent > 100 else base_us
+    ceiling_us = base_us * percent // 100 if percent is not None and percent > 100 else base_us
     moved_us = {
         Operation.UP: int(old_us * GROWTH),
         Operation.DOWN: int(old_us * SHRINKING),
