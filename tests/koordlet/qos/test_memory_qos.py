@@ -1,5 +1,6 @@
 """Memory protection never exceeds what was requested, parents hold their children, off writes neutral values."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,3 +84,14 @@ def test_a_malformed_annotation_counts_as_none_and_a_missing_section_writes_noth
 
     assert plan.pods["p"] == {}
     assert plan.classes == {kube: {} for kube in KubeQoS}
+
+
+def test_the_page_cache_may_fill_the_limit_of_a_pod_with_its_sidecars() -> None:
+    limited = ResourceRequirements(limits={"memory": "1000"})
+    sidecar = Container(name="s", resources=limited, restart_policy="Always")
+    setup = Container(name="i", resources=ResourceRequirements(limits={"memory": "500"}))
+    spec = PodSpec(containers=[Container(name="c", resources=limited)], init_containers=[setup, sidecar])
+    with_sidecar = msgspec.structs.replace(pod("p", KubeQoS.BURSTABLE, 0), spec=spec)
+    texts = memory_qos.pod_texts(with_sidecar, MemoryQOS(page_cache_limit_percent=50), V2)
+
+    assert texts[Knob.PAGE_CACHE_SIZE] == "1000"
