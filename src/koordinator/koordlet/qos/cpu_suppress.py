@@ -231,10 +231,10 @@ def suppress_amount(
         for application in host_applications
         if not _is_best_effort_application(application)
     )
-    known = sum(usage.pods_cores.values()) + sum(usage.host_applications_cores.values())
+    system = usage.node_cores - sum(usage.pods_cores.values()) - sum(usage.host_applications_cores.values())
     if usage.best_effort_cores is not None:
-        known += max(usage.best_effort_cores - _best_effort_cores(usage, pods, host_applications), 0.0)
-    system_milli = max(int((usage.node_cores - known) * _MILLI), 0)
+        system -= max(usage.best_effort_cores - _best_effort_cores(usage, pods, host_applications), 0.0)
+    system_milli = max(int(system * _MILLI), 0)
     non_be_milli, host_non_be_milli = int(non_be * _MILLI), int(host_non_be * _MILLI)
     be_milli = left_milli(
         _bounded(node.capacity_milli),
