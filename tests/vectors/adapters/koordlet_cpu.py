@@ -6,8 +6,10 @@ from typing import Any
 import msgspec
 
 from koordinator.api import cpuset, labels, qos, quantity
+from koordinator.api.annotations.koordlet import CPU_BURST
 from koordinator.api.annotations.node import NodeReservation, SystemQOSResource
 from koordinator.api.decode import from_builtins
+from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import KubeQoS
 from koordinator.api.slo import CgroupPath, CPUBurstStrategy, HostApplicationSpec, SystemStrategy
 from koordinator.api.slo_qos import IOConfig
@@ -114,8 +116,12 @@ def _config(case: dict[str, Any]) -> Any:
     node = None if case["nodeConfig"] is None else _strategy(case["nodeConfig"])
     text = case["annotation"]
     annotations = {} if text is None else {labels.CPU_BURST: text}
+    try:
+        has_own = CPU_BURST.read(annotations) is not None
+    except ProtocolError:
+        has_own = False
     settings = msgspec.to_builtins(cpu_burst.settings_of(node, annotations))
-    return {"config": None if node is None and not settings else settings}
+    return {"config": None if node is None and not has_own else settings}
 
 
 def _managed(case: dict[str, Any]) -> Any:
@@ -184,6 +190,9 @@ def _sequence(case: dict[str, Any]) -> Any:
     capacity = cpu_burst.capacity_of(settings)
     limit_milli, quota, pod_quota = quantity.milli(case["limitCPU"]), case["quota"], case["podQuota"]
     bucket = None if "initialTokens" not in case else BurstTokenBucket(capacity or 0, case["initialTokens"])
+    has_percent = (
+        settings.cfs_quota_burst_percent or 0
+    ) >= 100  # below, the reference has no bucket and refuses
     rounds = []
     for each in case["rounds"]:
         percent = cpu_burst.usage_percent(each.get("usedCores"), limit_milli)
@@ -192,7 +201,7 @@ def _sequence(case: dict[str, Any]) -> Any:
         plan = cpu_burst.plan_pod(settings, BurstNodeState(each["nodeState"]), [container], pod_quota)
         quota, pod_quota = plan.containers_us["c"], plan.pod_us
         found = {"operation": plan.operations["c"].value, "quota": quota, "podQuota": pod_quota}
-        rounds.append(found if bucket is None else {**found, "tokens": bucket.tokens})
+        rounds.append({**found, "tokens": bucket.tokens} if bucket is not None and has_percent else found)
     return {"rounds": rounds}
 
 

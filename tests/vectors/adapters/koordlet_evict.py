@@ -11,7 +11,7 @@ from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.koordlet.qos import cpu_evict, eviction, memory_evict, threshold_eviction
 from koordinator.koordlet.qos.cpu_evict import BE_CPU, CPU, CPU_ALLOCATABLE, BESample, CPUEvict, CPUState
 from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, ReleaseTarget
-from koordinator.koordlet.qos.memory_evict import BE_MEMORY, MemoryState
+from koordinator.koordlet.qos.memory_evict import BE_MEMORY, MEMORY_ALLOCATABLE, MemoryState
 from koordinator.koordlet.qos.threshold_eviction import Marks, ThresholdProblem
 from tests.vectors.compare import subset
 
@@ -100,6 +100,10 @@ def _allocatable_release(case: dict[str, Any], resource: str, key: str) -> Any:
     return {"release": threshold_eviction.allocatable_release(resource, _pods(case), allocatable, marks)}
 
 
+def _used_release(capacity: int, used: int, marks: Marks) -> Any:
+    return {"release": int(threshold_eviction.above_lower(capacity, used, marks)) if capacity > 0 else 0}
+
+
 def cpu_evict_area(case: dict[str, Any]) -> Any:
     match case["op"]:
         case "config":
@@ -108,10 +112,7 @@ def cpu_evict_area(case: dict[str, Any]) -> Any:
             return {"releaseMilliCPU": _satisfaction(case)}
         case "used_threshold":
             marks = _marks(case, "cpuEvictThresholdPercent", "cpuEvictLowerPercent")
-            capacity = quantity.milli(case["capacity"])
-            return {
-                "release": int(threshold_eviction.above_lower(capacity, int(case["usedAvg"] * 1000), marks))
-            }
+            return _used_release(quantity.milli(case["capacity"]), int(case["usedAvg"] * 1000), marks)
         case "allocatable":
             return _allocatable_release(case, resources.CPU, "cpuAllocatableEvict")
         case "candidates":
@@ -179,8 +180,7 @@ def memory_evict_area(case: dict[str, Any]) -> Any:
             return _config(case)
         case "used_threshold":
             marks = _marks(case, "memoryEvictThresholdPercent", "memoryEvictLowerPercent")
-            capacity = quantity.value(case["capacity"])
-            return {"release": int(threshold_eviction.above_lower(capacity, int(case["used"]), marks))}
+            return _used_release(quantity.value(case["capacity"]), int(case["used"]), marks)
         case "allocatable":
             return _allocatable_release(case, resources.MEMORY, "memoryAllocatableEvict")
         case "candidates":
@@ -188,7 +188,8 @@ def memory_evict_area(case: dict[str, Any]) -> Any:
             if feature == BE_MEMORY:
                 return _names(eviction.largest_first(feature, pods, used))
             limit = case["priorityThreshold"]
-            return _names(eviction.by_priority(feature, pods, used, limit))
+            requested = resources.MEMORY if feature == MEMORY_ALLOCATABLE else None
+            return _names(eviction.by_priority(feature, pods, used, limit, requested=requested))
         case "round":
             return _memory_round(case)
     raise AssertionError(case["op"])
