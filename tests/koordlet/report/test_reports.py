@@ -11,7 +11,7 @@ from koordinator.api.core import Pod
 from koordinator.api.device import DeviceInfo
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectMeta
-from koordinator.api.node_metric import MetricCollectPolicy, NodeMetricSpec
+from koordinator.api.node_metric import MetricCollectPolicy, NodeMetricSpec, ResourceMap
 from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResource
 from koordinator.host import sysfs
 from koordinator.host.sysfs import HostCPUTopology, Processor
@@ -20,7 +20,7 @@ from koordinator.koordlet.errors import NodeConfigError
 from koordinator.koordlet.predict.reclaimable import Prediction, ReclaimableAmount
 from koordinator.koordlet.report import device, node_metric, pod_resources, reserved_cpus, topology, xpu
 from koordinator.koordlet.report.device import GPU, Fault
-from koordinator.koordlet.report.node_metric import ReportSubjects
+from koordinator.koordlet.report.node_metric import KnownGPU, ReportSubjects
 from koordinator.koordlet.report.reserved_cpus import allocations
 from koordinator.koordlet.report.topology import NUMANode
 from koordinator.koordlet.series import SeriesSample, SeriesStore
@@ -233,6 +233,21 @@ def test_a_report_carries_the_prediction_and_the_real_durations() -> None:
     assert status.prod_reclaimable_metric.resource.resources == {"cpu": "1500m", "memory": "1Gi"}
     without = node_metric.status_of(store, ReportSubjects(), policy, 0, "now")
     assert without.prod_peak_metric is None and without.prod_reclaimable_metric is not None
+
+
+def test_a_node_whose_cpu_was_not_measured_is_reported_as_unknown_with_its_gpus() -> None:
+    card = {kinds.GPU_MINOR: "0", kinds.GPU_UUID: "u"}
+    store = SeriesStore()
+    store.append(SeriesSample(kind, 0, 50.0, card) for kind in (kinds.NODE_GPU_CORE, kinds.NODE_GPU_MEMORY))
+    store.append([SeriesSample(kinds.NODE_MEMORY, 0, 2.5)])
+    known = ReportSubjects(gpus=[KnownGPU("u", 0, 100)])
+    policy = node_metric.collect_policy(NodeMetricSpec())
+    blind = node_metric.status_of(store, known, policy, 0, "now").node_metric
+    store.append([SeriesSample(kinds.NODE_CPU, 0, 1.0)])
+    seeing = node_metric.status_of(store, known, policy, 0, "now").node_metric
+
+    assert blind is not None and blind.node_usage == ResourceMap()
+    assert seeing is not None and [each.id for each in seeing.node_usage.devices] == ["u"]
 
 
 def test_links_without_peer_or_type_and_cards_without_number_join_no_partition() -> None:

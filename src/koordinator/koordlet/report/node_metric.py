@@ -309,6 +309,8 @@ class _Report:
 
     def _node_usage(self, window_ms: int, how: Aggregation) -> ResourceMap:
         usage = self._usage(kinds.NODE_CPU, self._memory.node, NO_PROPERTIES, window_ms, how)
+        if not usage.resources:
+            return usage
         devices = self._devices(kinds.NODE_GPU_CORE, kinds.NODE_GPU_MEMORY, NO_PROPERTIES, window_ms, how)
         return msgspec.structs.replace(usage, devices=devices)
 
