@@ -63,12 +63,25 @@ def test_a_pod_that_nobody_knows_counts_as_a_service() -> None:
     assert (amount.be_milli, amount.non_be_milli) == (6_000, 4_000)
 
 
+def test_a_host_application_that_nobody_names_any_more_is_part_of_the_system() -> None:
+    node = SuppressNodeCPU(capacity_milli=10_000, reserved_milli=0)
+    amount = cpu_suppress.suppress_amount(node, CPUUsage(5.0, {}, {"gone": 4.0}), {}, [], 100)
+
+    assert (amount.be_milli, amount.system_milli) == (5_000, 5_000)
+
+
 def test_the_larger_reservation_counts_and_a_broken_one_does_not() -> None:
     listed = NodeReservation(reserved_cpus="0-3", resources={"cpu": "1"})
 
     assert cpu_suppress.node_cpu(8_000, 7_000, listed).reserved_milli == 4_000
     assert cpu_suppress.node_cpu(8_000, 7_000, NodeReservation()).reserved_milli == 1_000
     assert cpu_suppress.node_cpu(8_000, 9_000, NodeReservation(reserved_cpus="x")).reserved_milli == 0
+
+
+def test_a_cpu_that_is_listed_twice_ends_the_search() -> None:
+    twice = [Processor(cpu=0, core=0, socket=0, node=0)] * 2 + [Processor(cpu=1, core=1, socket=0, node=0)]
+
+    assert set(cpu_suppress.pick(3, twice)) == {0, 1}
 
 
 @given(MACHINES, st.integers(0, 40))

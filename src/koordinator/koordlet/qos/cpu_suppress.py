@@ -74,10 +74,10 @@ def _pairs(group: list[Processor]) -> list[list[int]]:
 
 
 def _pick_singles(groups: list[list[Processor]], taken: set[int], count: int, turn: int) -> list[int]:
-    """Return the first CPU left in each group in turn; there are enough, as was checked before."""
+    """Return the first CPU left in each group in turn, until there are `count` or none is left."""
     left = [[p.cpu for p in group if p.cpu not in taken] for group in groups]
     picked: list[int] = []
-    while len(picked) < count:
+    while len(picked) < count and any(left):
         if left[turn]:
             picked.append(left[turn].pop(0))
         turn = (turn + 1) % len(groups)
@@ -219,9 +219,10 @@ def suppress_amount(
 ) -> SuppressAmount:
     """threshold − services − host applications − max(system, reserved), at least `min_percent` of the node.
 
-    A pod with usage of which nothing else is known counts as a service; a host application without sample stays
-    part of the system. Usage of the best-effort group beyond its pods' samples is theirs (pods that have just
-    started or ended): as part of the system it would squeeze them by their own work.
+    A pod with usage of which nothing else is known counts as a service; a host application without sample, or one
+    that NodeSLO does not name any more, stays part of the system. Usage of the best-effort group beyond its pods'
+    samples is theirs (pods that have just started or ended): as part of the system it would squeeze them by their
+    own work.
     """
     non_be = sum(
         max(cores, 0.0) for uid, cores in usage.pods_cores.items() if not _is_best_effort(pods.get(uid))
@@ -231,7 +232,8 @@ def suppress_amount(
         for application in host_applications
         if not _is_best_effort_application(application)
     )
-    system = usage.node_cores - sum(usage.pods_cores.values()) - sum(usage.host_applications_cores.values())
+    applications = sum(usage.host_applications_cores.get(each.name, 0.0) for each in host_applications)
+    system = usage.node_cores - sum(usage.pods_cores.values()) - applications
     if usage.best_effort_cores is not None:
         system -= max(usage.best_effort_cores - _best_effort_cores(usage, pods, host_applications), 0.0)
     system_milli = max(int(system * _MILLI), 0)
