@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import SampleError
-from koordinator.koordlet.series import LATE_MS_MAX, Aggregation, SeriesSample, SeriesStore
+from koordinator.koordlet.series import LATE_MS_MAX, Aggregation, SeriesSample, SeriesStore, aggregated
 
 VALUES = st.lists(st.floats(0, 1e12), min_size=1, max_size=200)
 EVERYTHING = (-(2**40), 2**40)
@@ -30,6 +30,18 @@ def test_a_percentile_is_one_of_the_values_and_higher_shares_are_no_smaller(valu
     assert all(value in values for value in ranked)
     assert ranked == sorted(ranked, key=lambda value: value or 0.0)
     assert points.aggregate(Aggregation.LAST) == values[-1]
+
+
+@settings(deadline=None)
+@given(VALUES)
+def test_a_mean_adds_one_point_after_the_other_for_one_node_as_for_many(values: list[float]) -> None:
+    total = 0.0
+    for value in values:
+        total += value
+    mean = filled(values).query(kinds.NODE_CPU, *EVERYTHING).aggregate(Aggregation.AVG)
+
+    assert mean == total / len(values)
+    assert set(aggregated(np.array([values, values]).T.copy(), Aggregation.AVG)) == {mean}
 
 
 @settings(deadline=None)
