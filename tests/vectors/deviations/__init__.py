@@ -7,13 +7,14 @@ worked out, a predicate bounds what may differ. Each deviation names its section
 `docs/deliberate-differences.md` and a word or two by which its line there is found.
 """
 
-from tests.vectors.deviations import gangs, host, manager, quotas, reservations, topology
+from tests.vectors.deviations import gangs, host, manager, node_agent, quotas, reservations, topology
 from tests.vectors.deviations.question import Deviation, Question, derived
 
 _ADMISSION = "Pods at admission"
 _CONFIG = "The manager's configuration"
 _LENT = "What nodes lend (Batch, Mid, devices)"
 _QUOTAS = "Quotas in the scheduler"
+_SUPPRESSING = "Suppressing and bursting CPU, protecting memory"
 _QUOTA_AREAS = ("quota-runtime", "quota-min-scale", "quota-accounting", "quota-guarantee")
 
 TABLE = (
@@ -224,6 +225,46 @@ TABLE = (
         _QUOTAS,
         "`SupportParentQuotaSubmitPod`",
         derived(quotas.shared_with_pods_of_parents),
+    ),
+    Deviation(
+        "bucket-remainder",
+        ("cpu-burst",),
+        "a loop that is a little faster than a second pays, too",
+        _SUPPRESSING,
+        "fractions of seconds",
+        derived(node_agent.with_whole_seconds),
+    ),
+    Deviation(
+        "pinned-quotas",
+        ("cpu-burst",),
+        "a quota that another hook has lifted stays lifted",
+        _SUPPRESSING,
+        "another hook's",
+        derived(node_agent.with_pinned_quotas),
+    ),
+    Deviation(
+        "narrow-ways",
+        ("resctrl-schemata",),
+        "the kernel refuses a mask of no way",
+        "Caches and memory bandwidth (resctrl)",
+        "narrow range",
+        derived(node_agent.without_narrow_ways),
+    ),
+    Deviation(
+        "requests-of-ended-pods",
+        ("cpu-evict", "memory-evict"),
+        "pods that have ended hold nothing, so nobody is evicted for it",
+        "Evicting pods from a node",
+        "what they requested does not count",
+        derived(node_agent.with_requests_of_ended_pods),
+    ),
+    Deviation(
+        "young-pods-that-ended",
+        ("prod-reclaimable",),
+        "pods that have ended hold nothing",
+        "The node agent's predictions and reports",
+        "finished pods younger",
+        derived(node_agent.with_young_pods_that_ended),
     ),
 )
 

@@ -1,0 +1,111 @@
+"""What the reference answers about the node agent, worked out from what we answer."""
+
+import math
+from typing import Any
+
+from koordinator.api import quantity
+from koordinator.host.cgroup_knobs import quota_of_milli
+from koordinator.koordlet.qos import resctrl
+from tests.vectors.deviations.question import Ask, Case
+
+_GROUPS = {"LSR": "lsrClass", "LS": "lsClass", "BE": "beClass"}
+
+
+def with_whole_seconds(case: Case, ask: Ask) -> Any:
+    """Fractions of seconds are lost at every step of a bucket."""
+    if case["op"] != "sequence":
+        return None
+    rounds = [{**each, "seconds": math.floor(each.get("seconds", 1))} for each in case["rounds"]]
+    return None if rounds == case["rounds"] else ask({**case, "rounds": rounds})
+
+
+def with_pinned_quotas(case: Case, ask: Ask) -> Any:
+    """A container that has a limit but no quota gets its limit, and the pod's quota moves along from -1."""
+    if case["op"] != "quota_step" or not any(map(_is_pinned, case["containers"])):
+        return None
+    found: Case = {"containers": {}, "pod": case["podQuota"], "operations": {}, "writes": []}
+    for container in case["containers"]:
+        base = quota_of_milli(quantity.milli(container.get("limitCPU", 0)))
+        is_pinned = _is_pinned(container)
+        alone = {**container, "quota": base} if is_pinned else container
+        step = ask({**case, "podQuota": found["pod"], "containers": [alone]})
+        if is_pinned:
+            step = _lifted(container["name"], base, found["pod"], step["operations"])
+        for name in ("containers", "operations"):
+            found[name] |= step[name]
+        found["pod"] = step["pod"]
+        found["writes"] += step["writes"]
+    return found
+
+
+def _is_pinned(container: Case) -> bool:
+    has_limit = quantity.milli(container.get("limitCPU", 0)) > 0
+    return container["quota"] == -1 and has_limit and container.get("running", True)
+
+
+def _lifted(name: str, base: int, pod: int, operations: Case) -> Case:
+    moved = pod + base + 1 if pod > 0 else pod
+    writes = [f"pod={moved}"] if pod > 0 else []
+    return {
+        "containers": {name: base},
+        "pod": moved,
+        "operations": operations,
+        "writes": [*writes, f"{name}={base}"],
+    }
+
+
+def without_narrow_ways(case: Case, ask: Ask) -> Any:
+    """A range within one way of the cache is a mask of no way, which the kernel refuses."""
+    if case["op"] == "l3_mask":
+        is_narrow = _is_narrow(case["cbm"], case["startPercent"], case["endPercent"])
+        return {"mask": "0"} if is_narrow else None
+    if case["op"] != "groups":
+        return None
+    lines, found = ask(case)["lines"], False
+    for group, name in _GROUPS.items():
+        settings = (case["strategy"].get(name) or {}).get("resctrlQOS") or {}
+        start, end = settings.get("catRangeStartPercent"), settings.get("catRangeEndPercent")
+        if start is not None and end is not None and _is_narrow(case["cbm"], start, end):
+            nothing = resctrl.l3_line(dict.fromkeys(case["cacheIds"], 0))
+            lines = {**lines, group: [nothing, *lines[group][1:]]}
+            found = True
+    return {"lines": lines} if found else None
+
+
+def _is_narrow(cbm: str, start: int, end: int) -> bool:
+    full = resctrl.full_mask_of(cbm)
+    if resctrl.l3_mask(full, start, end) is None:
+        return False
+    ways = int(cbm, 16).bit_length()
+    return -(-ways * start // 100) == -(-ways * end // 100)
+
+
+def with_requests_of_ended_pods(case: Case, ask: Ask) -> Any:
+    """What pods have requested counts until they are deleted."""
+    if case["op"] != "allocatable":
+        return None
+    pods = [
+        {**pod, "status": {**pod["status"], "phase": "Running"}} if _is_over(pod) else pod
+        for pod in case["pods"]
+    ]
+    return None if pods == case["pods"] else ask({**case, "pods": pods})
+
+
+def with_young_pods_that_ended(case: Case, ask: Ask) -> Any:
+    """Pods younger than the cold start count with their requests also when they have ended, as they do while they
+    terminate."""
+    pods = [_terminating(pod) if _is_young_and_over(pod, case) else pod for pod in case["pods"]]
+    return None if pods == case["pods"] else ask({**case, "pods": pods})
+
+
+def _is_young_and_over(pod: Case, case: Case) -> bool:
+    return _is_over(pod) and pod["ageSeconds"] <= case["coldStartSeconds"]
+
+
+def _is_over(pod: Case) -> bool:
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def _terminating(pod: Case) -> Case:
+    metadata = {**pod["metadata"], "deletionTimestamp": "2024-01-01T00:00:00Z"}
+    return {**pod, "metadata": metadata, "status": {**pod["status"], "phase": "Running"}}
