@@ -63,6 +63,7 @@ PROBLEMS_MAX = 4_096
 """Paths whose last problem is remembered."""
 
 _CHUNK_BYTES = 4_096  # most files of a group fit; longer ones take more reads
+_PART_BYTES = _CHUNK_BYTES // 2  # files of many records come in parts of less than a page
 _TOO_LONG_BYTES = 64 * 1024 * 1024  # no file of the kernel is so long: something else is mounted there
 
 
@@ -176,16 +177,16 @@ class Files:
 
     def hot_many(self, paths: Iterable[str]) -> list[bytes | None]:
         """Contents of many hot files, in order; None where one cannot be read (see `why`)."""
-        kept_files, sweeps, pread = self._kept, self._sweeps, os.pread
+        find, sweeps, pread, chunk_bytes = self._kept.get, self._sweeps, os.pread, _CHUNK_BYTES
         contents: list[bytes | None] = []
         for path in paths:
-            kept = kept_files.get(path)
+            kept = find(path)
             if kept is None:
                 contents.append(self._open_hot(path))
                 continue
             try:
-                data = pread(kept.fd, _CHUNK_BYTES, 0)
-                if len(data) >= _CHUNK_BYTES // 2:  # files of many records come in parts of less than a page
+                data = pread(kept.fd, chunk_bytes, 0)
+                if len(data) >= _PART_BYTES:
                     data = _all(kept.fd, data)
             except OSError:
                 self._close(path)

@@ -166,7 +166,7 @@ class Machine:
     def numa_usage_bytes(self, numa_node: int) -> int | None:
         """Used memory of a NUMA node without its page cache; None when it is gone."""
         text = self._hot_text(f"{self._sys}/bus/node/devices/node{numa_node}/meminfo")
-        return None if text is None else sysfs.numa_usage_bytes(sysfs.numa_meminfo_kib(text))
+        return None if text is None else sysfs.numa_usage_bytes(text)
 
     def huge_pages(self, numa_node: int) -> dict[int, int]:
         """Huge pages of a NUMA node by their size in KiB."""

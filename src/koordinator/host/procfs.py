@@ -1,5 +1,7 @@
 """Parse `/proc`: pure functions of text. Source: behaviour/koordlet-observe 4.1."""
 
+import functools
+import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -115,14 +117,27 @@ def meminfo_kib(text: str) -> dict[str, int]:
     return found
 
 
+def kib_of(text: str, name: str) -> int:
+    """Return the value of one key as `meminfo_kib` has it, 0 without: for what is read each second."""
+    found = _line_of(name).search(text)
+    return int(found[1]) if found is not None else 0
+
+
+@functools.cache
+def _line_of(name: str) -> re.Pattern[str]:
+    """`Node N` stands before the key in files of a NUMA node."""
+    return re.compile(
+        rf"^[ \t]*(?:Node[ \t]+\S+[ \t]+)?{re.escape(name)}[ \t]*:[ \t]*([0-9]+)(?!\S)", re.MULTILINE
+    )
+
+
 def memory(text: str) -> Memory:
     """Return what `/proc/meminfo` says of the whole machine."""
-    kib = meminfo_kib(text)
-    total = kib.get("MemTotal", 0)
+    total, free, available = (kib_of(text, name) for name in ("MemTotal", "MemFree", "MemAvailable"))
     return Memory(
         total_bytes=total * KIB,
-        usage_bytes=max(total - kib.get("MemAvailable", 0), 0) * KIB,
-        usage_with_page_cache_bytes=max(total - kib.get("MemFree", 0), 0) * KIB,
+        usage_bytes=max(total - available, 0) * KIB,
+        usage_with_page_cache_bytes=max(total - free, 0) * KIB,
     )
 
 

@@ -42,10 +42,10 @@ def numa_meminfo_kib(text: str) -> dict[str, int]:
     return procfs.meminfo_kib("\n".join(words[2] for words in lines if len(words) == 3))
 
 
-def numa_usage_bytes(meminfo_kib: Mapping[str, int]) -> int:
-    """Used memory of a NUMA node without its page cache; there is no MemAvailable per node."""
-    not_used = sum(meminfo_kib.get(key, 0) for key in _CACHE_KEYS)
-    return max(meminfo_kib.get("MemTotal", 0) - not_used, 0) * KIB
+def numa_usage_bytes(text: str) -> int:
+    """Used memory of a NUMA node without its page cache, from its meminfo; there is no MemAvailable per node."""
+    not_used = sum(procfs.kib_of(text, key) for key in _CACHE_KEYS)
+    return max(procfs.kib_of(text, "MemTotal") - not_used, 0) * KIB
 
 
 def numa_nodes(

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from koordinator.host.cgroup_counters import CPU_USAGE_NS
 from koordinator.host.cgroup_knobs import V2
 from koordinator.koordlet.collect import group_usage
 from koordinator.koordlet.collect.group_usage import GroupRings, MeasuredGroup
@@ -39,7 +40,8 @@ def stat(usage_us: int, periods: int = 0, throttled: int = 0) -> bytes:
 
 def take(one: MeasuredGroup, text: bytes | None, at_s: float, identity: Any = SOME) -> bool:
     """A round as `GroupScan` does it with v2; whether the group was looked at."""
-    is_active = one.take_usage(V2, text, identity, at_s, CORES_MAX)
+    now_ns = None if text is None else CPU_USAGE_NS[V2](text)
+    is_active = one.take_usage(now_ns, identity, at_s, CORES_MAX)
     if is_active:
         one.take_periods(V2, text)
         if one.wants_memory() and one.take_memory(b"4096"):

@@ -215,7 +215,7 @@ def parse_procfs(case: dict[str, Any]) -> Any:
         case "numa-meminfo":
             kib = sysfs.numa_meminfo_kib(text)
             total = kib.get("MemTotal", 0) * procfs.KIB
-            return {"totalBytes": total, "usageBytes": sysfs.numa_usage_bytes(kib)}
+            return {"totalBytes": total, "usageBytes": sysfs.numa_usage_bytes(text)}
         case "numa-nodes":
             nodes = sysfs.numa_nodes(case["dirs"], case.get("skip", []))
             return {"totalKiB": {str(node): kib.get("MemTotal", 0) for node, kib in nodes.items()}}

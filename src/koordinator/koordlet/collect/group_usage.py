@@ -121,10 +121,9 @@ class MeasuredGroup:
         self._throttled: float | None = None
 
     def take_usage(
-        self, version: int, usage: bytes | None, identity: Identity | None, at_s: float, cores_max: float
+        self, now_ns: int | None, identity: Identity | None, at_s: float, cores_max: float
     ) -> bool:
-        """Take what its CPU time says; return whether there is more to be read."""
-        now_ns = None if usage is None else cgroup_counters.cpu_usage_ns(version, usage)
+        """Take its CPU time, None where it cannot be read; return whether there is more to be read."""
         if now_ns is None:
             self._forget()
             return False
@@ -259,12 +258,14 @@ class GroupScan:
     ) -> tuple[list[MeasuredGroup], list[MeasuredGroup]]:
         """Read CPU times: groups that run or have more to be read, and the others."""
         files, version = self._cgroups.files, self._cgroups.version
+        usage_ns = cgroup_counters.CPU_USAGE_NS[version]
         contents = files.hot_many([each.usage_path for each in groups])
         at_s = asyncio.get_running_loop().time()
         active: list[MeasuredGroup] = []
         resting: list[MeasuredGroup] = []
         for each, usage in zip(groups, contents, strict=True):
-            is_active = each.take_usage(version, usage, files.identity(each.usage_path), at_s, cores_max)
+            now_ns = None if usage is None else usage_ns(usage)
+            is_active = each.take_usage(now_ns, files.identity(each.usage_path), at_s, cores_max)
             (active if is_active else resting).append(each)
             if version != V1 and is_active:
                 each.take_periods(version, usage)  # the same file

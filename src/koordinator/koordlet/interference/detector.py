@@ -74,8 +74,9 @@ class InterferenceDetector:
         before = view.interference or Interference(at_s=now_s)
         found: dict[str, Degradation] = {}
         levels: dict[str, float] = {}
+        targets = self._scrapes.targets
         for uid in self._services:
-            target = self._scrapes.targets.get(uid)
+            target = targets.get(uid)
             latency = target.latency(now_s) if target is not None else None
             profile = self._counters.levels(uid, now_s)
             by_indicator = indicators.levels(lost[uid], latency, profile)

@@ -7,7 +7,7 @@ service's own limit costs it (throttling) is taken off: batch is not to blame fo
 
 import asyncio
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Set
 
 from koordinator.host import cgroup_values
 from koordinator.host.cgroup_knobs import Knob
@@ -66,7 +66,7 @@ class Waits:
         """Thread's file → ns on a CPU, ns waiting for one."""
 
     def shares(
-        self, proc: str, throttled: Container[str], now_s: float, *, is_calm: bool
+        self, proc: str, throttled: Set[str], now_s: float, *, is_calm: bool
     ) -> dict[Indicator, float]:
         """Return the share of time that was lost since the last round, by indicator, less what its own limit cost; of a
         calm service what was found up to `CALM_ROUNDS` before.
@@ -79,8 +79,8 @@ class Waits:
             return self._found
         elapsed_s = 0.0 if self._at_s is None else now_s - self._at_s
         self._at_s = now_s
-        throttled_ns = self._throttled_ns_since() if any(each in throttled for each in self._ids) else 0.0
-        found = self._pressures(elapsed_s, throttled_ns)
+        throttled_ns = 0.0 if throttled.isdisjoint(self._ids) else self._throttled_ns_since()
+        found = self._pressures(elapsed_s, throttled_ns) if self._pressure_paths else {}
         if self._has_run_queue:
             share = self._run_queue(proc, throttled_ns, now_s)
             if share is not None:
@@ -174,7 +174,7 @@ class StallReader:
         self,
         services: Mapping[str, PodRecord],
         kubepods: str,
-        throttled: Container[str],
+        throttled: Set[str],
         calm: Container[str] = (),
     ) -> dict[str, dict[Indicator, float]]:
         """Return the share of time lost since the last round, 0 to 1, by UID and indicator; `calm` are UIDs of services

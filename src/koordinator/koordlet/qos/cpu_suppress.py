@@ -224,16 +224,18 @@ def suppress_amount(
     samples is theirs (pods that have just started or ended): as part of the system it would squeeze them by their
     own work.
     """
-    non_be = sum(
-        max(cores, 0.0) for uid, cores in usage.pods_cores.items() if not _is_best_effort(pods.get(uid))
-    )
+    non_be = of_pods = 0.0
+    for uid, cores in usage.pods_cores.items():
+        of_pods += cores
+        if cores > 0.0 and not _is_best_effort(pods.get(uid)):
+            non_be += cores
     host_non_be = sum(
         max(usage.host_applications_cores.get(application.name, 0.0), 0.0)
         for application in host_applications
         if not _is_best_effort_application(application)
     )
     applications = sum(usage.host_applications_cores.get(each.name, 0.0) for each in host_applications)
-    system = usage.node_cores - sum(usage.pods_cores.values()) - applications
+    system = usage.node_cores - of_pods - applications
     if usage.best_effort_cores is not None:
         system -= max(usage.best_effort_cores - _best_effort_cores(usage, pods, host_applications), 0.0)
     system_milli = max(int(system * _MILLI), 0)
