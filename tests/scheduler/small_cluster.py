@@ -15,6 +15,7 @@ from koordinator.scheduler.engine.evaluation_cache import evaluate
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.framework import Plugin
+from koordinator.scheduler.plugin.topology_tree import TopologyTree
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -23,12 +24,16 @@ P = TypeVar("P")
 
 
 class SmallCluster:
-    """The engine of one profile, to which a test's own plugins may be added, and its table."""
+    """The engine of one profile, to which a test's own plugins may be added, and its table. `network` is the tree of
+    the network, if there is one."""
 
     def __init__(self, settings: SchedulerConfig, *plugins: type[Plugin[Any]]) -> None:
         own = built_in.PLUGINS | {plugin.name: plugin for plugin in plugins}
         known = own if plugins else built_in.installed_plugins()
-        self.engine = Engine(_with(settings, plugins), FixedClock(NOW_S), plugins=known)
+        self.network: TopologyTree | None = None
+        self.engine = Engine(
+            _with(settings, plugins), FixedClock(NOW_S), plugins=known, network=lambda: self.network
+        )
         self.table = self.engine.table
         [self.profile] = self.engine.profiles.values()
 

@@ -180,6 +180,15 @@ def test_preferred_layers_decide_between_places_that_hold_the_gang() -> None:
     assert gathered.place_name == "roomy" and len(places_used(tree, gathered, "Block")) == 2
 
 
+def test_a_score_decides_which_nodes_are_used_and_names_who_goes_where() -> None:
+    tree = of_blocks(3)
+    slots, score = np.ones(3, np.int64), numbers(tree, b0n0=-9, b0n1=-5, b0n2=-1)
+
+    found = plan(tree, TopologyRequirement("Block"), members(2), slots, np.zeros_like(slots), None, score)
+
+    assert dict(found.nodes) == {"m0": "b0n1", "m1": "b0n2"}
+
+
 def test_switches_of_one_name_are_told_apart_by_their_parents() -> None:
     tree = build(SPECS, [("n1", {"spine": "s1", "block": "b"}), ("n2", {"spine": "s2", "block": "b"})])
 

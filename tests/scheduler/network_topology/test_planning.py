@@ -446,6 +446,21 @@ def test_preemption_makes_room_in_one_block_or_nowhere() -> None:
     play(story, **on(enablePreemption=True))
 
 
+def test_preemption_takes_the_block_whose_pods_matter_less_not_the_one_with_fewer() -> None:
+    async def story(world: World) -> None:
+        fabric(world, spines=1, cpu="4")
+        await world.settle(25)
+        world.api.put("Pod", pod("matters", cpu="4", priority=3, nodeName="s0-b0-n0"))
+        for number in range(2):
+            world.api.put("Pod", pod(f"batch-{number}", cpu="2", priority=1, nodeName="s0-b1-n0"))
+        gang(world, "job", 2, BLOCK, cpu="4", priority=5)
+        await world.settle(60)
+        assert sorted(nodes_of(world, "job")) == ["s0-b1-n0", "s0-b1-n1"]
+        assert "matters" in world.api.placements()
+
+    play(story, **on(enablePreemption=True))
+
+
 def test_nobody_is_evicted_for_one_member_of_a_gang_that_is_planned() -> None:
     async def story(world: World) -> None:
         fabric(world, spines=1, cpu="4")

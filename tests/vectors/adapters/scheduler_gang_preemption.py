@@ -1,18 +1,25 @@
 """Area `gang-preemption`: the job preemption of Coscheduling on a small cluster."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from koordinator.api import labels
+from koordinator.api.network_topology import NetworkTopologySpec
 from koordinator.clock import rfc3339
+from koordinator.scheduler.plugin.topology_tree import build
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import JobPreemption, PreemptReason
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.coscheduling.preemption import PreemptorJob
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.small_cluster import NOW_S, SmallCluster
+from tests.vectors.adapters.scheduler_network_topology import LAYERS
 
 Case = dict[str, Any]
 ARGS = {"enablePreemption": True, "awareNetworkTopology": True}
+FILLER_CPU = 100_000
 UNTOUCHED = (
     PreemptReason.ATTEMPTED,
     PreemptReason.NO_MEMBERS,
@@ -25,6 +32,7 @@ def preemption(case: Case) -> Any:
     cluster = SmallCluster.shipped(Coscheduling=ARGS)
     for node in case["nodes"]:
         cluster.node(_node(node, (case.get("nodeStatus") or {node["name"]: ""}).get(node["name"])))
+        cluster.pod(_pod(_filler(node)))
     for each in case.get("existing") or ():
         cluster.pod(_pod(each), is_assumed=bool(each.get("waitingInPermit")))
     gang = case.get("gang") or {}
@@ -33,11 +41,12 @@ def preemption(case: Case) -> Any:
     trigger = members.get(case["trigger"]["name"]) or cluster.pod(_pod(case["trigger"], gang))
     waiting = tuple(cluster.pod(_pod(each, gang), is_assumed=True) for each in case.get("waiting") or ())
     plugin = cluster.plugin(Coscheduling)
-    if "attempted" in gang:
-        for each in members.values():
-            plugin.gangs.rounds.on_pod_add(each.pod)
-        *_, first = members.values()
-        plugin.gangs.begin(first.pod)
+    if _is_planned(gang):
+        cluster.network = build(
+            msgspec.convert(gang.get("networkTopologySpec") or LAYERS, list[NetworkTopologySpec]),
+            [(node["name"], node.get("labels") or {}) for node in case["nodes"]],
+        )
+        _begin_round(plugin, gang, trigger, members)
     job = PreemptorJob(
         name=gang.get("id", trigger.key),
         trigger=trigger,
@@ -49,12 +58,36 @@ def preemption(case: Case) -> Any:
     return _answer(found, job)
 
 
+def _is_planned(gang: Case) -> bool:
+    return "gatherStrategy" in gang
+
+
+def _begin_round(plugin: Coscheduling, gang: Case, trigger: PodInfo, members: Mapping[str, PodInfo]) -> None:
+    """The trigger is the first that is tried, or comes after as many others as were."""
+    for each in members.values():
+        plugin.gangs.rounds.on_pod_add(each.pod)
+    others = [each for each in members.values() if each.uid != trigger.uid]
+    first = trigger if gang.get("attempted", 1) <= 1 or not others else others[-1]
+    plugin.gangs.begin(first.pod)
+
+
+def _filler(node: Case) -> Case:
+    """A pod that nobody may evict, for which the node is larger: no pod is larger than a node then, so that nodes
+    which do not take it now might do so after evictions, as far as the case does not say otherwise."""
+    return {
+        "name": f"filler-{node['name']}",
+        "node": node["name"],
+        "cpu": FILLER_CPU,
+        "disablePreemptible": True,
+    }
+
+
 def _node(node: Case, status: str | None) -> Case:
     """`status` of a node that the case does not name is None."""
     return {
         "metadata": {"name": node["name"], "labels": node.get("labels") or {}},
         "spec": {"unschedulable": status in (None, "UnschedulableAndUnresolvable")},
-        "status": {"allocatable": {"cpu": str(node["cpu"]), "pods": "1000"}},
+        "status": {"allocatable": {"cpu": str(node["cpu"] + FILLER_CPU), "pods": "1000"}},
     }
 
 
@@ -69,7 +102,7 @@ def _pod(pod: Case, gang: Case | None = None) -> Case:
         "namespace": "default",
         "uid": pod["name"],
         "labels": {name: value for name, value in own.items() if value},
-        "annotations": _gang_annotations(gang) if gang and "attempted" in gang else {},
+        "annotations": _gang_annotations(gang) if gang and _is_planned(gang) else {},
     }
     conditions = []
     if terminating := pod.get("terminating"):

@@ -159,6 +159,7 @@ class PreemptionDryRun:
         self._costs = DrainCosts(
             residents.rows[staying], residents.priorities[staying], residents.jobs[staying], capacity
         )
+        self._costs_by_row = self._costs.combined
         self._candidates = np.flatnonzero(is_candidate)
         by_name = sorted(self._candidates.tolist(), key=self._table.name_of)
         self._by_name: I64 = np.zeros(capacity, np.int64)
@@ -352,6 +353,9 @@ class PreemptionDryRun:
 
     def cleared(self) -> Mapping[str, Sequence[PlacedPod]]:
         return {self._table.name_of(row): pods for row, pods in self._cleared.items()}
+
+    def costs(self) -> Mapping[str, int]:
+        return {self._table.name_of(row): int(self._costs_by_row[row]) for row in self._cleared}
 
     def info(self, pod: PlacedPod) -> PodInfo:
         """Return a pod that was taken off its node."""

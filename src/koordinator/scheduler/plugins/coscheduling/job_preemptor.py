@@ -134,6 +134,11 @@ class DrainCosts:
             self.ranks[self._nodes[first:end]] -= self._tops[first:end]
             self.job_counts[self._nodes[first:end]] -= 1
 
+    @property
+    def combined(self) -> I64:
+        """Return the costs as one number per node (nodes,): ranks first, then jobs."""
+        return self.ranks * (self._job_count + 1) + self.job_counts
+
     def cheapest(self, nodes: Rows, order: I64) -> int:
         """Return the position in `nodes` of the cheapest one; `order` (all nodes,) decides between equals."""
         ranks = self.ranks[nodes]
@@ -204,6 +209,10 @@ class PreemptionCluster(Protocol):
 
     def cleared(self) -> Mapping[str, Sequence[PlacedPod]]:
         """Node → the pods that were taken off it, in the order of clearing."""
+        ...
+
+    def costs(self) -> Mapping[str, int]:
+        """Node → what it costs that the pods which were taken off it go, whatever goes elsewhere."""
         ...
 
     def may_hold(self, pods: Sequence[PlacedPod]) -> bool:

@@ -122,8 +122,7 @@ class GangPlanning:
             return JobPlacement(failure=PLAN_INVALID)
         job = msgspec.structs.replace(self.job_of(gang), least=())
         while dry_run.clear(members):
-            costs = {node: len(pods) for node, pods in dry_run.cleared().items()}
-            found = self.planner.plan(tree, msgspec.structs.replace(job, costs=costs))
+            found = self.planner.plan(tree, msgspec.structs.replace(job, costs=dry_run.costs()))
             if found.plan.is_placed:
                 return _settle(found, members, infos, dry_run)
         return JobPlacement(failure=self.planner.plan(tree, job).message)

@@ -212,23 +212,24 @@ class Offers:
 
     def _shared(self, depth: int, place: int, wanted: int) -> Iterator[tuple[int, int]]:
         """Yield the children that take `wanted` members among them: near pods that attract, then those with most slots,
-        the highest score, and by name."""
+        the highest score, and by name. The score tells which of them, not in which order they are filled."""
         level = self.tree.levels[depth]
         first, end = int(level.first_child[place]), int(level.first_child[place + 1])
         slots, existing = self.slots[depth + 1][first:end], self.existing[depth + 1][first:end]
         positions = np.flatnonzero(slots)
         keys = [-slots[positions], -existing[positions]]
-        if self._score is not None:
-            keys.insert(0, -self._score[depth + 1][first:end][positions])
         positions = positions[np.lexsort(keys)]  # which is stable: by name at last
-        left = wanted
-        for child, most in zip((positions + first).tolist(), slots[positions].tolist(), strict=True):
+        order = positions
+        if self._score is not None:
+            score = self._score[depth + 1][first:end]
+            order = positions[np.lexsort((-score[positions], -slots[positions], -existing[positions]))]
+        left, counts = wanted, dict.fromkeys(positions.tolist(), 0)
+        for child in order.tolist():
             if left <= 0:
-                return
-            count = self.floor(depth + 1, child, min(most, left))
-            if count > 0:
-                yield child, count
-                left -= count
+                break
+            counts[child] = self.floor(depth + 1, child + first, min(int(slots[child]), left))
+            left -= counts[child]
+        yield from ((child + first, count) for child, count in counts.items() if count > 0)
 
 
 def plan(
