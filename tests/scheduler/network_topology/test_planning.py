@@ -461,6 +461,21 @@ def test_preemption_takes_the_block_whose_pods_matter_less_not_the_one_with_fewe
     play(story, **on(enablePreemption=True))
 
 
+def test_a_gang_too_large_for_the_cluster_learns_what_places_would_take_after_evictions() -> None:
+    async def story(world: World) -> None:
+        fabric(world, spines=1, cpu="4")
+        await world.settle(25)
+        world.api.put("Pod", pod("weaker", cpu="4", priority=1, nodeName="s0-b0-n0"))
+        world.api.put("Pod", pod("stronger", cpu="4", priority=9, nodeName="s0-b1-n0"))
+        gang(world, "job", 5, BLOCK, cpu="4", priority=5)
+        await world.settle(60)
+        offers = "BlockLayer/s0-b0: 2;topology topologyNode BlockLayer/s0-b1: 1, 0/4 nodes are available"
+        assert offers in world.condition("job-0")["message"]
+        assert world.api.events("Preempted") == []
+
+    play(story, **on(enablePreemption=True))
+
+
 def test_nobody_is_evicted_for_one_member_of_a_gang_that_is_planned() -> None:
     async def story(world: World) -> None:
         fabric(world, spines=1, cpu="4")

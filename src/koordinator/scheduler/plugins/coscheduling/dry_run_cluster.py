@@ -323,6 +323,11 @@ class PreemptionDryRun:
             found = np.minimum(found, (table.free[column][which] + held) // amount)
         return np.maximum(found, 0)
 
+    def room_for(self, member: JobMember) -> I64:
+        """Return the members (table rows,) as the protocol says; closed nodes take none."""
+        kind = self._kinds[self._kind_of[member.key]]
+        return np.where(kind.is_open | kind.is_free, self._slots(kind), 0)
+
     # Moving pods
 
     def _clear(self, row: int) -> None:

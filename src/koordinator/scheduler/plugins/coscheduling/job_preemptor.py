@@ -203,6 +203,11 @@ class PreemptionCluster(Protocol):
         members need. The nodes to try now; none when there are no more."""
         ...
 
+    def room_for(self, member: JobMember) -> I64:
+        """Return how many such members nodes would take once all that may go has gone, as far as resources tell:
+        (table rows,)."""
+        ...
+
     def place(self, node: str, member: JobMember) -> bool:
         """Put a member on a node if that takes it beside what is there."""
         ...

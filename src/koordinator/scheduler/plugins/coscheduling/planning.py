@@ -125,7 +125,10 @@ class GangPlanning:
             found = self.planner.plan(tree, msgspec.structs.replace(job, costs=dry_run.costs()))
             if found.plan.is_placed:
                 return _settle(found, members, infos, dry_run)
-        return JobPlacement(failure=self.planner.plan(tree, job).message)
+        if dry_run.cleared():
+            return JobPlacement(failure=self.planner.plan(tree, job).message)
+        # All nodes together are too small, so none was cleared; the words tell what they would take if they were.
+        return JobPlacement(failure=self.planner.shortage(tree, job, dry_run.room_for(members[0])))
 
     # Explanations
 

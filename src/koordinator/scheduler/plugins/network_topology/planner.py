@@ -108,6 +108,16 @@ class Planner:
         Raises: UnknownProfile."""
         return self.draft(tree, job).plan(job)
 
+    def shortage(self, tree: TopologyTree, job: PlanningJob, slots: I64) -> str:
+        """Return why there would be no place for members that are alike if nodes took `slots` of them (table rows,);
+        for members that differ, why there is none. Raises: UnknownProfile."""
+        draft = self.draft(tree, job)
+        if len(draft.kinds) == 1:
+            by_leaf = self._rows.by_leaf(tree, np.minimum(slots, len(job.members)))
+            kinds = (msgspec.structs.replace(draft.kinds[0], by_leaf=by_leaf),)
+            draft = msgspec.structs.replace(draft, kinds=kinds)
+        return draft.plan(job).message
+
     def draft(self, tree: TopologyTree, job: PlanningJob) -> "PlanDraft":
         """Ask nodes what they say to the members, before anything is decided. Raises: UnknownProfile."""
         members = job.members
