@@ -274,6 +274,26 @@ def test_members_that_a_gang_lacks_are_tried_before_those_beyond_the_minimum_of_
     assert order == ["d/b1", "d/a1", "d/a2", "d/b2"]
 
 
+def test_a_member_that_gives_its_place_back_late_is_tried_in_the_next_round_too() -> None:
+    rounds, pods = gang_of(3, ["a", "b", "c"])
+    rounds.begin(pods["d/a"])
+    rounds.permit(pods["d/a"])
+    assert rounds.next_pod().pod == "d/b"
+    rounds.permit(pods["d/b"])
+    assert rounds.next_pod().pod == "d/c"
+    assert rounds.filter_failed(pods["d/c"], "full", is_root_cause=True).rejected == ("d/a", "d/b")
+    assert rounds.next_pod().ended is EndReason.ALL_TRIED
+    rounds.unreserve(pods["d/a"])
+
+    rounds.begin(pods["d/a"])
+    rounds.permit(pods["d/a"])
+    assert rounds.next_pod().pod == "d/c"
+    rounds.unreserve(pods["d/b"])
+    rounds.permit(pods["d/c"])
+
+    assert rounds.next_pod().pod == "d/b"
+
+
 def test_only_members_that_are_bound_together_are_marked() -> None:
     rounds, pods = gang_of(2, ["a", "b", "c"])
     for key in ("d/a", "d/b"):

@@ -130,7 +130,8 @@ class Play:
             pod = from_builtins(body, Pod)
             self.pods[key_of(pod)] = pod
         effect = feed(self.rounds, event, body)
-        return {"activate": list(effect.activate), "activateOneOf": list(effect.one_of)}
+        # Others stand by for the first, in case something else holds it back: here nothing does.
+        return {"activate": list(effect.activate), "activateOneOf": list(effect.one_of[:1])}
 
     def cycle(self, op: str, pod: Pod, step: Case) -> Any:
         rounds = self.rounds

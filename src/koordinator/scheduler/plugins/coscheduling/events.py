@@ -282,12 +282,17 @@ class GangEvents:
             self.cache.configure(gang, config)
         is_new = key not in gang.children
         self.cache.add_member(gang, pod)
-        now = self.round
         if key in gang.bound:
             self._take_one(gang_id, key)
-        elif is_new and now is not None and now.queue is not None and gang_id in now.gangs:
-            now.queue.append((key, gang_id))
+        elif is_new:
+            self._line_up(key, gang_id)
         return gang
+
+    def _line_up(self, key: str, gang_id: str) -> None:
+        """Note that a member came to be without a place during a round: it is tried after the others."""
+        now = self.round
+        if now is not None and now.queue is not None and gang_id in now.gangs:
+            now.queue.append((key, gang_id))
 
     # What follows from events
 

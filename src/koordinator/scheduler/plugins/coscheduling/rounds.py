@@ -342,6 +342,7 @@ class GangRounds(GangEvents):
         if gang is None or not is_current:
             return self._gone(gang)
         self.cache.gave_up_place(gang, key)
+        self._line_up(key, gang_id)
         if gang.config.mode is not GangMode.STRICT or is_on_its_own(gang):
             return Rejection(is_tired=is_tired)
         if key in gang.leaving and not self._incomplete(gang.config):
