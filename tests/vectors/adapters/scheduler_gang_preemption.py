@@ -31,7 +31,8 @@ UNTOUCHED = (
 def preemption(case: Case) -> Any:
     cluster = SmallCluster.shipped(Coscheduling=ARGS)
     for node in case["nodes"]:
-        cluster.node(_node(node, (case.get("nodeStatus") or {node["name"]: ""}).get(node["name"])))
+        statuses = case.get("nodeStatus")
+        cluster.node(_node(node, "" if statuses is None else statuses.get(node["name"])))
         cluster.pod(_pod(_filler(node)))
     for each in case.get("existing") or ():
         cluster.pod(_pod(each), is_assumed=bool(each.get("waitingInPermit")))

@@ -123,7 +123,7 @@ def _rival(pod: Case, known: Sequence[str] = ()) -> QuotaPod:
     return QuotaPod(
         name=pod.get("name", ""),
         quota=quota,
-        priority=pod["priority"],
+        priority=pod.get("priority", 0),
         start_s=pod.get("start", 0),
         request=resource_list.of(pod.get("request") or {}),
         is_preemptible=not pod.get("nonPreemptible", False),
@@ -190,7 +190,7 @@ def _victims(case: Case) -> Any:
         QuotaPod(
             name=each["name"],
             quota=each.get("quota", "q"),
-            priority=each["priority"],
+            priority=each.get("priority", 0),
             start_s=each.get("start", 0),
             request=resource_list.of(each["request"]),
             is_preemptible=not each.get("nonPreemptible", False),

@@ -210,26 +210,31 @@ class Offers:
             shares = [share for place, count in shares for share in self._shared(at, place, count)]
         return shares
 
-    def _shared(self, depth: int, place: int, wanted: int) -> Iterator[tuple[int, int]]:
-        """Yield the children that take `wanted` members among them: near pods that attract, then those with most slots,
-        the highest score, and by name. The score tells which of them, not in which order they are filled."""
+    def _shared(self, depth: int, place: int, wanted: int) -> list[tuple[int, int]]:
+        """Return the children that take `wanted` members among them: near pods that attract, then those with most
+        slots, the highest score, and by name. The score tells which of them, not in which order they are filled."""
         level = self.tree.levels[depth]
         first, end = int(level.first_child[place]), int(level.first_child[place + 1])
         slots, existing = self.slots[depth + 1][first:end], self.existing[depth + 1][first:end]
         positions = np.flatnonzero(slots)
         keys = [-slots[positions], -existing[positions]]
         positions = positions[np.lexsort(keys)]  # which is stable: by name at last
-        order = positions
+        places: list[int] | None = None
         if self._score is not None:
             score = self._score[depth + 1][first:end]
-            order = positions[np.lexsort((-score[positions], -slots[positions], -existing[positions]))]
-        left, counts = wanted, dict.fromkeys(positions.tolist(), 0)
-        for child in order.tolist():
+            order = np.lexsort((-score[positions], -slots[positions], -existing[positions]))
+            positions, places = positions[order], order.tolist()
+        left = wanted
+        taken: list[tuple[int, int]] = []
+        for child, most in zip((positions + first).tolist(), slots[positions].tolist(), strict=True):
             if left <= 0:
                 break
-            counts[child] = self.floor(depth + 1, child + first, min(int(slots[child]), left))
-            left -= counts[child]
-        yield from ((child + first, count) for child, count in counts.items() if count > 0)
+            count = self.floor(depth + 1, child, min(most, left))
+            taken.append((child, count))
+            left -= count
+        if places is not None:
+            taken = [share for _, share in sorted(zip(places, taken, strict=False))]
+        return [(child, count) for child, count in taken if count > 0]
 
 
 def plan(
