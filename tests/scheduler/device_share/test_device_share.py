@@ -193,6 +193,23 @@ def test_a_restricted_reservation_gives_only_what_its_owners_left(held: int, own
         assert [p.minor for p in result.decision.by_type["gpu"]] == [1]
 
 
+@pytest.mark.parametrize(
+    ("part", "is_allowed"), [pytest.param(50, False, id="half"), pytest.param(100, True, id="whole")]
+)
+@pytest.mark.parametrize("has_table", [True, False])
+def test_a_reserved_part_of_a_card_is_no_whole_card(part: int, is_allowed: bool, has_table: bool) -> None:
+    amounts = {resources.GPU_CORE: part, resources.GPU_MEMORY_RATIO: part, resources.GPU_MEMORY: part * GIB}
+    record = NodeDeviceRecord()
+    record.set_idle(node_devices(device(), {labels.GPU_MODEL: "H800"} if has_table else {}))
+    record.hold("r", {"gpu": [HeldDevice(1, amounts)]})
+    reservation = record.reserved_by("r", is_restricted=True)
+    assert reservation is not None
+
+    result = allocate_reserved(record.devices, pod({"gpu": 1}), [reservation], is_required=True)
+
+    assert result.decision.status.is_success is is_allowed
+
+
 @given(gpu_requests, st.sets(st.integers(0, 7)))
 @settings(max_examples=50, deadline=None)
 def test_every_numa_hint_can_be_allocated(asked: dict[str, int], busy: set[int]) -> None:

@@ -253,4 +253,6 @@ def visible_device(
         free = resource_vector.less(free, held)
     if limits.required and (cap := limits.required.get(device_type, NOTHING).get(minor)):
         free = {name: min(amount, cap.get(name, amount)) for name, amount in free.items()}
+        # The rest of the card is somebody else's, so that it is no whole card.
+        held = resource_vector.less(entry.total, free)
     return VisibleDevice(entry, free, is_owned(held))
