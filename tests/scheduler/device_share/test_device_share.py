@@ -16,6 +16,7 @@ from koordinator.api.annotations.device import (
 )
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
+from koordinator.scheduler.plugin.status import unresolvable
 from koordinator.scheduler.plugins.device_share.allocate import (
     AllocateOptions,
     DeviceDecision,
@@ -210,6 +211,49 @@ def test_a_reserved_part_of_a_card_is_no_whole_card(part: int, is_allowed: bool,
     assert result.decision.status.is_success is is_allowed
 
 
+def test_without_a_reservation_of_devices_they_come_from_the_node() -> None:
+    result = allocate_reserved(node(), pod({"gpu": 1}), [], is_required=True)
+
+    assert (result.reservation, len(result.decision.by_type["gpu"])) == ("", 1)
+
+
+def test_cards_in_use_draw_others_to_their_switch_also_where_the_pod_may_not_have_them() -> None:
+    used = {"gpu": [DeviceAllocation(minor=5, resources={resources.GPU_CORE: 100})]}
+    only = DeviceLimits(required={"gpu": {2: {}, 4: {}}})
+
+    decision = allocate(node(used, of=device(8)), pod({"gpu": 1}), only)
+
+    assert [p.minor for p in decision.by_type["gpu"]] == [4]
+
+
+def test_what_no_eviction_can_mend_is_told_before_what_is_only_in_use() -> None:
+    machine = device()
+    for info in machine.spec.devices:
+        info.vf_groups.clear()
+    full = [DeviceAllocation(minor=minor, resources={resources.GPU_CORE: 100}) for minor in range(4)]
+
+    status = allocate(node({"gpu": full}, of=machine), pod({"gpu": 1, "rdma": 1}, VF)).status
+
+    assert status == unresolvable("Insufficient rdma VirtualFunctions")
+
+
+def test_a_node_with_fewer_cards_than_asked_for_is_no_case_for_evictions() -> None:
+    assert numa_hints(node(), pod({"gpu": 5})).status == unresolvable("Insufficient NUMA Scoped Devices")
+
+
+def test_a_card_that_reports_no_memory_is_given_with_none() -> None:
+    machine = device(1)
+    del machine.spec.devices[0].resources[resources.GPU_MEMORY]
+
+    [card] = allocate(node(of=machine), pod({"gpu": 1})).by_type["gpu"]
+
+    assert card.amounts == {
+        resources.GPU_CORE: 100,
+        resources.GPU_MEMORY_RATIO: 100,
+        resources.GPU_MEMORY: 0,
+    }
+
+
 @given(gpu_requests, st.sets(st.integers(0, 7)))
 @settings(max_examples=50, deadline=None)
 def test_every_numa_hint_can_be_allocated(asked: dict[str, int], busy: set[int]) -> None:
@@ -279,3 +323,15 @@ def test_nics_of_a_node_that_is_vouched_for_are_tried_with_whole_cards_when_they
 
     assert decision.status.is_success is is_allowed
     assert set(decision.by_type) == ({"gpu"} if is_allowed else set())
+
+
+def test_a_node_that_is_vouched_for_is_tried_for_whole_cards_only_whatever_else_it_lacks() -> None:
+    machine = device(4)
+    machine.metadata.labels[labels.SECONDARY_DEVICE_WELL_PLANNED] = "true"
+    machine.spec.devices[:] = [info for info in machine.spec.devices if info.type == "gpu"]
+    asked = pod({"gpu": 2, "rdma": 1}, joint=JointAllocate(device_types=["gpu"]))
+
+    assert set(allocate(node(of=machine), asked).by_type) == {"gpu"}
+    assert set(numa_hints(node(of=machine), asked).by_type) == {"gpu"}
+    taken = allocate(node(of=machine), asked, options=AllocateOptions(is_reserve=True))
+    assert taken.status == unresolvable("Insufficient rdma devices")

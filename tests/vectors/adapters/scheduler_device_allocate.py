@@ -36,7 +36,7 @@ from koordinator.scheduler.plugins.device_share.reservations import (
     allocate_reserved,
     within,
 )
-from koordinator.scheduler.plugins.device_share.templates import GPUTemplates
+from koordinator.scheduler.plugins.device_share.templates import NO_TEMPLATE, GPUTemplates
 from tests.vectors.adapters.scheduler_device_request import amounts_of, texts_of
 from tests.vectors.compare import exact
 
@@ -136,8 +136,11 @@ def device_allocate(case: Case) -> Any:
     pod, parsed = _pod(case)
     if not parsed.status.is_success:
         return _refused(parsed.status)
-    limits = _limits(case, node)
-    options = AllocateOptions(_strategy(case), _templates(case), case.get("phase") == "Reserve")
+    limits, templates = _limits(case, node), _templates(case)
+    gpus = pod.by_type.get(annotation.DeviceType.GPU)
+    if templates is not None and gpus and templates.refuse(request.per_gpu(gpus)):
+        return _refused(NO_TEMPLATE)  # no node is looked at then
+    options = AllocateOptions(_strategy(case), templates, case.get("phase") == "Reserve")
     if case["op"] == "numaHints":
         return _hints(node, pod, limits, options)
     source = ""

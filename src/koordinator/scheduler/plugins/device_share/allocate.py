@@ -1,7 +1,7 @@
 """All devices of a pod on one node, with those chosen beforehand. Source: behaviour/devices 3.2 and 4 to 6."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -109,29 +109,28 @@ def allocate(
     table is malformed."""
     options = options or AllocateOptions()
     wanted: dict[str, PerDevice] = {}
-    for device_type in pod.by_type:
+    tried = pod.by_type if options.is_reserve else tried_types(node, pod)
+    for device_type in tried:
         each = wanted_of(node, pod, device_type)
         if not each.status.is_success:
             return DeviceDecision(status=each.status)
         wanted[device_type] = each
-    joint = joint_types(pod)
-    if joint and not options.is_reserve and is_well_planned(node, pod):
-        # Whoever labelled the node vouches for its NICs, so that trying them is left to Reserve.
-        wanted = {t: each for t, each in wanted.items() if t not in joint[1:]}
-        joint = joint[:1]
+    joint = [device_type for device_type in joint_types(pod) if device_type in wanted]
     return _Attempt(node, pod, limits, options, wanted).run(joint)
 
 
 def wanted_of(node: NodeDevices, pod: PodDevices, device_type: str) -> PerDevice:
     """Return how many devices of a type the pod wants on this node, and how much of each."""
-    asked = pod.by_type[device_type]
+    asked, hint = pod.by_type[device_type], pod.hint(device_type)
     devices = node.devices.get(device_type, {})
     if device_type != DeviceType.GPU:
-        labels_of = [entry.labels for entry in devices.values()]
-        return per_device(device_type, asked, labels_of, pod.hint(device_type))
-    if not devices:
-        return PerDevice(status=unresolvable(insufficient(device_type)))
-    return per_gpu(asked)
+        wanted = per_device(device_type, asked, [entry.labels for entry in devices.values()], hint)
+    else:
+        wanted = per_gpu(asked) if devices else PerDevice(status=unresolvable(insufficient(device_type)))
+    has_vfs = hint.vf_selector is None or any(entry.vf_groups for entry in devices.values())
+    if has_vfs or not wanted.status.is_success:
+        return wanted
+    return PerDevice(status=unresolvable(f"Insufficient {device_type} VirtualFunctions"))
 
 
 def node_score(
@@ -156,6 +155,13 @@ def joint_types(pod: PodDevices) -> list[str]:
         if device_type in pod.by_type
         and pod.hint(device_type).allocate_strategy != AllocateStrategy.APPLY_FOR_ALL
     ]
+
+
+def tried_types(node: NodeDevices, pod: PodDevices) -> Collection[str]:
+    """Return the types that are tried before Reserve: all, or only the leading one where the node's label vouches for
+    what goes with it."""
+    joint = joint_types(pod)
+    return joint[:1] if joint and is_well_planned(node, pod) else pod.by_type
 
 
 def is_well_planned(node: NodeDevices, pod: PodDevices) -> bool:
@@ -230,8 +236,6 @@ class _Attempt:
 
     def _pick(self, device_type: str, preference: _Preference) -> PickDecision:
         wanted, hint = self.wanted[device_type], self.pod.hint(device_type)
-        if hint.vf_selector is not None and not self._has_vfs(device_type):
-            return PickDecision(status=unresolvable(f"Insufficient {device_type} VirtualFunctions"))
         view = view_of(self.node, device_type, self.limits, hint.selector)
         score = self._scorer(device_type, wanted.amounts)
         request = DeviceCountRequest(
@@ -242,9 +246,6 @@ class _Attempt:
         )
         generic = functools.partial(pick, device_type, view, request, score, self._vfs(device_type, hint))
         return generic() if device_type != DeviceType.GPU else self._pick_gpus(view, wanted, generic)
-
-    def _has_vfs(self, device_type: str) -> bool:
-        return any(entry.vf_groups for entry in self.node.devices[device_type].values())
 
     def _vfs(self, device_type: str, hint: DeviceHint) -> VFChoice | None:
         allowed = self.limits.allowed_vfs.get(device_type)
@@ -305,13 +306,14 @@ class _Attempt:
     def _by_topology(self, view: View, wanted: PerDevice, used: frozenset[int]) -> PickDecision | None:
         """By closeness; None when the cards' places are not known and no scope is required."""
         scope = self.pod.hint(DeviceType.GPU).required_topology_scope
-        if not all(entry.has_topology for entry in self.node.devices[DeviceType.GPU].values()):
+        cards = self.node.devices[DeviceType.GPU].values()
+        if not all(card.has_topology for card in cards):
             return PickDecision(status=MISSING_TREE) if scope else None
         if wanted.is_shared and wanted.count > 1:
             return PickDecision(status=MULTI_SHARED) if scope else None
         level = TOPOLOGY_SCOPE_LEVELS.get(scope, 0)
         asked = partition.GPURequest(wanted.count, wanted.amounts, wanted.is_shared, level)
-        minors = partition.closest(view, asked, used, self._tree_scorer(wanted.amounts))
+        minors = partition.closest(cards, view, asked, used, self._tree_scorer(wanted.amounts))
         if minors:
             return _picked(minors, wanted)
         return PickDecision(status=NONE_IN_SCOPE if scope else NO_GPU)

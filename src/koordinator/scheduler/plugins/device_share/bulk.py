@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import label_selector, resources
+from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.device import AllocateStrategy, DeviceType
 from koordinator.api.errors import ProtocolError
@@ -79,7 +79,10 @@ class DeviceDemand(msgspec.Struct, frozen=True, eq=False):
         types = tuple(_type_demand(asked, device_type) for device_type in asked.by_type)
         is_plain = all(_is_plain(asked, each, templates) for each in types)
         is_whole = asked.is_whole_gpus
-        is_plain = is_plain and len(joint_types(asked)) < 2 and not (is_whole and asked.partition_spec)
+        # Where secondary devices are well planned, types beside the leading one are not tried at all.
+        joint = joint_types(asked)
+        is_plain = is_plain and len(joint) < (1 if is_whole else 2)
+        is_plain = is_plain and not (is_whole and asked.partition_spec)
         names = {name for of_type in NAMES_BY_TYPE.values() for name in of_type}
         is_known = all(each.name in names for each in strategy.resources)
         return cls(
@@ -94,9 +97,8 @@ class DeviceDemand(msgspec.Struct, frozen=True, eq=False):
 def _type_demand(asked: PodDevices, device_type: str) -> TypeDemand:
     amounts = asked.by_type[device_type]
     if device_type == DeviceType.GPU:
-        # A card without memory is given to nobody.
         wanted = per_gpu(amounts)
-        return TypeDemand(device_type, wanted, tuple({*wanted.amounts, resources.GPU_MEMORY} - LENT))
+        return TypeDemand(device_type, wanted, tuple(wanted.amounts.keys() - LENT))
     hint = msgspec.structs.replace(asked.hint(device_type), selector=None)
     wanted = per_device(device_type, amounts, [{}], hint)
     return TypeDemand(device_type, wanted, tuple(wanted.amounts))

@@ -18,6 +18,7 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     check_shared_gpu,
     designated,
     node_score,
+    tried_types,
     wanted_of,
 )
 from koordinator.scheduler.plugins.device_share.inventory import (
@@ -45,7 +46,7 @@ SAME_GPUS_SCORE = 500
 ALL_SUBSETS_NODES_MAX = 8
 """Up to here all sets of NUMA nodes are tried; beyond, single ones, pairs and all together."""
 
-TOO_FEW = unschedulable("Insufficient NUMA Scoped Devices")
+TOO_FEW = unresolvable("Insufficient NUMA Scoped Devices")
 NO_NUMA_NODE = unschedulable("Designated Allocation Lack NUMA Node ID")
 
 
@@ -101,7 +102,7 @@ def numa_hints(
         )
         for subset, decision in feasible.items()
     ]
-    return DeviceHintDecision(dict.fromkeys(pod.by_type, hints))
+    return DeviceHintDecision(dict.fromkeys(tried_types(node, pod), hints))
 
 
 def _subsets(ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -116,16 +117,17 @@ def _try(
     limits: DeviceLimits,
     options: AllocateOptions | None,
 ) -> DeviceDecision:
-    for device_type in pod.by_type:
-        wanted = wanted_of(node, pod, device_type)
-        if not wanted.status.is_success:
-            return DeviceDecision(status=wanted.status)
+    wanted = {device_type: wanted_of(node, pod, device_type) for device_type in tried_types(node, pod)}
+    for each in wanted.values():
+        if not each.status.is_success:
+            return DeviceDecision(status=each.status)
+    for device_type, each in wanted.items():
         near = [
             entry
             for entry in node.devices[device_type].values()
             if entry.has_topology and entry.numa_node in (-1, *subset)
         ]
-        if near and len(near) < wanted.count:
+        if near and len(near) < each.count:
             return DeviceDecision(status=TOO_FEW)
     return allocate(node, pod, msgspec.structs.replace(limits, numa_nodes=subset), options)
 

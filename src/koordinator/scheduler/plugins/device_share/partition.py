@@ -16,7 +16,12 @@ from koordinator.api.annotations.device import (
     TopologyScope,
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.device_share.inventory import NodeDevices, View, VisibleDevice
+from koordinator.scheduler.plugins.device_share.inventory import (
+    DeviceEntry,
+    NodeDevices,
+    View,
+    VisibleDevice,
+)
 
 Scorer = Callable[[VisibleDevice], int]
 
@@ -40,61 +45,72 @@ class _Found(msgspec.Struct, frozen=True):
 
 class _Scope(msgspec.Struct, frozen=True):
     level: int
-    devices: Sequence[VisibleDevice]
+    cards: Sequence[DeviceEntry]
+    """By ascending minor, also those that the pod does not see."""
     children: Sequence["_Scope"] = ()
 
 
+class _Search(msgspec.Struct, frozen=True):
+    view: View
+    wanted: GPURequest
+    used: Collection[int]
+    score: Scorer | None
+
+
 def closest(
-    view: View, wanted: GPURequest, used: Collection[int], score: Scorer | None = None
+    cards: Iterable[DeviceEntry],
+    view: View,
+    wanted: GPURequest,
+    used: Collection[int],
+    score: Scorer | None = None,
 ) -> tuple[int, ...]:
-    """Return the minors in the smallest scope with enough of them; empty when no scope will do."""
-    found = _search(_tree(view.values()), wanted, used, score, 0, 0)
+    """Return the minors in the smallest scope with enough of them that the pod sees; empty when no scope will do.
+    `used` cards count where they are, whether the pod sees them or not."""
+    found = _search(_tree(cards), _Search(view, wanted, used, score), 0, 0)
     return found.minors if found is not None else ()
 
 
-def _tree(devices: Iterable[VisibleDevice]) -> _Scope:
-    cards = sorted(devices, key=lambda device: device.minor)
+def _tree(entries: Iterable[DeviceEntry]) -> _Scope:
+    cards = sorted(entries, key=lambda card: card.minor)
     numa_nodes = []
-    for numa in sorted({card.entry.numa_node for card in cards}):
-        near = [card for card in cards if card.entry.numa_node == numa]
+    for numa in sorted({card.numa_node for card in cards}):
+        near = [card for card in cards if card.numa_node == numa]
         switches = [
-            _Scope(
-                TOPOLOGY_SCOPE_LEVELS[TopologyScope.PCIE], [card for card in near if card.entry.pcie == pcie]
-            )
-            for pcie in sorted({card.entry.pcie for card in near})
+            _Scope(TOPOLOGY_SCOPE_LEVELS[TopologyScope.PCIE], [card for card in near if card.pcie == pcie])
+            for pcie in sorted({card.pcie for card in near})
         ]
         numa_nodes.append(_Scope(TOPOLOGY_SCOPE_LEVELS[TopologyScope.NUMA_NODE], near, switches))
     return _Scope(TOPOLOGY_SCOPE_LEVELS[TopologyScope.NODE], cards, numa_nodes)
 
 
-def _search(
-    scope: _Scope, wanted: GPURequest, used: Collection[int], score: Scorer | None, depth: int, in_use: int
-) -> _Found | None:
-    if len(scope.devices) < wanted.count:
+def _search(scope: _Scope, search: _Search, depth: int, in_use: int) -> _Found | None:
+    if len(scope.cards) < search.wanted.count:
         return None
     depth += 1
-    in_use += any(device.minor in used for device in scope.devices)
+    in_use += any(card.minor in search.used for card in scope.cards)
     best: _Found | None = None
     for child in scope.children:
-        found = _search(child, wanted, used, score, depth, in_use)
+        found = _search(child, search, depth, in_use)
         if found is not None and (best is None or _rank(found) > _rank(best)):
             best = found
-    if best is not None or wanted.level > scope.level:
+    if best is not None or search.wanted.level > scope.level:
         return best
-    return _take(scope, wanted, score, depth, in_use)
+    return _take(scope, search, depth, in_use)
 
 
 def _rank(found: _Found) -> tuple[int, int, int]:
     return found.depth, found.in_use, found.score
 
 
-def _take(scope: _Scope, wanted: GPURequest, score: Scorer | None, depth: int, in_use: int) -> _Found | None:
-    fitting = [d for d in scope.devices if d.is_healthy and d.fits(wanted.amounts)]
+def _take(scope: _Scope, search: _Search, depth: int, in_use: int) -> _Found | None:
+    wanted = search.wanted
+    seen = [search.view[card.minor] for card in scope.cards if card.minor in search.view]
+    fitting = [device for device in seen if device.is_healthy and device.fits(wanted.amounts)]
     if len(fitting) < wanted.count:
         return None
     if not wanted.is_shared:
         return _Found(tuple(device.minor for device in fitting[: wanted.count]), depth, in_use)
-    points = {device.minor: score(device) if score else 0 for device in fitting}
+    points = {device.minor: search.score(device) if search.score else 0 for device in fitting}
     best = max(fitting, key=lambda device: points[device.minor])
     return _Found((best.minor,), depth, in_use, points[best.minor])
 

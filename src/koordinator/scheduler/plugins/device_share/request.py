@@ -202,13 +202,13 @@ def per_device(
 
 def with_gpu_memory(allocated: Mapping[str, int], total: Mapping[str, int]) -> Amounts | None:
     """Return the amounts on one GPU with both memory and its ratio; None when the GPU has nothing to give."""
-    memory_bytes = total.get(resources.GPU_MEMORY, 0)
-    if memory_bytes <= 0:
+    if not any(total.values()):
         return None
+    memory_bytes = total.get(resources.GPU_MEMORY, 0)
     completed = dict(allocated)
     ratio, wanted_bytes = allocated.get(resources.GPU_MEMORY_RATIO), allocated.get(resources.GPU_MEMORY)
     if ratio is None and wanted_bytes is not None:
-        completed[resources.GPU_MEMORY_RATIO] = WHOLE * wanted_bytes // memory_bytes
+        completed[resources.GPU_MEMORY_RATIO] = WHOLE * wanted_bytes // memory_bytes if memory_bytes else 0
     elif wanted_bytes is None and ratio is not None:
         completed[resources.GPU_MEMORY] = ratio * memory_bytes // WHOLE
     return completed

@@ -129,7 +129,7 @@ def allocate_reserved(
         if decision.status.is_success:
             return ReservedDecision(decision, reservation.name)
         reasons += [f"Reservation(s) {reason}" for reason in decision.status.reasons]
-    if is_required:
+    if is_required and reservations:
         return ReservedDecision(DeviceDecision(status=unschedulable(*dict.fromkeys(reasons))))
     return ReservedDecision(allocate_ignoring(node, pod, reservations, limits, options))
 
