@@ -76,10 +76,27 @@ def test_a_restricted_reservation_never_gives_more_than_it_holds(
     request: dict[str, int], room: ReservationAmounts
 ) -> None:
     if not fit.short_in_room(request, room, Ignored()):
-        for name in set(room.names) & request.keys():
+        for name in set(room.names) & {name for name, amount in request.items() if amount}:
             assert (
                 request[name] + room.allocated.get(name, 0) + room.kept.get(name, 0) <= room.allocatable[name]
             )
+
+
+def test_who_asks_for_nothing_of_a_resource_does_not_care_that_it_is_used_up() -> None:
+    room = ReservationAmounts(
+        is_restricted=True,
+        allocatable={"cpu": 4, "memory": 1},
+        allocated={"memory": 2},
+        names=("cpu", "memory"),
+    )
+    assert not fit.short_in_room({"cpu": 4, "memory": 0}, room, Ignored())
+
+
+def test_a_reserved_number_of_pods_counts_whatever_else_is_restricted() -> None:
+    room = ReservationAmounts(
+        is_restricted=True, allocatable={"cpu": 4, "pods": 1}, names=("cpu",), pods=1, name="room"
+    )
+    assert fit.short_in_room({"cpu": 1}, room, Ignored()) == ["Reservation(s) Too many pods"]
 
 
 def test_an_ignored_group_does_not_cover_native_resources() -> None:

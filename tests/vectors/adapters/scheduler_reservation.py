@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from koordinator.api import pod_resources, resource_list
+from koordinator.api import pod_resources, resource_list, resources
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.reservation import (
@@ -171,12 +171,18 @@ def _ignored(case: Case, names: str, groups: str) -> Ignored:
 def _room(body: Case, preemptible: Case | None = None) -> ReservationAmounts:
     """`preemptible`: what owners hold that are victims, which count no more while they are tried."""
     gone = fit.ints(preemptible or {})
-    allocated = fit.ints(body.get("allocated") or {})
+    allocatable = fit.ints(body.get("allocatable") or {})
+    allocated = {
+        name: max(amount - gone.get(name, 0), 0)
+        for name, amount in fit.ints(body.get("allocated") or {}).items()
+    }
+    # What victims leave beside what is reserved becomes free on the node, as the trial of a preemption has it.
+    beside = {n: amount for n, amount in gone.items() if n != resources.PODS and n not in allocatable}
     return ReservationAmounts(
         name=body.get("name", ""),
         is_restricted=body.get("policy") == "Restricted",
-        allocatable=fit.ints(body.get("allocatable") or {}),
-        allocated={name: max(amount - gone.get(name, 0), 0) for name, amount in allocated.items()},
+        allocatable={**allocatable, **dict.fromkeys(beside, 0)},
+        allocated={**allocated, **{name: -amount for name, amount in beside.items()}},
         kept=fit.ints(body.get("reserved") or {}),
         names=tuple(sorted(body.get("resourceNames") or ())),
         pods=body.get("assignedPods", 0) - gone.get("pods", 0),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from koordinator.api import duration
 from koordinator.clock import parse_rfc3339
 from tests.vectors.deviations.question import Ask, Case
 
@@ -10,9 +11,9 @@ def not_looked_at_in_the_last_moment(case: Case, ask: Ask) -> Any:
     """Nobody looks again at a reservation of which exactly no time is left, and so it never ends."""
     if case["op"] != "sync":
         return None
-    ours, ends = ask(case), _minutes_later(case["reservation"])
+    ours, end_s = ask(case), _end(case["reservation"])
     is_over = ours["phase"] in ("Failed", "Succeeded")
-    return None if is_over or parse_rfc3339(case["now"]) not in ends else {**ours, "requeueAfterSeconds": 0}
+    return None if is_over or parse_rfc3339(case["now"]) != end_s else {**ours, "requeueAfterSeconds": 0}
 
 
 def collected_for_known_ends_only(case: Case, ask: Ask) -> Any:
@@ -24,9 +25,10 @@ def collected_for_known_ends_only(case: Case, ask: Ask) -> Any:
     return None if is_known else {"delete": False}
 
 
-def _minutes_later(reservation: Case) -> list[float]:
-    """The end in seconds, for a ttl of whole minutes; none where there is no such ttl."""
-    minutes, mark, rest = reservation["spec"].get("ttl", "").partition("m0s")
-    if not mark or rest or not minutes.isdigit():
-        return []
-    return [parse_rfc3339(reservation["metadata"]["creationTimestamp"]) + 60.0 * int(minutes)]
+def _end(reservation: Case) -> float | None:
+    """When a reservation is looked at for the last time: its end, else so long after it was made as it may live."""
+    spec = reservation["spec"]
+    if spec.get("expires"):
+        return parse_rfc3339(spec["expires"])
+    ttl_s = duration.parse(spec["ttl"]) if spec.get("ttl") else 0.0
+    return parse_rfc3339(reservation["metadata"]["creationTimestamp"]) + ttl_s if ttl_s else None

@@ -168,12 +168,11 @@ def short_in_room(
 ) -> list[str]:
     """Return why a Restricted reservation has too little of what it accounts for; with figures when `is_detailed`."""
     reasons = []
-    if resources.PODS in room.names:
-        capacity = room.allocatable.get(resources.PODS, 0)
-        if room.pods + 1 > capacity:
-            reasons.append("Too many pods" + _figures(1, room.pods, capacity) * is_detailed)
+    pods_max = room.allocatable.get(resources.PODS)
+    if pods_max is not None and room.pods + 1 > pods_max:
+        reasons.append("Too many pods" + _figures(1, room.pods, pods_max) * is_detailed)
     for name in room.names:
-        if name == resources.PODS or name not in request or ignored.has(name):
+        if name == resources.PODS or not request.get(name) or ignored.has(name):
             continue
         capacity = room.allocatable.get(name, 0) - room.kept.get(name, 0)
         used = room.allocated.get(name, 0)
