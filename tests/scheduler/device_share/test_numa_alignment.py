@@ -4,6 +4,7 @@ import json
 import random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from tests.scheduler.device_share.test_plugin import (
     is_bound,
 )
 from tests.scheduler.node_numa_resource.cluster import cpus_of, numa_of, report
+from tests.scheduler.reservation.test_plugin import AFFINITY, put_reservation, reservation
 from tests.scheduler.world import World, node, play
 
 Json = dict[str, Any]
@@ -72,6 +74,52 @@ def test_a_pod_gets_its_cpus_where_its_card_and_nic_are() -> None:
         world.api.put("Pod", aligned_pod("late", cpus=4, gpus=2, nic=True, binds=True))
         await world.settle()
         assert not is_bound(world, "late"), "two cards are free nowhere together"
+
+    play(story)
+
+
+def room(name: str, gpus: int, **spec: Any) -> Json:
+    body = reservation(name, cpu="4", memory="4Gi", allocateOnce=False, **spec)
+    requests = body["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
+    requests.update({CORE: str(100 * gpus), RATIO: str(100 * gpus)})
+    return body
+
+
+def owner(name: str) -> Json:
+    body = aligned_pod(name, cpus=1, gpus=1, nic=False, binds=False)
+    body["metadata"]["labels"]["app"] = "web"
+    body["metadata"]["annotations"][AFFINITY] = "{}"
+    return body
+
+
+@pytest.mark.parametrize("policy", ["", "Aligned", "Restricted"])
+def test_owners_are_aligned_within_a_reservation_that_spans_numa_nodes(policy: str) -> None:
+    async def story(world: World) -> None:
+        machine(world)
+        put_reservation(world, room("room", 4, allocatePolicy=policy))
+        await world.settle()
+        for number in range(3):
+            world.api.put("Pod", owner(f"web-{number}"))
+            await world.settle()
+            assert is_bound(world, f"web-{number}"), world.condition(f"web-{number}")
+            given = numa_nodes(world, f"web-{number}")
+            assert given["gpu"] == given["memory"]
+
+    play(story)
+
+
+def test_an_owner_is_aligned_with_its_reserved_card_not_with_one_that_is_free() -> None:
+    async def story(world: World) -> None:
+        machine(world)
+        world.api.put("Pod", aligned_pod("first", cpus=1, gpus=2, nic=False, binds=False))
+        await world.settle()
+        [numa] = numa_nodes(world, "first")["gpu"]
+        put_reservation(world, room("room", 1, allocatePolicy="Aligned"))
+        await world.settle()
+        world.api.remove("Pod", "first", "default")
+        world.api.put("Pod", owner("web"))
+        await world.settle()
+        assert numa_nodes(world, "web")["gpu"] == numa_nodes(world, "web")["memory"] == {1 - numa}
 
     play(story)
 

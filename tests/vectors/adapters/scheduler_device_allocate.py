@@ -21,7 +21,7 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     designated,
     node_score,
 )
-from koordinator.scheduler.plugins.device_share.exact import numa_hints
+from koordinator.scheduler.plugins.device_share.exact import designated_hints, numa_hints
 from koordinator.scheduler.plugins.device_share.inventory import (
     DeviceEntry,
     DeviceLimits,
@@ -196,7 +196,9 @@ def _gate(case: Case) -> Any:
 
 
 def _hints(node: NodeDevices, pod: PodDevices, limits: DeviceLimits, options: AllocateOptions) -> Any:
-    decision = numa_hints(node, pod, limits, options)
+    # Nothing else requires devices here.
+    is_chosen = bool(limits.required)
+    decision = designated_hints(node, pod, limits) if is_chosen else numa_hints(node, pod, limits, options)
     if not decision.status.is_success:
         return _refused(decision.status)
     return {

@@ -65,90 +65,6 @@ class DeviceHintDecision(msgspec.Struct, frozen=True):
     status: Status = SUCCESS
 
 
-def numa_hints(
-    node: NodeDevices,
-    pod: PodDevices,
-    limits: DeviceLimits = NO_LIMITS,
-    options: AllocateOptions | None = None,
-) -> DeviceHintDecision:
-    """Return the sets of NUMA nodes from which the pod can get its devices.
-
-    `limits.required` stands for devices that were chosen beforehand: their NUMA nodes are the only hint.
-    """
-    if limits.required:
-        return _designated(node, pod, limits)
-    ids = sorted(
-        {
-            entry.numa_node
-            for of_type in node.devices.values()
-            for entry in of_type.values()
-            if entry.has_topology and entry.numa_node >= 0
-        }
-    )
-    if not ids:
-        return DeviceHintDecision()
-    widest = _try(node, pod, tuple(ids), limits, options)
-    if not widest.status.is_success:
-        return DeviceHintDecision(status=widest.status)
-    feasible: dict[tuple[int, ...], DeviceDecision] = {}
-    for subset in _subsets(ids):
-        decision = widest if len(subset) == len(ids) else _try(node, pod, subset, limits, options)
-        if decision.status.is_success:
-            feasible[subset] = decision
-    smallest = min(map(len, feasible))
-    hints = [
-        DeviceTopologyHint(
-            subset, len(subset) == smallest, SAME_GPUS_SCORE if _gpus(decision) == _gpus(widest) else 0
-        )
-        for subset, decision in feasible.items()
-    ]
-    return DeviceHintDecision(dict.fromkeys(tried_types(node, pod), hints))
-
-
-def _subsets(ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    sizes = range(1, len(ids) + 1) if len(ids) <= ALL_SUBSETS_NODES_MAX else (1, 2, len(ids))
-    return itertools.chain.from_iterable(itertools.combinations(ids, size) for size in sizes)
-
-
-def _try(
-    node: NodeDevices,
-    pod: PodDevices,
-    subset: tuple[int, ...],
-    limits: DeviceLimits,
-    options: AllocateOptions | None,
-) -> DeviceDecision:
-    wanted = {device_type: wanted_of(node, pod, device_type) for device_type in tried_types(node, pod)}
-    for each in wanted.values():
-        if not each.status.is_success:
-            return DeviceDecision(status=each.status)
-    for device_type, each in wanted.items():
-        near = [
-            entry
-            for entry in node.devices[device_type].values()
-            if entry.has_topology and entry.numa_node in (-1, *subset)
-        ]
-        if near and len(near) < each.count:
-            return DeviceDecision(status=TOO_FEW)
-    return allocate(node, pod, msgspec.structs.replace(limits, numa_nodes=subset), options)
-
-
-def _gpus(decision: DeviceDecision) -> list[int]:
-    return [picked.minor for picked in decision.by_type.get(DeviceType.GPU, ())]
-
-
-def _designated(node: NodeDevices, pod: PodDevices, limits: DeviceLimits) -> DeviceHintDecision:
-    """Exactly the NUMA nodes of the devices that were chosen beforehand."""
-    ids: set[int] = set()
-    for device_type, minors in limits.required.items():
-        for minor in minors:
-            entry = node.devices.get(device_type, {}).get(minor)
-            if entry is None or not entry.has_topology or entry.numa_node < 0:
-                return DeviceHintDecision(status=NO_NUMA_NODE)
-            ids.add(entry.numa_node)
-    hint = DeviceTopologyHint(tuple(sorted(ids)), True, SAME_GPUS_SCORE)
-    return DeviceHintDecision({device_type: [hint] for device_type in pod.by_type})
-
-
 class Room(msgspec.Struct, frozen=True):
     """The part of a node that a pod may look at: these NUMA nodes (a mask; None: any), and besides what is free what is
     left of `reserved`, of which it takes one or, if `is_ignoring`, all together."""
@@ -169,6 +85,102 @@ class Room(msgspec.Struct, frozen=True):
 
 WHOLE_NODE = Room()
 NOT_TAKEN_OVER = unschedulable("Reservation(s) would not get all devices of the pods that it takes over")
+
+
+def decide_within(
+    node: NodeDevices, pod: PodDevices, room: Room, limits: DeviceLimits, options: AllocateOptions | None
+) -> DeviceDecision:
+    """Return what the pod would get of the room within the limits. Raises: ProtocolError when the node's partition
+    table is malformed."""
+    if room.is_ignoring:
+        return allocate_ignoring(node, pod, room.reserved, limits, options)
+    if not room.reserved:
+        return allocate(node, pod, limits, options)
+    found = allocate_reserved(node, pod, room.reserved, is_required=True, limits=limits, options=options)
+    lacks = room.must_have and not includes(held_of(found.decision), room.reserved[0].left)
+    return DeviceDecision(status=NOT_TAKEN_OVER) if lacks else found.decision
+
+
+def numa_hints(
+    node: NodeDevices,
+    pod: PodDevices,
+    limits: DeviceLimits = NO_LIMITS,
+    options: AllocateOptions | None = None,
+    room: Room = WHOLE_NODE,
+) -> DeviceHintDecision:
+    """Return the sets of NUMA nodes from which the pod can get its devices."""
+    ids = sorted(
+        {
+            entry.numa_node
+            for of_type in node.devices.values()
+            for entry in of_type.values()
+            if entry.has_topology and entry.numa_node >= 0
+        }
+    )
+    if not ids:
+        return DeviceHintDecision()
+
+    def try_on(subset: tuple[int, ...]) -> DeviceDecision:
+        status = _few_devices(node, pod, subset)
+        if not status.is_success:
+            return DeviceDecision(status=status)
+        return decide_within(node, pod, room, msgspec.structs.replace(limits, numa_nodes=subset), options)
+
+    widest = try_on(tuple(ids))
+    if not widest.status.is_success:
+        return DeviceHintDecision(status=widest.status)
+    feasible: dict[tuple[int, ...], DeviceDecision] = {}
+    for subset in _subsets(ids):
+        decision = widest if len(subset) == len(ids) else try_on(subset)
+        if decision.status.is_success:
+            feasible[subset] = decision
+    smallest = min(map(len, feasible))
+    hints = [
+        DeviceTopologyHint(
+            subset, len(subset) == smallest, SAME_GPUS_SCORE if _gpus(decision) == _gpus(widest) else 0
+        )
+        for subset, decision in feasible.items()
+    ]
+    return DeviceHintDecision(dict.fromkeys(tried_types(node, pod), hints))
+
+
+def _subsets(ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    sizes = range(1, len(ids) + 1) if len(ids) <= ALL_SUBSETS_NODES_MAX else (1, 2, len(ids))
+    return itertools.chain.from_iterable(itertools.combinations(ids, size) for size in sizes)
+
+
+def _few_devices(node: NodeDevices, pod: PodDevices, subset: tuple[int, ...]) -> Status:
+    """Return why NUMA nodes have too few devices for the pod, however much of these is free."""
+    wanted = {device_type: wanted_of(node, pod, device_type) for device_type in tried_types(node, pod)}
+    for each in wanted.values():
+        if not each.status.is_success:
+            return each.status
+    for device_type, each in wanted.items():
+        near = [
+            entry
+            for entry in node.devices[device_type].values()
+            if entry.has_topology and entry.numa_node in (-1, *subset)
+        ]
+        if near and len(near) < each.count:
+            return TOO_FEW
+    return SUCCESS
+
+
+def _gpus(decision: DeviceDecision) -> list[int]:
+    return [picked.minor for picked in decision.by_type.get(DeviceType.GPU, ())]
+
+
+def designated_hints(node: NodeDevices, pod: PodDevices, limits: DeviceLimits) -> DeviceHintDecision:
+    """Return exactly the NUMA nodes of the devices that were chosen beforehand, which the limits require."""
+    ids: set[int] = set()
+    for device_type, minors in limits.required.items():
+        for minor in minors:
+            entry = node.devices.get(device_type, {}).get(minor)
+            if entry is None or not entry.has_topology or entry.numa_node < 0:
+                return DeviceHintDecision(status=NO_NUMA_NODE)
+            ids.add(entry.numa_node)
+    hint = DeviceTopologyHint(tuple(sorted(ids)), True, SAME_GPUS_SCORE)
+    return DeviceHintDecision({device_type: [hint] for device_type in pod.by_type})
 
 
 class ExactDecisions:
@@ -195,15 +207,7 @@ class ExactDecisions:
         )
         try:
             limits = _limits(state, devices, room.numa_nodes)
-            if room.is_ignoring:
-                return allocate_ignoring(devices, asked, room.reserved, limits, options)
-            if room.reserved:
-                found = allocate_reserved(
-                    devices, asked, room.reserved, is_required=True, limits=limits, options=options
-                )
-                lacks = room.must_have and not includes(held_of(found.decision), room.reserved[0].left)
-                return DeviceDecision(status=NOT_TAKEN_OVER) if lacks else found.decision
-            return allocate(devices, asked, limits, options)
+            return decide_within(devices, asked, room, limits, options)
         except (ProtocolError, QuantityError) as problem:
             return DeviceDecision(status=unresolvable(str(problem)))
 
@@ -212,10 +216,10 @@ class ExactDecisions:
         devices = record.devices
         try:
             limits = _limits(state, devices, None)
-            for each in room.reserved:
-                limits = within(each, limits)
+            if state.chosen:
+                return designated_hints(devices, state.asked, limits)
             options = AllocateOptions(templates=self._templates())
-            return numa_hints(devices, state.asked, limits, options)
+            return numa_hints(devices, state.asked, limits, options, room)
         except (ProtocolError, QuantityError) as problem:
             return DeviceHintDecision(status=unresolvable(str(problem)))
 
