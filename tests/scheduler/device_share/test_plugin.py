@@ -234,6 +234,31 @@ def test_a_hint_that_cannot_be_read_is_told_with_its_place() -> None:
     play(story)
 
 
+@pytest.mark.parametrize(
+    ("hint", "place"),
+    [
+        pytest.param(
+            {"selector": {"matchExpressions": [{"key": "a", "operator": "Near"}]}}, "selector", id="operator"
+        ),
+        pytest.param(
+            {"vfSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}},
+            "vfSelector",
+            id="no values",
+        ),
+    ],
+)
+def test_a_hint_that_selects_in_no_known_way_is_told_with_its_place(hint: Json, place: str) -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", nics=1)
+        annotations = {HINT: json.dumps({"rdma": hint})}
+        world.api.put("Pod", gpu_pod("odd", annotations=annotations, extra={RDMA: "1"}))
+        await world.settle()
+
+        assert f"device-allocate-hint: rdma.{place}: " in world.condition("odd")["message"]
+
+    play(story)
+
+
 def test_nodes_without_a_report_leave_the_choice_to_their_device_plugins() -> None:
     async def story(world: World) -> None:
         world.api.put("Node", node("plain", cpu="8", extra={"nvidia.com/gpu": "2"}))

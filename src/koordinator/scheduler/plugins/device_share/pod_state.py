@@ -4,10 +4,10 @@ from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
 
-from koordinator.api import labels
+from koordinator.api import label_selector, labels
 from koordinator.api.annotations import device as annotation
 from koordinator.api.annotations import placement
-from koordinator.api.annotations.device import DeviceAllocations, DeviceType
+from koordinator.api.annotations.device import DeviceAllocations, DeviceHint, DeviceType
 from koordinator.api.errors import ProtocolError
 from koordinator.scheduler.plugin.framework import ReasonCodes
 from koordinator.scheduler.plugin.status import SUCCESS, RefusalCodes, Status, unresolvable
@@ -127,9 +127,11 @@ class DeviceStates:
     def _read(self, pod: PodInfo, by_type: Mapping[str, request.Amounts]) -> DeviceState:
         """Read the annotations. Raises: ProtocolError."""
         annotations, name = pod.pod.metadata.annotations, f"Pod {pod.key}"
+        hints = annotation.DEVICE_ALLOCATE_HINT.read(annotations, name) or {}
+        _check_selectors(hints, name)
         asked = PodDevices(
             by_type,
-            annotation.DEVICE_ALLOCATE_HINT.read(annotations, name) or {},
+            hints,
             annotation.DEVICE_JOINT_ALLOCATE.read(annotations, name),
             annotation.GPU_PARTITION_SPEC.read(annotations, name),
         )
@@ -149,6 +151,21 @@ class DeviceStates:
         own = {labels.GPU_ISOLATION_PROVIDER: provider} if provider is not None else {}
         kinds = KindVerdicts(asked, demand, own, self._unsupported)
         return DeviceState(own, asked, demand, kinds, status, chosen)
+
+
+def _check_selectors(hints: Mapping[str, DeviceHint], obj: str) -> None:
+    """Check that devices can be selected as the hints of `obj` say. Raises: ProtocolError."""
+    for device_type, hint in hints.items():
+        for field, selector in (("selector", hint.selector), ("vfSelector", hint.vf_selector)):
+            if selector is None:
+                continue
+            try:
+                label_selector.compile_selector(selector)
+            except ProtocolError as problem:
+                place = f"{device_type}.{field}"
+                raise ProtocolError(
+                    obj, labels.DEVICE_ALLOCATE_HINT, f"{place}: {problem.reason}"
+                ) from problem
 
 
 def beside_amounts(pod: PodInfo) -> tuple[str | None, ...]:
