@@ -134,6 +134,39 @@ def test_required_pre_allocation_never_uses_free_room_only(
     assert not required or not found.ok or found.selected
 
 
+@pytest.mark.parametrize(
+    ("leaving", "policy", "reasons"),
+    [
+        pytest.param([{"memory": 3}], {}, ("Insufficient cpu by node",), id="what one leaves is not lacking"),
+        pytest.param(
+            [{"memory": 9}],
+            {"is_required": True, "is_multiple": True},
+            ("Reservation(s) Insufficient memory",),
+            id="nobody who may leave was tried",
+        ),
+        pytest.param(
+            [], {"is_required": True, "is_multiple": True}, (preallocation.NOBODY,), id="nobody may leave"
+        ),
+    ],
+)
+def test_a_pre_allocation_tells_what_is_lacking_in_spite_of_who_leaves(
+    leaving: list[dict[str, int]], policy: dict[str, bool], reasons: tuple[str, ...]
+) -> None:
+    wanted = {"cpu": 4, "memory": 4}
+    found = preallocation.pre_allocate(
+        wanted,
+        node({"cpu": 8, "memory": 8, "pods": 9}, {"cpu": 6, "memory": 6}),
+        ReservationAmounts(allocatable=wanted, names=("cpu", "memory"), is_restricted=True),
+        [
+            preallocation.PreAllocationCandidate(f"pod-{number}", request)
+            for number, request in enumerate(leaving)
+        ],
+        preallocation.PreAllocationMode(**policy),
+    )
+    assert not found.ok
+    assert found.reasons == reasons
+
+
 @given(request=lists, room=rooms)
 def test_a_score_is_a_percentage(request: dict[str, int], room: ReservationAmounts) -> None:
     assert 0 <= preallocation.score(request, room) <= preallocation.SCORE_MAX

@@ -95,6 +95,7 @@ def _one(
     by_node: set[str] = set()
     by_room: list[str] = []
     by_others: list[str] = []
+    short: list[str] = []
     for each in candidates:
         if not any(name in each.request for name in room.names):
             continue
@@ -110,7 +111,8 @@ def _one(
     if policy.is_required:
         return PreAllocation(False, reasons=(*node_reasons(by_node), *by_room, *by_others) or (NOBODY,))
     if free_short:
-        return PreAllocation(False, reasons=(*node_reasons(free_short), *by_others))
+        # What is short even without the last of them, else what is without anyone leaving.
+        return PreAllocation(False, reasons=(*node_reasons(short or free_short), *by_others))
     return PreAllocation(True, everyone)
 
 
@@ -125,7 +127,7 @@ def _several(
     asked: Asked,
 ) -> PreAllocation:
     chosen: list[PreAllocationCandidate] = []
-    short = free_short
+    short = [] if policy.is_required else free_short
     by_room: list[str] = []
     by_others: Sequence[str] = ()
     for each in candidates:
