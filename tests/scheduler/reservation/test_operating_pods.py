@@ -8,7 +8,14 @@ import pytest
 from koordinator.api import labels
 from tests.scheduler.device_share.test_plugin import gpu_pod, is_bound, machine, minors
 from tests.scheduler.device_share.test_reserved_devices import owner
-from tests.scheduler.reservation.test_plugin import Json, node_of, owned, used_by
+from tests.scheduler.reservation.test_plugin import (
+    Json,
+    node_of,
+    owned,
+    put_reservation,
+    reservation,
+    used_by,
+)
 from tests.scheduler.world import World, play, pod
 
 
@@ -49,6 +56,28 @@ def test_an_owner_takes_over_the_room_of_a_running_pod_and_strangers_count_it_on
         world.api.put("Pod", owned("last", app="other", cpu="1"))
         await world.settle()
         assert node_of(world, "last") == "node-0", "what the owner does not need is free now"
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("policy", "goes_there"), [pytest.param("", False, id="none"), pytest.param("Restricted", True, id="one")]
+)
+def test_a_pod_that_will_be_a_reservation_shares_no_node_with_such_without_a_policy(
+    policy: str, goes_there: bool
+) -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        put_reservation(world, reservation("room", cpu="1", allocatePolicy=policy))
+        await world.settle()
+        body = placeholder("later", cpu="1")
+        del body["spec"]["nodeName"], body["status"]
+        world.api.put("Pod", body)
+        world.api.put("Pod", owned("plain", app="other", cpu="1"))
+        await world.settle()
+        assert bool(node_of(world, "later")) == goes_there
+        assert goes_there or "policy conflict" in world.condition("later")["message"]
+        assert node_of(world, "plain")
 
     play(story)
 

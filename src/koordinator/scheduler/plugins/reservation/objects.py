@@ -23,6 +23,8 @@ PRIORITY_MAX = 2**31 - 1
 FAKE_CONTAINER = "__internal_fake_container__"
 DEFAULT_SCHEDULER = "default-scheduler"
 DEFAULT_NAMESPACE = "default"
+ALIGNED = "Aligned"
+"""The policy of pods that are reservations."""
 
 
 def invalid_reason(reservation: Reservation) -> str:
@@ -129,7 +131,7 @@ def operating_reservation(pod: Pod) -> Reservation:
         spec=ReservationSpec(
             owners=OWNERS.read(pod.metadata.annotations, f"Pod {pod.key}") or [],
             allocate_once=True,
-            allocate_policy="Aligned",
+            allocate_policy=ALIGNED,
         ),
         status=ReservationStatus(
             phase=AVAILABLE if is_held else PENDING,

@@ -53,7 +53,7 @@ from koordinator.scheduler.plugin.reservation_capabilities import (
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error
 from koordinator.scheduler.plugins.preemption.plugin import Preemptor
-from koordinator.scheduler.plugins.reservation import pre_allocated, preallocation, verdict
+from koordinator.scheduler.plugins.reservation import objects, pre_allocated, preallocation, verdict
 from koordinator.scheduler.plugins.reservation.binding import ReservationWriter
 from koordinator.scheduler.plugins.reservation.controller import ReservationController
 from koordinator.scheduler.plugins.reservation.fit import Ignored
@@ -149,9 +149,10 @@ class ReservationPlugin(
             single = pod.uid if state.pre is not None else ""
             return (labels.RESERVE_POD, state.node_name, state.policy, single)
         is_ignoring = pod_labels.is_reservation_ignored(pod.pod.metadata.labels)
-        if not is_ignoring and not any(key in annotations for key in _ANNOTATIONS):
+        is_operating = pod_labels.is_operating_as_reservation(pod.pod.metadata.labels)
+        if not (is_ignoring or is_operating) and not any(key in annotations for key in _ANNOTATIONS):
             return None
-        return (is_ignoring, pod.request_key, *(annotations.get(key) for key in _ANNOTATIONS))
+        return (is_ignoring, is_operating, pod.request_key, *(annotations.get(key) for key in _ANNOTATIONS))
 
     def live_key(self, pod: PodInfo) -> Hashable:
         annotations = pod.pod.metadata.annotations
@@ -169,7 +170,8 @@ class ReservationPlugin(
         is_ignoring = pod_labels.is_reservation_ignored(pod.pod.metadata.labels)
         groups = self.ledger.index.of(pod)
         if not groups and labels.RESERVATION_AFFINITY not in annotations and not is_ignoring:
-            return None
+            is_operating = pod_labels.is_operating_as_reservation(pod.pod.metadata.labels)
+            return ReserveState("", objects.ALIGNED) if is_operating else None
         request = self._table.registry.named(pod.requests)
         try:
             return OwnerState(pod, RequiredReservations.of(pod.pod), groups, request)
@@ -282,8 +284,8 @@ class ReservationPlugin(
     # PostFilter
 
     def post_filter(self, pod: PodInfo, found: Diagnosis) -> PostFilterResult:
-        state = self.prepare(pod)
-        if isinstance(state, ReserveState) and self._preemptor is not None:
+        state, is_reserve = self.prepare(pod), pod_labels.is_reserve_pod(pod.pod.metadata.annotations)
+        if is_reserve and self._preemptor is not None:
             result, candidates = self._preemptor.attempt(pod, found)
             self._preemptor.evict(pod, candidates.best, found.profile_name)
             return result

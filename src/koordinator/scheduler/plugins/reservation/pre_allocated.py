@@ -346,7 +346,7 @@ FEW = 64
 
 class ReserveState(RefusalCodes):
     """A reserve pod: the node that its template names, the policy of its Reservation, and which pods it may take over
-    (`pre`; None: it needs free room)."""
+    (`pre`; None: it needs free room). Or a pod that will be a reservation itself, which goes wherever it fits."""
 
     def __init__(self, node_name: str, policy: str, pre: PreAllocationState | None = None) -> None:
         super().__init__()
