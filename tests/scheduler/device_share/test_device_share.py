@@ -211,6 +211,25 @@ def test_a_reserved_part_of_a_card_is_no_whole_card(part: int, is_allowed: bool,
     assert result.decision.status.is_success is is_allowed
 
 
+def test_what_others_give_back_of_a_card_is_not_in_the_reservation() -> None:
+    half = {resources.GPU_CORE: 50, resources.GPU_MEMORY_RATIO: 50, resources.GPU_MEMORY: 50 * GIB}
+    record = NodeDeviceRecord()
+    record.set_idle(node_devices(device(), {}))
+    record.hold("victim", {"gpu": [HeldDevice(1, half)]})
+    record.hold("r", {"gpu": [HeldDevice(1, half)]})
+    reservation = record.reserved_by("r", is_restricted=True)
+    assert reservation is not None
+    limits = DeviceLimits(given_back={"gpu": {1: half}})
+
+    def fits(percent: int) -> bool:
+        asked = pod({"percent": percent})
+        found = allocate_reserved(record.devices, asked, [reservation], is_required=True, limits=limits)
+        return found.decision.status.is_success
+
+    assert fits(50)
+    assert not fits(51)
+
+
 def test_without_a_reservation_of_devices_they_come_from_the_node() -> None:
     result = allocate_reserved(node(), pod({"gpu": 1}), [], is_required=True)
 

@@ -164,10 +164,9 @@ def within(reservation: ReservedDevices, limits: DeviceLimits) -> DeviceLimits:
     seen = msgspec.structs.replace(_with_back(reservation, limits), preferred={**limits.preferred, **minors})
     if not reservation.is_restricted:
         return seen
-    required = _sum([reservation.amounts, limits.given_back], only=minors)
     return msgspec.structs.replace(
         seen,
-        required={**limits.required, **required},
+        required={**limits.required, **reservation.amounts},
         allowed_vfs={**limits.allowed_vfs, **reservation.vfs},
     )
 
@@ -184,14 +183,11 @@ def _of_its_own(reservation: ReservedDevices, seen: DeviceLimits) -> DeviceLimit
     return msgspec.structs.replace(seen, required=required, allowed_vfs=allowed)
 
 
-def _sum(
-    parts: Sequence[ByType], only: Mapping[str, frozenset[int]] | None = None
-) -> dict[str, dict[int, Amounts]]:
-    """Return all parts together; `only` these minors."""
+def _sum(parts: Sequence[ByType]) -> dict[str, dict[int, Amounts]]:
+    """Return all parts together."""
     total: dict[str, dict[int, Amounts]] = {}
     for part in parts:
         for device_type, minors in part.items():
             for minor, amounts in minors.items():
-                if only is None or minor in only.get(device_type, ()):
-                    add_in_place(total.setdefault(device_type, {}).setdefault(minor, {}), amounts)
+                add_in_place(total.setdefault(device_type, {}).setdefault(minor, {}), amounts)
     return total
