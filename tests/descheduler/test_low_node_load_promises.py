@@ -117,6 +117,27 @@ def test_a_node_with_amounts_that_cannot_be_true_is_left_out_and_hinders_nobody(
     assert report.found is not None and len(report.found.loads) == 2
 
 
+@pytest.mark.parametrize("raw", ["null", " null\n", "{", "[]"])
+def test_a_capacity_before_amplification_that_says_nothing_leaves_the_allocatable(raw: str) -> None:
+    seen = observe({"n0": [2000] * 4, "n1": [100]})
+    metadata = msgspec.structs.replace(node("n1").metadata, annotations={labels.NODE_RAW_ALLOCATABLE: raw})
+    nodes = [node("n0"), msgspec.structs.replace(node("n1"), metadata=metadata)]
+    report = first_pool(msgspec.structs.replace(seen, nodes=nodes), ARGS)
+    assert report.found is not None and report.found.names(NodeClass.BOTH_LOW) == ["n1"]
+    assert [one.pod.spec.node_name for one in report.evicted] == ["n0"]
+
+
+def test_a_reason_leaves_out_what_has_no_high_threshold_and_tells_no_part_of_nothing() -> None:
+    seen = observe({"n0": [2000] * 4, "n1": [100]})
+    distances = {**ARGS, "useDeviationThresholds": True, "lowThresholds": {"cpu": 5, "pods": 1}}
+    one = first_pool(seen, {**distances, "highThresholds": {"cpu": 5}}).evicted[0]
+    assert one.reason == "node is overutilized, node cpu usage(80.00%)>threshold(5.00%)"
+
+    nodes = [node("n0", cpu="0"), node("n1")]
+    one = first_pool(msgspec.structs.replace(seen, nodes=nodes), ARGS).evicted[0]
+    assert one.reason == "node is overutilized, node cpu usage(0.00%)>threshold(60.00%)"
+
+
 def test_a_threshold_as_high_as_anybody_likes_is_never_exceeded() -> None:
     report = first_pool(observe({"n0": [2000] * 4, "n1": [100]}), {**ARGS, "highThresholds": {"cpu": 1e18}})
     assert report.outcome is BalanceOutcome.NO_SOURCE

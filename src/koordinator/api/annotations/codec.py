@@ -31,6 +31,7 @@ from koordinator.api.meta import wire_name
 from koordinator.api.scalars import ScalarError
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
+_JSON_BLANKS = " \t\r\n"
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
@@ -356,11 +357,18 @@ class Annotation(Generic[T]):
     """An annotation (or label) that holds a JSON payload of type `T`."""
 
     def __init__(
-        self, key: str, payload: type[T], *, empty: Empty = Empty.ERROR, null_is_error: bool = False
+        self,
+        key: str,
+        payload: type[T],
+        *,
+        empty: Empty = Empty.ERROR,
+        null_is_error: bool = False,
+        null_is_absent: bool = False,
     ) -> None:
         self.key = key
         self._empty = empty
         self._null_is_error = null_is_error
+        self._null_is_absent = null_is_absent
         self._shape = shape_of(payload)
 
     def read(self, annotations: Mapping[str, str], obj: str = "") -> T | None:
@@ -370,6 +378,8 @@ class Annotation(Generic[T]):
         """
         text = annotations.get(self.key)
         if text is None or (text == "" and self._empty is Empty.ABSENT):
+            return None
+        if self._null_is_absent and text.strip(_JSON_BLANKS) == "null":
             return None
         return self.decode(text, obj)
 

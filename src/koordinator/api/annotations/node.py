@@ -89,7 +89,7 @@ class NodeImages(Payload, frozen=True, kw_only=True):
 NODE_RESERVATION = Annotation(labels.NODE_RESERVATION, NodeReservation, empty=Empty.ABSENT)
 SYSTEM_QOS_RESOURCE = Annotation(labels.NODE_SYSTEM_QOS_RESOURCE, SystemQOSResource)
 AMPLIFICATION_RATIO = Annotation(labels.NODE_RESOURCE_AMPLIFICATION_RATIO, dict[str, float])
-RAW_ALLOCATABLE = Annotation[ResourceList](labels.NODE_RAW_ALLOCATABLE, ResourceList)
+RAW_ALLOCATABLE = Annotation[ResourceList](labels.NODE_RAW_ALLOCATABLE, ResourceList, null_is_absent=True)
 USAGE_THRESHOLDS = Annotation(labels.USAGE_THRESHOLDS, UsageThresholds)
 ORIGIN_EXTENDED_ALLOCATABLE = Annotation(labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE, OriginExtendedAllocatable)
 BATCH_DURATIONS = Annotation(labels.NODE_BATCH_DURATIONS, BatchDurations)

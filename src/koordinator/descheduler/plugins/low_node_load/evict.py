@@ -259,8 +259,8 @@ def reason_text(
 
 
 def _percent(name: str, nanos: int, capacity: int) -> str:
-    if capacity <= 0:
-        return "+Inf"
+    if capacity <= 0:  # no part of nothing can be told
+        return "0.00"
     milli = -(-nanos // 10**6)
     return f"{100 * milli / (capacity * (unit(name) // 10**6)):.2f}"
 

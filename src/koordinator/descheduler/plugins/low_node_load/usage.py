@@ -170,7 +170,8 @@ Floats = npt.NDArray[np.float64]
 
 
 class Filled(msgspec.Struct, frozen=True):
-    """Thresholds in percent (distances from the average in deviation mode) for each resource of `names`."""
+    """Thresholds in percent (distances from the average in deviation mode). A high map lacks a resource that only a low
+    threshold was given for: no reason names it."""
 
     names: tuple[str, ...]
     is_deviation: bool
@@ -193,7 +194,7 @@ def fill(pool: NodePool) -> Filled:
     """Return every resource of any map, and memory, in every map.
 
     A resource that has no low threshold is not limited, even if it has a high one; one that has a low
-    threshold only has a high one of 0. Both are the reference's.
+    threshold only stays out of the high map, where that counts as 0. Both are the reference's.
     """
     maps = (
         pool.low_thresholds or {},
@@ -219,14 +220,15 @@ def _fill_pair(
     low: Thresholds, high: Thresholds, names: tuple[str, ...], unlimited: float
 ) -> tuple[Thresholds, Thresholds]:
     filled_low = {name: low.get(name, unlimited) for name in names}
-    return filled_low, {name: high.get(name, 0.0) if name in low else unlimited for name in names}
+    known = [name for name in names if name not in low or name in high]
+    return filled_low, {name: high[name] if name in low else unlimited for name in known}
 
 
 def _pair(
     low: Thresholds, high: Thresholds, filled: Filled, capacity: Columns, usage: Columns
 ) -> tuple[Columns, Columns]:
     low_percent = np.array([low[name] for name in filled.names], np.float64)
-    high_percent = np.array([high[name] for name in filled.names], np.float64)
+    high_percent = np.array([high.get(name, 0.0) for name in filled.names], np.float64)
     if not filled.is_deviation:
         return _part(low_percent, capacity), _part(high_percent, capacity)
     average = _average(usage, capacity)
