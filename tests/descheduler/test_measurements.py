@@ -48,6 +48,19 @@ def test_sums_are_exact(used: dict[str, dict[str, str]], some: set[str]) -> None
         )
 
 
+def test_a_pod_that_is_reported_twice_counts_twice_and_its_last_report_is_its_usage() -> None:
+    entries = [
+        {"namespace": "shop", "name": name, "podUsage": {"resources": {"cpu": f"{milli}m"}}}
+        for name, milli in (("db-0", 100), ("web", 7), ("db-0", 20))
+    ]
+    found = measured(from_builtins({"status": {"podsMetric": entries}}, NodeMetric)).pods
+
+    assert found["shop/db-0"] == {"cpu": 20 * 10**6}
+    assert found.total("cpu") == 127 * 10**6
+    assert found.total("cpu", found.rows(["shop/db-0"])) == 120 * 10**6
+    assert found.total("cpu", found.rows(["shop/web", "shop/db-0"])) == 127 * 10**6
+
+
 def test_a_report_that_cannot_be_read_says_why() -> None:
     found = measured(
         from_builtins({"status": {"podsMetric": [{"podUsage": {"resources": {"cpu": "much"}}}]}}, NodeMetric)

@@ -53,19 +53,25 @@ class Column(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodAmounts(Mapping[str, Nanos]):
-    """The usage of each pod by namespace/name, as reported."""
+    """The usage of each pod by namespace/name, as reported. Of a pod that is reported twice, as one that was made anew
+    under its name, the last report is its usage, and sums have all of them."""
 
-    __slots__ = ("_columns", "_rows")
+    __slots__ = ("_columns", "_count", "_earlier", "_rows")
 
     def __init__(self, entries: Sequence[PodMetricInfo]) -> None:
         """Raises: QuantityError."""
-        pods = {f"{one.namespace}/{one.name}": one.pod_usage.resources for one in entries}
-        names = dict.fromkeys(name for one in pods.values() for name in one)
-        self._rows = {key: row for row, key in enumerate(pods)}
+        pods = [one.pod_usage.resources for one in entries]
+        names = dict.fromkeys(name for one in pods for name in one)
+        self._count = len(pods)
+        self._rows: dict[str, int] = {}
+        self._earlier: dict[str, list[int]] = {}
+        for row, one in enumerate(entries):
+            key = f"{one.namespace}/{one.name}"
+            if (before := self._rows.get(key)) is not None:
+                self._earlier.setdefault(key, []).append(before)
+            self._rows[key] = row
         self._columns = {
-            name: Column.of(
-                [quantity.of(one[name]).nanos if name in one else ABSENT for one in pods.values()]
-            )
+            name: Column.of([quantity.of(one[name]).nanos if name in one else ABSENT for one in pods])
             for name in names
         }
 
@@ -88,14 +94,17 @@ class PodAmounts(Mapping[str, Nanos]):
 
     def rows(self, keys: Iterable[str]) -> list[int]:
         """Return the rows of pods, of those that are known; for `total`."""
-        return [row for key in keys if (row := self._rows.get(key)) is not None]
+        if not self._earlier:
+            return [row for key in keys if (row := self._rows.get(key)) is not None]
+        known = [(key, row) for key in keys if (row := self._rows.get(key)) is not None]
+        return [each for key, row in known for each in (row, *self._earlier.get(key, ()))]
 
     def total(self, name: str, rows: Collection[int] | None = None) -> int:
         """Return what all pods use of a resource in billionths, or those of `rows`."""
         column = self._columns.get(name)
         if column is None:
             return 0
-        return column.total(None if rows is None or len(rows) == len(self) else rows)
+        return column.total(None if rows is None or len(rows) == self._count else rows)
 
 
 NOTHING = PodAmounts(())
