@@ -100,6 +100,16 @@ profiles:
         assert told in found, found
 
 
+@pytest.mark.parametrize("disabled", ["", "disabled: [{name: MigrationController}], "])
+def test_a_default_that_is_enabled_twice_is_told(disabled: str) -> None:
+    found = problems(f"""
+profiles:
+- plugins:
+    filter: {{{disabled}enabled: [{{name: MigrationController}}, {{name: MigrationController}}]}}
+""")
+    assert any("MigrationController" in one and "twice" in one for one in found), found
+
+
 def test_two_profiles_cannot_want_the_shared_controller_in_two_ways() -> None:
     [told] = problems("""
 profiles:

@@ -79,7 +79,11 @@ def _merge(defaults: list[str], chosen: PluginSet) -> list[str]:
     """Defaults that are not disabled (those also enabled keep their place), then the enabled ones."""
     disabled = {plugin.name for plugin in chosen.disabled}
     kept = [] if "*" in disabled else [name for name in defaults if name not in disabled]
-    return kept + [plugin.name for plugin in chosen.enabled if plugin.name not in kept]
+    added = [plugin.name for plugin in chosen.enabled]
+    for name in kept:
+        if name in added:  # named twice it stays twice, which is an error
+            added.remove(name)
+    return kept + added
 
 
 KIND = "DeschedulerConfiguration"
