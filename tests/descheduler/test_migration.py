@@ -10,11 +10,12 @@ import pytest
 from koordinator.api import labels
 from koordinator.api.core import Event, Pod
 from koordinator.api.groups import PodDisruptionBudget
-from koordinator.api.meta import Object
+from koordinator.api.meta import Object, ObjectMeta
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster, WatchEvent
 from koordinator.cluster.write_through import ClusterWrite, WriteThrough
+from koordinator.descheduler.migration import reservation_template
 from koordinator.descheduler.migration.controller import SCAVENGE_PERIOD_S
 from tests.cluster.faulty_cluster import Faults, FaultyCluster
 from tests.descheduler.world import REST, World, config, run
@@ -230,6 +231,18 @@ class BlindCluster(LateCluster):
         async for batch in self._inner.watch(view, namespace, **options):
             if not self.is_blind:
                 yield batch
+
+
+@pytest.mark.parametrize("others", [[], [{"name": "tmp", "emptyDir": {}}]])
+def test_room_without_claims_keeps_the_other_volumes_and_no_empty_list(others: list[dict[str, Any]]) -> None:
+    claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "d"}}, {"name": "e", "ephemeral": {}}]
+    wire = {"metadata": {"namespace": "shop", "name": "db"}, "spec": {"volumes": [*claims, *others]}}
+    job = PodMigrationJob(metadata=ObjectMeta(name="move", uid="uid-move"))
+
+    made = reservation_template.reservation(job, wire, 0.0, without_claims=True)
+
+    assert made["spec"]["template"]["spec"] == ({"volumes": others} if others else {})
+    assert wire["spec"]["volumes"][:2] == claims
 
 
 def test_a_job_that_vanished_unseen_counts_no_longer_than_it_could_have_lasted() -> None:

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from koordinator import clock
+from koordinator.api import duration
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
@@ -21,6 +22,7 @@ from koordinator.descheduler.pod_filter import EvictableOptions
 from tests.vectors.compare import subset, tolerant
 
 ORIGIN_S = 1_700_000_000.0
+DURATIONS = ("defaultJobTTL", "detectorCacheTimeout", "duration", "interval", "timeout")
 TIMES = ("creationTimestamp", "deletionTimestamp", "lastTransitionTime", "updateTime", "startTime")
 
 
@@ -93,11 +95,12 @@ def limiter(case: dict[str, Any]) -> Any:
     )
     allowed = []
     for index, one in enumerate(case["evictions"]):
-        if index == case["reset_before_index"]:
+        if index == case.get("reset_before_index"):
             counter.reset()
-        allowed.append(not counter.refusal(one["node"], one["namespace"]))
+        node = one.get("node") or ""
+        allowed.append(not counter.refusal(node, one["namespace"]))
         if allowed[-1]:
-            counter.count(one["node"], one["namespace"])
+            counter.count(node, one["namespace"])
     return {
         "allowed": allowed,
         "node_counts": dict(+counter.per_node),
@@ -152,12 +155,20 @@ def shown(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         fields = msgspec.structs.fields(value)
         members = {field.encode_name: getattr(value, field.name) for field in fields}
-        return {name: shown(member) for name, member in members.items() if member is not None}
+        return {
+            name: canonical(member) if name in DURATIONS else shown(member)
+            for name, member in members.items()
+            if member is not None
+        }
     if isinstance(value, list):
         return [shown(one) for one in value]
     if isinstance(value, dict):
         return {name: shown(member) for name, member in value.items()}
     return value
+
+
+def canonical(text: str) -> str:
+    return duration.text_of(duration.parse(text))
 
 
 def validation(case: dict[str, Any]) -> Any:

@@ -95,7 +95,9 @@ def _shape_template(spec: Wire, pod: Wire, without_claims: bool) -> None:
         _require(spec, {"key": "metadata.name", "operator": "NotIn", "values": [node]})
     if without_claims and "volumes" in spec:
         claims = ("persistentVolumeClaim", "ephemeral")
-        spec["volumes"] = [v for v in spec["volumes"] or [] if not any(claim in v for claim in claims)]
+        kept = [v for v in spec.pop("volumes") or [] if not any(claim in v for claim in claims)]
+        if kept:
+            spec["volumes"] = kept
 
 
 def _require(spec: Wire, field: Wire) -> None:
