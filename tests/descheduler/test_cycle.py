@@ -155,3 +155,25 @@ def _everybody_that_may(running: Descheduler) -> Any:
 
 def _uid(pod: Pod) -> str:
     return pod.metadata.uid
+
+
+@pytest.mark.parametrize("wanted", ["True", "False"])
+def test_a_pod_goes_by_a_condition_that_holds(wanted: str) -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 10, "n0")
+        disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+        conditions = [{"type": "Ready", "status": "True"}, disrupted]
+        name = pods[1].metadata.name
+        await world.cluster.patch(
+            Pod, name, {"status": {"conditions": conditions}}, "default", subresource="status"
+        )
+        body = config(args=DIRECT)
+        [profile] = body["profiles"]
+        profile["plugins"]["deschedule"] = {"enabled": [{"name": "PodLifeTime"}]}
+        args = {"conditions": [{"type": "DisruptionTarget", "status": wanted}]}
+        profile["pluginConfig"].append({"name": "PodLifeTime", "args": args})
+        async with world.descheduling(body) as running:
+            asked = [one.pod for one in running.reports[0].evictions]
+            assert asked == ([f"default/{name}"] if wanted == "True" else [])
+
+    run(scenario)

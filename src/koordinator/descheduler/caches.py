@@ -93,6 +93,10 @@ class Caches:
         """Keep when pods started and since when their conditions are as they are, too."""
         self._shrink.keeps_times = True
 
+    def need_conditions(self) -> None:
+        """Keep all conditions of pods, also those that hold as they should."""
+        self._shrink.keeps_conditions = True
+
     def need_budgets(self) -> None:
         """Follow PodDisruptionBudgets, too."""
         self.budgets = self.factory.informer(PodDisruptionBudget)
@@ -155,12 +159,13 @@ class Shrinker:
     """Reduces objects to what decisions read, and has equal ones share it; `normalize` gives a pod as everyone should
     see it.
 
-    `keeps_times`: when pods started, and since when their conditions are as they are. Without, all that run as they
-    should share one status.
+    `keeps_times`: when pods started, and since when their conditions are as they are. `keeps_conditions`: also those
+    conditions that nothing here reads. Without both, all that run as they should share one status.
     """
 
     def __init__(self, normalize: Callable[[Pod], Pod] | None) -> None:
         self.keeps_times = False
+        self.keeps_conditions = False
         self._normalize = normalize
         self._parts: dict[int, Any] = {}
         self._specs: dict[int, PodSpec] = {}
@@ -197,7 +202,11 @@ class Shrinker:
         return replace(node, status=own)
 
     def _status(self, status: PodStatus) -> PodStatus:
-        conditions = [one for one in status.conditions if one.type in _CONDITIONS or one.status != "True"]
+        conditions = [
+            one
+            for one in status.conditions
+            if self.keeps_conditions or one.type in _CONDITIONS or one.status != "True"
+        ]
         if not self.keeps_times:
             conditions = [_without_times(one) for one in conditions]
         found = replace(

@@ -68,6 +68,8 @@ class PodLifeTime(StockPlugin, DeschedulePlugin):
 
     def __init__(self, args: pod_state.PodLifeTimeArgs, handle: LiveHandle) -> None:
         super().__init__(args, handle)
+        if args.conditions:
+            handle.caches.need_conditions()
         if any(one.min_time_since_last_transition_seconds is not None for one in args.conditions):
             handle.caches.need_times()
 
