@@ -125,6 +125,12 @@ def accepted_of(asked: Sequence[str], machines: Sequence[Machine]) -> int:
     return sum(not machines[machine].work[number].is_refused for machine, number in places)
 
 
+def part(name: str, percent: float, amount: int) -> int:
+    """Whole milli-cores, bytes and pods, in thousandths: a node never has room for half a pod."""
+    unit = 1 if name == "cpu" else 1000
+    return int(percent * 0.01 * (amount // unit)) * unit
+
+
 def find_takers(work: Work, targets: Sequence[Machine]) -> bool:
     return any(work.tolerates or not target.is_tainted for target in targets)
 
@@ -145,7 +151,7 @@ def plain_relieve(
     if not low or len(low) <= number or not high:
         return []
     budget = total(
-        {n: int(high_at.get(n, 100.0) / 100 * m.has()[n]) - m.uses()[n] for n in m.has()} for m in low
+        {n: part(n, high_at.get(n, 100.0), m.has()[n]) - m.uses()[n] for n in m.has()} for m in low
     )
     asked = []
     for i in sorted(high, key=lambda i: (-machines[i].size(), i)):
@@ -176,7 +182,7 @@ def plain_empty_out(
         for j, work in sorted(enumerate(machines[i].work), key=lambda each: each[1].rank()):
             if any(amount <= 0 for amount in budget.values()):
                 break
-            is_meant = not only_thresholds or any(need(work)[n] for n in at)
+            is_meant = not only_thresholds or any(need(work)[n] for n in at if n != "pods")
             if is_meant and find_takers(work, targets):
                 asked.append(f"p{i}-{j}")
                 if not work.is_refused:
@@ -279,6 +285,27 @@ def test_nodes_with_little_are_emptied_as_the_definition_says(
 
     assert asked == plain_empty_out(at, machines, number, only_thresholds=only)
     assert accepted == accepted_of(asked, machines)
+
+
+def test_a_node_with_room_for_half_a_pod_has_none() -> None:
+    machines = [Machine([Work(0)] * 9), Machine([Work(0)] * 4)]
+    limits: Json = {"thresholds": {"pods": 40}}
+
+    def asked(percent: int) -> list[str]:
+        args = LowNodeUtilizationArgs(**limits, target_thresholds={"pods": percent})
+        return carried_out(utilization.relieve(args, rooms_of(machines), lambda _: True), machines)[0]
+
+    assert asked(45) == []  # of 10 pods: 4.5
+    assert len(asked(50)) == 1
+
+
+def test_no_pod_requests_pods() -> None:
+    machines = [Machine([Work()]), Machine([Work()] * 5)]
+    args = HighNodeUtilizationArgs(thresholds={"pods": 20}, eviction_modes=[utilization.ONLY_THRESHOLDING])
+
+    asked, _ = carried_out(utilization.empty_out(args, rooms_of(machines), lambda _: True), machines)
+
+    assert asked == []
 
 
 def test_pods_of_excluded_namespaces_and_those_that_may_not_be_evicted_stay() -> None:

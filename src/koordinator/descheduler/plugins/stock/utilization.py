@@ -136,7 +136,7 @@ def relieve(args: LowNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evict: 
         return 0
     budget = {
         name: sum(
-            int(high_percent.get(name, 100.0) / 100 * one.capacity[name]) - one.used[name] for one in low
+            _part(name, high_percent.get(name, 100.0), one.capacity[name]) - one.used[name] for one in low
         )
         for name in names
     }
@@ -181,7 +181,7 @@ def empty_out(args: HighNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evic
             if min(budget.values()) <= 0:
                 break
             need = _need(pod, names)
-            if only and not any(need[name] for name in args.thresholds):
+            if only and not any(need[name] for name in args.thresholds if name != resources.PODS):
                 continue
             if not any(node_fit.tolerates_all(pod, target.room.node.spec.taints) for target in targets):
                 continue
@@ -209,6 +209,12 @@ def _limits(
 
 def _movable(namespaces: Namespaces | None, may_evict: MayEvict) -> MayEvict:
     return pod_filter.compose(namespaces, (), may_evict)
+
+
+def _part(name: str, percent: float, capacity: int) -> int:
+    """Return so many percent of a capacity, cut off to milli-cores and whole units: half a pod is no room."""
+    unit = 1 if name == resources.CPU else _UNIT
+    return int(percent * 0.01 * (capacity // unit)) * unit
 
 
 def _size(node: RequestedNode) -> int:
