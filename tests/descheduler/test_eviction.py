@@ -8,7 +8,7 @@ import pytest
 from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.api.pod_migration import DeleteOptions, PodMigrationJob
 from koordinator.descheduler import config
 from koordinator.descheduler.config import low_node_load
 from koordinator.descheduler.migration import state
@@ -43,8 +43,10 @@ def test_a_soft_eviction_says_who_asks_and_why() -> None:
     one = msgspec.structs.replace(
         one, metadata=msgspec.structs.replace(one.metadata, annotations=annotations)
     )
-    body = json.loads(state.soft_eviction(one, NOW_S))
+    body = json.loads(state.soft_eviction(one, None, NOW_S))
     assert body == {"timestamp": "2023-11-14T22:13:20Z", "initiator": "LowNodeLoad", "reason": "LowNodeLoad"}
+    options = DeleteOptions(grace_period_seconds=7)
+    assert json.loads(state.soft_eviction(one, options, NOW_S))["deleteOptions"] == {"gracePeriodSeconds": 7}
 
 
 @pytest.mark.parametrize(("ttl", "limit_s"), [("10m", 900), (None, 1800), ("0s", 1800), ("soon", 1800)])

@@ -269,12 +269,14 @@ def test_soft_eviction_only_marks_the_pod_and_the_job_ends_when_somebody_removes
     async def scenario(world: World) -> None:
         pods = await world.deployment("web", 4, "n0")
         world.elsewhere = "n1"
-        async with world.descheduling(config(args={**LOOSE, "evictionPolicy": "SoftEviction"})):
+        own = {"evictionPolicy": "SoftEviction", "defaultDeleteOptions": {"gracePeriodSeconds": 7}}
+        async with world.descheduling(config(args={**LOOSE, **own})):
             await world.migrate(pods[0])
             await asyncio.sleep(30)
             name = pods[0].metadata.name
             marked = await world.cluster.get(Pod, name, "default")
-            assert '"reason":"NotSet"' in marked.metadata.annotations[labels.SOFT_EVICTION]
+            text = marked.metadata.annotations[labels.SOFT_EVICTION]
+            assert '"reason":"NotSet"' in text and '"deleteOptions":{"gracePeriodSeconds":7}' in text
             await world.cluster.delete(Pod, name, "default")
             assert (await world.ended()).status.phase == "Succeeded"
 

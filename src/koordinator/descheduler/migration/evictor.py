@@ -57,7 +57,7 @@ class JobEvictor:
         return ""
 
     async def _carry_out(self, job: PodMigrationJob, pod: Pod) -> None:
-        meta, options = pod.metadata, job.spec.delete_options
+        meta, options = pod.metadata, job.spec.delete_options or self._args.default_delete_options
         grace_s = options.grace_period_seconds if options is not None else None
         match state.policy(pod, job, self._args.eviction_policy):
             case migration.DELETE:
@@ -71,7 +71,7 @@ class JobEvictor:
                     propagation=propagation or "",
                 )
             case migration.SOFT_EVICTION:
-                text = state.soft_eviction(job, self._cluster.clock.now())
+                text = state.soft_eviction(job, options, self._cluster.clock.now())
 
                 async def annotate() -> None:
                     patch = {"metadata": {"uid": meta.uid, "annotations": {labels.SOFT_EVICTION: text}}}

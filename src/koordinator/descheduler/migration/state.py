@@ -15,7 +15,7 @@ from koordinator.api import duration, labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectReference, find_condition
-from koordinator.api.pod_migration import MigrateReservationOptions, PodMigrationJob
+from koordinator.api.pod_migration import DeleteOptions, MigrateReservationOptions, PodMigrationJob
 from koordinator.api.reservation import Reservation
 from koordinator.api.scalars import ScalarError
 from koordinator.descheduler import facts
@@ -363,9 +363,8 @@ def policy(pod: Pod, job: PodMigrationJob, default: str) -> str:
     return named if named in EVICTION_POLICIES else default
 
 
-def soft_eviction(job: PodMigrationJob, now_s: float) -> str:
+def soft_eviction(job: PodMigrationJob, options: DeleteOptions | None, now_s: float) -> str:
     """JSON of the annotation that asks another component to remove the pod."""
-    options = job.spec.delete_options
     body: dict[str, Any] = {"timestamp": clock.rfc3339(now_s)}
     if options is not None:
         body["deleteOptions"] = msgspec.to_builtins(options)
