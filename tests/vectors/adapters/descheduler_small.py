@@ -131,15 +131,20 @@ def scores(case: dict[str, Any]) -> Any:
     if case["kind"] == "pod":
         found = evict.pod_score(amounts(case["usage"]), amounts(case["excess"]), case["weights"])
         return {"score": found}
-    nodes = case["nodes"] if case["kind"] == "node-order" else [{**case, "allocatable": case["capacity"]}]
-    names = sorted({name for node in nodes for name in node["usage"]})
-    usage = np.array([[amounts(node["usage"]).get(name, 0) for name in names] for node in nodes])
-    capacity = np.array([[amounts(node["allocatable"]).get(name, 0) for name in names] for node in nodes])
-    found = evict.node_scores(usage, capacity, names, case["weights"]).tolist()
     if case["kind"] == "node":
-        return {"score": found[0]}
-    ranked = sorted(zip(found, nodes, strict=True), key=lambda one: (-one[0], one[1]["name"]))
-    return {"hottest_first": [node["name"] for _, node in ranked]}
+        return {"score": score_of(case["usage"], case["capacity"], case["weights"])}
+
+    def place(node: dict[str, Any]) -> tuple[int, str]:
+        return -score_of(node["usage"], node["allocatable"], case["weights"]), node["name"]
+
+    return {"hottest_first": [node["name"] for node in sorted(case["nodes"], key=place)]}
+
+
+def score_of(usage: dict[str, Any], capacity: dict[str, Any], weights: dict[str, int]) -> int:
+    """Only resources that the node uses count, also with their weight."""
+    used, most = amounts(usage), amounts(capacity)
+    columns = np.array([list(used.values())], np.int64), np.array([[most.get(n, 0) for n in used]], np.int64)
+    return int(evict.node_scores(*columns, list(used), weights)[0])
 
 
 def defaults(case: dict[str, Any]) -> Any:
