@@ -68,6 +68,14 @@ def test_a_limit_that_is_no_percentage_names_its_field(text: str) -> None:
         object_limiter.limit(10, text, "maxMigratingPerWorkload")
 
 
+@pytest.mark.parametrize("asked_every_s", [1, 3, 10, 30])
+def test_tokens_come_when_they_are_due_however_often_one_asks(asked_every_s: int) -> None:
+    bucket = object_limiter.EvictionTokenBucket(rate=10 / 300, size=1, now_s=0.0)
+    assert bucket.take(0.0)
+    found = [bucket.has_token(float(now_s)) for now_s in range(asked_every_s, 31, asked_every_s)]
+    assert found == [False] * (30 // asked_every_s - 1) + [True]
+
+
 def test_a_bucket_fills_at_its_rate_also_after_the_clock_went_back() -> None:
     bucket = object_limiter.EvictionTokenBucket(rate=0.1, size=1, now_s=NOW_S)
     assert bucket.take(NOW_S)

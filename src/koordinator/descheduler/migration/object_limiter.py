@@ -118,22 +118,22 @@ class EvictionTokenBucket:
         self._at_s = now_s
 
     def has_token(self, now_s: float) -> bool:
-        self._refill(now_s)
-        return self._tokens >= 1
+        """Return whether there is a token now. However often that is asked, tokens come at the same moments: what came
+        is added up when one is taken, so that no rounding piles up."""
+        return self._tokens_at(now_s) >= 1
 
     def take(self, now_s: float) -> bool:
         """Take a token if there is one; whether there was."""
-        if not self.has_token(now_s):
+        tokens = self._tokens_at(now_s)
+        if tokens < 1:
             return False
-        self._tokens -= 1
+        self._tokens, self._at_s = tokens - 1, now_s
         return True
 
     def set_rate(self, rate: float, now_s: float) -> None:
         """From now on refill at another rate."""
-        self._refill(now_s)
-        self.rate = rate
+        self._tokens, self._at_s, self.rate = self._tokens_at(now_s), now_s, rate
 
-    def _refill(self, now_s: float) -> None:
-        passed_s = max(now_s - self._at_s, 0.0)  # a clock that went back counts as no time
-        self._tokens = min(float(self._size), self._tokens + passed_s * self.rate)
-        self._at_s = now_s
+    def _tokens_at(self, now_s: float) -> float:
+        self._at_s = min(self._at_s, now_s)  # a clock that went back counts as no time
+        return min(float(self._size), self._tokens + (now_s - self._at_s) * self.rate)
