@@ -6,6 +6,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from koordinator.cli import descheduler
+from koordinator.descheduler import configuration
 from koordinator.install import workloads
 from koordinator.install.configs import descheduler_config
 from koordinator.install.values import EVERYTHING
@@ -40,6 +41,16 @@ def test_a_file_that_cannot_be_used_ends_with_all_that_is_wrong(tmp_path: Path) 
 def test_an_address_that_is_none_is_refused() -> None:
     done = run("--address", "here")
     assert done.exit_code == 1 and "--address" in done.output
+
+
+def test_an_address_of_ipv6_keeps_its_port(tmp_path: Path) -> None:
+    out = tmp_path / "out.yaml"
+
+    done = run("--write-config-to", str(out), "--address", "::1", "--port", "1234")
+
+    assert done.exit_code == 0, done.output
+    written = yaml.safe_load(out.read_text())["healthzBindAddress"]
+    assert configuration.socket_address(written) == ("::1", 1234)
 
 
 def test_the_command_line_and_file_of_an_installation_are_accepted(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def read_config(flags: Flags, registry: PluginRegistry[Plugin]) -> DeschedulerCo
                 log.warning("flag ignored: the configuration file says it", extra={"flag": f"--{name}"})
     else:
         port = configuration.HEALTH_PORT if flags.port is None else flags.port
-        where = f"{flags.address or '0.0.0.0'}:{port}"
+        host = flags.address or "0.0.0.0"
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         settings = DeschedulerConfig(healthz_bind_address=where, metrics_bind_address=where)
     elected = msgspec.structs.replace(settings.leader_election, **flags.elected())
     if problems := list(config_text.election_problems(elected)):
