@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import yaml
 from click.testing import CliRunner, Result
 
@@ -26,6 +27,31 @@ def test_the_configuration_in_force_is_written_with_flags_and_defaults(tmp_path:
     assert (written["healthzBindAddress"], written["dryRun"]) == ("0.0.0.0:7", True)
     assert written["leaderElection"]["leaderElect"] is False
     assert written["profiles"][0]["pluginConfig"][0]["args"]["defaultJobMode"] == "ReservationFirst"
+
+
+@pytest.mark.parametrize("evictor", ["MigrationController", "DefaultEvictor"])
+def test_what_is_written_means_the_same_when_it_is_read(evictor: str, tmp_path: Path) -> None:
+    first, second, third = (tmp_path / f"{number}.yaml" for number in range(3))
+    only = {"disabled": [{"name": "*"}], "enabled": [{"name": evictor}]}
+    load = {"lowThresholds": {"cpu": 20}, "highThresholds": {"cpu": 70}, "nodePools": [{"name": "spare"}]}
+    profile = {
+        "plugins": {
+            "evict": only,
+            "filter": {"disabled": [{"name": "MigrationController"}]},
+            "balance": {"enabled": [{"name": "LowNodeLoad"}, {"name": "RemoveDuplicates"}]},
+        },
+        "pluginConfig": [{"name": "LowNodeLoad", "args": load}],
+    }
+    head = {"apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration"}
+    first.write_text(yaml.safe_dump({**head, "deschedulingInterval": "60s", "profiles": [profile]}))
+
+    for source, target in ((first, second), (second, third)):
+        done = run("--config", str(source), "--write-config-to", str(target))
+        assert done.exit_code == 0, done.output
+
+    plugins = yaml.safe_load(second.read_text())["profiles"][0]["plugins"]
+    assert (plugins["evict"]["enabled"], plugins["filter"]["enabled"]) == ([{"name": evictor}], [])
+    assert third.read_text() == second.read_text()
 
 
 def test_a_file_that_cannot_be_used_ends_with_all_that_is_wrong(tmp_path: Path) -> None:

@@ -27,12 +27,17 @@ API_PREFIX = "/apis/v1"
 
 
 def effective(config: DeschedulerConfig, registry: PluginRegistry[Plugin]) -> dict[str, Any]:
-    """Return the configuration with all defaults, and with the plugins that each profile runs."""
+    """Return the configuration with all defaults, and with the plugins that each profile runs. Read again, it means the
+    same: default plugins are switched off, where they are to run they are named."""
     body: dict[str, Any] = _wire(config)
     for wire, profile in zip(body["profiles"], config.profiles, strict=True):
         enabled: dict[str, list[str]] = msgspec.to_builtins(profile.enabled)
         wire["plugins"] = {
-            point: {"enabled": [{"name": name} for name in enabled.get(point, ())]} for point in POINTS
+            point: {
+                "enabled": [{"name": name} for name in enabled.get(point, ())],
+                "disabled": [{"name": "*"}],
+            }
+            for point in POINTS
         }
         names = dict.fromkeys(name for point in POINTS for name in enabled.get(point, ()))
         wire["pluginConfig"] = [
