@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from koordinator.api import pod_resources, quantity, resources
+from koordinator.api import quantity, resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
@@ -56,11 +56,14 @@ class CustomPriority(BalancePlugin):
         for index, sources in enumerate(levels.nodes[:-1]):
             later = [node for level in levels.nodes[index + 1 :] for node in level]
             targets = [node_fit.room_of(node, pods_of.get(node.metadata.name, ())) for node in later]
+            left = [{name: room.free_milli.get(name, 0) for name in _RESERVED} for room in targets]
             for source in sources:
                 pods = self._candidates(pods_of.get(source.metadata.name, ()))
                 if self._args.mode == DRAIN_NODE:
-                    done, targets = yield from self._drain(source, levels.names[index], pods, targets)
-                    evicted += done
+                    after = self._place_all(pods, targets, left) if pods else None
+                    if after is not None:
+                        done, is_begun = yield from self._drain(source, levels.names[index], pods)
+                        evicted, left = evicted + done, after if is_begun else left
                 else:
                     evicted += yield from self._relieve(levels.names[index], pods, targets)
         return evicted
@@ -102,41 +105,49 @@ class CustomPriority(BalancePlugin):
                 evicted.append(wanted)
         return evicted
 
-    def _drain(
-        self, source: Node, level: str, pods: list[Pod], targets: list[NodeFree]
-    ) -> Actions[tuple[list[EvictAction], list[NodeFree]]]:
-        """Evict all pods of the node, or none if one has no place; also the room that is left then."""
+    def _drain(self, source: Node, level: str, pods: list[Pod]) -> Actions[tuple[list[EvictAction], bool]]:
+        """Evict the pods of the node, those that the filter still lets go; also whether that was begun."""
         evicted: list[EvictAction] = []
-        left = self._place_all(pods, targets)
-        if left is None or not pods:
-            return evicted, targets
         name = source.metadata.name
         cordons = self._args.auto_cordon and not self._args.dry_run and not source.spec.unschedulable
         if cordons and not (yield SetCordon(name, True)):
-            return evicted, targets
+            return evicted, False
         for pod in pods:
+            if not self._may_evict(pod):  # as others are on their way: it goes in a later cycle
+                continue
             wanted = EvictAction(pod, f"drain node {name} (sourcePriority={level})")
             if not self._args.dry_run and not (yield wanted):
                 if cordons:
                     yield SetCordon(name, False)
                 break
             evicted.append(wanted)
-        return evicted, left
+        return evicted, True
 
-    def _place_all(self, pods: list[Pod], targets: list[NodeFree]) -> list[NodeFree] | None:
-        """The targets after all pods were placed, each on the first that takes it; None if one has none."""
-        left = list(targets)
+    def _place_all(
+        self, pods: list[Pod], targets: list[NodeFree], left: list[dict[str, int]]
+    ) -> list[dict[str, int]] | None:
+        """Return what is left of the targets after all pods were placed, each on the first that takes it; None if one
+        has none."""
+        after = [dict(free) for free in left]
         for pod in pods:
-            need = {name: q.milli for name, q in pod_resources.requests(pod).items() if name in _RESERVED}
-            for index, room in enumerate(left):
-                free = room.free_milli
-                if all(need[n] <= free.get(n, 0) for n in need) and self._fits(pod, room):
-                    rest = {name: amount - need.get(name, 0) for name, amount in free.items()}
-                    left[index] = msgspec.structs.replace(room, free_milli=rest)
+            need = _requested(pod)
+            for room, free in zip(targets, after, strict=True):
+                if all(need[n] <= free[n] for n in need) and self._fits(pod, room):
+                    free.update({name: free[name] - amount for name, amount in need.items()})
                     break
             else:
                 return None
-        return left
+        return after
+
+
+def _requested(pod: Pod) -> dict[str, int]:
+    """Plain sums over containers in thousandths, of resources that some container asks for."""
+    found: dict[str, int] = {}
+    for container in pod.spec.containers:
+        for name in _RESERVED:
+            if (amount := container.resources.requests.get(name)) is not None:
+                found[name] = found.get(name, 0) + quantity.milli(amount)
+    return found
 
 
 def _size(pod: Pod) -> tuple[int, int, str, str]:
