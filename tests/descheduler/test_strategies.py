@@ -101,6 +101,18 @@ def test_a_zone_that_holds_too_many_gives_up_what_evens_them_out() -> None:
     assert evicted(SPREAD, {"constraints": ["ScheduleAnyway"]}, nodes, pods) == []
 
 
+def test_only_selected_pods_leave_a_zone_that_holds_too_many() -> None:
+    nodes = [zoned("n1", "a"), zoned("n2", "b")]
+    pods = [spread_pod(f"p{i}", "n1") for i in range(6)]
+    marked = {"app": "web", "may-go": "yes"}
+    pods[2] = msgspec.structs.replace(
+        pods[2], metadata=msgspec.structs.replace(pods[2].metadata, labels=marked)
+    )
+    only = {"labelSelector": {"matchLabels": {"may-go": "yes"}}}
+    assert len(evicted(SPREAD, {}, nodes, pods)) == 3
+    assert evicted(SPREAD, only, nodes, pods) == ["p2"]
+
+
 def test_an_empty_zone_counts_and_one_without_room_takes_nobody() -> None:
     pods = [spread_pod(f"p{i}", "n1") for i in range(4)]
     nodes = [zoned("n1", "a"), zoned("n2", "b")]

@@ -136,7 +136,8 @@ def _surplus(
             ordered = sorted(domains[name], key=lambda pod: _place(pod, selected))
             if needs_fit:
                 ordered.sort(key=fits)
-            found += [pod for pod in ordered[-moved:] if not needs_fit or fits(pod)]
+            taken = filter(selected, ordered[-moved:])
+            found += [pod for pod in taken if not needs_fit or fits(pod)]
     return found
 
 
