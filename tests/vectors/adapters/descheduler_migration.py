@@ -10,6 +10,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.meta import ObjectReference
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
+from koordinator.descheduler.config.migration import RESERVATION_FIRST
 from koordinator.descheduler.migration import reservation_template, state
 from koordinator.descheduler.migration.jobs import JobStep
 from tests.vectors.adapters.descheduler_small import ORIGIN_S, pods_of, with_times
@@ -22,6 +23,16 @@ def job_of(raw: dict[str, Any]) -> PodMigrationJob:
 
 
 def spec_of(raw: dict[str, Any]) -> dict[str, Any]:
+    spec = with_ttl(raw)
+    options = spec.get("reservationOptions") or {}
+    given = options.get("template") or {}
+    if given.get("spec"):
+        template = {**given, "spec": with_ttl(given["spec"])}
+        spec["reservationOptions"] = {**options, "template": template}
+    return spec
+
+
+def with_ttl(raw: dict[str, Any]) -> dict[str, Any]:
     spec = dict(raw)
     if "ttlSeconds" in spec:
         spec["ttl"] = f"{spec.pop('ttlSeconds')}s"
@@ -30,7 +41,8 @@ def spec_of(raw: dict[str, Any]) -> dict[str, Any]:
 
 def steps(case: dict[str, Any]) -> Any:
     job = job_of(case["job"])
-    controller = state.MigrationController(case["reconciler_uid"], case["args"]["defaultJobMode"])
+    mode = case["args"].get("defaultJobMode") or RESERVATION_FIRST
+    controller = state.MigrationController(case["reconciler_uid"], mode)
     answer = []
     for one in case["steps"]:
         if "set_spec" in one:
