@@ -52,9 +52,9 @@ class PodMigrationJobSpec(ViewPart, frozen=True, kw_only=True):
 
     pod_ref: Annotated[ObjectReference, REQUIRED, ATOMIC, "The pod to move."] = always(ObjectReference())
     paused: Annotated[bool, "Whether the job stands still."] = False
-    ttl: Annotated[
-        str | None, "Time after which the job fails, such as 5m; it has no limit when absent."
-    ] = None
+    ttl: Annotated[str | None, "Time after which the job fails, such as 5m; it has no limit when absent."] = (
+        None
+    )
     mode: Annotated[
         str, "ReservationFirst (reserve room, then evict) or EvictDirectly; the controller's when absent."
     ] = ""
