@@ -200,6 +200,8 @@ def test_kubernetes_qos_counts_only_positive_cpu_and_memory() -> None:
     assert qos.default(pod(containers=[equal])) is QoSClass.LSR
     whole = pod(containers=[extended], resources={"requests": full, "limits": full})
     assert qos.computed_kube(whole) is KubeQoS.GUARANTEED
+    for nothing in ({}, {"requests": {}}):
+        assert qos.computed_kube(pod(containers=[equal], resources=nothing)) is KubeQoS.GUARANTEED
 
 
 def test_the_recorded_class_wins_over_the_computed_one() -> None:

@@ -73,10 +73,14 @@ def kube(pod: Pod) -> KubeQoS:
 def computed_kube(pod: Pod) -> KubeQoS:
     """Return the Kubernetes QoS by requests and limits of cpu and memory.
 
-    Amounts that are not positive do not count; pod-level resources replace those of the containers.
+    Amounts that are not positive do not count; pod-level resources, where some are given, replace those of the
+    containers.
     """
     whole = pod.spec.resources
-    parts = [whole] if whole is not None else [c.resources for c in _containers(pod)]
+    if whole is not None and (whole.requests or whole.limits):
+        parts = [whole]
+    else:
+        parts = [container.resources for container in _containers(pod)]
     requests = _sum_nanos(part.requests for part in parts)
     limits = _sum_nanos(part.limits for part in parts)
     if not requests and not limits:
