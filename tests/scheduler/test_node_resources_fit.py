@@ -53,6 +53,20 @@ def test_amounts_beyond_floating_point_are_scored_to_the_last_byte(more_bytes: i
     assert fit.score(state, cluster.table.rows[:1]).tolist() == [score]
 
 
+@pytest.mark.parametrize("kind", ["LeastAllocated", "MostAllocated"])
+def test_a_pod_that_asks_for_nothing_of_what_counts_scores_0_everywhere(kind: str) -> None:
+    resources = [{"name": "example.com/fpga", "weight": 1}, {"name": "kubernetes.io/batch-cpu", "weight": 2}]
+    cluster = SmallCluster.shipped(
+        NodeResourcesFit={"scoringStrategy": {"type": kind, "resources": resources}}
+    )
+    cluster.node(node("a", extra={"example.com/fpga": "4"}))
+    cluster.node(node("b"))
+    fit = cluster.plugin(NodeResourcesFit)
+    state = fit.prepare(cluster.pod(pod("p")))
+
+    assert fit.score(state, cluster.table.rows).tolist() == [0, 0]
+
+
 CORES = st.integers(0, 3)
 
 

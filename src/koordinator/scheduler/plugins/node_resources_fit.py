@@ -316,7 +316,7 @@ class NodeResourcesFit(
     def score_ahead(self, state: FitState, rows: Rows, ahead: int | I64) -> Scores:
         table, copies = self.handle.table, ahead + 1
         is_plain = self._resource_score is least_allocated and table.has_small_amounts
-        if is_plain and all(table.is_everywhere(resource.column) for resource in state.scored):
+        if is_plain and state.scored and all(table.is_everywhere(each.column) for each in state.scored):
             return self._least_allocated(state, rows, copies)
         weighted = np.zeros(rows.size, np.int64)
         weights = np.zeros(rows.size, np.int64)
