@@ -22,6 +22,7 @@ from koordinator.scheduler.plugins.preemption.executor import DISRUPTION_TARGET,
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.plugins.preemption.victims import Candidate
 from koordinator.scheduler.table.pod_info import PodInfo
+from tests.scheduler.small_cluster import SmallCluster
 from tests.scheduler.world import node, pod
 from tests.searches import examples
 
@@ -203,6 +204,21 @@ def test_the_search_leaves_the_table_as_it_was() -> None:
 
     assert (scene.table.requested == before[0]).all()
     assert scene.table.changes.sequence == before[1]
+
+
+def test_nobody_has_to_go_for_resources_and_places_that_no_filter_counts() -> None:
+    enabled = [{"name": name} for name in ("NodePorts", "PrioritySort", "DefaultBinder", "DefaultPreemption")]
+    plugins = {"multiPoint": {"enabled": enabled, "disabled": [{"name": "*"}]}}
+    cluster = SmallCluster(config.decode({"profiles": [{"plugins": plugins}]}))
+    cluster.node(node("full", cpu="1", pods=1))
+    cluster.pod(pod("resident", cpu="1", nodeName="full"))
+    preemptor = cluster.pod(pod("p", cpu="1", priority=10))
+
+    found = cluster.plugin(DefaultPreemption).preemptor.dry_run(
+        preemptor, cluster.table.rows, cluster.refused(preemptor)
+    )
+
+    assert found.options == []
 
 
 @pytest.mark.parametrize("ours", ["", "n0", "n1"])

@@ -296,6 +296,7 @@ class _Outlook:
         self._refusals: dict[int, Callable[[], Status]] = {}
         self.columns: list[int] = []
         self._wanted: list[int] = []
+        self._counts_pods = False
         filters = diagnosis.active_filters()
         self._read_fit(filters or ())
         self._held, self._held_pods = search._residents.freed(pod.priority, self.columns)
@@ -317,17 +318,19 @@ class _Outlook:
         """Return rows without their less important pods."""
         table = self._table
         cells = np.ix_(np.array(self.columns, np.intp), rows)
+        pods_max = table.pods_max[rows]
         return PotentialNodes(
             used=table.requested[cells] - self._held[:, rows],
             capacity=table.allocatable[cells],
             pods=table.pod_count[rows] - self._held_pods[rows],
-            pods_max=table.pods_max[rows],
+            pods_max=pods_max if self._counts_pods else np.full_like(pods_max, np.iinfo(np.int64).max),
             wanted=np.array(self._wanted, np.int64),
         )
 
     def _read_fit(self, filters: Filters) -> None:
         for plugin, state in filters:
             if isinstance(plugin, NodeResourcesFit):
+                self._counts_pods = True
                 self.columns = [column for column, _ in state.checked]
                 self._wanted = [amount for _, amount in state.checked]
 
