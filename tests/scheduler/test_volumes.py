@@ -87,15 +87,20 @@ async def a_pod_with_a_claim(world: World, storage_class: str) -> None:
 
 @pytest.mark.parametrize(
     ("annotated", "named", "found"),
-    [("old", "new", "old"), ("", "new", "new"), ("old", "", "old"), ("", "", "")],
-    ids=["the annotation goes before the field", "the field", "the annotation alone", "neither"],
+    [
+        pytest.param("old", "new", "old", id="the annotation goes before the field"),
+        pytest.param(None, "new", "new", id="the field"),
+        pytest.param("old", None, "old", id="the annotation alone"),
+        pytest.param(None, None, "", id="neither"),
+        pytest.param("", "new", "", id="an empty annotation wants no class"),
+    ],
 )
 def test_claims_and_volumes_name_their_class_by_the_beta_annotation_or_the_field(
-    annotated: str, named: str, found: str
+    annotated: str | None, named: str | None, found: str
 ) -> None:
     body = {
-        "metadata": {"annotations": {CLASS_ANNOTATION: annotated} if annotated else {}},
-        "spec": {"storageClassName": named} if named else {},
+        "metadata": {"annotations": {} if annotated is None else {CLASS_ANNOTATION: annotated}},
+        "spec": {} if named is None else {"storageClassName": named},
     }
 
     assert class_of(from_builtins(body, PersistentVolumeClaim)) == found

@@ -203,12 +203,12 @@ class VolumeReachPlugin(FilterPlugin[R]):
 
 
 def class_of(claim: PersistentVolumeClaim) -> str:
-    """Name of the claim's storage class, "" for none."""
-    return claim.metadata.annotations.get(CLASS_ANNOTATION) or claim.spec.storage_class_name or ""
+    """Name of the claim's storage class, "" for none; an annotation that is there counts, also with nothing in it."""
+    return claim.metadata.annotations.get(CLASS_ANNOTATION, claim.spec.storage_class_name) or ""
 
 
 def class_of_volume(volume: PersistentVolume) -> str:
-    return volume.metadata.annotations.get(CLASS_ANNOTATION) or volume.spec.storage_class_name
+    return volume.metadata.annotations.get(CLASS_ANNOTATION, volume.spec.storage_class_name)
 
 
 def is_bound(claim: PersistentVolumeClaim) -> bool:
