@@ -32,3 +32,19 @@ def test_numbers_of_taints_are_compared(operator: str, bound: str, value: str, b
     assert tolerations.tolerates(toleration, taint) is bears
     assert tolerations.keeps_out((toleration,), (taint,)) is not bears
     assert not tolerations.tolerates(toleration, Taint(key="other", value=value, effect="NoSchedule"))
+
+
+@pytest.mark.parametrize(
+    ("operator", "value", "bears"),
+    [
+        ("Exists", "", True),
+        ("Equal", "gpu", True),
+        ("", "gpu", True),
+        ("Equal", "", False),
+        ("", "cpu", False),
+    ],
+)
+def test_a_toleration_without_a_key_is_for_taints_of_any_key(operator: str, value: str, bears: bool) -> None:
+    toleration = Toleration(operator=operator, value=value)
+    for key in ("dedicated", "pool"):
+        assert tolerations.tolerates(toleration, Taint(key=key, value="gpu", effect="NoSchedule")) is bears

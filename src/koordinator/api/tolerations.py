@@ -18,14 +18,11 @@ def text_of(taint: Taint) -> str:
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Return whether one toleration matches a taint. An empty key is valid with `Exists` only; `Lt` and `Gt` say what
-    the taint's value must be beside the toleration's, both as 64-bit integers."""
+    """Return whether one toleration matches a taint. No effect and no key mean all of them; `Lt` and `Gt` say what the
+    taint's value must be beside the toleration's, both as 64-bit integers."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
-    if toleration.key:
-        if toleration.key != taint.key:
-            return False
-    elif toleration.operator != "Exists":
+    if toleration.key and toleration.key != taint.key:
         return False
     if toleration.operator == "Exists":
         return True
