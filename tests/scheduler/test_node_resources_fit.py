@@ -14,6 +14,7 @@ from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
+from koordinator.scheduler.plugins.scorers import NodeResourcesBalancedAllocation
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.small_cluster import SmallCluster
 from tests.scheduler.world import node, pod
@@ -65,6 +66,21 @@ def test_a_pod_that_asks_for_nothing_of_what_counts_scores_0_everywhere(kind: st
     state = fit.prepare(cluster.pod(pod("p")))
 
     assert fit.score(state, cluster.table.rows).tolist() == [0, 0]
+
+
+def test_the_number_of_pods_is_no_resource_that_nodes_are_scored_by() -> None:
+    def scores(*names: str) -> list[list[int]]:
+        listed = [{"name": name, "weight": 1} for name in names]
+        cluster = SmallCluster.shipped(
+            NodeResourcesFit={"scoringStrategy": {"type": "LeastAllocated", "resources": listed}},
+            NodeResourcesBalancedAllocation={"resources": listed},
+        )
+        cluster.node(node("a"))
+        wanted = cluster.pod(pod("p", cpu="1", memory="8Gi"))
+        plugins = (cluster.plugin(NodeResourcesFit), cluster.plugin(NodeResourcesBalancedAllocation))
+        return [each.score(each.prepare(wanted), cluster.table.rows).tolist() for each in plugins]
+
+    assert scores("cpu", "memory", "pods") == scores("cpu", "memory")
 
 
 CORES = st.integers(0, 3)

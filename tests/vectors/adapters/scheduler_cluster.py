@@ -137,7 +137,10 @@ def _with_owner(case: Case) -> Case:
     meta["ownerReferences"] = [
         {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "controller": True}
     ]
-    owner = {"metadata": {"name": "rs", "namespace": meta["namespace"]}, "spec": {"selector": selector}}
+    owner = {
+        "metadata": {"name": "rs", "namespace": meta.get("namespace", "")},
+        "spec": {"selector": selector},
+    }
     return {**case, "pod": {**case["pod"], "metadata": meta}, "replicaSets": [owner]}
 
 

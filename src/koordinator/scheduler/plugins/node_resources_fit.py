@@ -207,16 +207,17 @@ class NodeResourcesFit(
         """Return what is checked, in the order of the reasons."""
         names = self.handle.table.registry.names
         wanted = [column for column in columns if not self._is_ignored(names[column])]
-        return sorted(wanted, key=lambda column: (_NATIVE_ORDER.get(names[column], 3), names[column]))
+        return sorted(wanted, key=lambda column: (NATIVE_ORDER.get(names[column], 3), names[column]))
 
     def _scored(self, pod: PodInfo, amounts: dict[int, int]) -> list[ScoredFitResource]:
         """Return the configured resources that count for this pod: a scalar one only if the pod requests it."""
         table = self.handle.table
         if self._scorable is None:
-            columns = [(name, table.registry.column(name)) for name in self._weights]
             self._scorable = [
-                (column, self._weights[name], NONZERO_INDEX.get(column), is_scalar(name))
-                for name, column in columns
+                (column := table.registry.column(name), weight, NONZERO_INDEX.get(column), is_scalar(name))
+                for name, weight in self._weights.items()
+                if name in NATIVE_ORDER
+                or is_scalar(name)  # not the number of pods, say, which nobody requests
             ]
         table.widen()
         scored = []
@@ -475,7 +476,7 @@ def is_scalar(name: str) -> bool:
     return "/" in name or name.startswith((resources.HUGEPAGES_PREFIX, "attachable-volumes-"))
 
 
-_NATIVE_ORDER = {resources.CPU: 0, resources.MEMORY: 1, resources.EPHEMERAL_STORAGE: 2}
+NATIVE_ORDER = {resources.CPU: 0, resources.MEMORY: 1, resources.EPHEMERAL_STORAGE: 2}
 
 
 def _round_down_mean(weighted: I64, weights: I64, score: I64, weight: I64) -> None:

@@ -19,6 +19,7 @@ from koordinator.scheduler.plugin.percent import are_left
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
 from koordinator.scheduler.plugins.node_resources_fit import (
     CPU_AND_MEMORY,
+    NATIVE_ORDER,
     NONZERO_INDEX,
     WeightedResource,
     is_scalar,
@@ -291,7 +292,8 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
 
     def __init__(self, args: BalancedArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._names = [(resource.name, is_scalar(resource.name)) for resource in args.resources]
+        names = [resource.name for resource in args.resources]
+        self._names = [(name, is_scalar(name)) for name in names if name in NATIVE_ORDER or is_scalar(name)]
         """With whether only pods that request the resource are scored by it."""
 
     def prepare(self, pod: PodInfo) -> BalancedState:
