@@ -68,19 +68,26 @@ def test_a_pod_that_asks_for_nothing_of_what_counts_scores_0_everywhere(kind: st
     assert fit.score(state, cluster.table.rows).tolist() == [0, 0]
 
 
-def test_the_number_of_pods_is_no_resource_that_nodes_are_scored_by() -> None:
-    def scores(*names: str) -> list[list[int]]:
-        listed = [{"name": name, "weight": 1} for name in names]
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["cpu", "memory", "pods"], id="the number of pods is nothing that pods ask for"),
+        pytest.param([], id="an empty list means the default"),
+    ],
+)
+def test_nodes_are_scored_by_cpu_and_memory(names: list[str]) -> None:
+    def scores(listed: list[str]) -> list[list[int]]:
+        resources = [{"name": name, "weight": 1} for name in listed]
         cluster = SmallCluster.shipped(
-            NodeResourcesFit={"scoringStrategy": {"type": "LeastAllocated", "resources": listed}},
-            NodeResourcesBalancedAllocation={"resources": listed},
+            NodeResourcesFit={"scoringStrategy": {"type": "LeastAllocated", "resources": resources}},
+            NodeResourcesBalancedAllocation={"resources": resources},
         )
         cluster.node(node("a"))
         wanted = cluster.pod(pod("p", cpu="1", memory="8Gi"))
         plugins = (cluster.plugin(NodeResourcesFit), cluster.plugin(NodeResourcesBalancedAllocation))
         return [each.score(each.prepare(wanted), cluster.table.rows).tolist() for each in plugins]
 
-    assert scores("cpu", "memory", "pods") == scores("cpu", "memory")
+    assert scores(names) == scores(["cpu", "memory"]) != [[0], [0]]
 
 
 CORES = st.integers(0, 3)

@@ -76,7 +76,7 @@ class RatioParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FitScoringStrategy(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """The function from a node's fullness to a score."""
+    """The function from a node's fullness to a score. No resources mean cpu and memory."""
 
     type: Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"] = "LeastAllocated"
     resources: list[WeightedResource] = msgspec.field(default_factory=lambda: list(CPU_AND_MEMORY))
@@ -163,7 +163,7 @@ class NodeResourcesFit(
         self._ignored = frozenset(args.ignored_resources)
         self._ignored_groups = frozenset(args.ignored_resource_groups)
         strategy = args.scoring_strategy
-        self._weights = {resource.name: resource.effective_weight for resource in strategy.resources}
+        self._weights = {each.name: each.effective_weight for each in strategy.resources or CPU_AND_MEMORY}
         self._scorable: list[tuple[int, int, int | None, bool]] | None = None
         """Column, weight, row of `nonzero_requested`, and whether only pods that request the resource are scored by
         it; the table learns of resources when the first pod comes."""
@@ -309,7 +309,7 @@ class NodeResourcesFit(
         return tuple(lines)
 
     def pre_score(self, state: FitState) -> Status:
-        return SUCCESS if self._weights else error("resources not found")
+        return SUCCESS
 
     def score(self, state: FitState, rows: Rows) -> Scores:
         return self.score_ahead(state, rows, 0)

@@ -266,7 +266,8 @@ F64 = npt.NDArray[np.float64]
 
 
 class BalancedArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Arguments; upstream demands weight 1 for each resource, as weights have no meaning here."""
+    """Arguments; upstream demands weight 1 for each resource, as weights have no meaning here. No resources mean cpu
+    and memory."""
 
     resources: list[WeightedResource] = msgspec.field(default_factory=lambda: list(CPU_AND_MEMORY))
 
@@ -292,7 +293,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
 
     def __init__(self, args: BalancedArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        names = [resource.name for resource in args.resources]
+        names = [resource.name for resource in args.resources or CPU_AND_MEMORY]
         self._names = [(name, is_scalar(name)) for name in names if name in NATIVE_ORDER or is_scalar(name)]
         """With whether only pods that request the resource are scored by it."""
 
