@@ -1,5 +1,6 @@
 """The configuration file: what is accepted, what is refused and how that is said, how plugins merge."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -211,6 +212,12 @@ def test_requests_are_limited_when_the_file_says_so(qps: float | None, limit: fl
             id="no shape",
         ),
         pytest.param("NodeResourcesFit", {"kind": "OtherArgs"}, "must be NodeResourcesFitArgs", id="kind"),
+        pytest.param(
+            "NodeAffinity",
+            {"addedAffinity": {"requiredDuringScheduling": {}}},
+            'unknown field "requiredDuringScheduling"',
+            id="a field of an API object",
+        ),
     ],
 )
 def test_wrong_arguments_name_the_plugin(plugin: str, args: dict[str, object], complaint: str) -> None:
@@ -218,6 +225,31 @@ def test_wrong_arguments_name_the_plugin(plugin: str, args: dict[str, object], c
         config.decode_args(plugin, args, built_in.PLUGINS[plugin].args)
     assert f"pluginConfig[{plugin}].args" in str(caught.value)
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("condition", "complaint"),
+    [
+        ({"key": "zone", "operator": "Is", "values": ["a"]}, "operator 'Is' of key 'zone' is unknown"),
+        ({"key": "zone", "operator": "NotIn"}, "operator 'NotIn' of key 'zone' needs values"),
+        ({"key": "zone", "operator": "Exists", "values": ["a"]}, "takes no values"),
+        ({"key": "zone", "operator": "Gt", "values": ["1.5"]}, "needs one whole number"),
+        ({"key": "zone", "operator": "Gt", "values": ["-1"]}, ""),
+        ({"key": "zone", "operator": "In", "values": ["a", "b"]}, ""),
+    ],
+)
+def test_an_affinity_that_is_added_to_all_pods_must_be_possible(
+    condition: dict[str, object], complaint: str
+) -> None:
+    term = {"matchExpressions": [condition]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": term}]}
+    for added in (required, preferred):
+        expected = pytest.raises(SchedulerConfigError, match=complaint) if complaint else nullcontext()
+        with expected:
+            config.decode_args(
+                "NodeAffinity", {"addedAffinity": added}, built_in.PLUGINS["NodeAffinity"].args
+            )
 
 
 def test_without_configuration_the_stock_plugins_run_in_their_order() -> None:

@@ -1,7 +1,9 @@
 """Decide whether a pod's node selector and required node affinity hold on a node. Pure. Source: the scheduler's rules
 (NodeAffinity)."""
 
-from koordinator.api.affinity import NodeSelector, any_term_holds
+from collections.abc import Iterable
+
+from koordinator.api.affinity import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, any_term_holds
 from koordinator.api.core import Node, PodSpec
 
 
@@ -18,3 +20,30 @@ def selects(spec: PodSpec, node: Node) -> bool:
         return False
     wanted = required(spec)
     return wanted is None or any_term_holds(wanted.node_selector_terms, node_labels, node.metadata.name)
+
+
+def check_terms(terms: Iterable[NodeSelectorTerm]) -> None:
+    """Look for conditions that nobody can mean, as the API server does for those of pods. Raises: ValueError."""
+    for term in terms:
+        for each in term.match_expressions:
+            _check(each)
+        for each in term.match_fields:
+            if each.operator not in ("In", "NotIn") or len(each.values) != 1:
+                raise ValueError(f"field {each.key!r} needs operator In or NotIn, and one value")
+
+
+def _check(condition: NodeSelectorRequirement) -> None:
+    """Raises: ValueError."""
+    operator, count = condition.operator, len(condition.values)
+    about = f"operator {operator!r} of key {condition.key!r}"
+    if operator in ("In", "NotIn"):
+        if not count:
+            raise ValueError(f"{about} needs values")
+    elif operator in ("Exists", "DoesNotExist"):
+        if count:
+            raise ValueError(f"{about} takes no values")
+    elif operator in ("Gt", "Lt"):
+        if count != 1 or not condition.values[0].lstrip("+-").isdecimal():
+            raise ValueError(f"{about} needs one whole number")
+    else:
+        raise ValueError(f"{about} is unknown")

@@ -45,7 +45,7 @@ def check_version(body: Mapping[str, Any], kind: str, field: str = "") -> None:
 def convert(body: Any, kind: type[msgspec.Struct], field: str = "") -> Any:
     """`body` as `kind`. `null` means "not set", as upstream. Raises: SchedulerConfigError with all problems."""
     body = without_nulls(body)
-    if found := problems_of(body, kind, field):
+    if found := problems_of(body, kind, field, strict=True):
         raise SchedulerConfigError.of(found)
     return msgspec.convert(body, kind)
 
