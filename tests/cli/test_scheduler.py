@@ -102,6 +102,11 @@ def test_the_deployments_flags_are_understood() -> None:
     assert process.observing(given).debug == process.DebugOptions(top_scores=5, filters=True, diagnosis=True)
 
 
+def test_probes_and_prometheus_find_the_insecure_port_without_a_flag() -> None:
+    assert (flags().address, flags().port) == ("0.0.0.0", 10251)
+    assert flags("--port=0").port == 0
+
+
 def test_flags_that_say_where_and_when_lines_are_written_change_nothing() -> None:
     given = ["--logtostderr=true", "--stderrthreshold=INFO", "--async-log", "--async-log-queue-length=10000"]
     with command.main.make_context("koord-scheduler", list(given)) as context:

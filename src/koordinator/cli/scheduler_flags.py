@@ -80,7 +80,7 @@ OPTIONS: tuple[Decorate, ...] = (
         click.INT,
     ),
     text("address", "0.0.0.0", "Address of insecure HTTP."),
-    count("port", 0, "Port of insecure HTTP (health, metrics, debugging); 0: none.", flag_kinds.PORT),
+    count("port", 10_251, "Port of insecure HTTP (health, metrics, debugging); 0: none.", flag_kinds.PORT),
     *serving_flags.options(secure_port=10259),
     *serving_flags.ELECTION,
     time(
