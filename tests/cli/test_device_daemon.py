@@ -47,13 +47,55 @@ def test_settings_may_come_from_the_environment(host: Path, monkeypatch: pytest.
 
 def test_flags_go_before_the_configuration_file(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text("version: v1\nflags:\n  sleepInterval: 60s\n  oneshot: true\n  printsOutputFile: /a\n")
+    path.write_text("flags:\n  kdd:\n    sleepInterval: 60s\n    oneshot: true\n    printsOutputFile: /a\n")
 
     config = device_daemon.configure({"config_file": path, "prints_output_file": "/b", "oneshot": None})
 
     assert (config.sleep_s, config.oneshot, config.output) == (60.0, True, "/b")
     assert device_daemon.configure({}).output == OUTPUT
     assert device_daemon.configure({}).sleep_s == 900.0
+
+
+@pytest.mark.parametrize("text", ["", "version: v1\n", "version: ''\nflags: {}\n", "flags: {kdd: {}}\n"])
+def test_a_configuration_file_may_leave_everything_to_flags_and_defaults(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+
+    assert device_daemon.configure({"config_file": path}) == device_daemon.configure({})
+
+
+def test_environment_variables_without_the_prefix_count_after_those_with_it(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (host / "config.yaml").write_text("flags: {kdd: {oneshot: true}}")
+    monkeypatch.setenv("CONFIG_FILE", f"{host}/config.yaml")
+    monkeypatch.setenv("PRINTS_OUTPUT_FILE", f"{host}/out/plain")
+
+    assert invoke(f"--host-root={host}").exit_code == 0
+    assert (host / "out/plain").exists()
+
+    monkeypatch.setenv("KDD_PRINTS_OUTPUT_FILE", f"{host}/out/prefixed")
+
+    assert invoke(f"--host-root={host}").exit_code == 0
+    assert (host / "out/prefixed").exists()
+
+
+def test_the_flags_of_logs_that_other_manifests_give_are_read(host: Path) -> None:
+    result = invoke("--v=4", "--logtostderr=true", "--oneshot", f"--prints-output-file={host}/f")
+
+    assert result.exit_code == 0, result.output
+
+
+def test_without_a_file_devices_are_told_on_standard_output(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(host)
+    before = sorted(host.iterdir())
+
+    result = invoke("--oneshot", "--prints-output-file=", f"--host-root={host}")
+
+    assert [each["vendor"] for each in json.loads(result.stdout)] == ["kunlun"]
+    assert sorted(host.iterdir()) == before
 
 
 def test_the_manifest_writes_where_the_agent_reads_and_finds_the_host() -> None:
@@ -76,9 +118,11 @@ def test_the_manifest_writes_where_the_agent_reads_and_finds_the_host() -> None:
     [
         ("flags: [1]", "expected a mapping"),
         ("{", "config.yaml"),
-        ("flags: {sleepinterval: 1s}", "flags.sleepinterval: no such setting"),
-        ("flags: {sleepInterval: soon}", "flags.sleepInterval: 'soon' is not a duration"),
-        ("flags: {oneshot: perhaps}", "flags.oneshot"),
+        ("flags: {kdd: 1}", "expected a mapping"),
+        ("version: v2", "version: 'v2': only v1 can be read"),
+        ("flags: {kdd: {sleepinterval: 1s}}", "flags.kdd.sleepinterval: no such setting"),
+        ("flags: {kdd: {sleepInterval: soon}}", "flags.kdd.sleepInterval: 'soon' is not a duration"),
+        ("flags: {kdd: {oneshot: perhaps}}", "flags.kdd.oneshot"),
     ],
 )
 def test_a_configuration_file_that_cannot_be_used_is_refused_with_its_field(

@@ -12,10 +12,13 @@ import click
 from koordinator import __version__
 from koordinator.api import duration, scalars, user_files, yaml_text
 from koordinator.api.errors import KoordinatorError
-from koordinator.cli import flag_kinds, logs, running
+from koordinator.cli import flag_kinds, flag_settings, logs, options, running
 from koordinator.cli.flag_kinds import GoFlagCommand
+from koordinator.cli.flag_settings import InertFlags
 from koordinator.koordlet.device_daemon import daemon
 from koordinator.koordlet.device_daemon.daemon import DaemonConfig, DeviceDaemon
+
+log = logging.getLogger(__name__)
 
 FLAGS = {
     "oneshot": "oneshot",
@@ -24,13 +27,17 @@ FLAGS = {
     "printsOutputFile": "prints_output_file",
     "hostRoot": "host_root",
 }
-"""Names in the configuration file, below `flags`."""
+"""Names in the configuration file, below `flags.kdd`."""
+VERSION = "v1"
+"""The version of configuration files, also of one that does not say it."""
 _DEFAULTS = {
     "oneshot": False,
     "sleep_interval": f"{daemon.SLEEP_S:.0f}s",
     "prints_output_file": daemon.OUTPUT,
     "host_root": daemon.HOST_ROOT,
 }
+_PREFIX = "KDD"
+_INERT = InertFlags(flag_settings.LOG_FLAGS, flag_settings.LOG_SWITCHES)
 
 
 class ConfigFileError(KoordinatorError):
@@ -47,17 +54,26 @@ class ConfigFileError(KoordinatorError):
 @click.command(
     cls=GoFlagCommand,
     context_settings={
-        "help_option_names": ["-h", "--help"],
-        "auto_envvar_prefix": "KDD",
-        "max_content_width": 120,
+        **flag_kinds.SETTINGS,
+        "auto_envvar_prefix": _PREFIX,
     },
 )
 @flag_kinds.switch("oneshot", None, "Write the file once and end; it stays then.")
 @flag_kinds.without_effect("no-timestamp", "the file holds no time", is_switch=True)
 @flag_kinds.time("sleep-interval", None, "Time between two cycles.  [default: 900s]")
-@flag_kinds.text("prints-output-file", None, f"The file to write.  [default: {daemon.OUTPUT}]")
+@click.option(
+    "--prints-output-file",
+    envvar=[f"{_PREFIX}_PRINTS_OUTPUT_FILE", "PRINTS_OUTPUT_FILE"],
+    help=f"The file to write; empty: standard output.  [default: {daemon.OUTPUT}]",
+)
 @flag_kinds.text("host-root", None, f"Where the host is mounted, / for none.  [default: {daemon.HOST_ROOT}]")
-@flag_kinds.file("config-file", "YAML with the same settings below `flags`; flags go before it.")
+@click.option(
+    "--config-file",
+    type=flag_kinds.FILE,
+    envvar=[f"{_PREFIX}_CONFIG_FILE", "CONFIG_FILE"],
+    help="YAML with the same settings below `flags.kdd`; flags go before it.",
+)
+@options.together(*flag_settings.LOGGING, *_INERT.options())
 @click.version_option(__version__, prog_name="koord-device-daemon")
 def main(**values: Any) -> None:
     """Ask the tools of accelerators' vendors (npu-smi, cnmon, xpu_smi, mx-smi) and write a file for the node agent.
@@ -65,7 +81,9 @@ def main(**values: Any) -> None:
     Each flag can be set by an environment variable as well, such as KDD_SLEEP_INTERVAL. SIGHUP reads the configuration
     file again and asks at once. The file is removed when the daemon ends.
     """
-    logs.set_up(logging.INFO)
+    logs.set_up_by_flags(max(values["v"], 1), values["vmodule"], values["logging_format"])
+    for flag, why in _INERT.given(values).items():
+        log.warning("flag has no effect", extra={"flag": flag, "why": why})
     with running.one_line_errors():
         configure(values)
         running.run(_main(values))
@@ -92,13 +110,26 @@ def _of_file(path: Path) -> dict[str, Any]:
         raise ConfigFileError(path, ": ".join(filter(None, (error.place, error.reason)))) from error
     except (OSError, yaml_text.YamlError) as error:
         raise ConfigFileError(path, str(error)) from error
-    flags = config.get("flags") if isinstance(config, dict) else None
-    if not isinstance(flags, dict):
-        raise ConfigFileError(path, "expected a mapping with `flags`")
-    unknown = sorted(str(name) for name in flags if name not in FLAGS)
+    settings = _settings(path, config)
+    unknown = sorted(str(name) for name in settings if name not in FLAGS)
     if unknown:
-        raise ConfigFileError(path, f"flags.{unknown[0]}: no such setting; there are {', '.join(FLAGS)}")
-    return {FLAGS[name]: _checked(path, name, value) for name, value in flags.items()}
+        reason = f"flags.kdd.{unknown[0]}: no such setting; there are {', '.join(FLAGS)}"
+        raise ConfigFileError(path, reason)
+    return {FLAGS[name]: _checked(path, name, value) for name, value in settings.items()}
+
+
+def _settings(path: Path, config: Any) -> dict[Any, Any]:
+    """Return what the file says below `flags.kdd`, nothing where it leaves that out."""
+    found: Any = {} if config is None else config
+    version = isinstance(found, dict) and found.get("version")
+    if version and version != VERSION:
+        raise ConfigFileError(path, f"version: {version!r}: only {VERSION} can be read")
+    for place in ("flags", "kdd"):
+        if isinstance(found, dict):
+            found = found.get(place) or {}
+    if not isinstance(found, dict):
+        raise ConfigFileError(path, "expected a mapping with the settings below `flags.kdd`")
+    return found
 
 
 def _checked(path: Path, name: str, value: Any) -> Any:
@@ -108,7 +139,7 @@ def _checked(path: Path, name: str, value: Any) -> Any:
         if name == "sleepInterval":
             duration.parse(str(value))
     except scalars.ScalarError as error:
-        raise ConfigFileError(path, f"flags.{name}: {error}") from error
+        raise ConfigFileError(path, f"flags.kdd.{name}: {error}") from error
     return str(value)
 
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -36,6 +37,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     oneshot: bool = False
     sleep_s: float = SLEEP_S
     output: str = OUTPUT
+    """Path of the file; empty: standard output, and no file."""
     host_root: str = HOST_ROOT
     """Directory on which the host's file system is mounted; `/` runs tools without changing the root."""
 
@@ -141,6 +143,10 @@ class DeviceDaemon:
     def _write(self, text: str) -> None:
         """Replace the file as a whole; the agent does not look at hidden ones."""
         path = self._config.output
+        if not path:
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+            return
         if text == self._written and self._files.exists(path):
             return
         temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.tmp")
