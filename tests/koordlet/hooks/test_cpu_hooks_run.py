@@ -210,6 +210,23 @@ def scaled(ratio: float) -> dict[str, int]:
     return {group: int(-(-quota_us // ratio)) for group, quota_us in QUOTAS.items()}
 
 
+@pytest.mark.parametrize(
+    ("init", "quota_us"),
+    [(native("4"), "320000"), (native("500m"), "160000"), ({}, "-1")],
+    ids=["needs more than the service", "needs less", "has no limit"],
+)
+def test_the_pods_quota_leaves_room_for_its_init_containers(
+    tmp_path: Path, init: dict[str, object], quota_us: str
+) -> None:
+    node = started(tmp_path, gates="CPUNormalization=true")
+    node.node(cpu_normalization_ratio="1.25")
+
+    node.run_pods(pod("web", resources=[native("2")], initContainers=[{"name": "load", "resources": init}]))
+
+    assert node.says(Knob.CPU_QUOTA, WEB) == quota_us
+    assert node.says(Knob.CPU_QUOTA, f"{WEB}/web-c0") == "160000"
+
+
 def test_quotas_follow_the_speed_of_the_cpus_and_grow_back(tmp_path: Path) -> None:
     node = normalized(tmp_path)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from koordinator.api import resources
+from koordinator.api import pod_resources, resources
 from koordinator.api.annotations.koordlet import EXTENDED_RESOURCE_SPEC, ContainerResources
 from koordinator.api.core import Container, Pod
 from koordinator.api.errors import ProtocolError
@@ -205,6 +205,11 @@ def of_pod(record: PodRecord) -> PodContext:
     """Return the pod with what its spec asks for. Side-cars count as containers: they run beside them."""
     pod = record.pod
     running = running_together(pod)
+    current = _of_containers(
+        [each.resources.requests for each in running], [each.resources.limits for each in running]
+    )
+    # As the kubelet and CPU burst count it: init containers run within the pod's quota, too.
+    quota_us = cgroup_knobs.quota_of_milli(pod_resources.cpu_limit_milli(pod))
     return PodContext(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
@@ -213,9 +218,7 @@ def of_pod(record: PodRecord) -> PodContext:
         annotations=pod.metadata.annotations,
         group=record.group,
         kube_qos=record.kube_qos,
-        current=_of_containers(
-            [each.resources.requests for each in running], [each.resources.limits for each in running]
-        ),
+        current=msgspec.structs.replace(current, quota_us=quota_us),
         extended=batch_resources_of(pod, running),
         container_names=tuple(each.name for each in running),
         runtime_class=pod.spec.runtime_class_name or "",
