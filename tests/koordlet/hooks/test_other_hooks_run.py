@@ -209,6 +209,29 @@ def test_without_resctrl_annotated_pods_are_left_alone(tmp_path: Path) -> None:
     assert node.events.pending_count == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "group"),
+    [
+        (CacheNode, RESCTRL[labels.RESCTRL], "koordlet-web"),
+        (CacheNode, "{", None),
+        (HookNode, RESCTRL[labels.RESCTRL], None),
+    ],
+    ids=["a group of its own", "a broken annotation", "a node without resctrl"],
+)
+def test_a_container_starts_in_the_group_of_its_pod_only_where_that_was_made(
+    tmp_path: Path, kind: type[HookNode], text: str, group: str | None
+) -> None:
+    node = CacheNode(tmp_path) if kind is CacheNode else HookNode(tmp_path, gates="Resctrl=true")
+    node.hooks.start()
+    node.run_pods(pod("web", annotations={labels.RESCTRL: text}))
+    record = node.view.pods["web"]
+    container = contexts.of_containers(contexts.of_pod(record), record)[0]
+
+    answer = node.hooks.at_runtime(HookStage.PRE_CREATE_CONTAINER, container).response
+
+    assert (answer.resctrl.name if answer.resctrl is not None else None) == group
+
+
 # Devices
 
 

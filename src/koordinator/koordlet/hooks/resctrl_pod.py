@@ -120,10 +120,17 @@ class ResctrlHook(Hook):
         return HookResponse(resctrl=group_of(pod.annotations, pod.uid, self._cpu(), pod.obj))
 
     def of_container(self, container: ContainerContext) -> HookResponse:
-        """Return the group that a container starts in: that of its pod."""
-        if labels.RESCTRL not in container.pod.annotations or "/" in container.pod.uid:
+        """Return the group that a container starts in: that of its pod, once it is there.
+
+        A runtime refuses containers for a group that does not exist: without resctrl, with an annotation that cannot
+        be read, or while the kernel has no group left. They start in the root group then.
+        """
+        pod = container.pod
+        if labels.RESCTRL not in pod.annotations or "/" in pod.uid:
             return HookResponse()
-        return HookResponse(resctrl=ResctrlGroup(GROUP_PREFIX + container.pod.uid, ""))
+        name = GROUP_PREFIX + pod.uid
+        is_there = self.shared.host.files.exists(self._path(name))
+        return HookResponse(resctrl=ResctrlGroup(name, "")) if is_there else HookResponse()
 
     def deliver(self, pod: PodContext, response: HookResponse) -> None:
         """Make the group if it is new, write its schemata if its annotation is, move threads that are not in it."""
