@@ -1,5 +1,6 @@
 """Only pods that may be evicted are, in a total order, and never more than is wanted."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -132,6 +133,18 @@ def test_native_requests_and_finished_pods_are_no_reason_to_evict() -> None:
     assert threshold_eviction.allocatable_release("cpu", [pod("runs")], {}, marks) == {
         "kubernetes.io/batch-cpu": 1000
     }
+
+
+def test_memory_above_what_is_lent_is_rounded_as_the_reference_does() -> None:
+    asks = ResourceRequirements(requests={"kubernetes.io/batch-memory": "9Gi"})
+    batch = msgspec.structs.replace(
+        pod("b"), spec=PodSpec(priority=5500, containers=[Container(name="c", resources=asks)])
+    )
+    lent = {"kubernetes.io/batch-memory": 10 * GIB}
+
+    wanted = threshold_eviction.allocatable_release("memory", [batch], lent, Marks(85, 80, 5999))
+
+    assert wanted == {"kubernetes.io/batch-memory": GIB - 1}
 
 
 SAMPLES = st.builds(BESample, st.integers(0, 60), st.floats(0, 1e5), st.floats(0, 1e5), st.floats(-1, 1e5))

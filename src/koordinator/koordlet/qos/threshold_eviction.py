@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from koordinator.api import labels, pod_labels, priority, quantity
+from koordinator.api import labels, pod_labels, priority, quantity, resources
 from koordinator.api.annotations import node as node_annotations
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
@@ -244,8 +244,15 @@ def allocatable_release(
         if available <= 0:
             wanted[name] = amount
         elif amount / available > marks.threshold_percent / 100:
-            wanted[name] = int(amount - marks.lower_percent / 100 * available)
+            wanted[name] = _excess(resource, amount, available, marks.lower_percent / 100)
     return {name: amount for name, amount in wanted.items() if amount > 0}
+
+
+def _excess(resource: str, amount: int, available: int, lower: float) -> int:
+    """Return the amount above the lower mark, with the rounding that the reference has for each of the two."""
+    if resource == resources.MEMORY:
+        return int((amount / available - lower) * available)
+    return int(amount - lower * available)
 
 
 def _lent_requests(pods: Iterable[Pod], resource: str, priority_max: int) -> dict[str, int]:
