@@ -147,6 +147,19 @@ async def test_start_and_stop_pass_and_what_is_stopped_is_forgotten(node: Node) 
     assert (status, body) == (500, {"message": "No such container: c2"})
 
 
+@pytest.mark.parametrize("own_id", ["c1", "c9"], ids=["that no kubelet named", "that nobody knows"])
+async def test_a_container_goes_on_without_hooks(node: Node, own_id: str) -> None:
+    node.docker.containers["c1"] = "redis", {"Labels": {}, "HostConfig": {}}
+    await node.start_koordlet()
+    await node.start_proxy()
+
+    assert (await node.kubelet.post(f"/containers/{own_id}/start"))[0] == 204
+    assert (await node.kubelet.post(f"/containers/{own_id}/update", {"CpuShares": 2}))[0] == 204
+
+    assert node.docker.last("/update") == {"CpuShares": 2}
+    assert (await node.kubelet.post(f"/containers/{own_id}/stop"))[0] == 500
+
+
 async def test_a_container_that_no_kubelet_named_is_refused(node: Node) -> None:
     await node.start_proxy()
 

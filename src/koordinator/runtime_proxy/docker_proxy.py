@@ -18,7 +18,7 @@ from koordinator.host.errors import ContentError
 from koordinator.host.grpc_sockets import MESSAGE_BYTES_MAX, SocketError
 from koordinator.host.syscalls import Syscalls
 from koordinator.runtime_proxy import docker, docker_calls, http1
-from koordinator.runtime_proxy.checkpoints import Checkpoints
+from koordinator.runtime_proxy.checkpoints import Checkpoints, ContainerInfo, SandboxInfo
 from koordinator.runtime_proxy.docker import DockerCall
 from koordinator.runtime_proxy.docker_backend import Answer, DockerBackend
 from koordinator.runtime_proxy.hook_client import HookClient
@@ -140,27 +140,42 @@ class DockerProxy:
             await after
 
     async def _known(self, call: DockerCall, body: bytes) -> tuple[str, Interception | None]:
-        """Return a call in the words of CRI with what it is about; None for the start of a sandbox, which has no stage.
+        """Return a call in the words of CRI with what it is about; None where no hooks belong to it: for the start of a
+        sandbox, and of what is not known.
 
-        Raises: ContentError where its container is not known, or not named as a kubelet does.
+        Raises: ContentError where what is made or stopped is not known, or not named as a kubelet does.
         """
         if call.verb == "create":
             config = docker_calls.read(body)
             sandbox = await self._backend.sandbox(docker_calls.sandbox_id(config))
             made = docker_calls.create(call.name, config, sandbox, self._backend.driver)
             return ("RunPodSandbox" if docker_calls.is_sandbox(config) else "CreateContainer"), made
-        container = await self._backend.container(call.name)
-        if container is not None:
+        found = await self._named(call)
+        if isinstance(found, ContainerInfo):
             if call.verb == "update":
-                update = docker_calls.UpdateContainer.of(docker_calls.read(body), container)
-                return "UpdateContainerResources", update
-            return _CONTAINER_METHODS[call.verb], OfContainer(body, container)
-        sandbox = await self._backend.sandbox(call.name)
-        if sandbox is None:
-            raise ContentError("docker", f"No such container: {call.name}")
-        if call.verb == "stop":
-            return "StopPodSandbox", OfSandbox(body, call.name, sandbox)
+                return "UpdateContainerResources", docker_calls.UpdateContainer.of(
+                    docker_calls.read(body), found
+                )
+            return _CONTAINER_METHODS[call.verb], OfContainer(body, found)
+        if found is not None and call.verb == "stop":
+            return "StopPodSandbox", OfSandbox(body, call.name, found)
         return "", None
+
+    async def _named(self, call: DockerCall) -> ContainerInfo | SandboxInfo | None:
+        """Return the container or sandbox that a call names; None where it goes on without hooks.
+
+        Raises: ContentError where something is to be stopped that is not known, or that no kubelet named.
+        """
+        try:
+            found = await self._backend.container(call.name) or await self._backend.sandbox(call.name)
+            if found is None:
+                raise ContentError("docker", f"No such container: {call.name}")
+        except ContentError as error:
+            if call.verb == "stop":
+                raise
+            log.warning("call not understood", extra={"call": call.verb, "problem": str(error)})
+            return None
+        return found
 
     async def _asked(self, head: Head, body: bytes) -> Answer:
         """Return Docker's answer to a call with this body, or that it does not answer."""
