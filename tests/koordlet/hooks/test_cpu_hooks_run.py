@@ -106,6 +106,18 @@ def test_a_host_application_of_ls_runs_on_the_share_pools(tmp_path: Path) -> Non
     assert node.says(Knob.CPUSET, "host-latency-sensitive/nginx") == "0-2"
 
 
+def test_a_host_application_is_placed_as_soon_as_nodeslo_names_it(tmp_path: Path) -> None:
+    node = started(tmp_path)
+    node.group("nginx")
+    node.topology(cpu_shared_pools=POOLS)
+    node.policy(slo())
+    path = {"base": "CgroupRoot", "relativePath": "nginx"}
+
+    node.policy(slo(hostApplications=[{"name": "nginx", "qos": "LS", "cgroupPath": path}]))
+
+    assert node.says(Knob.CPUSET, "nginx") == "0-2"
+
+
 # Batch limits
 
 

@@ -101,7 +101,7 @@ class RuntimeHooks:
         if not self._has_idle:
             self._idle.disable()
         followed = {topic for hook in self._hooks for rule in hook.rules() for topic in rule.topics}
-        for topic in followed | {Topic.PODS}:
+        for topic in followed | {Topic.PODS, Topic.NODE_SLO}:
             self._shared.view.listen(topic, self.name, functools.partial(self._on_change, (topic,)))
         self._guard.call(self._on_change, Topic)
         for mode in DeliveryMode:
@@ -166,6 +166,8 @@ class RuntimeHooks:
             for rule in changed:
                 self._guard.call(rule.changed)
             self._groups()
+        elif Topic.NODE_SLO in topics:
+            self._guard.call(self._reconciler.host_applications)  # it may name a new one
         if changed or Topic.PODS in topics:
             self._pods()
 
