@@ -197,6 +197,19 @@ def test_a_faster_node_gives_batch_pods_smaller_quotas(tmp_path: Path) -> None:
     assert node.says(Knob.CPU_QUOTA, JOB) == "100000"
 
 
+def test_a_broken_ratio_keeps_no_policy_from_the_batch_pods(tmp_path: Path) -> None:
+    node = started(tmp_path)
+    node.run_pods(pod("job", "BE", resources=[batch(1000)]))
+    node.node(cpu_normalization_ratio="1.25")
+
+    node.node(cpu_normalization_ratio="fast")
+    node.policy(slo(resourceUsedThresholdWithBE={"enable": True, "cpuSuppressPolicy": "cfsQuota"}))
+    assert node.says(Knob.CPU_QUOTA, JOB) == "-1"
+
+    node.policy(slo())
+    assert node.says(Knob.CPU_QUOTA, JOB) == "80000", "the last good ratio holds"
+
+
 # Normalization
 
 SERVICE = pod("web", resources=[native("2"), native("1")])

@@ -119,11 +119,12 @@ class BatchResourceHook(Hook):
 
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
-        topics = (Topic.NODE_SLO, Topic.NODE, Topic.ALLOWANCE)
+        topics = (Topic.NODE_SLO, Topic.ALLOWANCE)
         self._rule = HookRule(self.name, topics, self._parsed, BatchRule())
+        self._ratio = cpu_normalization_run.ratio_rule(self.name, shared.view)
 
     def rules(self) -> Sequence[HookRule[Any]]:
-        return (self._rule,)
+        return (self._rule, self._ratio)
 
     def register(self, registry: HookRegistry) -> None:
         registry.at_resource_stages(self.name, self.of_pod, self.of_container)
@@ -131,7 +132,7 @@ class BatchResourceHook(Hook):
 
     def of_pod(self, pod: PodContext) -> HookResponse:
         """Shares and limits of a pod."""
-        rule = self._rule.value
+        rule = self._in_force()
         cap_milli = rule.capped_milli.get(pod.uid)
         return _response(
             pod_limits(qos.of_labels(pod.labels), pod.extended, rule, pod.container_names, cap_milli)
@@ -139,19 +140,20 @@ class BatchResourceHook(Hook):
 
     def of_container(self, container: ContainerContext) -> HookResponse:
         """Shares and limits of a container."""
-        pod, rule = container.pod, self._rule.value
+        pod, rule = container.pod, self._in_force()
         cap_milli = rule.capped_milli.get(pod.uid)
         return _response(container_limits(qos.of_labels(pod.labels), container.extended, rule, cap_milli))
 
-    def _parsed(self) -> BatchRule | None:
+    def _in_force(self) -> BatchRule:
+        return msgspec.structs.replace(self._rule.value, ratio=self._ratio.value)
+
+    def _parsed(self) -> BatchRule:
         view = self.shared.view
         strategy = view.slo.resource_used_threshold_with_be if view.slo is not None else None
-        old = self._rule.value.ratio
         used = uses_quota(strategy)
         # On v1 the common quota may not be squeezed below a pod's: then that quota is what holds the pod back.
         may_cap = used or self.shared.host.cgroups.version != V1
-        capped = view.allowance.capped_milli if may_cap else {}
-        return BatchRule(used, cpu_normalization_run.ratio_of(view, old), capped)
+        return BatchRule(uses_quota=used, capped_milli=view.allowance.capped_milli if may_cap else {})
 
 
 def _response(limits: GroupResources) -> HookResponse:

@@ -4,7 +4,7 @@ CPU burst writes the same files. Both start from the normalized limit, and a quo
 own bounds is left to it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -28,21 +28,19 @@ _PLAIN = 1.0
 """The ratio under which every pod gets the quota of its limit."""
 
 
-class NormalizationRule(msgspec.Struct, frozen=True):
-    """The node's ratio, and how far CPU burst may raise quotas (None: not at all)."""
+def ratio_rule(name: str, view: NodeView, changed: Callable[[], None] = lambda: None) -> HookRule[float]:
+    """Return the rule of a hook that follows the node's ratio: one that is malformed holds nothing else back."""
 
-    ratio: float = NO_RATIO
-    burst: CPUBurstStrategy | None = None
+    def parsed() -> float | None:
+        """Return the ratio, the old one where the difference is not worth it. Raises: ProtocolError."""
+        node = view.node
+        if node is None:
+            return None
+        new = node_labels.cpu_normalization_ratio(node.metadata.annotations, f"Node {node.metadata.name}")
+        return cpu_burst.next_ratio(rule.value, new)
 
-
-def ratio_of(view: NodeView, old: float) -> float:
-    """Return the node's ratio, `old` while the node is unknown or the difference is not worth it. Raises:
-    ProtocolError."""
-    node = view.node
-    if node is None:
-        return old
-    new = node_labels.cpu_normalization_ratio(node.metadata.annotations, f"Node {node.metadata.name}")
-    return cpu_burst.next_ratio(old, new)
+    rule = HookRule(name, (Topic.NODE,), parsed, NO_RATIO, changed)
+    return rule
 
 
 class CPUNormalizationHook(Hook):
@@ -52,8 +50,11 @@ class CPUNormalizationHook(Hook):
 
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
-        topics = (Topic.NODE, Topic.NODE_SLO)
-        self._rule = HookRule(self.name, topics, self._parsed, NormalizationRule(), self._changed)
+        self._ratio = ratio_rule(self.name, shared.view, self._changed)
+        self._burst: HookRule[CPUBurstStrategy | None] = HookRule(
+            self.name, (Topic.NODE_SLO,), self._parsed, None
+        )
+        """The settings by which CPU burst raises quotas; None where it does not."""
         self._has_burst = shared.gates.is_on("CPUBurst")
         self._is_growing_back = bool(shared.executor.changed_by(self.name))
         """Quotas that were made smaller, perhaps before a restart, are plain again after the next refresh."""
@@ -61,7 +62,7 @@ class CPUNormalizationHook(Hook):
         """UID of the pod and name of the container → quota of its spec, and what was answered for that, last last."""
 
     def rules(self) -> Sequence[HookRule[Any]]:
-        return (self._rule,)
+        return (self._ratio, self._burst)
 
     def register(self, registry: HookRegistry) -> None:
         registry.at_resource_stages(self.name, self.of_pod, self.of_told)
@@ -95,13 +96,13 @@ class CPUNormalizationHook(Hook):
     def on_pods(self) -> None:
         pods = self.shared.view.pods
         self._given_us = {key: each for key, each in self._given_us.items() if key[0] in pods}
-        if self._is_growing_back and self._rule.value.ratio == NO_RATIO and self.shared.view.node is not None:
+        if self._is_growing_back and self._ratio.value == NO_RATIO and self.shared.view.node is not None:
             self._is_growing_back = False
             self.shared.executor.restore(self.name)
             self.invalidate()
 
     def _answer(self, pod: PodContext, spec_us: int | None) -> HookResponse:
-        ratio = self._rule.value.ratio
+        ratio = self._ratio.value
         if ratio == NO_RATIO and self._is_growing_back:
             ratio = _PLAIN
         quota_us = cpu_burst.quota_us(pod.labels, pod.annotations, ratio, spec_us)
@@ -111,7 +112,7 @@ class CPUNormalizationHook(Hook):
 
     def _raised_us(self, pod: PodContext, quota_us: int) -> int | None:
         """Return how far burst may have raised a quota."""
-        node = self._rule.value.burst
+        node = self._burst.value
         if node is None:
             return None
         settings = cpu_burst.settings_of(node, pod.annotations)
@@ -119,10 +120,9 @@ class CPUNormalizationHook(Hook):
             return None
         return quota_us * max(settings.cfs_quota_burst_percent or 0, 100) // 100
 
-    def _parsed(self) -> NormalizationRule | None:
+    def _parsed(self) -> CPUBurstStrategy | None:
         slo = self.shared.view.slo
-        burst = slo.cpu_burst_strategy if slo is not None and self._has_burst else None
-        return NormalizationRule(ratio_of(self.shared.view, self._rule.value.ratio), burst)
+        return slo.cpu_burst_strategy if slo is not None and self._has_burst else None
 
     def _changed(self) -> None:
         self._is_growing_back = bool(self.shared.executor.changed_by(self.name))
