@@ -18,6 +18,7 @@ from koordinator.api.slo_qos import BlkIOQOS, BlockConfig, IOConfig, ResourceQOS
 from koordinator.api.volumes import InlineCSISource, PersistentVolumeClaimSource, Volume
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroup_layout import Driver
+from koordinator.host.files import FileFailure, FileProblem
 from koordinator.host.host import tree_host
 from koordinator.host.storage import LocalStorage
 from koordinator.koordlet import node_pods
@@ -274,6 +275,31 @@ def test_on_cgroup_v2_one_line_limits_the_class(tmp_path: Path) -> None:
         assert says(node, Knob.IO_MAX) == ""
         assert says(node, Knob.IO_WEIGHT) == "default 100"
         assert (tmp_path / "sys/fs/cgroup/io.cost.qos").read_text().strip() == "254:0 enable=0"
+
+    on_virtual_time(scenario())
+
+
+def test_a_disk_that_is_refused_is_tried_again_although_another_one_is_limited(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = node_of(tmp_path)
+        write, is_refused = node.files.write, [True]
+        node.files.write = lambda path, text: (  # type: ignore[method-assign]
+            FileProblem(path, FileFailure.DENIED)
+            if is_refused[0] and text.startswith("254:0 ")
+            else write(path, text)
+        )
+        limited = blocks(write_bps=1000)
+        other = BlockConfig(name="/dev/sdb", type="device", io_cfg=IOConfig(write_bps=2000))
+        node.view.slo = slo_of(msgspec.structs.replace(limited, blocks=[*limited.blocks, other]))
+        strategy = BlkIO(node.shared)
+        await strategy.run()
+        assert says(node, Knob.BLKIO_WRITE_BPS) == "8:16 2000"
+
+        is_refused[0] = False
+        await asyncio.sleep(blkio.RETRY_S)
+        await strategy.run()
+
+        assert says(node, Knob.BLKIO_WRITE_BPS) == "8:16 2000\n254:0 1000"
 
     on_virtual_time(scenario())
 

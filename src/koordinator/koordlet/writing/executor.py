@@ -34,8 +34,10 @@ from koordinator.koordlet.writing.update_plan import (
     Contents,
     Result,
     Update,
+    UpdateKey,
     UpdatePlan,
     WriteOutcome,
+    key_of,
 )
 
 log = logging.getLogger(__name__)
@@ -58,7 +60,6 @@ class _Manner(msgspec.Struct, frozen=True):
 
 
 _Plan = Callable[[Sequence[Sequence[Update]], Contents, int, Cache, float], UpdatePlan]
-_Key = tuple[str, Knob]
 
 
 class Executor(FileWriter):
@@ -88,7 +89,7 @@ class Executor(FileWriter):
         self._cgroups = cgroups
         self._force_update_s = force_update_s
         self._cache: dict[str, CacheEntry] = {}
-        self._warned: dict[_Key, str] = {}
+        self._warned: dict[UpdateKey, str] = {}
         """Problems that were logged, so that each is said once and not every second."""
 
     # Updates of groups
@@ -102,7 +103,7 @@ class Executor(FileWriter):
         is_probe: bool = False,
         is_audited: bool = True,
     ) -> list[Result]:
-        """Give groups exact values, in the order given; one result per group and knob.
+        """Give groups exact values, in the order given; one result per group and knob (and disk).
 
         With `is_probe` the kernel may find that the value is none: that is an answer, neither logged nor counted as a
         failure. Without `is_audited` the caller tells of the change in words of its own.
@@ -228,10 +229,10 @@ class Executor(FileWriter):
         return self._files.write(record.path, cpuset.text_of(cpus))
 
     def _put_back_leveled(self, records: Sequence[RestoreRecord], owner: str, reason: str) -> list[Restored]:
-        of_key = {_key(restore_log.update_of(record, reason)): record for record in records}
+        of_key = {key_of(restore_log.update_of(record, reason)): record for record in records}
         levels = restore_log.levels(records, reason)
         results = self._run(levels, update_plan.plan_leveled, _Manner(owner, records=False))
-        restored = [Restored(of_key[_key(each.update)], each.outcome, each.problem) for each in results]
+        restored = [Restored(of_key[key_of(each.update)], each.outcome, each.problem) for each in results]
         for each in restored:
             if each.outcome not in _FAILED:
                 self._settled(each.record)
@@ -255,7 +256,7 @@ class Executor(FileWriter):
         now_s, owner = self._clock.now(), manner.owner
         is_cache_used = manner.cacheable and manner.records
         known = update_plan.aged(self._cache, self._force_update_s) if is_cache_used else {}
-        results: dict[_Key, Result] = {}
+        results: dict[UpdateKey, Result] = {}
         pending = levels
         for _ in range(TRIES_MAX):
             contents = self._contents(pending, known, now_s)
@@ -266,14 +267,14 @@ class Executor(FileWriter):
             plan = plan_of(pending, contents, self._cgroups.version, known, now_s)
             refused = self._carry_out(plan, manner)
             for result in plan.results:
-                results[_key(result.update)] = refused.get(_key(result.update), (result, False))[0]
+                results[key_of(result.update)] = refused.get(key_of(result.update), (result, False))[0]
                 if result.update.knob is Knob.CPU_IDLE and result.update.value == "0":
                     self._give_shares_back(result.update.group, owner)
             self._remember(plan, refused, manner.cacheable, now_s)
             again = {key for key, (_, is_worth_it) in refused.items() if is_worth_it}
             if not again:
                 break
-            pending = [[update for update in level if _key(update) in again] for level in pending]
+            pending = [[update for update in level if key_of(update) in again] for level in pending]
         return self._reported(results.values(), manner)
 
     def _contents(self, levels: Sequence[Sequence[Update]], known: Cache, now_s: float) -> dict[str, str]:
@@ -294,7 +295,7 @@ class Executor(FileWriter):
                     contents[relative] = text
         return contents
 
-    def _kept(self, update: Update, contents: Contents, owner: str, results: dict[_Key, Result]) -> bool:
+    def _kept(self, update: Update, contents: Contents, owner: str, results: dict[UpdateKey, Result]) -> bool:
         """Settle shares of an idle group, which the kernel refuses; return whether these are such."""
         if update.knob is not Knob.CPU_SHARES:
             return False
@@ -306,21 +307,21 @@ class Executor(FileWriter):
                 idle_shares.want(self._cgroups, self._records, update, owner)
         except KnobValueError:
             return False  # the plan says what is wrong with it
-        results[_key(update)] = Result(update, WriteOutcome.KEPT)
+        results[key_of(update)] = Result(update, WriteOutcome.KEPT)
         return True
 
-    def _carry_out(self, plan: UpdatePlan, manner: _Manner) -> dict[_Key, tuple[Result, bool]]:
+    def _carry_out(self, plan: UpdatePlan, manner: _Manner) -> dict[UpdateKey, tuple[Result, bool]]:
         """Write; what went wrong, and whether another try may help. A value given in two steps is audited once."""
         owner = manner.owner
-        refused: dict[_Key, tuple[Result, bool]] = {}
-        last: dict[_Key, tuple[str, str, Update]] = {}
+        refused: dict[UpdateKey, tuple[Result, bool]] = {}
+        last: dict[UpdateKey, tuple[str, str, Update]] = {}
         for write in plan.writes:
             update = write.update
             path = self._cgroups.absolute(write.path)
             if self._on_dry_run is not None:
                 before = self._content(path) or ""
                 self._would_write(path, before, write.text, owner, update.reason)
-                refused[_key(update)] = Result(update, WriteOutcome.WOULD_WRITE), False
+                refused[key_of(update)] = Result(update, WriteOutcome.WOULD_WRITE), False
                 continue
             if manner.records:
                 self._note(update, path, write.text, owner)
@@ -329,10 +330,10 @@ class Executor(FileWriter):
             write_it = functools.partial(self._write, update.knob, path, write.text)
             problem = self._timed(CGROUP_UPDATE, write_it, is_probe=manner.is_probe)
             if problem is None:
-                last[_key(update)] = path, write.text, update
-                refused.pop(_key(update), None)
+                last[key_of(update)] = path, write.text, update
+                refused.pop(key_of(update), None)
             else:
-                refused[_key(update)] = update_plan.refusal(update, problem)
+                refused[key_of(update)] = update_plan.refusal(update, problem)
         for key, (path, text, update) in last.items():
             if manner.is_audited:
                 self._audited(path, text, owner, update.reason, group=update.group)
@@ -367,12 +368,12 @@ class Executor(FileWriter):
             self._audited(*back, owner, "no longer idle", group=group)
 
     def _remember(
-        self, plan: UpdatePlan, refused: dict[_Key, tuple[Result, bool]], cacheable: bool, now_s: float
+        self, plan: UpdatePlan, refused: dict[UpdateKey, tuple[Result, bool]], cacheable: bool, now_s: float
     ) -> None:
         """Cache what holds; what was written uncached or went wrong is not known any more."""
         failed = {
-            cgroup_knobs.path(knob, self._cgroups.version, group)
-            for (group, knob), (result, _) in refused.items()
+            cgroup_knobs.path(result.update.knob, self._cgroups.version, result.update.group)
+            for result, _ in refused.values()
             if result.outcome is not WriteOutcome.WOULD_WRITE
         }
         for path, value in plan.cached.items():
@@ -389,7 +390,7 @@ class Executor(FileWriter):
         return reported
 
     def _warn(self, result: Result, owner: str) -> None:
-        key = _key(result.update)
+        key = key_of(result.update)
         if result.outcome not in _FAILED:
             self._warned.pop(key, None)
         elif self._warned.get(key) != result.problem:
@@ -398,10 +399,6 @@ class Executor(FileWriter):
             self._warned[key] = result.problem
             facts = {"owner": owner, "outcome": result.outcome.name, "problem": result.problem}
             log.warning("cgroup not updated", extra=facts)
-
-
-def _key(update: Update) -> _Key:
-    return update.group, update.knob
 
 
 _LIMIT_WITH_SWAP = "memory.memsw.limit_in_bytes"

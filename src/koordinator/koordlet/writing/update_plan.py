@@ -72,6 +72,16 @@ class Update(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+UpdateKey = tuple[str, Knob, str]
+"""Group, knob, and the disk where a file has a line for each: such a file has as many values as disks."""
+
+
+def key_of(update: Update) -> UpdateKey:
+    """Return what tells the value that an update is about from all others."""
+    disk = update.value.partition(" ")[0] if update.knob in DEVICE_KNOBS else ""
+    return update.group, update.knob, disk
+
+
 class FileWrite(msgspec.Struct, frozen=True):
     """A text for a file; `path` is relative to the cgroup root."""
 
@@ -246,7 +256,7 @@ class _State:
         self._cache = cache
         self._now_s = now_s
         self._writes: list[FileWrite] = []
-        self._outcomes: dict[tuple[str, Knob], Result] = {}
+        self._outcomes: dict[UpdateKey, Result] = {}
         self._cached: dict[str, str] = {}
 
     def exact(self, update: Update) -> None:
@@ -257,7 +267,7 @@ class _State:
         path, text = found
         if differs(update.knob, self._contents[path], text):
             self._write(path, _with_quota(update.knob, self._version, self._contents[path], text), update)
-        elif (update.group, update.knob) not in self._outcomes:
+        elif key_of(update) not in self._outcomes:
             self._settle(update, WriteOutcome.UNCHANGED)
         self._cached[path] = update.value
 
@@ -304,7 +314,7 @@ class _State:
         self._settle(update, WriteOutcome.WRITTEN)
 
     def _settle(self, update: Update, outcome: WriteOutcome, problem: str = "") -> None:
-        self._outcomes[update.group, update.knob] = Result(update, outcome, problem)
+        self._outcomes[key_of(update)] = Result(update, outcome, problem)
 
 
 def _with_quota(knob: Knob, version: int, content: str, text: str) -> str:
