@@ -269,6 +269,36 @@ def test_third_parties_see_everything_and_kubernetes_what_they_left() -> None:
     run(scenario)
 
 
+def test_what_third_parties_took_is_not_given_back_by_a_text_that_nobody_can_read() -> None:
+    taken = {"allocations": [{"name": "yarn", "priority": "koord-batch", "resources": {BATCH_CPU: "3000"}}]}
+
+    async def says(world: World, text: str) -> str:
+        annotations = {labels.NODE_THIRD_PARTY_ALLOCATIONS: text}
+        await world.user.patch(Node, "n1", {"metadata": {"annotations": annotations}})
+        await asyncio.sleep(301)
+        await world.report()
+        return str((await world.node()).status.allocatable[BATCH_CPU])
+
+    async def scenario(world: World) -> None:
+        await world.report()
+        assert await says(world, "{") == "53k"  # nothing is known yet
+        assert await says(world, json.dumps(taken)) == "50k"
+        assert await says(world, "{") == "50k"
+        assert await says(world, json.dumps(taken).replace("3000", "3 cores")) == "50k"
+        assert [reason for reason, _ in await world.events()].count("ThirdPartyAllocationsIgnored") == 2
+        assert await says(world, '{"allocations": []}') == "53k"
+
+        await says(world, json.dumps(taken))
+        await world.user.delete(Node, "n1")
+        annotations = {labels.NODE_THIRD_PARTY_ALLOCATIONS: "{"}
+        await world.user.create(Node, node_body(annotations=annotations))
+        await asyncio.sleep(5)
+        await world.report()
+        assert (await world.node()).status.allocatable[BATCH_CPU] == "53k"  # another node of that name
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(("priority", "lent"), [("koord-prod", "50k"), ("koord-batch", "53k"), ("", "53k")])
 def test_batch_yields_to_host_applications_by_priority(priority: str, lent: str) -> None:
     async def scenario(world: World) -> None:

@@ -356,10 +356,13 @@ class NodeRow(msgspec.Struct):
         self.demand_known = self.zones_known = self.top_known = None
 
     def see_node(self, node: Node | None) -> None:
-        """Take what is new of the node itself."""
+        """Take what is new of the node itself. Text that nobody can read gives nothing back of what others have
+        taken."""
+        is_known = node is not None and self.node is not None and node.metadata.uid == self.node.metadata.uid
+        taken = self.taken if is_known else {}
         self.node = node
         self.strategy = None
-        self.facts, self.have, self.taken, self.node_notes = None, {}, {}, ()
+        self.facts, self.have, self.taken, self.node_notes = None, {}, taken, ()
         if node is None:
             return
         try:
@@ -376,7 +379,9 @@ class NodeRow(msgspec.Struct):
         try:
             self.taken = target.third_party(node.metadata.annotations, f"Node {self.name}")
         except (ProtocolError, QuantityError) as error:
-            self.node_notes = (Note(_THIRD_PARTY_IGNORED, f"third-party allocations ignored: {error}"),)
+            still = "those known before count on" if taken else "none are known"
+            message = f"third-party allocations ignored, {still}: {error}"
+            self.node_notes = (Note(_THIRD_PARTY_IGNORED, message),)
 
     def see_reading(self, reading: ReportReading, now_s: float) -> None:
         """Take a report that arrived at `now_s`.
