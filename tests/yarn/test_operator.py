@@ -2,11 +2,15 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from koordinator.api import labels
+from koordinator.api.annotations.node import THIRD_PARTY_ALLOCATIONS, ThirdPartyAllocations
+from koordinator.api.core import Node
 from koordinator.clock import LoopClock
 from koordinator.simulate import virtual_time
 from koordinator.yarn import amounts
@@ -78,6 +82,29 @@ def test_a_little_that_yarn_takes_is_taken_off_pods_at_once(tmp_path: Path) -> N
         await asyncio.sleep(3)
 
         assert (await world.view()).kube_total.cpu_milli == (POOL - 1) * 1_000
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("priorities", [("koord-batch", "koord-batch"), ("koord-mid",)])
+def test_an_entry_that_hands_have_doubled_or_classed_otherwise_is_put_right(
+    tmp_path: Path, priorities: Sequence[str]
+) -> None:
+    async def scenario(world: World, rm: ModelRM, node: NodeId) -> None:
+        rm.allocate(node, 4)
+        await asyncio.sleep(5)
+        own = amounts.entry(BatchAmount(4_000, 4 * 64 * amounts.MEBIBYTE))
+        made = ThirdPartyAllocations(
+            allocations=[msgspec.structs.replace(own, priority=each) for each in priorities]
+        )
+        text = THIRD_PARTY_ALLOCATIONS.encode(made)
+        key = labels.NODE_THIRD_PARTY_ALLOCATIONS
+        await world.api.patch(Node, "n1", {"metadata": {"annotations": {key: text}}})
+        await asyncio.sleep(5)
+
+        found = (await world.api.get(Node, "n1")).metadata.annotations[key]
+        assert amounts.read(found) == [own]
+        assert (await world.view()).kube_total.cpu_milli == (POOL - 4) * 1_000
 
     run(tmp_path, scenario)
 

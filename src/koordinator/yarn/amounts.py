@@ -130,13 +130,18 @@ def with_allocation(
 
 
 def recorded(text: str | None) -> BatchAmount | None:
-    """Return what our entry of an annotation's text says, None when there is none (or none that can be read)."""
-    ours = next((each for each in read(text) if each.name == ALLOCATION_NAME), None)
-    if ours is None:
+    """Return what our entry of an annotation's text takes off the batch pool, None when there is none (or none that can
+    be read). Made twice by hand it counts twice, and not at all for another class: so koord-manager reads it."""
+    ours = [each for each in read(text) if each.name == ALLOCATION_NAME]
+    if not ours:
         return None
+    counted = [each.resources for each in ours if each.priority == PriorityClass.BATCH.value]
     try:
         return BatchAmount(
-            *(quantity.value(ours.resources.get(name, 0)) for name in resources.BATCH_RESOURCES)
+            *(
+                sum(quantity.value(listed.get(name, 0)) for listed in counted)
+                for name in resources.BATCH_RESOURCES
+            )
         )
     except quantity.QuantityError:
         return None
