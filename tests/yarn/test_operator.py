@@ -10,7 +10,7 @@ import pytest
 
 from koordinator.api import labels
 from koordinator.api.annotations.node import THIRD_PARTY_ALLOCATIONS, ThirdPartyAllocations
-from koordinator.api.core import Node
+from koordinator.api.core import Node, Pod
 from koordinator.clock import LoopClock
 from koordinator.simulate import virtual_time
 from koordinator.yarn import amounts
@@ -241,6 +241,32 @@ def test_a_node_manager_that_another_replaced_is_withdrawn_once_the_operator_may
         assert total(rm, NodeId("nm-2", 8041)) == POOL
 
     run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("joins", "offered"), [("second", POOL), ("unknown", 0)])
+def test_a_node_manager_that_goes_to_another_cluster_is_withdrawn_from_its_first(
+    tmp_path: Path, joins: str, offered: int
+) -> None:
+    """Else both would be offered the whole pool."""
+    (tmp_path / "yarn-site.xml").write_text(SITE)
+    (tmp_path / "second.yarn-site.xml").write_text(SITE)
+    first, second = ModelRM(), ModelRM()
+
+    async def main(clock: LoopClock) -> None:
+        was, now = first.register("nm-1"), second.register("nm-1", YarnResource())
+        async with kubernetes(clock, tmp_path, lambda c, _: second if c.id == "second" else first) as world:
+            await world.add_node("n1")
+            await world.node_manager("nm-1:8041", "n1")
+            async with world.operating():
+                await asyncio.sleep(20)
+                assert (total(first, was), total(second, now)) == (POOL, 0)
+
+                annotations = {amounts.CLUSTER_ID_ANNOTATION: joins}
+                await world.api.patch(Pod, "nm-n1", {"metadata": {"annotations": annotations}}, "default")
+                await asyncio.sleep(10)
+                assert (total(first, was), total(second, now)) == (0, offered)
+
+    virtual_time.run_virtual(main)
 
 
 @pytest.mark.parametrize("node_id", [None, "nm", "nm:port"])

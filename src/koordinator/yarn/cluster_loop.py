@@ -24,7 +24,7 @@ from koordinator.yarn.metrics import OperatorMetrics
 from koordinator.yarn.node_sync import HeldFigure, NodeId, NodeManagerReport, Policy, SyncPlan
 from koordinator.yarn.resource_managers import Poll
 from koordinator.yarn.rpc import NEVER_KILL, NodeUpdate
-from koordinator.yarn.table import NOTHING, NodeRow, NodeTable, kube_total
+from koordinator.yarn.table import NOTHING, NodeManagerKey, NodeRow, NodeTable, kube_total
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +64,12 @@ class RmClient(Protocol):
 
 
 class LoopCallbacks(msgspec.Struct, frozen=True):
-    """The calls of a loop: to have a node recorded, to tell people of a problem of a node or the cluster, to ask
-    whether it may act at all, and whether it may give YARN more, by what it knows of Kubernetes."""
+    """The calls of a loop: to have a node recorded, to take back what a node's last NodeManager was offered (maybe by
+    another cluster), to tell people of a problem of a node or the cluster, to ask whether it may act at all, and
+    whether it may give YARN more, by what it knows of Kubernetes."""
 
     record: Callable[[NodeRow], None]
+    withdraw: Callable[[NodeManagerKey], None]
     node_problem: Callable[[NodeRow, str, str], None]
     cluster_problem: Callable[[str, str, str], None]
     may_act: Callable[[], bool]
@@ -221,8 +223,8 @@ class ClusterLoop:
         node, rules = row.known.node, self._rules
         report = None if node is None else self.reports.get(node)
         if row.manager is not None and row.manager != row.belonged:
-            if row.belonged is not None and row.belonged[0] == self.cluster:
-                self.withdraw(row.belonged[1])
+            if row.belonged is not None:
+                self._callbacks.withdraw(row.belonged)
             row.belonged, row.sent = row.manager, None
         is_recovering = self._is_recovering(now_s)
         use = node_sync.use_to_count(

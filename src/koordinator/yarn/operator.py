@@ -34,7 +34,7 @@ from koordinator.yarn.handover import SchedulerTotals
 from koordinator.yarn.metrics import OperatorMetrics
 from koordinator.yarn.node_sync import SyncOutcome
 from koordinator.yarn.resource_managers import Observe
-from koordinator.yarn.table import NodeRow, NodeTable, slim_node, slim_pod
+from koordinator.yarn.table import NodeManagerKey, NodeRow, NodeTable, slim_node, slim_pod
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +104,7 @@ class YarnOperator:
         )
         self._callbacks = LoopCallbacks(
             record=lambda row: self._writer.queue.add(row.name),
+            withdraw=self._withdraw,
             node_problem=self._node_problem,
             cluster_problem=self._cluster_problem,
             may_act=self._may_act,
@@ -290,12 +291,14 @@ class YarnOperator:
         if row.known.cluster:
             message = f"YARN cluster {row.known.cluster} is not configured"
             self._node_problem(row, _UNKNOWN_CLUSTER, message)
+            if row.belonged is not None:
+                self._withdraw(row.belonged)
             return False
         loop = self.clusters.get(row.belonged[0]) if row.belonged is not None else None
         report = None
         if row.belonged is not None and loop is not None and row.belonged not in self.table.nodes_of:
             report = loop.reports.get(row.belonged[1])
-            loop.withdraw(row.belonged[1])
+            self._withdraw(row.belonged)
         has_polled = row.belonged is None or (loop is not None and loop.polled_s is not None)
         use = node_sync.use_to_count(report, row.held, has_polled, now_s, self.config.rules.hold_s)
         row.held, row.used = use.held, use.used
@@ -309,6 +312,12 @@ class YarnOperator:
         if row.record is not None and row.recorded is not None and row.record != row.recorded:
             self._writer.queue.add(row.name)
         return use.held is not None
+
+    def _withdraw(self, manager: NodeManagerKey) -> None:
+        """Take back what a NodeManager was offered, unless a pod announces it."""
+        cluster, node = manager
+        if cluster in self.clusters and manager not in self.table.nodes_of:
+            self.clusters[cluster].withdraw(node)
 
     # Writing and telling
 
