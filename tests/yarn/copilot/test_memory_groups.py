@@ -98,6 +98,15 @@ def test_a_container_gets_a_memory_group_that_ends_with_it(node: Node) -> None:
     assert node.path("cpu", "cpu.shares").read_text().strip() == str(SHARES_MIN)
 
 
+def test_containers_whose_size_nobody_tells_keep_the_weight_of_their_group(node: Node) -> None:
+    """An agent that starts while the NodeManager is away knows containers by their groups only."""
+    node.start(1, 11)
+    node.path("cpu", "cpu.shares").write_text("2048\n")
+    node.listed = [NMContainer(id=container_id(1), state="RUNNING")]
+    node.sync()
+    assert node.path("cpu", "cpu.shares").read_text().strip() == "2048"
+
+
 def test_a_group_that_is_left_behind_goes_after_two_rounds_and_one_in_use_stays(node: Node) -> None:
     node.start(1, is_known=False)
     node.start(2, 21, is_known=False)

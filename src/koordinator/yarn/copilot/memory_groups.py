@@ -53,8 +53,10 @@ class MemoryGroups:
             problems += self._fill(each, listed.get(each), is_new=each not in with_memory)
         for each in sorted(with_memory - with_cpu):
             problems.append(self._remove(_MEMORY, each))
-        shares = eviction.parent_shares(list(listed.values())) or SHARES_MIN
-        problems.append(self._set(f"{self._base(_CPU)}/{Knob.CPU_SHARES}", str(shares)))
+        shares = eviction.parent_shares(list(listed.values()))
+        if shares is not None or not listed:  # else their sizes are not known: the NodeManager is away
+            path = f"{self._base(_CPU)}/{Knob.CPU_SHARES}"
+            problems.append(self._set(path, str(shares or SHARES_MIN)))
         self._tell(problems)
         return self._interval_s
 
