@@ -93,8 +93,14 @@ async def test_writes_carry_media_type_guards_and_options() -> None:
         await cluster.delete(PodView, "a", "shop", uid="u", grace_period_s=0, propagation="Background")
         await cluster.bind("shop", "a", "n1", uid="u")
         await cluster.evict("shop", "a", uid="u")
+        own = {"dryRun": ["All"], "preconditions": {"resourceVersion": "7"}}
+        await cluster.evict("shop", "a", uid="u", options=own)
+        await cluster.delete(PodView, "a", "shop", uid="u", options=own)
 
-        create, patch, apply, delete, bind, evict = server.asked
+        create, patch, apply, delete, bind, evict, *optional = server.asked
+        guarded = {"dryRun": ["All"], "preconditions": {"uid": "u", "resourceVersion": "7"}}
+        assert optional[0].body["deleteOptions"] == guarded
+        assert optional[1].body == {"apiVersion": "v1", "kind": "DeleteOptions", **guarded}
         assert create.body == {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
         assert patch.path.endswith("/pods/a/status")
         assert patch.headers["Content-Type"] == "application/merge-patch+json"

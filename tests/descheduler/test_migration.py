@@ -67,6 +67,23 @@ def test_room_that_never_comes_evicts_nobody_and_the_job_ends_by_its_ttl_with_it
     run(scenario)
 
 
+@pytest.mark.parametrize("policy", ["Eviction", "Delete"])
+@pytest.mark.parametrize(
+    "options",
+    [{"dryRun": ["All"]}, {"preconditions": {"resourceVersion": "1"}}, {"preconditions": {"uid": "x"}}],
+)
+def test_a_pod_that_the_delete_options_spare_stays(policy: str, options: dict[str, Any]) -> None:
+    async def scenario(world: World) -> None:
+        pods = await world.deployment("web", 4, "n0")
+        async with world.descheduling(config(args={**LOOSE, "evictionPolicy": policy})):
+            await world.migrate(pods[0], mode="EvictDirectly", deleteOptions=options)
+            job = await world.ended()
+        assert (job.status.phase, job.status.reason) == ("Failed", "Timeout")
+        assert {pod.metadata.uid for pod in await world.pods()} == {pod.metadata.uid for pod in pods}
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("after_s", [0.0, 0.6, 1.2, 2.5, 4.0, 6.0])
 def test_a_job_goes_on_where_the_last_leader_left_it(after_s: float) -> None:
     async def scenario(world: World) -> None:

@@ -157,11 +157,12 @@ class KubeCluster:
         uid: str = "",
         grace_period_s: int | None = None,
         propagation: str = "",
+        options: Mapping[str, Any] | None = None,
     ) -> None:
-        options: dict[str, Any] = wire.delete_options(uid, grace_period_s)
+        asked: dict[str, Any] = wire.delete_options(uid, grace_period_s, options)
         if propagation:
-            options["propagationPolicy"] = propagation
-        body = {"apiVersion": "v1", "kind": "DeleteOptions"} | options
+            asked["propagationPolicy"] = propagation
+        body = {"apiVersion": "v1", "kind": "DeleteOptions"} | asked
         call = HttpRequest(
             method="DELETE",
             path=view.resource.path(namespace, name),
@@ -176,9 +177,15 @@ class KubeCluster:
         await self.transport.send(HttpRequest(method="POST", path=path, body=body))
 
     async def evict(
-        self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        uid: str = "",
+        grace_period_s: int | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
-        body = msgspec.json.encode(wire.eviction(namespace, pod, uid, grace_period_s))
+        body = msgspec.json.encode(wire.eviction(namespace, pod, uid, grace_period_s, options))
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
         await self.transport.send(HttpRequest(method="POST", path=path, body=body, repeatable=bool(uid)))
 

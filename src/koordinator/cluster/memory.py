@@ -117,7 +117,7 @@ def _delete_options(body: Mapping[str, Any], options: WriteOptions) -> DeleteReq
         propagation=body.get("propagationPolicy", ""),
         uid=preconditions.get("uid", ""),
         resource_version=preconditions.get("resourceVersion", ""),
-        dry_run=options.dry_run,
+        dry_run=options.dry_run or bool(body.get("dryRun")),
         user=options.user,
         groups=options.groups,
     )
@@ -251,11 +251,12 @@ class MemoryCluster:
         uid: str = "",
         grace_period_s: int | None = None,
         propagation: str = "",
+        options: Mapping[str, Any] | None = None,
     ) -> None:
-        options = DeleteRequest(
-            grace_period_s=grace_period_s, propagation=propagation, uid=uid, user=self._user
-        )
-        await self._backend.delete(view.resource, namespace, name, options)
+        asked = _delete_options(wire.delete_options(uid, grace_period_s, options), self._write)
+        if propagation:
+            asked = msgspec.structs.replace(asked, propagation=propagation)
+        await self._backend.delete(view.resource, namespace, name, asked)
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
         body = wire.binding(namespace, pod, node, uid)
@@ -263,9 +264,15 @@ class MemoryCluster:
         await self._backend.connect(resource, namespace, pod, "binding", body, self._write)
 
     async def evict(
-        self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        uid: str = "",
+        grace_period_s: int | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
-        body = wire.eviction(namespace, pod, uid, grace_period_s)
+        body = wire.eviction(namespace, pod, uid, grace_period_s, options)
         resource = self._backend.resolve("", "v1", "pods")
         await self._backend.connect(resource, namespace, pod, "eviction", body, self._write)
 

@@ -136,16 +136,28 @@ class Cluster(Protocol):
         uid: str = "",
         grace_period_s: int | None = None,
         propagation: str = "",
-    ) -> None: ...
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`options`: members of DeleteOptions by wire name, for what the others do not say."""
+        ...
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
         """POST `pods/binding`."""
         ...
 
     async def evict(
-        self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        uid: str = "",
+        grace_period_s: int | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
-        """POST `pods/eviction` (policy/v1); raises TooManyRequests when a budget forbids it."""
+        """POST `pods/eviction` (policy/v1); raises TooManyRequests when a budget forbids it.
+
+        `options`: members of DeleteOptions by wire name, as for `delete`.
+        """
         ...
 
     async def request(

@@ -6,7 +6,7 @@ one by one with the trouble named, so that one that does not fit costs itself an
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -29,9 +29,15 @@ def binding(namespace: str, pod: str, node: str, uid: str = "") -> dict[str, Any
     }
 
 
-def eviction(namespace: str, pod: str, uid: str = "", grace_period_s: int | None = None) -> dict[str, Any]:
+def eviction(
+    namespace: str,
+    pod: str,
+    uid: str = "",
+    grace_period_s: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """`policy/v1` Eviction of a pod; `uid` guards against a recreated pod of the same name."""
-    options = delete_options(uid, grace_period_s)
+    options = delete_options(uid, grace_period_s, options)
     body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -40,11 +46,13 @@ def eviction(namespace: str, pod: str, uid: str = "", grace_period_s: int | None
     return body | ({"deleteOptions": options} if options else {})
 
 
-def delete_options(uid: str = "", grace_period_s: int | None = None) -> dict[str, Any]:
-    """Return the members of `DeleteOptions` that are set."""
-    options: dict[str, Any] = {}
+def delete_options(
+    uid: str = "", grace_period_s: int | None = None, more: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the members of `DeleteOptions` that are set; `more` has some by wire name, and a uid there counts."""
+    options: dict[str, Any] = dict(more or {})
     if uid:
-        options["preconditions"] = {"uid": uid}
+        options["preconditions"] = {"uid": uid} | options.get("preconditions", {})
     if grace_period_s is not None:
         options["gracePeriodSeconds"] = grace_period_s
     return options

@@ -2,6 +2,9 @@
 Source: behaviour/descheduler 7.6."""
 
 import random
+from typing import Any
+
+import msgspec
 
 from koordinator.api import labels
 from koordinator.api.core import Pod
@@ -58,18 +61,11 @@ class JobEvictor:
 
     async def _carry_out(self, job: PodMigrationJob, pod: Pod) -> None:
         meta, options = pod.metadata, job.spec.delete_options or self._args.default_delete_options
-        grace_s = options.grace_period_seconds if options is not None else None
+        # All of them count: who asks for a dry run, or names a version, must not lose a pod.
+        asked: dict[str, Any] = msgspec.to_builtins(options) if options is not None else {}
         match state.policy(pod, job, self._args.eviction_policy):
             case migration.DELETE:
-                propagation = options.propagation_policy if options is not None else None
-                await self._cluster.delete(
-                    Pod,
-                    meta.name,
-                    meta.namespace,
-                    uid=meta.uid,
-                    grace_period_s=grace_s,
-                    propagation=propagation or "",
-                )
+                await self._cluster.delete(Pod, meta.name, meta.namespace, uid=meta.uid, options=asked)
             case migration.SOFT_EVICTION:
                 text = state.soft_eviction(job, options, self._cluster.clock.now())
 
@@ -81,4 +77,4 @@ class JobEvictor:
 
                 await retry_on_conflict(annotate, self._rng)
             case _:
-                await self._cluster.evict(meta.namespace, meta.name, uid=meta.uid, grace_period_s=grace_s)
+                await self._cluster.evict(meta.namespace, meta.name, uid=meta.uid, options=asked)
