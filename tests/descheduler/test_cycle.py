@@ -8,6 +8,7 @@ import pytest
 from koordinator import clock
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
+from koordinator.api.groups import PodDisruptionBudget
 from koordinator.cluster import errors
 from koordinator.descheduler.cycle import CycleReport, Pass
 from koordinator.descheduler.descheduler import Descheduler
@@ -139,6 +140,26 @@ def test_a_young_pod_stays_where_the_evictor_asks_for_an_age(age: str) -> None:
         async with world.descheduling(body) as running:
             with_pass(running, _everybody_that_may(running))
             assert (await running.cycle()).counts == {"accepted": 1 if age else 3}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("selector", "count"), [(None, 0), ({}, 3), ({"matchLabels": {"app": "web"}}, 3)])
+def test_a_budget_without_a_selector_covers_no_pod(selector: dict[str, Any] | None, count: int) -> None:
+    async def scenario(world: World) -> None:
+        await world.deployment("web", 3, "n0")
+        spec = {"maxUnavailable": 3} | ({} if selector is None else {"selector": selector})
+        await world.cluster.create(PodDisruptionBudget, {"metadata": {"name": "b"}, "spec": spec}, "default")
+        body = config()
+        on = {"enabled": [{"name": "DefaultEvictor"}], "disabled": [{"name": "*"}]}
+        body["profiles"][0]["plugins"] |= {"evict": on, "filter": on}
+        args = {"ignorePodsWithoutPDB": True}
+        body["profiles"][0]["pluginConfig"] = [{"name": "DefaultEvictor", "args": args}]
+        async with world.descheduling(body) as running:
+            await asyncio.sleep(5)
+            await running.profiles[0].prepare()
+            pods = running.caches.pods_of_node("n0")
+            assert sum(running.profiles[0].may_evict(pod) for pod in pods) == count
 
     run(scenario)
 

@@ -87,7 +87,7 @@ class DefaultEvictorArgs(ViewPart, frozen=True, kw_only=True):
     evict_daemon_set_pods: bool = False
     evict_system_critical_pods: bool = False
     ignore_pvc_pods: bool = False
-    ignore_pods_without_pdb: bool = False
+    ignore_pods_without_pdb: bool = msgspec.field(name="ignorePodsWithoutPDB", default=False)
     evict_failed_bare_pods: bool = False
 
 
@@ -185,6 +185,8 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
         self._rooms = None
         self._covered = {}
         for budget in self._budgets.objects.values() if self._budgets is not None else ():
+            if budget.spec.selector is None:
+                continue  # it covers nobody, unlike an empty one
             selects = pod_filter.matches_labels(budget.spec.selector)
             self._covered.setdefault(budget.metadata.namespace, []).append(selects)
 
