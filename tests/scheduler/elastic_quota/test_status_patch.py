@@ -40,6 +40,12 @@ def test_what_an_object_says_already_is_not_written_again() -> None:
     assert status_patch(saying(first), quota(2, 3)) == {}
 
 
+def test_a_resource_that_nothing_uses_any_more_is_taken_out() -> None:
+    before = saying({"status": {"used": {"cpu": "2", "nvidia.com/gpu": "1"}}})
+    assert status_patch(before, quota(2))["status"] == {"used": {"cpu": "2", "nvidia.com/gpu": None}}
+    assert status_patch(before, quota())["status"] == {"used": {"cpu": None, "nvidia.com/gpu": None}}
+
+
 def test_only_child_request_waits_until_it_may_fall() -> None:
     before = saying(status_patch(saying({}), quota(2, 3)))
     patch = status_patch(before, quota(2), may_lower=False)

@@ -255,7 +255,8 @@ def status_patch(found: ElasticQuota, quota: Quota, *, may_lower: bool = True) -
     body: dict[str, Any] = {"metadata": {"annotations": annotations}} if annotations else {}
     used = amounts_of(now["used"])
     if not resource_list.is_equal_ignoring_zeros(resource_list.of(found.status.used), used):
-        body["status"] = {"used": resource_list.to_wire(used)}
+        # A name that a merge patch leaves out would stay.
+        body["status"] = {"used": {**dict.fromkeys(found.status.used), **resource_list.to_wire(used)}}
     return body
 
 
