@@ -77,6 +77,19 @@ def condition(world: World, name: str) -> str:
     return str(world.condition(name).get("message", ""))
 
 
+def test_a_reservation_that_was_on_a_node_before_holds_what_it_asks_for_now() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        left = {"phase": "Pending", "allocatable": {"cpu": "1", "nvidia.com/gpu": "2"}}
+        put_reservation(world, {**reservation("room", cpu="3"), "status": left})
+        await world.settle()
+        status = status_of(world, "room")
+        assert status["phase"] == "Available"
+        assert status["allocatable"] == {"cpu": "3", "memory": "1Gi"}
+
+    play(story)
+
+
 def test_an_owner_that_needs_more_than_is_reserved_takes_free_room_unless_the_reservation_is_restricted() -> (
     None
 ):

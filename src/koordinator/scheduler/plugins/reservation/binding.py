@@ -8,8 +8,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from koordinator.api import pod_labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
@@ -260,8 +258,8 @@ class ReservationWriter:
                 live = await cluster.get(Reservation, known.metadata.name)
             if live.metadata.uid != uid:
                 raise lifecycle.NotActiveError("reservation is gone")
-            wanted = _fields(decide(live))
-            body = {name: value for name, value in wanted.items() if value != _fields(live.status).get(name)}
+            changed = lifecycle.difference(live.status, decide(live))
+            body = {name: changed[name] for name in _OWNED if name in changed}
             if not body:
                 return live
             meta = {"uid": uid, "resourceVersion": live.metadata.resource_version}
@@ -270,8 +268,3 @@ class ReservationWriter:
             )
 
         return await backoff.retry_on_conflict(attempt, self._rng, on=backoff.LOST_RACE_OR_CONNECTION)
-
-
-def _fields(status: ReservationStatus) -> dict[str, Any]:
-    whole: dict[str, Any] = msgspec.to_builtins(status)
-    return {name: whole.get(name) for name in _OWNED}
