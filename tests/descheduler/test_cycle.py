@@ -10,8 +10,10 @@ from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.cluster import errors
+from koordinator.descheduler import http
 from koordinator.descheduler.cycle import CycleReport, Pass
 from koordinator.descheduler.descheduler import Descheduler
+from koordinator.descheduler.http import HttpOptions
 from koordinator.descheduler.plugin import Actions, EvictAction, Observation
 from tests.descheduler.world import World, config, run
 
@@ -176,6 +178,17 @@ def _everybody_that_may(running: Descheduler) -> Any:
 
 def _uid(pod: Pod) -> str:
     return pod.metadata.uid
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_its_verbosity_is_changed_over_http_where_profiling_is_on(is_on: bool) -> None:
+    async def scenario(world: World) -> None:
+        async with world.descheduling({**config(), "enableProfiling": is_on}) as running:
+            app = http.application(running, HttpOptions(set_verbosity=lambda _: None))
+            paths = {resource.canonical for resource in app.router.resources()}
+            assert ("/debug/flags/v" in paths, "/healthz" in paths) == (is_on, True)
+
+    run(scenario)
 
 
 @pytest.mark.parametrize("wanted", ["True", "False"])

@@ -221,11 +221,10 @@ def application(
     endpoints.add_component(app, descheduler.metrics.registry, descheduler.synced, options.lease)
     app.router.add_get("/configz", _configz(descheduler))
     add_routes(app, descheduler)
-    if options.set_verbosity is not None:
-        change = options.set_verbosity
-        endpoints.add_flag(app, "v", "klog.logging.verbosity", lambda text: change(int(text)))
     if descheduler.config.enable_profiling:
         profiling.add_routes(app)
+        if (change := options.set_verbosity) is not None:
+            endpoints.add_flag(app, "v", "klog.logging.verbosity", lambda text: change(int(text)))
     return app
 
 
