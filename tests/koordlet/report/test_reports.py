@@ -201,6 +201,15 @@ def test_a_broken_accelerator_file_is_named() -> None:
     assert refused.value.obj == "broken"
 
 
+def test_a_null_in_a_file_of_accelerators_is_a_field_that_is_not_set() -> None:
+    text = '[{"uuid":"u","resources":null,"topology":{"busID":"b","p2pLinks":null},"status":null}]'
+
+    [card] = xpu.parse_files({"f": text})
+
+    assert (card.uuid, card.resources, card.status) == ("u", {}, None)
+    assert card.topology is not None and (card.topology.bus_id, card.topology.p2p_links) == ("b", [])
+
+
 def test_virtual_functions_stand_for_their_card_and_a_card_for_itself() -> None:
     text = '{"rdma":[{"minor":0,"id":"card"},{"minor":1,"id":"x","extension":{"vfs":[{"minor":-1,"busID":"vf"}]}}]}'
 

@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
+from koordinator.api import decode
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ViewPart
 from koordinator.api.quantity import ResourceList
@@ -51,15 +53,18 @@ class XPUDevice(ViewPart, frozen=True, kw_only=True):
     status: XPUStatus | None = None
 
 
-_DECODER = msgspec.json.Decoder(list[XPUDevice] | None)
+_DEVICES: Any = list[XPUDevice] | None
 
 
 def parse_files(texts: Mapping[str, str]) -> list[XPUDevice]:
-    """Return the cards in all files, by file name. Raises: ProtocolError naming the file that is malformed."""
+    """Return the cards in all files, by file name; a null is a field that is not set, as writers in Go leave lists.
+
+    Raises: ProtocolError naming the file that is malformed.
+    """
     found: list[XPUDevice] = []
     for name in sorted(texts):
         try:
-            found += _DECODER.decode(texts[name]) or []
+            found += decode.from_json(texts[name], _DEVICES) or []
         except msgspec.MsgspecError as error:
             raise ProtocolError(name, "devices", str(error)) from error
     return found
