@@ -72,6 +72,27 @@ def placed(world: World) -> list[str]:
     return sorted(name for name, where in world.api.placements().items() if where)
 
 
+def test_of_two_quotas_with_one_name_the_second_counts_once_the_first_is_gone() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="8", memory="64Gi")
+        for namespace, high in (("quotas", 1), ("other", 3), ("third", 2)):
+            body = quota("team", high=high)
+            body["metadata"]["namespace"] = namespace
+            world.api.put("ElasticQuota", body)
+        for name in "abcde":
+            world.api.put("Pod", member(name, "team"))
+        await world.settle()
+        assert len(placed(world)) == 1
+
+        world.api.remove("ElasticQuota", "team", "third")
+        world.api.remove("ElasticQuota", "team", "quotas")
+        await world.settle(30)
+        assert len(placed(world)) == 3
+        assert "quotaName: team" in world.condition("e")["message"]
+
+    play(story)
+
+
 def test_pods_are_placed_while_their_quota_has_room_and_the_rest_learn_why_not() -> None:
     async def story(world: World) -> None:
         world.nodes(2, cpu="10")

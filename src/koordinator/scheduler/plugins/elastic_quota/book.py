@@ -87,6 +87,8 @@ class QuotaBook:
         self._capacity = Capacity()
         self.objects: dict[str, ElasticQuota] = {}
         """By name: names are unique, the first object of a name counts."""
+        self._namesakes: dict[str, dict[str, ElasticQuota]] = {}
+        """Name → later objects of that name by namespace: the first of them counts once the one before is gone."""
         self._bound: dict[str, list[str]] = {}
         """Namespace → quotas that list it, in order of their names."""
         self._pods: dict[str, Pod] = {}
@@ -176,6 +178,7 @@ class QuotaBook:
             log.warning(
                 "quota ignored: another quota has its name", extra={"quota": quota.key, "by": known.key}
             )
+            self._namesakes.setdefault(name, {})[quota.metadata.namespace] = quota
             return False
         if name == labels.ROOT_QUOTA_NAME or (
             known is not None and _is_same(known, quota) and not self._hooks.see_change(known, quota)
@@ -206,6 +209,7 @@ class QuotaBook:
         name = quota.metadata.name
         known = self.objects.get(name)
         if known is None or known.metadata.namespace != quota.metadata.namespace:
+            self._namesakes.get(name, {}).pop(quota.metadata.namespace, None)
             return
         tree_id = self.forest.tree_ids.get(name, DEFAULT_TREE)
         place = self.find(name)
@@ -229,6 +233,8 @@ class QuotaBook:
         self._place(affected)
         for key in assumed:
             self.reserve(key)
+        for namesake in self._namesakes.pop(name, {}).values():
+            self.set_quota(namesake)
 
     def spec_of(self, name: str) -> QuotaSpec | None:
         """Return what the owner of a quota wrote; None when it is not known."""
