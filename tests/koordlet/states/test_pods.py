@@ -248,6 +248,19 @@ def test_a_container_without_an_id_is_asked_for_again_soon_but_not_for_ever(tmp_
     live(tmp_path, scenario)
 
 
+def test_a_kubelet_that_fails_after_a_group_came_is_asked_at_its_usual_pace_again(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await started(world)
+        world.kubelet.trouble = "no answer"
+        world.agent.states._pods._wake.set()  # as the watch does
+        await asyncio.sleep(20)
+        before = world.kubelet.asked
+        await asyncio.sleep(60)
+        assert world.kubelet.asked - before <= 6
+
+    live(tmp_path, scenario)
+
+
 def test_amounts_that_the_kubelet_does_not_grant_are_no_amounts_of_the_pod(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await started(world)

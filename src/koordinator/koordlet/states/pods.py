@@ -279,7 +279,7 @@ class PodsState:
         self._unreadable: dict[str, str] = {}
         """Problems of pods of the last list, by UID; each is logged once."""
         self._tries = 0
-        """Times that the kubelet was asked again soon, because a new container had no id yet."""
+        """Times that the kubelet is still asked again soon, because a new container had no id yet."""
         self._interval_s = shared.config.kubelet.sync_interval_s
 
     @property
@@ -332,6 +332,7 @@ class PodsState:
             facts = {"problem": trouble, "pods_kept": len(self._shared.view.pods)}
             log.warning("pods not read from the kubelet", extra=facts)
         self.trouble = trouble
+        self._tries = max(self._tries - 1, 0)  # who does not keep up is not asked each second for ever
 
     def _has_processes(self) -> bool:
         """Return whether any process runs in the group of a pod."""
