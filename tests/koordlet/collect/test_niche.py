@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
 
 from koordinator.api.node_metric import AggregatePolicy, MetricCollectPolicy, NodeMetricSpec
@@ -18,7 +19,7 @@ from koordinator.koordlet.collect.cold_pages import OWNER, ColdPages
 from koordinator.koordlet.collect.gpu_usage import GPUUsageCollector
 from koordinator.koordlet.collect.node_usage import StorageInfo
 from koordinator.koordlet.collect.performance import CPI, CPU_FLAGS, PressureCollector, ResctrlMonitors
-from koordinator.koordlet.config import CollectConfig
+from koordinator.koordlet.config import CollectConfig, PredictConfig
 from koordinator.koordlet.series import GROUP_WINDOW_S_MAX
 from tests.host import host_tree
 from tests.koordlet.collect.collecting_node import CollectingNode, life, make_pod, rounds
@@ -283,6 +284,23 @@ def test_series_are_kept_as_long_as_somebody_asks_for_them_and_ended_pods_go(tmp
 
         assert len(node.values(kinds.NODE_CPU)) == 3600 * 1.2
         assert node.values(kinds.POD_CPU) == []
+
+    life(main)
+
+
+def test_samples_are_kept_until_the_predictor_has_learnt_from_them(tmp_path: Path) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock)
+        slow = PredictConfig(training_interval_s=900.0)
+        config = msgspec.structs.replace(node.shared.config, predict=slow)
+        pod = node.shared.store.ring(kinds.POD_CPU, {kinds.POD_UID: "web"})
+        SeriesRetention(msgspec.structs.replace(node.shared, config=config)).collect()
+        began_ms = int(clock.now() * 1000)
+
+        for second in range(3600):
+            pod.append(began_ms + 1000 * second, 1.0)
+
+        assert len(node.values(kinds.POD_CPU)) >= 900
 
     life(main)
 

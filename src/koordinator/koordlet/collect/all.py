@@ -75,7 +75,8 @@ class SeriesRetention:
         slo = shared.view.slo
         threshold = slo.resource_used_threshold_with_be if slo is not None else None
         strategy_s = (threshold.cpu_evict_time_window_seconds if threshold is not None else None) or 0
-        reported_s = max(policy.aggregate_duration_s, GROUP_WINDOW_S)
+        learnt_s = shared.config.predict.training_interval_s
+        reported_s = max(policy.aggregate_duration_s, learnt_s, GROUP_WINDOW_S)
         return [
             (kinds.NODE_KINDS, max([reported_s, strategy_s, *map(_seconds, policy.durations)])),
             (kinds.REPORTED_KINDS, min(reported_s, GROUP_WINDOW_S_MAX)),
