@@ -6,7 +6,7 @@ import pytest
 
 from koordinator.api.cpuset import CPUSet
 from koordinator.api.node_metric import MetricCollectPolicy, NodeMetricSpec
-from koordinator.api.slo import HostApplicationSpec, NodeSLOSpec
+from koordinator.api.slo import CgroupPath, HostApplicationSpec, NodeSLOSpec
 from koordinator.clock import Clock
 from koordinator.host.cgroup_knobs import V1
 from koordinator.koordlet import metric_kinds as kinds
@@ -223,6 +223,36 @@ def test_host_applications_are_measured_and_summed(tmp_path: Path, version: int)
         assert node.known.host_applications.memory_bytes == 100
         gauge = node.shared.metrics.host_application_usage.values
         assert gauge["n1", "nginx", "memory", "koord-prod", "LS"] == 100
+
+    life(main)
+
+
+@versions
+def test_two_host_applications_of_one_group_stay_measured_when_policies_change(
+    tmp_path: Path, version: int
+) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock, version)
+        host_tree.group(tmp_path, version, "shared")
+        both = [
+            HostApplicationSpec(name=name, qos="LS", cgroup_path=CgroupPath(parent_dir="shared"))
+            for name in ("one", "two")
+        ]
+        collector = HostApplicationUsages(node.shared, node.known, node.scan)
+        node.slo(NodeSLOSpec(host_applications=both))
+
+        def used(second: int) -> None:
+            node.counters("shared", usage_ns=second * NS, anon=100, cache=50, memory=170)
+
+        def changed() -> None:
+            node.slo(NodeSLOSpec(host_applications=[*both, APP]))
+            used(3)
+
+        await rounds(collector, lambda: used(1), lambda: used(2), changed, lambda: used(4), lambda: used(5))
+
+        for name in ("one", "two"):
+            cores = node.values(kinds.HOST_APP_CPU, host_app_name=name)
+            assert cores[-2:] == pytest.approx([1.0, 1.0])
 
     life(main)
 

@@ -219,7 +219,7 @@ class HostApplicationUsages:
             rings = GroupRings(
                 store.ring(kinds.HOST_APP_CPU, names), store.ring(kinds.HOST_APP_MEMORY, names), None, None
             )
-            measured = former.get(group)
+            measured = former.pop(group, None)  # two may name the same group: each has readings of its own
             if measured is None:
                 measured = MeasuredGroup(self._shared.host.cgroups, group, rings)
             measured.rings = rings
