@@ -199,6 +199,24 @@ async def test_pods_that_the_kubelet_pinned_are_reported_and_leave_both_pools(tm
         )
 
 
+@pytest.mark.parametrize(
+    "amounts",
+    [
+        pytest.param({"kubeReserved": {"cpu": "a lot"}}, id="no quantity"),
+        pytest.param({"systemReserved": {"cpu": "-1", "memory": "1Gi"}}, id="negative"),
+    ],
+)
+async def test_a_list_of_reserved_cpus_takes_the_place_of_amounts_whatever_these_are(
+    tmp_path: Path, amounts: dict[str, Any]
+) -> None:
+    config = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "1,5", **amounts}
+    async with reporting(tmp_path, config=config) as found:
+        await found.round()
+
+        policy = await found.annotation(labels.KUBELET_CPU_MANAGER_POLICY)
+        assert policy["reservedCPUs"] == "1,5"
+
+
 @pytest.mark.parametrize("bad", ["{", '{"entries":{"uid":"0-1"}}', "[]", "\x00"])
 async def test_a_state_file_that_cannot_be_read_costs_nothing_but_news(
     tmp_path: Path, bad: str, caplog: pytest.LogCaptureFixture

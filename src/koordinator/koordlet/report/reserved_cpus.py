@@ -8,11 +8,11 @@ Pods that the kubelet's CPU manager pinned, and its topology policy, are read fr
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import cpuset, node_reservation, qos, quantity
+from koordinator.api import cpuset, node_reservation, qos, quantity, resources
 from koordinator.api.annotations.node import CPUSharedPool, NodeReservation, PodCPUAlloc, SystemQOSResource
 from koordinator.api.annotations.placement import RESOURCE_STATUS
 from koordinator.api.core import Pod
@@ -152,9 +152,10 @@ def kubelet_reserved(topology: HostCPUTopology, config: KubeletConfig) -> CPUSet
     if config.cpu_manager_policy != STATIC_POLICY:
         return frozenset()
     explicit = _explicit(topology, config.reserved_system_cpus)
-    amount = _reserved_cores(config)
     if explicit:
+        _reserved_cores(config, ignored=(resources.CPU,))  # the list takes the place of amounts of cpu
         return explicit
+    amount = _reserved_cores(config)
     if amount is None or amount.nanos <= 0:
         raise NodeConfigError("kubeReserved", "the static policy needs reserved cpu above zero")
     count = math.ceil(amount.nanos / quantity.NANO)
@@ -172,21 +173,23 @@ def _explicit(topology: HostCPUTopology, text: str) -> CPUSet:
     return cpus
 
 
-def _reserved_cores(config: KubeletConfig) -> Quantity | None:
+def _reserved_cores(config: KubeletConfig, ignored: Collection[str] = ()) -> Quantity | None:
     total: Quantity | None = None
     for field, amounts in (
         ("kubeReserved", config.kube_reserved),
         ("systemReserved", config.system_reserved),
     ):
-        cpu = _checked(field, amounts).get("cpu")
+        cpu = _checked(field, amounts, ignored).get(resources.CPU)
         if cpu is not None:
             total = cpu if total is None else total + cpu
     return total
 
 
-def _checked(field: str, amounts: ResourceList) -> Mapping[str, Quantity]:
+def _checked(field: str, amounts: ResourceList, ignored: Collection[str]) -> Mapping[str, Quantity]:
     checked = {}
     for name, raw in amounts.items():
+        if name in ignored:
+            continue
         if name not in _RESERVABLE:
             raise NodeConfigError(field, f"{name} cannot be reserved")
         try:
