@@ -199,6 +199,24 @@ async def test_pods_that_the_kubelet_pinned_are_reported_and_leave_both_pools(tm
         )
 
 
+async def test_finished_pods_are_not_pinned_while_the_kubelet_has_not_tidied_its_state_yet(
+    tmp_path: Path,
+) -> None:
+    ours = {labels.RESOURCE_STATUS: '{"cpuset":"0,4"}'}
+    async with reporting(tmp_path, config=STATIC) as found:
+        found.node.pods(
+            pod_object("own", qos="LSR", annotations=ours, phase="Succeeded"),
+            pod_object("shared", phase="Failed"),
+            pod_object("old", qos="", phase="Succeeded"),
+        )
+        found.state(state({"own": {"main": "1"}, "shared": {"main": "2"}, "old": {"main": "6"}}))
+
+        await found.round()
+
+        assert await found.annotation(labels.NODE_POD_CPU_ALLOCS) is None
+        assert [pool["cpuset"] for pool in await found.annotation(SHARED)] == ["0-1,4-5", "2-3,6-7"]
+
+
 @pytest.mark.parametrize(
     "amounts",
     [

@@ -48,10 +48,11 @@ class KubeletAllocations(msgspec.Struct, frozen=True):
     cpus: CPUSet
 
 
-def allocations(state: str | None, pods: Iterable[Pod]) -> KubeletAllocations:
+def allocations(state: str | None, pods: Iterable[Pod], finished: Collection[str] = ()) -> KubeletAllocations:
     """Return what the text of the state file says; None when there is no file.
 
-    Pods of classes that are never pinned, and those whose CPUs our scheduler chose, are left out.
+    Pods of classes that are never pinned, and those whose CPUs our scheduler chose, are left out; so are `finished`
+    ones (UIDs), which the kubelet takes out of its file a while after their end.
     Raises: NodeConfigError when it is not the file of a kubelet that we know.
     """
     if not state or not state.strip():
@@ -63,7 +64,7 @@ def allocations(state: str | None, pods: Iterable[Pod]) -> KubeletAllocations:
     known = {pod.metadata.uid: pod for pod in pods}
     found = []
     everything: CPUSet = frozenset()
-    for uid in sorted(entries):
+    for uid in sorted(entries.keys() - set(finished)):
         cpus = _union(entries[uid])
         pod = known.get(uid)
         if cpus and not (pod is not None and _is_ours(pod)):

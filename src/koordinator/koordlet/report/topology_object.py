@@ -64,6 +64,8 @@ class Inputs(msgspec.Struct, frozen=True):
     """Slim: name, UID, labels and annotations that matter, capacity, allocatable."""
     pods: tuple[Pod, ...]
     """Slim ones of the pods that are not over."""
+    finished: frozenset[str]
+    """UIDs of the others, as long as the kubelet lists them."""
     cpu: HostCPUTopology
     cpu_info: CPUBasicInfo
     numa: Mapping[int, NUMANode]
@@ -271,7 +273,7 @@ def _pinned(inputs: Inputs) -> KubeletAllocations:
     config = inputs.kubelet.config
     if config is not None and config.cpu_manager_policy != reserved_cpus.STATIC_POLICY:
         return _NONE_PINNED  # a state file may have been left by an older policy
-    return allocations(inputs.kubelet.state, inputs.pods)
+    return allocations(inputs.kubelet.state, inputs.pods, inputs.finished)
 
 
 def _reported(cpus: HostCPUTopology) -> ReportedCPUs:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from koordinator.api import pod_labels
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object, to_wire
 from koordinator.api.node_topology import NodeResourceTopology
@@ -87,6 +88,7 @@ class TopologyReporter:
         self._problems: dict[str, str] = {}
         self._pods_of: Mapping[str, PodRecord] | None = None
         self._pods: tuple[Pod, ...] = ()
+        self._finished: frozenset[str] = frozenset()
         self._is_reporting = shared.gates.is_on(GATE)
         self._stored = StoredObject(shared, NodeResourceTopology, new=_new, patch_of=_patch_of)
 
@@ -130,9 +132,13 @@ class TopologyReporter:
             self._pods_of = view.pods
             active = (record.pod for record in view.pods.values() if record.is_active)
             self._pods = tuple(topology_object.slim_pod(pod) for pod in active)
+            self._finished = frozenset(
+                uid for uid, record in view.pods.items() if pod_labels.is_terminated(record.pod)
+            )
         return Inputs(
             node=topology_object.slim_node(view.node),
             pods=self._pods,
+            finished=self._finished,
             cpu=view.cpu,
             cpu_info=view.cpu_info,
             numa={
