@@ -126,3 +126,31 @@ def test_cpus_of_a_running_pod_are_kept_for_its_successor(ends_with_pod: bool) -
             assert cpus_of(named(world, "Pod", "new")) == own
 
     play(story)
+
+
+@pytest.mark.parametrize("numa", [None, {"numaTopologyPolicy": "SingleNUMANode"}])
+def test_pods_that_ignore_reservations_get_cpus_that_owners_do_not_use(numa: Json | None) -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("a"))
+        world.api.put("NodeResourceTopology", report("a"))
+        world.api.put("Pod", pod("stranger", cpu="8", qos="LSR"))
+        await world.settle(1)
+        world.api.put("Reservation", room("room", "8"))
+        await world.settle(1)
+        world.api.put("Pod", owner("web-0", cpu="2"))
+        await world.settle(1)
+        for name in ("free", "too-much"):
+            body = pod(name, cpu="4", qos="LSR", numa=numa)
+            body["metadata"]["labels"]["scheduling.koordinator.sh/reservation-ignored"] = "true"
+            world.api.put("Pod", body)
+            await world.settle(1)
+        world.api.put("Pod", owner("web-1", cpu="2"))
+        await world.settle(1)
+
+        first, free, second = (cpus_of(named(world, "Pod", name)) for name in ("web-0", "free", "web-1"))
+        assert first | free | second == cpus_of(named(world, "Reservation", "room"))
+        assert [len(each) for each in (first, free, second)] == [2, 4, 2]
+        assert used_by(world, "free") == ""
+        assert "nodeName" not in named(world, "Pod", "too-much")["spec"]
+
+    play(story)

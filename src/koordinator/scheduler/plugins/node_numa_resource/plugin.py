@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from koordinator.api import labels, priority, qos, resource_vector
+from koordinator.api import labels, pod_labels, priority, qos, resource_vector
 from koordinator.api.annotations import placement as wire
 from koordinator.api.annotations.placement import NUMATopologyPolicy, ResourceSpec
 from koordinator.api.errors import ProtocolError
@@ -395,9 +395,12 @@ class NodeNUMAResource(
     # Reservations
 
     def _use(self, pod: PodInfo, row: int, reservation: Reservation | None) -> ReservedNode | None:
-        """Return a node as a pod sees it that uses one of its reservations, or a reserve pod that takes over running
-        pods; None when these hold nothing of ours."""
+        """Return a node as a pod sees it that uses one of its reservations or ignores them all, or a reserve pod that
+        takes over running pods; None when these hold nothing of ours."""
         record = self.books.at(row)
+        if reservation is None and pod_labels.is_reservation_ignored(pod.pod.metadata.labels):
+            rests = record.held.rests()
+            return ReservedNode.of_ignored(record.node_allocation, rests, record.facts.options.cpus)
         if reservation is None:
             taken = self.books.held_by(row, pre_allocated_pods(self.handle, pod.uid))
             return ReservedNode.of_pods(record.node_allocation, taken, record.facts.options.cpus)

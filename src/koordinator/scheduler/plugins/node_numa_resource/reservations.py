@@ -92,6 +92,10 @@ class ReservedHoldings:
         held = self._allocation.holdings
         return rest_of(whole, (held[user] for user, uid in self._uses.items() if uid == whole.uid))
 
+    def rests(self) -> list[PodHolding]:
+        """Return what users leave of each reservation that is noted here."""
+        return [self._allocation.holdings[uid] for uid in self._whole]
+
     def _show_rest(self, uid: str) -> None:
         whole = self._whole.get(uid)
         if whole is not None:
@@ -103,12 +107,14 @@ OUT_OF_SCOPE = unschedulable("pod has a nominated reservation but cannot be allo
 
 
 class ReservationUse(msgspec.Struct, frozen=True):
-    """CPUs and amounts given back to a pod: what is left of the reservation that it uses, or all that running pods
-    hold which it takes over."""
+    """CPUs and amounts given back to a pod: what is left of the reservation that it uses, or of all where it ignores
+    reservations; or all that running pods hold which it takes over."""
 
     given_back: GivenBack = NOTHING_GIVEN_BACK
     must_have: CPUMask = 0
     """CPUs that have to be among those that it gets, if it gets any of its own."""
+    is_ignoring: bool = False
+    """Whether it uses no reservation, but what all of them leave."""
 
     @property
     def is_any(self) -> bool:
@@ -124,7 +130,7 @@ class ReservationUse(msgspec.Struct, frozen=True):
     ) -> Allocation:
         """Return the pod's part of the reservation and the node; of a restricted one no CPU that it does not hold."""
         found = allocate.allocate(node, request, numa_nodes, self.given_back)
-        if not self.is_any:
+        if not self.is_any or self.is_ignoring:
             return found
         is_restricted = self.given_back.required_zones is not None
         if not found.status.is_success or (is_restricted and found.cpus & ~self.given_back.preferred_cpus):
@@ -162,6 +168,15 @@ class ReservedNode(msgspec.Struct, frozen=True):
         """To a reserve pod that takes over running pods; None when these hold nothing."""
         cpus = topology.mask_of(cpu for each in pods for cpu in each.holding.cpus)
         use = ReservationUse(GivenBack(_summed(each.holding.numa for each in pods), cpus), must_have=cpus)
+        return cls(node_allocation, use) if use.is_any else None
+
+    @classmethod
+    def of_ignored(
+        cls, node_allocation: NodeAllocation, rests: Sequence[PodHolding], topology: NodeCPUTopology
+    ) -> "ReservedNode | None":
+        """To a pod that ignores reservations; None when nothing is left of any."""
+        cpus = topology.mask_of(cpu for each in rests for cpu in each.cpus)
+        use = ReservationUse(GivenBack(_summed(each.numa for each in rests), cpus), is_ignoring=True)
         return cls(node_allocation, use) if use.is_any else None
 
 
