@@ -18,6 +18,7 @@ from koordinator.koordlet.collect.group_usage import (
     MeasuredGroup,
 )
 from koordinator.koordlet.collect.pod_usage import PodUsage
+from koordinator.koordlet.config import CollectConfig
 from tests.host import host_tree
 from tests.koordlet.collect.collecting_node import (
     BEST_EFFORT,
@@ -400,6 +401,27 @@ def test_memory_by_numa_node_comes_from_the_groups_where_there_are_several(tmp_p
 
         assert node.known.pods_numa_bytes is not None
         assert node.known.pods_numa_bytes.values == {0: 4096, 1: 3 * 4096}
+
+    life(main)
+
+
+@pytest.mark.parametrize("every_s", [1.0, 3.0, 8.0])
+def test_memory_by_numa_node_is_never_outdated_however_far_apart_rounds_are(
+    tmp_path: Path, every_s: float
+) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock, collect=CollectConfig(used_interval_s=every_s))
+        node.pods()
+        node.shared.view.numa_meminfo_kib = {0: {}, 1: {}}
+        ages_s = []
+
+        def note() -> None:
+            if node.known.pods_numa_bytes is not None:
+                ages_s.append(asyncio.get_running_loop().time() - node.known.pods_numa_bytes.at_s)
+
+        await rounds(collector_of(node), *[note] * 12, every_s=every_s)
+
+        assert max(ages_s) <= CollectConfig().system_outdated_s
 
     life(main)
 

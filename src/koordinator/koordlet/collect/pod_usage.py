@@ -33,7 +33,8 @@ from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.series import Ring
 
 NUMA_ROUNDS = 5
-"""Memory by NUMA node costs as much as all else together and is wanted no older than 10 s."""
+"""Memory by NUMA node costs as much as all else together and is looked at each fifth round; more often where rounds
+are so far apart that it would be outdated by the next one."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -53,7 +54,9 @@ class PodUsage:
         self._pods: dict[str, MeasuredGroup] = {}
         self._containers: dict[str, MeasuredGroup] = {}
         self._groups: list[MeasuredGroup] = []
-        self._round = 0
+        collect = shared.config.collect
+        self._numa_every = max(min(NUMA_ROUNDS, int(collect.system_outdated_s / 2 / self.interval_s)), 1)
+        self._numa_rounds_left = 0
         self._made_count = 0
 
     async def collect(self) -> bool:
@@ -147,9 +150,10 @@ class PodUsage:
             (only,) = nodes
             self._known.pods_numa_bytes = NumaValues({only: sum(each.memory_bytes for each in pods)}, now_s)
             return
-        self._round += 1
-        if not nodes or self._round % NUMA_ROUNDS != 1:
+        self._numa_rounds_left -= 1
+        if not nodes or self._numa_rounds_left > 0:
             return
+        self._numa_rounds_left = self._numa_every
         cgroups = self._shared.host.cgroups
         paths = [cgroups.path(Knob.MEMORY_NUMA_STAT, each.group) for each in pods]
         total: dict[int, float] = {}
