@@ -128,7 +128,7 @@ def test_each_pod_is_rejected_when_its_first_plugin_gives_up() -> None:
             "fast": "B: rejected due to timeout after waiting 10s at plugin B",
             "patient": "B: rejected due to timeout after waiting 25s at plugin B",
             "slow": "A: rejected due to timeout after waiting 30s at plugin A",
-            "for ever": "A: rejected due to timeout after waiting 900s at plugin A",
+            "for ever": "A: rejected due to timeout after waiting 15m0s at plugin A",
         }
         assert waited == [(False, 1_000.0)] * 4
 
@@ -232,7 +232,9 @@ def test_a_pod_that_waited_too_long_is_reported_and_comes_again() -> None:
         assert not world.api.events("FailedScheduling")
         await world.settle(2)
         [event] = world.api.events("FailedScheduling")
-        assert event["message"] == "rejected due to timeout after waiting 600s at plugin Hold"
+        assert event["message"] == (
+            "0/1 nodes are available: 1 rejected due to timeout after waiting 10m0s at plugin Hold."
+        )
         [entry] = [world.scheduler.queue.find(each["metadata"]["uid"]) for each in world.api.pods()]
         assert entry is not None
         assert entry.attempt_count == 1

@@ -149,6 +149,8 @@ def test_why_the_reservations_of_a_gang_wait_is_told_on_them() -> None:
         await world.settle(5)
         messages = [status_of(world, name)["conditions"][0]["message"] for name in "ab"]
         assert "Insufficient cpu" in messages[0]
-        assert messages[1].startswith('GangGroup "default/g/reservations" gets rejected')
+        assert messages[1].startswith(
+            '0/1 nodes are available: 1 GangGroup "default/g/reservations" gets rejected'
+        )
 
     play(story)

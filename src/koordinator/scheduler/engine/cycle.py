@@ -23,6 +23,7 @@ from koordinator.scheduler.engine.results import (
     along,
     pending_by,
     steer,
+    turned_down,
     with_job,
 )
 from koordinator.scheduler.engine.results import Placed as Placed
@@ -162,7 +163,7 @@ class Cycle:
 
         placed: Placed | Unplaced | Status = self._first_that(book, evaluation, rows, chance, scores)
         if isinstance(placed, Status):
-            return refused(pod, placed, evaluation)
+            return turned_down(pod, placed, evaluation)
         return placed
 
     def _first_that(

@@ -15,6 +15,7 @@ from koordinator.scheduler.plugin.status import (
     Code,
     Status,
     Suggestion,
+    by_its_node,
     error,
     fit_error,
     unschedulable,
@@ -90,6 +91,11 @@ def refused(pod: PodInfo, status: Status, evaluation: Evaluation | None = None) 
     """Return a pod that found a node, and was turned down by one plugin afterwards."""
     by = frozenset((status.plugin,)) if status.is_rejected and status.plugin else frozenset()
     return Unplaced(pod, status, by, evaluation=evaluation, pending_by=pending_by(status))
+
+
+def turned_down(pod: PodInfo, status: Status, evaluation: Evaluation) -> Unplaced:
+    """Return the same for Reserve and Permit, whose refusals are told as those of that one node."""
+    return refused(pod, by_its_node(status), evaluation)
 
 
 def with_job(unplaced: Unplaced, refusal: JobRefusal, class_key: Callable[[PodInfo], Hashable]) -> Unplaced:

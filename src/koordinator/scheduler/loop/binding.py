@@ -16,12 +16,21 @@ from typing import Any
 
 import msgspec
 
+from koordinator.api import duration
 from koordinator.api.core import Pod
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.engine.batch import BatchBinding
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import Placed
-from koordinator.scheduler.plugin.status import SUCCESS, Code, PodPatch, Status, error, unschedulable
+from koordinator.scheduler.plugin.status import (
+    SUCCESS,
+    Code,
+    PodPatch,
+    Status,
+    by_its_node,
+    error,
+    unschedulable,
+)
 from koordinator.scheduler.queue.scheduling_queue import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -77,7 +86,9 @@ class WaitingPod:
         """Reject when time is up, by the plugin that gives up first."""
         plugin, wait_s = min(self._open.items(), key=lambda item: item[1])
         timeout_s = min(wait_s, PERMIT_WAIT_S_MAX)
-        self.reject(plugin, f"rejected due to timeout after waiting {timeout_s:g}s at plugin {plugin}")
+        self.reject(
+            plugin, f"rejected due to timeout after waiting {duration.text_of(timeout_s)} at plugin {plugin}"
+        )
 
     def _decide(self, status: Status) -> None:
         is_new, self.status = self.status is None, status
@@ -306,7 +317,7 @@ class Binder:
             if decision.is_success:
                 self._begin(job)
             else:
-                self._finish(job, decision)
+                self._finish(job, by_its_node(decision))
 
     def _begin(self, job: BindingCycle) -> None:
         if self._is_slow(job):

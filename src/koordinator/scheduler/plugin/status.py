@@ -164,6 +164,15 @@ def event_note(message: str) -> str:
     return message if len(message) <= NOTE_CHARS_MAX else message[: NOTE_CHARS_MAX - 4] + " ..."
 
 
+def by_its_node(refusal: Status) -> Status:
+    """Return the refusal of a pod that had a node already (Reserve, Permit) as it is told: of that one node. All other
+    answers stay as they are."""
+    if not (refusal.is_rejected and refusal.reasons):
+        return refusal
+    text = fit_error(1, count_reasons([(refusal, 1)]))
+    return Status(refusal.code, (text,), refusal.plugin)
+
+
 class SuggestionType(enum.StrEnum):
     """Upstream's suggestions."""
 
