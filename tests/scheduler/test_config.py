@@ -48,6 +48,11 @@ def enabled(*refs: tuple[str, int], disabled: tuple[str, ...] = ()) -> PluginSet
             HEAD + "profiles: [{schedulerName: a}, {schedulerName: a}]", "'a' appears twice", id="same name"
         ),
         pytest.param(
+            HEAD + "profiles: [{schedulerName: a}, {}]",
+            "profiles[1].schedulerName: must not be empty",
+            id="one of two profiles without a name",
+        ),
+        pytest.param(
             HEAD + "extenders: [{urlPrefix: 'http://x', prioritizeVerb: score}]",
             "extenders[0].weight: must be positive",
             id="extender without a weight",
@@ -218,6 +223,16 @@ def test_requests_are_limited_when_the_file_says_so(qps: float | None, limit: fl
             'unknown field "requiredDuringScheduling"',
             id="a field of an API object",
         ),
+        pytest.param(
+            "NodeResourcesBalancedAllocation",
+            {"resources": [{"name": "cpu"}, {"name": "cpu"}]},
+            "named once",
+            id="a resource twice",
+        ),
+        pytest.param("DynamicResources", {"filterTimeout": "-1s"}, "is negative", id="negative timeout"),
+        pytest.param(
+            "DynamicResources", {"bindingTimeout": "900ms"}, "less than a second", id="short timeout"
+        ),
     ],
 )
 def test_wrong_arguments_name_the_plugin(plugin: str, args: dict[str, object], complaint: str) -> None:
@@ -344,7 +359,9 @@ def test_a_star_takes_all_defaults_out_of_a_point() -> None:
     ("plugins", "complaint"),
     [
         pytest.param(Plugins(filter=enabled(("Nonsense", 0))), "no plugin is called", id="unknown"),
-        pytest.param(Plugins(filter=enabled(("PrioritySort", 0))), "does not implement", id="wrong point"),
+        pytest.param(
+            Plugins(pre_filter=enabled(("PrioritySort", 0))), "does not implement preFilter", id="wrong point"
+        ),
         pytest.param(Plugins(bind=PluginSet(disabled=[PluginRef(name="*")])), "at least one", id="no bind"),
         pytest.param(
             Plugins(queue_sort=PluginSet(disabled=[PluginRef(name="*")])), "exactly one", id="no sort"

@@ -267,12 +267,13 @@ def decode_args(plugin: str, args: Any, kind: type[msgspec.Struct], field: str =
 
 def _named(profiles: Any) -> Any:
     """Return the profiles of a file, where a single one without a name is that of the stock scheduler, as upstream; so
-    is the one of a file that has none."""
+    is the one of a file that has none. Of several each needs its name."""
     if not profiles:
         return [{"schedulerName": STOCK_SCHEDULER_NAME}]
-    if isinstance(profiles, list) and len(profiles) == 1 and isinstance(profiles[0], dict):
-        return [{"schedulerName": STOCK_SCHEDULER_NAME} | config_text.without_nulls(profiles[0])]
-    return profiles
+    if not (isinstance(profiles, list) and all(isinstance(profile, dict) for profile in profiles)):
+        return profiles
+    name = STOCK_SCHEDULER_NAME if len(profiles) == 1 else ""
+    return [{"schedulerName": name} | config_text.without_nulls(profile) for profile in profiles]
 
 
 def _backoff_problems(config: SchedulerConfig) -> Iterator[ConfigProblem]:

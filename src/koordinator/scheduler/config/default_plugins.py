@@ -182,6 +182,12 @@ class DynamicResourcesArgs(_Args, frozen=True):
     filter_timeout: Duration = "10s"
     binding_timeout: Duration = "600s"
 
+    def __post_init__(self) -> None:
+        if duration.parse(self.filter_timeout) < 0:
+            raise ValueError(f"filterTimeout: {self.filter_timeout} is negative")
+        if duration.parse(self.binding_timeout) < 1:
+            raise ValueError(f"bindingTimeout: {self.binding_timeout} is less than a second")
+
 
 class CoschedulingArgs(_Args, frozen=True):
     """Gangs. `skip_check_schedule_cycle` has had no effect for long."""

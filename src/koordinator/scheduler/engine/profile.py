@@ -263,8 +263,7 @@ def read_plugins(
         try:
             points.append(merge_plugins(profile.plugins, registry))
         except SchedulerConfigError as error:
-            field = _SNAKE.sub(lambda part: part[1].upper(), error.field)
-            problems.append(ConfigProblem(f"profiles[{index}].{field}", error.reason))
+            problems.append(ConfigProblem(f"profiles[{index}].{_in_file(error.field)}", error.reason))
     try:
         args = read_args(profiles, registry)
     except SchedulerConfigError as error:
@@ -341,9 +340,15 @@ def _expand(
     for ref in [*relisted, *(ref for ref in expanded if ref.name not in names), *added]:
         plugin = _look_up(ref.name, registry, point)
         if not issubclass(plugin, kind):
-            raise SchedulerConfigError(f"plugins.{point}.enabled", f"{ref.name} does not implement {point}")
+            reason = f"{ref.name} does not implement {_in_file(point)}"
+            raise SchedulerConfigError(f"plugins.{point}.enabled", reason)
         refs.append(PluginRef(name=ref.name, weight=ref.weight or 1))
     return refs
+
+
+def _in_file(name: str) -> str:
+    """Return the name of an extension point, or a path with one, as files have it."""
+    return _SNAKE.sub(lambda part: part[1].upper(), name)
 
 
 def _duplicate(names: list[str]) -> str:

@@ -155,7 +155,8 @@ class AffinityReason(Reason):
 
 
 class NodeAffinityArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """`added_affinity` holds for every pod of the profile, besides its own."""
+    """`added_affinity` holds for every pod of the profile, besides its own; a condition in it that can never hold would
+    keep all of them from all nodes."""
 
     added_affinity: NodeAffinityTerms | None = None
 

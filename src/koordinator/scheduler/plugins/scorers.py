@@ -272,6 +272,9 @@ class BalancedArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     resources: list[WeightedResource] = msgspec.field(default_factory=lambda: list(CPU_AND_MEMORY))
 
     def __post_init__(self) -> None:
+        names = [resource.name for resource in self.resources]
+        if len(set(names)) != len(names):
+            raise ValueError("resources: each must be named once")
         if any(resource.effective_weight != 1 for resource in self.resources):
             raise ValueError("resources: every weight must be 1")
 
