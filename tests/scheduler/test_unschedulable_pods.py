@@ -48,7 +48,7 @@ class Bedroom:
     def woken(self, event: ClusterEvent, on: str | None = None, old: Any = None, new: Any = None) -> set[str]:
         row = None if on is None else self.table.row_of(on)
         found = self.unschedulable.woken_by(QueueingEvent(event, row, old, new))
-        return {uid for wakeup in found for uid in wakeup.uids}
+        return {uid for wakeup in found if not wakeup.blocked_by for uid in wakeup.uids}
 
 
 def test_a_pod_that_left_wakes_those_that_fit_on_its_node_now() -> None:
@@ -68,6 +68,45 @@ def test_news_from_a_node_wakes_nobody_whom_other_filters_keep_out_of_it() -> No
     assert room.woken(ClusterEvent.NODE_ADDED, "a") == set()
     assert room.woken(ClusterEvent.NODE_ALLOCATABLE, "b") == {"plain"}
     assert room.woken(ClusterEvent.ASSIGNED_POD_DELETED, "b") == {"plain"}
+
+
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+
+
+def test_a_node_that_joins_before_it_is_ready_wakes_the_pods_that_wait_for_room_once_it_is() -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("small", cpu="1"))
+        world.api.put("Pod", pod("web", cpu="2"))
+        await world.settle(20)
+        world.api.put("Node", node("new", cpu="4", taints=[NOT_READY]))
+        await world.settle(20)
+        assert world.scheduler.queue.counts()["unschedulable"] == 1
+        assert world.scheduler.queue.rejections() == {("NodeResourcesFit", PROFILE): 1}
+
+        world.api.put("Node", node("new", cpu="4"))
+        await world.settle(5)
+        assert world.api.placements()["web"] == "new"
+
+    play(story)
+
+
+def test_a_pod_whose_taint_went_while_its_node_was_full_is_woken_when_there_is_room() -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("a", cpu="1"))
+        world.api.put("Pod", pod("first", cpu="1"))
+        await world.settle(5)
+        world.api.put("Node", node("a", cpu="1", taints=[NOT_READY]))
+        world.api.put("Pod", pod("second", cpu="1"))
+        await world.settle(20)
+        world.api.put("Node", node("a", cpu="1"))
+        await world.settle(20)
+        assert world.api.placements() == {"first": "a", "second": ""}
+
+        world.api.remove("Pod", "first", "default")
+        await world.settle(5)
+        assert world.api.placements() == {"second": "a"}
+
+    play(story)
 
 
 def test_events_that_nobody_who_refused_listens_to_wake_nobody() -> None:

@@ -13,6 +13,7 @@ import msgspec
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugin.status import Status, unresolvable
+from koordinator.scheduler.queue.backoff import backoff_s, end_of_window
 from koordinator.scheduler.queue.unschedulable_pods import KeyedHeap, UnschedulablePods, Wakeup, wakeup_of
 from koordinator.scheduler.table.columns import tally
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -20,9 +21,6 @@ from koordinator.scheduler.table.pod_info import PodInfo
 UNSCHEDULABLE_S_MAX = 300.0
 """A pod does not wait longer than this for an event: hints can be wrong."""
 UNSCHEDULABLE_CHECK_S = 30.0
-BACKOFF_WINDOW_S = 1.0
-"""Backoffs that end within one window end together, with the window, and priority decides their order."""
-
 IN_FLIGHT_EVENTS_MAX = 65_536
 """Events kept while pods are being bound. Beyond it every returning pod is retried, as if all had matched."""
 
@@ -45,6 +43,8 @@ class QueuedPod(msgspec.Struct, eq=False):
     first_attempt_s: float | None = None
     rejected_by: frozenset[str] = frozenset()
     pending_by: frozenset[str] = frozenset()
+    also_waits_for: frozenset[str] = frozenset()
+    """Plugins that did not refuse it, and without which an event since then would have helped."""
     gate: Status | None = None
     backoff_until_s: float | None = None
     about: tuple[PodInfo, Hashable] | None = None
@@ -58,9 +58,14 @@ class QueuedPod(msgspec.Struct, eq=False):
         return self.about if self.about is not None and self.gate is None else (self.pod, self.class_key)
 
     @property
-    def refused_by(self) -> frozenset[str]:
-        """Plugins whose events can help: those that refused the pod, or the one whose gate is closed."""
+    def rejecters(self) -> frozenset[str]:
+        """Plugins that refused the pod, or the one whose gate is closed."""
         return self.rejected_by | self.pending_by if self.gate is None else frozenset((self.gate.plugin,))
+
+    @property
+    def refused_by(self) -> frozenset[str]:
+        """Plugins whose events can help."""
+        return self.rejecters | self.also_waits_for
 
 
 class _Standing(msgspec.Struct, frozen=True):
@@ -86,18 +91,6 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     waits_out: Callable[[PodInfo], bool] = lambda _: False
     """Predicate: the pod is not tried before its backoff is over, however idle the scheduler is."""
     unschedulable_s_max: float = UNSCHEDULABLE_S_MAX
-
-
-def backoff_s(unschedulable_count: int, error_count: int, initial_s: float, max_s: float) -> float:
-    """Return how long a pod waits after a failure: doubling from `initial_s` to `max_s`.
-
-    Errors in a row replace the count of refusals; no failures or `max_s` 0 mean no wait.
-    """
-    failures = error_count if error_count > 0 else unschedulable_count
-    if failures == 0 or max_s == 0:
-        return 0.0
-    # 2^63 seconds is beyond any maximum: larger exponents would only overflow.
-    return min(max_s, initial_s * 2.0 ** min(failures - 1, 63))
 
 
 class SchedulingQueue:
@@ -150,7 +143,7 @@ class SchedulingQueue:
 
     def _count_rejections(self, entry: QueuedPod, change: int) -> None:
         """Note that a pod falls asleep (1) or wakes up (-1), before anything else changes in it."""
-        for plugin in entry.refused_by:
+        for plugin in entry.rejecters:
             tally(self._rejections, (plugin, entry.profile_name), change)
 
     def events_in_flight(self) -> dict[str, int]:
@@ -277,7 +270,7 @@ class SchedulingQueue:
     def _hand_out(self, entry: QueuedPod, now_s: float) -> None:
         entry.attempt_count += 1
         entry.first_attempt_s = now_s if entry.first_attempt_s is None else entry.first_attempt_s
-        entry.rejected_by = entry.pending_by = frozenset()
+        entry.rejected_by = entry.pending_by = entry.also_waits_for = frozenset()
         entry.gate = entry.about = None
         entry.backoff_until_s = None
         del self._entries[entry.pod.uid]
@@ -349,7 +342,13 @@ class SchedulingQueue:
         for wakeup in self._unschedulable_pods.woken_by(event):
             for uid in wakeup.uids:
                 entry = self._unschedulable.get(uid)
-                if entry is not None:  # a gate that looks further may have woken it
+                if entry is None:
+                    continue  # a gate that looks further may have woken it
+                if wakeup.blocked_by:
+                    self._unschedulable_pods.discard(uid)
+                    entry.also_waits_for |= {wakeup.blocked_by}
+                    self._unschedulable_pods.add(entry)
+                else:
                     self._wake_up(entry)
                     self._leave(entry, now_s, wakeup)
 
@@ -451,7 +450,11 @@ class SchedulingQueue:
         return True
 
     def _wakeup(self, entry: QueuedPod, event: QueueingEvent) -> Wakeup | None:
-        return wakeup_of(entry, self._policy.plugins(entry.profile_name), event)
+        found = wakeup_of(entry, self._policy.plugins(entry.profile_name), event)
+        if found is not None and found.blocked_by:
+            entry.also_waits_for |= {found.blocked_by}
+            return None
+        return found
 
     def _activate(self, entry: QueuedPod) -> None:
         entry.sort_key = self._policy.sort_key(entry.pod, entry.queued_s)
@@ -491,8 +494,3 @@ def is_another_question(old: PodInfo, new: PodInfo) -> bool:
         or before.annotations != now.annotations
         or old.pod.status.resource_claim_statuses != new.pod.status.resource_claim_statuses
     )
-
-
-def end_of_window(until_s: float) -> float:
-    """Return the end of the window in which a backoff expires: until then the pod backs off."""
-    return (until_s // BACKOFF_WINDOW_S + 1) * BACKOFF_WINDOW_S

@@ -52,10 +52,15 @@ class UnschedulablePod(Protocol):
 
 
 class Wakeup(msgspec.Struct, frozen=True):
-    """Pods that an event can help; `is_immediate`: without waiting for the end of their backoff."""
+    """Pods that an event can help; `is_immediate`: without waiting for the end of their backoff.
+
+    With `blocked_by` it helps them only once that plugin lets them onto the node, too: its events count for them from
+    now on. It has not refused them so far, perhaps because it was never asked about the node as it is now.
+    """
 
     uids: tuple[str, ...]
     is_immediate: bool
+    blocked_by: str = ""
 
 
 class UnschedulablePods:
@@ -101,14 +106,18 @@ class UnschedulablePods:
 
 def wakeup_of(entry: UnschedulablePod, plugins: Plugins, event: QueueingEvent) -> Wakeup | None:
     """Return what an event does for one pod, None when nothing."""
+    uids, blocked = (entry.pod.uid,), None
     if event.kind is ClusterEvent.WILDCARD:
-        return Wakeup((entry.pod.uid,), is_immediate=False)
+        return Wakeup(uids, is_immediate=False)
     pod = entry.pod if event.kind is ClusterEvent.POD_UPDATED else entry.hint[0]
     for names, is_immediate in ((entry.pending_by, True), (entry.refused_by - entry.pending_by, False)):
         for plugin in _asked(plugins, names, event):
-            if _helps(plugin, event, pod, _quick_checks(plugins), {}):
-                return Wakeup((entry.pod.uid,), is_immediate)
-    return None
+            obstacle = _obstacle(plugin, event, pod, _quick_checks(plugins), {})
+            if not obstacle:
+                return Wakeup(uids, is_immediate)
+            if obstacle not in entry.refused_by:
+                blocked = Wakeup(uids, is_immediate=False, blocked_by=obstacle)
+    return blocked
 
 
 Verdicts = dict[Hashable, bool]
@@ -136,6 +145,7 @@ class _Bucket:
     def __init__(self, plugins: Plugins, refused_by: frozenset[str], pending_by: frozenset[str]) -> None:
         self._plugins = plugins
         self._checks = _quick_checks(plugins)
+        self._refused_by = refused_by
         self._names = ((pending_by, True), (refused_by - pending_by, False))
         self._asked: dict[ClusterEvent, list[tuple[Plugin[Any], bool]]] = {}
         self._groups: dict[Hashable, _Group] = {}
@@ -187,14 +197,18 @@ class _Bucket:
             return [Wakeup(tuple(group.pods), is_immediate=False) for group in self._groups.values()]
         found: list[Wakeup] = []
         woken: set[int] = set()
+        blocked: dict[int, Wakeup] = {}
         for plugin, is_immediate in self._asked_about(event):
             for group in self._candidates(plugin, event):
                 if group.slot in woken:
                     continue
-                if _helps(plugin, event, group.first, self._checks, verdicts):
+                obstacle = _obstacle(plugin, event, group.first, self._checks, verdicts)
+                if not obstacle:
                     woken.add(group.slot)
                     found.append(Wakeup(tuple(group.pods), is_immediate))
-        return found
+                elif obstacle not in self._refused_by:
+                    blocked[group.slot] = Wakeup(tuple(group.pods), is_immediate=False, blocked_by=obstacle)
+        return [*found, *(each for slot, each in blocked.items() if slot not in woken)]
 
     def _asked_about(self, event: QueueingEvent) -> list[tuple[Plugin[Any], bool]]:
         """Return the plugins that the event concerns, and whether they wake at once; those of each kind are kept."""
@@ -233,28 +247,29 @@ def _quick_checks(plugins: Plugins) -> QuickChecks:
     return [plugin for plugin in found if isinstance(plugin, FilterPlugin)]
 
 
-def _helps(
+def _obstacle(
     plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, checks: QuickChecks, verdicts: Verdicts
-) -> bool:
+) -> str:
+    """Return the plugin that refuses the pod still: the one asked, or a quick check; "" when the event helps."""
     try:
-        return _wakes(plugin, event, pod, checks, verdicts)
+        return _refusing(plugin, event, pod, checks, verdicts)
     except Exception as error:
         _guard.failed(error, plugin.wakes)
-        return True  # a cycle in vain at worst; who is not woken may wait for minutes
+        return ""  # a cycle in vain at worst; who is not woken may wait for minutes
 
 
-def _wakes(
+def _refusing(
     plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, checks: QuickChecks, verdicts: Verdicts
-) -> bool:
+) -> str:
     if event.kind is ClusterEvent.POD_UPDATED:
         # An update that the plugin does not look at (our own status patch) changes nothing for it.
         old, new = event.old, event.new
-        return plugin.is_relevant_update(old, new) and plugin.wakes(event, pod)
+        return "" if plugin.is_relevant_update(old, new) and plugin.wakes(event, pod) else plugin.name
     if not _concerns_row(plugin, event):
-        return plugin.wakes(event, pod)
-    return _passes(plugin, event, pod, verdicts) and all(
-        _passes(check, event, pod, verdicts) for check in checks
-    )
+        return "" if plugin.wakes(event, pod) else plugin.name
+    if not _passes(plugin, event, pod, verdicts):
+        return plugin.name
+    return next((check.name for check in checks if not _passes(check, event, pod, verdicts)), "")
 
 
 def _concerns_row(plugin: Plugin[Any], event: QueueingEvent) -> bool:
