@@ -12,7 +12,7 @@ from tests.vectors import compare
 
 def profile_mutate(case: dict[str, Any]) -> Any:
     if case["op"] == "reconcilePendingPod":
-        return {"pod": _without_empty(_reconcile(case))}
+        return {"pod": without_empty(_reconcile(case))}
     classes = {
         name: from_builtins({"metadata": {"name": name}, **body}, PriorityClass)
         for name, body in (case.get("priorityClasses") or {}).items()
@@ -29,7 +29,7 @@ def profile_mutate(case: dict[str, Any]) -> Any:
         draw=lambda: case["random"],
         skip_resources=case.get("skipResourcesGate", False),
     ).pod
-    return {"pod": _without_empty(outcome)}
+    return {"pod": without_empty(outcome)}
 
 
 def _reconcile(case: dict[str, Any]) -> dict[str, Any]:
@@ -45,15 +45,16 @@ def _reconcile(case: dict[str, Any]) -> dict[str, Any]:
     return pod
 
 
-def _without_empty(value: Any) -> Any:
+def without_empty(value: Any) -> Any:
+    """Maps without members are dropped."""
     if isinstance(value, dict):
-        members = {key: _without_empty(member) for key, member in value.items()}
+        members = {key: without_empty(member) for key, member in value.items()}
         return {key: member for key, member in members.items() if member != {}}
-    return [_without_empty(item) for item in value] if isinstance(value, list) else value
+    return [without_empty(item) for item in value] if isinstance(value, list) else value
 
 
 def _same(expected: Any, actual: Any) -> bool:
-    return compare.quantities(_without_empty(expected), actual)
+    return compare.quantities(without_empty(expected), actual)
 
 
 ADAPTERS = {"colocationprofile-mutate": profile_mutate}

@@ -79,7 +79,7 @@ def place(case: Case) -> Any:
         cluster.pod(_pod(f"existing-{number}", each, each.get("selector")))
     members = [cluster.pod(_pod(pod["name"], pod, case.get("selector"))) for pod in case["pods"]]
     rules = msgspec.convert(case.get("gatherStrategy") or [], list[GatherStrategy])
-    # G10: the index orders the test only, members are assigned by name.
+    # G10: the index orders the test of members that differ only, and they are assigned by name.
     members.sort(key=lambda each: each.pod.metadata.name)
     found = cluster.plugin(Coscheduling).planning.planner.plan(
         made, PlanningJob(tuple(members), tuple(rules))
@@ -97,7 +97,8 @@ def _place_by_slots(case: Case, made: TopologyTree) -> Case:
     slots = case["nodeSlots"]
     found = placement.plan(made, demand, members, made.by_leaf(slots), made.by_leaf(there))
     short = sum(slots.get(node["name"], 0) < len(members) for node in case["nodes"])
-    message = found.message(fit_error(len(case["nodes"]), {"Insufficient cpu": short}))
+    reasons = {"Insufficient cpu": short} if short else {}
+    message = found.message(fit_error(len(case["nodes"]), reasons))
     return _answer(found, slots, demand.must_layer, message)
 
 
@@ -114,11 +115,7 @@ def _attracts(existing: Case, case: Case) -> bool:
 
 
 def _pod(name: str, pod: Case, selector: str | None) -> Case:
-    own = {
-        labels.NETWORK_TOPOLOGY_SELECTOR: selector,
-        labels.GANG_NETWORK_TOPOLOGY_INDEX: str(pod["index"]) if "index" in pod else None,
-    }
-    annotations = {key: text for key, text in own.items() if text}
+    annotations = {labels.NETWORK_TOPOLOGY_SELECTOR: selector} if selector else {}
     container = {"name": "c", "resources": {"requests": {"cpu": str(pod.get("cpu", 0))}}}
     return {
         "metadata": {"name": name, "namespace": "default", "uid": name, "annotations": annotations},

@@ -5,7 +5,9 @@ from collections import Counter
 from typing import Any
 
 from koordinator.api.core import Pod
-from koordinator.scheduler.plugins.coscheduling.gangs import FINISHED_PHASES
+from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
+from koordinator.scheduler.plugins.coscheduling.events import Effect
+from koordinator.scheduler.plugins.coscheduling.gangs import FINISHED_PHASES, Gang
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
 from tests.vectors.adapters.scheduler_gang import Play
 from tests.vectors.deviations.question import Ask, Case, Question
@@ -46,8 +48,40 @@ class _KeepsNoPlaces(GangRounds):
         return False
 
 
-class _Both(_StartedByOne, _KeepsNoPlaces):
-    """Both gaps."""
+class _LooksLater(GangRounds):
+    """Members that wait are looked at when the next one is permitted, whatever happens to their gangs."""
+
+    def _start_or_release(self, gang: Gang) -> Effect:
+        return Effect()
+
+    def _after_binding(self, gang: Gang, *, had_started: bool, was_pending: bool = False) -> Effect:
+        return Effect()
+
+
+class _AllGaps(_StartedByOne, _KeepsNoPlaces, _LooksLater):
+    """All gaps."""
+
+
+class _PlayWakingOwn(Play):
+    """Events wake the pod that comes, or one of the PodGroup that comes or gets eligible, and nobody else (G4, G16)."""
+
+    def event(self, prefix: str, event: str, body: Case) -> Any:
+        meta = body["metadata"]
+        name = f"{meta['namespace']}/{meta['name']}"
+        before = self.rounds.cache.get(name)
+        was_enough = before is not None and before.config.is_initialised and before.is_complete
+        super().event(prefix, event, body)
+        woken: Case = {"activate": [], "activateOneOf": []}
+        if prefix == "podGroup":
+            gang = self.rounds.cache.get(name)
+            is_enough = gang is not None and gang.config.is_initialised and gang.is_complete
+            if is_enough and (event == "add" or (event == "update" and not was_enough)):
+                woken["activateOneOf"] = sorted(gang.pending)
+        elif event == "add" and not (body.get("spec") or {}).get("nodeName"):
+            gang = self.rounds.cache.get(gang_id_of(self.pods[name]))
+            if gang is not None and gang.config.is_initialised and gang.is_complete:
+                woken["activate"] = [name]
+        return woken
 
 
 class _PlayStartedByOne(Play):
@@ -60,12 +94,19 @@ class _PlayStartedByOne(Play):
     def apply(self, step: Case) -> Any:
         answer = super().apply(step)
         cache = self.rounds.cache
-        self._started.update(gang.group.group_id for gang in cache.gangs().values() if gang.bound)
+        for gang in cache.gangs().values():
+            # A PodGroup's gang has no group before its PodGroup is there.
+            if gang.bound and gang.config.is_initialised:
+                self._started.add(gang.group.group_id)
         for group_id in self._started:
             group = cache.group(group_id)
             if group is not None:
                 group.once_satisfied = True
         return answer
+
+
+class _PlayWithAllGaps(_PlayStartedByOne, _PlayWakingOwn):
+    """All gaps."""
 
 
 def started_by_one(case: Case, ask: Ask) -> Any:
@@ -83,10 +124,15 @@ def with_ended_members(case: Case, ask: Ask) -> Any:
     return ask({**case, "steps": _without_ends(case["steps"])})
 
 
+def waking_own(case: Case, ask: Ask) -> Any:
+    """G4 and G16."""
+    return _PlayWakingOwn(case.get("args") or {}, _LooksLater).run(case["steps"])
+
+
 def with_all_gaps(case: Case, ask: Ask) -> Any:
-    """G5, G6 and G8."""
+    """G4, G5, G6, G8 and G16."""
     steps = _without_ends(case["steps"])
-    return _PlayStartedByOne(case.get("args") or {}, _Both).run(steps)
+    return _PlayWithAllGaps(case.get("args") or {}, _AllGaps).run(steps)
 
 
 def _without_ends(steps: list[Case]) -> list[Case]:

@@ -4,18 +4,28 @@ import copy
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
-from koordinator.api import node_labels, quantity
-from koordinator.api.core import Node
+import msgspec
+
+from koordinator.api import node_labels, qos, quantity, slo_config
+from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import ClusterColocationProfile
-from koordinator.api.quantity import NANO
+from koordinator.api.labels import NODE_RAW_ALLOCATABLE as RAW_ALLOCATABLE
+from koordinator.manager.config import colocation_config
+from koordinator.manager.noderesource.target import BATCH
 from koordinator.manager.profiles.profile_matching import compile_profile
+from koordinator.manager.quota import validation
+from koordinator.manager.quota.validation import ALLOWED, QuotaRefusal, QuotaVerdict
+from tests.vectors.adapters.manager_profile import without_empty
 from tests.vectors.deviations.question import Ask, Case
 
 _QOS, _SYSTEM = "resource-qos-config", "system-config"
 _IGNORED = ("host-application-config", "cpu-normalization-config", "resource-amplification-config")
+_BEFORE_QOS = ("colocation-config", "resource-threshold-config")
+_WITH_NETWORK = ("lsrClass", "lsClass", "beClass")
 _CLASSES = ("lsrClass", "lsClass", "beClass", "systemClass", "cgroupRoot")
 
 
@@ -48,6 +58,46 @@ def _unusable(profile: Case, spec: Case) -> str | None:
     return None if found is None else found.field.removeprefix("spec.")
 
 
+def with_steps_done_once(case: Case, ask: Ask) -> Any:
+    """The controller does what admission does, except for scheduler, priority class and resources, and no more."""
+    if case["op"] != "reconcilePendingPod" or not _is_reached(case, ask):
+        return None
+    left_out = ("selector", "namespaceSelector", "probability", "schedulerName", "priorityClassName")
+    spec = {name: value for name, value in case["profile"]["spec"].items() if name not in left_out}
+    admission = {
+        "op": "mutatePod",
+        "profiles": [{**case["profile"], "spec": spec}],
+        "skipResourcesGate": True,
+    }
+    return ask({**case, **admission})
+
+
+def _is_reached(case: Case, ask: Ask) -> bool:
+    """Whether the profile applies to the pod, found out with a label of which nothing else knows."""
+    mark = "deviations/reached"
+    spec = {
+        name: value for name, value in case["profile"]["spec"].items() if name in ("selector", "probability")
+    }
+    answer = ask({**case, "profile": {**case["profile"], "spec": {**spec, "labels": {mark: "x"}}}})
+    return mark in (answer["pod"]["metadata"].get("labels") or {})
+
+
+def without_amounts_of_whole_pods(case: Case, ask: Ask) -> Any:
+    """What a Batch or Mid pod asks for as a whole stays where it is."""
+    pod = case.get("pod") or {}
+    whole = (pod.get("spec") or {}).get("resources")
+    if case["op"] != "mutatePod" or not whole:
+        return None
+    # The class that the amounts give the pod stays, too.
+    status = {**(pod.get("status") or {}), "qosClass": qos.kube(from_builtins(pod, Pod)).value}
+    spec = {name: value for name, value in pod["spec"].items() if name != "resources"}
+    answer = ask({**case, "pod": {**pod, "spec": spec, "status": status}})
+    if "pod" not in answer:
+        return None
+    found = {**answer["pod"], "spec": {**answer["pod"]["spec"], "resources": whole}}
+    return {"pod": without_empty({**found, "status": pod.get("status") or {}})}
+
+
 # api-pod-resources
 
 
@@ -59,26 +109,55 @@ def without_sidecars(case: Case, ask: Ask) -> Any:
     return ask({**case, "pod": {**case["pod"], "spec": spec}})
 
 
-# noderesource-batch
+# noderesource-batch and noderesource-mid
 
 
 def without_unreported_pods(case: Case, ask: Ask) -> Any:
     """On nodes, not on zones, the larger of usage and request is that of reported pods only."""
-    if case["op"] != "calculate":
+    if case["op"] not in ("calculate", "calculateWithConfig"):
         return None
-    reported = {
-        (each.get("namespace"), each["name"]) for each in case["nodeMetricStatus"].get("podsMetric") or ()
-    }
-    pods = [
-        pod for pod in case["pods"] if (pod["metadata"].get("namespace"), pod["metadata"]["name"]) in reported
-    ]
+    policies = case["strategy"] if case["op"] == "calculate" else _strategy(case)
+    reported = {_key(each) for each in case["nodeMetricStatus"].get("podsMetric") or ()}
+    pods = [pod for pod in case["pods"] if _key(pod["metadata"]) in reported]
     if len(pods) == len(case["pods"]):
         return None
     answer, other = dict(ask(case)), ask({**case, "pods": pods})
     for field, policy in (("batchCPU", "cpuCalculatePolicy"), ("batchMemory", "memoryCalculatePolicy")):
-        if case["strategy"].get(policy) == "maxUsageRequest" and field in answer:
+        if policies.get(policy) == "maxUsageRequest" and field in answer:
             answer[field] = other[field]
     return answer
+
+
+def _key(named: Case) -> tuple[str, str]:
+    return named.get("namespace") or "", named.get("name") or ""
+
+
+def _strategy(case: Case) -> Case:
+    """What the configuration says for the case's node."""
+    config = slo_config.COLOCATION.decode(json.dumps(case["colocationConfig"]))
+    found = colocation_config.node_strategy(config, from_builtins(case["node"], Node))
+    return dict(msgspec.to_builtins(found))
+
+
+def without_raw_allocatable(case: Case, ask: Ask) -> Any:
+    """The reservation of the kubelet is what amplified allocatable leaves of the capacity."""
+    metadata = (case.get("node") or {}).get("metadata") or {}
+    if RAW_ALLOCATABLE not in (metadata.get("annotations") or {}):
+        return None
+    kept = {key: text for key, text in metadata["annotations"].items() if key != RAW_ALLOCATABLE}
+    return ask({**case, "node": {**case["node"], "metadata": {**metadata, "annotations": kept}}})
+
+
+def with_useless_updates(case: Case, ask: Ask) -> Any:
+    """Batch amounts of zones without results are set to zero in a copy, and so call for an update each time."""
+    if case["op"] != "updateZones":
+        return None
+    without = [zone for zone in case["zones"] if zone["name"] not in case["zoneResources"]]
+    left = [each for zone in without for each in zone.get("resources") or () if each["name"] in BATCH]
+    amounts = [
+        quantity.of(each[field]) for each in left for field in ("capacity", "allocatable", "available")
+    ]
+    return {**ask(case), "changed": True} if any(amount.nanos for amount in amounts) else None
 
 
 # nodeslo-merge
@@ -98,11 +177,14 @@ def without_system_strategy(case: Case, ask: Ask) -> Any:
 
 
 def with_bandwidth_reset(case: Case, ask: Ask) -> Any:
-    """Entries that name no bandwidth reset it, since the reference always writes that member."""
+    """Entries that say something, but no bandwidth, reset it, since the reference always writes that member."""
 
     def reset(config: Case) -> None:
-        for entry in config.get("nodeStrategies") or ():
-            entry.setdefault("totalNetworkBandwidth", "0")
+        for entry in _entries(config):
+            if any(
+                value is not None for name, value in entry.items() if name not in ("name", "nodeSelector")
+            ):
+                entry.setdefault("totalNetworkBandwidth", "0")
 
     return _rewritten(case, ask, _SYSTEM, reset)
 
@@ -111,16 +193,25 @@ def with_blocks_by_index(case: Case, ask: Ask) -> Any:
     """Block devices of an entry inherit from the cluster's at the same place of the list, whatever their names."""
 
     def inherit(config: Case) -> None:
-        for entry in config.get("nodeStrategies") or ():
+        for entry in _entries(config):
             for name in _CLASSES:
                 own, below = _blocks(entry, name), _blocks(config.get("clusterStrategy") or {}, name)
                 for block, base in zip(own, below, strict=False):
-                    merged = {**base, **block}
-                    if "ioCfg" in base or "ioCfg" in block:
-                        merged["ioCfg"] = {**(base.get("ioCfg") or {}), **(block.get("ioCfg") or {})}
-                    block.update(merged)
+                    limits = {**_said(base.get("ioCfg") or {}), **_said(block.get("ioCfg") or {})}
+                    block.update({**base, **_said(block)})
+                    if limits:
+                        block["ioCfg"] = limits
 
     return _rewritten(case, ask, _QOS, inherit)
+
+
+def _entries(config: Case) -> list[Case]:
+    return [entry for entry in config.get("nodeStrategies") or () if entry]
+
+
+def _said(settings: Case) -> Case:
+    """What is written down again after it was read."""
+    return {name: value for name, value in settings.items() if value not in (None, "")}
 
 
 def _blocks(strategy: Case, name: str) -> list[Case]:
@@ -132,10 +223,9 @@ def _rewritten(case: Case, ask: Ask, key: str, rewrite: Callable[[Case], None]) 
     changed = {}
     for field in ("previousData", "data"):
         data = case[field] or {}
-        try:
-            config = json.loads(data.get(key, ""))
-        except ValueError:
+        if key not in data or key in ask({**case, "previousData": None, "data": data})["parseErrors"]:
             continue
+        config = json.loads(data[key]) or {}
         before = copy.deepcopy(config)
         rewrite(config)
         if config != before:
@@ -149,38 +239,56 @@ def _rewritten(case: Case, ask: Ask, key: str, rewrite: Callable[[Case], None]) 
 def with_bandwidths_as_numbers(case: Case, ask: Ask) -> Any:
     """The reference adds percents and bits per second as plain numbers, and holds sums against 100 and the total."""
     if case["op"] == "content" and case["key"] == _QOS:
+        if not ask(case)["valid"]:
+            return None
         config, system, refusal = case["config"], case.get("systemConfig") or {}, {"valid": False}
     elif case["op"] == "configmap" and case["operation"] != "DELETE":
         old, new = case["oldData"] or {}, case["newData"] or {}
-        if new.get(_QOS, "") in ("", old.get(_QOS, "")) or not ask(case)["allowed"]:
+        if new.get(_QOS, "") in ("", old.get(_QOS, "")) or not (
+            _passes(case, ask, _BEFORE_QOS) and _passes(case, ask, (_QOS,), "NodeStrategiesOverlap")
+        ):
             return None
         config, system = json.loads(new[_QOS]), json.loads(new.get(_SYSTEM) or "{}")
         refusal = {"allowed": False, "reason": "ConfigParamInvalid"}
     else:
         return None
-    return refusal if any(_is_above(sums, total) for sums, total in _sums(config, system)) else None
+    return (
+        refusal if any(_is_above(sums, total) for sums, total in _sums(config or {}, system or {})) else None
+    )
+
+
+def _passes(case: Case, ask: Ask, keys: tuple[str, ...], *later: str) -> bool:
+    """Whether some keys of a ConfigMap would pass, up to what is judged later; nodes are looked at last."""
+    old, new = case["oldData"] or {}, case["newData"] or {}
+    system = {_SYSTEM: new[_SYSTEM]} if _SYSTEM in new else {}  # read for QoS, and not judged yet
+    first = {key: text for key, text in new.items() if key in keys}
+    verdict = ask({**case, "oldData": {**old, **system}, "newData": {**first, **system}})
+    return verdict["allowed"] or verdict["reason"] in ("ExistNodeConfict", *later)
 
 
 def _is_above(sums: int, total: int | None) -> bool:
-    return sums > 100 * NANO or (total is not None and sums > total)
+    return sums > 100 or (total is not None and sums > total)
 
 
 def _sums(config: Case, system: Case) -> Iterator[tuple[int, int | None]]:
-    """Per layer and direction: what classes request, and the total that it is held against, in billionths."""
-    cluster_total = (system.get("clusterStrategy") or {}).get("totalNetworkBandwidth", 0)
+    """Per layer and direction: what classes request, and the total that it is held against."""
+    cluster = system.get("clusterStrategy")
+    cluster_total = (cluster or {}).get("totalNetworkBandwidth", 0)
     by_selector = [
         (entry.get("nodeSelector"), entry.get("totalNetworkBandwidth", 0))
         for entry in system.get("nodeStrategies") or ()
     ]
-    layers = [(config.get("clusterStrategy") or {}, cluster_total if system.get("clusterStrategy") else None)]
+    layers = [(config.get("clusterStrategy") or {}, None if cluster is None else cluster_total)]
     for entry in config.get("nodeStrategies") or ():
         own = next((total for selector, total in by_selector if selector == entry.get("nodeSelector")), 0)
         layers.append((entry, own if by_selector else cluster_total))
     for layer, total in layers:
         for field in ("ingressRequest", "egressRequest"):
-            requests = [((layer.get(name) or {}).get("networkQOS") or {}).get(field, 0) for name in _CLASSES]
-            sums = sum(quantity.of(each).nanos for each in requests)
-            yield sums, None if total is None else quantity.of(total).nanos
+            requests = [
+                ((layer.get(name) or {}).get("networkQOS") or {}).get(field) for name in _WITH_NETWORK
+            ]
+            sums = sum(quantity.value(each) for each in requests if each is not None)
+            yield sums, None if total is None else quantity.value(total)
 
 
 def with_system_config_required(case: Case, ask: Ask) -> Any:
@@ -189,9 +297,7 @@ def with_system_config_required(case: Case, ask: Ask) -> Any:
         return None
     old, new = case["oldData"] or {}, case["newData"] or {}
     is_missing = new.get(_SYSTEM, "") == "" and new.get(_QOS, "") not in ("", old.get(_QOS, ""))
-    # What is checked after it no longer counts.
-    before = {key: text for key, text in new.items() if key != "cpu-burst-config"}
-    if not is_missing or not ask({**case, "newData": before})["allowed"]:
+    if not is_missing or not _passes(case, ask, _BEFORE_QOS):
         return None
     return {"allowed": False, "reason": "ParseConfigFail"}
 
@@ -204,3 +310,18 @@ def without_keys_that_the_reference_ignores(case: Case, ask: Ask) -> Any:
     dropped = {*_IGNORED, *([_QOS] if new.get(_QOS) == old.get(_QOS) else [])}
     seen = {key: text for key, text in new.items() if key not in dropped}
     return ask({**case, "newData": seen}) if seen != new else None
+
+
+# quota-webhook and elasticquota-webhook
+
+
+def with_circles(case: Case, ask: Ask) -> Any:
+    """A quota may be moved below itself."""
+    own_check = validation._parent
+
+    def without_circles(*args: Any) -> QuotaVerdict:
+        verdict = own_check(*args)
+        return ALLOWED if verdict.refusal is QuotaRefusal.CYCLE else verdict
+
+    with mock.patch.object(validation, "_parent", without_circles):
+        return ask(case)

@@ -31,11 +31,25 @@ class Deviation(msgspec.Struct, frozen=True):
     explains: Callable[[Question], bool]
 
 
-def derived(reference: Callable[[Case, Ask], Any]) -> Callable[[Question], bool]:
+class Derived(msgspec.Struct, frozen=True):
     """Whether the expected answer is what `reference` works out from ours; None: the case is no concern of it."""
 
-    def explains(question: Question) -> bool:
-        found = reference(question.input, question.ask)
+    reference: Callable[[Case, Ask], Any]
+
+    def __call__(self, question: Question) -> bool:
+        found = self.reference(question.input, question.ask)
         return found is not None and question.same(question.expected, found)
 
-    return explains
+    def taken_for_ours(self, question: Question) -> Question:
+        """The same question as if our code answered what `reference` works out."""
+
+        def ask(case: Case) -> Any:
+            found = self.reference(case, question.ask)
+            return question.ask(case) if found is None else found
+
+        return msgspec.structs.replace(question, ours=ask(question.input), ask=ask)
+
+
+def together(one: Deviation, other: Deviation) -> Deviation:
+    """Two deviations that meet in one case, as one."""
+    return msgspec.structs.replace(other, name=f"{one.name}, {other.name}", why=f"{one.why}; {other.why}")

@@ -3,7 +3,10 @@
 from typing import Any
 
 from koordinator.api import duration
+from koordinator.api.decode import from_builtins
+from koordinator.api.reservation import Reservation
 from koordinator.clock import parse_rfc3339
+from koordinator.scheduler.plugins.reservation import objects
 from tests.vectors.deviations.question import Ask, Case
 
 
@@ -11,22 +14,23 @@ def not_looked_at_in_the_last_moment(case: Case, ask: Ask) -> Any:
     """Nobody looks again at a reservation of which exactly no time is left, and so it never ends."""
     if case["op"] != "sync":
         return None
-    ours, end_s = ask(case), _end(case["reservation"])
+    ours = ask(case)
     is_over = ours["phase"] in ("Failed", "Succeeded")
-    return None if is_over or parse_rfc3339(case["now"]) != end_s else {**ours, "requeueAfterSeconds": 0}
+    if is_over or parse_rfc3339(case["now"]) != _end_s(case["reservation"]):
+        return None
+    return {**ours, "requeueAfterSeconds": 0}
 
 
 def collected_for_known_ends_only(case: Case, ask: Ask) -> Any:
     """What failed for a reason of somebody else's stays for ever."""
     if case["op"] != "gc" or case["reservation"]["status"].get("phase") != "Failed":
         return None
-    conditions = case["reservation"]["status"].get("conditions") or ()
-    is_known = any(each["type"] == "Ready" and each["reason"] == "Expired" for each in conditions)
+    is_known = objects.is_expired(from_builtins(case["reservation"], Reservation))
     return None if is_known else {"delete": False}
 
 
-def _end(reservation: Case) -> float | None:
-    """When a reservation is looked at for the last time: its end, else so long after it was made as it may live."""
+def _end_s(reservation: Case) -> float | None:
+    """`expires`, else the creation and the ttl; None: never."""
     spec = reservation["spec"]
     if spec.get("expires"):
         return parse_rfc3339(spec["expires"])

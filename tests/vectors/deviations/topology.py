@@ -5,13 +5,19 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import msgspec
 
 from koordinator.api import gang_labels
 from koordinator.api.labels import GANG_NETWORK_TOPOLOGY_INDEX
 from koordinator.api.network_topology import NetworkTopologySpec
-from koordinator.scheduler.plugin.topology_tree import Path, PathFinder, assemble, details
+from koordinator.scheduler.plugin.topology_tree import Path, PathFinder, TopologyTree, assemble, details
+from koordinator.scheduler.plugins.network_topology.placement import (
+    PREFER_GATHER,
+    Offers,
+    TopologyRequirement,
+)
 from tests.vectors.adapters.scheduler_network_topology import LAYERS
 from tests.vectors.deviations.question import Ask, Case
 
@@ -58,6 +64,37 @@ def with_slots_in_turn(case: Case, ask: Ask) -> Any:
     free = {node["name"]: node["cpu"] - taken[node["name"]] for node in case["nodes"]}
     slots = {name: bisect.bisect_right(used, left) for name, left in free.items()}
     return ask({**case, "nodeSlots": slots})
+
+
+def with_multiples_by_layer(case: Case, ask: Ask) -> Any:
+    """A place takes a multiple of what its own layer says, and only places of the lowest layer are tried."""
+    if all((rule.get("podCountMultiple") or 0) < 2 for rule in case.get("gatherStrategy") or ()):
+        return None
+    prepare, all_candidates = Offers.__init__, Offers.candidates
+
+    def by_layer(self: Offers, tree: TopologyTree, demand: TopologyRequirement, *figures: Any) -> None:
+        prepare(self, tree, msgspec.structs.replace(demand, multiples={}), *figures)
+        self._multiples = [demand.multiples.get(level.layer, 1) for level in tree.levels]
+        total = self.slots[tree.depth]
+        for depth in range(tree.depth, -1, -1):
+            if depth < tree.depth:
+                total = tree.sum_of_children(tree.levels[depth], self.slots[depth + 1])
+            self.slots[depth] = total // self._multiples[depth] * self._multiples[depth]
+
+    def lowest(self: Offers, *asked: Any) -> Iterator[tuple[int, int]]:
+        _, of_lowest = next(itertools.groupby(all_candidates(self, *asked), lambda found: found[0]), (0, ()))
+        yield from of_lowest
+
+    with mock.patch.multiple(Offers, __init__=by_layer, candidates=lowest, multiple=1):
+        return ask(case)
+
+
+def without_preferences(case: Case, ask: Ask) -> Any:
+    """PreferGather rules change nothing."""
+    if all(rule["strategy"] != PREFER_GATHER for rule in case.get("gatherStrategy") or ()):
+        return None
+    with mock.patch.object(Offers, "_gathered", lambda self, depth, ordered, wanted: ordered.tolist()):
+        return ask(case)
 
 
 def _paths(case: Case) -> tuple[list[NetworkTopologySpec], list[Path]]:
