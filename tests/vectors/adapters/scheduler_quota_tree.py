@@ -58,10 +58,10 @@ def events(case: Case) -> Any:
 class Play:
     """A tree that steps are played on."""
 
-    def __init__(self, options: Case) -> None:
+    def __init__(self, options: Case, kind: type[GroupQuotaTree] = GroupQuotaTree) -> None:
         self.policy = POLICIES[options.get("terminatingMode", "count")]
         self.capacity = Capacity()
-        self.tree = GroupQuotaTree(
+        self.tree = kind(
             reserved=RESERVED,
             scales_min=options.get("minScale", True),
             keeps_guarantee=options.get("guaranteeUsage", False),

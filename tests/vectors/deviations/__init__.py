@@ -276,6 +276,14 @@ TABLE = (
         Derived(quotas.counted_once),
     ),
     Deviation(
+        "requests-of-former-children",
+        _QUOTA_AREAS,
+        "a parent loses with a child what the child brought, not what it asked for",
+        _QUOTAS,
+        "whose request is above its maximum",
+        Derived(quotas.taken_as_a_whole),
+    ),
+    Deviation(
         "minima-scaled-at-once",
         _QUOTA_AREAS,
         "runtimes do not depend on who was asked for first",

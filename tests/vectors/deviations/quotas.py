@@ -5,7 +5,9 @@ from typing import Any
 
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.plugins.elastic_quota.quota import ROOT
+from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, Nanos, Quota, QuotaSpec, Sums, negated
+from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
+from tests.vectors.adapters.scheduler_quota_tree import Play
 from tests.vectors.deviations.question import Ask, Case, Question
 
 _SHARES = ("runtime", "autoScaleMin")
@@ -81,6 +83,42 @@ def shared_with_pods_of_parents(case: Case, ask: Ask) -> Any:
     if steps == case["steps"]:
         return None
     return _mixed(ask(case), ask({**case, "steps": steps}), lambda field: field in _SHARES)
+
+
+class _TakesWholeRequests(GroupQuotaTree):
+    """A parent loses all that a quota asks for when that goes, also what is above its max and never came to it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._missing: dict[str, Nanos] = {}
+
+    def _detach(self, quota: Quota) -> None:
+        super()._detach(quota)
+        parent = self.get(quota.spec.parent)
+        passed = quota.limited_request
+        beyond = {name: asked - passed.get(name, 0) for name, asked in quota.request.items()}
+        if parent is not None and any(beyond.values()):
+            left = parent.below.request
+            taken = {name: min(amount, left.get(name, 0)) for name, amount in beyond.items()}
+            self._pass_on(parent.spec.name, Sums(request=negated(taken)))
+            gone = self._missing.setdefault(parent.spec.name, {})
+            for name, amount in taken.items():
+                gone[name] = gone.get(name, 0) + amount
+
+    def _change(self, quota: Quota, spec: QuotaSpec, lends: bool) -> None:
+        is_reset = (quota.spec.is_parent, quota.lends) != (spec.is_parent, lends)
+        super()._change(quota, spec, lends)
+        if is_reset:
+            for name, gone in self._missing.items():
+                self._pass_on(name, Sums(request=gone))
+            self._missing = {}
+
+
+def taken_as_a_whole(case: Case, ask: Ask) -> Any:
+    """What a quota that goes asks for leaves its parent without the limit that it came there with (G15)."""
+    if "steps" not in case or "args" in case:
+        return None
+    return Play(case.get("options") or {}, _TakesWholeRequests).run(case["steps"])
 
 
 def scaled_on_demand(question: Question) -> bool:
