@@ -332,6 +332,14 @@ TABLE = (
         Derived(node_agent.with_requests_of_ended_pods),
     ),
     Deviation(
+        "thousandfold-memory",
+        ("memory-evict",),
+        "victims are evicted until enough memory comes back",
+        "Evicting pods from a node",
+        "a thousand times",
+        Derived(node_agent.with_a_thousand_of_each_byte),
+    ),
+    Deviation(
         "young-pods-that-ended",
         ("prod-reclaimable",),
         "pods that have ended hold nothing",

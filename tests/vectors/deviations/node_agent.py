@@ -2,12 +2,17 @@
 
 import math
 from typing import Any
+from unittest import mock
+
+import msgspec
 
 from koordinator.api import quantity
 from koordinator.host.cgroup_knobs import quota_of_milli
-from koordinator.koordlet.qos import resctrl
+from koordinator.koordlet.qos import memory_evict, resctrl
+from koordinator.koordlet.qos.eviction import EvictionTask
 from tests.vectors.deviations.question import Ask, Case
 
+_MEMORY_EVICT = "MemoryEvict"
 _GROUPS = {"LSR": "lsrClass", "LS": "lsClass", "BE": "beClass"}
 
 
@@ -89,6 +94,24 @@ def with_requests_of_ended_pods(case: Case, ask: Ask) -> Any:
         for pod in case["pods"]
     ]
     return None if pods == case["pods"] else ask({**case, "pods": pods})
+
+
+def with_a_thousand_of_each_byte(case: Case, ask: Ask) -> Any:
+    """`MemoryEvict` counts a thousand times the memory that a victim gives back."""
+    if case["op"] != "round" or _MEMORY_EVICT not in case["features"]:
+        return None
+    own_tasks = memory_evict.tasks
+
+    def tasks(*state: Any) -> list[EvictionTask]:
+        return [_thousandfold(task) if task.feature == _MEMORY_EVICT else task for task in own_tasks(*state)]
+
+    with mock.patch.object(memory_evict, "tasks", tasks):
+        return ask(case)
+
+
+def _thousandfold(task: EvictionTask) -> EvictionTask:
+    gives = {uid: {name: 1000 * amount for name, amount in of.items()} for uid, of in task.gives.items()}
+    return msgspec.structs.replace(task, gives=gives)
 
 
 def with_young_pods_that_ended(case: Case, ask: Ask) -> Any:
