@@ -212,6 +212,22 @@ TABLE = (
         Derived(reservations.collected_for_known_ends_only),
     ),
     Deviation(
+        "nameless-groups",
+        ("gang-config-parse",),
+        "a group with a gang that nobody can name would never get complete (G15)",
+        "Gangs",
+        "(G15)",
+        Derived(gangs.with_nameless_groups),
+    ),
+    Deviation(
+        "nodes-of-one-cost",
+        ("gang-preemption",),
+        "fewer jobs run for nothing",
+        "Job preemption",
+        "nodes that cost the same",
+        Derived(gangs.with_costs_on_each_node),
+    ),
+    Deviation(
         "job-victims",
         ("gang-preemption",),
         "fewer jobs run for nothing",
@@ -266,6 +282,14 @@ TABLE = (
         _QUOTAS,
         "above its limit",
         Derived(quotas.with_all_resources_asked_for),
+    ),
+    Deviation(
+        "over-use-of-the-last-pod",
+        ("quota-overuse-revoke",),
+        "whom to evict does not depend on what the last pod asks for",
+        _QUOTAS,
+        "over-use",
+        Derived(quotas.judged_by_the_last_pod),
     ),
     Deviation(
         "recounted-pods",

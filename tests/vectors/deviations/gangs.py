@@ -1,14 +1,22 @@
 """What the reference answers in areas of gangs, worked out from what we answer (gaps: behaviour/gangs 20)."""
 
 import copy
+import json
 from collections import Counter
 from typing import Any
+from unittest import mock
 
+import numpy as np
+
+from koordinator.api import labels
 from koordinator.api.core import Pod
+from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.events import Effect
 from koordinator.scheduler.plugins.coscheduling.gangs import FINISHED_PHASES, Gang
+from koordinator.scheduler.plugins.coscheduling.job_preemptor import DrainCosts
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
+from koordinator.scheduler.table.columns import Rows
 from tests.vectors.adapters.scheduler_gang import Play
 from tests.vectors.deviations.question import Ask, Case, Question
 
@@ -150,7 +158,50 @@ def _without_ends(steps: list[Case]) -> list[Case]:
     return kept
 
 
+# gang-config-parse
+
+
+def with_nameless_groups(case: Case, ask: Ask) -> Any:
+    """An entry of a list of groups that is no text counts, and names nothing (G15)."""
+    key, events, found = labels.GANG_GROUPS, [], False
+    for event in case["events"]:
+        metadata = event["object"]["metadata"]
+        names = _list_of((metadata.get("annotations") or {}).get(key))
+        if any(not isinstance(name, str) for name in names):
+            found = True
+            texts = [name if isinstance(name, str) else "" for name in names]
+            annotations = {**metadata["annotations"], key: json.dumps(texts)}
+            event = {
+                **event,
+                "object": {**event["object"], "metadata": {**metadata, "annotations": annotations}},
+            }
+        events.append(event)
+    return ask({**case, "events": events}) if found else None
+
+
+def _list_of(text: str | None) -> list[Any]:
+    try:
+        found = json.loads(text or "")
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
+
+
 # gang-preemption
+
+
+def with_costs_on_each_node(case: Case, ask: Ask) -> Any:
+    """A job costs on each node that it loses pods on, and of nodes that cost the same the first by name is taken."""
+
+    def cheapest(self: DrainCosts, nodes: Rows, order: I64) -> int:
+        ranks = self.ranks[nodes]
+        best = np.flatnonzero(ranks == ranks.min())
+        return int(best[order[nodes[best]].argmin()])
+
+    with mock.patch.multiple(
+        DrainCosts, cheapest=cheapest, hit=lambda self, node: None, combined=property(lambda self: self.ranks)
+    ):
+        return ask(case)
 
 
 def breaks_no_more_jobs(question: Question) -> bool:

@@ -1,11 +1,22 @@
 """What the reference answers about trees of quotas, worked out from what we answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+from unittest import mock
 
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, Nanos, Quota, QuotaSpec, Sums, negated
+from koordinator.scheduler.plugins.elastic_quota import evictions
+from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod, RevokeDecision, RevokeReason
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    ROOT,
+    Nanos,
+    Quota,
+    QuotaSpec,
+    Sums,
+    exceeding,
+    negated,
+)
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from tests.vectors.adapters.scheduler_quota_tree import Play
 from tests.vectors.deviations.question import Ask, Case, Question
@@ -83,6 +94,33 @@ def shared_with_pods_of_parents(case: Case, ask: Ask) -> Any:
     if steps == case["steps"]:
         return None
     return _mixed(ask(case), ask({**case, "steps": steps}), lambda field: field in _SHARES)
+
+
+def judged_by_the_last_pod(case: Case, ask: Ask) -> Any:
+    """Over-use is judged by the resources that the pod looked at last asks for."""
+    if case["kind"] == "monitor":
+        return None
+    with mock.patch.object(evictions, "revoke", _revoke):
+        return ask(case)
+
+
+def _revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> RevokeDecision:
+    taken: list[QuotaPod] = []
+    for pod in reversed(evictions.by_importance(assigned)):
+        if not exceeding(used, runtime):
+            break
+        if pod.is_preemptible:
+            used = resource_list.mask(resource_list.sub(used, pod.request), pod.request)
+            taken.append(pod)
+    if exceeding(used, runtime):
+        return RevokeDecision(RevokeReason.NOT_ENOUGH, tuple(taken))
+    evicted: list[QuotaPod] = []
+    for pod in reversed(taken):
+        used = resource_list.mask(resource_list.add(used, pod.request), pod.request)
+        if exceeding(used, runtime):
+            evicted.append(pod)
+            used = resource_list.sub(used, pod.request)
+    return RevokeDecision(RevokeReason.ENOUGH, tuple(evicted))
 
 
 class _TakesWholeRequests(GroupQuotaTree):
