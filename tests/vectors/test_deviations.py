@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.vectors.deviations import TABLE
-from tests.vectors.deviations.question import Deviation
+from tests.vectors import deviations
+from tests.vectors.compare import exact
+from tests.vectors.deviations import TABLE, deviation_of
+from tests.vectors.deviations.question import Derived, Deviation, Question
 from tests.vectors.runner import find_adapters, find_areas, run_case
 
 HERE = Path(__file__).parent
@@ -103,3 +105,34 @@ def test_cases_say_our_answer_only_together_with_the_reason() -> None:
         for case in area.cases:
             assert ("ours" in case) == ("why" in case), case["name"]
             assert case.get("why") is None or case["why"] in names, case["name"]
+
+
+def made_up(name: str, reference: Any) -> Deviation:
+    return Deviation(name, ("numbers",), f"because of {name}", "", "", reference)
+
+
+@pytest.mark.parametrize(
+    ("expected", "name"),
+    [
+        (6, "one more"),
+        (50, "tenfold"),
+        (60, "one more, tenfold"),
+        (-5, "the other sign"),
+        (-60, "one more, tenfold, the other sign"),
+        (-61, None),
+        (61, None),
+    ],
+)
+def test_the_fewest_deviations_explain_a_case_together(
+    monkeypatch: pytest.MonkeyPatch, expected: int, name: str | None
+) -> None:
+    rows = (
+        made_up("one more", Derived(lambda case, ask: ask({"x": case["x"] + 1}))),
+        made_up("no concern", Derived(lambda case, ask: None)),
+        made_up("tenfold", Derived(lambda case, ask: 10 * ask(case))),
+        made_up("the other sign", lambda question: bool(question.expected == -question.ours)),
+    )
+    monkeypatch.setattr(deviations, "TABLE", rows)
+    found = deviation_of("numbers", Question({"x": 5}, expected, 5, lambda case: case["x"], exact))
+    assert (found and found.name) == name
+    assert found is None or found.why.count("because of") == found.name.count(",") + 1
