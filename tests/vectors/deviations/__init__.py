@@ -228,6 +228,14 @@ TABLE = (
         Derived(gangs.with_costs_on_each_node),
     ),
     Deviation(
+        "pods-that-leave",
+        ("gang-preemption",),
+        "pods that leave anyhow cost nothing",
+        "Job preemption",
+        "pods that are being deleted",
+        Derived(gangs.with_those_that_leave),
+    ),
+    Deviation(
         "job-victims",
         ("gang-preemption",),
         "fewer jobs run for nothing",

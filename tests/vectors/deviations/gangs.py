@@ -204,6 +204,22 @@ def with_costs_on_each_node(case: Case, ask: Ask) -> Any:
         return ask(case)
 
 
+def with_those_that_leave(case: Case, ask: Ask) -> Any:
+    """Pods that are being deleted cost as all others, and go by their importance."""
+    leaving = {
+        pod["name"] for pod in case["existing"] if pod.get("terminating") and not pod.get("waitingInPermit")
+    }
+    if not leaving or ask(case)["outcome"] != "success":
+        return None
+    staying = [{key: value for key, value in pod.items() if key != "terminating"} for pod in case["existing"]]
+    answer = ask({**case, "existing": staying})
+    actions = {
+        name: "none" if name in leaving else action
+        for name, action in (answer.get("victimActions") or {}).items()
+    }
+    return {**answer, "victimActions": actions}
+
+
 def breaks_no_more_jobs(question: Question) -> bool:
     """Of equally important pods ours may choose others; it evicts none that are more important, of no more jobs.
 
@@ -229,8 +245,9 @@ def breaks_no_more_jobs(question: Question) -> bool:
     return is_same and _cost(ours["victims"], pods) <= _cost(expected["victims"], pods)
 
 
-def _cost(victims: list[str], pods: dict[str, Case]) -> tuple[int, int]:
-    """The highest priority that must go, and the jobs that lose pods."""
+def _cost(victims: list[str], pods: dict[str, Case]) -> tuple[int, int, int]:
+    """The highest priority that must go, the jobs of several pods that lose some, and all jobs that do."""
     gone = [pods[name] for name in victims]
     jobs = {each.get("job") or each["name"] for each in gone}
-    return max((each.get("priority", 0) for each in gone), default=0), len(jobs)
+    own = {each["name"] for each in gone if not each.get("job")}
+    return max((each.get("priority", 0) for each in gone), default=0), len(jobs - own), len(jobs)
