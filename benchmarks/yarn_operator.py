@@ -100,6 +100,7 @@ async def run(where: str) -> None:
     table = NodeTable(lambda _: loop.wake.set())
     callbacks = LoopCallbacks(
         record=lambda row: None,
+        withdraw=lambda manager: None,
         node_problem=lambda row, outcome, reason: None,
         cluster_problem=lambda cluster, reason, text: print(text),
         may_act=lambda: True,

@@ -49,6 +49,7 @@ def topology(shape: NodeShape, node: Node, pods: Sequence[Pod]) -> NodeResourceT
     inputs = Inputs(
         node=node,
         pods=tuple(pods),
+        finished=frozenset(),
         cpu=cpus(shape),
         cpu_info=_CPU_INFO,
         numa={number: NUMANode(0, memory_kib) for number in range(count)},
