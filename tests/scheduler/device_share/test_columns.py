@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
+from koordinator.api.labels import SECONDARY_DEVICE_WELL_PLANNED
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.engine.cycle import Placed
@@ -155,6 +156,8 @@ class Devices:
         if self.is_odd and rng.random() < 0.2:
             meta["annotations"] = {SCHEDULING + "gpu-partitions": json.dumps(PARTITIONS)}
             meta["labels"] = {"node.koordinator.sh/gpu-partition-policy": rng.choice(("Honor", "Prefer"))}
+        if self.is_odd and rng.random() < 0.3:
+            meta.setdefault("labels", {})[SECONDARY_DEVICE_WELL_PLANNED] = "true"
         return from_builtins({"metadata": meta, "spec": {"devices": devices}}, Device)
 
     def _card(self, minor: int) -> Json:

@@ -22,9 +22,12 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     DeviceDecision,
     PodDevices,
     allocate,
+    designated,
+    node_score,
 )
 from koordinator.scheduler.plugins.device_share.exact import numa_hints
 from koordinator.scheduler.plugins.device_share.inventory import (
+    NO_LIMITS,
     DeviceLimits,
     HeldDevice,
     NodeDevices,
@@ -32,6 +35,7 @@ from koordinator.scheduler.plugins.device_share.inventory import (
     node_devices,
 )
 from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
+from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
 from koordinator.scheduler.plugins.device_share.request import RefusalKind, parse, per_gpu
 from koordinator.scheduler.plugins.device_share.reservations import allocate_reserved
 
@@ -354,3 +358,43 @@ def test_a_node_that_is_vouched_for_is_tried_for_whole_cards_only_whatever_else_
     assert set(numa_hints(node(of=machine), asked).by_type) == {"gpu"}
     taken = allocate(node(of=machine), asked, options=AllocateOptions(is_reserve=True))
     assert taken.status == unresolvable("Insufficient rdma devices")
+
+
+def test_nics_of_a_node_that_is_vouched_for_do_not_score_with_whole_cards() -> None:
+    machine = device()
+    machine.metadata.labels[labels.SECONDARY_DEVICE_WELL_PLANNED] = "true"
+    joint = JointAllocate(device_types=["gpu", "rdma"])
+    strategy, cards = DeviceScoringStrategy(), pod({"gpu": 1})
+
+    def points(asked: PodDevices, of: Device) -> int:
+        return node_score(node(of=of), asked, strategy)
+
+    assert points(pod({"gpu": 1, "rdma": 1}, joint=joint), machine) == points(cards, machine)
+    assert points(pod({"gpu": 1, "rdma": 1}, joint=joint), device()) > points(cards, device())
+
+
+def test_a_device_chosen_beforehand_gives_any_virtual_function_where_none_was_recorded() -> None:
+    one = AllocationExtension(vfs=[VirtualFunction(minor=1, bus_id="0000:00:00.1")])
+    chosen = [
+        DeviceAllocation(minor=minor, resources={resources.RDMA: 100}, extension=extension)
+        for minor, extension in enumerate((one, None))
+    ]
+    asked = pod({"rdma": 200}, {"rdma": DeviceHint(vf_selector=LabelSelector())})
+
+    decision = allocate(node(), asked, designated(NO_LIMITS, node(), {"rdma": chosen}))
+
+    found = [picked.vf.bus_id for picked in decision.by_type["rdma"] if picked.vf]
+    assert found == ["0000:00:00.1", "0000:01:00.0"]
+
+
+def test_what_was_not_recorded_of_a_device_chosen_beforehand_is_not_given() -> None:
+    share = {resources.GPU_MEMORY_RATIO: 50}
+    chosen = {"gpu": [DeviceAllocation(minor=0, resources=dict(share))]}
+    limits = designated(NO_LIMITS, node(), chosen)
+
+    def fits(asked: dict[str, int]) -> bool:
+        parsed = parse(asked)
+        return allocate(node(), PodDevices(parsed.by_type, {}, None), limits).status.is_success
+
+    assert fits(share)
+    assert not fits({**share, resources.GPU_CORE: 50})

@@ -136,9 +136,10 @@ def wanted_of(node: NodeDevices, pod: PodDevices, device_type: str) -> PerDevice
 def node_score(
     node: NodeDevices, pod: PodDevices, strategy: DeviceScoringStrategy, limits: DeviceLimits = NO_LIMITS
 ) -> int:
-    """Sum over the requested types, so that it may exceed 100 before nodes are compared; 0 without devices."""
+    """Sum over the types that are tried before Reserve, so that it may exceed 100 before nodes are compared; 0 without
+    devices."""
     total = 0
-    for device_type in pod.by_type:
+    for device_type in tried_types(node, pod):
         wanted = wanted_of(node, pod, device_type)
         view = view_of(node, device_type, limits, pod.hint(device_type).selector)
         total += type_score(strategy, wanted.amounts, [(d.entry.total, d.free) for d in view.values()])
@@ -376,10 +377,9 @@ def designated(limits: DeviceLimits, node: NodeDevices, recorded: DeviceAllocati
         device_type: {
             entry.minor: frozenset(vf.bus_id for vf in entry.extension.vfs)
             for entry in entries
-            if entry.extension is not None
+            if entry.extension is not None and entry.extension.vfs
         }
         for device_type, entries in recorded.items()
-        if any(entry.extension is not None and entry.extension.vfs for entry in entries)
     }
     return msgspec.structs.replace(
         limits, required={**limits.required, **required}, allowed_vfs={**limits.allowed_vfs, **vfs}

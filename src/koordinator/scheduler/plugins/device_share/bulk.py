@@ -26,6 +26,7 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     NO_GPU,
     PodDevices,
     check_shared_gpu,
+    is_well_planned,
     joint_types,
 )
 from koordinator.scheduler.plugins.device_share.columns import (
@@ -144,11 +145,16 @@ class KindVerdicts:
         self.refusals: list[Status] = []
         self.partitions: Kinds = np.zeros(0, np.uint8)
         """(kinds,): `PLAIN`, `LOOSE` or `BINDING`; of a pod without whole GPUs always `PLAIN`."""
+        self.leading = next(iter(joint_types(asked)), "")
+        """The type with which others go."""
+        self.leads: Mask = np.zeros(0, np.bool_)
+        """(kinds,): whether it alone is looked at before Reserve."""
 
     def follow(self, numbered: Numbered[NodeDevices]) -> bool:
         """Take in kinds that are new, or have other numbers; return whether there are any."""
         if self._version != numbered.version:
             self._version, self.refusals, self.partitions = numbered.version, [], np.zeros(0, np.uint8)
+            self.leads = np.zeros(0, np.bool_)
         kinds, first = numbered.values, len(self.refusals)
         if first == len(kinds):
             return False
@@ -159,6 +165,8 @@ class KindVerdicts:
             )
             more.append(partition_kind(kind) if self._demand.is_whole_gpus else PLAIN)
         self.partitions = np.concatenate([self.partitions, np.array(more, np.uint8)])
+        alone = [bool(self.leading) and is_well_planned(kind, self._asked) for kind in kinds[first:]]
+        self.leads = np.concatenate([self.leads, np.array(alone, np.bool_)])
         return True
 
 
@@ -385,11 +393,13 @@ def score(
     columns: DeviceColumns,
     demand: DeviceDemand,
     facts: LayoutFacts,
+    kinds: KindVerdicts,
     strategy: DeviceScoringStrategy,
     rows: Rows,
 ) -> Scores:
     """Return `node_score` of `rows` (rows,), which pass Filter, for a pod that is scored by columns."""
     total = np.zeros(rows.size, np.int64)
+    leads = kinds.leads[at(columns.kind.values, rows)] if kinds.leads.any() else None
     for each in demand.types:
         of_type = columns.by_type[each.device_type]
         selected = facts.selected.get(each.device_type)
@@ -408,7 +418,8 @@ def score(
             )
             points += resource.weight * (part * SCORE_MAX // np.maximum(capacity, 1))
             weights += resource.weight * (capacity > 0)
-        total += points // np.maximum(weights, 1)
+        points //= np.maximum(weights, 1)
+        total += points if leads is None or each.device_type == kinds.leading else np.where(leads, 0, points)
     return total
 
 

@@ -59,7 +59,7 @@ class DeviceLimits(msgspec.Struct, frozen=True):
     numa_nodes: Collection[int] | None = None
     given_back: Mapping[str, AmountsByMinor] = {}
     required: Mapping[str, AmountsByMinor] = {}
-    """Only these minors, and at most these amounts of each (an amount that is not named has no limit)."""
+    """Only these minors, and at most these amounts of each: nothing of what is not named, all where nothing is."""
     preferred: Mapping[str, frozenset[int]] = {}
     given_back_vfs: Mapping[str, Mapping[int, frozenset[str]]] = {}
     """Bus ids by minor."""
@@ -252,7 +252,7 @@ def visible_device(
     if held:
         free = resource_vector.less(free, held)
     if limits.required and (cap := limits.required.get(device_type, NOTHING).get(minor)):
-        free = {name: min(amount, cap.get(name, amount)) for name, amount in free.items()}
+        free = {name: min(amount, cap.get(name, 0)) for name, amount in free.items()}
         # The rest of the card is somebody else's, so that it is no whole card.
         held = resource_vector.less(entry.total, free)
     return VisibleDevice(entry, free, is_owned(held))

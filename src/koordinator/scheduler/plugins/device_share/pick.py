@@ -48,11 +48,11 @@ class VFChoice(msgspec.Struct, frozen=True):
     selector: LabelSelector
     taken: frozenset[str] = frozenset()
     allowed: Mapping[int, frozenset[str]] | None = None
-    """By minor; None allows all."""
+    """By minor; None, or a minor that is not in it, allows all."""
 
     def of(self, device: VisibleDevice) -> VirtualFunction | None:
         """Return the device's free one with the lowest bus id."""
-        allowed = None if self.allowed is None else self.allowed.get(device.minor, frozenset())
+        allowed = None if self.allowed is None else self.allowed.get(device.minor)
         free = [
             VirtualFunction(minor=vf.minor, bus_id=vf.bus_id)
             for group in device.entry.vf_groups

@@ -338,7 +338,7 @@ class DeviceShare(
         columns = self.cache.columns
         state.follow(columns)
         if state.demand.is_scored_by_columns and bulk.has_slots(columns, state.facts, rows):
-            return bulk.score(columns, state.demand, state.facts, self._strategy, rows)
+            return bulk.score(columns, state.demand, state.facts, state.kinds, self._strategy, rows)
         points = np.zeros(rows.size, np.int64)
         for index, row in enumerate(rows.tolist()):
             record = self.cache.at(row)
