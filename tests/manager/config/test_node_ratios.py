@@ -149,3 +149,19 @@ def test_a_node_is_amplified_by_the_entry_that_selects_it_others_by_the_clusters
     assert outcome.problem == ""
     found = [amplification.node_ratios(outcome.config, "n", {"pool": pool}, {})["cpu"] for pool in ("a", "b")]
     assert found == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_written"),
+    [
+        pytest.param("fast", "1.10", True, id="the old text is none"),
+        pytest.param("fast", "faster", True, id="neither is one"),
+        pytest.param("1.10", "0", False, id="the new one is no ratio"),
+        pytest.param(None, "0", False, id="the new one is no ratio, and there was none"),
+        pytest.param("1.10", None, True, id="it went"),
+    ],
+)
+def test_a_ratio_is_written_where_the_present_text_tells_another_or_none(
+    old: str | None, new: str | None, is_written: bool
+) -> None:
+    assert cpu_normalization.needs_sync(old, new) is is_written

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from koordinator.api import labels
+from koordinator.api.errors import ProtocolError
 from koordinator.manager.profiles import extended_resources
 
 AMOUNTS = {"kubernetes.io/batch-cpu": "1000", "kubernetes.io/batch-memory": "1Gi"}
@@ -42,7 +43,13 @@ def test_a_pod_whose_annotation_says_so_already_is_the_same_object() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "5", '{"containers": ["main"]}', ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "[]", "5", '{"containers": ["main"]}', ""),
+        '{"containers": {"main": {"limits": {"kubernetes.io/batch-cpu": "much"}}}}',
+    ],
+)
 def test_an_annotation_that_is_none_is_refused_by_its_name(text: str) -> None:
-    with pytest.raises(ValueError, match=f"^annotation {labels.EXTENDED_RESOURCE_SPEC}: "):
+    with pytest.raises(ProtocolError, match=f"^{labels.EXTENDED_RESOURCE_SPEC}: "):
         extended_resources.annotate_pod(pod(text, containers=[]))

@@ -84,13 +84,14 @@ def checked(ratio: float, obj: str = "") -> float:
 
 def needs_sync(old: str | None, new: str | None) -> bool:
     """Return whether the annotation's text must be written: it came, went, is malformed or really different."""
-    wanted = _positive(new)
+    have, wanted = _positive(old), _positive(new)
+    if old is not None and have is None:
+        return True
     if new is not None and wanted is None:
         return False
-    if old is None or wanted is None:
+    if have is None or wanted is None:
         return (old is None) != (new is None)
-    have = _positive(old)
-    return have is None or node_labels.is_cpu_normalization_ratio_different(have, wanted)
+    return node_labels.is_cpu_normalization_ratio_different(have, wanted)
 
 
 def has_other_cpu(old: Mapping[str, str], new: Mapping[str, str]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api import labels, quantity, resources
+from koordinator.api.annotations.koordlet import EXTENDED_RESOURCE_SPEC
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import Quantity
 
@@ -68,7 +69,7 @@ def annotate_pod(pod: dict[str, Any]) -> dict[str, Any]:
     Ordinary init containers are not told: the agent adds up what is there for the limits of the whole pod.
     Untouched when the annotation says so already, or when there is nothing to say and no annotation.
 
-    Raises: ValueError when the annotation that is there is no JSON object.
+    Raises: ProtocolError when the annotation that is there cannot be read.
     """
     metadata = pod.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
@@ -105,14 +106,11 @@ def _running(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _decode(text: str) -> dict[str, Any]:
-    try:
-        spec = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"annotation {labels.EXTENDED_RESOURCE_SPEC}: {error}") from error
-    containers = spec.get("containers") if isinstance(spec, dict) else spec
-    if not isinstance(containers, dict | None):
-        raise ValueError(f"annotation {labels.EXTENDED_RESOURCE_SPEC}: expected an object of containers")
-    return containers or {}
+    """Return the containers as they are written, so that amounts compare by text. Raises: ProtocolError."""
+    # Amounts that nobody can read are a mistake of their author, too.
+    EXTENDED_RESOURCE_SPEC.read({labels.EXTENDED_RESOURCE_SPEC: text})
+    spec = msgspec.json.decode(text) or {}
+    return spec.get("containers") or {}
 
 
 _NAMES = (resources.CPU, resources.MEMORY)
