@@ -1,6 +1,7 @@
 """Only pods that may be evicted are, in a total order, and never more than is wanted."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -168,6 +169,18 @@ def test_without_any_sample_nothing_is_released() -> None:
 
     assert cpu_evict.satisfaction_release_milli(strategy, empty, empty, 1, None) == 0
     assert cpu_evict.satisfaction_release_milli(strategy, None, empty, 1, None) == 0
+
+
+@pytest.mark.parametrize(("count", "is_enough"), [(2, False), (3, True)])
+def test_samples_must_cover_a_third_of_the_window_in_whole_seconds(count: int, is_enough: bool) -> None:
+    strategy = ResourceThresholdStrategy(
+        cpu_evict_be_satisfaction_lower_percent=30,
+        cpu_evict_be_satisfaction_upper_percent=40,
+        cpu_evict_time_window_seconds=10,
+    )
+    starved = BESample(count, 9_900, 50_000, 10_000)
+
+    assert (cpu_evict.satisfaction_release_milli(strategy, starved, starved, 1, None) > 0) is is_enough
 
 
 def test_eviction_runs_only_when_it_is_switched_on() -> None:

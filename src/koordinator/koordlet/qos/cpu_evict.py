@@ -26,8 +26,8 @@ BE_USAGE_THRESHOLD_PERCENT = 90
 SATISFACTION_LOWER_MAX = 60
 SATISFACTION_UPPER_MAX = 99
 BY_ALLOCATABLE = "evictByAllocatable"
-WINDOW_SHARE_MIN = 1 / 3
-"""Share of the window that samples must cover."""
+WINDOW_PARTS = 3
+"""Samples must cover one part of the window, in whole seconds."""
 
 _SMALL_LIMIT_MILLI = 1_000  # so little that usage cannot be told from noise
 _MILLI = 1_000
@@ -195,7 +195,7 @@ def satisfaction_release_milli(
     if average is None or latest is None:
         return 0
     covered_s = average.count * collect_interval_s
-    if covered_s < window_s(strategy, collect_interval_s) * WINDOW_SHARE_MIN:
+    if covered_s < max(window_s(strategy, collect_interval_s) // WINDOW_PARTS, collect_interval_s):
         return 0
     if strategy.cpu_evict_policy == BY_ALLOCATABLE:
         limit = _allocatable_limit(batch_allocatable_milli)
