@@ -63,3 +63,8 @@ def test_a_bound_is_taken_and_what_lies_beyond_is_refused(
     with pytest.raises(ProtocolError) as refused:
         config.read(plugin, arguments(plugin, field, beyond))
     assert field.split(".")[0] in str(refused.value)
+
+
+@pytest.mark.parametrize("raw", [{}, {"mode": ""}])
+def test_the_mode_of_custom_priority_is_told_where_none_is_given(raw: dict[str, Any]) -> None:
+    assert config.completed("CustomPriority", raw).mode == "BestEffort"

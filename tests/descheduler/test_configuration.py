@@ -44,8 +44,9 @@ def problems(text: str) -> list[str]:
     return [str(one) for one in caught.value.problems]
 
 
-def test_a_file_that_says_nothing_runs_one_profile_that_only_carries_out_jobs() -> None:
-    config = parsed("")
+@pytest.mark.parametrize("text", ["", "profiles: []\n"])
+def test_a_file_that_says_nothing_runs_one_profile_that_only_carries_out_jobs(text: str) -> None:
+    config = parsed(text)
 
     [profile] = config.profiles
     assert (profile.name, config.interval_s) == ("koord-descheduler", 0.0)

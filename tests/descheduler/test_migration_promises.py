@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.api.reservation import Reservation
 from koordinator.descheduler import config
 from koordinator.descheduler.migration import arbitration, gates, jobs, object_limiter, state
 from koordinator.descheduler.migration.arbitration import WaitingJob
@@ -131,6 +133,29 @@ def test_a_ttl_that_is_no_duration_names_the_job() -> None:
     target = pod("p", "n1")
     with pytest.raises(ProtocolError, match=r"PodMigrationJob j: spec\.ttl"):
         look(job("j", target, ttl="soon"), target, NOW_S, [])
+
+
+@pytest.mark.parametrize(("reason", "told"), [("Unschedulable", "no room"), ("Scheduled", "")])
+def test_a_job_tells_why_there_is_no_room_and_not_what_a_reservation_says_of_success(
+    reason: str, told: str
+) -> None:
+    target = pod("p", "n1")
+    options = {"reservationOptions": {"reservationRef": {"name": "rsv"}}}
+    one = job("j", target, "Running", mode="ReservationFirst", **options)
+    status = {
+        "phase": "Failed",
+        "conditions": [{"type": "Scheduled", "status": "False", "reason": reason, "message": "no room"}],
+    }
+    reservation = from_builtins({"metadata": {"name": "rsv"}, "spec": {}, "status": status}, Reservation)
+    seen = state.JobState(lambda *_: target, reservation, False)
+    todo = state.reconcile(one, seen, state.MigrationController("me", "ReservationFirst"), NOW_S)
+    with pytest.raises(StopIteration) as ended:
+        next(todo)
+        while True:
+            todo.send(state.Reply())
+
+    found = ended.value.value.job.status
+    assert (found.phase, found.reason, found.message) == ("Failed", "Unschedulable", told)
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(1, 8))

@@ -201,6 +201,8 @@ def decode(body: Any, registry: PluginRegistry[Plugin]) -> DeschedulerConfig:
     if found := config_text.problems_of(body, DeschedulerConfig, "", strict=True):
         raise DeschedulerConfigError.of(found)
     decoded = msgspec.convert(body, DeschedulerConfig)
+    if not decoded.profiles:
+        decoded = replace(decoded, profiles=DeschedulerConfig().profiles)
     if len(decoded.profiles) == 1 and not decoded.profiles[0].name:
         decoded = replace(decoded, profiles=[replace(decoded.profiles[0], name=DEFAULT_PROFILE)])
     if found := list(problems(decoded, registry)):
@@ -222,8 +224,6 @@ def problems(config: DeschedulerConfig, registry: PluginRegistry[Plugin]) -> Ite
     if config.interval_s < 0:
         yield ConfigProblem("deschedulingInterval", "must not be negative")
     yield from _selector_problems(config.node_selector, "nodeSelector")
-    if not config.profiles:
-        yield ConfigProblem("profiles", "at least one is needed")
     names = Counter(profile.name for profile in config.profiles)
     for index, profile in enumerate(config.profiles):
         field = f"profiles[{index}]"

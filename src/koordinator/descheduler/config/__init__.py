@@ -28,7 +28,11 @@ KINDS: dict[str, PluginArgsKind] = {
         migration.MigrationControllerArgs, migration.check, migration.complete
     ),
     "LowNodeLoad": PluginArgsKind(low_node_load.LowNodeLoadArgs, low_node_load.check, low_node_load.complete),
-    "CustomPriority": PluginArgsKind(node_plugins.CustomPriorityArgs, node_plugins.check_custom_priority),
+    "CustomPriority": PluginArgsKind(
+        node_plugins.CustomPriorityArgs,
+        node_plugins.check_custom_priority,
+        node_plugins.complete_custom_priority,
+    ),
     "FragmentationAware": PluginArgsKind(
         node_plugins.FragmentationAwareArgs,
         node_plugins.check_fragmentation_aware,

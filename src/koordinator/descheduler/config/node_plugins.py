@@ -28,6 +28,11 @@ class CustomPriorityArgs(checks.MovingArgs, frozen=True, kw_only=True):
     auto_cordon: bool = False
 
 
+def complete_custom_priority(args: CustomPriorityArgs) -> CustomPriorityArgs:
+    """Return the arguments with the default for an empty mode."""
+    return args if args.mode else msgspec.structs.replace(args, mode=BEST_EFFORT)
+
+
 def check_custom_priority(args: CustomPriorityArgs) -> None:
     """Raises: ProtocolError."""
     checks.check_selected(args)

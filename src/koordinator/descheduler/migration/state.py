@@ -245,7 +245,9 @@ def _await_schedule(draft: JobUpdate, pod: Pod | None, reservation: Reservation)
         return draft.fail(jobs.RESERVATION_EXPIRED, "Reservation expired", has_event=False)
     has_node = node and scheduled is not None and scheduled.status == "True"
     if not has_node or scheduled is None or scheduled.reason != "Scheduled":  # 15
-        message = scheduled.message if scheduled is not None else ""
+        # Only that reason's words say why; "Scheduled" of a node that is gone would say the opposite.
+        is_told = scheduled is not None and scheduled.reason == jobs.UNSCHEDULABLE
+        message = scheduled.message if scheduled is not None and is_told else ""
         return draft.fail(jobs.UNSCHEDULABLE, message, has_event=False)
     if draft.is_true(jobs.RESERVATION_SCHEDULED):
         return None
