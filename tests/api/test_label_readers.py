@@ -77,3 +77,9 @@ def test_quota_readers_fall_back_as_documented() -> None:
     assert quota_labels.resource_keys({labels.QUOTA_RESOURCE_KEYS: '["x"]'}) == ("x",)
     assert quota_labels.parent_name("q", {}) == labels.ROOT_QUOTA_NAME
     assert quota_labels.parent_name(labels.ROOT_QUOTA_NAME, {}) == ""
+
+
+def test_a_resource_that_is_erased_and_renamed_is_in_both() -> None:
+    found = pod_labels.replace_resources({labels.REPLACE_RESOURCES: "a:, a:b, c:d, c:e, x:y:z"})
+
+    assert (found.erase, found.replace) == ({"a"}, {"a": "b", "c": "e"})

@@ -113,16 +113,21 @@ def load_estimated_s_after_initialized(annotations: Mapping[str, str]) -> int:
 
 
 def replace_resources(annotations: Mapping[str, str]) -> ReplaceResources:
-    """Return what `from:to,from2:` asks for; entries without exactly one colon are skipped, the last one wins."""
-    entries: dict[str, str] = {}
+    """Return what `from:to,from2:` asks for; entries without exactly one colon are skipped, the last one wins.
+
+    A name that one entry erases and another one renames is in both: it is erased first.
+    """
+    erase, replace = set(), {}
     for entry in annotations.get(labels.REPLACE_RESOURCES, "").split(","):
-        names = entry.split(":")
-        if len(names) == 2 and names[0].strip():
-            entries[names[0].strip()] = names[1].strip()
-    return ReplaceResources(
-        erase=frozenset(old for old, new in entries.items() if not new),
-        replace={old: new for old, new in entries.items() if new},
-    )
+        names = [name.strip() for name in entry.split(":")]
+        if len(names) != 2:
+            continue
+        old, new = names
+        if new:
+            replace[old] = new
+        else:
+            erase.add(old)
+    return ReplaceResources(erase=frozenset(erase), replace=replace)
 
 
 def _seconds(annotations: Mapping[str, str], key: str) -> int:
