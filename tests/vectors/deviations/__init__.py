@@ -8,7 +8,7 @@ for our answer when the next one is asked. Each deviation names its section of
 `docs/deliberate-differences.md` and a word or two by which its line there is found.
 """
 
-from tests.vectors.deviations import gangs, host, manager, node_agent, quotas, reservations, topology
+from tests.vectors.deviations import devices, gangs, host, manager, node_agent, quotas, reservations, topology
 from tests.vectors.deviations.question import Derived, Deviation, Question, together
 
 _ADMISSION = "Pods at admission"
@@ -378,6 +378,30 @@ TABLE = (
         "The node agent's predictions and reports",
         "finished pods younger",
         Derived(node_agent.with_young_pods_that_ended),
+    ),
+    Deviation(
+        "memory-ratios",
+        ("device-request-normalise",),
+        "29 of 100 are 29 percent",
+        "Devices in the scheduler",
+        "floating point",
+        Derived(devices.with_ratios_in_floating_point),
+    ),
+    Deviation(
+        "owners-of-v1",
+        ("reservation-match",),
+        "a pod is of v1, also where a watch does not say so",
+        "Reservations",
+        "`apiVersion: v1`",
+        Derived(reservations.with_api_versions_of_pods),
+    ),
+    Deviation(
+        "pools-without-cpus",
+        ("cpuset-hook",),
+        "a list of CPUs has no empty item",
+        "Runtime hooks",
+        "without CPUs",
+        Derived(node_agent.with_pools_without_cpus),
     ),
 )
 

@@ -132,3 +132,22 @@ def _is_over(pod: Case) -> bool:
 def _terminating(pod: Case) -> Case:
     metadata = {**pod["metadata"], "deletionTimestamp": "2024-01-01T00:00:00Z"}
     return {**pod, "metadata": metadata, "status": {**pod["status"], "phase": "Running"}}
+
+
+# cpuset-hook
+
+NO_CPUS = "999999"
+"""A CPU that no machine has, in the place of none."""
+
+
+def with_pools_without_cpus(case: Case, ask: Ask) -> Any:
+    """Pools are joined with commas also where one has no CPU."""
+    topology = dict(case.get("topology") or {})
+    for name in ("sharePools", "beSharePools"):
+        if topology.get(name):
+            topology[name] = [{**pool, "cpuset": pool.get("cpuset") or NO_CPUS} for pool in topology[name]]
+    if case["op"] != "container" or topology == (case.get("topology") or {}):
+        return None
+    answer = ask({**case, "topology": topology})
+    cpuset = answer["cpuset"]
+    return answer if cpuset is None else {**answer, "cpuset": cpuset.replace(NO_CPUS, "")}

@@ -29,6 +29,26 @@ def collected_for_known_ends_only(case: Case, ask: Ask) -> Any:
     return None if is_known else {"delete": False}
 
 
+def with_api_versions_of_pods(case: Case, ask: Ask) -> Any:
+    """An owner's `apiVersion` is compared with what the pod itself says, mostly nothing."""
+    found, own = dict(case), case.get("pod", {}).get("apiVersion", "")
+    if case["op"] == "owners":
+        found["owners"] = [_of_version(each, own) for each in case["owners"]]
+    elif case["op"] == "outcome":
+        spec = case["reservation"]["spec"]
+        owners = [_of_version(each, own) for each in spec.get("owners") or ()]
+        found["reservation"] = {**case["reservation"], "spec": {**spec, "owners": owners}}
+    return ask(found) if found != case else None
+
+
+def _of_version(owner: Case, own: str) -> Case:
+    """The owner as one that matches by version exactly when the pod says the same."""
+    wanted = (owner.get("object") or {}).get("apiVersion", "")
+    if not wanted:
+        return owner
+    return {**owner, "object": {**owner["object"], "apiVersion": "v1" if wanted == own else "none"}}
+
+
 def _end_s(reservation: Case) -> float | None:
     """`expires`, else the creation and the ttl; None: never."""
     spec = reservation["spec"]
