@@ -403,6 +403,14 @@ TABLE = (
         "without CPUs",
         Derived(node_agent.with_pools_without_cpus),
     ),
+    Deviation(
+        "bounds-of-disks",
+        ("slo-config-validation",),
+        "a configuration of which no NodeSLO can be made is refused",
+        _CONFIG,
+        "`ioCfg`",
+        Derived(manager.without_bounds_of_disks),
+    ),
 )
 
 

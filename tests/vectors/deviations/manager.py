@@ -302,6 +302,35 @@ def with_system_config_required(case: Case, ask: Ask) -> Any:
     return {"allowed": False, "reason": "ParseConfigFail"}
 
 
+def without_bounds_of_disks(case: Case, ask: Ask) -> Any:
+    """Whole numbers of block devices may be any."""
+    if case["op"] == "content" and case["key"] == _QOS:
+        config = _with_disks_in_bounds(case["config"])
+        return None if config == case["config"] else ask({**case, "config": config})
+    text = (case.get("newData") or {}).get(_QOS) if case["op"] == "configmap" else None
+    try:
+        config = json.loads(text or "null")
+    except ValueError:
+        return None
+    changed = _with_disks_in_bounds(config)
+    return (
+        None
+        if changed == config
+        else ask({**case, "newData": {**case["newData"], _QOS: json.dumps(changed)}})
+    )
+
+
+def _with_disks_in_bounds(config: Any) -> Any:
+    changed = copy.deepcopy(config)
+    if not isinstance(changed, dict):
+        return changed
+    for layer in (changed.get("clusterStrategy") or {}, *(changed.get("nodeStrategies") or ())):
+        for block in (block for name in _CLASSES for block in _blocks(layer, name)):
+            limits = block.get("ioCfg") or {}
+            limits.update({name: 50 for name, value in limits.items() if type(value) is int})
+    return changed
+
+
 def without_keys_that_the_reference_ignores(case: Case, ask: Ask) -> Any:
     """It looks at five keys, and at the QoS of an unchanged key no more when system-config changes."""
     if case["op"] != "configmap" or case["operation"] == "DELETE":
