@@ -411,6 +411,14 @@ TABLE = (
         "`ioCfg`",
         Derived(manager.without_bounds_of_disks),
     ),
+    Deviation(
+        "fractions-of-third-parties",
+        ("yarn-batch-subtract",),
+        "no part of a unit is offered twice",
+        "Sharing with YARN",
+        "fractions of units",
+        Derived(manager.with_fractions_left),
+    ),
 )
 
 

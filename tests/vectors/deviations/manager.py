@@ -9,11 +9,14 @@ from unittest import mock
 import msgspec
 
 from koordinator.api import node_labels, qos, quantity, slo_config
+from koordinator.api.annotations.node import third_party_by_priority
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import ClusterColocationProfile
 from koordinator.api.labels import NODE_RAW_ALLOCATABLE as RAW_ALLOCATABLE
+from koordinator.api.priority import PriorityClass
+from koordinator.api.quantity import NANO
 from koordinator.manager.config import colocation_config
 from koordinator.manager.noderesource.target import BATCH
 from koordinator.manager.profiles.profile_matching import compile_profile
@@ -231,6 +234,25 @@ def _rewritten(case: Case, ask: Ask, key: str, rewrite: Callable[[Case], None]) 
         if config != before:
             changed[field] = {**data, key: json.dumps(config)}
     return ask({**case, **changed}) if changed else None
+
+
+# yarn-batch-subtract
+
+
+def with_fractions_left(case: Case, ask: Ask) -> Any:
+    """What third parties leave is rounded, not what they hold."""
+    if case["op"] != "prepare":
+        return None
+    answer = ask(case)
+    try:
+        held = third_party_by_priority(case.get("annotations") or {}, PriorityClass.BATCH)
+    except (ProtocolError, quantity.QuantityError):
+        return None
+    origin, left = answer["origin"], dict(answer["kubeTotal"])
+    for name, amount in (held or {}).items():
+        if left.get(name) is not None:
+            left[name] = max(origin[name] - amount.nanos // NANO, 0)
+    return {**answer, "kubeTotal": left}
 
 
 # slo-config-validation
