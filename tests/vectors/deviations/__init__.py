@@ -419,6 +419,14 @@ TABLE = (
         "fractions of units",
         Derived(manager.with_fractions_left),
     ),
+    Deviation(
+        "unrequested-native-resources",
+        ("reservation-allocate-policy",),
+        "a pod does not wait for what it does not ask for",
+        "Reservations",
+        "less than none",
+        Derived(reservations.with_all_native_resources),
+    ),
 )
 
 

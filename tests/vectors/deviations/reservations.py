@@ -1,12 +1,15 @@
 """What the reference answers about reservations, worked out from what we answer."""
 
 from typing import Any
+from unittest import mock
 
 from koordinator.api import duration
 from koordinator.api.decode import from_builtins
 from koordinator.api.reservation import Reservation
+from koordinator.api.resource_list import sum_of
+from koordinator.api.resources import PODS
 from koordinator.clock import parse_rfc3339
-from koordinator.scheduler.plugins.reservation import objects
+from koordinator.scheduler.plugins.reservation import fit, objects, preallocation
 from tests.vectors.deviations.question import Ask, Case
 
 
@@ -47,6 +50,31 @@ def _of_version(owner: Case, own: str) -> Case:
     if not wanted:
         return owner
     return {**owner, "object": {**owner["object"], "apiVersion": "v1" if wanted == own else "none"}}
+
+
+def with_all_native_resources(case: Case, ask: Ask) -> Any:
+    """Cpu, memory and ephemeral storage are compared also where a pod asks for none of them."""
+    if case["op"] not in ("filter", "preAllocate"):
+        return None
+
+    def short(
+        request: fit.Ints, node: fit.ReservationNodeView, given_back: Any, ignored: fit.Ignored
+    ) -> list[str]:
+        given_back = tuple(given_back)
+        found, back = short_on_node(request, node, given_back, ignored), sum_of(given_back)
+        for name in fit.NATIVE if any(request.values()) else ():
+            free = node.allocatable.get(name, 0) - node.requested.get(name, 0) + back.get(name, 0)
+            if free < 0 and not request.get(name):
+                found.append(name)
+        rank = (PODS, *fit.NATIVE)
+        return sorted(found, key=lambda name: rank.index(name) if name in rank else len(rank))
+
+    short_on_node = fit.short_on_node
+    with (
+        mock.patch.object(fit, "short_on_node", short),
+        mock.patch.object(preallocation, "short_on_node", short),
+    ):
+        return ask(case)
 
 
 def _end_s(reservation: Case) -> float | None:
