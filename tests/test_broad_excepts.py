@@ -28,7 +28,7 @@ SURVIVES = {
     "runtime_proxy/relay.py:Relay._done": "nobody waits for the task of a call: logged, and its connection closed",
     "scheduler/loop/binding.py:Binder._carry_out": "costs its pod the attempt before the guard hears of it",
     "scheduler/scheduler.py:Scheduler._schedule": "costs its pod the attempt before the guard hears of it",
-    "scheduler/queue/unschedulable_pods.py:_helps": "as Guard.answer, but the log names the method of the plugin",
+    "scheduler/queue/unschedulable_pods.py:_obstacle": "as Guard.answer, but the log names the method of the plugin",
 }
 """Who goes on after any exception, and why it may."""
 
