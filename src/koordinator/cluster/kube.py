@@ -159,9 +159,7 @@ class KubeCluster:
         propagation: str = "",
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        asked: dict[str, Any] = wire.delete_options(uid, grace_period_s, options)
-        if propagation:
-            asked["propagationPolicy"] = propagation
+        asked = wire.delete_options(uid, grace_period_s, options, propagation)
         body = {"apiVersion": "v1", "kind": "DeleteOptions"} | asked
         call = HttpRequest(
             method="DELETE",

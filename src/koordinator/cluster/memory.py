@@ -253,10 +253,8 @@ class MemoryCluster:
         propagation: str = "",
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        asked = _delete_options(wire.delete_options(uid, grace_period_s, options), self._write)
-        if propagation:
-            asked = msgspec.structs.replace(asked, propagation=propagation)
-        await self._backend.delete(view.resource, namespace, name, asked)
+        asked = wire.delete_options(uid, grace_period_s, options, propagation)
+        await self._backend.delete(view.resource, namespace, name, _delete_options(asked, self._write))
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
         body = wire.binding(namespace, pod, node, uid)

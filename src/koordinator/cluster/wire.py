@@ -47,7 +47,10 @@ def eviction(
 
 
 def delete_options(
-    uid: str = "", grace_period_s: int | None = None, more: Mapping[str, Any] | None = None
+    uid: str = "",
+    grace_period_s: int | None = None,
+    more: Mapping[str, Any] | None = None,
+    propagation: str = "",
 ) -> dict[str, Any]:
     """Return the members of `DeleteOptions` that are set; `more` has some by wire name, and a uid there counts."""
     options: dict[str, Any] = dict(more or {})
@@ -55,6 +58,8 @@ def delete_options(
         options["preconditions"] = {"uid": uid} | options.get("preconditions", {})
     if grace_period_s is not None:
         options["gracePeriodSeconds"] = grace_period_s
+    if propagation:
+        options["propagationPolicy"] = propagation
     return options
 
 
