@@ -81,7 +81,7 @@ def node_of(status: dict[str, Any]) -> decide.NodeInputs:
 
 
 def test_without_any_report_nothing_counts_as_unallocated() -> None:
-    (row,) = decide.mid_amounts([node_of({})], [MidPolicy(unallocated_percent=100)])
+    (row,) = decide.mid_terms([node_of({})], [MidPolicy(unallocated_percent=100)]).lent
 
     assert row.tolist() == [0, 0]
 
@@ -96,7 +96,7 @@ def test_an_absurd_report_of_one_node_leaves_the_others_alone() -> None:
         }
     )
 
-    first, second = decide.mid_amounts([absurd, calm], [MidPolicy()])
+    first, second = decide.mid_terms([absurd, calm], [MidPolicy()]).lent
 
     assert first.tolist() == [0, 0]
     assert second.tolist() == [4_000, 2 * 10**12]

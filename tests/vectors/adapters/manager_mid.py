@@ -31,7 +31,7 @@ def noderesource_mid(case: dict[str, Any]) -> Any:
 def _mid(case: dict[str, Any], node: Node, strategy: ColocationStrategy, config: ColocationConfig) -> Any:
     if _withdrawal(case, _wanted(config, strategy)) is not Withdrawal.NONE:
         return {"reset": True}
-    (row,) = decide.mid_amounts([_inputs(case, node)], [mid_policy(strategy)])
+    (row,) = decide.mid_terms([_inputs(case, node)], [mid_policy(strategy)]).lent
     cpu_milli, memory = row.tolist()
     return {"midCPU": cpu_milli, "midMemory": account.whole(memory)}
 

@@ -17,6 +17,8 @@ from koordinator.manager.config.colocation_config import CalculatePolicy, Reclai
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 P = TypeVar("P")
+TermRows = list[list[int]]
+"""Terms of one node: (cpu, memory) in thousandths for each field of a struct of terms."""
 
 CPU, MEMORY = 0, 1
 MILLI = 1000  # thousandths per unit

@@ -33,6 +33,7 @@ from koordinator.manager.noderesource.batch import (
     MEMORY,
     MILLI,
     BatchTerms,
+    TermRows,
     distinct,
     scale,
     scale_units,
@@ -40,6 +41,8 @@ from koordinator.manager.noderesource.batch import (
 
 Mask = npt.NDArray[np.bool_]
 
+_PER_THOUSANDTH = np.array([NANO_PER_MILLI, 1])
+"""What `Measured` counts of a thousandth of CPU and of memory."""
 PERCENT_MAX = 10**6  # far beyond the cap, which is 100 at most; keeps absurd settings out of arithmetic
 
 
@@ -229,6 +232,12 @@ def batch_terms(nodes: Sequence[NodeInputs], policies: Sequence[ReclaimPolicy]) 
     return batch.batch_terms(_batch_inputs(rows), batch.columns(policies))
 
 
+def by_row(terms: BatchTerms | MidTerms) -> list[TermRows]:
+    """Return the terms of each row."""
+    found: list[TermRows] = np.stack(msgspec.structs.astuple(terms), axis=1).tolist()
+    return found
+
+
 def _taken(known: NodeInputs, by_pods: Measured) -> Amount:
     """Return what cannot be lent besides the margin, summed exactly and rounded down once: the rest is rounded up."""
     system_cpu, system_memory = known.report.system_usage
@@ -268,23 +277,24 @@ def zone_batch_amounts(nodes: Sequence[ZoneInputs], policies: Sequence[ReclaimPo
     Amounts of the node as a whole (system, reservation, unbound pods) are spread evenly. Source: behaviour/manager
     6.6.
     """
-    rows: list[tuple[int, ...]] = []
-    row_policies: list[ReclaimPolicy] = []
-    for known, policy in zip(nodes, policies, strict=True):
-        count = len(known.capacities)
-        cpu, memory = (-(-part // count) for part in known.node.reserved)
-        system_cpu, system_memory = known.report.system_usage
-        taken_cpu = max(cpu, -(-system_cpu // (count * NANO_PER_MILLI)))
-        taken_memory = max(memory, -(-system_memory // count))
-        for capacity, demand in zip(known.capacities, known.demands, strict=True):
-            request, used, most = demand[:2], demand[2:4], demand[4:]
-            ahead_cpu, ahead_memory = (-(-part // count) for part in known.ahead)
-            taken = (max(taken_cpu + used[0], ahead_cpu), max(taken_memory + used[1], ahead_memory))
-            taken_at_most = (max(taken_cpu + most[0], ahead_cpu), max(taken_memory + most[1], ahead_memory))
-            rows.append((*capacity, cpu, memory, *request, *taken, *taken_at_most))
-            row_policies.append(policy)
-    amounts = iter(batch.batch_allocatable(_batch_inputs(rows), batch.columns(row_policies)).tolist())
-    return [[(cpu, memory) for cpu, memory in islice(amounts, len(known.capacities))] for known in nodes]
+    counts = [len(known.capacities) for known in nodes]
+    node_of = np.repeat(np.arange(len(nodes)), counts)
+    parts = np.array(counts, np.int64)[node_of, np.newaxis]
+    reserved = -(-np.array([known.node.reserved for known in nodes], np.int64)[node_of] // parts)
+    system = np.array([known.report.system_usage for known in nodes], np.int64)[node_of]
+    taken = np.maximum(reserved, -(-system // (parts * _PER_THOUSANDTH)))
+    ahead = -(-np.array([known.ahead for known in nodes], np.int64)[node_of] // parts)
+    demands = np.array([demand for known in nodes for demand in known.demands], np.int64).reshape(-1, 3, 2)
+    inputs = batch.BatchInputs(
+        capacity=np.array([capacity for known in nodes for capacity in known.capacities], np.int64),
+        reserved=reserved,
+        requested=demands[:, 0],
+        taken=np.maximum(taken + demands[:, 1], ahead),
+        taken_at_most=np.maximum(taken + demands[:, 2], ahead),
+    )
+    policy = batch.columns([policies[at] for at in node_of.tolist()])
+    amounts = iter(batch.batch_allocatable(inputs, policy).tolist())
+    return [[(cpu, memory) for cpu, memory in islice(amounts, count)] for count in counts]
 
 
 def _batch_inputs(rows: Sequence[tuple[int, ...]]) -> batch.BatchInputs:
@@ -292,13 +302,8 @@ def _batch_inputs(rows: Sequence[tuple[int, ...]]) -> batch.BatchInputs:
     return batch.BatchInputs(*table)
 
 
-def mid_amounts(nodes: Sequence[NodeInputs], policies: Sequence[MidPolicy]) -> I64:
-    """Mid CPU and memory of each node, (nodes, 2) in thousandths; `policies` as for Batch."""
-    return mid_terms(nodes, policies).lent
-
-
 def mid_terms(nodes: Sequence[NodeInputs], policies: Sequence[MidPolicy]) -> MidTerms:
-    """Return how these amounts come about."""
+    """Return how Mid CPU and memory of each node come about; `policies` has one for each, or one for all."""
     rows = [_mid_row(known) for known in nodes]
     table = np.array(rows, np.int64).reshape(-1, 7, 2).transpose(1, 0, 2)
     capacity, reserved, system, request, usage, reclaimable, flags = table

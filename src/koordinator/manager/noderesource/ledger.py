@@ -11,16 +11,11 @@ import msgspec
 import numpy as np
 
 from koordinator.api import resources
-from koordinator.manager.config.colocation_config import (
-    CalculatePolicy,
-    MidPolicy,
-    NodeStrategy,
-    ReclaimPolicy,
-)
+from koordinator.manager.config.colocation_config import CalculatePolicy, NodeStrategy
 from koordinator.manager.noderesource import decide
-from koordinator.manager.noderesource.account import NANO_PER_MILLI, ZERO
-from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI, BatchTerms
-from koordinator.manager.noderesource.decide import NodeInputs, Withdrawal
+from koordinator.manager.noderesource.account import NANO_PER_MILLI
+from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI, BatchTerms, TermRows
+from koordinator.manager.noderesource.decide import MidTerms, NodeInputs, Withdrawal
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.noderesource.target import NodeTarget
 
@@ -108,62 +103,68 @@ def terms_table(rows: Sequence[NodeRow], targets: Sequence[NodeTarget]) -> I64:
     left to the amounts of `targets`, so every sum is exact.
     """
     table = np.zeros((len(rows), len(TERM_COLUMNS), 2), np.int64)
-    lenders = [at for at, row in enumerate(rows) if row.withdrawal is Withdrawal.NONE]
-    if not lenders:
-        return table
-    known = [_inputs(rows[at]) for at in lenders]
-    strategies = [strategy for at in lenders if (strategy := rows[at].strategy) is not None]
-    table[lenders, : _FIRST[MID]] = _batch_table(known, [each.reclaim for each in strategies])
-    table[lenders, _FIRST[MID] :] = _mid_table(known, [each.mid for each in strategies])
-    for kind, names in KINDS.items():
-        decided, origin, is_decided = _amounts(targets, names, has_origin=kind == BATCH)
-        first, last = _FIRST[kind], _FIRST[kind] + len(TERMS[kind])
-        part = table[:, first:last]
-        if kind == BATCH:
-            at = TERMS[BATCH].index("normalization")
-            part[:, at, CPU] = origin[:, CPU] - part[:, :, CPU].sum(axis=1)
-            part[:, at + 1] = decided - origin
-        part[:, -1, MEMORY] = decided[:, MEMORY] - part[:, :, MEMORY].sum(axis=1)
-        part[~is_decided] = 0
+    if lenders := [at for at, target in enumerate(targets) if target.batch_terms is not None]:
+        table[lenders, : _FIRST[MID]] = _batch_table(
+            [rows[at] for at in lenders], [targets[at] for at in lenders]
+        )
+    if lenders := [at for at, target in enumerate(targets) if target.mid_terms is not None]:
+        table[lenders, _FIRST[MID] :] = _mid_table([targets[at] for at in lenders])
     return table
 
 
-def _inputs(row: NodeRow) -> NodeInputs:
-    assert row.facts is not None
-    return NodeInputs(row.facts, row.reading.report, row.demand(), row.yielded_ahead())
-
-
-def _amounts(
-    targets: Sequence[NodeTarget], names: Sequence[str], *, has_origin: bool
-) -> tuple[I64, I64, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """Return what is decided, what it was before third parties took theirs, and whether anything is decided."""
-    decided = np.array([[each.amounts.get(name) or 0 for name in names] for each in targets], np.int64)
-    origins = [each.origin if has_origin else None for each in targets]
-    origin = np.array(
-        [
-            [each[name] for name in names] if each is not None else lent
-            for each, lent in zip(origins, decided.tolist(), strict=True)
-        ],
-        np.int64,
-    )
-    return decided, origin, np.array([names[0] in each.amounts for each in targets], np.bool_)
-
-
-def _batch_table(known: Sequence[NodeInputs], policies: Sequence[ReclaimPolicy]) -> I64:
-    """Return the terms of `_BATCH_TERMS` up to the formula's end, memory in bytes rounded toward minus infinity."""
-    found = decide.batch_terms(known, policies)
+def _batch_table(rows: Sequence[NodeRow], targets: Sequence[NodeTarget]) -> I64:
+    """Return the terms of `_BATCH_TERMS`, memory in bytes; those of the formula rounded toward minus infinity."""
+    found = BatchTerms(*_stacked([target.batch_terms for target in targets]))
+    facts = [row.facts for row in rows if row.facts is not None]
+    policies = [row.strategy.reclaim for row in rows if row.strategy is not None]
+    usages = [row.reading.report.system_usage for row in rows]
     by_now = found.yielded
-    if any(each.ahead != ZERO for each in known):
-        now = [msgspec.structs.replace(each, ahead=ZERO) for each in known]
+    if any(row.looks_ahead for row in rows):
+        now = [
+            NodeInputs(known, row.reading.report, row.demand())
+            for known, row in zip(facts, rows, strict=True)
+        ]
         by_now = decide.batch_terms(now, policies).yielded
-    capacity = np.array([each.node.capacity for each in known], np.int64)
-    reserved = np.array([each.node.reserved for each in known], np.int64)
-    usages = [each.report.system_usage for each in known]
-    system = np.array([(nanos // NANO_PER_MILLI, memory) for nanos, memory in usages], np.int64)
-    by_request = np.array([policy.memory_policy is CalculatePolicy.REQUEST for policy in policies])
-    terms = formula_terms(capacity, reserved, system, by_request, found, by_now)
-    nothing = np.zeros((len(known), len(_BATCH_TERMS) - len(FORMULA_TERMS), 2), np.int64)
-    return _whole(np.concatenate([terms, nothing], axis=1))
+    formula = formula_terms(
+        np.array([known.capacity for known in facts], np.int64),
+        np.array([known.reserved for known in facts], np.int64),
+        np.array([(nanos // NANO_PER_MILLI, memory) for nanos, memory in usages], np.int64),
+        np.array([policy.memory_policy is CalculatePolicy.REQUEST for policy in policies]),
+        found,
+        by_now,
+    )
+    table = np.zeros((len(rows), len(_BATCH_TERMS), 2), np.int64)
+    table[:, : len(FORMULA_TERMS)] = _whole(formula)
+    decided = _amounts(targets, BATCH)
+    origins = [target.origin for target in targets if target.origin is not None]
+    origin = np.array([[each[name] for name in KINDS[BATCH]] for each in origins], np.int64)
+    normalization = len(FORMULA_TERMS)
+    table[:, normalization, CPU] = origin[:, CPU] - table[:, :, CPU].sum(axis=1)
+    table[:, normalization + 1] = decided - origin
+    return _rounded(table, decided)
+
+
+def _mid_table(targets: Sequence[NodeTarget]) -> I64:
+    found = MidTerms(*_stacked([target.mid_terms for target in targets]))
+    terms = [found.reclaimed, found.unallocated, found.static, -found.above_cap, found.below_zero]
+    table = _whole(np.stack([*terms, np.zeros_like(found.lent)], axis=1))
+    return _rounded(table, _amounts(targets, MID))
+
+
+def _stacked(terms: Sequence[TermRows | None]) -> I64:
+    """Return the terms of nodes field by field: shape (fields, rows, 2)."""
+    return np.array(terms, np.int64).transpose(1, 0, 2)
+
+
+def _amounts(targets: Sequence[NodeTarget], kind: str) -> I64:
+    """Return what is decided, (rows, 2)."""
+    return np.array([[target.amounts[name] or 0 for name in KINDS[kind]] for target in targets], np.int64)
+
+
+def _rounded(table: I64, decided: I64) -> I64:
+    """Return the table with a last term that makes its memory sum to what is decided."""
+    table[:, -1, MEMORY] = decided[:, MEMORY] - table[:, :, MEMORY].sum(axis=1)
+    return table
 
 
 def formula_terms(
@@ -194,12 +195,6 @@ def formula_terms(
         found.below_zero,
     ]
     return np.stack(terms, axis=1)
-
-
-def _mid_table(known: Sequence[NodeInputs], policies: Sequence[MidPolicy]) -> I64:
-    found = decide.mid_terms(known, policies)
-    terms = [found.reclaimed, found.unallocated, found.static, -found.above_cap, found.below_zero]
-    return _whole(np.stack([*terms, np.zeros_like(found.lent)], axis=1))
 
 
 def _whole(table: I64) -> I64:

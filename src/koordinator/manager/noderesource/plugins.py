@@ -183,8 +183,11 @@ def _lend(lenders: _Lenders) -> None:
         assert row.facts is not None and row.strategy is not None
         inputs.append(NodeInputs(row.facts, row.reading.report, row.demand(), row.yielded_ahead()))
         policies.append(row.strategy.reclaim)
-    found = decide.batch_amounts(inputs, policies).tolist()
-    for (row, target), (cpu_milli, memory) in zip(lenders, found, strict=True):
+    for (row, target), terms in zip(
+        lenders, decide.by_row(decide.batch_terms(inputs, policies)), strict=True
+    ):
+        cpu_milli, memory = terms[-1]
+        target.batch_terms = terms
         lent = lend(_calculated(cpu_milli, memory), target.normalization, row.taken)
         target.amounts.update(lent.left)
         target.origin = lent.origin
@@ -268,8 +271,10 @@ class MidResource:
             policies.append(row.strategy.mid)
             lenders.append(target)
         if lenders:
-            found = decide.mid_amounts(inputs, policies).tolist()
-            for target, (cpu_milli, memory) in zip(lenders, found, strict=True):
+            found = decide.by_row(decide.mid_terms(inputs, policies))
+            for target, terms in zip(lenders, found, strict=True):
+                cpu_milli, memory = terms[-1]
+                target.mid_terms = terms
                 target.amounts[resources.MID_CPU] = cpu_milli
                 target.amounts[resources.MID_MEMORY] = account.whole(memory)
         return 0

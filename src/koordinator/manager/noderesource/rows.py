@@ -5,7 +5,6 @@ resources follow from what the Device object lists (behaviour/manager 10). Amoun
 this room; None or absent means that the node must not have it.
 """
 
-import heapq
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -349,7 +348,8 @@ class NodeRow(msgspec.Struct):
                 for key, usage in self.reading.report.pods.items()
                 if usage[2] and ((pod := self.pods.get(key)) is None or pod.is_high_priority)
             ]
-            self.top_known = heapq.nlargest(TOP_SERVICES, used)
+            used.sort(reverse=True)  # faster than a heap for as many as a node has
+            self.top_known = used[:TOP_SERVICES]
         return self.top_known
 
     def forget_demand(self) -> None:

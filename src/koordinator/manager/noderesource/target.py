@@ -20,6 +20,7 @@ from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import RawQuantity, ResourceList
 from koordinator.manager.noderesource import batch
 from koordinator.manager.noderesource.account import whole
+from koordinator.manager.noderesource.batch import TermRows
 
 BATCH = resources.BATCH_RESOURCES
 NOT_LENT: dict[str, int | None] = dict.fromkeys(BATCH)
@@ -102,6 +103,10 @@ class NodeTarget(msgspec.Struct):
     labels: dict[str, str] = {}
     zones: dict[str, dict[str, int | None]] = {}
     """Zone of the node's NodeResourceTopology -> resource -> whole units."""
+    batch_terms: TermRows | None = None
+    """How the Batch amounts came about: one pair for each field of `batch.BatchTerms`; None when nothing is lent."""
+    mid_terms: TermRows | None = None
+    """The same of Mid, by `decide.MidTerms`."""
     normalization: float = 0.0
     """The CPU normalization ratio worked out in this round, 0 when there is none."""
     notes: list[Note] = []
