@@ -33,6 +33,14 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return tmp_path_factory.mktemp(name.removeprefix("test_")[:10])
 
 
+@pytest.fixture(scope="module")
+def folders_of_examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Temporary folders that examples of a search make for themselves go when pytest's own go."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("examples")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
     """A command that runs in the test's own process sets up logging for the whole process: the next test finds it as

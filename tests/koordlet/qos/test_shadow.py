@@ -1,7 +1,6 @@
 """Shadow mode: everything is decided, nothing is done, and the bill is what the live strategy does to the same node."""
 
 import asyncio
-import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from tests.koordlet.qos.qos_node import QoSNode
 from tests.koordlet.qos.suppressed import busy_node
 
 GIB = 2**30
-numbers = itertools.count()
+pytestmark = pytest.mark.usefixtures("folders_of_examples")
 
 
 class Watched:
@@ -75,7 +74,7 @@ async def _awaited(result: Any) -> None:
 
 
 def folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix=f"shadow-{next(numbers)}-"))
+    return Path(tempfile.mkdtemp())
 
 
 def amounts(hours: list[StrategyHour]) -> list[tuple[Any, ...]]:

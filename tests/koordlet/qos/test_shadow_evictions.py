@@ -1,13 +1,13 @@
 """Evictions in shadow: whatever is measured, the bill names those whom the live strategy evicts, and nobody goes."""
 
 import asyncio
-import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +28,7 @@ from tests.koordlet.qos.test_psi_evict import PressedNode
 GIB = 2**30
 ROUNDS_MAX = 8
 """A round each ten seconds at most: evicted pods that stay count as leaving for two minutes."""
-numbers = itertools.count()
+pytestmark = pytest.mark.usefixtures("folders_of_examples")
 
 
 class Watched:
@@ -62,8 +62,7 @@ async def same_evictions(
 ) -> None:
     """Both nodes live through the plan; each step says what is measured before a round."""
     live, double = (
-        Watched(make(Path(tempfile.mkdtemp(prefix=f"shadow-{next(numbers)}-"))), name, is_shadow=is_shadow)
-        for is_shadow in (False, True)
+        Watched(make(Path(tempfile.mkdtemp())), name, is_shadow=is_shadow) for is_shadow in (False, True)
     )
     for step in plan:
         await asyncio.sleep(pause_s)

@@ -2,9 +2,9 @@
 
 import gzip
 import math
+import tempfile
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from koordinator.simulate.scenario import Scenario
 from koordinator.simulate.whatif import strategy
 from koordinator.simulate.whatif.lending import TERMS, Lending, UseReport
 
+pytestmark = pytest.mark.usefixtures("folders_of_examples")
 CONFIG = {"colocation-config": '{"enable": true}'}
 
 
@@ -37,7 +38,7 @@ def machines(path: Path, count: int, seed: int) -> Path:
 
 @cache
 def day(nodes: int, hours: float, every: int) -> ObjectDay:
-    trace = machines(Path(mkdtemp()) / "machines.csv.gz", 2 * nodes, seed=nodes)
+    trace = machines(Path(tempfile.mkdtemp()) / "machines.csv.gz", 2 * nodes, seed=nodes)
     shipped = Scenario(
         nodes=nodes, hours=hours, seed=3, trace=trace, closed_loop=False, batch_demand_ratio=0.42
     )
