@@ -390,11 +390,15 @@ class QuotaBook:
             self._hooks.pod_updated(ref.name, pod, None)
         tree.remove_pod(ref.name, key)
 
+    def request_of(self, pod: Pod) -> Amounts:
+        """Return what the pod asks of its quota. Raises: QuantityError."""
+        return pod_resources.requests(pod, with_overhead=not self._ignores_overhead)
+
     def ask_of(self, pod: Pod) -> QuotaPodRequest:
         """Return the pod as its quota sees it. Raises: QuantityError."""
         return QuotaPodRequest(
             key=pod.key,
-            request=pod_resources.requests(pod, with_overhead=not self._ignores_overhead),
+            request=self.request_of(pod),
             is_on_node=bool(pod.spec.node_name),
             is_preemptible=not quota_labels.is_pod_non_preemptible(pod.metadata.labels),
             is_ignored=self._is_ignored(pod),

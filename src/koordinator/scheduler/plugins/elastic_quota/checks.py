@@ -177,7 +177,7 @@ class QuotaChecks:
     def request_of(self, pod: Pod, quota: Quota) -> Nanos:
         """Return all that a pod asks for; from its quota where it is counted. Raises: QuantityError, ProtocolError."""
         counted = quota.pods.get(pod.key)
-        return counted.request if counted is not None else nanos_of(self._book.ask_of(pod).request)
+        return counted.request if counted is not None else nanos_of(self._book.request_of(pod))
 
     def has_room(self, pod: PodInfo, place: PodQuota) -> bool:
         """Return whether `decide` would allow the pod. Raises: QuantityError, ProtocolError."""
@@ -196,7 +196,7 @@ class QuotaChecks:
     def decide(self, pod: Pod, place: PodQuota, count: int = 1) -> AdmissionDecision:
         """Return whether there is room for so many pods like this one, with the figures. Raises: QuantityError,
         ProtocolError."""
-        request, written = self.request_of(pod, place.quota), self._book.ask_of(pod).request
+        request, written = self.request_of(pod, place.quota), self._book.request_of(pod)
         return decide_at(
             place,
             amounts_of({name: count * number for name, number in request.items()}, written),

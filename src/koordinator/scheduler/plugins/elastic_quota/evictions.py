@@ -394,7 +394,7 @@ class QuotaPreemption:
 
     def _request(self, pod: PodInfo, quota: Quota) -> Nanos:
         counted = quota.pods.get(pod.key)
-        return counted.request if counted is not None else nanos_of(self._book.ask_of(pod.pod).request)
+        return counted.request if counted is not None else nanos_of(self._book.request_of(pod.pod))
 
     def _objection(self, pod: PodInfo, ref: QuotaRef, diagnosis: Diagnosis) -> str:
         nominated = self._handle.nominations.node_for(pod)

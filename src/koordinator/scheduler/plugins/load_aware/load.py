@@ -241,24 +241,22 @@ class NodeLoad:
             return None
         return share_of(pod, self.report, self._zeros)
 
-    def set_pod(self, uid: str, pod: AssignedPod) -> bool:
-        """Count a pod, or its new state; whether the sums changed."""
+    def set_pod(self, uid: str, pod: AssignedPod) -> PodContribution | None:
+        """Count a pod, or its new state; return its part when the sums changed."""
         old = self.share(uid)
         self._pods[uid] = pod
         if self.report is None:
-            return False
+            return None
         new = share_of(pod, self.report, self._zeros)
         if old == new:
-            return False
+            return None
         if old is not None:
             self._subtract(old)
         self._add(new)
-        return True
+        return new
 
-    def counts_in_full(self, uid: str) -> bool:
+    def counts_in_full(self, pod: AssignedPod, share: PodContribution) -> bool:
         """Return whether a pod adds its whole estimate and nothing else to the sums, as is assumed of the next one."""
-        pod, share = self._pods[uid], self.share(uid)
-        assert share is not None, uid
         wanted_prod = pod.estimate if pod.is_prod else self._zeros
         return (
             share.node_delta == pod.estimate

@@ -356,9 +356,9 @@ class LoadAwareScheduling(
         estimated, is_prod = self._last_facts(pod)
         found = load.assigned_pod(pod.pod, estimated, is_prod, self.policy.args, self.handle.clock.now())
         node_load = self._load_at(row)
-        if node_load.set_pod(pod.uid, found):
+        if (share := node_load.set_pod(pod.uid, found)) is not None:
             self._write_sums(row, node_load)
-            if not node_load.counts_in_full(pod.uid):
+            if not node_load.counts_in_full(found, share):
                 self.handle.table.changes.add(row, RowChange.USAGE)
 
     def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
@@ -370,7 +370,7 @@ class LoadAwareScheduling(
         assigned_s = known.since_s if known is not None else self.handle.clock.now()
         estimated, is_prod = self._last_facts(new)
         found = load.assigned_pod(new.pod, estimated, is_prod, self.policy.args, assigned_s)
-        if self._load_at(row).set_pod(new.uid, found):
+        if self._load_at(row).set_pod(new.uid, found) is not None:
             self._write_usage(row)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
