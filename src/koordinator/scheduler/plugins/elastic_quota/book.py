@@ -286,7 +286,7 @@ class QuotaBook:
             self.remove_pod(pod)
             return
         known = self._pods.get(key)
-        if known is not None and _counts_alike(known, pod):
+        if known is not None and self._is_no_news(known, pod):
             self._pods[key] = pod
             return
         if known is not None:
@@ -296,6 +296,16 @@ class QuotaBook:
             self._by_label.setdefault(label, set()).add(key)
         self._by_namespace.setdefault(pod.metadata.namespace, set()).add(key)
         self._count(pod, known)
+
+    def _is_no_news(self, known: Pod, pod: Pod) -> bool:
+        """Return whether nothing that counts differs, as when a pod starts, or is bound where Reserve counted it. Hooks
+        may look at all of a spec, and at the phase."""
+        if not _counts_alike(known, pod):
+            return False
+        if self._has_hooks:
+            return known.spec == pod.spec and known.status.phase == pod.status.phase
+        is_where_it_was = bool(known.spec.node_name) == bool(pod.spec.node_name)
+        return is_where_it_was or self._counted(self._refs.get(pod.key, NO_QUOTA), pod.key)
 
     def remove_pod(self, pod: Pod) -> None:
         """Note that a pod is gone."""
@@ -466,7 +476,7 @@ def _is_same(a: ElasticQuota, b: ElasticQuota) -> bool:
 
 
 def _counts_alike(a: Pod, b: Pod) -> bool:
-    """Return whether nothing that quotas look at differs between two states of a pod."""
+    """Return whether nothing that quotas look at differs between two states of a pod, its node left aside."""
     try:
         is_same = pod_resources.have_same_amounts(a, b)
     except QuantityError:
@@ -476,6 +486,4 @@ def _counts_alike(a: Pod, b: Pod) -> bool:
         and a.metadata.uid == b.metadata.uid
         and (a.metadata.labels is b.metadata.labels or a.metadata.labels == b.metadata.labels)
         and a.metadata.deletion_timestamp == b.metadata.deletion_timestamp
-        and a.spec == b.spec
-        and a.status.phase == b.status.phase
     )
