@@ -121,7 +121,7 @@ def test_a_report_counts_each_pod_as_it_counts_alone(
 BYTES = st.integers(0, 120) | st.integers(1 << 30, 1 << 40)
 
 
-@given(capacity=BYTES, threshold=st.integers(0, 100), step=st.integers(-2, 2), used=BYTES)
+@given(capacity=BYTES, threshold=st.integers(-100, 100), step=st.integers(-2, 2), used=BYTES)
 def test_a_limit_is_the_last_usage_within_the_threshold(
     capacity: int, threshold: int, step: int, used: int
 ) -> None:
@@ -134,6 +134,15 @@ def test_a_limit_is_the_last_usage_within_the_threshold(
     for amount in (used, max(0, limit + step)):
         is_over = math.floor(amount / capacity * 100 + 0.5) > threshold
         assert (amount > limit) == is_over
+
+
+@given(capacity=BYTES, threshold=st.integers(10**6, 2**63 - 1))
+def test_a_threshold_that_nothing_reaches_is_a_limit_that_nothing_reaches(
+    capacity: int, threshold: int
+) -> None:
+    [limit] = load.limits([capacity], [threshold])
+
+    assert limit is None if capacity == 0 else limit is not None and limit >= 10_000 * capacity
 
 
 COLUMNS = st.lists(st.tuples(*[BYTES for _ in range(4)]), min_size=1, max_size=8)
