@@ -456,7 +456,8 @@ def _estimate_amount(request: int, limit: int, percent: int, default: int) -> in
     wanted = max(request, limit)
     if wanted == 0:
         return default
-    share = (wanted * percent + 50) // 100
+    # A pod names its own percentage, which must not become a number that sums and columns cannot hold.
+    share = max(min((wanted * percent + 50) // 100, NODE_AMOUNT_MAX), -NODE_AMOUNT_MAX)
     return min(share, limit) if limit > 0 else share
 
 
