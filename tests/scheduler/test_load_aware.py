@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
+from koordinator.api.priority import PriorityClass
 from koordinator.api.resource_vector import I64
 from koordinator.clock import rfc3339
 from koordinator.scheduler.plugins.load_aware import load
@@ -121,7 +122,7 @@ def test_a_report_counts_each_pod_as_it_counts_alone(
 BYTES = st.integers(0, 120) | st.integers(1 << 30, 1 << 40)
 
 
-@given(capacity=BYTES, threshold=st.integers(0, 100), step=st.integers(-2, 2), used=BYTES)
+@given(capacity=BYTES, threshold=st.integers(-100, 100), step=st.integers(-2, 2), used=BYTES)
 def test_a_limit_is_the_last_usage_within_the_threshold(
     capacity: int, threshold: int, step: int, used: int
 ) -> None:
@@ -134,6 +135,28 @@ def test_a_limit_is_the_last_usage_within_the_threshold(
     for amount in (used, max(0, limit + step)):
         is_over = math.floor(amount / capacity * 100 + 0.5) > threshold
         assert (amount > limit) == is_over
+
+
+@given(capacity=BYTES, threshold=st.integers(10**6, 2**63 - 1))
+def test_a_threshold_that_nothing_reaches_is_a_limit_that_nothing_reaches(
+    capacity: int, threshold: int
+) -> None:
+    [limit] = load.limits([capacity], [threshold])
+
+    assert limit is None if capacity == 0 else limit is not None and limit >= 10_000 * capacity
+
+
+@given(factor=st.integers(-(2**63), 2**63 - 1))
+def test_the_percentage_that_a_pod_names_never_becomes_more_than_a_column_holds(factor: int) -> None:
+    annotations = {labels.LOAD_ESTIMATED_SCALING_FACTORS: json.dumps({"memory": factor})}
+    container = {"name": "c", "resources": {"requests": {"memory": "1Ti"}}}
+    body = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [container]}}
+
+    found = load.estimate(
+        from_builtins(body, Pod), PriorityClass.PROD, {"cpu": 85, "memory": 70}, allow_custom=True
+    )
+
+    assert np.array(list(found.values()), np.int64).size == 2
 
 
 COLUMNS = st.lists(st.tuples(*[BYTES for _ in range(4)]), min_size=1, max_size=8)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 
 from koordinator.api import labels, quantity, scalars
-from koordinator.api.annotations.node import KubeletCPUManagerPolicy
+from koordinator.api.annotations.node import FACTOR_MAX, KubeletCPUManagerPolicy
 from koordinator.api.labels import parsed
 from koordinator.api.quantity import Quantity
 from koordinator.api.scalars import ScalarError
@@ -77,7 +77,7 @@ def is_cpu_normalization_enabled(node_labels: Mapping[str, str], obj: str = "") 
 def cpu_normalization_ratio(annotations: Mapping[str, str], obj: str = "") -> float:
     """Return how much faster the node's CPUs are than the cluster's measure, `NO_RATIO` when absent.
 
-    Raises: ProtocolError when it is no positive number.
+    Raises: ProtocolError when it is no positive number up to `FACTOR_MAX`.
     """
     text = annotations.get(labels.NODE_CPU_NORMALIZATION_RATIO)
     if text is None:
@@ -106,8 +106,8 @@ def network_bandwidth(annotations: Mapping[str, str], obj: str = "") -> Quantity
 
 def _parse_positive(text: str) -> float:
     number = scalars.parse_float(text)
-    if number <= 0:
-        raise ScalarError(text, "a positive number")
+    if not 0 < number <= FACTOR_MAX:
+        raise ScalarError(text, f"a positive number up to {FACTOR_MAX:g}")
     return number
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from koordinator.api import labels
 from koordinator.api.annotations.node import CPU_BASIC_INFO, CPUBasicInfo
 from koordinator.api.errors import ProtocolError
+from koordinator.api.slo_config import ResourceAmplificationConfig
 from koordinator.manager.config import amplification, cpu_normalization
 
 BASIC = labels.NODE_CPU_BASIC_INFO
@@ -165,3 +166,15 @@ def test_a_ratio_is_written_where_the_present_text_tells_another_or_none(
     old: str | None, new: str | None, is_written: bool
 ) -> None:
     assert cpu_normalization.needs_sync(old, new) is is_written
+
+
+@pytest.mark.parametrize("text", ["NaN", "inf", "-Inf", "-1", "0", "", "1e7", "1e300", "1e400", "0x1p1"])
+def test_a_normalization_ratio_that_is_no_factor_amplifies_nothing(text: str) -> None:
+    with pytest.raises(ProtocolError):
+        amplification.node_ratios(amplification.DEFAULT_CONFIG, "n", {}, {NORMALIZATION: text})
+
+
+def test_factors_whose_product_is_none_amplify_nothing() -> None:
+    config = ResourceAmplificationConfig(enable=True, resource_amplification_ratio={"cpu": 1e4})
+    with pytest.raises(ProtocolError, match="above"):
+        amplification.node_ratios(config, "n", {}, {NORMALIZATION: "1e4"})

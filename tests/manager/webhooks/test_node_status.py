@@ -163,3 +163,9 @@ def test_an_echo_without_the_raw_figures_is_not_amplified_twice() -> None:
     mended = node_status.mutate(reported, amplified)
     assert cpu_of(mended) == 8_000
     assert mended["metadata"]["annotations"][RAW] == '{"cpu":"4","memory":"8Gi"}'
+
+
+@pytest.mark.parametrize("ratios", ['{"cpu":1e308}', '{"cpu":1e7}', '{"memory":1e300}'])
+def test_a_ratio_that_is_no_factor_is_refused(ratios: str) -> None:
+    with pytest.raises(ProtocolError, match="above"):
+        node_status.mutate(node(4_000, ratios), None)

@@ -398,3 +398,22 @@ def test_what_was_not_recorded_of_a_device_chosen_beforehand_is_not_given() -> N
 
     assert fits(share)
     assert not fits({**share, resources.GPU_CORE: 50})
+
+
+def test_a_type_of_which_no_device_was_chosen_beforehand_is_free_to_choose() -> None:
+    asked = pod({"gpu": 1})
+
+    assert allocate(node(), asked, designated(NO_LIMITS, node(), {"gpu": []})) == allocate(node(), asked)
+
+
+def test_a_nic_whose_place_is_unknown_is_at_no_switch_also_at_none_without_a_name() -> None:
+    somewhere = {"topology": {"socketID": 0, "nodeID": 0}}
+    gpu = {"type": "gpu", "health": True, "resources": {resources.GPU_CORE: 100, resources.GPU_MEMORY: GIB}}
+    nic = {"type": "rdma", "health": True, "resources": {resources.RDMA: 100}}
+    devices = [{**gpu, **somewhere, "minor": 0}, {**nic, "minor": 0}, {**nic, **somewhere, "minor": 1}]
+    machine = from_builtins({"metadata": {"name": "node"}, "spec": {"devices": devices}}, Device)
+    joint = JointAllocate(device_types=["gpu", "rdma"], required_scope="SamePCIe")
+
+    decision = allocate(node(of=machine), pod({"gpu": 1, "rdma": 1}, joint=joint))
+
+    assert [picked.minor for picked in decision.by_type["rdma"]] == [1]

@@ -12,6 +12,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugins.built_in import installed_plugins
+from koordinator.scheduler.plugins.device_share.partition import UNSUPPORTED_COUNT
 from koordinator.scheduler.plugins.device_share.plugin import DeviceShare
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.device_share.test_plugin import ALLOCATED, CORE, HINT, JOINT, RATIO, RDMA, gpu_pod
@@ -48,11 +49,11 @@ class Machines:
         self.plugin._exact.decide = counted  # type: ignore[method-assign]
         return asked
 
-    def set(self, name: str, labels: Json, partitions: Json | None = None) -> None:
+    def set(self, name: str, labels: Json, partitions: Json | None = None, policy: Json = HONOR) -> None:
         self.table.set_node(from_builtins(node(name, cpu="64", memory="64Gi", labels=labels), Node))
         meta: Json = {"name": name}
         if partitions is not None:
-            meta |= {"labels": HONOR, "annotations": {PARTITIONS: json.dumps(partitions)}}
+            meta |= {"labels": policy, "annotations": {PARTITIONS: json.dumps(partitions)}}
         devices = [self._card(minor) for minor in (0, 1)] + [self._nic(minor) for minor in (0, 1)]
         self.plugin.set_device(None, from_builtins({"metadata": meta, "spec": {"devices": devices}}, Device))
 
@@ -129,3 +130,32 @@ def test_what_a_number_meant_before_is_not_what_it_means_now(fits_first: bool, f
 
         assert machines.passes(gpu_pod("pair", 200)) == [is_fitting], number
     assert len(machines.plugin.cache.columns.kinds.values) < 100
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [None, [], [{"minors": []}], [{}], [{"minors": [1]}], [{"minors": [0, 0]}], [{"minors": [0, 1, 2]}]],
+)
+def test_a_partition_of_other_than_its_number_of_cards_is_none(pairs: Json | None) -> None:
+    machines = Machines(1)
+    machines.set("node-0", {}, {"1": [{"minors": [0]}], "2": pairs})
+
+    pair = PodInfo.of(from_builtins(gpu_pod("pair", 200), Pod), machines.table.registry)
+    state = machines.plugin.prepare(pair)
+
+    assert state is not None
+    decision = machines.plugin._exact.decide(state, machines.plugin.cache.at(0))
+    assert decision.status == UNSUPPORTED_COUNT
+    assert machines.passes(gpu_pod("one", 100)) == [True]
+
+
+@pytest.mark.parametrize("table", [["2"], {"two": []}, {"2": {}}])
+def test_a_table_that_cannot_be_read_closes_only_nodes_that_must_keep_to_it(
+    table: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    machines = Machines()
+    machines.set("node-0", {}, table)
+    machines.set("node-1", {}, table, policy={})
+
+    assert machines.passes(gpu_pod("pair", 200)) == [False, True]
+    assert "no partition table can be read: Device node-1" in caplog.text

@@ -229,3 +229,13 @@ def test_nodes_outside_the_network_come_last_and_break_nothing() -> None:
     found = placement.scores(tree, leaves, ["z", "b0n1", "y", "b0n0"].__getitem__, numbers(tree, b0n1=1))
 
     assert found.tolist() == [0, 100, 34, 67]
+
+
+def test_a_layer_that_the_tree_lacks_gathers_nobody_whatever_else_must() -> None:
+    tree = build(SPECS, [("n", {"spine": "s", "block": "b"})])
+    for layers in (["Rack"], ["Block", "Rack"], ["Rack", "Block"]):
+        rules = [GatherStrategy(layer=layer, strategy=placement.MUST_GATHER) for layer in layers]
+
+        found = plan(tree, demand_of(rules, tree.layers), ["m"], np.array([5]), np.array([0]))
+
+        assert found.reason is PlanReason.NO_ROOM, layers

@@ -24,7 +24,7 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
 from tests.scheduler.node_numa_resource.machines import machine
 
 machines = st.builds(
-    machine, st.integers(1, 2), st.integers(1, 2), st.integers(1, 4), st.sampled_from((1, 2, 4))
+    machine, st.integers(1, 4), st.integers(1, 2), st.integers(1, 4), st.sampled_from((1, 2, 4))
 )
 policies = st.sampled_from(("FullPCPUs", "SpreadByPCPUs"))
 exclusives = st.sampled_from(("", "None", "PCPULevel", "NUMANodeLevel"))

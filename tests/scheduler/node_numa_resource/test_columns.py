@@ -29,7 +29,9 @@ def nodes(draw: st.DrawFn) -> tuple[Json, Json | None]:
         ),
     }
     annotations = {}
-    ratio = draw(st.sampled_from(("", "", "", '{"cpu":1.5}', '{"cpu":1.07,"memory":2}', "{")))
+    ratio = draw(
+        st.sampled_from(("", "", "", '{"cpu":1.5}', '{"cpu":1.07,"memory":2}', "{", '{"cpu":1e308}'))
+    )
     if ratio:
         annotations["node.koordinator.sh/resource-amplification-ratio"] = ratio
     numa_per_socket = draw(st.sampled_from((1, 1, 2, 2, 5)))

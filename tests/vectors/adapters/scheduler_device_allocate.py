@@ -233,7 +233,11 @@ def device_score(case: Case) -> Any:
 def _order(case: Case) -> list[int]:
     points = {device["minor"]: device["score"] for device in case["devices"]}
     devices = [
-        VisibleDevice(DeviceEntry(device["minor"], {}, pcie=device.get("pcie", "")), {}, False)
+        VisibleDevice(
+            DeviceEntry(device["minor"], {}, has_topology="pcie" in device, pcie=device.get("pcie", "")),
+            {},
+            False,
+        )
         for device in case["devices"]
     ]
     ordered = in_order(

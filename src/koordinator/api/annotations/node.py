@@ -6,8 +6,13 @@ from collections.abc import Mapping
 
 from koordinator.api import labels, resource_list
 from koordinator.api.annotations.codec import Annotation, Empty, Int32, Payload, Seconds
+from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import ResourceList
 from koordinator.api.resource_list import Amounts
+
+FACTOR_MAX = 1e6
+"""The highest ratio by which a node's amounts are multiplied or divided: a larger one is a mistake, and amounts times a
+much larger one are no numbers any more."""
 
 
 class NodeReservation(Payload, frozen=True, kw_only=True):
@@ -95,6 +100,17 @@ ORIGIN_EXTENDED_ALLOCATABLE = Annotation(labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE
 BATCH_DURATIONS = Annotation(labels.NODE_BATCH_DURATIONS, BatchDurations)
 NODE_IMAGES = Annotation(labels.NODE_IMAGES, NodeImages)
 THIRD_PARTY_ALLOCATIONS = Annotation(labels.NODE_THIRD_PARTY_ALLOCATIONS, ThirdPartyAllocations)
+
+
+def amplification_ratios(annotations: Mapping[str, str], obj: str = "") -> dict[str, float] | None:
+    """Return the ratio per resource, None when there is no annotation. Raises: ProtocolError when it is malformed or a
+    ratio is above `FACTOR_MAX`."""
+    found = AMPLIFICATION_RATIO.read(annotations, obj)
+    for name, ratio in (found or {}).items():
+        if ratio > FACTOR_MAX:
+            reason = f"{name}: {ratio:g} is above {FACTOR_MAX:g}"
+            raise ProtocolError(obj, labels.NODE_RESOURCE_AMPLIFICATION_RATIO, reason)
+    return found
 
 
 def encode_amplification_ratios(ratios: Mapping[str, float]) -> str:

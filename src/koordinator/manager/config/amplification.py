@@ -45,7 +45,7 @@ def node_ratios(
     The normalization ratio is that in `annotations`: give those that the node will have, and a change of it
     needs no second round to get here.
 
-    Raises: ProtocolError for a ratio below 1 or a malformed normalization annotation; the node must then
+    Raises: ProtocolError for a ratio that is no factor or a malformed normalization annotation; the node must then
     have no amplification annotation.
     """
     strategy = first_match(config.node_configs, node_labels_) or config
@@ -58,8 +58,9 @@ def node_ratios(
         if cpu > RATIO_MIN:
             ratios[resources.CPU] = cpu
     for name, ratio in sorted(ratios.items()):
-        if ratio < RATIO_MIN:
-            raise ProtocolError(obj, _KEY, f"ratio {ratio:g} of {name} is below {RATIO_MIN:g}")
+        if not RATIO_MIN <= ratio <= node_annotations.FACTOR_MAX:
+            side = f"below {RATIO_MIN:g}" if ratio < RATIO_MIN else f"above {node_annotations.FACTOR_MAX:g}"
+            raise ProtocolError(obj, _KEY, f"ratio {ratio:g} of {name} is {side}")
     return ratios
 
 

@@ -49,7 +49,7 @@ def mutate(node: dict[str, Any], old: dict[str, Any] | None, *, restores: bool =
         raw = _noted(annotations, obj)
         if restores:
             allocatable = {**allocatable, **_texts(raw)}
-    ratios = node_annotations.AMPLIFICATION_RATIO.read(annotations, obj) or {}
+    ratios = node_annotations.amplification_ratios(annotations, obj) or {}
     return _with(node, annotations, {**allocatable, **_amplified(raw, ratios)})
 
 

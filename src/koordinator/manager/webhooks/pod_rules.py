@@ -373,7 +373,8 @@ _POD_ANNOTATIONS: Mapping[str, Read] = {
 }
 _NODE_ANNOTATIONS: Mapping[str, Read] = {
     **_by_key(slo_config.NODE_COLOCATION_STRATEGY, node.NODE_RESERVATION, node.SYSTEM_QOS_RESOURCE),
-    **_by_key(node.AMPLIFICATION_RATIO, node.USAGE_THRESHOLDS, node.THIRD_PARTY_ALLOCATIONS),
+    **_by_key(node.USAGE_THRESHOLDS, node.THIRD_PARTY_ALLOCATIONS),
+    labels.NODE_RESOURCE_AMPLIFICATION_RATIO: node.amplification_ratios,
     labels.NODE_NETWORK_BANDWIDTH: node_labels.network_bandwidth,
 }
 

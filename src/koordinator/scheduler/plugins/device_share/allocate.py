@@ -367,11 +367,12 @@ def check_shared_gpu(
 
 
 def designated(limits: DeviceLimits, node: NodeDevices, recorded: DeviceAllocations) -> DeviceLimits:
-    """Limits to exactly the devices, amounts and virtual functions that were recorded. Raises: QuantityError when an
-    amount is no quantity."""
+    """Limits to exactly the devices, amounts and virtual functions that were recorded; a type of which none is recorded
+    has no limits. Raises: QuantityError when an amount is no quantity."""
     required = {
         device_type: {entry.minor: _amounts(node, device_type, entry) for entry in entries}
         for device_type, entries in recorded.items()
+        if entries
     }
     vfs = {
         device_type: {

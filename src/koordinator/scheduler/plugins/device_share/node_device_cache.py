@@ -96,6 +96,10 @@ class NodeDeviceCache(ReservableHoldingKeeper[DevicesOfPod, Held]):
             node_devices(device, {})
         except QuantityError as error:
             raise ProtocolError(f"Device {name}", "spec.devices[].resources", str(error)) from error
+        try:
+            annotation.GPU_PARTITIONS.read(device.metadata.annotations, f"Device {name}")
+        except ProtocolError as problem:
+            log.warning("no partition table can be read: %s", problem, extra={"node": name})
         self._reports[name] = device
         return self._reread(name)
 

@@ -15,6 +15,7 @@ from koordinator.api.annotations.device import (
     PartitionPolicy,
     TopologyScope,
 )
+from koordinator.api.errors import ProtocolError
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.device_share.inventory import (
     DeviceEntry,
@@ -150,15 +151,30 @@ class NodePartitions(msgspec.Struct, frozen=True):
 
 def partitions_of(node: NodeDevices) -> NodePartitions:
     """Return the table that the node agent reported, else the one built in for the model. Raises: ProtocolError when
-    the reported table is malformed."""
-    table = annotation.GPU_PARTITIONS.read(node.annotations)
+    the reported table is malformed and pods must keep to it; otherwise it is as if there were none."""
+    must_keep = annotation.node_partition_policy(node.labels) is NodePartitionPolicy.HONOR
+    try:
+        table = annotation.GPU_PARTITIONS.read(node.annotations)
+    except ProtocolError:
+        if must_keep:
+            raise
+        table = None  # told when the Device was read
     if table is not None:
-        policy = annotation.node_partition_policy(node.labels)
-        return NodePartitions(table, policy is NodePartitionPolicy.HONOR)
+        return NodePartitions(_usable(table), must_keep)
     is_binding = annotation.node_partition_policy(node.node_labels) is NodePartitionPolicy.HONOR
     is_hopper = node.node_labels.get(labels.GPU_MODEL) in _HOPPER_MODELS
     is_hopper = is_hopper and node.node_labels.get(labels.GPU_VENDOR, "") in ("", "nvidia")
     return NodePartitions(_HOPPER if is_hopper else None, is_binding)
+
+
+def _usable(table: Table) -> Table:
+    """Return a table without the partitions that have more or fewer GPUs than they are listed for, and without sizes of
+    which nothing is left: a pod must not start with other cards than it asked for."""
+    kept = {
+        size: [each for each in partitions if len(set(each.minors)) == len(each.minors) == size]
+        for size, partitions in table.items()
+    }
+    return {size: partitions for size, partitions in kept.items() if partitions}
 
 
 def choose(

@@ -105,7 +105,11 @@ def in_order(
     last = len(ranked)  # after all rounds
     for device in ranked:
         pcie = device.entry.pcie
-        rounds[device.minor] = seen.get(pcie, 0) if pcie in preferred_pcies else last
+        is_there = device.entry.has_topology and pcie in preferred_pcies
+        if not is_there:
+            rounds[device.minor] = last
+            continue
+        rounds[device.minor] = seen.get(pcie, 0)
         seen[pcie] = seen.get(pcie, 0) + 1
     return sorted(ranked, key=lambda device: rounds[device.minor])
 

@@ -26,7 +26,7 @@ from koordinator.scheduler.plugin.framework import Scores
 from koordinator.scheduler.plugin.percent import PERCENT, floor_percent, mean_percent, rounded_down_mean
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, UsageAggregation
 from koordinator.scheduler.table.label_columns import Mask
-from koordinator.scheduler.table.nodes import F64
+from koordinator.scheduler.table.nodes import F64, NODE_AMOUNT_MAX
 from koordinator.scheduler.table.pod_info import PodInfo
 
 Vector = tuple[int, ...]
@@ -338,9 +338,10 @@ Limits = tuple[int | None, ...]
 
 
 def limits(capacity: Sequence[int], thresholds: Sequence[int]) -> Limits:
-    """Return the highest usages within thresholds (percent, 0 is off): judging a row is one comparison with them."""
+    """Return the highest usages within thresholds (percent; 0 is off, nothing is within a negative one): judging a row
+    is one comparison with them."""
     return tuple(
-        _limit(amount, percent) if percent > 0 and amount > 0 else None
+        _limit(amount, percent) if percent != 0 and amount > 0 else None
         for amount, percent in zip(capacity, thresholds, strict=True)
     )
 
@@ -350,7 +351,9 @@ def _limit(capacity: int, threshold: int) -> int:
 
     Percentages do not fall as amounts grow, rounding errors included: the boundary is found by bisection.
     """
-    above = capacity * (threshold + 1) // 100 + 1
+    if threshold < 0:
+        return -1
+    above = min(capacity * (threshold + 1) // 100 + 1, NODE_AMOUNT_MAX)
     amounts = range(above + 1)
     return bisect.bisect_right(amounts, threshold, key=lambda used: percent_of(used, capacity)) - 1
 
@@ -451,7 +454,8 @@ def _estimate_amount(request: int, limit: int, percent: int, default: int) -> in
     wanted = max(request, limit)
     if wanted == 0:
         return default
-    share = (wanted * percent + 50) // 100
+    # A pod names its own percentage, which must not become a number that sums and columns cannot hold.
+    share = max(min((wanted * percent + 50) // 100, NODE_AMOUNT_MAX), -NODE_AMOUNT_MAX)
     return min(share, limit) if limit > 0 else share
 
 

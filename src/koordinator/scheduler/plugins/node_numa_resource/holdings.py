@@ -77,7 +77,7 @@ def facts_of(node: Node, report: TopologyOptions | None) -> NodeTopologyFacts:
     ratios: Mapping[str, float] = {}
     is_ratio_readable = True
     try:
-        ratios = node_annotations.AMPLIFICATION_RATIO.read(meta.annotations, obj) or {}
+        ratios = node_annotations.amplification_ratios(meta.annotations, obj) or {}
     except ProtocolError as error:
         is_ratio_readable = False
         problems.append(error)

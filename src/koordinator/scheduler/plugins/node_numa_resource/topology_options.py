@@ -88,7 +88,7 @@ def options_of(report: NodeResourceTopology, topologies: Topologies | None = Non
     except KoordinatorError as error:
         problems.append(error)
     try:
-        ratios = node.AMPLIFICATION_RATIO.read(annotations, obj)
+        ratios = node.amplification_ratios(annotations, obj)
     except KoordinatorError as error:
         problems.append(error)
     reserved: CPUSet = frozenset()
