@@ -35,6 +35,7 @@ def reports(draw: st.DrawFn) -> NodeMetricReport:
     reported = draw(st.dictionaries(st.sampled_from(NAMES), AMOUNTS))
     return NodeMetricReport(
         updated_s=draw(st.integers(0, 200)),
+        is_dated=True,
         interval_s=60.0,
         node_usage=draw(AMOUNTS),
         system_usage=draw(AMOUNTS),
