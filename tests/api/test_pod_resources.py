@@ -124,7 +124,7 @@ def test_requests_and_limits_are_those_of_the_pods_most_demanding_moment(spec: d
     assert pod_resources.requests(whole) == resource_list.of(pod_resources.wire_requests(whole))
     assert amounts(pod_resources.wire_requests(whole)) == with_overhead
     assert amounts(pod_resources.wire_limits(whole)) == {
-        name: amount + overhead.get(name, 0) for name, amount in limits.items()
+        name: amount + (overhead.get(name, 0) if amount else 0) for name, amount in limits.items()
     }
 
 

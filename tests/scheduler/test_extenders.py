@@ -9,11 +9,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import msgspec
+import pytest
 from aiohttp import web
 
 from koordinator.cluster.supervise import strictly
 from koordinator.manager.webhooks import certificates
-from koordinator.scheduler.config import config
+from koordinator.scheduler.config import config, default_plugins
+from tests.scheduler.reservation.test_plugin import reservation
 from tests.scheduler.world import World, node, pod
 
 Json = dict[str, Any]
@@ -56,16 +59,25 @@ async def serving(oracle: Oracle, tls: ssl.SSLContext | None = None) -> AsyncIte
 
 
 def play(
-    story: Callable[[World, Oracle], Awaitable[None]], tls: ssl.SSLContext | None = None, **extender: Any
+    story: Callable[[World, Oracle], Awaitable[None]],
+    tls: ssl.SSLContext | None = None,
+    *,
+    is_shipped: bool = False,
+    **extender: Any,
 ) -> None:
-    """A story in real time (sockets do not know virtual time) with one extender."""
+    """A story in real time (sockets do not know virtual time) with one extender, and the shipped profile or the
+    stock one."""
 
     async def main() -> None:
         oracle = Oracle()
         async with serving(oracle, tls):
             scheme = "http" if tls is None else "https"
             described = {"urlPrefix": f"{scheme}://127.0.0.1:{oracle.port}/api/", **extender}
-            world = World(config.decode({"extenders": [described], "podMaxBackoffSeconds": 0}))
+            settings = config.decode({"extenders": [described], "podMaxBackoffSeconds": 0})
+            if is_shipped:
+                profiles = default_plugins.shipped_config().profiles
+                settings = msgspec.structs.replace(settings, profiles=profiles)
+            world = World(settings)
             with strictly():
                 task = asyncio.create_task(world.scheduler.run())
                 await world.scheduler.synced.wait()
@@ -199,6 +211,139 @@ def test_an_extender_that_binds_does_so_instead_of_us() -> None:
         assert not world.api.bindings
 
     play(story, bindVerb="bind")
+
+
+def test_who_binds_is_left_out_when_it_fails_and_may_be_ignored() -> None:
+    async def fails(world: World, oracle: Oracle) -> None:
+        oracle.answers["bind"] = lambda body: {"Error": "out of order"}
+        world.nodes(1)
+        world.api.put("Pod", pod("web"))
+        await until(lambda: world.condition("web"))
+        assert "out of order" in world.condition("web")["message"] and not world.api.bindings
+
+    async def goes_on(world: World, oracle: Oracle) -> None:
+        oracle.answers["bind"] = lambda body: {"Error": "out of order"}
+        world.nodes(1)
+        world.api.put("Pod", pod("web"))
+        await until(lambda: world.api.placements()["web"])
+
+    play(fails, bindVerb="bind")
+    play(goes_on, bindVerb="bind", ignorable=True)
+
+
+def test_reservations_are_shown_and_nobody_else_binds_them() -> None:
+    async def story(world: World, oracle: Oracle) -> None:
+        oracle.answers["filter"] = lambda body: {"NodeNames": body["NodeNames"]}
+        oracle.answers["bind"] = lambda body: {"Error": "no such pod"}
+        world.nodes(1)
+        world.api.put("Reservation", reservation("room"))
+        await until(lambda: world.api.objects["Reservation"][("", "room")].get("status", {}).get("nodeName"))
+
+        assert oracle.verbs() == ["filter"]
+        assert oracle.asked[0][1]["Pod"]["spec"]["containers"]
+
+    play(story, is_shipped=True, filterVerb="filter", bindVerb="bind", nodeCacheCapable=True)
+
+
+ILL_FILTERS: list[Any] = [
+    [],
+    "node-0",
+    {"NodeNames": "node-0"},
+    {"NodeNames": [1]},
+    {"NodeNames": ["node-0"], "FailedNodes": ["node-0"]},
+    {"Nodes": ["node-0"]},
+]
+
+
+@pytest.mark.parametrize("answer", ILL_FILTERS, ids=str)
+def test_an_answer_of_another_shape_counts_as_a_failure(answer: Any) -> None:
+    async def goes_on(world: World, oracle: Oracle) -> None:
+        oracle.answers["filter"] = lambda body: answer
+        world.nodes(1)
+        world.api.put("Pod", pod("web"))
+        await until(lambda: world.api.placements()["web"])
+
+    play(goes_on, filterVerb="filter", nodeCacheCapable=True, ignorable=True)
+
+
+def test_what_an_extender_lets_pass_passes_and_what_it_does_not_name_nobody_can_clear() -> None:
+    async def story(world: World, oracle: Oracle) -> None:
+        oracle.answers["filter"] = lambda body: {
+            "NodeNames": [] if body["Pod"]["metadata"]["name"] == "none" else ["node-1"],
+            "FailedAndUnresolvableNodes": {"node-1": "too far"},
+        }
+        world.nodes(2)
+        world.api.put("Pod", pod("web"))
+        await until(lambda: world.api.placements()["web"])
+        assert world.api.placements()["web"] == "node-1"
+        world.api.put("Pod", pod("none"))
+        await until(lambda: world.condition("none"))
+        assert "2 Preemption is not helpful for scheduling" in world.condition("none")["message"]
+
+    play(story, filterVerb="filter", nodeCacheCapable=True)
+
+
+def test_scores_for_a_node_add_up_and_below_zero_only_compare() -> None:
+    async def story(world: World, oracle: Oracle) -> None:
+        oracle.answers["prioritize"] = lambda body: [
+            *({"Host": "node-0", "Score": -60} for _ in range(2)),
+            {"Host": "node-1", "Score": -100},
+            {"Host": "node-2", "Score": -200},
+        ]
+        world.nodes(3)
+        world.api.put("Pod", pod("web"))
+        await until(lambda: world.api.placements()["web"])
+
+        assert world.api.placements()["web"] == "node-1"
+
+    play(story, prioritizeVerb="prioritize", weight=1, nodeCacheCapable=True)
+
+
+def test_an_extender_may_choose_other_victims_of_the_node() -> None:
+    async def story(world: World, oracle: Oracle) -> None:
+        def other(body: Json) -> Json:
+            [(name, victims)] = body["NodeNameToVictims"].items()
+            [proposed] = victims["Pods"]
+            uid = next(
+                each["metadata"]["uid"]
+                for each in world.api.pods()
+                if each["metadata"]["name"] not in ("high", proposed["metadata"]["name"])
+            )
+            return {"NodeNameToMetaVictims": {name: {"Pods": [{"UID": uid}]}}}
+
+        oracle.answers["preempt"] = other
+        world.nodes(1, cpu="4")
+        world.api.put("Pod", pod("least", cpu="2", priority=1))
+        world.api.put("Pod", pod("less", cpu="2", priority=2))
+        await until(lambda: all(world.api.placements().values()))
+        world.api.put("Pod", pod("high", cpu="2", priority=1000))
+        await until(lambda: world.api.placements().get("high"))
+
+        assert set(world.api.placements()) == {"least", "high"}
+
+    play(story, preemptVerb="preempt")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"nowhere": {"Pods": [{"UID": "x"}]}},
+        {"node-0": {"Pods": [{"UID": "nobody"}]}},
+        {"node-0": {"Pods": ["x"]}},
+        ["node-0"],
+    ],
+    ids=str,
+)
+def test_victims_that_are_not_there_are_a_failure(answer: Any) -> None:
+    async def story(world: World, oracle: Oracle) -> None:
+        oracle.answers["preempt"] = lambda body: {"NodeNameToMetaVictims": answer}
+        world.nodes(1, cpu="4")
+        world.api.put("Pod", pod("low", cpu="4", priority=1))
+        await until(lambda: all(world.api.placements().values()))
+        world.api.put("Pod", pod("high", cpu="4", priority=1000))
+        await until(lambda: world.api.placements().get("high"))  # as if it had not been asked
+
+    play(story, preemptVerb="preempt", nodeCacheCapable=True, ignorable=True)
 
 
 def test_an_extender_has_a_say_in_whom_to_evict() -> None:

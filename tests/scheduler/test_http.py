@@ -228,3 +228,26 @@ def test_resource_metrics_tell_requests_and_limits_of_each_pod() -> None:
     assert f'kube_pod_resource_request{{{labels},resource="memory",unit="bytes"}} 1073741824' in lines
     assert f'kube_pod_resource_limit{{{labels},resource="cpu",unit="cores"}} 2' in lines
     assert not any("ended" in line for line in lines)
+
+
+def test_resource_metrics_count_as_upstream_does() -> None:
+    """Overhead on limits, sidecars before init steps, exact amounts, no line for nothing, no unit for cards."""
+
+    def container(limit: str, **requests: str) -> dict[str, object]:
+        return {"name": "c", "resources": {"limits": {"cpu": limit}, "requests": requests}}
+
+    body = pod("web")
+    body["spec"]["containers"] = [container("1", **{"cpu": "100u", "x.io/card": "1", "memory": "0"})]
+    body["spec"]["initContainers"] = [container("2") | {"restartPolicy": "Always"}, container("3")]
+    body["spec"]["overhead"] = {"cpu": "500m", "memory": "1Gi"}
+    found = http.ResourceMetrics()
+
+    found.add(from_builtins(body, Pod))
+
+    told = {line.split(',resource="')[1] for line in found.text().splitlines() if ',resource="' in line}
+    assert told == {
+        'cpu",unit="cores"} 0.5001',
+        'memory",unit="bytes"} 1073741824',
+        'x.io/card",unit=""} 1',
+        'cpu",unit="cores"} 5.5',
+    }

@@ -138,6 +138,47 @@ def test_a_culprit_does_not_meet_its_victim_again_on_any_node_for_a_while() -> N
     play(story)
 
 
+def test_a_victim_is_counted_where_its_node_was_away_when_the_pair_was_told() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="64", memory="256Gi")
+        report(world, {"node-0": 0, "node-1": 0})
+        for name in ("web-0", "web-1"):
+            victim = owned(name, "web", priority=PROD)
+            victim["spec"]["nodeName"] = "node-0"
+            world.api.put("Pod", victim)
+        await world.settle()
+        gone = world.api.objects["Node"][("", "node-0")]
+        world.api.remove("Node", "node-0")
+        pair = ("default/StatefulSet/web", "default/StatefulSet/train")
+        world.api.put("NodeMetric", metric(world, "node-1", 0, [pair]))
+        await world.settle()
+        world.api.put("Node", gone)
+        await world.settle()
+
+        assert await places(world, "train", 4, BATCH, "train") == {"node-1"}
+
+    play(story)
+
+
+def test_a_level_goes_with_its_report_though_the_node_is_away() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="64", memory="256Gi")
+        report(world, {"node-0": 80, "elsewhere": 0})
+        world.api.put("Pod", {**pod("runs"), "spec": {**pod("runs")["spec"], "nodeName": "node-0"}})
+        await world.settle()
+        away = world.api.objects["Node"][("", "node-0")]
+        world.api.remove("Node", "node-0")
+        await world.settle()
+        world.api.remove("NodeMetric", "node-0")
+        await world.settle()
+        world.api.put("Node", away)
+        await world.settle()
+
+        assert await places(world, "batch", 1, BATCH) == {"node-0"}
+
+    play(story)
+
+
 def test_what_cannot_be_read_changes_nothing() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="64", memory="256Gi")

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.priority import PriorityClass
 from koordinator.api.resource_vector import I64
 from koordinator.clock import rfc3339
 from koordinator.scheduler.plugins.load_aware import load
@@ -36,6 +35,7 @@ def reports(draw: st.DrawFn) -> NodeMetricReport:
     reported = draw(st.dictionaries(st.sampled_from(NAMES), AMOUNTS))
     return NodeMetricReport(
         updated_s=draw(st.integers(0, 200)),
+        is_dated=True,
         interval_s=60.0,
         node_usage=draw(AMOUNTS),
         system_usage=draw(AMOUNTS),
@@ -144,19 +144,6 @@ def test_a_threshold_that_nothing_reaches_is_a_limit_that_nothing_reaches(
     [limit] = load.limits([capacity], [threshold])
 
     assert limit is None if capacity == 0 else limit is not None and limit >= 10_000 * capacity
-
-
-@given(factor=st.integers(-(2**63), 2**63 - 1))
-def test_the_percentage_that_a_pod_names_never_becomes_more_than_a_column_holds(factor: int) -> None:
-    annotations = {labels.LOAD_ESTIMATED_SCALING_FACTORS: json.dumps({"memory": factor})}
-    container = {"name": "c", "resources": {"requests": {"memory": "1Ti"}}}
-    body = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [container]}}
-
-    found = load.estimate(
-        from_builtins(body, Pod), PriorityClass.PROD, {"cpu": 85, "memory": 70}, allow_custom=True
-    )
-
-    assert np.array(list(found.values()), np.int64).size == 2
 
 
 COLUMNS = st.lists(st.tuples(*[BYTES for _ in range(4)]), min_size=1, max_size=8)

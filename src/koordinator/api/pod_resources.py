@@ -68,7 +68,7 @@ def _is_plain(spec: PodSpec) -> bool:
 def wire_limits(pod: Pod) -> ResourceList:
     """Return the pod's limits per resource, summed as requests are; resources without a limit are left out.
 
-    Overhead is added only where there is a limit.
+    Overhead is added only where there is a limit above 0.
     """
     spec = counted_spec(pod)
     if len(spec.containers) == 1 and not spec.init_containers and spec.resources is None:
@@ -85,7 +85,9 @@ def wire_limits(pod: Pod) -> ResourceList:
         overhead={},
     )
     limits = wire_sum(by_limits)
-    overhead = {name: amount for name, amount in spec.overhead.items() if name in limits}
+    overhead = {
+        name: amount for name, amount in spec.overhead.items() if name in limits and quantity.of(limits[name])
+    }
     return wire_sum(msgspec.structs.replace(by_limits, overhead=overhead)) if overhead else limits
 
 

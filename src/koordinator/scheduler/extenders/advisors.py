@@ -1,205 +1,32 @@
-"""Ask HTTP extenders: the protocol, TLS and answers of one, and what all together say about a pod (nodes that they
-refuse, scores, victims, bindings).
+"""Ask HTTP extenders: what all together say about a pod (nodes that they refuse, scores, victims, bindings).
 
-Members of requests are written as Go servers name them (`NodeNames`); of answers, upper and lower case count the
-same, as they do in Go. Only pods in which some extender has an interest cost anything. Source: behaviour/scheduler
-B3 (7) and B8.
+Only pods in which some extender has an interest cost anything. Source: behaviour/scheduler B3 (7) and B8.
 """
 
 import asyncio
-import base64
-import binascii
 import logging
-import pathlib
-import ssl
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiohttp
-import msgspec
 
 from koordinator.api.core import Node, Pod
-from koordinator.api.errors import KoordinatorError
 from koordinator.api.meta import Object, to_wire
+from koordinator.api.pod_labels import is_reserve_pod
+from koordinator.cluster.errors import ApiError
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.config.config import Extender, ExtenderTls, SchedulerConfigError
+from koordinator.scheduler.config.config import Extender
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.results import ExtenderAdvice
+from koordinator.scheduler.extenders.client import ExtenderClient, ExtenderError, ExtenderVictims, Json
 from koordinator.scheduler.plugin.capabilities import ReviewedPreemption
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import BindPlugin, Handle, Plugin, Watch
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
-
-SCORE_MAX = 10
-"""Highest score of an extender; our scale is ten times as much."""
-
-Json = dict[str, Any]
-
-
-class ExtenderError(KoordinatorError):
-    """An extender did not answer, or not as it should."""
-
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(url, reason)
-        self.url, self.reason = url, reason
-
-    def __str__(self) -> str:
-        return f"extender {self.url}: {self.reason}"
-
-
-class FilterAnswer(msgspec.Struct, frozen=True):
-    """Nodes that pass, and why others do not; `hopeless` are those that no eviction can help."""
-
-    passing: list[str]
-    failed: dict[str, str]
-    hopeless: dict[str, str]
-
-
-class ExtenderVictims(msgspec.Struct, frozen=True):
-    """Uids of the pods to evict from a node, and how many budgets forbid it."""
-
-    uids: list[str]
-    violations: int
-
-
-class ExtenderClient:
-    """Calls one extender. `session` makes connections; it belongs to the caller."""
-
-    def __init__(self, config: Extender, index: int) -> None:
-        """Raises: SchedulerConfigError when a certificate cannot be read."""
-        self.config = config
-        self.managed = frozenset(resource.name for resource in config.managed_resources)
-        self.name = config.url_prefix.rstrip("/")
-        self._tls = tls_context(config, f"extenders[{index}].tlsConfig")
-
-    async def filter(self, session: aiohttp.ClientSession, args: Json, names: list[str]) -> FilterAnswer:
-        """Raises: ExtenderError."""
-        answer = await self._post(session, self.config.filter_verb, args)
-        found = _members(answer)
-        if found.get("error"):
-            raise ExtenderError(self.name, str(found["error"]))
-        passing = found.get("nodenames") if self.config.node_cache_capable else None
-        if passing is None:
-            items = _members(found.get("nodes") or {}).get("items") or []
-            passing = [str(_members(_members(item).get("metadata")).get("name")) for item in items]
-        known = set(names)
-        for name in passing:
-            if name not in known:
-                reason = f'claims a filtered node "{name}" which is not found in the input node list'
-                raise ExtenderError(self.name, reason)
-        return FilterAnswer(
-            list(passing),
-            dict(found.get("failednodes") or {}),
-            dict(found.get("failedandunresolvablenodes") or {}),
-        )
-
-    async def prioritize(self, session: aiohttp.ClientSession, args: Json) -> dict[str, int]:
-        """Scores on our scale, times the weight. Raises: ExtenderError."""
-        answer = await self._post(session, self.config.prioritize_verb, args)
-        if not isinstance(answer, list):
-            raise ExtenderError(self.name, "prioritize: expected a list of {Host, Score}")
-        pairs = [_members(each) for each in answer]
-        factor = self.config.weight * (100 // SCORE_MAX)
-        try:
-            return {str(each["host"]): int(each["score"]) * factor for each in pairs}
-        except (KeyError, TypeError, ValueError) as error:
-            raise ExtenderError(self.name, f"prioritize: {error!r}") from error
-
-    async def preempt(self, session: aiohttp.ClientSession, args: Json) -> dict[str, ExtenderVictims]:
-        """By node, what is left to evict. Raises: ExtenderError."""
-        found = _members(await self._post(session, self.config.preempt_verb, args))
-        try:
-            return {
-                str(node): ExtenderVictims(
-                    [str(_members(pod)["uid"]) for pod in _members(victims).get("pods") or []],
-                    int(_members(victims).get("numpdbviolations") or 0),
-                )
-                for node, victims in (found.get("nodenametometavictims") or {}).items()
-            }
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ExtenderError(self.name, f"preempt: {error!r}") from error
-
-    async def bind(self, session: aiohttp.ClientSession, args: Json) -> None:
-        """Raises: ExtenderError."""
-        found = _members(await self._post(session, self.config.bind_verb, args))
-        if found.get("error"):
-            raise ExtenderError(self.name, str(found["error"]))
-
-    async def _post(self, session: aiohttp.ClientSession, verb: str, body: Json) -> Any:
-        url = f"{self.name}/{verb}"
-        options: Json = {}
-        if self._tls is not None:
-            options["ssl"] = self._tls
-            if self.config.tls_config is not None and self.config.tls_config.server_name:
-                options["server_hostname"] = self.config.tls_config.server_name
-        try:
-            async with session.post(
-                url,
-                data=msgspec.json.encode(body),
-                headers={"Content-Type": "application/json"},
-                timeout=aiohttp.ClientTimeout(total=self.config.timeout_s),
-                **options,
-            ) as response:
-                text = await response.read()
-                if response.status != 200:
-                    raise ExtenderError(self.name, f"{verb} was answered with code {response.status}")
-        except TimeoutError as error:
-            raise ExtenderError(self.name, f"no answer to {verb} in {self.config.timeout_s:g}s") from error
-        except aiohttp.ClientError as error:
-            raise ExtenderError(self.name, f"{verb}: {error}") from error
-        try:
-            return msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
-            raise ExtenderError(self.name, f"{verb}: no JSON in the answer: {error}") from error
-
-
-def _members(value: Any) -> Json:
-    """Return a JSON object with its members in lower case; nothing for anything else."""
-    return {key.lower(): each for key, each in value.items()} if isinstance(value, Mapping) else {}
-
-
-def tls_context(config: Extender, field: str) -> ssl.SSLContext | None:
-    """Return how to speak TLS with an extender, None for plain HTTP. As upstream, without a CA the server is not
-    verified. Raises: SchedulerConfigError."""
-    if not (config.enable_https or config.url_prefix.startswith("https://")):
-        return None
-    tls = config.tls_config or ExtenderTls()
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
-    try:
-        if tls.ca_data:
-            context = ssl.create_default_context(cadata=_decoded(tls.ca_data).decode())
-        elif tls.ca_file:
-            context = ssl.create_default_context(cafile=tls.ca_file)
-        if tls.insecure or (config.enable_https and not (tls.ca_data or tls.ca_file)):
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        _load_identity(context, tls)
-    except (OSError, ssl.SSLError, ValueError, binascii.Error) as error:
-        raise SchedulerConfigError(field, str(error)) from error
-    return context
-
-
-def _load_identity(context: ssl.SSLContext, tls: ExtenderTls) -> None:
-    if not (tls.cert_data or tls.cert_file):
-        return
-    # The library reads certificates from files only.
-    with tempfile.TemporaryDirectory() as folder:
-        paths = []
-        for name, data, file in (("cert", tls.cert_data, tls.cert_file), ("key", tls.key_data, tls.key_file)):
-            path = pathlib.Path(folder, name)
-            if data:
-                path.write_bytes(_decoded(data))
-            paths.append(str(path) if data else file)
-        context.load_cert_chain(paths[0], paths[1] or None)
-
-
-def _decoded(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
-
 
 EXTENDER = "Extender"
 """Stands for all of them where plugins are named. Nobody knows what they look at, so any event may help."""
@@ -224,11 +51,12 @@ class WholeNode(Object, frozen=True, kw_only=True):
 
 
 class Advisors:
-    """The extenders of a configuration. `cluster` is where whole pods are read."""
+    """The extenders of a configuration. `cluster` is where whole pods are read, `table` knows which run where."""
 
-    def __init__(self, clients: Sequence[ExtenderClient], cluster: Cluster) -> None:
+    def __init__(self, clients: Sequence[ExtenderClient], cluster: Cluster, table: NodeTable) -> None:
         self._clients = clients
         self._cluster = cluster
+        self._table = table
         self._nodes: dict[str, Json] = {}
         self._session: aiohttp.ClientSession | None = None
 
@@ -268,7 +96,10 @@ class Advisors:
 
     async def advise(self, pod: PodInfo, names: list[str]) -> ExtenderAdvice:
         """About the nodes that passed all filters."""
-        whole = await self._whole(pod)
+        try:
+            whole = await self._whole(pod)
+        except ApiError as failure:
+            return ExtenderAdvice(frozenset(names), failure=error(str(failure)))
         refused: dict[str, Status] = {}
         left = names
         for client in self._interested(pod):
@@ -283,11 +114,13 @@ class Advisors:
                 return ExtenderAdvice(frozenset(names), failure=error(str(failure)))
             passing = set(answer.passing)
             for name in left:
-                if name in answer.hopeless:
-                    refused[name] = unresolvable(answer.hopeless[name]).by(EXTENDER)
-                elif name not in passing:
-                    reason = answer.failed.get(name, f"node(s) didn't pass extender {client.name}")
-                    refused[name] = unschedulable(reason).by(EXTENDER)
+                if name in passing:
+                    continue
+                if name in answer.failed and name not in answer.hopeless:
+                    refused[name] = unschedulable(answer.failed[name]).by(EXTENDER)
+                else:  # as upstream, no eviction helps where nobody says why
+                    reason = answer.hopeless.get(name, f"node(s) didn't pass extender {client.name}")
+                    refused[name] = unresolvable(reason).by(EXTENDER)
             left = [name for name in left if name not in refused]
         scores = await self._scores(pod, whole, left) if len(left) > 1 else {}
         return ExtenderAdvice(frozenset(names), refused, scores)
@@ -308,7 +141,9 @@ class Advisors:
             else:
                 for name, score in answer.items():
                     sums[name] = sums.get(name, 0) + score
-        return sums
+        # Totals below zero would look like nodes that are out of the question.
+        lowest = min(0, *(sums.get(name, 0) for name in names))
+        return {name: sums.get(name, 0) - lowest for name in names} if sums else sums
 
     def _args(self, client: ExtenderClient, whole: Json, names: list[str]) -> Json:
         if client.config.node_cache_capable:
@@ -326,18 +161,23 @@ class Advisors:
         self, pod: PodInfo, victims: dict[str, tuple[list[PodInfo], int]]
     ) -> dict[str, ExtenderVictims] | Status:
         """Return what is left of proposals (node → pods to evict, budgets violated), or why nobody can tell."""
-        pods = {each.uid: each for chosen, _ in victims.values() for each in chosen}
+        proposed = {name: {each.uid: each for each in chosen} for name, (chosen, _) in victims.items()}
         left = {
             name: ExtenderVictims([each.uid for each in chosen], count)
             for name, (chosen, count) in victims.items()
         }
-        whole = await self._whole(pod)
+        try:
+            whole = await self._whole(pod)
+        except ApiError as failure:
+            return error(str(failure))
         for client in self._interested(pod):
             if not client.config.preempt_verb or not left:
                 continue
             try:
-                answer = await client.preempt(self._http(), _preemption_args(client, whole, left, pods))
+                args = self._preemption_args(client, whole, left, proposed)
+                answer = await client.preempt(self._http(), args)
                 for name, chosen in list(answer.items()):
+                    self._pods_on(name, chosen.uids, client, proposed)
                     if not chosen.uids and not client.config.ignorable:
                         reason = f'expected at least one victim pod on node "{name}"'
                         raise ExtenderError(client.name, reason)
@@ -351,23 +191,72 @@ class Advisors:
             left = answer
         return left
 
+    def _preemption_args(
+        self,
+        client: ExtenderClient,
+        whole: Json,
+        left: dict[str, ExtenderVictims],
+        proposed: dict[str, dict[str, PodInfo]],
+    ) -> Json:
+        """Raises: ExtenderError when a pod that an extender named has gone meanwhile."""
+        if client.config.node_cache_capable:
+            meta = {
+                name: {"Pods": [{"UID": uid} for uid in each.uids], "NumPDBViolations": each.violations}
+                for name, each in left.items()
+            }
+            return {"Pod": whole, "NodeNameToVictims": None, "NodeNameToMetaVictims": meta}
+        full = {
+            name: {
+                "Pods": [to_wire(found.pod) for found in self._pods_on(name, each.uids, client, proposed)],
+                "NumPDBViolations": each.violations,
+            }
+            for name, each in left.items()
+        }
+        return {"Pod": whole, "NodeNameToVictims": full, "NodeNameToMetaVictims": None}
+
+    def _pods_on(
+        self,
+        node_name: str,
+        uids: Sequence[str],
+        client: ExtenderClient,
+        proposed: dict[str, dict[str, PodInfo]],
+    ) -> list[PodInfo]:
+        """Return pods of a node by uid: others than were proposed, too, and proposed ones that have gone. Raises:
+        ExtenderError when one of them was never there, or there is no such node."""
+        row = self._table.row_of(node_name)
+        if row is None and node_name not in proposed:
+            raise ExtenderError(client.name, f'claims to preempt on node "{node_name}", which is not known')
+        there = {} if row is None else self._table.pods_at(row)
+        known = {**there, **proposed.get(node_name, {})}
+        for uid in uids:
+            if uid not in known:
+                reason = f'claims to preempt pod (UID: {uid}) on node "{node_name}", but it is not there'
+                raise ExtenderError(client.name, reason)
+        return [known[uid] for uid in uids]
+
     # Bind
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
         """Skip when no extender binds this pod."""
         binder = next((each for each in self._interested(pod) if each.config.bind_verb), None)
-        if binder is None:
-            return SKIP
+        if binder is None or is_reserve_pod(pod.pod.metadata.annotations):
+            return SKIP  # what stands for a Reservation is no pod that anybody else could bind
         meta = pod.pod.metadata
         args = {"PodName": meta.name, "PodNamespace": meta.namespace, "PodUID": meta.uid, "Node": node_name}
         try:
             await binder.bind(self._http(), args)
         except ExtenderError as failure:
+            if binder.config.ignorable:
+                log.warning("extender skipped: %s", failure)
+                return SKIP
             return error(str(failure))
         return SUCCESS
 
     async def _whole(self, pod: PodInfo) -> Json:
+        """Return the pod with all of its members. Raises: ApiError."""
         meta = pod.pod.metadata
+        if is_reserve_pod(meta.annotations):
+            return to_wire(pod.pod)  # it stands for a Reservation, and is nowhere else
         return to_wire(await self._cluster.get(WholePod, meta.name, meta.namespace))
 
     def _http(self) -> aiohttp.ClientSession:
@@ -407,7 +296,8 @@ def connect(configs: Sequence[Extender], engine: Engine, cluster: Cluster) -> Ad
     """Return the configured extenders, made known to the profiles of an engine; None when there are none."""
     if not configs:
         return None
-    advisors = Advisors([ExtenderClient(each, index) for index, each in enumerate(configs)], cluster)
+    clients = [ExtenderClient(each, index) for index, each in enumerate(configs)]
+    advisors = Advisors(clients, cluster, engine.table)
     binder = ExtenderBinder(advisors.bind, engine.handles[0])
     for profile in engine.profiles.values():
         profile.binds = (binder, *profile.binds)
@@ -415,22 +305,6 @@ def connect(configs: Sequence[Extender], engine: Engine, cluster: Cluster) -> Ad
             if isinstance(plugin, ReviewedPreemption):
                 plugin.review_by(advisors)
     return advisors
-
-
-def _preemption_args(
-    client: ExtenderClient, whole: Json, left: dict[str, ExtenderVictims], pods: dict[str, PodInfo]
-) -> Json:
-    if client.config.node_cache_capable:
-        meta = {
-            name: {"Pods": [{"UID": uid} for uid in each.uids], "NumPDBViolations": each.violations}
-            for name, each in left.items()
-        }
-        return {"Pod": whole, "NodeNameToVictims": None, "NodeNameToMetaVictims": meta}
-    full = {
-        name: {"Pods": [to_wire(pods[uid].pod) for uid in each.uids], "NumPDBViolations": each.violations}
-        for name, each in left.items()
-    }
-    return {"Pod": whole, "NodeNameToVictims": full, "NodeNameToMetaVictims": None}
 
 
 def _named(pod: Pod) -> set[str]:

@@ -15,7 +15,7 @@ import yaml
 from aiohttp import web
 
 from koordinator import endpoints, health, profiling
-from koordinator.api import pod_resize, pod_resources, quantity, resources, scalars
+from koordinator.api import pod_resources, quantity, resources, scalars
 from koordinator.api.config_text import without_nulls
 from koordinator.api.core import Pod
 from koordinator.api.pod_labels import is_terminated
@@ -333,11 +333,12 @@ class ResourceMetrics:
         spec = pod.spec
         priority = "" if spec.priority is None else str(spec.priority)
         of_pod = (pod.metadata.namespace, pod.metadata.name, spec.node_name, spec.scheduler_name, priority)
-        for name, raw in pod_resources.wire_requests(pod).items():
-            unit, amount = _in_unit(name, raw)
-            self._lines[self._requests.name].append(self._requests.line(amount, *of_pod, name, unit))
-        for name, amount in _limits(pod).items():
-            self._lines[self._limits.name].append(self._limits.line(amount, *of_pod, name, _unit(name)))
+        requests, limits = pod_resources.wire_requests(pod), pod_resources.wire_limits(pod)
+        for gauge, amounts in ((self._requests, requests), (self._limits, limits)):
+            for name, raw in amounts.items():
+                if amount := quantity.of(raw):
+                    line = gauge.line(amount.nanos / quantity.NANO, *of_pod, name, _unit(name))
+                    self._lines[gauge.name].append(line)
 
     def families(self) -> tuple[Gauge, Gauge]:
         """Requests and limits, without their samples."""
@@ -348,27 +349,10 @@ class ResourceMetrics:
         return "".join("\n".join([*gauge.head(), *self._lines[gauge.name], ""]) for gauge in self.families())
 
 
-def _limits(pod: Pod) -> dict[str, float]:
-    """Sum over containers and sidecars, at least the largest init container."""
-    total: dict[str, float] = {}
-    for container in (*pod.spec.containers, *filter(pod_resize.is_sidecar, pod.spec.init_containers)):
-        for name, raw in container.resources.limits.items():
-            total[name] = total.get(name, 0.0) + _in_unit(name, raw)[1]
-    for container in pod.spec.init_containers:
-        for name, raw in container.resources.limits.items():
-            total[name] = max(total.get(name, 0.0), _in_unit(name, raw)[1])
-    return total
-
-
-def _in_unit(name: str, raw: quantity.RawQuantity) -> tuple[str, float]:
-    if name == resources.CPU:
-        return "cores", quantity.milli(raw) / 1000
-    return _unit(name), float(quantity.value(raw))
-
-
 def _unit(name: str) -> str:
+    """Return the unit in upstream's words: extended resources have none."""
     if name == resources.CPU:
         return "cores"
-    if name in ("memory", "storage", "ephemeral-storage") or name.startswith("hugepages-"):
+    if name in ("memory", "storage", "ephemeral-storage") or name.startswith(resources.HUGEPAGES_PREFIX):
         return "bytes"
-    return "integer"
+    return "integer" if name.startswith("attachable-volumes-") else ""

@@ -230,11 +230,10 @@ class InterferenceLevels:
         self._counts.update((workload, np.zeros(self._table.capacity, np.int32)) for workload in new)
         if not new:
             return
-        for row in self._table.rows.tolist():
-            for pod in self._table.pods_at(row).values():
-                workload = workload_of(pod.pod)
-                if workload in new:
-                    self._counts[workload][row] += 1
+        for place in self._table.places():  # those on rows without a node, too: they are counted off there
+            workload = workload_of(place.pod.pod)
+            if workload in new:
+                self._counts[workload][place.row] += 1
 
     def _counts_of_all(self, counts: Counts) -> Counts:
         """Return counts for all rows, after the table grew."""

@@ -26,7 +26,7 @@ from koordinator.scheduler.plugin.framework import Scores
 from koordinator.scheduler.plugin.percent import PERCENT, floor_percent, mean_percent, rounded_down_mean
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, UsageAggregation
 from koordinator.scheduler.table.label_columns import Mask
-from koordinator.scheduler.table.nodes import F64, NODE_AMOUNT_MAX
+from koordinator.scheduler.table.nodes import F64
 from koordinator.scheduler.table.pod_info import PodInfo
 
 Vector = tuple[int, ...]
@@ -35,10 +35,12 @@ _PROD_NAME = PriorityClass.PROD.value
 
 
 class NodeMetricReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A NodeMetric as vectors. `updated_s` is `NEVER_S` when nobody said when; `node_usage` is None when
-    the node was not measured. `aggregated` is by (type, window in seconds); window 0 is the longest one."""
+    """A NodeMetric as vectors. `updated_s` is `NEVER_S` when nobody ever said when, `is_dated` whether this one does;
+    `node_usage` is None when the node was not measured. `aggregated` is by (type, window in seconds); window 0 is the
+    longest one."""
 
     updated_s: float
+    is_dated: bool
     interval_s: float
     node_usage: Vector | None
     system_usage: Vector
@@ -61,15 +63,15 @@ def read_report(metric: NodeMetric, names: tuple[str, ...], last_updated_s: floa
         for kind, usage in entry.usage.items():
             if not usage.resources:
                 continue
-            amounts = read_vector(usage.resources, names)
-            aggregated[(kind, window_s)] = amounts
-            if window_s >= longest_s.get(kind, 0.0):
-                longest_s[kind] = window_s
-                aggregated[(kind, 0.0)] = amounts
+            aggregated[(kind, window_s)] = read_vector(usage.resources, names)
+            longest_s[kind] = max(window_s, longest_s.get(kind, 0.0))
+    for kind, window_s in longest_s.items():
+        aggregated[(kind, 0.0)] = aggregated[(kind, window_s)]
     pods = [entry for entry in status.pods_metric if entry.pod_usage.resources]
     keys = [(pod.namespace, pod.name) for pod in pods]
     return NodeMetricReport(
         updated_s=parse_rfc3339(status.update_time) if status.update_time else last_updated_s,
+        is_dated=bool(status.update_time),
         interval_s=float(REPORT_INTERVAL_S if interval_s is None else interval_s),
         node_usage=None if info is None else read_vector(info.node_usage.resources, names),
         system_usage=zeros if info is None else read_vector(info.system_usage.resources, names),
@@ -335,6 +337,10 @@ class NodeLoad:
 
 Limits = tuple[int | None, ...]
 """The highest usage within a threshold, per resource; None where no threshold applies."""
+LIMIT_MAX = 1 << 62
+"""More than is ever used: thresholds in annotations are not held to a range."""
+ESTIMATE_MAX = 1 << 52
+"""More than any pod uses: many a limit says "none" by a huge number, and sums must stay within 64 bits."""
 
 
 def limits(capacity: Sequence[int], thresholds: Sequence[int]) -> Limits:
@@ -347,13 +353,13 @@ def limits(capacity: Sequence[int], thresholds: Sequence[int]) -> Limits:
 
 
 def _limit(capacity: int, threshold: int) -> int:
-    """Return the last amount whose percentage, rounded half up, is not above the threshold.
+    """Return the last amount whose percentage, rounded half up, is not above the threshold; -1 if there is none.
 
     Percentages do not fall as amounts grow, rounding errors included: the boundary is found by bisection.
     """
-    if threshold < 0:
-        return -1
-    above = min(capacity * (threshold + 1) // 100 + 1, NODE_AMOUNT_MAX)
+    above = capacity * (threshold + 1) // 100 + 1
+    if above >= LIMIT_MAX:
+        return LIMIT_MAX
     amounts = range(above + 1)
     return bisect.bisect_right(amounts, threshold, key=lambda used: percent_of(used, capacity)) - 1
 
@@ -454,8 +460,7 @@ def _estimate_amount(request: int, limit: int, percent: int, default: int) -> in
     wanted = max(request, limit)
     if wanted == 0:
         return default
-    # A pod names its own percentage, which must not become a number that sums and columns cannot hold.
-    share = max(min((wanted * percent + 50) // 100, NODE_AMOUNT_MAX), -NODE_AMOUNT_MAX)
+    share = (wanted * percent + 50) // 100
     return min(share, limit) if limit > 0 else share
 
 

@@ -52,7 +52,7 @@ Facts = tuple[tuple[int, ...], bool]
 """Amounts that a pod will use, and whether it is prod."""
 
 EXPIRED = unschedulable("node(s) nodeMetric expired")
-UNLIMITED = 1 << 62
+UNLIMITED = load.LIMIT_MAX
 """Room where no threshold applies: more than anything that pods ask for."""
 _EXPIRED_CODE = 1
 _FIRST_OVER_CODE = 2  # + 2 × index of the resource, + 1 when by a percentile
@@ -106,6 +106,8 @@ class LoadAwareScheduling(
         self._recent: OrderedDict[str, tuple[PodInfo, Facts]] = OrderedDict()
         self._kinds: Recent[Facts] = Recent(RECENT_MAX)
         self._metrics: dict[str, NodeMetric] = {}
+        # The metric that each row was last given: one that comes while its node is away is taken in when that is back.
+        self._taken: dict[int, NodeMetric] = {}
         self._updated_s: dict[str, float] = {}
         self._next_expiry_s = float("inf")
         self._rules: dict[int, NodeLoadRules] = {}
@@ -192,7 +194,8 @@ class LoadAwareScheduling(
         except KoordinatorError as error:
             log.warning("pod counts as idle: %s", error, extra={"pod": pod.key})
             found = {}
-        return vector(self.policy.names, found), cls is PriorityClass.PROD
+        amounts = [max(0, min(each, load.ESTIMATE_MAX)) for each in vector(self.policy.names, found)]
+        return tuple(amounts), cls is PriorityClass.PROD
 
     def pre_filter(self, state: LoadState) -> PreFilterResult:
         return PreFilterResult()
@@ -303,10 +306,7 @@ class LoadAwareScheduling(
         else:
             self._metrics.pop(name, None)
             self._updated_s.pop(name, None)
-            self._interference_changed(self._interference.forget(row, name, self.handle.clock.now()))
-            if row is not None:
-                self._load_at(row).set_report(None, include_system=False)
-                self._write_usage(row)
+            self._drop_metric(row, name)
         if row is not None:
             self.handle.changed(METRIC_EVENTS, old, new, row)
 
@@ -315,7 +315,15 @@ class LoadAwareScheduling(
             self.handle.table.changes.add(row, RowChange.USAGE)
             self.handle.happened(QueueingEvent(ClusterEvent.NODE_METRIC_UPDATED, row))
 
+    def _drop_metric(self, row: int | None, name: str) -> None:
+        self._interference_changed(self._interference.forget(row, name, self.handle.clock.now()))
+        if row is not None:
+            self._taken.pop(row, None)
+            self._load_at(row).set_report(None, include_system=False)
+            self._write_usage(row)
+
     def _apply_metric(self, row: int, metric: NodeMetric) -> None:
+        self._taken[row] = metric
         name = metric.metadata.name
         self._interference_changed(self._interference.reported(row, metric, self.handle.clock.now()))
         try:
@@ -335,17 +343,18 @@ class LoadAwareScheduling(
         self._is_aggregated.values[row] = rules.is_aggregated
         self._prod_is_aggregated.values[row] = rules.is_aggregated and not rules.has_prod_limits
         self._capacity.values[:, row] = [max(amount, 1) for amount in rules.capacity]
-        metric, report = self._metrics.get(node.metadata.name), self._load_at(row).report
-        if metric is not None and report is None:
-            self._apply_metric(row, metric)
+        metric, taken = self._metrics.get(node.metadata.name), self._taken.get(row)
+        if metric is None and taken is not None:
+            self._drop_metric(row, node.metadata.name)  # it went while the node was away
             return
-        if metric is None and report is not None:
-            self._load_at(row).set_report(None, include_system=False)  # it went while the node was away
+        if metric is not None and metric is not taken:
+            self._apply_metric(row, metric)
         self._write_usage(row)
 
     def row_freed(self, row: int) -> None:
         self._loads.pop(row, None)
         self._rules.pop(row, None)
+        self._taken.pop(row, None)
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         """Add the pod to its row; do not log what an evaluation foresees, as the table logs the pod itself."""
@@ -434,7 +443,8 @@ class LoadAwareScheduling(
         self._prod_is_judged.values[row] = report is not None and (rules.has_limits or rules.has_prod_limits)
         expires_s = np.inf
         if report is not None:
-            expires_s = report.updated_s + self.policy.args.node_metric_expiration_seconds
+            updated_s = report.updated_s if report.is_dated else NEVER_S
+            expires_s = updated_s + self.policy.args.node_metric_expiration_seconds
         self._expires_s.values[row] = expires_s
         self._is_expired.values[row] = expires_s <= self.handle.clock.now()
         if not self._is_expired.values[row]:
@@ -456,21 +466,27 @@ class LoadAwareScheduling(
             scored = node_load.existing_aggregated(self.policy.score_aggregation)
         room, prod_room, left = self._room.values, self._prod_room.values, self._left.values
         for index, limit in enumerate(rules.limits):
-            own_room = UNLIMITED if limit is None else limit - judged[index]
+            own_room = _room(limit, judged[index])
             room[index, row] = own_room
             if not rules.has_prod_limits:
                 prod_room[index, row] = own_room
-            left[index, row] = rules.capacity[index] - scored[index]
+            # Usage below zero, which only a faulty report says, would score more than 100.
+            left[index, row] = rules.capacity[index] - max(0, scored[index])
         if rules.has_prod_limits or self.policy.args.score_according_prod_usage:
             self._write_prod_sums(row, node_load.existing_prod(), rules)
 
     def _write_prod_sums(self, row: int, existing: list[int], rules: NodeLoadRules) -> None:
         for index, limit in enumerate(rules.prod_limits):
             if rules.has_prod_limits:
-                self._prod_room.values[index, row] = UNLIMITED if limit is None else limit - existing[index]
-            self._prod_left.values[index, row] = rules.capacity[index] - existing[index]
+                self._prod_room.values[index, row] = _room(limit, existing[index])
+            self._prod_left.values[index, row] = rules.capacity[index] - max(0, existing[index])
 
     def _rules_at(self, row: int) -> NodeLoadRules:
         """Return the rules of a row; those of a node without capacity where only pods are known."""
         found = self._rules.get(row)
         return self._nobody if found is None else found
+
+
+def _room(limit: int | None, used: int) -> int:
+    """Return what is left within a limit, within 64 bits: many pods may each count as much as can be."""
+    return UNLIMITED if limit is None else max(limit - used, -UNLIMITED)

@@ -35,7 +35,7 @@ from koordinator.scheduler.plugin.status import (
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor, is_terminating_victim
 from koordinator.scheduler.plugins.preemption.search import FoundCandidates, Search
-from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Residents
+from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Residents, Victim
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -216,8 +216,16 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
             return PostFilterResult(answer)
         left = []
         for name, each in answer.items():
-            agreed = (victim for victim in options[name].victims if victim.pod.uid in each.uids)
-            left.append(Candidate(name, tuple(agreed), each.violations))
+            # They may name other pods of the node than were proposed.
+            chosen = {victim.pod.uid: victim for victim in options[name].victims}
+            now_s, row = self.handle.clock.now(), self.handle.table.row_of(name)
+            there = {} if row is None else self.handle.table.pods_at(row)
+            agreed = [
+                chosen[uid] if uid in chosen else Victim.of(there[uid], now_s)
+                for uid in each.uids
+                if uid in chosen or uid in there
+            ]
+            left.append(Candidate(name, tuple(victims.by_importance(agreed)), each.violations))
         best = victims.choose(each for each in left if each.victims)
         if best is None:
             refusals = Counter({REVIEWED: len(options)})
