@@ -69,7 +69,6 @@ from koordinator.local.nodes.behaviour import HOLLOW_LABEL
 from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
 from koordinator.local.openapi import OpenApi
-from koordinator.local.patches import ObjectPatcher
 from koordinator.local.processes.node_api import NodeStreams
 from koordinator.local.processes.server import KubeletOptions, ProcessKubelet
 from koordinator.local.schema.catalog import Catalog
@@ -140,13 +139,10 @@ class LocalCluster:
         self._clock = clock
         self._rng = random.Random(options.seed)
         catalog = Catalog(kinds.BUILT_IN)
-        patcher = ObjectPatcher(catalog)
         if options.data_dir is None:
-            self.registry = registry.in_memory(clock, seed=options.seed, schemas=catalog, patcher=patcher)
+            self.registry = registry.in_memory(clock, seed=options.seed, catalog=catalog)
         else:
-            self.registry = registry.on_disk(
-                clock, options.data_dir, seed=options.seed, schemas=catalog, patcher=patcher
-            )
+            self.registry = registry.on_disk(clock, options.data_dir, seed=options.seed, catalog=catalog)
         registry.seed_roles(self.registry)
         self.kubelet: ProcessKubelet | None = None
         streams: NodeStreams | None = None

@@ -34,8 +34,9 @@ from koordinator.local.admission.client import (
     ServiceResolver,
 )
 from koordinator.local.admission.rules import CompiledWebhook
-from koordinator.local.interfaces import AdmissionAttributes, SchemaCatalog
+from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.patches import json_patch
+from koordinator.local.schema import Catalog
 from koordinator.local.store import ObjectStore, Table
 
 log = logging.getLogger(__name__)
@@ -368,12 +369,12 @@ class AdmissionChain:
     """The `Admission` of `local.interfaces`: plugins and webhooks."""
 
     def __init__(
-        self, webhooks: WebhookAdmission, plugins: Sequence[AdmissionPlugin], schemas: SchemaCatalog
+        self, webhooks: WebhookAdmission, plugins: Sequence[AdmissionPlugin], catalog: Catalog
     ) -> None:
         self.webhooks = webhooks
         self._plugins = tuple(plugins)
         self._asks = tuple(plugin.wants for plugin in plugins)
-        self._schemas = schemas
+        self._catalog = catalog
 
     def wants(self, resource: Resource, operation: str, subresource: str, namespace: str) -> bool:
         """See `local.interfaces.Admission`."""
@@ -397,7 +398,7 @@ class AdmissionChain:
         sent = obj
         obj = await self.webhooks.mutate(asked, obj)
         if plugins and obj is not None and obj is not sent:
-            obj = self._schemas.schema_of(asked.resource).default(obj)
+            obj = self._catalog.schema_of(asked.resource).default(obj)
         for plugin in plugins:
             plugin.validate(asked, obj)
         await self.webhooks.validate(asked, obj)

@@ -24,11 +24,14 @@ from koordinator.cluster.backend import (
 from koordinator.cluster.errors import StatusCause
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.authorization.rbac import Rbac
-from koordinator.local.interfaces import Admission, AdmissionAttributes, Patcher, SchemaCatalog, WriteContext
+from koordinator.local.interfaces import Admission, AdmissionAttributes, WriteContext
+from koordinator.local.patches import ObjectPatcher
 from koordinator.local.registry import actions, kinds, metadata, reading, refusals, scale
 from koordinator.local.registry.definitions import CustomDefinitions
 from koordinator.local.registry.kinds import Kinds, ServedKind
+from koordinator.local.registry.plain import PlainPatcher
 from koordinator.local.registry.writing import Decoder, ObjectWriter
+from koordinator.local.schema import Catalog
 from koordinator.local.service_account_tokens import ServiceAccountTokens
 from koordinator.local.store import ObjectStore
 
@@ -54,8 +57,7 @@ class ObjectRegistry:
         store: ObjectStore,
         clock: Clock,
         rng: random.Random,
-        schemas: SchemaCatalog,
-        patcher: Patcher,
+        catalog: Catalog,
         *,
         checks: bool = True,
         token_key: Path | None = None,
@@ -66,10 +68,12 @@ class ObjectRegistry:
         self.kinds = Kinds(store)
         self.admission: Admission | None = None
         self.authorizer = Rbac(store)
-        self._patcher = patcher
-        self._decoder = Decoder(schemas, checks=checks)
-        self.writer = ObjectWriter(store, clock, rng, schemas, patcher, checks=checks, tokens=self.tokens)
-        self.definitions = CustomDefinitions(self.kinds, self.writer, schemas)
+        self._patcher = ObjectPatcher(catalog) if checks else PlainPatcher(catalog)
+        self._decoder = Decoder(catalog, checks=checks)
+        self.writer = ObjectWriter(
+            store, clock, rng, catalog, self._patcher, checks=checks, tokens=self.tokens
+        )
+        self.definitions = CustomDefinitions(self.kinds, self.writer, catalog)
         self.on_close: list[Callable[[], Awaitable[None]]] = []
         self._writes = 0
 

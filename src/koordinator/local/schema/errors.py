@@ -104,7 +104,7 @@ def invalid_options(kind: str, cause: StatusCause) -> Invalid:
 
 def invalid_patch(value: Any, reason: str) -> Invalid:
     """Return the 422 answer when a patch makes an object that cannot be decoded: the registry turns the BadRequest
-    of `ObjectSchema.decode` (its text after `: `) into this one for patches.
+    of `BuiltinSchema.decode` (its text after `: `) into this one for patches.
 
     `value` is what the answer shows: the text of a strategic merge patch (`go_text`), else the JSON of the
     patched object.

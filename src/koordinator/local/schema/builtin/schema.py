@@ -1,4 +1,4 @@
-"""Decode built-in kinds by their Go types, fill in defaults and check them by tables (`ObjectSchema`).
+"""Decode built-in kinds by their Go types, fill in defaults and check them by tables.
 
 Rules are tables by Go struct, compiled once per type into a walk that visits only what can have rules: those about
 single fields (required, one of a few words, a range of numbers) are here, functions for more in `checks`.
@@ -318,7 +318,12 @@ class BuiltinSchema:
         self._fine: ByIdentity[bool] = ByIdentity()
 
     def decode(self, obj: dict[str, Any], field_validation: str) -> tuple[dict[str, Any], list[str]]:
-        """See `local.interfaces.ObjectSchema`."""
+        """Return the object without unknown fields, and warnings for them.
+
+        `field_validation` is "Strict" (unknown fields raise), "Warn" or "Ignore" ("" means Warn).
+        Raises: BadRequest for wrong types (`json: cannot unmarshal ...`) and in Strict mode (`strict decoding
+        error: unknown field "spec.foo"`).
+        """
         unknown: list[str] = []
         try:
             if self._specs is not None:
@@ -351,7 +356,7 @@ class BuiltinSchema:
         return decoded
 
     def default(self, obj: dict[str, Any]) -> dict[str, Any]:
-        """See `local.interfaces.ObjectSchema`."""
+        """Return the object with the defaults that the API server would fill in."""
         spec = obj.get("spec")
         if self._specs is not None and spec is not None and known.is_shared(spec):
             return self._complete(obj, spec)
@@ -367,7 +372,9 @@ class BuiltinSchema:
         return obj if completed is spec else {**obj, "spec": completed}
 
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[StatusCause]:
-        """See `local.interfaces.ObjectSchema`. An update of one field pays for no other part: unchanged parts
+        """Return what is wrong with an object to be created (`old` None) or updated; field paths as Kubernetes.
+
+        An update of one field pays for no other part: unchanged parts
         (by identity) that were fine when they were stored are not looked at again."""
         meta = obj.get("metadata") or {}
         causes: list[StatusCause] = []

@@ -1,4 +1,4 @@
-"""Check one served version of a custom resource (`ObjectSchema`), with its `SchemaType` for patches and field ownership
+"""Check one served version of a custom resource with its `SchemaType` for patches and field ownership
 and the decoding of its `metadata`; pruning and defaulting are compiled once per schema."""
 
 import functools
@@ -234,7 +234,7 @@ class CustomSchema:
         self._check_name = validate.compile_schema((schema.get("properties") or {}).get("metadata") or {})
 
     def decode(self, obj: Json, field_validation: str) -> tuple[Json, list[str]]:
-        """See `local.interfaces.ObjectSchema`. Only metadata has Go types; the rest is pruned here and its
+        """See `BuiltinSchema.decode`. Only metadata has Go types; the rest is pruned here and its
         types are a matter of `validate`."""
         unknown: list[str] = []
         try:
@@ -255,14 +255,14 @@ class CustomSchema:
         return decoded, [f'unknown field "{path}"' for path in unknown]
 
     def default(self, obj: Json) -> Json:
-        """See `local.interfaces.ObjectSchema`; also for objects stored before the schema had the default."""
+        """See `BuiltinSchema.default`; also for objects stored before the schema had the default."""
         if self._fill is None:
             return obj
         filled: Json = self._fill(obj)
         return filled
 
     def validate(self, obj: Json, old: Json | None) -> list[StatusCause]:
-        """See `local.interfaces.ObjectSchema`. Ratcheting: parts that an update leaves alone (by identity) do
+        """See `BuiltinSchema.validate`. Ratcheting: parts that an update leaves alone (by identity) do
         not block it when the schema became stricter since."""
         meta = obj.get("metadata") or {}
         causes: list[StatusCause] = []
