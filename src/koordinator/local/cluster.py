@@ -41,7 +41,7 @@ from koordinator.local.admission import AdmissionChain
 from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import StaticToken
 from koordinator.local.apiserver.kubelets import KubeletStreams
-from koordinator.local.apiserver.pod_streams import NoCommands, NoLogs
+from koordinator.local.apiserver.pod_streams import NoStreams
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.controllers import service_addresses, volumes
 from koordinator.local.controllers.cronjob import CronJobController
@@ -153,15 +153,13 @@ class LocalCluster:
             streams = self.kubelet.streams()
         kubelets = KubeletStreams(
             self.registry,
-            streams or NoLogs(),
-            streams or NoCommands(),
+            streams or NoStreams(),
             lambda: registry.kubelet_client_token(self.registry),
             self._is_own_node,
         )
         self.server = ApiServer(
             self.registry,
-            logs=kubelets,
-            commands=kubelets,
+            streams=kubelets,
             host=options.host,
             port=options.port,
             tokens=options.tokens,

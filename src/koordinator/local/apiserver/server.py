@@ -31,14 +31,7 @@ from koordinator.local.apiserver.extras import (
     all_reviews,
     not_allowed,
 )
-from koordinator.local.apiserver.pod_streams import (
-    ContainerCommands,
-    LogSource,
-    NoCommands,
-    NoLogs,
-    container_of,
-    pod_log,
-)
+from koordinator.local.apiserver.pod_streams import NoStreams, PodStreams, container_of, pod_log
 from koordinator.local.apiserver.query import User
 from koordinator.local.apiserver.short_requests import AnyRequest, ShortServer, WatchRequest
 from koordinator.local.apiserver.tls import ServerTls
@@ -75,8 +68,7 @@ class ApiServer:
         tokens: Iterable[StaticToken] = (),
         tls: ServerTls | None = None,
         hosts: Iterable[str] = (),
-        logs: LogSource | None = None,
-        commands: ContainerCommands | None = None,
+        streams: PodStreams | None = None,
         openapi: OpenApi | None = None,
         authorizer: Authorizer | None = None,
         accounts: ServiceAccountTokens | None = None,
@@ -97,7 +89,7 @@ class ApiServer:
             UsageMetrics("PodMetrics", "pods", backend),
         ]
         self._pages = Pages(backend, extras, openapi, self.telemetry, self.watches)
-        self._requests = Requests(backend, extras, self.watches, logs or NoLogs(), commands or NoCommands())
+        self._requests = Requests(backend, extras, self.watches, streams or NoStreams())
         self._server: web.Server | None = None
         self._short: ShortServer | None = None
         self._listener: asyncio.Server | None = None
@@ -292,14 +284,12 @@ class Requests:
         backend: Backend,
         extras: list[Extra],
         watches: Watches,
-        logs: LogSource,
-        commands: ContainerCommands,
+        streams: PodStreams,
     ) -> None:
         self._backend = backend
         self._verbs = Verbs(backend)
         self._watches = watches
-        self._logs = logs
-        self._commands = commands
+        self._streams = streams
         self._extras = {
             (extra.served.resource.group, extra.served.resource.version, extra.served.resource.plural): extra
             for extra in extras
@@ -359,7 +349,7 @@ class Requests:
         target, method, name = call.target, call.request.method, call.target.subresource
         pod = call.resource.plural == "pods" and not call.resource.group
         if pod and name == "log" and method == "GET":
-            return await pod_log(call, self._backend, self._logs)
+            return await pod_log(call, self._backend, self._streams)
         if pod and name == "exec" and method in ("GET", "POST"):
             return await self._exec(call)
         if name in _STREAMS and not call.resource.group:
@@ -392,7 +382,7 @@ class Requests:
             stderr=bool(query.boolean(params, "stderr")),
             tty=bool(query.boolean(params, "tty")),
         )
-        return await pod_streams.serve(request, pod, wanted, self._commands)
+        return await pod_streams.serve(request, pod, wanted, self._streams)
 
     async def _extra(self, call: ResourceCall, extra: Extra) -> web.Response:
         target, method = call.target, call.request.method

@@ -19,8 +19,7 @@ from koordinator.local.apiserver.pod_streams import (
     Command,
     ExecOptions,
     LogOptions,
-    NoCommands,
-    NoLogs,
+    NoStreams,
 )
 from koordinator.local.processes import launch, logs
 from koordinator.local.processes.container import ContainerLife
@@ -211,7 +210,7 @@ class NodeStreams:
     async def start(self, pod: ObjectRecord, options: ExecOptions) -> Command:
         """Raises: ApiError."""
         if not self._has(pod):
-            return await NoCommands().start(pod, options)
+            return await NoStreams().start(pod, options)
         meta = pod.obj["metadata"]
         return self._api.start_command(meta["namespace"], meta["name"], options)
 
@@ -221,7 +220,7 @@ class NodeStreams:
     async def open(self, pod: ObjectRecord, options: LogOptions) -> AsyncIterator[bytes]:
         """Raises: ApiError."""
         if not self._has(pod):
-            return await NoLogs().open(pod, options)
+            return await NoStreams().open(pod, options)
         meta = pod.obj["metadata"]
         return self._api.open_log(meta["namespace"], meta["name"], options)
 

@@ -1,4 +1,4 @@
-"""Check one served version of a custom resource with its `SchemaType` for patches and field ownership
+"""Check one served version of a custom resource, with its `SchemaType` for patches and field ownership
 and the decoding of its `metadata`; pruning and defaulting are compiled once per schema."""
 
 import functools
