@@ -5,7 +5,6 @@ from typing import Any
 from koordinator.cluster.backend import DeleteRequest
 from koordinator.local.registry import kinds
 from koordinator.local.registry.kinds import Kinds, ServedKind
-from koordinator.local.registry.scale import Paths
 from koordinator.local.registry.writing import ObjectWriter
 from koordinator.local.schema import Catalog
 
@@ -42,12 +41,11 @@ class CustomDefinitions:
 
     def _serve(self, crd: dict[str, Any]) -> ServedKind:
         served = self._catalog.add_crd(crd)
-        paths = kinds.scale_paths(crd)
         return self._kinds.serve_custom(
             kinds.stored_resource(crd, served),
             served,
             kinds.selectable_fields(crd),
-            None if paths is None else Paths(**paths),
+            kinds.scale_paths(crd),
         )
 
     def _served(self, group: str, plural: str) -> ServedKind | None:

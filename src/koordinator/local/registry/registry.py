@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from koordinator.api.meta import Resource
 from koordinator.clock import Clock
 from koordinator.cluster import errors
@@ -109,15 +111,9 @@ class ObjectRegistry:
         kind, resource = self._find(resource)
         chosen = self._select(kind, namespace, options)
         found = reading.list_page(kind.table, namespace, chosen, options, self.store.version)
-        records = found.records
-        if kind.is_converted:
-            records = [kind.shown(record, resource) for record in records]
-        return RecordList(
-            records=records,
-            version=found.version,
-            continue_token=found.continue_token,
-            remaining_count=found.remaining_count,
-        )
+        if not kind.is_converted:
+            return found
+        return msgspec.structs.replace(found, records=[kind.shown(each, resource) for each in found.records])
 
     def watch(self, resource: Resource, namespace: str, options: ListOptions) -> Subscription:
         kind, resource = self._find(resource)
