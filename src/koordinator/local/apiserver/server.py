@@ -18,7 +18,7 @@ from koordinator.clock import SystemClock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.cluster.config import is_loopback
-from koordinator.cluster.delegated_auth import refused
+from koordinator.cluster.delegated_auth import ANONYMOUS, refused
 from koordinator.cluster.resource_path import ResourcePath, parse_path
 from koordinator.local.apiserver import bodies, calls, pod_streams, query, tls
 from koordinator.local.apiserver.auth import Access, Authenticator, StaticToken, is_health
@@ -32,7 +32,6 @@ from koordinator.local.apiserver.extras import (
     not_allowed,
 )
 from koordinator.local.apiserver.pod_streams import NoStreams, PodStreams, container_of, pod_log
-from koordinator.local.apiserver.query import User
 from koordinator.local.apiserver.short_requests import AnyRequest, ShortServer, WatchRequest
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.apiserver.verbs import Verbs, metadata_only
@@ -207,7 +206,7 @@ class ApiServer:
     async def _dispatch(
         self, request: AnyRequest, path: str, target: ResourcePath | None
     ) -> web.StreamResponse:
-        user = _NOBODY if is_health(path) else self._access.user_of(request, path, target)
+        user = ANONYMOUS if is_health(path) else self._access.user_of(request, path, target)
         if target is None:
             if path in profiling.PAGES and request.method == "GET" and isinstance(request, web.BaseRequest):
                 return await profiling.PAGES[path](request)
@@ -231,7 +230,6 @@ class UnsafeBind(KoordinatorError, ValueError):
         )
 
 
-_NOBODY = User("system:anonymous", ("system:unauthenticated",))
 _UNRESOLVED = frozenset({401, 403, 404, 429})
 _TOO_MANY = errors.TooManyRequests(
     "too many requests, please try again later", details=errors.StatusDetails(retry_after_seconds=1)

@@ -12,6 +12,7 @@ import msgspec
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import BadRequest, Invalid, StatusCause, StatusDetails
 
+STRICT, IGNORE = "Strict", "Ignore"  # `fieldValidation`
 CAUSES_MAX = 1_000
 """Told of one object. A request of 3 MB can have 200,000, and they would take 100 MB."""
 
@@ -133,7 +134,11 @@ def unreadable(resource: Resource, reason: str) -> BadRequest:
     )
 
 
-def strict(resource: Resource, unknown: Sequence[str]) -> BadRequest:
-    """Return the error with which fieldValidation=Strict answers to unknown fields."""
-    texts = ", ".join(f'unknown field "{path}"' for path in unknown)
-    return unreadable(resource, f"strict decoding error: {texts}")
+def warnings_of(resource: Resource, unknown: Sequence[str], field_validation: str) -> list[str]:
+    """Return the warnings for unknown fields. Raises: BadRequest in Strict mode."""
+    if field_validation == IGNORE:
+        return []
+    told = [f'unknown field "{path}"' for path in unknown]
+    if field_validation == STRICT:
+        raise unreadable(resource, f"strict decoding error: {', '.join(told)}")
+    return told

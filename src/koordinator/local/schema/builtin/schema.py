@@ -292,7 +292,6 @@ def _map(element: SchemaType) -> Walk | None:
 
 
 _NO_SPEC: dict[str, Any] = {}
-STRICT, IGNORE = "Strict", "Ignore"
 
 _LABEL_NAMES = frozenset({("", "Namespace")})
 _LABEL_1035_NAMES = frozenset({("", "Service")})
@@ -334,11 +333,7 @@ class BuiltinSchema:
             raise errors.unreadable(self.resource, str(error)) from error
         except RecursionError:
             raise BadRequest("json: exceeded max depth") from None
-        if not unknown or field_validation == IGNORE:
-            return decoded, []
-        if field_validation == STRICT:
-            raise errors.strict(self.resource, unknown)
-        return decoded, [f'unknown field "{path}"' for path in unknown]
+        return decoded, errors.warnings_of(self.resource, unknown, field_validation) if unknown else []
 
     def _decode_sharing(self, specs: InternTable, obj: dict[str, Any], unknown: list[str]) -> Any:
         """Decode a new pod; its spec becomes the one that equal pods have."""

@@ -135,9 +135,6 @@ def _object_filler(
     return fill_object
 
 
-_IMPLICIT = frozenset({"apiVersion", "kind", "metadata"})
-
-
 _SCALARS = {
     "string": types.STRING,
     "boolean": types.BOOL,
@@ -227,7 +224,9 @@ class CustomSchema:
         self._prune = compile_pruner(schema, is_root=True)
         self._fill = compile_defaulter(schema)
         own = {
-            name: inner for name, inner in (schema.get("properties") or {}).items() if name not in _IMPLICIT
+            name: inner
+            for name, inner in (schema.get("properties") or {}).items()
+            if name not in _RESOURCE_FIELDS
         }
         self._check = validate.compile_schema({**schema, "properties": own})
         self._ask_rules = rules.compile_rules(schema)
@@ -248,11 +247,7 @@ class CustomSchema:
             raise errors.unreadable(self.resource, str(error)) from error
         except RecursionError:
             raise BadRequest("json: exceeded max depth") from None
-        if not unknown or field_validation == "Ignore":
-            return decoded, []
-        if field_validation == "Strict":
-            raise errors.strict(self.resource, unknown)
-        return decoded, [f'unknown field "{path}"' for path in unknown]
+        return decoded, errors.warnings_of(self.resource, unknown, field_validation) if unknown else []
 
     def default(self, obj: Json) -> Json:
         """See `BuiltinSchema.default`; also for objects stored before the schema had the default."""
