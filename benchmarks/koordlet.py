@@ -35,7 +35,6 @@ from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.local import cluster as local
 from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer
-from koordinator.local.patches import ObjectPatcher
 from koordinator.local.schema.catalog import Catalog
 
 SETTLED_SAMPLES = 5
@@ -246,7 +245,7 @@ async def _kubelet(world: NodeWorld) -> AsyncIterator[str]:
 async def _api(pods_url: str, directory: str) -> AsyncIterator[str]:
     """An API server with the objects of this node, all strategies being on; the path of its kubeconfig."""
     catalog = Catalog(kinds.BUILT_IN)
-    backend = registry.in_memory(SystemClock(), schemas=catalog, patcher=ObjectPatcher(catalog))
+    backend = registry.in_memory(SystemClock(), catalog=catalog)
     cluster = MemoryCluster(backend)
     await local.install(cluster)
     port = int(pods_url.rsplit(":", 1)[1].split("/", 1)[0])

@@ -17,7 +17,6 @@ from koordinator.install.steps import Api, ApplyOutcome, ApplyStep, resource_of
 from koordinator.install.values import EVERYTHING, Values
 from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer
-from koordinator.local.patches import ObjectPatcher
 from koordinator.local.schema.catalog import Catalog
 from koordinator.manager.webhooks import configuration
 
@@ -25,7 +24,7 @@ from koordinator.manager.webhooks import configuration
 @pytest.fixture
 async def cluster() -> AsyncIterator[KubeCluster]:
     catalog = Catalog(kinds.BUILT_IN)
-    backend = registry.in_memory(SystemClock(), seed=1, schemas=catalog, patcher=ObjectPatcher(catalog))
+    backend = registry.in_memory(SystemClock(), seed=1, catalog=catalog)
     server = ApiServer(backend)
     await server.start()
     try:

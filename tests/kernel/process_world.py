@@ -17,7 +17,6 @@ from koordinator.cluster.supervise import strictly
 from koordinator.host.files import HostRoots
 from koordinator.host.host import Host, open_host
 from koordinator.local import registry
-from koordinator.local.patches import ObjectPatcher
 from koordinator.local.processes.process_node import ProcessNode, ProcessNodeConfig
 from koordinator.local.schema.catalog import Catalog
 
@@ -87,7 +86,7 @@ class ProcessWorld:
 def new_cluster(kind: type[MemoryCluster] = MemoryCluster) -> MemoryCluster:
     """An empty cluster in this process, with all that the API server checks and fills in."""
     catalog = Catalog(kinds.BUILT_IN)
-    return kind(registry.in_memory(SystemClock(), schemas=catalog, patcher=ObjectPatcher(catalog)))
+    return kind(registry.in_memory(SystemClock(), catalog=catalog))
 
 
 @contextlib.asynccontextmanager

@@ -19,7 +19,6 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
 from koordinator.local.apiserver.printers.core import claim_state
-from koordinator.local.patches import ObjectPatcher
 from koordinator.local.schema.catalog import Catalog
 from tests.scheduler.dynamic_resources.builders import (
     claim,
@@ -34,9 +33,7 @@ from tests.scheduler.dynamic_resources.builders import (
 @pytest.fixture
 def cluster() -> MemoryCluster:
     catalog = Catalog(kinds.BUILT_IN)
-    return MemoryCluster(
-        registry.in_memory(FixedClock(1_700_000_000.0), schemas=catalog, patcher=ObjectPatcher(catalog))
-    )
+    return MemoryCluster(registry.in_memory(FixedClock(1_700_000_000.0), catalog=catalog))
 
 
 async def test_requests_get_the_defaults_of_the_api(cluster: MemoryCluster) -> None:

@@ -68,7 +68,6 @@ async def test_a_token_is_a_json_web_token_with_the_claims_of_kubernetes(api: Ob
     assert claims["kubernetes.io"]["serviceaccount"]["name"] == "default"
     with pytest.raises(BadToken, match="udience"):
         api.tokens.verify(answer["status"]["token"])
-    assert api.tokens.verify(answer["status"]["token"], ("vault",)).namespace == "default"
 
 
 async def test_a_token_that_another_key_signed_is_refused(api: ObjectRegistry, clock: FixedClock) -> None:

@@ -13,7 +13,6 @@ from koordinator.local import cluster as local
 from koordinator.local import registry
 from koordinator.local.apiserver.server import ApiServer
 from koordinator.local.apiserver.short_requests import AnyRequest
-from koordinator.local.patches import ObjectPatcher
 from koordinator.local.registry.registry import ObjectRegistry
 from koordinator.local.schema.catalog import Catalog
 
@@ -49,7 +48,7 @@ class Door(ApiServer):
 async def cluster() -> tuple[ObjectRegistry, MemoryCluster]:
     """A cluster with CRDs and defaults, and a client that sees everything."""
     catalog = Catalog(kinds.BUILT_IN)
-    backend = registry.in_memory(SystemClock(), schemas=catalog, patcher=ObjectPatcher(catalog))
+    backend = registry.in_memory(SystemClock(), catalog=catalog)
     client = MemoryCluster(backend, user="test")
     await local.install(client)
     await local.quieten_webhooks(client)

@@ -25,8 +25,7 @@ from koordinator.local.apiserver.pod_streams import (
     STDOUT,
     ExecOptions,
     LogOptions,
-    NoCommands,
-    NoLogs,
+    NoStreams,
 )
 from koordinator.virtual_node.objects import PodDocument
 from koordinator.virtual_node.streams import PodStreams
@@ -106,16 +105,15 @@ class Between:
         clock = SystemClock()
         secured = tls.self_signed(self._folder / "pki", clock)
         behind = registry.in_memory(clock)
-        lender = ApiServer(behind, logs=self.containers, commands=self.containers, tls=secured)
+        lender = ApiServer(behind, streams=self.containers, tls=secured)
         front = registry.in_memory(clock)
         registry.seed_roles(front)
         kubelets = KubeletStreams(
-            front, NoLogs(), NoCommands(), lambda: registry.kubelet_client_token(front), lambda _: False
+            front, NoStreams(), lambda: registry.kubelet_client_token(front), lambda _: False
         )
         self.borrower = ApiServer(
             front,
-            logs=kubelets,
-            commands=kubelets,
+            streams=kubelets,
             tokens=[auth.StaticToken("secret")],
             tls=secured,
             authorizer=front.authorizer,

@@ -41,7 +41,7 @@ from koordinator.local.admission import AdmissionChain
 from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import StaticToken
 from koordinator.local.apiserver.kubelets import KubeletStreams
-from koordinator.local.apiserver.pod_streams import NoCommands, NoLogs
+from koordinator.local.apiserver.pod_streams import NoStreams
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.controllers import service_addresses, volumes
 from koordinator.local.controllers.cronjob import CronJobController
@@ -69,7 +69,6 @@ from koordinator.local.nodes.behaviour import HOLLOW_LABEL
 from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
 from koordinator.local.openapi import OpenApi
-from koordinator.local.patches import ObjectPatcher
 from koordinator.local.processes.node_api import NodeStreams
 from koordinator.local.processes.server import KubeletOptions, ProcessKubelet
 from koordinator.local.schema.catalog import Catalog
@@ -140,13 +139,10 @@ class LocalCluster:
         self._clock = clock
         self._rng = random.Random(options.seed)
         catalog = Catalog(kinds.BUILT_IN)
-        patcher = ObjectPatcher(catalog)
         if options.data_dir is None:
-            self.registry = registry.in_memory(clock, seed=options.seed, schemas=catalog, patcher=patcher)
+            self.registry = registry.in_memory(clock, seed=options.seed, catalog=catalog)
         else:
-            self.registry = registry.on_disk(
-                clock, options.data_dir, seed=options.seed, schemas=catalog, patcher=patcher
-            )
+            self.registry = registry.on_disk(clock, options.data_dir, seed=options.seed, catalog=catalog)
         registry.seed_roles(self.registry)
         self.kubelet: ProcessKubelet | None = None
         streams: NodeStreams | None = None
@@ -157,15 +153,13 @@ class LocalCluster:
             streams = self.kubelet.streams()
         kubelets = KubeletStreams(
             self.registry,
-            streams or NoLogs(),
-            streams or NoCommands(),
+            streams or NoStreams(),
             lambda: registry.kubelet_client_token(self.registry),
             self._is_own_node,
         )
         self.server = ApiServer(
             self.registry,
-            logs=kubelets,
-            commands=kubelets,
+            streams=kubelets,
             host=options.host,
             port=options.port,
             tokens=options.tokens,

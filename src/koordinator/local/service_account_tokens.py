@@ -84,7 +84,7 @@ class ServiceAccountTokens:
         self._rng = rng
         self._key_file = key_file
         self._key: EllipticCurvePrivateKey | None = None
-        self._known: dict[tuple[str, tuple[str, ...]], tuple[Account, float, float]] = {}
+        self._known: dict[str, tuple[Account, float, float]] = {}
 
     def issue(self, account: Account, audiences: list[str], life_s: int) -> tuple[str, int]:
         """Return a signed token, and when it expires (seconds since 1970)."""
@@ -108,15 +108,14 @@ class ServiceAccountTokens:
         }
         return jwt.encode(claims, self._signing_key(), algorithm=_ALGORITHM), now_s + life_s
 
-    def verify(self, token: str, audiences: tuple[str, ...] = (ISSUER,)) -> Account:
-        """Return the account that a token stands for, if it was signed here for one of the audiences, and is still
-        good.
+    def verify(self, token: str) -> Account:
+        """Return the account that a token stands for, if it was signed here for this API server, and is still good.
 
         Raises: BadToken.
         """
         if not looks_like_a_token(token):
             raise BadToken("not a JSON Web Token")
-        account, begins_s, ends_s = self._read(token, audiences)
+        account, begins_s, ends_s = self._read(token)
         now_s = self._clock.now()
         if not begins_s <= now_s < ends_s:
             raise BadToken("service account token has expired" if now_s >= ends_s else "not valid yet")
@@ -128,19 +127,19 @@ class ServiceAccountTokens:
             self._check_alive(table, "" if table == "nodes" else account.namespace, reference)
         return account
 
-    def _read(self, token: str, audiences: tuple[str, ...]) -> tuple[Account, float, float]:
+    def _read(self, token: str) -> tuple[Account, float, float]:
         """Return the account in a token with our signature, and from when to when it is good (seconds since 1970).
 
         Signatures are checked once: clients send the same token with every request.
         """
-        known = self._known.get((token, audiences))
+        known = self._known.get(token)
         if known is None:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
-            known = self._known[token, audiences] = self._checked(token, audiences)
+            known = self._known[token] = self._checked(token)
         return known
 
-    def _checked(self, token: str, audiences: tuple[str, ...]) -> tuple[Account, float, float]:
+    def _checked(self, token: str) -> tuple[Account, float, float]:
         import jwt
 
         try:
@@ -149,7 +148,7 @@ class ServiceAccountTokens:
                 token,
                 self._signing_key().public_key(),
                 algorithms=[_ALGORITHM],
-                audience=list(audiences),
+                audience=ISSUER,
                 issuer=ISSUER,
                 options={"verify_exp": False, "verify_nbf": False, "verify_iat": False},
             )

@@ -9,7 +9,7 @@ import msgspec
 
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import ObjectRecord, WriteOptions
-from koordinator.local.admission import UnresolvedService, WebhookAdmission
+from koordinator.local.admission import BackendSource, ServiceResolver, UnresolvedService, WebhookAdmission
 from koordinator.local.interfaces import AdmissionAttributes
 
 Json = dict[str, Any]
@@ -20,7 +20,7 @@ NODES = Resource(group="", version="v1", kind="Node", plural="nodes", namespaced
 POD: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"app": "x"}}}
 
 
-class Source:
+class Source(BackendSource):
     """Configurations and namespaces as plain lists."""
 
     def __init__(self, mutating: Sequence[Json] = (), validating: Sequence[Json] = ()) -> None:
@@ -42,7 +42,7 @@ class Source:
         return self.versions
 
 
-class Resolver:
+class Resolver(ServiceResolver):
     """Knows one service."""
 
     def __init__(self, port: int = 0) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from koordinator.clock import FixedClock
 from koordinator.cluster.errors import ApiError
-from koordinator.local.admission import EndpointResolver, ServiceResolver, UnresolvedService, WebhookAdmission
+from koordinator.local.admission import ServiceResolver, UnresolvedService, WebhookAdmission
 from koordinator.local.registry import ObjectRegistry, in_memory
 from tests.local.admission.builders import answering, configuration, label, webhook
 
@@ -86,7 +86,7 @@ async def test_namespaces_are_selected_by_their_labels(registry: ObjectRegistry)
 async def test_a_service_is_where_it_was_registered_or_where_its_endpoints_are(
     registry: ObjectRegistry,
 ) -> None:
-    resolver = ServiceResolver(EndpointResolver(registry))
+    resolver = ServiceResolver(registry)
     with pytest.raises(UnresolvedService, match='service "hook" not found'):
         resolver.resolve("default", "hook", 443)
 

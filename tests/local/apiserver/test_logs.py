@@ -27,7 +27,7 @@ class Echo:
 
 @pytest.fixture
 async def echoing(backend: FakeBackend) -> AsyncIterator[aiohttp.ClientSession]:
-    server = ApiServer(backend, logs=Echo())
+    server = ApiServer(backend, streams=Echo())
     await server.start()
     async with aiohttp.ClientSession(server.url) as session:
         yield session

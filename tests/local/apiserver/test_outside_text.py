@@ -13,9 +13,9 @@ import pytest
 
 from koordinator.clock import FixedClock
 from koordinator.cluster.backend import Backend, ListOptions
+from koordinator.cluster.delegated_auth import User
 from koordinator.cluster.protocol import EventType
 from koordinator.local.apiserver import ApiServer, query
-from koordinator.local.apiserver.query import User
 from tests.local.apiserver.world import real_server
 
 packed = functools.partial(gzip.compress, mtime=0)

@@ -13,7 +13,6 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.local.controllers import node_lifecycle
 from koordinator.local.controllers.node_lifecycle import (
     NodeLifecycleController,
-    NodeMonitor,
     PodGarbageCollector,
     TaintEvictionController,
 )
@@ -148,7 +147,7 @@ def test_pods_of_a_deleted_node_are_collected_after_the_quarantine() -> None:
     ],
 )
 def test_eviction_rate(ready: int, not_ready: int, per_s: float) -> None:
-    assert node_lifecycle.eviction_rate(ready, not_ready, NodeMonitor()) == per_s
+    assert node_lifecycle.eviction_rate(ready, not_ready) == per_s
 
 
 def test_the_shortest_toleration_counts_and_an_untolerated_taint_ends_it_now() -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from koordinator.clock import FixedClock
+from koordinator.local.apiserver.pod_streams import LogOptions
 from koordinator.local.processes import logs
-from koordinator.local.processes.logs import LINE_BYTES_MAX, LogFile, LogLine, LogRange, Output
+from koordinator.local.processes.logs import LINE_BYTES_MAX, LogFile, LogLine, Output
 
 
 async def logged(tmp_path: Path, *writes: tuple[int, bytes]) -> Path:
@@ -24,7 +25,7 @@ async def logged(tmp_path: Path, *writes: tuple[int, bytes]) -> Path:
 
 
 async def text(path: Path, **selection: object) -> str:
-    chosen = LogRange(**selection)  # type: ignore[arg-type]
+    chosen = LogOptions(container="main", **selection)  # type: ignore[arg-type]
     return b"".join([piece async for piece in logs.read(path, chosen, lambda: True)]).decode()
 
 
@@ -69,7 +70,7 @@ async def test_following_goes_on_until_the_container_has_ended(tmp_path: Path) -
     log = LogFile(tmp_path / "0.log", FixedClock())
     log.write("stdout", b"one", is_whole=True)
     over = False
-    pieces = logs.read(tmp_path / "0.log", LogRange(follow=True), lambda: over)
+    pieces = logs.read(tmp_path / "0.log", LogOptions(container="main", follow=True), lambda: over)
 
     assert await anext(pieces) == b"one\n"
     log.write("stdout", b"two", is_whole=True)
@@ -84,7 +85,7 @@ async def test_following_crosses_to_the_next_file(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(logs, "FILE_BYTES_MAX", 150)
     log = LogFile(tmp_path / "0.log", FixedClock())
     over = False
-    pieces = logs.read(tmp_path / "0.log", LogRange(follow=True), lambda: over)
+    pieces = logs.read(tmp_path / "0.log", LogOptions(container="main", follow=True), lambda: over)
     seen = b""
     for number in range(6):
         log.write("stdout", b"line %d" % number, is_whole=True)

@@ -10,23 +10,14 @@
   configuration is written.
 """
 
-from koordinator.local.admission.client import (
-    EndpointResolver,
-    Handler,
-    Resolver,
-    ServiceResolver,
-    UnresolvedService,
-)
-from koordinator.local.admission.webhooks import AdmissionChain, BackendSource, Source, WebhookAdmission
+from koordinator.local.admission.client import Handler, ServiceResolver, UnresolvedService
+from koordinator.local.admission.webhooks import AdmissionChain, BackendSource, WebhookAdmission
 
 __all__ = [
     "AdmissionChain",
     "BackendSource",
-    "EndpointResolver",
     "Handler",
-    "Resolver",
     "ServiceResolver",
-    "Source",
     "UnresolvedService",
     "WebhookAdmission",
 ]

@@ -11,7 +11,7 @@ import binascii
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -27,19 +27,11 @@ class UnresolvedService(Exception):
     """Nothing is known to serve a Service; the text is that of the API server."""
 
 
-class Resolver(Protocol):
-    """Finds the address of a Service."""
-
-    def resolve(self, namespace: str, name: str, port: int) -> tuple[str, int]:
-        """Host and port. Raises: UnresolvedService."""
-        ...
-
-
 class ServiceResolver:
-    """Registered addresses first, then what another resolver knows."""
+    """Finds the address of a Service: the registered one, else the first ready one of its EndpointSlices."""
 
-    def __init__(self, otherwise: Resolver) -> None:
-        self._otherwise = otherwise
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._registered: dict[tuple[str, str], tuple[str, int]] = {}
 
     def register(self, namespace: str, name: str, host: str, port: int) -> None:
@@ -47,19 +39,10 @@ class ServiceResolver:
         self._registered[namespace, name] = (host, port)
 
     def resolve(self, namespace: str, name: str, port: int) -> tuple[str, int]:
-        """See `Resolver`."""
-        found = self._registered.get((namespace, name))
-        return self._otherwise.resolve(namespace, name, port) if found is None else found
-
-
-class EndpointResolver:
-    """The first ready address of a Service's EndpointSlices."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    def resolve(self, namespace: str, name: str, port: int) -> tuple[str, int]:
-        """See `Resolver`."""
+        """Return host and port. Raises: UnresolvedService."""
+        registered = self._registered.get((namespace, name))
+        if registered is not None:
+            return registered
         backend = self._backend
         try:
             backend.get(backend.resolve("", "v1", "services"), namespace, name)
@@ -96,8 +79,8 @@ class CallFailed(Exception):
 class Caller:
     """Calls webhooks. `close` ends its connections."""
 
-    def __init__(self, resolver: Resolver) -> None:
-        self._resolver = resolver
+    def __init__(self, services: ServiceResolver) -> None:
+        self._services = services
         self._handlers: dict[str, Handler] = {}
         self._session: aiohttp.ClientSession | None = None
         self._tls: dict[str, ssl.SSLContext] = {}
@@ -159,7 +142,7 @@ class Caller:
         host = f"{name}.{namespace}.svc"
         shown = f"https://{host}:{port}{path}"
         try:
-            address, real_port = self._resolver.resolve(namespace, name, port)
+            address, real_port = self._services.resolve(namespace, name, port)
         except UnresolvedService as error:
             raise CallFailed(f'Post "{shown}?timeout={webhook.timeout_s}s": {error}') from error
         return shown, f"https://{address}:{real_port}{path}", host

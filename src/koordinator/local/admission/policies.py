@@ -115,7 +115,7 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 class ValidatingPolicies(AdmissionPlugin):
-    """The plugin (`admission.chain.Plugin`). `versions` gives the other versions of a resource, `resources` all
+    """The plugin. `versions` gives the other versions of a resource, `resources` all
     that are served."""
 
     def __init__(self, store: ObjectStore, versions: Versions, resources: Resources) -> None:
@@ -129,7 +129,7 @@ class ValidatingPolicies(AdmissionPlugin):
         self._compiled: list[_Binding] = []
 
     def wants(self, resource: Resource, operation: str, subresource: str, namespace: str) -> bool:
-        """See `Plugin`."""
+        """See `AdmissionPlugin`."""
         if not len(self._bindings) or not len(self._policies):
             return False
         if resource.group == GROUP and resource.plural in _EXEMPT:
@@ -302,16 +302,7 @@ def _carried_out(
 
 
 def _scope(asked: AdmissionAttributes, obj: Json | None, namespace: Json | None) -> Json:
-    request = rules.request(
-        uid="",
-        operation=asked.operation,
-        resource=asked.resource,
-        asked_as=asked.resource,
-        subresource=asked.subresource,
-        namespace=asked.namespace,
-        name=asked.name,
-        options=asked.options,
-    )
+    request = rules.request("", asked, asked.resource)
     return {"object": obj, "oldObject": asked.old, "request": request, "namespaceObject": namespace}
 
 

@@ -6,7 +6,7 @@ namespaceSelector.
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -17,12 +17,13 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import ApiError, from_status
+from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.schema.builtin.checks.policies import CONDITION_VARIABLES
 
 Json = dict[str, Any]
 
 GROUP = "admission.k8s.io"
-VERSIONS = ("v1", "v1beta1")
+_VERSIONS = ("v1", "v1beta1")  # that we speak
 WARNING_CHARS_MAX = 256  # longer ones are cut, as in the API server
 _OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
 
@@ -40,45 +41,31 @@ class WebhookResponse(msgspec.Struct, frozen=True):
     status: Json
 
 
-def version_for(accepted: tuple[str, ...]) -> str:
-    """Return the first version in a webhook's list that we speak."""
-    return next((version for version in accepted if version in VERSIONS), "v1")
-
-
-def request(
-    *,
-    uid: str,
-    operation: str,
-    resource: Resource,
-    asked_as: Resource,
-    subresource: str,
-    namespace: str,
-    name: str,
-    options: WriteOptions,
-) -> Json:
+def request(uid: str, asked: AdmissionAttributes, asked_as: Resource) -> Json:
     """Return the request without its objects. `asked_as` is the version that the webhook's rule names (matchPolicy
     Equivalent)."""
+    resource, options = asked.resource, asked.options
     made: Json = {
         "uid": uid,
-        "kind": _kind(asked_as, subresource),
+        "kind": _kind(asked_as, asked.subresource),
         "resource": {"group": asked_as.group, "version": asked_as.version, "resource": asked_as.plural},
-        "requestKind": _kind(resource, subresource),
+        "requestKind": _kind(resource, asked.subresource),
         "requestResource": {
             "group": resource.group,
             "version": resource.version,
             "resource": resource.plural,
         },
-        "operation": operation,
+        "operation": asked.operation,
         "userInfo": {"username": options.user, "groups": list(options.groups)},
         "dryRun": options.dry_run,
-        "options": _options(operation, options),
+        "options": _options(asked.operation, options),
     }
-    if subresource:
-        made["subResource"] = made["requestSubResource"] = subresource
-    if name:
-        made["name"] = name
-    if namespace:
-        made["namespace"] = namespace
+    if asked.subresource:
+        made["subResource"] = made["requestSubResource"] = asked.subresource
+    if asked.name:
+        made["name"] = asked.name
+    if asked.namespace:
+        made["namespace"] = asked.namespace
     return made
 
 
@@ -124,7 +111,7 @@ def in_version(obj: Json | None, wanted: Resource, have: Resource) -> Json | Non
     return {**obj, "apiVersion": wanted.api_version}
 
 
-def read(body: bytes, *, uid: str, version: str, mutating: bool) -> WebhookResponse:
+def read(body: bytes, webhook: "CompiledWebhook", uid: str) -> WebhookResponse:
     """Return the answer in a webhook's response body. Raises: BadAnswer."""
     try:
         review = msgspec.json.decode(body)
@@ -132,6 +119,7 @@ def read(body: bytes, *, uid: str, version: str, mutating: bool) -> WebhookRespo
         raise BadAnswer(f"couldn't get version/kind; json parse error: {error}") from error
     if not isinstance(review, dict):
         raise BadAnswer("couldn't get version/kind; json parse error: the body is no object")
+    version = webhook.review_version
     wanted = f"{GROUP}/{version}"
     if review.get("kind") != "AdmissionReview" or review.get("apiVersion") != wanted:
         raise BadAnswer(
@@ -148,7 +136,7 @@ def read(body: bytes, *, uid: str, version: str, mutating: bool) -> WebhookRespo
     warnings = response.get("warnings") or []
     if not isinstance(allowed, bool) or not isinstance(status, dict) or not isinstance(warnings, list):
         raise BadAnswer("response.allowed, response.status or response.warnings has a wrong type")
-    patch = _patch(response, version, mutating) if allowed else []
+    patch = _patch(response, version, webhook.mutating) if allowed else []
     return WebhookResponse(allowed, patch, [str(warning)[:WARNING_CHARS_MAX] for warning in warnings], status)
 
 
@@ -189,7 +177,6 @@ def denial(name: str, status: Json) -> ApiError:
 Predicate = label_selector.Predicate
 
 _ANY = "*"
-_EXEMPT_GROUP = "admissionregistration.k8s.io"
 
 
 class WebhookRule(msgspec.Struct, frozen=True):
@@ -244,14 +231,13 @@ class CompiledWebhook(msgspec.Struct, frozen=True):
     """One webhook of a configuration, compiled."""
 
     name: str
-    configuration: str
     mutating: bool
     rules: tuple[WebhookRule, ...]
     by_equivalent: bool
     namespace_selects: Predicate | None
     object_selects: Predicate | None
     client: Json
-    review_versions: tuple[str, ...]
+    review_version: str
     timeout_s: int
     fails_closed: bool
     reinvoked: bool
@@ -272,23 +258,18 @@ class CompiledWebhook(msgspec.Struct, frozen=True):
         return None
 
 
-def compile_configuration(configuration: Json, *, mutating: bool) -> list[CompiledWebhook]:
-    """Return the webhooks of a configuration (decoded, defaulted and validated)."""
-    name = configuration["metadata"]["name"]
-    return [_webhook(webhook, name, mutating) for webhook in configuration.get("webhooks") or ()]
-
-
-def _webhook(webhook: Json, configuration: str, mutating: bool) -> CompiledWebhook:
+def compile_webhook(webhook: Json, *, mutating: bool) -> CompiledWebhook:
+    """Return a webhook of a configuration (decoded, defaulted and validated), ready to be asked."""
+    accepted = webhook.get("admissionReviewVersions") or ()
     return CompiledWebhook(
         name=webhook["name"],
-        configuration=configuration,
         mutating=mutating,
         rules=tuple(compile_rule(rule) for rule in webhook.get("rules") or ()),
         by_equivalent=webhook.get("matchPolicy", "Equivalent") == "Equivalent",
         namespace_selects=compile_selector(webhook.get("namespaceSelector")),
         object_selects=compile_selector(webhook.get("objectSelector")),
         client=webhook.get("clientConfig") or {},
-        review_versions=tuple(webhook.get("admissionReviewVersions") or ("v1",)),
+        review_version=next((version for version in accepted if version in _VERSIONS), "v1"),
         timeout_s=webhook.get("timeoutSeconds", 10),
         fails_closed=webhook.get("failurePolicy", "Fail") == "Fail",
         reinvoked=webhook.get("reinvocationPolicy") == "IfNeeded",
@@ -316,11 +297,6 @@ def compile_selector(selector: Json | None) -> Predicate | None:
     if not selector or not (selector.get("matchLabels") or selector.get("matchExpressions")):
         return None
     return label_selector.compile_selector(msgspec.convert(selector, LabelSelector))
-
-
-def is_exempt(resource: Resource) -> bool:
-    """Webhook configurations are never shown to webhooks: a bad one could not be repaired."""
-    return resource.group == _EXEMPT_GROUP
 
 
 class Selecting(Protocol):
@@ -387,8 +363,3 @@ def conditions_hold(webhook: CompiledWebhook, values: Json) -> bool:
     if problem is not None:
         raise problem
     return True
-
-
-def in_order(webhooks: Sequence[CompiledWebhook]) -> list[CompiledWebhook]:
-    """By the name of their configuration; those of one configuration stay as they are listed."""
-    return sorted(webhooks, key=lambda webhook: webhook.configuration)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from koordinator import cel
@@ -28,14 +28,13 @@ from koordinator.local.admission.client import (
     QUESTION_BYTES_MAX,
     Caller,
     CallFailed,
-    EndpointResolver,
     Handler,
-    Resolver,
     ServiceResolver,
 )
 from koordinator.local.admission.rules import CompiledWebhook
-from koordinator.local.interfaces import AdmissionAttributes, SchemaCatalog
+from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.patches import json_patch
+from koordinator.local.schema import Catalog
 from koordinator.local.store import ObjectStore, Table
 
 log = logging.getLogger(__name__)
@@ -47,20 +46,6 @@ _GROUP = "admissionregistration.k8s.io"
 Match = tuple[CompiledWebhook, Resource]
 """A webhook, and the resource as which it wants to see the request."""
 _NO_SIDE_EFFECTS = frozenset({"None", "NoneOnDryRun"})
-
-
-class Source(Protocol):
-    """The source of configurations and of the labels of namespaces; all calls are cheap and synchronous."""
-
-    def mutating(self) -> Sequence[ObjectRecord]: ...
-
-    def validating(self) -> Sequence[ObjectRecord]: ...
-
-    def namespace_labels(self, namespace: str) -> Mapping[str, str]: ...
-
-    def equivalents(self, resource: Resource) -> Sequence[Resource]:
-        """Other served versions of a resource."""
-        ...
 
 
 class StoredBackend(Backend, Protocol):
@@ -118,23 +103,15 @@ class BackendSource:
 class WebhookAdmission:
     """The `Admission` of `local.interfaces`.
 
-    `source` is usually a `BackendSource`; `warn` receives the warnings of webhooks (the HTTP layer passes them
-    on as `Warning` headers); `rng` makes the uids of reviews, so that a seeded run repeats. Webhooks whose URL is
-    `inproc://NAME` are answered by `register_handler(NAME, ...)`.
+    `rng` makes the uids of reviews, so that a seeded run repeats. Webhooks whose URL is `inproc://NAME` are answered
+    by `register_handler(NAME, ...)`.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        resolver: Resolver,
-        rng: random.Random,
-        warn: Callable[[str], None] | None = None,
-    ) -> None:
+    def __init__(self, source: BackendSource, services: ServiceResolver, rng: random.Random) -> None:
         self._source = source
-        self._services = ServiceResolver(resolver)
-        self._caller = Caller(self._services)
+        self._services = services
+        self._caller = Caller(services)
         self._rng = rng
-        self._warn = warn or (lambda warning: log.info("webhook warned", extra={"warning": warning}))
         self._records: tuple[Sequence[ObjectRecord], Sequence[ObjectRecord]] = ((), ())
         self._webhooks: list[CompiledWebhook] = []
         self._asked: dict[tuple[str, ...], list[Match]] = {}
@@ -142,7 +119,7 @@ class WebhookAdmission:
     @classmethod
     def on(cls, backend: StoredBackend, rng: random.Random) -> "WebhookAdmission":
         """With everything read from one backend."""
-        return cls(BackendSource(backend), EndpointResolver(backend), rng)
+        return cls(BackendSource(backend), ServiceResolver(backend), rng)
 
     def register_service(self, namespace: str, name: str, host: str, port: int) -> None:
         """Reach a Service at this address, whatever its own ports and endpoints are."""
@@ -183,7 +160,7 @@ class WebhookAdmission:
     def _matches(self, resource: Resource, operation: str, subresource: str) -> Sequence[Match]:
         """Return the webhooks whose rules name the request, in order; asked at every write, so it is remembered."""
         webhooks = self._current()
-        if not webhooks or rules.is_exempt(resource):
+        if not webhooks or resource.group == _GROUP:  # a bad configuration could not be repaired
             return ()
         equivalents = self._source.equivalents(resource)
         versions = (resource.version, *(other.version for other in equivalents))
@@ -206,9 +183,7 @@ class WebhookAdmission:
                 self._asked.clear()
             return self._webhooks
         if not (_same(mutating, self._records[0]) and _same(validating, self._records[1])):
-            self._webhooks = rules.in_order(_compiled(mutating, True)) + rules.in_order(
-                _compiled(validating, False)
-            )
+            self._webhooks = _compiled(mutating, True) + _compiled(validating, False)
             self._records = (tuple(mutating), tuple(validating))
             self._asked.clear()
         return self._webhooks
@@ -219,11 +194,16 @@ def _same(new: Sequence[ObjectRecord], known: Sequence[ObjectRecord]) -> bool:
 
 
 def _compiled(records: Sequence[ObjectRecord], mutating: bool) -> list[CompiledWebhook]:
+    """By the name of their configuration; those of one configuration stay as they are listed."""
     return [
-        webhook
-        for record in records
-        for webhook in rules.compile_configuration(record.obj, mutating=mutating)
+        rules.compile_webhook(webhook, mutating=mutating)
+        for record in sorted(records, key=lambda record: str(record.obj["metadata"]["name"]))
+        for webhook in record.obj.get("webhooks") or ()
     ]
+
+
+def _log_warning(warning: str) -> None:
+    log.info("webhook warned", extra={"warning": warning})
 
 
 class _Request:
@@ -233,7 +213,7 @@ class _Request:
         self._source = admission._source
         self._caller = admission._caller
         self._rng = admission._rng
-        self._warn = asked.options.warn or admission._warn
+        self._warn = asked.options.warn or _log_warning
         self._asked = asked
 
     async def mutate(self, matches: list[Match], obj: Json | None) -> Json | None:
@@ -289,23 +269,20 @@ class _Request:
     ) -> rules.WebhookResponse | None:
         """Return the answer; None when a failure is ignored. Raises: ApiError for a refusal or a failure."""
         uid = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
-        version = rules.version_for(webhook.review_versions)
-        request = self._request(uid, asked_as)
+        request = rules.request(uid, self._asked, asked_as)
         shown = [rules.in_version(each, asked_as, self._asked.resource) for each in (obj, self._asked.old)]
         if webhook.conditions and not self._wanted(webhook, request, *shown):
             return None
         if self._asked.options.dry_run and webhook.side_effects not in _NO_SIDE_EFFECTS:
             raise BadRequest(f'admission webhook "{webhook.name}" does not support dry run')
-        body = rules.question(version, request, *shown)
+        body = rules.question(webhook.review_version, request, *shown)
         if len(body) > QUESTION_BYTES_MAX:
             raise RequestTooLarge(
                 f"Request entity too large: with its defaults it takes {len(body)} bytes, and webhook "
                 f'"{webhook.name}" may be sent {QUESTION_BYTES_MAX}'
             )
         try:
-            answer = rules.read(
-                await self._caller.call(webhook, body), uid=uid, version=version, mutating=webhook.mutating
-            )
+            answer = rules.read(await self._caller.call(webhook, body), webhook, uid)
         except CallFailed as error:
             self._failed(webhook, f"failed to call webhook: {error}", None)
             return None
@@ -317,18 +294,6 @@ class _Request:
         if not answer.allowed:
             raise rules.denial(webhook.name, answer.status)
         return answer
-
-    def _request(self, uid: str, asked_as: Resource) -> Json:
-        return rules.request(
-            uid=uid,
-            operation=self._asked.operation,
-            resource=self._asked.resource,
-            asked_as=asked_as,
-            subresource=self._asked.subresource,
-            namespace=self._asked.namespace,
-            name=self._asked.name,
-            options=self._asked.options,
-        )
 
     def _wanted(self, webhook: CompiledWebhook, request: Json, obj: Json | None, old: Json | None) -> bool:
         """Return whether the match conditions want the webhook to be asked. Raises: Forbidden when nobody can say."""
@@ -368,12 +333,12 @@ class AdmissionChain:
     """The `Admission` of `local.interfaces`: plugins and webhooks."""
 
     def __init__(
-        self, webhooks: WebhookAdmission, plugins: Sequence[AdmissionPlugin], schemas: SchemaCatalog
+        self, webhooks: WebhookAdmission, plugins: Sequence[AdmissionPlugin], catalog: Catalog
     ) -> None:
         self.webhooks = webhooks
         self._plugins = tuple(plugins)
         self._asks = tuple(plugin.wants for plugin in plugins)
-        self._schemas = schemas
+        self._catalog = catalog
 
     def wants(self, resource: Resource, operation: str, subresource: str, namespace: str) -> bool:
         """See `local.interfaces.Admission`."""
@@ -397,7 +362,7 @@ class AdmissionChain:
         sent = obj
         obj = await self.webhooks.mutate(asked, obj)
         if plugins and obj is not None and obj is not sent:
-            obj = self._schemas.schema_of(asked.resource).default(obj)
+            obj = self._catalog.schema_of(asked.resource).default(obj)
         for plugin in plugins:
             plugin.validate(asked, obj)
         await self.webhooks.validate(asked, obj)

@@ -21,10 +21,10 @@ from koordinator.api import user_files
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
+from koordinator.cluster.delegated_auth import AUTHENTICATED, User
 from koordinator.cluster.protocol import PatchType
 from koordinator.cluster.resource_path import ResourcePath
 from koordinator.local.apiserver import calls, query
-from koordinator.local.apiserver.query import User
 from koordinator.local.apiserver.short_requests import AnyRequest
 from koordinator.local.authorization import rules
 from koordinator.local.authorization.rbac import MASTERS, Authorizer
@@ -33,7 +33,7 @@ from koordinator.local.service_account_tokens import BadToken, ServiceAccountTok
 
 log = logging.getLogger(__name__)
 
-LOCAL_ADMIN = User("system:admin", ("system:masters", "system:authenticated"))
+LOCAL_ADMIN = User("system:admin", (MASTERS, AUTHENTICATED))
 _HEALTH_NAMES = frozenset({"healthz", "livez", "readyz"})
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # source: RFC 6750, section 2.1
@@ -45,7 +45,7 @@ class StaticToken(msgspec.Struct, frozen=True):
     secret: str
     user: str = "system:admin"
     uid: str = ""
-    groups: tuple[str, ...] = ("system:masters",)
+    groups: tuple[str, ...] = (MASTERS,)
 
 
 class TokenFileError(KoordinatorError, ValueError):
@@ -116,7 +116,7 @@ class Authenticator:
         found = None
         for token in self._tokens:
             if hmac.compare_digest(token.secret.encode(), secret.encode("utf-8", "surrogateescape")):
-                found = User(token.user, (*token.groups, "system:authenticated"), token.uid)
+                found = User(token.user, (*token.groups, AUTHENTICATED), token.uid)
         if found is None and self._accounts is not None and looks_like_a_token(secret):
             try:
                 account = self._accounts.verify(secret)

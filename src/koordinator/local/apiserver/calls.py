@@ -18,6 +18,7 @@ from aiohttp import web
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import WriteOptions
+from koordinator.cluster.delegated_auth import User
 from koordinator.cluster.resource_path import ResourcePath
 from koordinator.local.apiserver import bodies, protobuf, query
 from koordinator.local.apiserver.short_requests import AnyRequest, ShortRequest
@@ -140,9 +141,7 @@ class ResourceCall:
 
     __slots__ = ("params", "request", "resource", "target", "user", "wanted", "warnings")
 
-    def __init__(
-        self, request: AnyRequest, target: ResourcePath, resource: Resource, user: query.User
-    ) -> None:
+    def __init__(self, request: AnyRequest, target: ResourcePath, resource: Resource, user: User) -> None:
         self.request = request
         self.target = target
         self.resource = resource

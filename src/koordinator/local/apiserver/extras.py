@@ -11,15 +11,15 @@ from koordinator import clock
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend, ListOptions
+from koordinator.cluster.delegated_auth import User
 from koordinator.local.apiserver.auth import Authenticator
 from koordinator.local.apiserver.calls import ResourceCall
 from koordinator.local.apiserver.discovery import Served
-from koordinator.local.apiserver.query import User
 from koordinator.local.authorization.rbac import Authorizer
 from koordinator.local.authorization.rules import AccessRequest
 from koordinator.local.schema import errors as fields
 from koordinator.local.schema.builtin import models
-from koordinator.local.schema.builtin.schema import IGNORE, BuiltinSchema
+from koordinator.local.schema.builtin.schema import BuiltinSchema
 
 
 class Extra(Protocol):
@@ -90,7 +90,7 @@ class Review(_CreateOnly):
 
     async def create(self, call: ResourceCall, body: dict[str, Any]) -> dict[str, Any]:
         resource = self.served.resource
-        decoded, _ = self._schema.decode(body, IGNORE)
+        decoded, _ = self._schema.decode(body, fields.IGNORE)
         answer = {**decoded, "kind": resource.kind, "apiVersion": resource.api_version}
         answer.setdefault("metadata", {})
         answer["status"] = self._status(call, decoded.get("spec", {}))

@@ -22,10 +22,9 @@ from koordinator.local.apiserver.pod_streams import (
     STDIN,
     STDOUT,
     Command,
-    ContainerCommands,
     ExecOptions,
     LogOptions,
-    LogSource,
+    PodStreams,
     ending_of,
 )
 
@@ -43,14 +42,13 @@ class KubeletStreams:
     def __init__(
         self,
         backend: Backend,
-        logs: LogSource,
-        commands: ContainerCommands,
+        own: PodStreams,
         token: Callable[[], str],
         is_own: Callable[[dict[str, Any]], bool],
     ) -> None:
-        """`logs` and `commands` are those of pods on this process's own nodes, which `is_own` tells from others."""
+        """`own` are those of pods on this process's own nodes, which `is_own` tells from others."""
         self._backend = backend
-        self._logs, self._commands = logs, commands
+        self._own = own
         self._token = token
         self._is_own = is_own
 
@@ -58,7 +56,7 @@ class KubeletStreams:
         """Raises: ApiError."""
         url = self._url(pod, "containerLogs", options.container)
         if url is None:
-            return await self._logs.open(pod, options)
+            return await self._own.open(pod, options)
         session = self._session()
         try:
             response = await session.get(url.with_query(_log_params(options)), ssl=_unchecked())
@@ -76,7 +74,7 @@ class KubeletStreams:
         """Raises: ApiError."""
         url = self._url(pod, "exec", options.container)
         if url is None:
-            return await self._commands.start(pod, options)
+            return await self._own.start(pod, options)
         flags = {
             "input": options.stdin,
             "output": options.stdout,

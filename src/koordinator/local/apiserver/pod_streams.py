@@ -38,35 +38,12 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     follow: bool = False
 
 
-class LogSource(Protocol):
-    """Knows what containers wrote."""
-
-    async def open(self, pod: ObjectRecord, options: LogOptions) -> AsyncIterator[bytes]:
-        """Return the log in pieces; with `follow` until the container has ended, an empty piece now and then
-        meanwhile.
-
-        Raises: ApiError where there is no log.
-        """
-        ...
-
-
-class NoLogs:
-    """Nobody runs the pods for real, so there is nothing to read."""
-
-    async def open(self, pod: ObjectRecord, options: LogOptions) -> AsyncIterator[bytes]:
-        """Refuse, since the node simulates containers. Raises: BadRequest."""
-        name = pod.obj["metadata"]["name"]
-        raise errors.BadRequest(
-            f'container "{options.container}" in pod "{name}" has no log: this node simulates its containers'
-        )
-
-
-async def pod_log(call: ResourceCall, backend: Backend, source: LogSource) -> web.StreamResponse:
+async def pod_log(call: ResourceCall, backend: Backend, streams: "PodStreams") -> web.StreamResponse:
     """Answer a request for a container's log. Raises: NotFound, BadRequest."""
     target = call.target
     pod = backend.get(call.resource, target.namespace, target.name)
     options = options_of(container_of(pod, call.params.get("container", "")), call.params)
-    pieces = await source.open(pod, options)
+    pieces = await streams.open(pod, options)
     request = call.request
     assert isinstance(request, web.BaseRequest), "only the general server streams"
     return await send(request, pieces)
@@ -164,19 +141,34 @@ class Command(Protocol):
         ...
 
 
-class ContainerCommands(Protocol):
+class PodStreams(Protocol):
     """Whoever runs pods for real."""
+
+    async def open(self, pod: ObjectRecord, options: LogOptions) -> AsyncIterator[bytes]:
+        """Return what a container wrote, in pieces; with `follow` until it has ended, an empty piece now and then
+        meanwhile.
+
+        Raises: ApiError where there is no log.
+        """
+        ...
 
     async def start(self, pod: ObjectRecord, options: ExecOptions) -> Command:
         """Raises: ApiError."""
         ...
 
 
-class NoCommands:
-    """Nobody runs pods for real."""
+class NoStreams:
+    """Nobody runs pods for real: their node simulates containers."""
+
+    async def open(self, pod: ObjectRecord, options: LogOptions) -> AsyncIterator[bytes]:
+        """Refuse, since there is nothing to read. Raises: BadRequest."""
+        name = pod.obj["metadata"]["name"]
+        raise errors.BadRequest(
+            f'container "{options.container}" in pod "{name}" has no log: this node simulates its containers'
+        )
 
     async def start(self, pod: ObjectRecord, options: ExecOptions) -> Command:
-        """Refuse, since the node simulates containers. Raises: BadRequest."""
+        """Refuse, since nothing can be run. Raises: BadRequest."""
         name = pod.obj["metadata"]["name"]
         raise errors.BadRequest(f'nothing can be run in pod "{name}": its node simulates containers')
 
@@ -187,7 +179,7 @@ class _Size(msgspec.Struct, rename="pascal"):
 
 
 async def serve(
-    request: web.BaseRequest, pod: ObjectRecord, options: ExecOptions, commands: ContainerCommands
+    request: web.BaseRequest, pod: ObjectRecord, options: ExecOptions, streams: PodStreams
 ) -> web.WebSocketResponse:
     """Run a command for a client, from its start to its end. Raises: BadRequest for what is no WebSocket request."""
     if not options.command:
@@ -200,7 +192,7 @@ async def serve(
     await response.prepare(request)
     with contextlib.suppress(ConnectionError):
         try:
-            command = await commands.start(pod, options)
+            command = await streams.start(pod, options)
         except errors.ApiError as error:  # an HTTP status would make clients try an older protocol
             await _end(response, error.status())
             return response

@@ -5,6 +5,7 @@ from typing import Any
 
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteRequest, ListOptions, WriteOptions
+from koordinator.cluster.delegated_auth import User
 from koordinator.local.schema import errors as fields
 from koordinator.local.schema.decode import word_of
 
@@ -12,17 +13,6 @@ _INT64_MAX = 2**63 - 1
 _FIELD_VALIDATION = ("Ignore", "Strict", "Warn")
 _PROPAGATION = ("Foreground", "Background", "Orphan")
 _FIELD_MANAGER_BYTES_MAX = 128
-
-
-class User:
-    """The user who asks."""
-
-    __slots__ = ("groups", "name", "uid")
-
-    def __init__(self, name: str, groups: tuple[str, ...], uid: str = "") -> None:
-        self.name = name
-        self.groups = groups
-        self.uid = uid
 
 
 def boolean(query: Mapping[str, str], key: str) -> bool | None:

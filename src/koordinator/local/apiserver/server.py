@@ -18,7 +18,7 @@ from koordinator.clock import SystemClock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.cluster.config import is_loopback
-from koordinator.cluster.delegated_auth import refused
+from koordinator.cluster.delegated_auth import ANONYMOUS, refused
 from koordinator.cluster.resource_path import ResourcePath, parse_path
 from koordinator.local.apiserver import bodies, calls, pod_streams, query, tls
 from koordinator.local.apiserver.auth import Access, Authenticator, StaticToken, is_health
@@ -31,15 +31,7 @@ from koordinator.local.apiserver.extras import (
     all_reviews,
     not_allowed,
 )
-from koordinator.local.apiserver.pod_streams import (
-    ContainerCommands,
-    LogSource,
-    NoCommands,
-    NoLogs,
-    container_of,
-    pod_log,
-)
-from koordinator.local.apiserver.query import User
+from koordinator.local.apiserver.pod_streams import NoStreams, PodStreams, container_of, pod_log
 from koordinator.local.apiserver.short_requests import AnyRequest, ShortServer, WatchRequest
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.apiserver.verbs import Verbs, metadata_only
@@ -75,8 +67,7 @@ class ApiServer:
         tokens: Iterable[StaticToken] = (),
         tls: ServerTls | None = None,
         hosts: Iterable[str] = (),
-        logs: LogSource | None = None,
-        commands: ContainerCommands | None = None,
+        streams: PodStreams | None = None,
         openapi: OpenApi | None = None,
         authorizer: Authorizer | None = None,
         accounts: ServiceAccountTokens | None = None,
@@ -97,7 +88,7 @@ class ApiServer:
             UsageMetrics("PodMetrics", "pods", backend),
         ]
         self._pages = Pages(backend, extras, openapi, self.telemetry, self.watches)
-        self._requests = Requests(backend, extras, self.watches, logs or NoLogs(), commands or NoCommands())
+        self._requests = Requests(backend, extras, self.watches, streams or NoStreams())
         self._server: web.Server | None = None
         self._short: ShortServer | None = None
         self._listener: asyncio.Server | None = None
@@ -215,7 +206,7 @@ class ApiServer:
     async def _dispatch(
         self, request: AnyRequest, path: str, target: ResourcePath | None
     ) -> web.StreamResponse:
-        user = _NOBODY if is_health(path) else self._access.user_of(request, path, target)
+        user = ANONYMOUS if is_health(path) else self._access.user_of(request, path, target)
         if target is None:
             if path in profiling.PAGES and request.method == "GET" and isinstance(request, web.BaseRequest):
                 return await profiling.PAGES[path](request)
@@ -239,7 +230,6 @@ class UnsafeBind(KoordinatorError, ValueError):
         )
 
 
-_NOBODY = User("system:anonymous", ("system:unauthenticated",))
 _UNRESOLVED = frozenset({401, 403, 404, 429})
 _TOO_MANY = errors.TooManyRequests(
     "too many requests, please try again later", details=errors.StatusDetails(retry_after_seconds=1)
@@ -292,14 +282,12 @@ class Requests:
         backend: Backend,
         extras: list[Extra],
         watches: Watches,
-        logs: LogSource,
-        commands: ContainerCommands,
+        streams: PodStreams,
     ) -> None:
         self._backend = backend
         self._verbs = Verbs(backend)
         self._watches = watches
-        self._logs = logs
-        self._commands = commands
+        self._streams = streams
         self._extras = {
             (extra.served.resource.group, extra.served.resource.version, extra.served.resource.plural): extra
             for extra in extras
@@ -359,7 +347,7 @@ class Requests:
         target, method, name = call.target, call.request.method, call.target.subresource
         pod = call.resource.plural == "pods" and not call.resource.group
         if pod and name == "log" and method == "GET":
-            return await pod_log(call, self._backend, self._logs)
+            return await pod_log(call, self._backend, self._streams)
         if pod and name == "exec" and method in ("GET", "POST"):
             return await self._exec(call)
         if name in _STREAMS and not call.resource.group:
@@ -392,7 +380,7 @@ class Requests:
             stderr=bool(query.boolean(params, "stderr")),
             tty=bool(query.boolean(params, "tty")),
         )
-        return await pod_streams.serve(request, pod, wanted, self._commands)
+        return await pod_streams.serve(request, pod, wanted, self._streams)
 
     async def _extra(self, call: ResourceCall, extra: Extra) -> web.Response:
         target, method = call.target, call.request.method

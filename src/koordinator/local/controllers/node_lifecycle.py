@@ -46,19 +46,12 @@ _SILENT_MESSAGES = ("NodeStatusUnknown", "Kubelet stopped posting node status.")
 _SILENT_CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 
 
-class NodeMonitor(msgspec.Struct, frozen=True, kw_only=True):
-    """Periods of kube-controller-manager, with its defaults.
-
-    `unhealthy_ratio` of a zone's nodes (and more than two of them) not ready means that the zone is
-    disrupted; small zones then stop evicting, large ones go on at the second rate.
-    """
-
-    period_s: float = 5.0
-    grace_s: float = 40.0
-    eviction_per_s: float = 0.1
-    disrupted_eviction_per_s: float = 0.01
-    large_zone_nodes: int = 50
-    unhealthy_ratio: float = 0.55
+# The periods of kube-controller-manager, with its defaults.
+PERIOD_S, GRACE_S = 5.0, 40.0
+EVICTION_PER_S, DISRUPTED_EVICTION_PER_S = 0.1, 0.01
+# With more of a zone's nodes than this not ready (and more than two) the zone is disrupted; small zones then stop
+# evicting, large ones go on at the second rate.
+UNHEALTHY_RATIO, LARGE_ZONE_NODES = 0.55, 50
 
 
 def ready_status(node: Node) -> str:
@@ -112,29 +105,23 @@ def silent_conditions(node: Node, now: str) -> list[Condition]:
     return list(known.values())
 
 
-def eviction_rate(ready: int, not_ready: int, settings: NodeMonitor) -> float:
+def eviction_rate(ready: int, not_ready: int) -> float:
     """NoExecute taints per second in a zone of so many nodes; 0 stops them."""
     total = ready + not_ready
-    if not_ready > 2 and not_ready / total >= settings.unhealthy_ratio and ready > 0:
-        return settings.disrupted_eviction_per_s if total > settings.large_zone_nodes else 0.0
-    return settings.eviction_per_s
+    if not_ready > 2 and not_ready / total >= UNHEALTHY_RATIO and ready > 0:
+        return DISRUPTED_EVICTION_PER_S if total > LARGE_ZONE_NODES else 0.0
+    return EVICTION_PER_S
 
 
 class NodeLifecycleController:
     """The loop."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        factory: InformerFactory,
-        events: EventRecorder,
-        rng: random.Random,
-        settings: NodeMonitor = NodeMonitor(),  # noqa: B008
+        self, cluster: Cluster, factory: InformerFactory, events: EventRecorder, rng: random.Random
     ) -> None:
         self.guard = Guard("controller node lifecycle")
         self._cluster = cluster
         self._events = events
-        self._settings = settings
         self._backoff = Backoff(RECONNECT, rng)
         self._nodes = factory.informer(Node)
         self._leases = factory.informer(Lease, LEASE_NAMESPACE)
@@ -158,7 +145,7 @@ class NodeLifecycleController:
         evicting = self._zones(nodes, now_s)
         for node in nodes:
             await self._taint(node, evicting, now_s)
-        return self._settings.period_s
+        return PERIOD_S
 
     def _is_silent(self, node: Node, now_s: float) -> bool:
         """Return whether neither lease nor status has changed for the grace period, by our own clock."""
@@ -171,13 +158,13 @@ class NodeLifecycleController:
         if known is None or known[0] != signs:
             self._heartbeats[name] = (signs, now_s)
             return False
-        return now_s - known[1] > self._settings.grace_s
+        return now_s - known[1] > GRACE_S
 
     async def _declare_silent(self, node: Node, now_s: float) -> None:
         conditions = silent_conditions(node, clock.rfc3339(now_s))
         if await self._patch(node, {"status": {"conditions": msgspec.to_builtins(conditions)}}, "status"):
             name = node.metadata.name
-            log.warning("node stopped reporting", extra={"node": name, "grace_s": self._settings.grace_s})
+            log.warning("node stopped reporting", extra={"node": name, "grace_s": GRACE_S})
             self._events.normal(node, "NodeNotReady", f"Node {name} status is now: NodeNotReady")
 
     def _zones(self, nodes: Iterable[Node], now_s: float) -> Mapping[str, TokenBucket | None]:
@@ -189,7 +176,7 @@ class NodeLifecycleController:
             return dict.fromkeys(counts)
         budgets: dict[str, TokenBucket | None] = {}
         for zone, (ready, not_ready) in counts.items():
-            per_s = eviction_rate(ready, not_ready, self._settings)
+            per_s = eviction_rate(ready, not_ready)
             known = self._buckets.get(zone)
             if known is None or known[0] != per_s:
                 if per_s > 0:

@@ -1,6 +1,5 @@
 """Patches: JSON patch, merge patch, strategic merge patch, server-side apply, and who owns which field.
 
-`ObjectPatcher(catalog)` is the `Patcher` of `local.interfaces`; `catalog` is a `local.schema.Catalog`.
 For the registry:
 
 * `apply` returns `current` itself when a patch changes nothing.
@@ -39,7 +38,14 @@ class ObjectPatcher:
         patch: Any,
         context: WriteContext,
     ) -> dict[str, Any]:
-        """See `local.interfaces.Patcher.apply`."""
+        """Return the object that a patch asks for.
+
+        For APPLY, `current` is {} when the object does not exist; managedFields are kept in
+        `metadata.managedFields`.
+
+        Raises: BadRequest (malformed), Invalid (a JSON patch that does not fit, `422`), Conflict
+        (server-side apply conflicts), UnsupportedMediaType (strategic merge on a custom resource).
+        """
         try:
             return self._apply(patch_type, current, patch, context)
         except RecursionError:
@@ -86,10 +92,10 @@ class ObjectPatcher:
         new: dict[str, Any],
         context: WriteContext,
     ) -> dict[str, Any]:
-        """See `local.interfaces.Patcher.track`.
+        """`new` with managedFields brought up to date after a create (`old` None) or a non-apply update.
 
         Costs next to nothing without a field manager. The HTTP layer fills that in as the API server
-        does: the query parameter, else the part of the User-Agent before the first `/`.
+        does: the query parameter, else the part of the User-Agent before the first `/`. Raises: BadRequest.
         """
         if not context.options.field_manager and old is new:
             return new

@@ -41,13 +41,6 @@ EXEC_BYTES_MAX = 8 * 1024 * 1024
 class CallRefused(HostError):
     """A call cannot be carried out."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
-
 
 class NodeServices:
     """The means of this node."""

@@ -33,13 +33,6 @@ _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 class ContainerConfigError(HostError):
     """A container's configuration refers to something that is not there (CreateContainerConfigError)."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
-
 
 class NoCommand(HostError):
     """Neither the container nor our table says what to run."""

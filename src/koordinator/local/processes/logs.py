@@ -14,19 +14,10 @@ import msgspec
 
 from koordinator import clock
 from koordinator.clock import Clock, rfc3339_micro
+from koordinator.local.apiserver.pod_streams import LogOptions
 
 POLL_S = 0.2
 _CHUNK_BYTES = 64 * 1024
-
-
-class LogRange(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a log that is wanted; None and 0 mean all of it."""
-
-    tail_lines: int | None = None
-    limit_bytes: int = 0
-    since_time_s: float | None = None
-    timestamps: bool = False
-    follow: bool = False
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -47,7 +38,7 @@ def parse(line: bytes) -> LogLine | None:
     return LogLine(stamp, tag == b"F", text)
 
 
-def shown(entries: Iterable[LogLine], selection: LogRange) -> Iterator[bytes]:
+def shown(entries: Iterable[LogLine], selection: LogOptions) -> Iterator[bytes]:
     """Entries as they are shown, from the wanted time on; parts of a line are joined."""
     begins_line = True
     since = (
@@ -72,8 +63,8 @@ def last(entries: list[LogLine], lines: int) -> list[LogLine]:
     return entries if lines else []
 
 
-async def read(path: Path, selection: LogRange, is_over: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Yield the log in pieces; with `follow` until `is_over` and everything was read."""
+async def read(path: Path, selection: LogOptions, is_over: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Yield the log in pieces, from `since_time_s` on; with `follow` until `is_over` and everything was read."""
     left = selection.limit_bytes or None
     tail = _Tail(path)
     entries = tail.rotated() + tail.more()

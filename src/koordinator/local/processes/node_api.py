@@ -9,7 +9,9 @@ import signal
 import struct
 import termios
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from typing import Any
+
+import msgspec
 
 from koordinator.cluster import errors
 from koordinator.cluster.backend import ObjectRecord
@@ -19,33 +21,23 @@ from koordinator.local.apiserver.pod_streams import (
     Command,
     ExecOptions,
     LogOptions,
-    NoCommands,
-    NoLogs,
+    NoStreams,
 )
 from koordinator.local.processes import launch, logs
 from koordinator.local.processes.container import ContainerLife
 from koordinator.local.processes.container_state import ContainerWaiting, Running
 from koordinator.local.processes.groups import GroupError
 from koordinator.local.processes.launch import Process, StartError
-from koordinator.local.processes.logs import LogRange
 from koordinator.local.processes.pod_worker import PodWorker
 from koordinator.local.processes.process_node import ProcessNode
 
 _READ_BYTES = 32 * 1024
 
 
-class Inside(Protocol):
-    """A running container."""
-
-    def start_inside(self, command: list[str], output: tuple[int, int], stdin: str = ...) -> Process:
-        """Start another process in it. Raises: StartError, GroupError, OSError."""
-        ...
-
-
 class ExecCommand:
-    """Runs as soon as it is made. Raises: as `start_inside`."""
+    """Runs in a container as soon as it is made. Raises: as `start_inside`."""
 
-    def __init__(self, inside: Inside, options: ExecOptions) -> None:
+    def __init__(self, inside: ContainerLife, options: ExecOptions) -> None:
         self._outputs: dict[int, int] = {}
         self._input = -1
         self._terminal = -1
@@ -60,7 +52,7 @@ class ExecCommand:
             for end in given:
                 os.close(end)
 
-    def _start(self, inside: Inside, options: ExecOptions, given: list[int]) -> Process:
+    def _start(self, inside: ContainerLife, options: ExecOptions, given: list[int]) -> Process:
         if options.tty:
             terminal, slave = os.openpty()
             given.append(slave)
@@ -174,14 +166,9 @@ class NodeApi:
         worker = self.worker(namespace, name)
         life = _container(worker, options.container)
         run = _run(worker, life, previous=options.previous)
-        since_s = options.since_time_s
-        if options.since_s:
-            since_s = self._node.now_s() - options.since_s
-        selection = LogRange(
-            tail_lines=options.tail_lines,
-            limit_bytes=options.limit_bytes,
-            since_time_s=since_s,
-            timestamps=options.timestamps,
+        selection = msgspec.structs.replace(
+            options,
+            since_time_s=self._node.now_s() - options.since_s if options.since_s else options.since_time_s,
             follow=options.follow and run == life.log_run,
         )
         return logs.read(
@@ -211,7 +198,7 @@ class NodeStreams:
     async def start(self, pod: ObjectRecord, options: ExecOptions) -> Command:
         """Raises: ApiError."""
         if not self._has(pod):
-            return await NoCommands().start(pod, options)
+            return await NoStreams().start(pod, options)
         meta = pod.obj["metadata"]
         return self._api.start_command(meta["namespace"], meta["name"], options)
 
@@ -221,7 +208,7 @@ class NodeStreams:
     async def open(self, pod: ObjectRecord, options: LogOptions) -> AsyncIterator[bytes]:
         """Raises: ApiError."""
         if not self._has(pod):
-            return await NoLogs().open(pod, options)
+            return await NoStreams().open(pod, options)
         meta = pod.obj["metadata"]
         return self._api.open_log(meta["namespace"], meta["name"], options)
 

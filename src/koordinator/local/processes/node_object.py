@@ -78,7 +78,7 @@ def status(facts: MachineFacts, now_s: float) -> dict[str, Any]:
     return {
         "capacity": amounts(facts, is_allocatable=False),
         "allocatable": amounts(facts, is_allocatable=True),
-        "conditions": conditions(facts, now_s),
+        "conditions": kubelet.node_conditions(facts.started_s, now_s),
         "addresses": [
             {"type": "InternalIP", "address": facts.host_ip},
             {"type": "Hostname", "address": facts.name},
@@ -97,11 +97,6 @@ def status(facts: MachineFacts, now_s: float) -> dict[str, Any]:
             "systemUUID": facts.boot_id,
         },
     }
-
-
-def conditions(facts: MachineFacts, now_s: float) -> list[dict[str, Any]]:
-    """Conditions of a node that is well."""
-    return kubelet.node_conditions(facts.started_s, now_s)
 
 
 def _architecture() -> str:

@@ -211,10 +211,10 @@ class KubeletPod:
 
     __slots__ = ("raw", "spec", "view")
 
-    def __init__(self, raw: RawPod, spec: PodSpec | None = None) -> None:
-        """`spec` saves reading it again where it cannot have changed. Raises: msgspec.ValidationError."""
+    def __init__(self, raw: RawPod) -> None:
+        """Raises: msgspec.ValidationError."""
         self.raw = raw
-        self.spec = decode.from_builtins(raw.spec, PodSpec) if spec is None else spec
+        self.spec = decode.from_builtins(raw.spec, PodSpec)
         status = decode.from_builtins(raw.status, core.PodStatus)
         self.view = core.Pod(metadata=raw.metadata, spec=self.spec, status=status)
 

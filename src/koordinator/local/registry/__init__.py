@@ -18,10 +18,9 @@ from koordinator.local.admission.limit_ranges import LimitRanges
 from koordinator.local.admission.policies import ValidatingPolicies
 from koordinator.local.authorization import default_roles
 from koordinator.local.authorization.rbac import GROUP
-from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog
-from koordinator.local.patches import ObjectPatcher
+from koordinator.local.interfaces import Admission
 from koordinator.local.persistence import SqliteJournal
-from koordinator.local.registry.plain import PlainCatalog, PlainPatcher
+from koordinator.local.registry.plain import PlainCatalog
 from koordinator.local.registry.registry import ObjectRegistry
 from koordinator.local.schema import Catalog
 from koordinator.local.service_account_tokens import Account, Reference
@@ -32,8 +31,7 @@ def in_memory(
     clock: Clock,
     *,
     seed: int = 0,
-    schemas: SchemaCatalog | None = None,
-    patcher: Patcher | None = None,
+    catalog: Catalog | None = None,
     checks: bool = True,
     history_max: int = HISTORY_MAX,
 ) -> ObjectRegistry:
@@ -41,13 +39,12 @@ def in_memory(
 
     checks: False skips decoding, defaulting, validation and field owners (simulation at full speed: objects
     must be complete and right) and has no admission webhooks (`ObjectRegistry.admission` can be set), never the life
-    cycle. Strategic merge and server-side apply need checks.
-    `schemas` and `patcher` default to the real ones. `history_max` bounds the changes kept per kind: memory
+    cycle. Server-side apply, and strategic merge of custom resources, need checks.
+    `catalog` is one to share, which gets to know the CRDs. `history_max` bounds the changes kept per kind: memory
     against how far a watcher may fall behind.
     """
-    return _build(
-        ObjectStore(history_max=history_max, packs=checks), clock, str(seed), schemas, patcher, checks
-    )
+    store = ObjectStore(history_max=history_max, packs=checks)
+    return _build(store, clock, str(seed), catalog, checks=checks)
 
 
 def on_disk(
@@ -55,8 +52,7 @@ def on_disk(
     data_dir: Path,
     *,
     seed: int = 0,
-    schemas: SchemaCatalog | None = None,
-    patcher: Patcher | None = None,
+    catalog: Catalog | None = None,
 ) -> ObjectRegistry:
     """Return a registry that keeps its objects in a directory; end it with `ObjectRegistry.close`.
 
@@ -71,9 +67,7 @@ def on_disk(
             store,
             clock,
             registry_seed,
-            schemas,
-            patcher,
-            checks=True,
+            catalog,
             load=journal.load_into,
             token_key=data_dir / "service-accounts.key",
         )
@@ -86,15 +80,14 @@ def _build(
     store: ObjectStore,
     clock: Clock,
     seed: str,
-    schemas: SchemaCatalog | None,
-    patcher: Patcher | None,
-    checks: bool,
+    catalog: Catalog | None,
+    *,
+    checks: bool = True,
     load: Callable[[ObjectStore], int] | None = None,
     token_key: Path | None = None,
 ) -> ObjectRegistry:
-    catalog, chosen = _collaborators(schemas, patcher, checks)
-    rng = random.Random(seed)
-    registry = ObjectRegistry(store, clock, rng, catalog, chosen, checks=checks, token_key=token_key)
+    catalog = catalog or (Catalog(BUILT_IN) if checks else PlainCatalog(BUILT_IN))
+    registry = ObjectRegistry(store, clock, random.Random(seed), catalog, checks=checks, token_key=token_key)
     if checks:
         webhooks = WebhookAdmission.on(registry, random.Random(f"{seed}/admission"))
         plugins = (
@@ -140,17 +133,6 @@ def kubelet_client_token(registry: ObjectRegistry) -> str:
         _create_missing(registry, [(GROUP, "clusterrolebindings", "", body)])
     owner = Account(namespace, Reference(name, found.obj["metadata"]["uid"]))
     return registry.tokens.issue(owner, [], KUBELET_TOKEN_S)[0]
-
-
-def _collaborators(
-    schemas: SchemaCatalog | None, patcher: Patcher | None, checks: bool
-) -> tuple[SchemaCatalog, Patcher]:
-    if not checks:
-        return schemas or PlainCatalog(), patcher or PlainPatcher()
-    if schemas is not None and patcher is not None:
-        return schemas, patcher
-    catalog = Catalog(BUILT_IN)
-    return schemas or catalog, patcher or ObjectPatcher(catalog)
 
 
 __all__ = ["Admission", "ObjectRegistry", "in_memory", "kubelet_client_token", "on_disk", "seed_roles"]

@@ -99,32 +99,26 @@ _FREE_PHASES = ("Succeeded", "Failed", "Pending")
 _BUDGETS = Resource(group="policy", version="v1", kind="PodDisruptionBudget", plural="poddisruptionbudgets")
 
 
-class EvictionApproval(msgspec.Struct, frozen=True):
-    """The pod may go. `budget` is the budget after it paid for that; None when nothing has to pay."""
-
-    budget: dict[str, Any] | None = None
-    reason: str = ""
-
-
-def judge(pod: dict[str, Any], budgets: Iterable[dict[str, Any]], now: str) -> EvictionApproval:
-    """May the pod be evicted? `budgets` are those of its namespace; `now` is the time as text.
+def judge(pod: dict[str, Any], budgets: Iterable[dict[str, Any]], now: str) -> dict[str, Any] | None:
+    """Return the budget after it paid for the eviction of a pod; None when nothing has to pay. `budgets` are those of
+    the pod's namespace; `now` is the time as text.
 
     Raises: TooManyRequests (a budget forbids it, or is not counted yet), InternalError (several budgets
     apply), Forbidden (a budget is out of order).
     """
     if "deletionTimestamp" in pod["metadata"] or (pod.get("status") or {}).get("phase") in _FREE_PHASES:
-        return EvictionApproval(reason="the pod serves nobody")
+        return None  # the pod serves nobody
     matching = [budget for budget in budgets if _covers(budget, pod)]
     if not matching:
-        return EvictionApproval(reason="no budget covers the pod")
+        return None
     if len(matching) > 1:
         raise errors.InternalError(
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         )
     budget = matching[0]
     if not _is_ready(pod) and _lets_unready_go(budget):
-        return EvictionApproval(reason="the pod is not ready, and its budget does not need it")
-    return EvictionApproval(_paid(budget, pod["metadata"]["name"], now), "the budget allows a disruption")
+        return None
+    return _paid(budget, pod["metadata"]["name"], now)
 
 
 def _covers(budget: dict[str, Any], pod: dict[str, Any]) -> bool:
@@ -249,13 +243,13 @@ def evict(
     delete = _delete_options(body, options)
     budgets = writer.store.table(BUDGETS)
     namespace, now = pod.obj["metadata"]["namespace"], writer.now_text()
-    verdict = judge(pod.obj, [one.obj for one in budgets.in_namespace(namespace)], now)
+    paid = judge(pod.obj, [one.obj for one in budgets.in_namespace(namespace)], now)
     if delete.dry_run:
         writer.delete(kind, resource, pod, delete)
         return success()
     writer.check_preconditions(resource, pod, delete)
-    if verdict.budget is not None:
-        budgets.put(namespace, verdict.budget["metadata"]["name"], verdict.budget)
+    if paid is not None:
+        budgets.put(namespace, paid["metadata"]["name"], paid)
     if "deletionTimestamp" not in pod.obj["metadata"]:
         pod = writer.overwrite(kind, pod, doomed(pod.obj, now))
         delete = msgspec.structs.replace(delete, resource_version="")  # the condition made a new version

@@ -3,20 +3,19 @@
 from typing import Any
 
 from koordinator.cluster.backend import DeleteRequest
-from koordinator.local.interfaces import SchemaCatalog
 from koordinator.local.registry import kinds
 from koordinator.local.registry.kinds import Kinds, ServedKind
-from koordinator.local.registry.scale import Paths
 from koordinator.local.registry.writing import ObjectWriter
+from koordinator.local.schema import Catalog
 
 
 class CustomDefinitions:
     """Keeps what is served in step with the stored definitions."""
 
-    def __init__(self, kinds: Kinds, writer: ObjectWriter, schemas: SchemaCatalog) -> None:
+    def __init__(self, kinds: Kinds, writer: ObjectWriter, catalog: Catalog) -> None:
         self._kinds = kinds
         self._writer = writer
-        self._schemas = schemas
+        self._catalog = catalog
 
     def restore(self) -> None:
         """Serve everything that is defined in the store (after a start); saved events start their last hour."""
@@ -41,13 +40,12 @@ class CustomDefinitions:
             self.thinned(group, plural)
 
     def _serve(self, crd: dict[str, Any]) -> ServedKind:
-        served = self._schemas.add_crd(crd)
-        paths = kinds.scale_paths(crd)
+        served = self._catalog.add_crd(crd)
         return self._kinds.serve_custom(
             kinds.stored_resource(crd, served),
             served,
             kinds.selectable_fields(crd),
-            None if paths is None else Paths(**paths),
+            kinds.scale_paths(crd),
         )
 
     def _served(self, group: str, plural: str) -> ServedKind | None:
@@ -61,7 +59,7 @@ class CustomDefinitions:
         group, plural = spec["group"], spec["names"]["plural"]
         if self._served(group, plural) is not None:
             self._kinds.stop_serving(group, plural)
-            self._schemas.remove_crd(crd)
+            self._catalog.remove_crd(crd)
 
     def thinned(self, group: str, plural: str) -> None:
         """Note that an object of a custom resource is gone: the last one lets a deleted definition go."""

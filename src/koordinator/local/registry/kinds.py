@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from koordinator.api.kinds import BUILT_IN
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import ObjectRecord
@@ -157,16 +159,10 @@ def selectable_fields(crd: dict[str, Any]) -> dict[str, FieldReader]:
     return {path: text_at(path) for path in paths}
 
 
-def scale_paths(crd: dict[str, Any]) -> dict[str, str] | None:
-    """Return the paths of the scale subresource by their names in `scale.Paths`, if there is one."""
+def scale_paths(crd: dict[str, Any]) -> Paths | None:
+    """Return the paths of the scale subresource, if there is one."""
     scale = (_version(crd, stored_version(crd)).get("subresources") or {}).get("scale")
-    if not scale:
-        return None
-    return {
-        "spec_replicas_path": scale.get("specReplicasPath", ".spec.replicas"),
-        "status_replicas_path": scale.get("statusReplicasPath", ".status.replicas"),
-        "label_selector_path": scale.get("labelSelectorPath", ""),
-    }
+    return msgspec.convert(scale, Paths) if scale else None
 
 
 _STRATEGIES: dict[str, type[RestStrategy]] = {

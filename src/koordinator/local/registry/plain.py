@@ -8,38 +8,15 @@ from typing import Any
 
 from koordinator.api import kinds
 from koordinator.api.meta import Resource
-from koordinator.cluster import strategic_merge
-from koordinator.cluster.errors import StatusCause, UnsupportedMediaType
+from koordinator.cluster.errors import UnsupportedMediaType
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import WriteContext
-from koordinator.local.patches import json_patch
-from koordinator.local.schema.catalog import Catalog
+from koordinator.local.patches import ObjectPatcher
+from koordinator.local.schema import Catalog
 
 
-class PlainSchema:
-    """Accepts everything, changes nothing."""
-
-    def decode(self, obj: dict[str, Any], field_validation: str) -> tuple[dict[str, Any], list[str]]:
-        return obj, []
-
-    def default(self, obj: dict[str, Any]) -> dict[str, Any]:
-        return obj
-
-    def validate(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[StatusCause]:
-        return []
-
-
-_PLAIN = PlainSchema()
-
-
-class PlainCatalog:
+class PlainCatalog(Catalog):
     """Serves every definition as it says, without looking at its schemas."""
-
-    def schema_of(self, resource: Resource) -> PlainSchema:
-        return _PLAIN
-
-    def check_crd(self, crd: dict[str, Any]) -> list[StatusCause]:
-        return []
 
     def add_crd(self, crd: dict[str, Any]) -> list[Resource]:
         spec, names = crd["spec"], crd["spec"]["names"]
@@ -58,43 +35,18 @@ class PlainCatalog:
             if version.get("served", True)
         ]
 
-    def remove_crd(self, crd: dict[str, Any]) -> None:
-        """Nothing was kept."""
 
-
-class PlainPatcher:
-    """JSON, merge and strategic merge patches; the last read merge keys from the built-in kinds' schemas."""
-
-    def __init__(self) -> None:
-        self._catalog = Catalog(kinds.BUILT_IN)  # reads nothing until it is asked
+class PlainPatcher(ObjectPatcher):
+    """Refuses patches that need field owners or a custom schema."""
 
     def apply(
-        self,
-        patch_type: PatchType,
-        current: dict[str, Any],
-        patch: Any,
-        context: WriteContext,
+        self, patch_type: PatchType, current: dict[str, Any], patch: Any, context: WriteContext
     ) -> dict[str, Any]:
-        """See `local.interfaces.Patcher.apply`. Raises: UnsupportedMediaType for server-side apply."""
-        if patch_type is PatchType.MERGE:
-            merged: dict[str, Any] = json_patch.merge(current, patch)
-            return merged
-        if patch_type is PatchType.JSON:
-            patched: dict[str, Any] = json_patch.apply(current, patch)
-            return patched
-        if patch_type is PatchType.STRATEGIC and context.resource in kinds.BUILT_IN:
-            shape = self._catalog.type_of(context.resource, context.subresource)
-            return strategic_merge.merge(current, patch, shape)
-        raise UnsupportedMediaType(
-            f"{patch_type.value} of {context.resource.qualified} needs field owners or a custom schema, and this "
-            "cluster runs without checks: send a merge patch"
-        )
-
-    def track(
-        self,
-        old: dict[str, Any] | None,
-        new: dict[str, Any],
-        context: WriteContext,
-    ) -> dict[str, Any]:
-        """`new` as it is."""
-        return new
+        """See `ObjectPatcher`. Raises: UnsupportedMediaType, besides."""
+        is_strategic = patch_type is PatchType.STRATEGIC
+        if patch_type is PatchType.APPLY or (is_strategic and context.resource not in kinds.BUILT_IN):
+            raise UnsupportedMediaType(
+                f"{patch_type.value} of {context.resource.qualified} needs field owners or a custom schema, and this "
+                "cluster runs without checks: send a merge patch"
+            )
+        return super().apply(patch_type, current, patch, context)

@@ -11,7 +11,7 @@ import msgspec
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
-from koordinator.cluster.backend import ListOptions, ObjectRecord, RecordEvent
+from koordinator.cluster.backend import ListOptions, ObjectRecord, RecordEvent, RecordList
 from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.cluster.protocol import EventType
 from koordinator.local import selectors
@@ -191,26 +191,17 @@ class _Token(msgspec.Struct, rename={"version": "v", "at": "rv"}):
     version: str = "meta.k8s.io/v1"
 
 
-class Found(msgspec.Struct, frozen=True):
-    """A page of records as stored."""
-
-    records: list[ObjectRecord]
-    version: int
-    continue_token: str = ""
-    remaining_count: int | None = None
-
-
 def list_page(
     table: Table, namespace: str, selection: CompiledSelector, options: ListOptions, version: int
-) -> Found:
-    """Return the page that the options ask for; `version` is the store's.
+) -> RecordList:
+    """Return the page that the options ask for, records as stored; `version` is the store's.
 
     Raises: BadRequest, Invalid (options that contradict each other), Gone, Timeout (a version of the future).
     """
     _check_list(options)
     after, at = _start(options, version)
     if not after and not at and not options.limit:
-        return Found(list(_newest(table, namespace, selection)), version)
+        return RecordList(records=list(_newest(table, namespace, selection)), version=version)
     try:
         rows = table.records(namespace, after, at)
         page, more = _cut(rows, selection, options.limit)
@@ -220,12 +211,13 @@ def list_page(
         raise errors.Gone("The resourceVersion for the provided list is too old.") from None
     shown = at or version
     if not more:
-        return Found(page, shown)
+        return RecordList(records=page, version=shown)
     last = page[-1].obj["metadata"]
     token = _encode(shown, (last.get("namespace", ""), last["name"]))
     # Like the API server: a count is only known when nothing was filtered out on the way.
     filtered = bool(options.label_selector or options.field_selector)
-    return Found(page, shown, token, None if filtered else 1 + sum(1 for _ in rows))
+    left = None if filtered else 1 + sum(1 for _ in rows)
+    return RecordList(records=page, version=shown, continue_token=token, remaining_count=left)
 
 
 def _newest(table: Table, namespace: str, selection: CompiledSelector) -> Iterator[ObjectRecord]:

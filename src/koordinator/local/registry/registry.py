@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from koordinator.api.meta import Resource
 from koordinator.clock import Clock
 from koordinator.cluster import errors
@@ -24,11 +26,14 @@ from koordinator.cluster.backend import (
 from koordinator.cluster.errors import StatusCause
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.authorization.rbac import Rbac
-from koordinator.local.interfaces import Admission, AdmissionAttributes, Patcher, SchemaCatalog, WriteContext
+from koordinator.local.interfaces import Admission, AdmissionAttributes, WriteContext
+from koordinator.local.patches import ObjectPatcher
 from koordinator.local.registry import actions, kinds, metadata, reading, refusals, scale
 from koordinator.local.registry.definitions import CustomDefinitions
 from koordinator.local.registry.kinds import Kinds, ServedKind
+from koordinator.local.registry.plain import PlainPatcher
 from koordinator.local.registry.writing import Decoder, ObjectWriter
+from koordinator.local.schema import Catalog
 from koordinator.local.service_account_tokens import ServiceAccountTokens
 from koordinator.local.store import ObjectStore
 
@@ -54,8 +59,7 @@ class ObjectRegistry:
         store: ObjectStore,
         clock: Clock,
         rng: random.Random,
-        schemas: SchemaCatalog,
-        patcher: Patcher,
+        catalog: Catalog,
         *,
         checks: bool = True,
         token_key: Path | None = None,
@@ -66,10 +70,12 @@ class ObjectRegistry:
         self.kinds = Kinds(store)
         self.admission: Admission | None = None
         self.authorizer = Rbac(store)
-        self._patcher = patcher
-        self._decoder = Decoder(schemas, checks=checks)
-        self.writer = ObjectWriter(store, clock, rng, schemas, patcher, checks=checks, tokens=self.tokens)
-        self.definitions = CustomDefinitions(self.kinds, self.writer, schemas)
+        self._patcher = ObjectPatcher(catalog) if checks else PlainPatcher(catalog)
+        self._decoder = Decoder(catalog, checks=checks)
+        self.writer = ObjectWriter(
+            store, clock, rng, catalog, self._patcher, checks=checks, tokens=self.tokens
+        )
+        self.definitions = CustomDefinitions(self.kinds, self.writer, catalog)
         self.on_close: list[Callable[[], Awaitable[None]]] = []
         self._writes = 0
 
@@ -105,15 +111,9 @@ class ObjectRegistry:
         kind, resource = self._find(resource)
         chosen = self._select(kind, namespace, options)
         found = reading.list_page(kind.table, namespace, chosen, options, self.store.version)
-        records = found.records
-        if kind.is_converted:
-            records = [kind.shown(record, resource) for record in records]
-        return RecordList(
-            records=records,
-            version=found.version,
-            continue_token=found.continue_token,
-            remaining_count=found.remaining_count,
-        )
+        if not kind.is_converted:
+            return found
+        return msgspec.structs.replace(found, records=[kind.shown(each, resource) for each in found.records])
 
     def watch(self, resource: Resource, namespace: str, options: ListOptions) -> Subscription:
         kind, resource = self._find(resource)

@@ -18,10 +18,12 @@ from koordinator.cluster.backend import DeleteRequest, ObjectRecord, WriteOption
 from koordinator.cluster.errors import StatusCause
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.admission.quota import QuotaAccounting
-from koordinator.local.interfaces import Patcher, SchemaCatalog, WriteContext
+from koordinator.local.interfaces import WriteContext
+from koordinator.local.patches import ObjectPatcher
 from koordinator.local.registry import kinds, metadata, refusals
 from koordinator.local.registry.kinds import ServedKind
 from koordinator.local.registry.strategies import StrategyContext
+from koordinator.local.schema import Catalog
 from koordinator.local.schema import errors as fields
 from koordinator.local.schema.errors import go_text, invalid_patch, shown
 from koordinator.local.service_account_tokens import ServiceAccountTokens
@@ -31,8 +33,8 @@ from koordinator.local.store import ObjectStore
 class Decoder:
     """Decodes by the schemas of a catalog; with `checks` False only kind and version are looked at."""
 
-    def __init__(self, schemas: SchemaCatalog, *, checks: bool) -> None:
-        self._schemas = schemas
+    def __init__(self, catalog: Catalog, *, checks: bool) -> None:
+        self._catalog = catalog
         self._checks = checks
 
     def decoded(
@@ -53,7 +55,7 @@ class Decoder:
         if not self._checks:
             return obj
         _check_encodable(resource, obj)
-        schema = self._schemas.schema_of(resource)
+        schema = self._catalog.schema_of(resource)
         if patch_type in (None, PatchType.APPLY):
             decoded, warnings = schema.decode(obj, options.field_validation)
         else:
@@ -73,7 +75,7 @@ class Decoder:
 
     def defaulted(self, resource: Resource, obj: dict[str, Any]) -> dict[str, Any]:
         """Return the object with the defaults of what webhooks added."""
-        return self._schemas.schema_of(resource).default(obj) if self._checks else obj
+        return self._catalog.schema_of(resource).default(obj) if self._checks else obj
 
 
 def _check_encodable(resource: Resource, obj: dict[str, Any]) -> None:
@@ -115,8 +117,8 @@ class ObjectWriter:
         store: ObjectStore,
         clock: Clock,
         rng: random.Random,
-        schemas: SchemaCatalog,
-        patcher: Patcher,
+        catalog: Catalog,
+        patcher: ObjectPatcher,
         *,
         checks: bool,
         tokens: ServiceAccountTokens,
@@ -127,7 +129,7 @@ class ObjectWriter:
         self.quotas = QuotaAccounting(store, clock)
         self.around = StrategyContext(store, rng, checks=checks)
         self._rng = rng
-        self._schemas = schemas
+        self._catalog = catalog
         self._patcher = patcher
         self._checks = checks
         self._stamped_s = -1
@@ -171,9 +173,9 @@ class ObjectWriter:
         if kind.facts.has_generation:
             meta["generation"] = 1
         if self._checks:
-            causes += self._schemas.schema_of(resource).validate(obj, None)
+            causes += self._catalog.schema_of(resource).validate(obj, None)
             if kind.table.name == kinds.CRD_TABLE:
-                causes += self._schemas.check_crd(obj)
+                causes += self._catalog.check_crd(obj)
         if causes:
             raise fields.invalid_object(resource, name, causes)
         charges = self.quotas.charges(resource, obj, None)
@@ -197,7 +199,7 @@ class ObjectWriter:
     def _nameless(self, resource: Resource, obj: dict[str, Any]) -> list[StatusCause]:
         """Everything that is wrong with an object without a name."""
         causes = [fields.required("metadata.name", "name or generateName is required")]
-        return causes + (self._schemas.schema_of(resource).validate(obj, None) if self._checks else [])
+        return causes + (self._catalog.schema_of(resource).validate(obj, None) if self._checks else [])
 
     def _name(self, kind: ServedKind, namespace: str, meta: dict[str, Any]) -> str:
         name = metadata.name_of(meta)
@@ -287,9 +289,9 @@ class ObjectWriter:
         shown = kind.shown(ObjectRecord(obj, 0), resource).obj
         # A part has rules of its own for what may change; the whole must be as good as a new object.
         before = None if subresource in PARTS else was
-        causes += self._schemas.schema_of(resource).validate(shown, before)
+        causes += self._catalog.schema_of(resource).validate(shown, before)
         if kind.table.name == kinds.CRD_TABLE and not subresource:
-            causes += self._schemas.check_crd(obj)
+            causes += self._catalog.check_crd(obj)
         if causes:
             raise fields.invalid_object(resource, shown["metadata"]["name"], causes)
         if not is_tracked:

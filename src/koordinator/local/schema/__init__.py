@@ -1,6 +1,6 @@
 """Check objects: types, defaults and checks of built-in kinds and custom resources.
 
-`Catalog(builtin_resources)` is the `SchemaCatalog` of `local.interfaces`. Its order of use, per write:
+`Catalog(builtin_resources)` has the schemas of all that is served. Its order of use, per write:
 `decode` (types and unknown fields) → `default` → the registry's own part (uid, addresses, priority) → `validate`.
 All are pure and copy-on-write: an object that needs no change comes back as it is, and `validate` skips the
 parts of an update that are the very objects of before.

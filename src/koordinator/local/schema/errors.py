@@ -12,6 +12,7 @@ import msgspec
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import BadRequest, Invalid, StatusCause, StatusDetails
 
+STRICT, IGNORE = "Strict", "Ignore"  # `fieldValidation`
 CAUSES_MAX = 1_000
 """Told of one object. A request of 3 MB can have 200,000, and they would take 100 MB."""
 
@@ -104,7 +105,7 @@ def invalid_options(kind: str, cause: StatusCause) -> Invalid:
 
 def invalid_patch(value: Any, reason: str) -> Invalid:
     """Return the 422 answer when a patch makes an object that cannot be decoded: the registry turns the BadRequest
-    of `ObjectSchema.decode` (its text after `: `) into this one for patches.
+    of `BuiltinSchema.decode` (its text after `: `) into this one for patches.
 
     `value` is what the answer shows: the text of a strategic merge patch (`go_text`), else the JSON of the
     patched object.
@@ -133,7 +134,11 @@ def unreadable(resource: Resource, reason: str) -> BadRequest:
     )
 
 
-def strict(resource: Resource, unknown: Sequence[str]) -> BadRequest:
-    """Return the error with which fieldValidation=Strict answers to unknown fields."""
-    texts = ", ".join(f'unknown field "{path}"' for path in unknown)
-    return unreadable(resource, f"strict decoding error: {texts}")
+def warnings_of(resource: Resource, unknown: Sequence[str], field_validation: str) -> list[str]:
+    """Return the warnings for unknown fields. Raises: BadRequest in Strict mode."""
+    if field_validation == IGNORE:
+        return []
+    told = [f'unknown field "{path}"' for path in unknown]
+    if field_validation == STRICT:
+        raise unreadable(resource, f"strict decoding error: {', '.join(told)}")
+    return told

@@ -43,33 +43,53 @@ def integer(name: str, priority: int = 0) -> PrintedColumn:
     return PrintedColumn(name, "integer", priority=priority)
 
 
-def columns(*names: str | PrintedColumn) -> tuple[PrintedColumn, ...]:
-    """Return columns of text, where not more is said than a name."""
-    return tuple(PrintedColumn(name) if isinstance(name, str) else name for name in names)
+class OverTime(msgspec.Struct, frozen=True):
+    """A cell that depends on the time, too: `make(obj, now_s)`."""
+
+    make: Callable[[Json, float], Any]
 
 
-Cell = str | Callable[[Json], Any]
+Cell = str | Callable[[Json], Any] | OverTime
 """A cell: how it is made of an object, or the path of the text that it shows, keys with dots between."""
+Column = tuple[str | PrintedColumn, Cell]
+"""A column and its cells; of one of text not more is said than its name."""
 
 
-def aged(*cells: tuple[str | PrintedColumn, Cell]) -> Printer:
-    """Return the printer of most kinds: name, these columns with their cells, age."""
-    makers = [_at(cell) if isinstance(cell, str) else cell for _, cell in cells]
+def table(*columns: Column) -> Printer:
+    """Return the printer that makes each cell by itself."""
+    makers = [given(cell) if isinstance(cell, str) else cell for _, cell in columns]
 
     def row(obj: Json, now_s: float) -> list[Any]:
-        return [name_of(obj), *(make(obj) for make in makers), age(obj, now_s)]
+        return [make.make(obj, now_s) if isinstance(make, OverTime) else make(obj) for make in makers]
 
-    return Printer((NAME, *columns(*(name for name, _ in cells)), AGE), row)
+    return Printer(headers(*(column for column, _ in columns)), row)
 
 
-def _at(path: str) -> Callable[[Json], str]:
+def headers(*columns: str | PrintedColumn) -> tuple[PrintedColumn, ...]:
+    return tuple(PrintedColumn(each) if isinstance(each, str) else each for each in columns)
+
+
+def aged(*columns: Column) -> Printer:
+    """Return the printer of most kinds: name, these columns, age."""
+    return table(NAMED, *columns, AGED)
+
+
+def given(path: str, otherwise: str = "") -> Callable[[Json], str]:
+    """Return a cell: the text at a path, or another one where there is none."""
     keys = path.split(".")
-    return lambda obj: text(obj, *keys)
+    return lambda obj: text(obj, *keys) or otherwise
 
 
-def count(*path: str) -> Callable[[Json], int]:
+def figure(path: str) -> Callable[[Json], int]:
+    """Return a cell: the whole number at a path."""
+    keys = path.split(".")
+    return lambda obj: number(obj, *keys)
+
+
+def count(path: str) -> Callable[[Json], int]:
     """Return a cell: how many objects the list at a path has."""
-    return lambda obj: len(objects(obj, *path))
+    keys = path.split(".")
+    return lambda obj: len(objects(obj, *keys))
 
 
 def field(obj: Any, *path: str) -> Any:
@@ -177,17 +197,12 @@ def selector_text(selector: Any) -> str:
     return join(parts)
 
 
-def containers_text(pod_spec: Any) -> tuple[str, str]:
-    """Return names and images of the containers, comma-separated (`-o wide` of workloads)."""
-    containers = objects(pod_spec, "containers")
-    return (
-        join((text(item, "name") for item in containers), ""),
-        join((text(item, "image") for item in containers), ""),
-    )
-
-
 def capped(words: list[str], empty: str = NONE) -> str:
     """Return the first three words and how many more there are."""
     if len(words) > 3:
         return f"{','.join(words[:3])} + {len(words) - 3} more..."
     return join(words, empty)
+
+
+NAMED: Column = (NAME, name_of)
+AGED: Column = (AGE, OverTime(age))

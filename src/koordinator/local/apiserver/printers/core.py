@@ -2,23 +2,25 @@
 storage classes and CSI objects; of claims for devices, templates, classes and slices.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from koordinator.local.apiserver.printers.column import (
-    AGE,
+    AGED,
     NAME,
+    NAMED,
     NONE,
     UNKNOWN,
     UNSET,
     Json,
     PrintedColumn,
     Printer,
-    age,
     aged,
     capped,
-    columns,
     count,
     field,
+    given,
+    headers,
     integer,
     join,
     labels_text,
@@ -27,6 +29,7 @@ from koordinator.local.apiserver.printers.column import (
     objects,
     since,
     strings,
+    table,
     text,
     wide,
 )
@@ -36,18 +39,9 @@ def _keys(obj: Json, *fields: str) -> int:
     return sum(len(field(obj, name) or {}) for name in fields)
 
 
-def service_row(obj: Json, now_s: float) -> list[Any]:
-    spec = field(obj, "spec")
-    addresses = strings(spec, "clusterIPs")
-    return [
-        name_of(obj),
-        text(spec, "type"),
-        addresses[0] if addresses else text(spec, "clusterIP") or NONE,
-        _external(obj),
-        _service_ports(spec),
-        age(obj, now_s),
-        labels_text(field(spec, "selector")),
-    ]
+def _cluster_ip(obj: Json) -> str:
+    addresses = strings(obj, "spec", "clusterIPs")
+    return addresses[0] if addresses else text(obj, "spec", "clusterIP") or NONE
 
 
 def _external(obj: Json) -> str:
@@ -63,9 +57,9 @@ def _external(obj: Json) -> str:
     return join(ips)
 
 
-def _service_ports(spec: Any) -> str:
+def _service_ports(obj: Json) -> str:
     ports = []
-    for port in objects(spec, "ports"):
+    for port in objects(obj, "spec", "ports"):
         node_port = number(port, "nodePort")
         middle = f":{node_port}" if node_port else ""
         ports.append(f"{number(port, 'port')}{middle}/{text(port, 'protocol') or 'TCP'}")
@@ -128,12 +122,8 @@ def _quota(obj: Json, *, limits: bool) -> str:
     return ", ".join(f"{key}: {used.get(key, 0)}/{value}" for key, value in chosen)
 
 
-def created_row(obj: Json, now_s: float) -> list[Any]:
-    return [name_of(obj), text(obj, "metadata", "creationTimestamp") or UNKNOWN]
-
-
 _EVENTS = Printer(
-    columns(
+    headers(
         "Last Seen",
         "Type",
         "Reason",
@@ -153,8 +143,14 @@ PRINTERS = {
     ("", "ConfigMap"): aged((integer("Data"), lambda obj: _keys(obj, "data", "binaryData"))),
     ("", "Secret"): aged(("Type", "type"), (integer("Data"), lambda obj: _keys(obj, "data"))),
     ("", "ServiceAccount"): aged((integer("Secrets"), count("secrets"))),
-    ("", "Service"): Printer(
-        columns(NAME, "Type", "Cluster-IP", "External-IP", "Port(s)", AGE, wide("Selector")), service_row
+    ("", "Service"): table(
+        NAMED,
+        ("Type", "spec.type"),
+        ("Cluster-IP", _cluster_ip),
+        ("External-IP", _external),
+        ("Port(s)", _service_ports),
+        AGED,
+        (wide("Selector"), lambda obj: labels_text(field(obj, "spec", "selector"))),
     ),
     ("", "Endpoints"): aged(("Endpoints", _endpoints)),
     ("discovery.k8s.io", "EndpointSlice"): aged(
@@ -165,7 +161,7 @@ PRINTERS = {
     ("", "ResourceQuota"): aged(
         ("Request", lambda obj: _quota(obj, limits=False)), ("Limit", lambda obj: _quota(obj, limits=True))
     ),
-    ("", "LimitRange"): Printer(columns(NAME, "Created At"), created_row),
+    ("", "LimitRange"): table(NAMED, ("Created At", given("metadata.creationTimestamp", UNKNOWN))),
 }
 
 
@@ -189,59 +185,31 @@ _MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX",
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
-def volume_row(obj: Json, now_s: float) -> list[Any]:
-    spec, claim = field(obj, "spec"), field(obj, "spec", "claimRef")
-    return [
-        name_of(obj),
-        text(spec, "capacity", "storage"),
-        _access_modes(strings(spec, "accessModes")),
-        text(spec, "persistentVolumeReclaimPolicy"),
-        _phase(obj),
-        f"{text(claim, 'namespace')}/{text(claim, 'name')}" if claim else "",
-        text(spec, "storageClassName"),
-        text(spec, "volumeAttributesClassName") or UNSET,
-        text(obj, "status", "reason"),
-        age(obj, now_s),
-        text(spec, "volumeMode") or UNSET,
-    ]
+def _claimed_by(volume: Json) -> str:
+    claim = field(volume, "spec", "claimRef")
+    return f"{text(claim, 'namespace')}/{text(claim, 'name')}" if claim else ""
 
 
-def claim_row(obj: Json, now_s: float) -> list[Any]:
-    spec, status = field(obj, "spec"), field(obj, "status")
-    bound = bool(text(spec, "volumeName"))
-    return [
-        name_of(obj),
-        _phase(obj),
-        text(spec, "volumeName"),
-        text(status, "capacity", "storage") if bound else "",
-        _access_modes(strings(status, "accessModes")) if bound else "",
-        text(spec, "storageClassName"),
-        text(spec, "volumeAttributesClassName") or UNSET,
-        age(obj, now_s),
-        text(spec, "volumeMode") or UNSET,
-    ]
+def _if_bound(shown: Callable[[Json], str]) -> Callable[[Json], str]:
+    """Return a cell that is empty for a claim without a volume."""
+    return lambda claim: shown(claim) if text(claim, "spec", "volumeName") else ""
 
 
-def class_row(obj: Json, now_s: float) -> list[Any]:
+def _class_name(obj: Json) -> str:
     annotations = field(obj, "metadata", "annotations") or {}
-    mark = " (default)" if annotations.get(_DEFAULT_CLASS) == "true" else ""
-    return [
-        name_of(obj) + mark,
-        text(obj, "provisioner"),
-        text(obj, "reclaimPolicy") or "Delete",
-        text(obj, "volumeBindingMode") or "Immediate",
-        bool(field(obj, "allowVolumeExpansion")),
-        age(obj, now_s),
-    ]
+    return name_of(obj) + (" (default)" if annotations.get(_DEFAULT_CLASS) == "true" else "")
 
 
 def _phase(obj: Json) -> str:
     return "Terminating" if field(obj, "metadata", "deletionTimestamp") else text(obj, "status", "phase")
 
 
-def _access_modes(modes: list[str]) -> str:
-    return ",".join(_MODES.get(mode, mode) for mode in modes)
+def _access_modes(part: str) -> Callable[[Json], str]:
+    return lambda obj: ",".join(_MODES.get(mode, mode) for mode in strings(obj, part, "accessModes"))
 
+
+_VOLUME_MODE = (wide("VolumeMode"), given("spec.volumeMode", UNSET))
+_ATTRIBUTES_CLASS = ("VolumeAttributesClass", given("spec.volumeAttributesClassName", UNSET))
 
 STORAGE_PRINTERS = {
     (GROUP, "ResourceClaim"): aged(("State", claim_state)),
@@ -251,46 +219,40 @@ STORAGE_PRINTERS = {
     (GROUP, "ResourceSlice"): aged(
         ("Node", "spec.nodeName"), ("Driver", "spec.driver"), ("Pool", "spec.pool.name")
     ),
-    ("", "PersistentVolume"): Printer(
-        columns(
-            NAME,
-            "Capacity",
-            "Access Modes",
-            "Reclaim Policy",
-            "Status",
-            "Claim",
-            "StorageClass",
-            "VolumeAttributesClass",
-            "Reason",
-            AGE,
-            wide("VolumeMode"),
-        ),
-        volume_row,
+    ("", "PersistentVolume"): table(
+        NAMED,
+        ("Capacity", "spec.capacity.storage"),
+        ("Access Modes", _access_modes("spec")),
+        ("Reclaim Policy", "spec.persistentVolumeReclaimPolicy"),
+        ("Status", _phase),
+        ("Claim", _claimed_by),
+        ("StorageClass", "spec.storageClassName"),
+        _ATTRIBUTES_CLASS,
+        ("Reason", "status.reason"),
+        AGED,
+        _VOLUME_MODE,
     ),
-    ("", "PersistentVolumeClaim"): Printer(
-        columns(
-            NAME,
-            "Status",
-            "Volume",
-            "Capacity",
-            "Access Modes",
-            "StorageClass",
-            "VolumeAttributesClass",
-            AGE,
-            wide("VolumeMode"),
-        ),
-        claim_row,
+    ("", "PersistentVolumeClaim"): table(
+        NAMED,
+        ("Status", _phase),
+        ("Volume", "spec.volumeName"),
+        ("Capacity", _if_bound(given("status.capacity.storage"))),
+        ("Access Modes", _if_bound(_access_modes("status"))),
+        ("StorageClass", "spec.storageClassName"),
+        _ATTRIBUTES_CLASS,
+        AGED,
+        _VOLUME_MODE,
     ),
-    ("storage.k8s.io", "StorageClass"): Printer(
-        columns(
-            NAME,
-            "Provisioner",
-            "ReclaimPolicy",
-            "VolumeBindingMode",
+    ("storage.k8s.io", "StorageClass"): table(
+        (NAME, _class_name),
+        ("Provisioner", "provisioner"),
+        ("ReclaimPolicy", given("reclaimPolicy", "Delete")),
+        ("VolumeBindingMode", given("volumeBindingMode", "Immediate")),
+        (
             PrintedColumn("AllowVolumeExpansion", "boolean"),
-            AGE,
+            lambda obj: bool(field(obj, "allowVolumeExpansion")),
         ),
-        class_row,
+        AGED,
     ),
-    ("storage.k8s.io", "CSINode"): aged((integer("Drivers"), count("spec", "drivers"))),
+    ("storage.k8s.io", "CSINode"): aged((integer("Drivers"), count("spec.drivers"))),
 }

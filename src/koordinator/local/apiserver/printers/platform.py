@@ -1,46 +1,39 @@
 """Rows of what holds for a whole cluster: CustomResourceDefinitions, webhook configurations, API services, roles,
 ingress; disruption budgets, priority and runtime classes, leases and autoscalers."""
 
+from collections.abc import Callable
 from typing import Any
 
 from koordinator.local.apiserver.printers.column import (
-    AGE,
-    NAME,
+    AGED,
+    NAMED,
     NONE,
     UNKNOWN,
     UNSET,
     Json,
     PrintedColumn,
-    Printer,
-    age,
     aged,
-    columns,
     count,
     field,
+    figure,
+    given,
     integer,
     join,
-    name_of,
     number,
     objects,
     selector_text,
+    table,
     text,
     wide,
 )
 
 
-def _or_not_set(obj: Json, name: str) -> str:
-    value = field(obj, "spec", name)
-    return "N/A" if value is None else str(value)
+def _or_not_set(name: str) -> Callable[[Json], str]:
+    def cell(obj: Json) -> str:
+        value = field(obj, "spec", name)
+        return "N/A" if value is None else str(value)
 
-
-def priority_class_row(obj: Json, now_s: float) -> list[Any]:
-    return [
-        name_of(obj),
-        number(obj, "value"),
-        bool(field(obj, "globalDefault")),
-        age(obj, now_s),
-        text(obj, "preemptionPolicy"),
-    ]
+    return cell
 
 
 def _metrics(obj: Json) -> str:
@@ -53,18 +46,10 @@ def _metrics(obj: Json) -> str:
     return ", ".join(wanted) or NONE
 
 
-def created_row(obj: Json, now_s: float) -> list[Any]:
-    return [name_of(obj), text(obj, "metadata", "creationTimestamp")]
-
-
-def binding_row(obj: Json, now_s: float) -> list[Any]:
-    subjects = objects(obj, "subjects")
-
-    def names(kind: str) -> str:
-        return ", ".join(_subject(subject) for subject in subjects if text(subject, "kind") == kind)
-
-    role = _reference(field(obj, "roleRef"))
-    return [name_of(obj), role, age(obj, now_s), names("User"), names("Group"), names("ServiceAccount")]
+def _subjects(kind: str) -> Callable[[Json], str]:
+    return lambda obj: ", ".join(
+        _subject(subject) for subject in objects(obj, "subjects") if text(subject, "kind") == kind
+    )
 
 
 def _reference(target: Any) -> str:
@@ -103,21 +88,29 @@ def _param_ref(obj: Json) -> str:
     return (f"{text(ref, 'namespace')}/{name}" if text(ref, "namespace") else name or "*") if ref else UNSET
 
 
-_CREATED = Printer((NAME, PrintedColumn("Created At", "date")), created_row)
-_BINDING = Printer(
-    columns(NAME, "Role", AGE, wide("Users"), wide("Groups"), wide("ServiceAccounts")), binding_row
+_CREATED = table(NAMED, (PrintedColumn("Created At", "date"), "metadata.creationTimestamp"))
+_BINDING = table(
+    NAMED,
+    ("Role", lambda obj: _reference(field(obj, "roleRef"))),
+    AGED,
+    (wide("Users"), _subjects("User")),
+    (wide("Groups"), _subjects("Group")),
+    (wide("ServiceAccounts"), _subjects("ServiceAccount")),
 )
 _WEBHOOKS = aged((integer("Webhooks"), count("webhooks")))
 
 PRINTERS = {
     ("policy", "PodDisruptionBudget"): aged(
-        ("Min Available", lambda obj: _or_not_set(obj, "minAvailable")),
-        ("Max Unavailable", lambda obj: _or_not_set(obj, "maxUnavailable")),
-        (integer("Allowed Disruptions"), lambda obj: number(obj, "status", "disruptionsAllowed")),
+        ("Min Available", _or_not_set("minAvailable")),
+        ("Max Unavailable", _or_not_set("maxUnavailable")),
+        (integer("Allowed Disruptions"), figure("status.disruptionsAllowed")),
     ),
-    ("scheduling.k8s.io", "PriorityClass"): Printer(
-        columns(NAME, integer("Value"), PrintedColumn("Global-Default", "boolean"), AGE, "PreemptionPolicy"),
-        priority_class_row,
+    ("scheduling.k8s.io", "PriorityClass"): table(
+        NAMED,
+        (integer("Value"), figure("value")),
+        (PrintedColumn("Global-Default", "boolean"), lambda obj: bool(field(obj, "globalDefault"))),
+        AGED,
+        ("PreemptionPolicy", "preemptionPolicy"),
     ),
     ("coordination.k8s.io", "Lease"): aged(("Holder", "spec.holderIdentity")),
     ("node.k8s.io", "RuntimeClass"): aged(("Handler", "handler")),
@@ -125,14 +118,14 @@ PRINTERS = {
         ("Reference", lambda obj: _reference(field(obj, "spec", "scaleTargetRef"))),
         ("Targets", _metrics),
         ("MinPods", lambda obj: str(number(obj, "spec", "minReplicas") or 1)),
-        (integer("MaxPods"), lambda obj: number(obj, "spec", "maxReplicas")),
-        (integer("Replicas"), lambda obj: number(obj, "status", "currentReplicas")),
+        (integer("MaxPods"), figure("spec.maxReplicas")),
+        (integer("Replicas"), figure("status.currentReplicas")),
     ),
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _CREATED,
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): _WEBHOOKS,
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): _WEBHOOKS,
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): aged(
-        (integer("Validations"), count("spec", "validations")), ("ParamKind", _param_kind)
+        (integer("Validations"), count("spec.validations")), ("ParamKind", _param_kind)
     ),
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): aged(
         ("PolicyName", "spec.policyName"), ("ParamRef", _param_ref)
@@ -143,7 +136,7 @@ PRINTERS = {
     ("rbac.authorization.k8s.io", "ClusterRoleBinding"): _BINDING,
     ("apiregistration.k8s.io", "APIService"): aged(("Service", _service), ("Available", _available)),
     ("networking.k8s.io", "Ingress"): aged(
-        ("Class", lambda obj: text(obj, "spec", "ingressClassName") or NONE),
+        ("Class", given("spec.ingressClassName", NONE)),
         (
             "Hosts",
             lambda obj: join([text(rule, "host") or "*" for rule in objects(obj, "spec", "rules")], "*"),

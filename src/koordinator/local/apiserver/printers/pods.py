@@ -4,22 +4,28 @@ ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs and autoscalers.
 Source: kubernetes/kubernetes pkg/printers/internalversion (printPod), told by its observable rules.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from koordinator import clock
 from koordinator.local.apiserver.printers.column import (
     AGE,
+    AGED,
     NAME,
+    NAMED,
     NONE,
     UNKNOWN,
+    Column,
     Json,
+    OverTime,
     PrintedColumn,
     Printer,
     age,
-    columns,
-    containers_text,
+    count,
     duration,
     field,
+    figure,
+    given,
     integer,
     join,
     labels_text,
@@ -28,28 +34,13 @@ from koordinator.local.apiserver.printers.column import (
     objects,
     selector_text,
     since,
+    table,
     text,
     wide,
 )
 
 _ROLE_PREFIX = "node-role.kubernetes.io/"
 _ROLE = "kubernetes.io/role"
-
-
-def node_row(node: Json, now_s: float) -> list[Any]:
-    info = field(node, "status", "nodeInfo")
-    return [
-        name_of(node),
-        _status(node),
-        _roles(node),
-        age(node, now_s),
-        text(info, "kubeletVersion"),
-        _address(node, "InternalIP"),
-        _address(node, "ExternalIP"),
-        text(info, "osImage") or UNKNOWN,
-        text(info, "kernelVersion") or UNKNOWN,
-        text(info, "containerRuntimeVersion") or UNKNOWN,
-    ]
 
 
 def _status(node: Json) -> str:
@@ -66,22 +57,28 @@ def _roles(node: Json) -> str:
     return join(sorted(filter(None, roles)))
 
 
-def _address(node: Json, kind: str) -> str:
-    found = [item for item in objects(node, "status", "addresses") if text(item, "type") == kind]
-    return text(found[0], "address") if found else NONE
+def _address(kind: str) -> Callable[[Json], str]:
+    def cell(node: Json) -> str:
+        found = [item for item in objects(node, "status", "addresses") if text(item, "type") == kind]
+        return text(found[0], "address") if found else NONE
+
+    return cell
 
 
-_NODE_COLUMNS = columns(
-    NAME,
-    PrintedColumn("Status", description="The status of the node"),
-    PrintedColumn("Roles", description="The roles of the node"),
-    AGE,
-    PrintedColumn("Version", description="Kubelet Version reported by the node."),
-    wide("Internal-IP"),
-    wide("External-IP"),
-    wide("OS-Image"),
-    wide("Kernel-Version"),
-    wide("Container-Runtime"),
+_NODE = table(
+    NAMED,
+    (PrintedColumn("Status", description="The status of the node"), _status),
+    (PrintedColumn("Roles", description="The roles of the node"), _roles),
+    AGED,
+    (
+        PrintedColumn("Version", description="Kubelet Version reported by the node."),
+        "status.nodeInfo.kubeletVersion",
+    ),
+    (wide("Internal-IP"), _address("InternalIP")),
+    (wide("External-IP"), _address("ExternalIP")),
+    (wide("OS-Image"), given("status.nodeInfo.osImage", UNKNOWN)),
+    (wide("Kernel-Version"), given("status.nodeInfo.kernelVersion", UNKNOWN)),
+    (wide("Container-Runtime"), given("status.nodeInfo.containerRuntimeVersion", UNKNOWN)),
 )
 
 
@@ -249,17 +246,22 @@ def _gates(spec: Any, status: Any) -> str:
     return f"{ready}/{len(gates)}"
 
 
-PRINTERS = {("", "Node"): Printer(_NODE_COLUMNS, node_row), ("", "Pod"): Printer(_COLUMNS, pod_row)}
+PRINTERS = {("", "Node"): _NODE, ("", "Pod"): Printer(_COLUMNS, pod_row)}
 
 
-_WIDE = (wide("Containers"), wide("Images"), wide("Selector"))
+def _of_template(*spec: str, selector: Callable[[Any], str] = selector_text) -> tuple[Column, Column, Column]:
+    """Return the columns of `-o wide` about the pods that the workload at a path makes."""
 
+    def containers(name: str) -> Callable[[Json], str]:
+        return lambda obj: join(
+            (text(item, name) for item in objects(obj, *spec, "template", "spec", "containers")), ""
+        )
 
-def _wide_cells(obj: Json) -> list[Any]:
-    return [
-        *containers_text(field(obj, "spec", "template", "spec")),
-        selector_text(field(obj, "spec", "selector")),
-    ]
+    return (
+        (wide("Containers"), containers("name")),
+        (wide("Images"), containers("image")),
+        (wide("Selector"), lambda obj: selector(field(obj, *spec, "selector"))),
+    )
 
 
 def _replicas(obj: Json) -> int:
@@ -267,61 +269,16 @@ def _replicas(obj: Json) -> int:
     return wanted if isinstance(wanted, int) else 1
 
 
-def deployment_row(obj: Json, now_s: float) -> list[Any]:
-    status = field(obj, "status")
-    ready = f"{number(status, 'readyReplicas')}/{_replicas(obj)}"
-    counts = [number(status, "updatedReplicas"), number(status, "availableReplicas")]
-    return [name_of(obj), ready, *counts, age(obj, now_s), *_wide_cells(obj)]
+def _ready(obj: Json) -> str:
+    return f"{number(obj, 'status', 'readyReplicas')}/{_replicas(obj)}"
 
 
-def replica_set_row(obj: Json, now_s: float) -> list[Any]:
-    status = field(obj, "status")
-    counts = [_replicas(obj), number(status, "replicas"), number(status, "readyReplicas")]
-    return [name_of(obj), *counts, age(obj, now_s), *_wide_cells(obj)]
-
-
-def replication_controller_row(obj: Json, now_s: float) -> list[Any]:
-    row = replica_set_row(obj, now_s)
-    return [*row[:-1], labels_text(field(obj, "spec", "selector"))]
-
-
-def stateful_set_row(obj: Json, now_s: float) -> list[Any]:
-    ready = f"{number(obj, 'status', 'readyReplicas')}/{_replicas(obj)}"
-    return [name_of(obj), ready, age(obj, now_s), *_wide_cells(obj)[:2]]
-
-
-def daemon_set_row(obj: Json, now_s: float) -> list[Any]:
-    status = field(obj, "status")
-    counts = [
-        number(status, key)
-        for key in (
-            "desiredNumberScheduled",
-            "currentNumberScheduled",
-            "numberReady",
-            "updatedNumberScheduled",
-            "numberAvailable",
-        )
-    ]
-    selector = labels_text(field(obj, "spec", "template", "spec", "nodeSelector"))
-    return [name_of(obj), *counts, selector, age(obj, now_s), *_wide_cells(obj)]
-
-
-def job_row(obj: Json, now_s: float) -> list[Any]:
-    completions = field(obj, "spec", "completions")
+def _completions(obj: Json) -> str:
+    wanted, done = field(obj, "spec", "completions"), number(obj, "status", "succeeded")
+    if wanted is not None:
+        return f"{done}/{wanted}"
     parallelism = number(obj, "spec", "parallelism")
-    done = number(obj, "status", "succeeded")
-    if completions is not None:
-        finished = f"{done}/{completions}"
-    else:
-        finished = f"{done}/1 of {parallelism}" if parallelism > 1 else f"{done}/1"
-    return [
-        name_of(obj),
-        _job_status(obj),
-        finished,
-        _job_duration(obj, now_s),
-        age(obj, now_s),
-        *_wide_cells(obj),
-    ]
+    return f"{done}/1 of {parallelism}" if parallelism > 1 else f"{done}/1"
 
 
 def _job_status(obj: Json) -> str:
@@ -351,51 +308,61 @@ def _job_duration(obj: Json, now_s: float) -> str:
         return UNKNOWN
 
 
-def cron_job_row(obj: Json, now_s: float) -> list[Any]:
-    spec, last = field(obj, "spec"), field(obj, "status", "lastScheduleTime")
-    return [
-        name_of(obj),
-        text(spec, "schedule"),
-        text(spec, "timeZone") or NONE,
-        "True" if field(spec, "suspend") else "False",
-        len(objects(obj, "status", "active")),
-        since(last, now_s) if last else NONE,
-        age(obj, now_s),
-        *containers_text(field(spec, "jobTemplate", "spec", "template", "spec")),
-        selector_text(field(spec, "jobTemplate", "spec", "selector")),
-    ]
+def _last_schedule(obj: Json, now_s: float) -> str:
+    last = field(obj, "status", "lastScheduleTime")
+    return since(last, now_s) if last else NONE
 
 
-_REPLICAS = (NAME, integer("Desired"), integer("Current"), integer("Ready"), AGE, *_WIDE)
+_REPLICAS = (
+    NAMED,
+    (integer("Desired"), _replicas),
+    (integer("Current"), figure("status.replicas")),
+    (integer("Ready"), figure("status.readyReplicas")),
+    AGED,
+)
+_WIDE = _of_template("spec")
 WORKLOAD_PRINTERS = {
-    ("apps", "Deployment"): Printer(
-        columns(NAME, "Ready", integer("Up-to-date"), integer("Available"), AGE, *_WIDE), deployment_row
+    ("apps", "Deployment"): table(
+        NAMED,
+        ("Ready", _ready),
+        (integer("Up-to-date"), figure("status.updatedReplicas")),
+        (integer("Available"), figure("status.availableReplicas")),
+        AGED,
+        *_WIDE,
     ),
-    ("apps", "ReplicaSet"): Printer(_REPLICAS, replica_set_row),
-    ("", "ReplicationController"): Printer(_REPLICAS, replication_controller_row),
-    ("apps", "StatefulSet"): Printer(columns(NAME, "Ready", AGE, *_WIDE[:2]), stateful_set_row),
-    ("apps", "DaemonSet"): Printer(
-        columns(
-            NAME,
-            *(integer(name) for name in ("Desired", "Current", "Ready", "Up-to-date", "Available")),
-            "Node Selector",
-            AGE,
-            *_WIDE,
-        ),
-        daemon_set_row,
+    ("apps", "ReplicaSet"): table(*_REPLICAS, *_WIDE),
+    ("", "ReplicationController"): table(*_REPLICAS, *_of_template("spec", selector=labels_text)),
+    ("apps", "StatefulSet"): table(NAMED, ("Ready", _ready), AGED, *_WIDE[:2]),
+    ("apps", "DaemonSet"): table(
+        NAMED,
+        (integer("Desired"), figure("status.desiredNumberScheduled")),
+        (integer("Current"), figure("status.currentNumberScheduled")),
+        (integer("Ready"), figure("status.numberReady")),
+        (integer("Up-to-date"), figure("status.updatedNumberScheduled")),
+        (integer("Available"), figure("status.numberAvailable")),
+        ("Node Selector", lambda obj: labels_text(field(obj, "spec", "template", "spec", "nodeSelector"))),
+        AGED,
+        *_WIDE,
     ),
-    ("batch", "Job"): Printer(columns(NAME, "Status", "Completions", "Duration", AGE, *_WIDE), job_row),
-    ("batch", "CronJob"): Printer(
-        columns(
-            NAME,
-            "Schedule",
-            "Timezone",
+    ("batch", "Job"): table(
+        NAMED,
+        ("Status", _job_status),
+        ("Completions", _completions),
+        ("Duration", OverTime(_job_duration)),
+        AGED,
+        *_WIDE,
+    ),
+    ("batch", "CronJob"): table(
+        NAMED,
+        ("Schedule", "spec.schedule"),
+        ("Timezone", given("spec.timeZone", NONE)),
+        (
             PrintedColumn("Suspend", "boolean"),
-            integer("Active"),
-            "Last Schedule",
-            AGE,
-            *_WIDE,
+            lambda obj: "True" if field(obj, "spec", "suspend") else "False",
         ),
-        cron_job_row,
+        (integer("Active"), count("status.active")),
+        ("Last Schedule", OverTime(_last_schedule)),
+        AGED,
+        *_of_template("spec", "jobTemplate", "spec"),
     ),
 }

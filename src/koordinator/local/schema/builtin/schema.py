@@ -1,4 +1,4 @@
-"""Decode built-in kinds by their Go types, fill in defaults and check them by tables (`ObjectSchema`).
+"""Decode built-in kinds by their Go types, fill in defaults and check them by tables.
 
 Rules are tables by Go struct, compiled once per type into a walk that visits only what can have rules: those about
 single fields (required, one of a few words, a range of numbers) are here, functions for more in `checks`.
@@ -292,7 +292,6 @@ def _map(element: SchemaType) -> Walk | None:
 
 
 _NO_SPEC: dict[str, Any] = {}
-STRICT, IGNORE = "Strict", "Ignore"
 
 _LABEL_NAMES = frozenset({("", "Namespace")})
 _LABEL_1035_NAMES = frozenset({("", "Service")})
@@ -318,7 +317,12 @@ class BuiltinSchema:
         self._fine: ByIdentity[bool] = ByIdentity()
 
     def decode(self, obj: dict[str, Any], field_validation: str) -> tuple[dict[str, Any], list[str]]:
-        """See `local.interfaces.ObjectSchema`."""
+        """Return the object without unknown fields, and warnings for them.
+
+        `field_validation` is "Strict" (unknown fields raise), "Warn" or "Ignore" ("" means Warn).
+        Raises: BadRequest for wrong types (`json: cannot unmarshal ...`) and in Strict mode (`strict decoding
+        error: unknown field "spec.foo"`).
+        """
         unknown: list[str] = []
         try:
             if self._specs is not None:
@@ -329,11 +333,7 @@ class BuiltinSchema:
             raise errors.unreadable(self.resource, str(error)) from error
         except RecursionError:
             raise BadRequest("json: exceeded max depth") from None
-        if not unknown or field_validation == IGNORE:
-            return decoded, []
-        if field_validation == STRICT:
-            raise errors.strict(self.resource, unknown)
-        return decoded, [f'unknown field "{path}"' for path in unknown]
+        return decoded, errors.warnings_of(self.resource, unknown, field_validation) if unknown else []
 
     def _decode_sharing(self, specs: InternTable, obj: dict[str, Any], unknown: list[str]) -> Any:
         """Decode a new pod; its spec becomes the one that equal pods have."""
@@ -351,7 +351,7 @@ class BuiltinSchema:
         return decoded
 
     def default(self, obj: dict[str, Any]) -> dict[str, Any]:
-        """See `local.interfaces.ObjectSchema`."""
+        """Return the object with the defaults that the API server would fill in."""
         spec = obj.get("spec")
         if self._specs is not None and spec is not None and known.is_shared(spec):
             return self._complete(obj, spec)
@@ -367,7 +367,9 @@ class BuiltinSchema:
         return obj if completed is spec else {**obj, "spec": completed}
 
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[StatusCause]:
-        """See `local.interfaces.ObjectSchema`. An update of one field pays for no other part: unchanged parts
+        """Return what is wrong with an object to be created (`old` None) or updated; field paths as Kubernetes.
+
+        An update of one field pays for no other part: unchanged parts
         (by identity) that were fine when they were stored are not looked at again."""
         meta = obj.get("metadata") or {}
         causes: list[StatusCause] = []

@@ -1,4 +1,4 @@
-"""Check one served version of a custom resource (`ObjectSchema`), with its `SchemaType` for patches and field ownership
+"""Check one served version of a custom resource, with its `SchemaType` for patches and field ownership
 and the decoding of its `metadata`; pruning and defaulting are compiled once per schema."""
 
 import functools
@@ -135,9 +135,6 @@ def _object_filler(
     return fill_object
 
 
-_IMPLICIT = frozenset({"apiVersion", "kind", "metadata"})
-
-
 _SCALARS = {
     "string": types.STRING,
     "boolean": types.BOOL,
@@ -227,14 +224,16 @@ class CustomSchema:
         self._prune = compile_pruner(schema, is_root=True)
         self._fill = compile_defaulter(schema)
         own = {
-            name: inner for name, inner in (schema.get("properties") or {}).items() if name not in _IMPLICIT
+            name: inner
+            for name, inner in (schema.get("properties") or {}).items()
+            if name not in _RESOURCE_FIELDS
         }
         self._check = validate.compile_schema({**schema, "properties": own})
         self._ask_rules = rules.compile_rules(schema)
         self._check_name = validate.compile_schema((schema.get("properties") or {}).get("metadata") or {})
 
     def decode(self, obj: Json, field_validation: str) -> tuple[Json, list[str]]:
-        """See `local.interfaces.ObjectSchema`. Only metadata has Go types; the rest is pruned here and its
+        """See `BuiltinSchema.decode`. Only metadata has Go types; the rest is pruned here and its
         types are a matter of `validate`."""
         unknown: list[str] = []
         try:
@@ -248,21 +247,17 @@ class CustomSchema:
             raise errors.unreadable(self.resource, str(error)) from error
         except RecursionError:
             raise BadRequest("json: exceeded max depth") from None
-        if not unknown or field_validation == "Ignore":
-            return decoded, []
-        if field_validation == "Strict":
-            raise errors.strict(self.resource, unknown)
-        return decoded, [f'unknown field "{path}"' for path in unknown]
+        return decoded, errors.warnings_of(self.resource, unknown, field_validation) if unknown else []
 
     def default(self, obj: Json) -> Json:
-        """See `local.interfaces.ObjectSchema`; also for objects stored before the schema had the default."""
+        """See `BuiltinSchema.default`; also for objects stored before the schema had the default."""
         if self._fill is None:
             return obj
         filled: Json = self._fill(obj)
         return filled
 
     def validate(self, obj: Json, old: Json | None) -> list[StatusCause]:
-        """See `local.interfaces.ObjectSchema`. Ratcheting: parts that an update leaves alone (by identity) do
+        """See `BuiltinSchema.validate`. Ratcheting: parts that an update leaves alone (by identity) do
         not block it when the schema became stricter since."""
         meta = obj.get("metadata") or {}
         causes: list[StatusCause] = []

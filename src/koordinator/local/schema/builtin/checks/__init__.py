@@ -118,8 +118,12 @@ CHECKS: dict[tuple[str, str], Callable[[Json], list[StatusCause]]] = {
     ("", "ResourceQuota"): quotas.check_quota,
     ("", "LimitRange"): quotas.check_limit_range,
     (_RBAC, "Role"): cluster.check_role,
-    (_RBAC, "RoleBinding"): cluster.check_role_binding,
-    (_RBAC, "ClusterRoleBinding"): cluster.check_cluster_role_binding,
+    (_RBAC, "RoleBinding"): functools.partial(
+        cluster.check_binding, kinds=("Role", "ClusterRole"), is_namespaced=True
+    ),
+    (_RBAC, "ClusterRoleBinding"): functools.partial(
+        cluster.check_binding, kinds=("ClusterRole",), is_namespaced=False
+    ),
     (_NETWORKING, "Ingress"): networking.check_ingress,
     (_NETWORKING, "IngressClass"): networking.check_ingress_class,
     ("autoscaling", "HorizontalPodAutoscaler"): workloads.check_autoscaler,
@@ -136,9 +140,9 @@ CHECKS: dict[tuple[str, str], Callable[[Json], list[StatusCause]]] = {
 
 UPDATE_CHECKS: dict[tuple[str, str], Callable[[Json, Json], list[StatusCause]]] = {
     ("", "Pod"): pod_updates.check_pod,
-    ("apps", "Deployment"): workloads.check_selector_kept,
-    ("apps", "ReplicaSet"): workloads.check_selector_kept,
-    ("apps", "DaemonSet"): workloads.check_selector_kept,
+    ("apps", "Deployment"): common.keeps("spec.selector"),
+    ("apps", "ReplicaSet"): common.keeps("spec.selector"),
+    ("apps", "DaemonSet"): common.keeps("spec.selector"),
     ("apps", "StatefulSet"): workloads.check_stateful_set_update,
     ("batch", "Job"): workloads.check_job_update,
     ("", "Service"): networking.check_service_update,
@@ -147,10 +151,10 @@ UPDATE_CHECKS: dict[tuple[str, str], Callable[[Json, Json], list[StatusCause]]] 
     ("", "Secret"): cluster.check_config_update,
     ("", "PersistentVolume"): cluster.check_volume_update,
     ("", "PersistentVolumeClaim"): cluster.check_claim_update,
-    ("discovery.k8s.io", "EndpointSlice"): networking.check_slice_update,
-    (_RBAC, "RoleBinding"): cluster.check_binding_update,
-    (_RBAC, "ClusterRoleBinding"): cluster.check_binding_update,
-    (_NETWORKING, "IngressClass"): networking.check_ingress_class_update,
+    ("discovery.k8s.io", "EndpointSlice"): common.keeps("addressType"),
+    (_RBAC, "RoleBinding"): common.keeps("roleRef", "cannot change roleRef"),
+    (_RBAC, "ClusterRoleBinding"): common.keeps("roleRef", "cannot change roleRef"),
+    (_NETWORKING, "IngressClass"): common.keeps("spec.controller"),
     ("scheduling.k8s.io", "PriorityClass"): cluster.check_priority_class_update,
     ("storage.k8s.io", "StorageClass"): cluster.check_storage_class_update,
 }

@@ -60,17 +60,8 @@ def check_rule(rule: Json, field: str) -> list[StatusCause]:
     return causes
 
 
-def check_role_binding(binding: Json) -> list[StatusCause]:
-    """Check a RoleBinding."""
-    return _check_binding(binding, ("Role", "ClusterRole"), is_namespaced=True)
-
-
-def check_cluster_role_binding(binding: Json) -> list[StatusCause]:
-    """Check a ClusterRoleBinding."""
-    return _check_binding(binding, ("ClusterRole",), is_namespaced=False)
-
-
-def _check_binding(binding: Json, kinds: tuple[str, ...], *, is_namespaced: bool) -> list[StatusCause]:
+def check_binding(binding: Json, kinds: tuple[str, ...], *, is_namespaced: bool) -> list[StatusCause]:
+    """Check a RoleBinding or ClusterRoleBinding; `kinds` are those of the roles it can give."""
     role = binding.get("roleRef") or {}
     causes: list[StatusCause] = []
     if role.get("apiGroup", "") != _GROUP:
@@ -101,12 +92,6 @@ def _check_subject(subject: Json, field: str, is_namespaced: bool) -> list[Statu
         kinds = ("ServiceAccount", "User", "Group")
         causes.append(errors.not_supported(f"{field}.kind", kind, kinds, is_sorted=True))
     return causes
-
-
-def check_binding_update(binding: Json, old: Json) -> list[StatusCause]:
-    """Check that a binding keeps its role."""
-    new, before = binding.get("roleRef"), old.get("roleRef")
-    return check_kept(new, before, "roleRef", "cannot change roleRef")
 
 
 _NO_JSON = "unexpected end of JSON input"

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -78,28 +78,22 @@ def check_amounts(resources: Json, field: str) -> list[StatusCause]:
 
 
 _PORT_MAX = 65535
-_STANDARD_IN_CONTAINERS = frozenset(("cpu", "memory", "ephemeral-storage"))
-_STANDARD = _STANDARD_IN_CONTAINERS | frozenset(
-    (
-        "requests.cpu",
-        "requests.memory",
-        "requests.ephemeral-storage",
-        "limits.cpu",
-        "limits.memory",
-        "limits.ephemeral-storage",
-        "pods",
-        "resourcequotas",
-        "services",
-        "replicationcontrollers",
-        "secrets",
-        "configmaps",
-        "persistentvolumeclaims",
-        "storage",
-        "requests.storage",
-        "services.nodeports",
-        "services.loadbalancers",
-    )
+COUNTED = (
+    "configmaps",
+    "persistentvolumeclaims",
+    "pods",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "services",
+    "services.loadbalancers",
+    "services.nodeports",
 )
+COMPUTE = ("cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
+_STORAGE = ("ephemeral-storage", "limits.ephemeral-storage", "requests.ephemeral-storage", "requests.storage")
+_STANDARD_IN_QUOTAS = frozenset((*COUNTED, *COMPUTE, *_STORAGE))
+_STANDARD = _STANDARD_IN_QUOTAS | {"storage"}
+_STANDARD_IN_CONTAINERS = frozenset(("cpu", "memory", "ephemeral-storage"))
 
 
 def check_resource_name(name: str, field: str) -> list[StatusCause]:
@@ -121,6 +115,11 @@ def check_container_resource(name: str, field: str) -> list[StatusCause]:
     elif not is_native(name) and not is_extended(name):
         causes.append(errors.invalid(field, name, "doesn't follow extended resource name standard"))
     return causes
+
+
+def is_standard_in_quotas(name: str) -> bool:
+    """Return whether a resource is one of Kubernetes' own that quotas know."""
+    return name in _STANDARD_IN_QUOTAS or _is_huge_page(name.removeprefix("requests."))
 
 
 def is_native(name: str) -> bool:
@@ -179,6 +178,17 @@ def is_zero(value: Any) -> bool:
 def check_kept(new: Any, old: Any, field: str, detail: str = "field is immutable") -> list[StatusCause]:
     """Trouble when a value that must not change did."""
     return [errors.invalid(field, new, detail)] if tidy(new) != tidy(old) else []
+
+
+def keeps(path: str, detail: str = "field is immutable") -> Callable[[Json, Json], list[StatusCause]]:
+    """Return the check of an update that must not change what stands at a path."""
+
+    def value_of(obj: Any) -> Any:
+        for name in path.split("."):
+            obj = (obj or {}).get(name)
+        return obj
+
+    return lambda obj, old: check_kept(value_of(obj), value_of(old), path, detail)
 
 
 def tidy(value: Any) -> Any:

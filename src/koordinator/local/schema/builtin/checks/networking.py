@@ -12,7 +12,6 @@ from koordinator.api.scalars import is_ip
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin.checks.common import (
-    check_kept,
     check_port,
     check_unique,
 )
@@ -147,12 +146,6 @@ def check_slice(endpoint_slice: Json) -> list[StatusCause]:
     return causes
 
 
-def check_slice_update(endpoint_slice: Json, old: Json) -> list[StatusCause]:
-    """Check that a slice keeps the type of its addresses."""
-    new, before = endpoint_slice.get("addressType"), old.get("addressType")
-    return [] if new == before else [errors.invalid("addressType", new, "field is immutable")]
-
-
 def _check_address(text: str, field: str) -> list[StatusCause]:
     # Unlike Kubernetes, loopback addresses are taken: what serves this cluster (webhooks) runs on this machine.
     address = _address(text)
@@ -276,12 +269,6 @@ def check_ingress_class(ingress_class: Json) -> list[StatusCause]:
         return [errors.invalid(field, controller, why)]
     reason = names.subdomain_1123(domain)
     return [errors.invalid(field, controller, reason)] if reason else []
-
-
-def check_ingress_class_update(ingress_class: Json, old: Json) -> list[StatusCause]:
-    """Check that an IngressClass keeps its controller."""
-    new, before = (each.get("spec") or {} for each in (ingress_class, old))
-    return check_kept(new.get("controller"), before.get("controller"), "spec.controller")
 
 
 def check_policy_types(types: list[str], field: str) -> list[StatusCause]:

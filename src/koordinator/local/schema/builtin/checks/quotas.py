@@ -5,29 +5,18 @@ from typing import Any
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin.checks.common import (
+    COMPUTE,
+    COUNTED,
     check_container_resource,
     check_resource_name,
     is_extended,
+    is_standard_in_quotas,
     nanos,
 )
 
 Json = dict[str, Any]
 
-_COUNTED = (
-    "configmaps",
-    "persistentvolumeclaims",
-    "pods",
-    "replicationcontrollers",
-    "resourcequotas",
-    "secrets",
-    "services",
-    "services.loadbalancers",
-    "services.nodeports",
-)
-_COMPUTE = ("cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
-_STORAGE = ("ephemeral-storage", "limits.ephemeral-storage", "requests.ephemeral-storage", "requests.storage")
-_STANDARD = frozenset((*_COUNTED, *_COMPUTE, *_STORAGE))
-_OF_PODS = frozenset(("pods", *_COMPUTE))
+_OF_PODS = frozenset(("pods", *COMPUTE))
 _SCOPES = {
     "Terminating": _OF_PODS,
     "NotTerminating": _OF_PODS,
@@ -53,25 +42,21 @@ def check_quota(quota: Json) -> list[StatusCause]:
     for name, amount in sorted(hard.items()):
         field = f"spec.hard[{name}]"
         causes += check_resource_name(name, field)
-        if "/" not in name and not _is_standard(name):
+        if "/" not in name and not is_standard_in_quotas(name):
             causes.append(errors.invalid(field, name, "must be a standard resource for quota"))
         if nanos(amount) < 0:
             causes.append(errors.invalid(field, amount, "must be greater than or equal to 0"))
-        if (name in _COUNTED or is_extended(name)) and nanos(amount) % 10**9:
+        if (name in COUNTED or is_extended(name)) and nanos(amount) % 10**9:
             causes.append(errors.invalid(field, amount, "must be an integer"))
     causes += _check_scopes(spec, hard)
     selector = spec.get("scopeSelector")
     return causes if selector is None else causes + _check_scope_selector(selector, spec, hard)
 
 
-def _is_standard(name: str) -> bool:
-    return name in _STANDARD or name.startswith(("hugepages-", "requests.hugepages-"))
-
-
 def _unfit(scope: str, hard: Json) -> list[str]:
     """Return the standard resources of a quota that a scope cannot be about."""
     fit = _SCOPES.get(scope)
-    return [] if fit is None else [name for name in hard if _is_standard(name) and name not in fit]
+    return [] if fit is None else [name for name in hard if is_standard_in_quotas(name) and name not in fit]
 
 
 def _check_scopes(spec: Json, hard: Json) -> list[StatusCause]:

@@ -365,12 +365,6 @@ def check_cron_job(obj: Json) -> list[StatusCause]:
     return causes + _check_job_spec(template, "spec.jobTemplate.spec")
 
 
-def check_selector_kept(obj: Json, old: Json) -> list[StatusCause]:
-    """Selectors of Deployments, ReplicaSets and DaemonSets are immutable."""
-    new = (obj.get("spec") or {}).get("selector")
-    return check_kept(new, (old.get("spec") or {}).get("selector"), "spec.selector")
-
-
 _STATEFUL_MUTABLE = frozenset(
     {
         "replicas",
