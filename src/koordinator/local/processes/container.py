@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from koordinator.host.cgroup_layout import ContainerID
 from koordinator.local.processes import container_state, environment, groups, launch, probing
@@ -23,6 +23,7 @@ from koordinator.local.processes.container_state import (
 )
 from koordinator.local.processes.environment import (
     ContainerConfigError,
+    EnvironmentSources,
     NoCommand,
     Services,
 )
@@ -31,9 +32,7 @@ from koordinator.local.processes.launch import Exit, Identity, Process, StartErr
 from koordinator.local.processes.logs import LogFile, Output
 from koordinator.local.processes.pod_spec import Container, Handler, KubeletPod, Probe
 from koordinator.local.processes.probing import ProbeKind, Prober
-
-if TYPE_CHECKING:  # it imports us
-    from koordinator.local.processes.pod_worker import PodWorker
+from koordinator.local.processes.volumes import PodFiles
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +44,27 @@ GRACE_S_MIN = 2
 """Left after a preStop hook, whatever it took."""
 
 
+class Home(Protocol):
+    """The pod, as its containers see it."""
+
+    pod: KubeletPod
+    group: str
+    pod_ip: str
+    files: PodFiles
+
+    def changed(self) -> None:
+        """Something of a container's state is other than before."""
+        ...
+
+    async def surroundings(self, record: ContainerRecord) -> EnvironmentSources:
+        """Return what the container's environment may refer to. Raises: ContainerConfigError, ApiError."""
+        ...
+
+
 class ContainerLife:
     """Runs one container of a pod."""
 
-    def __init__(self, services: Services, home: "PodWorker", record: ContainerRecord) -> None:
+    def __init__(self, services: Services, home: Home, record: ContainerRecord) -> None:
         self.record = record
         self.process: Process | None = None
         self.group = ""
@@ -83,12 +99,10 @@ class ContainerLife:
 
     @property
     def folder(self) -> str:
-        """Return its working directory."""
         return str(self._home.files.working(self.record.spec))
 
     @property
     def address(self) -> str:
-        """Return the address where it listens."""
         return self._home.pod_ip
 
     def start_inside(
@@ -106,24 +120,20 @@ class ContainerLife:
         )
 
     def set_ready(self, is_ready: bool) -> None:
-        """Set what the readiness probe found."""
         if is_ready != self.record.is_ready:
             self.record.is_ready = is_ready
             self._home.changed()
 
     def set_started(self) -> None:
-        """Note that the startup probe succeeded."""
         self.record.is_started = True
         self.record.is_ready = self.record.spec.readiness_probe is None
         self.started.set()
         self._home.changed()
 
     def unhealthy(self, kind: ProbeKind, text: str) -> None:
-        """Note that a probe failed once."""
         self._warn("Unhealthy", f"{kind.value} probe failed: {text}")
 
     async def failed(self, kind: ProbeKind, probe: Probe) -> None:
-        """Note that the liveness or startup probe failed for good."""
         grace_s = probe.termination_grace_period_seconds
         why = f"failed {kind.value.lower()} probe, will be restarted"
         await self.restart(why, self._home.pod.grace_s if grace_s is None else grace_s)

@@ -6,7 +6,7 @@ import enum
 import logging
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import aiohttp
 import msgspec
@@ -14,8 +14,9 @@ import msgspec
 from koordinator.api.schema import IntOrString
 from koordinator.cluster.supervise import Guard
 from koordinator.local import interfaces
+from koordinator.local.processes.container_state import ContainerRecord
 from koordinator.local.processes.groups import GroupError
-from koordinator.local.processes.launch import StartError
+from koordinator.local.processes.launch import Process, StartError
 from koordinator.local.processes.pod_spec import (
     Container,
     ExecAction,
@@ -24,9 +25,6 @@ from koordinator.local.processes.pod_spec import (
     Probe,
     TCPSocketAction,
 )
-
-if TYPE_CHECKING:  # it imports us
-    from koordinator.local.processes.container import ContainerLife
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +40,30 @@ class ActionResult(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-async def execute(inside: "ContainerLife", action: ExecAction, timeout_s: float) -> ActionResult:
+class RunningContainer(Protocol):
+    """A running container, as somebody who does something in it sees it."""
+
+    environment: dict[str, str]
+
+    @property
+    def spec(self) -> Container: ...
+
+    @property
+    def folder(self) -> str:
+        """Return its working directory."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """Return the address where it listens."""
+        ...
+
+    def start_inside(self, command: list[str], output: tuple[int, int]) -> Process:
+        """Start another process in its groups. Raises: StartError, GroupError, OSError."""
+        ...
+
+
+async def execute(inside: RunningContainer, action: ExecAction, timeout_s: float) -> ActionResult:
     """Run a command in the container; well when it exits with 0 in time."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(write_end, True)
@@ -70,7 +91,7 @@ async def execute(inside: "ContainerLife", action: ExecAction, timeout_s: float)
 
 
 async def get(
-    session: aiohttp.ClientSession, inside: "ContainerLife", action: HTTPGetAction, timeout_s: float
+    session: aiohttp.ClientSession, inside: RunningContainer, action: HTTPGetAction, timeout_s: float
 ) -> ActionResult:
     """Send a request; well when the status is from 200 to 399."""
     port = port_of(inside.spec, action.port)
@@ -99,7 +120,7 @@ async def get(
         return ActionResult(False, f'Get "{url}": {error}')
 
 
-async def connect(inside: "ContainerLife", action: TCPSocketAction, timeout_s: float) -> ActionResult:
+async def connect(inside: RunningContainer, action: TCPSocketAction, timeout_s: float) -> ActionResult:
     """Open a connection; well when that is possible."""
     port = port_of(inside.spec, action.port)
     if port is None:
@@ -128,7 +149,7 @@ def port_of(container: Container, port: IntOrString) -> int | None:
 
 
 async def perform(
-    session: aiohttp.ClientSession, inside: "ContainerLife", handler: Handler, timeout_s: float
+    session: aiohttp.ClientSession, inside: RunningContainer, handler: Handler, timeout_s: float
 ) -> ActionResult:
     """Do what a lifecycle hook says."""
     if handler.exec is not None:
@@ -175,10 +196,35 @@ class Streak:
         return is_well if self._count >= self._needed[is_well] else None
 
 
+class ProbedContainer(RunningContainer, Protocol):
+    """A container that is probed."""
+
+    record: ContainerRecord
+
+    @property
+    def is_stopping(self) -> bool: ...
+
+    def set_ready(self, is_ready: bool) -> None:
+        """Set what the readiness probe found."""
+        ...
+
+    def set_started(self) -> None:
+        """Note that the startup probe succeeded."""
+        ...
+
+    def unhealthy(self, kind: ProbeKind, text: str) -> None:
+        """Note that a probe failed once."""
+        ...
+
+    async def failed(self, kind: ProbeKind, probe: Probe) -> None:
+        """Note that the liveness or startup probe failed for good."""
+        ...
+
+
 class Prober:
     """All probes of one run of a container."""
 
-    def __init__(self, session: aiohttp.ClientSession, asked: "ContainerLife") -> None:
+    def __init__(self, session: aiohttp.ClientSession, asked: ProbedContainer) -> None:
         self._session = session
         self._asked = asked
         self._tasks: list[asyncio.Task[None]] = []
