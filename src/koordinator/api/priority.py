@@ -93,5 +93,5 @@ def default_preemption_policy(pod_labels: Mapping[str, str]) -> str:
 
 
 def is_preemptible(pod_labels: Mapping[str, str]) -> bool:
-    """Return whether the pod may be a victim of reservation and job preemption."""
+    """Return whether the pod may be a victim of preemption, whoever preempts."""
     return pod_labels.get(labels.DISABLE_PREEMPTIBLE) != "true"

@@ -292,3 +292,13 @@ def test_who_refuses_members_as_a_whole_and_names_nobody_is_served_where_no_memb
 
     assert [each.victim.key for each in found.evictions] == ["default/guard"], found.message
     assert found.nominations == {"default/m": "free"}
+
+
+def test_without_victims_only_the_nodes_that_evictions_could_help_on_are_listed() -> None:
+    cluster = Cluster()
+    for name, parts in (("full", {}), ("closed", {"unschedulable": True})):
+        cluster.add_node(name, 2, **parts)
+        cluster.info(pod(f"on-{name}", cpu="2", node=name, priority=PRIORITY))
+    member = cluster.info(pod("member", cpu="2", priority=PRIORITY))
+
+    assert cluster.preempt([member]).message == "0/2 nodes are available: 1 no potential victims."

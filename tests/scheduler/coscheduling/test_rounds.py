@@ -17,8 +17,8 @@ GROUPS = "gang.scheduling.koordinator.sh/groups"
 MODE = "gang.scheduling.koordinator.sh/mode"
 
 
-def pod(name: str, gang: str = "g", node: str = "") -> Pod:
-    body: dict[str, Any] = {"metadata": {"namespace": "d", "name": name, "labels": {GANG: gang}}}
+def pod(name: str, gang: str = "g", node: str = "", uid: str = "") -> Pod:
+    body: dict[str, Any] = {"metadata": {"namespace": "d", "name": name, "uid": uid, "labels": {GANG: gang}}}
     body["spec"] = {"nodeName": node} if node else {}
     return from_builtins(body, Pod)
 
@@ -308,3 +308,46 @@ def test_only_members_that_are_bound_together_are_marked() -> None:
     alone.permit(member["d/a"])
     assert alone.binding_mark(member["d/a"]) == ("", 0)
     assert alone.binding_mark(pod("x", "unknown")) == ("", 0)
+
+
+def test_old_news_of_a_member_that_is_bound_do_not_unbind_it() -> None:
+    rounds, pods = gang_of(2, ["a", "b"])
+    for each in pods.values():
+        rounds.begin(each)
+        rounds.permit(each)
+    for each in pods.values():
+        rounds.post_bind(each)
+
+    rounds.on_pod_update(pods["d/a"])  # from before the binding
+
+    gang = rounds.cache.get("d/g")
+    assert gang is not None and gang.group.once_satisfied
+    assert (sorted(gang.bound), list(gang.pending)) == (["d/a", "d/b"], [])
+
+
+def test_another_pod_by_the_name_of_a_bound_member_has_no_place() -> None:
+    rounds = GangRounds()
+    rounds.on_pod_group_add(pod_group("g", 1))
+    rounds.on_pod_add(pod("a", node="n", uid="1"))
+
+    rounds.on_pod_update(pod("a", uid="2"))
+
+    gang = rounds.cache.get("d/g")
+    assert gang is not None and not gang.group.once_satisfied
+    assert (sorted(gang.bound), list(gang.pending)) == ([], ["d/a"])
+
+
+def test_all_gangs_of_a_group_wait_as_long_as_one_of_them_holds_places() -> None:
+    rounds = GangRounds()
+    for name in ("a", "b"):
+        rounds.on_pod_group_add(pod_group(name, 1, **{GROUPS: '["d/a","d/b"]'}))
+        rounds.on_pod_add(pod(f"{name}1", name))
+    rounds.begin(pod("a1", "a"))
+    rounds.permit(pod("a1", "a"))
+    rounds.unreserve(pod("a1", "a"))
+
+    rounds.permit(pod("b1", "b"))
+
+    gang = rounds.cache.get("d/a")
+    assert gang is not None
+    assert gang.group.waiting_gangs == {"d/a", "d/b"}

@@ -199,6 +199,24 @@ def test_a_more_important_pod_takes_the_place_of_a_lesser_one_of_its_quota(disab
     play(story, without(*disabled))
 
 
+def test_a_pod_that_must_not_be_preempted_is_not_by_its_quota_either() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="10")
+        world.api.put("ElasticQuota", quota("team", low=2, high=2))
+        kept = member("least", "team", priority=1)
+        kept["metadata"]["labels"]["scheduling.koordinator.sh/disable-preemptible"] = "true"
+        for body in (kept, member("lesser", "team", priority=5)):
+            world.api.put("Pod", body)
+        await world.settle()
+
+        world.api.put("Pod", member("important", "team", priority=10))
+        await world.settle(3)
+
+        assert placed(world) == ["important", "least"]
+
+    play(story, without("DefaultPreemption"))
+
+
 def test_evictions_in_vain_are_told_and_left_out_and_where_nobody_may_go_others_speak() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="10")

@@ -244,6 +244,14 @@ TABLE = (
         gangs.breaks_no_more_jobs,
     ),
     Deviation(
+        "pods-without-a-job",
+        ("gang-preemption",),
+        "pods on their own are no job together (G18)",
+        "Job preemption",
+        "(G18)",
+        Derived(gangs.with_one_job_of_the_jobless),
+    ),
+    Deviation(
         "switches-of-one-name",
         ("topology-tree",),
         "a name below two parents stands for two switches (G14)",

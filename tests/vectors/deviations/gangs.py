@@ -204,6 +204,16 @@ def with_costs_on_each_node(case: Case, ask: Ask) -> Any:
         return ask(case)
 
 
+def with_one_job_of_the_jobless(case: Case, ask: Ask) -> Any:
+    """All pods that say no job are one (G18)."""
+    jobless = [pod for pod in case.get("existing") or () if not pod.get("job")]
+    if not jobless:
+        return None
+    # Before any other, as no name is.
+    existing = [{**pod, "job": pod.get("job") or "-"} for pod in case["existing"]]
+    return ask({**case, "existing": existing})
+
+
 def with_those_that_leave(case: Case, ask: Ask) -> Any:
     """Pods that are being deleted cost as all others, and go by their importance."""
     leaving = {

@@ -452,10 +452,11 @@ class PreemptionDryRun:
         kind = self._kinds[number]
         rows = self._table.rows
         if not members:
-            # Once nodes were tried, those that evictions cannot help are not listed, as in the reference.
-            reasons[NOT_HELPFUL] = int((~kind.is_open & ~kind.is_free)[rows].sum())
-            reasons[NO_VICTIMS] = int(kind.is_open.sum())
-            reasons = +reasons
+            # Where evictions could help on some nodes the others are not listed, as in the reference.
+            if open_count := int(kind.is_open.sum()):
+                reasons[NO_VICTIMS] = open_count
+            elif hopeless_count := int((~kind.is_free)[rows].sum()):
+                reasons[NOT_HELPFUL] = hopeless_count
             return fit_error(self._table.node_count, reasons)
         asked = [(status, 1) for status in self._answers(number)]
         reasons.update(count_reasons([*asked, *self._short(number)]))

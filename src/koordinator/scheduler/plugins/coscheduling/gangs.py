@@ -219,13 +219,15 @@ class GangCache:
         key = key_of(pod)
         self.version += 1
         discard(self._orphans, gang.gang_id, key)
-        self.pods[key], gang.children[key] = pod, uid_of(pod)
         was_bound = key in gang.bound
+        # Older news than the answer to its binding, which nothing undoes.
+        is_bound_already = was_bound and gang.children.get(key) == uid_of(pod)
+        self.pods[key], gang.children[key] = pod, uid_of(pod)
         if pod.spec.node_name:
             if pod.metadata.annotations.get(labels.BIND_GANG_GROUP_ID) == gang.group.group_id:
                 gang.group.was_released = True
             self._bind(gang, key)
-        elif key not in gang.waiting and key not in gang.pending:
+        elif not is_bound_already and key not in gang.waiting and key not in gang.pending:
             gang.bound.discard(key)
             gang.pending[key] = None
         has_settled = self._settle(gang, key, pod)

@@ -296,7 +296,7 @@ class GangRounds(GangEvents):
         self.cache.forget_representative(gang, key)  # it was placed in the cycle of another one
         group, is_alone = gang.group, is_on_its_own(gang)
         if self._has_to_wait(gang, is_alone=is_alone):
-            if gang_id not in group.waiting_gangs:
+            if len(group.waiting_gangs) < len(gang.config.group):
                 group.waiting_gangs.update(gang.config.group)
             self._held.setdefault(gang_id, {})[key] = uid_of(pod)
             return Permit(PermitReason.WAIT, wait_s=gang.config.wait_s)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
-from koordinator.api import duration, quota_labels
+from koordinator.api import duration, priority, quota_labels
 from koordinator.api.core import Pod
 from koordinator.api.resource_list import Amounts, add, mask, sub
 from koordinator.clock import parse_rfc3339
@@ -472,7 +472,8 @@ class QuotaPreemption:
             priority=pod.priority,
             start_s=start_s,
             request=amounts_of(counted.amounts) if counted is not None else {},
-            is_preemptible=not quota_labels.is_pod_non_preemptible(meta.labels),
+            is_preemptible=priority.is_preemptible(meta.labels)
+            and not quota_labels.is_pod_non_preemptible(meta.labels),
             is_counted=counted is not None,
             is_terminating=meta.deletion_timestamp is not None,
         )
