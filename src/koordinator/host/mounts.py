@@ -98,7 +98,7 @@ def is_resctrl(mounts: Iterable[Mount], point: str) -> bool:
 
 
 def counts_bandwidth_in_mbps(mounts: Iterable[Mount]) -> bool:
-    """Return whether resctrl takes bandwidth in MB/s instead of percent; there is one resctrl, however often mounted."""
+    """Return whether resctrl takes bandwidth in MB/s instead of percent; all its mounts are of one file system."""
     return any(each.fs_type == _RESCTRL_TYPE and _MBPS_OPTION in each.options for each in mounts)
 
 
