@@ -364,6 +364,14 @@ TABLE = (
         Derived(node_agent.with_requests_of_ended_pods),
     ),
     Deviation(
+        "protected-pods",
+        ("cpu-evict", "memory-evict"),
+        "services of the two highest classes are never evicted, whatever their other labels say",
+        "Evicting pods from a node",
+        "LSE or LSR",
+        Derived(node_agent.with_protected_pods),
+    ),
+    Deviation(
         "thousandfold-memory",
         ("memory-evict",),
         "victims are evicted until enough memory comes back",

@@ -6,7 +6,7 @@ from unittest import mock
 
 import msgspec
 
-from koordinator.api import quantity
+from koordinator.api import labels, quantity
 from koordinator.host.cgroup_knobs import quota_of_milli
 from koordinator.koordlet.qos import memory_evict, resctrl
 from koordinator.koordlet.qos.eviction import EvictionTask
@@ -94,6 +94,22 @@ def with_requests_of_ended_pods(case: Case, ask: Ask) -> Any:
         for pod in case["pods"]
     ]
     return None if pods == case["pods"] else ask({**case, "pods": pods})
+
+
+def with_protected_pods(case: Case, ask: Ask) -> Any:
+    """Pods labelled LSE and LSR may be evicted like those labelled LS."""
+    if case["op"] not in ("candidates", "round"):
+        return None
+    pods = [_unprotected(pod) for pod in case["pods"]]
+    return None if pods == case["pods"] else ask({**case, "pods": pods})
+
+
+def _unprotected(pod: Case) -> Case:
+    metadata = pod["metadata"]
+    found = metadata.get("labels") or {}
+    if found.get(labels.QOS_CLASS) not in ("LSE", "LSR"):
+        return pod
+    return {**pod, "metadata": {**metadata, "labels": {**found, labels.QOS_CLASS: "LS"}}}
 
 
 def with_a_thousand_of_each_byte(case: Case, ask: Ask) -> Any:
