@@ -340,6 +340,14 @@ TABLE = (
         Derived(node_agent.with_whole_seconds),
     ),
     Deviation(
+        "partial-picks",
+        ("cpu-suppress",),
+        "batch has all CPUs that are left when it may have more",
+        _SUPPRESSING,
+        "with fewer than wanted",
+        Derived(node_agent.with_partial_picks),
+    ),
+    Deviation(
         "pinned-quotas",
         ("cpu-burst",),
         "a quota that another hook has lifted stays lifted",
