@@ -9,6 +9,7 @@ from koordinator.host.cgroup_knobs import V1, V2
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _V1_TYPE, _V2_TYPE, _RESCTRL_TYPE = "cgroup", "cgroup2", "resctrl"
+_MBPS_OPTION = "mba_MBps"
 SUBSYSTEMS = frozenset(
     (
         *("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "perf_event"),
@@ -94,6 +95,11 @@ def cgroup_mounts(mounts: Iterable[Mount], root: str) -> CgroupMounts | None:
 def is_resctrl(mounts: Iterable[Mount], point: str) -> bool:
     """Return whether resctrl is mounted there."""
     return any(each.fs_type == _RESCTRL_TYPE and each.point == point.rstrip("/") for each in mounts)
+
+
+def counts_bandwidth_in_mbps(mounts: Iterable[Mount]) -> bool:
+    """Return whether resctrl takes bandwidth in MB/s instead of percent; all its mounts are of one file system."""
+    return any(each.fs_type == _RESCTRL_TYPE and _MBPS_OPTION in each.options for each in mounts)
 
 
 def _unescaped(text: str) -> str:

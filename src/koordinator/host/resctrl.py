@@ -90,8 +90,11 @@ class ResctrlFs:
         """Return whether the file system is there."""
         if self._files.exists(f"{self.root}/info"):
             return True
-        table = mounts.parse(self._files.read(f"{self._proc}/self/mountinfo") or "")
-        return mounts.is_resctrl(table, self.root)
+        return mounts.is_resctrl(self._mounts(), self.root)
+
+    def counts_bandwidth_in_mbps(self) -> bool:
+        """Return whether bandwidth is given in MB/s: a percentage would be taken for so many MB/s."""
+        return mounts.counts_bandwidth_in_mbps(self._mounts())
 
     def mount(self) -> FileProblem | None:
         """Mount it, where the kernel has it."""
@@ -113,6 +116,12 @@ class ResctrlFs:
     def cache_ids(self) -> tuple[int, ...]:
         """Ids of the third-level caches, as the root schemata lists them; empty without."""
         return tuple(sorted(parse_schemata(self.schemata("") or "").l3))
+
+    def bandwidth_ids(self) -> tuple[int, ...]:
+        """Ids of what bandwidth can be divided by percent for, as the root schemata lists them; empty without."""
+        if self.counts_bandwidth_in_mbps():
+            return ()
+        return tuple(sorted(parse_schemata(self.schemata("") or "").mb))
 
     # Groups
 
@@ -161,6 +170,9 @@ class ResctrlFs:
                 counts = (self._count(f"{base}/{name}/{file}") for file in _MONITOR_FILES)
                 found[int(digits)] = CacheMonitor(*counts)
         return found
+
+    def _mounts(self) -> list[mounts.Mount]:
+        return mounts.parse(self._files.read(f"{self._proc}/self/mountinfo") or "")
 
     def _count(self, path: str) -> int | None:
         text = self._files.read(path)

@@ -341,6 +341,23 @@ async def test_a_malformed_limit_is_no_limit(tmp_path: Path) -> None:
     assert node.net.sets["ls_class"] == {"10.0.0.3"}
 
 
+async def test_a_pod_with_an_ipv6_address_only_has_the_class_of_its_qos_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await started(tmp_path)
+    told: list[tuple[str, str]] = []
+    monkeypatch.setattr(node.events, "warning", lambda obj, reason, message: told.append((reason, message)))
+    limit = {labels.NETWORK_QOS: '{"egressLimit":"80M"}'}
+    for _ in range(2):
+        node.run_pods(pod("six", ip="2001:db8::5", annotations=limit), pod("web", ip="10.0.0.1"))
+        await node.settle()
+
+    assert set(node.net.classes["eth0"]) == {"1:1", "1:2", "1:3", "1:4"}, "no class that nothing leads to"
+    assert int(node.says(Knob.NET_CLASS, f"{BURSTABLE}/podsix")) == 65536 + 3
+    assert [reason for reason, _ in told] == ["EgressLimitIgnored"]
+    assert "2001:db8::5" in told[0][1]
+
+
 def test_filters_of_the_kernel_are_understood() -> None:
     text = (
         "filter parent 1: protocol ip pref 5 u32 chain 0 \n"

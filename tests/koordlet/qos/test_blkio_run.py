@@ -178,6 +178,13 @@ def test_shares_add_up_to_no_more_than_the_whole_and_services_get_none(
             assert sum(rate or 0 for rate in of_pod) <= max(own, count)
 
 
+def test_costs_of_which_a_part_is_missing_are_told() -> None:
+    plan = plan_of(slo_of(root=blocks(enable_user_model=True, model_read_bps=5)), [])
+
+    assert plan.root.keys() == {"254:0"}
+    assert len(plan.problems) == 1 and "254:0" in plan.problems[0]
+
+
 def test_where_limits_reach_down_nothing_is_shared_out() -> None:
     plan = plan_of(slo_of(blocks(write_bps=100)), [make_pod("a")], is_flat=False)
 

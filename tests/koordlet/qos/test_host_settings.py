@@ -1,5 +1,6 @@
 """Disk limits and kernel settings: idempotent texts, ranges, and how a disk is forgotten."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,12 +44,20 @@ def test_a_disk_that_is_no_longer_configured_is_forgotten() -> None:
 
 
 def test_a_cost_model_of_ones_own_names_every_operation() -> None:
-    texts = blkio.root_texts(
-        "8:0", IOConfig(enable_user_model=True, model_read_bps=5, model_write_rand_iops=7)
+    whole = IOConfig(
+        enable_user_model=True,
+        model_read_bps=5,
+        model_read_seq_iops=2,
+        model_read_rand_iops=3,
+        model_write_bps=4,
+        model_write_seq_iops=6,
+        model_write_rand_iops=7,
     )
+    part = msgspec.structs.replace(whole, model_write_bps=None)
 
-    expected = "8:0 ctrl=user rbps=5 rseqiops=1 rrandiops=1 wbps=1 wseqiops=1 wrandiops=7"
-    assert texts[Knob.BLKIO_MODEL] == expected
+    expected = "8:0 ctrl=user rbps=5 rseqiops=2 rrandiops=3 wbps=4 wseqiops=6 wrandiops=7"
+    assert blkio.root_texts("8:0", whole)[Knob.BLKIO_MODEL] == expected
+    assert Knob.BLKIO_MODEL not in blkio.root_texts("8:0", part), "nobody knows what a write costs"
 
 
 @given(st.integers(-(10**6), 10**6), st.integers(-10, 500), st.integers(1, 2**43))

@@ -69,7 +69,7 @@ def test_threads_in_the_group_already_are_not_written_again() -> None:
     assert resctrl.new_tasks([5, 3, 3, 9], [9]) == [3, 5]
 
 
-CPU = ResctrlCPU(resctrl.INTEL, 0xFFF, (0, 1))
+CPU = ResctrlCPU(resctrl.INTEL, 0xFFF, (0, 1), (0, 1))
 
 
 def test_a_pods_group_needs_a_value_for_every_cache() -> None:
@@ -83,7 +83,14 @@ def test_a_pods_group_needs_a_value_for_every_cache() -> None:
 
 
 def test_bandwidth_of_an_unknown_vendor_is_not_guessed_for_single_pods() -> None:
-    unknown = ResctrlCPU("unknown", 0xFFF, (0,))
+    unknown = ResctrlCPU("unknown", 0xFFF, (0,), (0,))
     group = resctrl_pod.group_of({labels.RESCTRL: '{"mb":{"schemata":{"percent":20}}}'}, "u", unknown)
+
+    assert group is not None and group.schemata == ""
+
+
+def test_a_pods_percentage_is_no_line_where_bandwidth_is_not_divided_by_percent() -> None:
+    in_mbps = ResctrlCPU(resctrl.INTEL, 0xFFF, (0,), ())
+    group = resctrl_pod.group_of({labels.RESCTRL: '{"mb":{"schemata":{"percent":20}}}'}, "u", in_mbps)
 
     assert group is not None and group.schemata == ""

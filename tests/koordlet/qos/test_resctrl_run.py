@@ -178,6 +178,39 @@ def test_a_machine_without_it_is_asked_once_a_minute(tmp_path: Path) -> None:
     on_virtual_time(scenario())
 
 
+def test_bandwidth_in_mb_per_second_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        node = node_of(tmp_path)
+        table = tmp_path / "proc/self/mountinfo"
+        table.write_text(table.read_text().replace("resctrl rw", "resctrl rw,mba_MBps"))
+        node.view.slo = policy()
+        strategy = ResctrlStrategy(node.shared)
+
+        for _ in range(2):
+            await strategy.run()
+
+        assert says(node, "BE") == Schemata({0: 0x3F, 1: 0x3F}, {0: 100, 1: 100})
+        assert caplog.text.count("resctrl not applied") == 1
+
+    on_virtual_time(scenario())
+
+
+def test_a_cpu_without_bandwidth_control_gets_its_share_of_the_cache(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        node = node_of(tmp_path)
+        (tmp_path / "sys/fs/resctrl/schemata").write_text("    L3:0=fffff;1=fffff\n")
+        node.view.slo = policy()
+
+        await ResctrlStrategy(node.shared).run()
+
+        assert says(node, "BE") == Schemata({0: 0x3F, 1: 0x3F}, {})
+        assert "resctrl not applied" not in caplog.text
+
+    on_virtual_time(scenario())
+
+
 def test_without_caches_to_divide_no_groups_are_made(tmp_path: Path) -> None:
     async def scenario() -> None:
         node = node_of(tmp_path)

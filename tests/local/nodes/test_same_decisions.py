@@ -174,8 +174,7 @@ def test_suppression_of_a_row_is_the_agents(seed: int, mode: str) -> None:
             machine = tuple(Processor(node=0, socket=0, core=cpu, cpu=cpu) for cpu in range(count))
             if mode == "cpuset":
                 old = frozenset(range(int(old_cpus[row])))
-                decided = cpu_suppress.decide_cpuset(be_milli, old, count, UsableCPUs((), machine))
-                wanted = old if decided is None else decided
+                wanted = cpu_suppress.decide_cpuset(be_milli, old, count, UsableCPUs((), machine))
                 assert fleet.suppression.cpus[row] == len(wanted)
             else:
                 quota = cpu_suppress.decide_quota(be_milli, shape.cpu_milli, int(old_us[row]))

@@ -82,8 +82,8 @@ def _held(case: dict[str, Any]) -> tuple[list[CPUHolder], cpuset.CPUSet, SystemQ
 def _suppressed(case: dict[str, Any]) -> str | None:
     processors, old = _processors(case), cpuset.parse(case["oldCPUSet"])
     usable = cpu_suppress.usable_cpus(processors, *_held(case))
-    count = cpu_suppress.wanted_cpu_count(case["beMilliCPU"], len(old), len(processors))
-    return cpuset.text_of(cpu_suppress.suppressed_cpus(count, usable)) or None
+    cpus = cpu_suppress.decide_cpuset(case["beMilliCPU"], old, len(processors), usable)
+    return cpuset.text_of(cpus) or None
 
 
 def cpu_burst_area(case: dict[str, Any]) -> Any:

@@ -99,7 +99,8 @@ def _parse(case: dict[str, Any]) -> Any:
 
 
 def _cpu(case: dict[str, Any]) -> ResctrlCPU:
-    return ResctrlCPU(case["vendor"], resctrl.full_mask_of(case["cbm"]), tuple(case["cacheIds"]))
+    ids = tuple(case["cacheIds"])
+    return ResctrlCPU(case["vendor"], resctrl.full_mask_of(case["cbm"]), ids, ids)
 
 
 def _groups(case: dict[str, Any]) -> Any:

@@ -348,6 +348,14 @@ TABLE = (
         Derived(node_agent.with_whole_seconds),
     ),
     Deviation(
+        "partial-picks",
+        ("cpu-suppress",),
+        "batch has all CPUs that are left when it may have more",
+        _SUPPRESSING,
+        "with fewer than wanted",
+        Derived(node_agent.with_partial_picks),
+    ),
+    Deviation(
         "pinned-quotas",
         ("cpu-burst",),
         "a quota that another hook has lifted stays lifted",
@@ -370,6 +378,14 @@ TABLE = (
         "Evicting pods from a node",
         "what they requested does not count",
         Derived(node_agent.with_requests_of_ended_pods),
+    ),
+    Deviation(
+        "protected-pods",
+        ("cpu-evict", "memory-evict"),
+        "services of the two highest classes are never evicted, whatever their other labels say",
+        "Evicting pods from a node",
+        "LSE or LSR",
+        Derived(node_agent.with_protected_pods),
     ),
     Deviation(
         "thousandfold-memory",

@@ -6,9 +6,9 @@ from unittest import mock
 
 import msgspec
 
-from koordinator.api import quantity
+from koordinator.api import cpuset, labels, quantity
 from koordinator.host.cgroup_knobs import quota_of_milli
-from koordinator.koordlet.qos import memory_evict, resctrl
+from koordinator.koordlet.qos import cpu_suppress, memory_evict, resctrl
 from koordinator.koordlet.qos.eviction import EvictionTask
 from tests.vectors.deviations.question import Ask, Case
 
@@ -22,6 +22,28 @@ def with_whole_seconds(case: Case, ask: Ask) -> Any:
         return None
     rounds = [{**each, "seconds": math.floor(each.get("seconds", 1))} for each in case["rounds"]]
     return None if rounds == case["rounds"] else ask({**case, "rounds": rounds})
+
+
+def with_partial_picks(case: Case, ask: Ask) -> Any:
+    """Where fewer CPUs are usable than wanted, each of the two kinds gives what is wanted of it, or nothing."""
+    if case["op"] != "cpuset":
+        return None
+    own_pick = cpu_suppress.suppressed_cpus
+    wanted: list[int] = []
+    own_count = cpu_suppress.wanted_cpu_count
+
+    def count(*of: int) -> int:
+        wanted.append(own_count(*of))
+        return wanted[-1]
+
+    def picked(_: int, usable: cpu_suppress.UsableCPUs) -> cpuset.CPUSet:
+        return own_pick(wanted[-1], usable)
+
+    with (
+        mock.patch.object(cpu_suppress, "wanted_cpu_count", count),
+        mock.patch.object(cpu_suppress, "suppressed_cpus", picked),
+    ):
+        return ask(case)
 
 
 def with_pinned_quotas(case: Case, ask: Ask) -> Any:
@@ -94,6 +116,22 @@ def with_requests_of_ended_pods(case: Case, ask: Ask) -> Any:
         for pod in case["pods"]
     ]
     return None if pods == case["pods"] else ask({**case, "pods": pods})
+
+
+def with_protected_pods(case: Case, ask: Ask) -> Any:
+    """Pods labelled LSE and LSR may be evicted like those labelled LS."""
+    if case["op"] not in ("candidates", "round"):
+        return None
+    pods = [_unprotected(pod) for pod in case["pods"]]
+    return None if pods == case["pods"] else ask({**case, "pods": pods})
+
+
+def _unprotected(pod: Case) -> Case:
+    metadata = pod["metadata"]
+    found = metadata.get("labels") or {}
+    if found.get(labels.QOS_CLASS) not in ("LSE", "LSR"):
+        return pod
+    return {**pod, "metadata": {**metadata, "labels": {**found, labels.QOS_CLASS: "LS"}}}
 
 
 def with_a_thousand_of_each_byte(case: Case, ask: Ask) -> Any:

@@ -1,7 +1,7 @@
 """Resctrl groups of single pods, as their annotation asks. Source: behaviour/koordlet-act 19."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from koordinator.api import labels
 from koordinator.api.annotations.koordlet import RESCTRL, ResctrlResource
@@ -36,15 +36,15 @@ def group_of(annotations: Mapping[str, str], uid: str, cpu: ResctrlCPU, obj: str
     masks = _masks(asked.llc, cpu)
     values = _bandwidths(asked.mb, cpu)
     lines = []
-    if _is_complete(masks, cpu):
+    if _is_complete(masks, cpu.cache_ids):
         lines.append(resctrl.l3_line(masks))
-    if _is_complete(values, cpu):
+    if _is_complete(values, cpu.bandwidth_ids):
         lines.append(resctrl.mb_line(values))
     return ResctrlGroup(GROUP_PREFIX + uid, "".join(lines))
 
 
-def _is_complete(values: Mapping[int, int], cpu: ResctrlCPU) -> bool:
-    return bool(cpu.cache_ids) and all(values.get(cache, 0) > 0 for cache in cpu.cache_ids)
+def _is_complete(values: Mapping[int, int], ids: Collection[int]) -> bool:
+    return bool(ids) and all(values.get(each, 0) > 0 for each in ids)
 
 
 def _masks(asked: ResctrlResource | None, cpu: ResctrlCPU) -> dict[int, int]:
@@ -77,10 +77,10 @@ def _bandwidths(asked: ResctrlResource | None, cpu: ResctrlCPU) -> dict[int, int
     if asked.schemata is not None:
         common = resctrl.bandwidth(cpu.vendor, asked.schemata.percent)
         if common is not None:
-            values = dict.fromkeys(cpu.cache_ids, common)
+            values = dict.fromkeys(cpu.bandwidth_ids, common)
     for single in asked.schemata_per_cache:
         own = resctrl.bandwidth(cpu.vendor, single.percent)
-        if own is not None and single.cache_id in cpu.cache_ids:
+        if own is not None and single.cache_id in cpu.bandwidth_ids:
             values[single.cache_id] = own
     return values
 
@@ -117,7 +117,8 @@ class ResctrlHook(Hook):
         """Return the group of a pod. Raises: ProtocolError."""
         if labels.RESCTRL not in pod.annotations or "/" in pod.uid:
             return HookResponse()
-        return HookResponse(resctrl=group_of(pod.annotations, pod.uid, self._cpu(), pod.obj))
+        cpu = resctrl.cpu_of(self.shared.host)
+        return HookResponse(resctrl=group_of(pod.annotations, pod.uid, cpu, pod.obj))
 
     def of_container(self, container: ContainerContext) -> HookResponse:
         """Return the group that a container starts in: that of its pod, once it is there.
@@ -181,11 +182,6 @@ class ResctrlHook(Hook):
             for name in list(self._made_s):
                 self.remove(name)
         super().disable()
-
-    def _cpu(self) -> ResctrlCPU:
-        host = self.shared.host.resctrl
-        full_mask = resctrl.full_mask_of(host.full_mask() or "")
-        return ResctrlCPU(self.shared.host.machine.cpu_model().vendor, full_mask, host.cache_ids())
 
     def _mounted(self) -> bool:
         host = self.shared.host.resctrl

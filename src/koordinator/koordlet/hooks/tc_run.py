@@ -11,6 +11,7 @@ from typing import Any
 
 from koordinator.api import qos
 from koordinator.api.annotations import koordlet as annotations
+from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 CHECK_S = 60.0
 """Interval at which the kernel's state is compared again, and failed commands are repeated."""
 _MINOR_MASK = 0xFFFF
+NOT_LIMITED = "EgressLimitIgnored"
+"""The event on a pod whose address the filters do not know."""
 
 
 class _Failed(KoordinatorError):
@@ -63,6 +66,8 @@ class TCNetworkQoS(Hook):
         )
         self._minors: dict[str, int] = {}
         """Pods with limits of their own → minor number of their class."""
+        self._unlimited: set[str] = set()
+        """Pods that were told that their limit has no effect."""
         self._done: TcPlan | None = None
         self._next_check_s = float("-inf")
         self._problem = ""
@@ -82,7 +87,9 @@ class TCNetworkQoS(Hook):
         root = cgroup_layout.class_dir(self.shared.view.driver, KubeQoS.GUARANTEED)
         if not self._is_on(rule) or not self.shared.host.cgroups.support(Knob.NET_CLASS, root).is_supported:
             return HookResponse()
-        minor = self._minor_of(pod.uid, pod.group) if limit > 0 else None
+        record = self.shared.view.pods.get(pod.uid)
+        has_class = limit > 0 and (record is None or not _is_beyond_filters(record.pod))
+        minor = self._minor_of(pod.uid, pod.group) if has_class else None
         class_id = tc.class_id(qos.of_labels(pod.labels), minor)
         return HookResponse() if class_id is None else HookResponse(files={Knob.NET_CLASS: str(class_id)})
 
@@ -171,6 +178,7 @@ class TCNetworkQoS(Hook):
                 self._place(record, pods, addresses)
         for uid in [uid for uid in self._minors if uid not in self.shared.view.pods]:
             del self._minors[uid]
+        self._unlimited &= self.shared.view.pods.keys()
         if not pods and not tc.is_enabled(rule):
             return None
         total = rule.total_bits // 8
@@ -198,12 +206,20 @@ class TCNetworkQoS(Hook):
             limit = self._limit(pod.metadata.annotations, f"Pod {record.key}")
         except KoordinatorError:
             limit = 0  # told when the pod is reconciled
-        is_v4 = address.count(".") == 3
-        if limit > 0 and (is_v4 or pod.spec.host_network):
+        if _is_beyond_filters(pod):
+            if limit > 0:
+                self._report_no_limit(record)
+        elif limit > 0 and (address or pod.spec.host_network):
             minor = self._minor_of(record.uid, record.group)
             pods.append(TcClass(minor, limit, record.qos, address))
-        elif is_v4 and (minor_of_class := tc.class_id(record.qos)) is not None:
+        elif address and (minor_of_class := tc.class_id(record.qos)) is not None:
             addresses[TrafficClass(minor_of_class & _MINOR_MASK)].append(address)
+
+    def _report_no_limit(self, record: PodRecord) -> None:
+        if record.uid not in self._unlimited:
+            self._unlimited.add(record.uid)
+            message = f"network QoS limits IPv4 only: what {record.pod.status.pod_ip} sends is not limited"
+            self.shared.events.warning(record.pod, NOT_LIMITED, message)
 
     def _minor_of(self, uid: str, group: str) -> int:
         """Return the minor number of a pod's class: as before a restart, where its group says it, else a random
@@ -305,3 +321,8 @@ class TCNetworkQoS(Hook):
         if problem != self._problem:
             log.warning("network QoS not applied", extra={"problem": problem})
         self._problem = problem
+
+
+def _is_beyond_filters(pod: Pod) -> bool:
+    """Return whether the pod has an address, and one that neither sets nor filters can hold."""
+    return not pod.spec.host_network and ":" in pod.status.pod_ip

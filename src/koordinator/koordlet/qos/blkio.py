@@ -89,6 +89,11 @@ def disk_plan(
             if is_flat:
                 _share(shares, limits, _leaves(record))
     root = _disk_limits("cgroupRoot", _blocks(strategy.cgroup_root), place, None, problems)
+    problems += [
+        f"cgroupRoot: disk {disk}: a user model has six figures above 0; the cost model stays as it is"
+        for disk, settings in root.items()
+        if settings.enable_user_model and not _user_model(settings)
+    ]
     return DiskPlan(groups, shares, root, tuple(problems))
 
 
@@ -178,7 +183,6 @@ def _least(old: int | None, whole: int | None, parts: int) -> int | None:
 WEIGHT_PERCENT = 100
 LATENCY_US = 3_000
 LATENCY_PERCENT = 95
-_MODEL_LEAST = 1  # what a field of the cost model is when it is not set
 
 _OFF = {
     Knob.BLKIO_READ_IOPS: "0",
@@ -238,15 +242,16 @@ def unified_texts(disk: str, limits: IOConfig) -> dict[Knob, str]:
 
 
 def root_texts(disk: str, model: IOConfig) -> dict[Knob, str]:
-    """Files of the root group for one disk: when it counts as full, and what its operations cost."""
+    """Files of the root group for one disk: when it counts as full, and what its operations cost, if all is said."""
     reads = (
         f"rpct={_or(model.read_latency_percent, LATENCY_PERCENT)} rlat={_or(model.read_latency, LATENCY_US)}"
     )
     writes = f"wpct={_or(model.write_latency_percent, LATENCY_PERCENT)} wlat={_or(model.write_latency, LATENCY_US)}"
-    return {
-        Knob.BLKIO_QOS: f"{disk} enable=1 ctrl=user {reads} {writes}",
-        Knob.BLKIO_MODEL: f"{disk} {_cost_model(model)}",
-    }
+    texts = {Knob.BLKIO_QOS: f"{disk} enable=1 ctrl=user {reads} {writes}"}
+    costs = _user_model(model) if model.enable_user_model else "ctrl=auto"
+    if costs:
+        texts[Knob.BLKIO_MODEL] = f"{disk} {costs}"
+    return texts
 
 
 def removals(contents: Mapping[Knob, str], configured: Collection[str]) -> dict[Knob, list[str]]:
@@ -268,9 +273,10 @@ def needs_write(content: str, text: str) -> bool:
     return text not in (line.strip() for line in content.splitlines())
 
 
-def _cost_model(model: IOConfig) -> str:
-    if not model.enable_user_model:
-        return "ctrl=auto"
+def _user_model(model: IOConfig) -> str:
+    """Return the costs of a disk's operations; empty unless all are known: with one byte per second for a figure that
+    nobody gave, the kernel would hold the disk up for a second at each page.
+    """
     fields = {
         "rbps": model.model_read_bps,
         "rseqiops": model.model_read_seq_iops,
@@ -279,7 +285,9 @@ def _cost_model(model: IOConfig) -> str:
         "wseqiops": model.model_write_seq_iops,
         "wrandiops": model.model_write_rand_iops,
     }
-    return "ctrl=user " + " ".join(f"{name}={_or(value, _MODEL_LEAST)}" for name, value in fields.items())
+    if not all(value is not None and value > 0 for value in fields.values()):
+        return ""
+    return "ctrl=user " + " ".join(f"{name}={value}" for name, value in fields.items())
 
 
 def _disks(content: str) -> list[str]:

@@ -361,14 +361,8 @@ def wanted_cpu_counts(be_milli: Amounts, old_count: Amounts, machine_count: Amou
 def cpu_counts(
     be_milli: Amounts, old_count: Amounts, machine_count: Amounts, usable_count: Amounts
 ) -> Integers:
-    """Return how many CPUs best-effort pods have after a round, (nodes,): the size of what `decide_cpuset` answers.
-
-    `usable_count` is at least 1. Where fewer are usable than wanted, those that best-effort pods have stay, less what
-    became exclusive: that is, at most `usable_count` of them.
-    """
-    wanted = wanted_cpu_counts(be_milli, old_count, machine_count)
-    kept = np.minimum(old_count, usable_count)
-    return np.where(wanted <= usable_count, wanted, np.where(kept > 0, kept, usable_count))
+    """Return how many CPUs best-effort pods have after a round, (nodes,): the size of what `decide_cpuset` answers."""
+    return np.minimum(wanted_cpu_counts(be_milli, old_count, machine_count), usable_count)
 
 
 def suppressed_cpus(count: int, usable: UsableCPUs) -> CPUSet:
@@ -396,17 +390,12 @@ def floor_cpus(processors: Iterable[Processor], reserved: CPUSet, system: System
     return frozenset(pick(min(CPU_COUNT_MIN, len(spared)), spared))
 
 
-def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: UsableCPUs) -> CPUSet | None:
-    """Return the CPUs of best-effort pods; None writes nothing. They grow by at most a tenth of the machine per round.
-
-    When fewer CPUs are usable than the amount stands for, nothing is picked. Then they keep what they have,
-    but never a CPU that has become exclusive meanwhile (the reference leaves them there).
+def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: UsableCPUs) -> CPUSet:
+    """Return the CPUs of best-effort pods, empty when none is usable. They grow by at most a tenth of the machine per
+    round, up to all that are usable (the reference picks none where fewer are usable than the amount stands for).
     """
     count = wanted_cpu_count(be_milli, len(old), machine_count)
-    if count <= len(usable.cpus):
-        return suppressed_cpus(count, usable)
-    kept = old & usable.cpus
-    return None if kept == old or not usable.cpus else kept or usable.cpus
+    return suppressed_cpus(min(count, len(usable.cpus)), usable)
 
 
 def decide_quota(be_milli: int, capacity_milli: int, old_us: int) -> QuotaDecision:

@@ -377,11 +377,9 @@ class CPUSuppress:
             self._skip("the CPUs of best-effort pods cannot be read")
             return False
         self._report_starvation(not facts.usable.cpus)
+        cpus = facts.floor
         if facts.usable.cpus:
-            decided = cpu_suppress.decide_cpuset(be_milli, old, facts.machine_count, facts.usable)
-            cpus = decided if decided is not None else old & facts.usable.cpus
-        else:
-            cpus = facts.floor
+            cpus = cpu_suppress.decide_cpuset(be_milli, old, facts.machine_count, facts.usable)
         is_less = len(cpus) < len(old)
         if not cpus or (only_less and not is_less) or (len(cpus) > len(old) and self._is_held()):
             return False

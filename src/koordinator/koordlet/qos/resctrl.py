@@ -16,6 +16,7 @@ from koordinator.api.qos import QoSClass
 from koordinator.api.slo_qos import ResctrlQOS, ResourceQOS, ResourceQOSStrategy
 from koordinator.host.errors import ContentError
 from koordinator.host.files import FileProblem
+from koordinator.host.host import Host
 from koordinator.host.resctrl import schemata_needs_write
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
@@ -41,6 +42,7 @@ SETTLING_ROUNDS = 2
 """Rounds after a change that look again: a process may start threads while it is being moved."""
 ABSENT_S = 60.0
 """Interval at which the kernel is asked whether it has resctrl by now."""
+IN_MBPS = "resctrl is mounted with mba_MBps: bandwidth is left alone, since a percentage would count as MB/s"
 _DEPTH_MAX = 2  # a pod, its containers, and groups that a container makes for itself
 
 
@@ -50,6 +52,8 @@ class ResctrlCPU(msgspec.Struct, frozen=True):
     vendor: str
     full_mask: int
     cache_ids: tuple[int, ...]
+    bandwidth_ids: tuple[int, ...]
+    """The same for bandwidth; empty where it cannot be divided by percent."""
 
 
 class ResctrlSupport(msgspec.Struct, frozen=True):
@@ -141,9 +145,16 @@ def _lines(settings: ResctrlQOS | None, cpu: ResctrlCPU) -> list[str]:
     if mask is not None:
         lines.append(l3_line(dict.fromkeys(cpu.cache_ids, mask)))
     value = bandwidth(cpu.vendor, settings.mba_percent)
-    if value is not None:
-        lines.append(mb_line(dict.fromkeys(cpu.cache_ids, value)))
+    if value is not None and cpu.bandwidth_ids:
+        lines.append(mb_line(dict.fromkeys(cpu.bandwidth_ids, value)))
     return lines
+
+
+def cpu_of(host: Host) -> ResctrlCPU:
+    """Return what the mounted file system can divide."""
+    found = host.resctrl
+    full_mask = full_mask_of(found.full_mask() or "")
+    return ResctrlCPU(host.machine.cpu_model().vendor, full_mask, found.cache_ids(), found.bandwidth_ids())
 
 
 class ResctrlStrategy:
@@ -214,10 +225,10 @@ class ResctrlStrategy:
             self._report_problem(
                 "mount", executor.perform(self._host.root, "mounted", self._host.mount, self.name, REASON)
             )
-        full_mask, caches = self._host.full_mask(), self._host.cache_ids()
-        if full_mask is None or not caches:
+        if self._host.full_mask() is None or not self._host.cache_ids():
             return None
-        return ResctrlCPU(machine.cpu_model().vendor, full_mask_of(full_mask), caches)
+        self._report_problem("bandwidth", None, IN_MBPS if self._host.counts_bandwidth_in_mbps() else "")
+        return cpu_of(self._shared.host)
 
     def _reconcile(self, strategy: ResourceQOSStrategy, cpu: ResctrlCPU) -> None:
         lines = group_lines(strategy, cpu)
