@@ -9,12 +9,14 @@ from koordinator import clock
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.groups import PodDisruptionBudget
+from koordinator.api.storage import PersistentVolumeClaim
 from koordinator.cluster import errors
 from koordinator.descheduler import http
 from koordinator.descheduler.cycle import CycleReport, Pass
 from koordinator.descheduler.descheduler import Descheduler
 from koordinator.descheduler.http import HttpOptions
 from koordinator.descheduler.plugin import Actions, EvictAction, Observation
+from tests.descheduler import builders
 from tests.descheduler.world import World, config, run
 
 DIRECT: dict[str, Any] = {
@@ -127,8 +129,8 @@ def test_default_evictor_evicts_at_once_through_the_api() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("age", ["10m", ""])
-def test_a_young_pod_stays_where_the_evictor_asks_for_an_age(age: str) -> None:
+@pytest.mark.parametrize(("age", "count"), [("10m", 1), ("0s", 2), ("", 3)])
+def test_a_young_pod_stays_where_the_evictor_asks_for_an_age(age: str, count: int) -> None:
     async def scenario(world: World) -> None:
         pods = await world.deployment("web", 3, "n0")
         now_s = world.cluster.clock.now()
@@ -141,7 +143,7 @@ def test_a_young_pod_stays_where_the_evictor_asks_for_an_age(age: str) -> None:
         body["profiles"][0]["pluginConfig"] = [{"name": "DefaultEvictor", "args": {"minPodAge": age}}]
         async with world.descheduling(body) as running:
             with_pass(running, _everybody_that_may(running))
-            assert (await running.cycle()).counts == {"accepted": 1 if age else 3}
+            assert (await running.cycle()).counts == {"accepted": count}
 
     run(scenario)
 
@@ -162,6 +164,36 @@ def test_a_budget_without_a_selector_covers_no_pod(selector: dict[str, Any] | No
             await running.profiles[0].prepare()
             pods = running.caches.pods_of_node("n0")
             assert sum(running.profiles[0].may_evict(pod) for pod in pods) == count
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_spared"),
+    [
+        ({"storageClassName": "fast"}, True),
+        ({"storageClassName": "slow"}, False),
+        ({"storageClassName": ""}, True),
+        ({}, True),
+        (None, True),
+    ],
+)
+def test_a_claim_whose_class_cannot_be_told_protects_its_pod(
+    spec: dict[str, Any] | None, is_spared: bool
+) -> None:
+    async def scenario(world: World) -> None:
+        if spec is not None:
+            claim = {"metadata": {"name": "c"}, "spec": spec}
+            await world.cluster.create(PersistentVolumeClaim, claim, "default")
+        body = config()
+        on = {"enabled": [{"name": "DefaultEvictor"}], "disabled": [{"name": "*"}]}
+        body["profiles"][0]["plugins"] |= {"evict": on, "filter": on}
+        only = {"PodsWithPVC": {"protectedStorageClasses": [{"name": "fast"}]}}
+        args = {"podProtections": {"extraEnabled": ["PodsWithPVC"], "config": only}}
+        body["profiles"][0]["pluginConfig"] = [{"name": "DefaultEvictor", "args": args}]
+        async with world.descheduling(body) as running:
+            volume = {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
+            assert running.profiles[0].may_evict(builders.pod("p", "n0", volumes=[volume])) is not is_spared
 
     run(scenario)
 

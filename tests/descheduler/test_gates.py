@@ -72,6 +72,15 @@ def test_a_limit_refuses_when_so_many_others_move_and_not_before(
     )
 
 
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_pod_that_two_jobs_name_counts_whichever_of_them_comes_last(is_last: bool) -> None:
+    own = job("own", asked())
+    ref = msgspec.structs.replace(own.spec.pod_ref, uid="of the one before it")
+    before = msgspec.structs.replace(own, spec=msgspec.structs.replace(own.spec, pod_ref=ref))
+    counts = jobs.JobCounts([own, before] if is_last else [before, own])
+    assert counts.other_pods_in_namespace(asked()) == ["default/p0"]
+
+
 def test_a_limit_of_zero_is_none_and_pods_without_node_or_owner_have_none() -> None:
     moving = state_of("p1", "p2", "p3", "p4")
     none = {"maxMigratingPerNode": 0, "maxMigratingGlobally": 0, "maxMigratingPerNamespace": 0}

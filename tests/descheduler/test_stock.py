@@ -109,6 +109,33 @@ def test_pods_that_may_not_be_evicted_are_no_duplicates() -> None:
     assert not placement.duplicates(args, nodes, pods_of, lambda one: one.metadata.name == "p0")
 
 
+def test_only_pods_that_would_go_say_where_duplicates_can_go() -> None:
+    nodes = [in_zone("n1", "a"), in_zone("n2", "a"), in_zone("n3", "b")]
+    anywhere, *bound = (
+        pod("p0", "n1"),
+        *(pod(f"p{i}", "n1", nodeSelector={"zone": "a"}) for i in range(1, 6)),
+    )
+    args = placement.RemoveDuplicatesArgs()
+    found = placement.duplicates(args, nodes, {"n1": [anywhere, *bound]}, any_pod)
+    assert [one.metadata.name for one in found] == ["p3", "p4", "p5"], (
+        "an even share of six on two nodes is three"
+    )
+
+
+@pytest.mark.parametrize(("entry", "counts"), [("k", True), ("k=", False), ("k=v", False)])
+def test_a_taint_without_a_value_is_named_by_its_key_alone(entry: str, counts: bool) -> None:
+    tainted = node("n1", taints=[{"key": "k", "effect": "NoSchedule"}])
+    args = placement.NodeTaintsArgs(included_taints=[entry])
+    assert bool(placement.misplaced_by_taints(args, tainted, [pod("p", "n1")], any_pod)) is counts
+
+
+def test_finished_pods_leave_a_node_whose_taint_they_do_not_bear() -> None:
+    tainted = node("n1", taints=[{"key": "k", "effect": "NoSchedule"}])
+    one = pod("p", "n1")
+    one = msgspec.structs.replace(one, status=msgspec.structs.replace(one.status, phase="Succeeded"))
+    assert placement.misplaced_by_taints(placement.NodeTaintsArgs(), tainted, [one], any_pod) == [one]
+
+
 def test_arguments_that_ask_for_nothing_are_refused() -> None:
     with pytest.raises(ProtocolError, match="maxPodLifeTimeSeconds"):
         pod_state.check_pod_life_time(pod_state.PodLifeTimeArgs())

@@ -113,6 +113,24 @@ def test_only_selected_pods_leave_a_zone_that_holds_too_many() -> None:
     assert evicted(SPREAD, only, nodes, pods) == ["p2"]
 
 
+def test_a_constraint_without_a_selector_is_about_no_pods() -> None:
+    nodes = [zoned("n1", "a"), zoned("n2", "b")]
+    constraint = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    pods = [pod(f"p{i}", "n1", topologySpreadConstraints=[constraint]) for i in range(4)]
+    assert evicted(SPREAD, {}, nodes, pods) == []
+    keyed = [{**constraint, "labelSelector": {}}]
+    pods = [pod(f"p{i}", "n1", topologySpreadConstraints=keyed) for i in range(4)]
+    assert len(evicted(SPREAD, {}, nodes, pods)) == 2
+
+
+def test_a_pod_that_prefers_nodes_leaves_a_full_zone_after_those_that_do_not() -> None:
+    nodes = [zoned("n1", "a"), zoned("n2", "b")]
+    wish = {"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}}
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
+    pods = [spread_pod("a", "n1"), spread_pod("b", "n1", affinity=affinity)]
+    assert evicted(SPREAD, {}, nodes, pods) == ["a"]
+
+
 def test_an_empty_zone_counts_and_one_without_room_takes_nobody() -> None:
     pods = [spread_pod(f"p{i}", "n1") for i in range(4)]
     nodes = [zoned("n1", "a"), zoned("n2", "b")]

@@ -18,6 +18,7 @@ from koordinator.descheduler.plugins.stock.utilization import (
     HighNodeUtilizationArgs,
     LowNodeUtilizationArgs,
 )
+from tests.descheduler.builders import node, pod
 from tests.vectors.adapters.descheduler_plugins import drive
 
 Json = dict[str, Any]
@@ -54,7 +55,7 @@ class Machine(msgspec.Struct, frozen=True):
         return total(need(each) for each in self.work)
 
     def percent(self, name: str) -> float:
-        return 100 * self.uses()[name] / self.has()[name] if self.has()[name] else 0.0
+        return self.uses()[name] / self.has()[name] * 100 if self.has()[name] else 0.0
 
     def size(self) -> int:
         """Milli-cores, bytes and pods, as upstream adds them up."""
@@ -158,7 +159,7 @@ def plain_relieve(
         machine, gone = machines[i], 0
         used, has = machine.uses(), machine.has()
         for j, work in sorted(enumerate(machine.work), key=lambda each: each[1].rank()):
-            is_above = any(100 * used[n] > high_at[n] * has[n] for n in high_at)
+            is_above = any(used[n] > part(n, high_at.get(n, 100.0), has[n]) for n in has)
             if not is_above or any(amount <= 0 for amount in budget.values()) or gone == most:
                 break
             if find_takers(work, low):
@@ -258,7 +259,7 @@ def test_in_deviation_mode_limits_are_around_the_average_of_all_nodes(
     asked, _ = carried_out(utilization.relieve(args, rooms_of(machines), lambda _: True), machines)
 
     assert asked == plain_relieve(
-        {name: max(average[name] - low[name], 0) for name in low},
+        {name: min(max(average[name] - low[name], 0), 100) for name in low},
         {name: min(average[name] + high[name], 100) for name in low},
         machines,
         0,
@@ -297,6 +298,44 @@ def test_a_node_with_room_for_half_a_pod_has_none() -> None:
 
     assert asked(45) == []  # of 10 pods: 4.5
     assert len(asked(50)) == 1
+
+
+def test_percentages_are_rounded_as_upstream_rounds_them() -> None:
+    def asked(machines: list[Machine], low: int, target: int) -> list[str]:
+        limits: Json = {"thresholds": {"cpu": low}, "target_thresholds": {"cpu": target}}
+        args = LowNodeUtilizationArgs(**limits)
+        return carried_out(utilization.relieve(args, rooms_of(machines), lambda _: True), machines)[0]
+
+    half = [Machine([Work(55)], cpu=100), Machine([Work(35), Work(35)], cpu=100)]
+    assert asked(half, 55, 60) == [], "55 / 100 * 100 is a little more than 55"
+    assert asked(half, 56, 60) == ["p1-0"]
+
+
+def test_a_node_that_is_asked_for_more_than_it_has_is_relieved_of_that_too() -> None:
+    machines = [Machine([Work(1, 5), Work(4, 4), Work(1, 4)]), Machine([])]
+    args = LowNodeUtilizationArgs(thresholds={"cpu": 20}, target_thresholds={"cpu": 50})
+    asked, _ = carried_out(utilization.relieve(args, rooms_of(machines), lambda _: True), machines)
+    assert asked == ["p0-0"]
+    more = [Machine([Work(2, 0), Work(4, 6), Work(0, 6)]), Machine([])]
+    asked, _ = carried_out(utilization.relieve(args, rooms_of(more), lambda _: True), more)
+    assert asked == ["p0-0", "p0-1"], "its memory is still overcommitted when its cores are not"
+
+
+def test_in_deviation_mode_nodes_without_a_resource_do_not_lower_its_average() -> None:
+    nodes = [node("n1"), node("n2"), *(node(f"plain{i}") for i in range(6))]
+    for index in (0, 1):
+        has = nodes[index].status.allocatable | {"gpu": "10"}
+        status = msgspec.structs.replace(nodes[index].status, allocatable=has)
+        nodes[index] = msgspec.structs.replace(nodes[index], status=status)
+    gpu = [{"name": "c", "resources": {"requests": {"gpu": "1"}}}]
+    pods = [pod(f"p{i}", "n1", containers=gpu) for i in range(8)] + [pod("q", "n2", containers=gpu)]
+    rooms = [
+        node_fit.room_of(one, [p for p in pods if p.spec.node_name == one.metadata.name]) for one in nodes
+    ]
+    limits: Json = {"thresholds": {"gpu": 10}, "target_thresholds": {"gpu": 10}}
+    args = LowNodeUtilizationArgs(**limits, use_deviation_thresholds=True)
+    gone = drive(utilization.relieve(args, rooms, lambda _: True), lambda _: True)
+    assert gone == 3, "the average of the two is 45 percent: five of ten are at most ten above"
 
 
 def test_no_pod_requests_pods() -> None:

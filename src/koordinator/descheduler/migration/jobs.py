@@ -56,7 +56,7 @@ class JobCounts:
         self._of_uid: Counter[str] = Counter()
         self._of_namespace: Counter[str] = Counter()
         self._of_both: Counter[tuple[str, str]] = Counter()
-        self._pods: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        self._pods: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         for job in jobs:
             self.add(job)
 
@@ -70,7 +70,7 @@ class JobCounts:
         self._of_uid[ref.uid] += 1
         self._of_namespace[ref.namespace] += 1
         self._of_both[ref.namespace, ref.uid] += 1
-        self._pods[ref.namespace][pod_key(job)] = ref.uid
+        self._pods[ref.namespace][pod_key(job)].add(ref.uid)
 
     def has(self, pod: Pod) -> bool:
         """Return whether a job refers to the pod, by uid or by name."""
@@ -86,8 +86,8 @@ class JobCounts:
 
     def other_pods_in_namespace(self, pod: Pod) -> list[str]:
         """Keys of the pods of other jobs in the pod's namespace."""
-        own = pod.metadata.uid
-        return [key for key, uid in self._pods[pod.metadata.namespace].items() if uid != own]
+        own = {pod.metadata.uid}
+        return [key for key, uids in self._pods[pod.metadata.namespace].items() if uids != own]
 
 
 RESERVATION_CREATED = "ReservationCreated"

@@ -159,8 +159,8 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
         self._on = protections(args)
         self._matches = pod_filter.matches_labels(args.label_selector)
         self._takes_part = compile_selector(label_selector.of_text(args.node_selector))
-        self._min_age_s = checks.seconds(args.min_pod_age, "minPodAge") if args.min_pod_age else 0.0
-        if self._min_age_s > 0:
+        self._min_age_s = checks.seconds(args.min_pod_age, "minPodAge") if args.min_pod_age else None
+        if self._min_age_s is not None:
             handle.caches.need_times()
         self._rooms: Rooms | None = None
         self._covered: dict[str, list[Callable[[Pod], bool]]] = {}
@@ -267,14 +267,15 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
         return ""
 
     def _has_protected_claim(self, pod: Pod) -> bool:
-        """Return whether a claim protects the pod; one that cannot be looked up does."""
+        """Return whether a claim protects the pod; one whose class cannot be told does."""
         sources = [one.persistent_volume_claim for one in pod.spec.volumes]
         names = [one.claim_name for one in sources if one is not None]
         if self._claims is None:
             return bool(names)
         classes = self._protected_classes()
         claims = [self._claims.get(name, pod.metadata.namespace) for name in names]
-        return any(claim is None or claim.spec.storage_class_name in classes for claim in claims)
+        own = [claim.spec.storage_class_name if claim is not None else None for claim in claims]
+        return any(not name or name in classes for name in own)
 
     def _protected_classes(self) -> frozenset[str]:
         config = self._args.pod_protections.config.pods_with_pvc
@@ -286,7 +287,7 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
             count = len(self._caches.pods.by_index(BY_OWNER, owners[0].uid))
             if count < args.min_replicas:
                 return f"its owner has {count} pods, fewer than minReplicas {args.min_replicas}"
-        if self._min_age_s > 0:
+        if self._min_age_s is not None:
             started = pod.status.start_time
             now_s = self._handle.cluster.clock.now()
             if started is None or now_s - clock.parse_rfc3339(started) < self._min_age_s:

@@ -6,7 +6,7 @@ no longer bear their node, RemovePodsViolatingInterPodAntiAffinity those next to
 RemovePodsViolatingTopologySpreadConstraint: how many pods each topology domain gives up.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
@@ -117,21 +117,17 @@ def check_node_taints(args: NodeTaintsArgs) -> None:
 def misplaced_by_taints(
     args: NodeTaintsArgs, node: Node, pods: Iterable[Pod], may_evict: MayEvict
 ) -> list[Pod]:
-    """Return the active pods of the node to evict. `args` are checked."""
+    """Return the pods of the node to evict, also finished ones. `args` are checked."""
     selected = common.selection(args, may_evict)
     taints = [taint for taint in node.spec.taints if _counts(args, taint)]
-    return [
-        pod
-        for pod in pods
-        if facts.is_active(pod) and not node_fit.tolerates_all(pod, taints) and selected(pod)
-    ]
+    return [pod for pod in pods if not node_fit.tolerates_all(pod, taints) and selected(pod)]
 
 
 def _counts(args: NodeTaintsArgs, taint: Taint) -> bool:
     effects = [tolerations.NO_SCHEDULE]
     if args.include_prefer_no_schedule:
         effects.append(tolerations.PREFER_NO_SCHEDULE)
-    names = {taint.key, f"{taint.key}={taint.value}"}
+    names = {taint.key, f"{taint.key}={taint.value}"} if taint.value else {taint.key}
     is_excluded = not names.isdisjoint(args.excluded_taints)
     is_included = not args.included_taints or not names.isdisjoint(args.included_taints)
     return taint.effect in effects and not is_excluded and is_included
@@ -252,16 +248,18 @@ def duplicates(
     groups = [
         {key: list(filter(selected, pods)) for key, pods in own.items() if key in crowded} for own in present
     ]
-    total: defaultdict[OwnerKey, list[Pod]] = defaultdict(list)
+    total: Counter[OwnerKey] = Counter()
+    movable: defaultdict[OwnerKey, list[Pod]] = defaultdict(list)
     for group in groups:
         for key, pods in group.items():
-            total[key] += pods
+            total[key] += len(pods)
+            movable[key] += pods[1:]  # the first of a node stays, so where it could go counts for nothing
     places = _Places(nodes)
-    feasible = {key: places.count(pods) for key, pods in total.items()}
+    feasible = {key: places.count(pods) for key, pods in movable.items()}
     found: list[Pod] = []
     for group in groups:
         for key, pods in group.items():
-            count = surplus(len(pods), len(total[key]), feasible[key])
+            count = surplus(len(pods), total[key], feasible[key])
             found += pods[len(pods) - count :]
     return found
 

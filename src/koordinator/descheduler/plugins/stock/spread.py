@@ -36,9 +36,11 @@ def check(args: SpreadArgs) -> None:
 
 
 class _Rule(msgspec.Struct, frozen=True):
-    """A constraint with the pod that brought it, whose affinity and tolerations say which nodes count."""
+    """A constraint with the pods it is about, and the pod that brought it, whose affinity and tolerations say which
+    nodes count."""
 
     constraint: TopologySpreadConstraint
+    selector: LabelSelector
     pod: Pod
 
 
@@ -58,43 +60,43 @@ def surplus_pods(
     for _, pods in sorted(by_namespace.items()):
         by_label = common.PodsByLabel(pods)
         for rule in _rules(pods, kinds, selected):
-            selector = rule.constraint.label_selector or LabelSelector()
-            alike = by_label.candidates(rule.pod.metadata.namespace, selector)
+            alike = by_label.candidates(rule.pod.metadata.namespace, rule.selector)
             for pod in _surplus(rule, alike, nodes, rooms, selected, args.topology_balance_node_fit):
                 found[pod.key] = pod
     return list(found.values())
 
 
 def _rules(pods: Iterable[Pod], kinds: frozenset[str], selected: MayEvict) -> list[_Rule]:
-    """Return the distinct constraints of pods that may go."""
+    """Return the distinct constraints of pods that may go. One without a selector is about no pods."""
     found: dict[bytes, _Rule] = {}
     for pod in pods:
         for constraint in pod.spec.topology_spread_constraints:
-            if constraint.when_unsatisfiable in kinds:
-                merged = _with_label_keys(constraint, pod)
+            if constraint.when_unsatisfiable in kinds and constraint.label_selector is not None:
+                selector = _with_label_keys(constraint.label_selector, constraint, pod)
                 shape = (
-                    merged,
+                    constraint,
+                    selector,
                     pod.spec.node_selector,
                     node_affinity.required(pod.spec),
                     pod.spec.tolerations,
                 )
                 key = msgspec.json.encode(shape)
                 if key not in found and selected(pod):
-                    found[key] = _Rule(merged, pod)
+                    found[key] = _Rule(constraint, selector, pod)
     return list(found.values())
 
 
-def _with_label_keys(constraint: TopologySpreadConstraint, pod: Pod) -> TopologySpreadConstraint:
-    """Return the constraint with the pod's own values of `matchLabelKeys` in its selector."""
+def _with_label_keys(
+    selector: LabelSelector, constraint: TopologySpreadConstraint, pod: Pod
+) -> LabelSelector:
+    """Return the constraint's selector with the pod's own values of `matchLabelKeys`."""
     own = pod.metadata.labels
     extra = [
         LabelSelectorRequirement(key=key, operator="In", values=[own[key]])
         for key in constraint.match_label_keys
         if key in own
     ]
-    selector = constraint.label_selector or LabelSelector()
-    merged = msgspec.structs.replace(selector, match_expressions=[*selector.match_expressions, *extra])
-    return msgspec.structs.replace(constraint, label_selector=merged)
+    return msgspec.structs.replace(selector, match_expressions=[*selector.match_expressions, *extra])
 
 
 def _surplus(
@@ -113,7 +115,7 @@ def _surplus(
         if node.metadata.name in domain_of and _is_eligible(node, rule):
             nodes_of[domain_of[node.metadata.name]].append(node.metadata.name)
     domains: dict[str, list[Pod]] = {domain: [] for domain in nodes_of}
-    matches = compile_selector(constraint.label_selector or LabelSelector())
+    matches = compile_selector(rule.selector)
     for pod in pods:
         if pod.spec.node_name in domain_of and matches(pod.metadata.labels):
             domains.setdefault(domain_of[pod.spec.node_name], []).append(pod)
@@ -151,5 +153,6 @@ def _is_eligible(node: Node, rule: _Rule) -> bool:
 def _place(pod: Pod, selected: MayEvict) -> tuple[bool, bool, tuple[bool, int, int, bool], str]:
     """Order inside a domain; the back goes first: pods that may go, free to go anywhere, of the highest priority
     (as upstream, where the lowest was meant)."""
-    is_bound = bool(pod.spec.node_selector) or node_affinity.required(pod.spec) is not None
+    affinity = pod.spec.affinity
+    is_bound = bool(pod.spec.node_selector) or (affinity is not None and affinity.node_affinity is not None)
     return selected(pod), not is_bound, common.priority_key(pod), pod.key

@@ -95,11 +95,19 @@ class RequestedNode(msgspec.Struct, frozen=True):
     room: NodeFree
     capacity: dict[str, int]
     used: dict[str, int]
+    known: frozenset[str]
+    """The resources that the node tells, also those of which it has none."""
 
     def percent(self, name: str) -> float:
         """Return the part of a resource that is requested; 0 where the node has none."""
         most = self.capacity[name]
-        return 100.0 * self.used[name] / most if most > 0 else 0.0
+        # In upstream's order: 55 of 100 are a little more than 55 percent.
+        return self.used[name] / most * 100 if most > 0 else 0.0
+
+    def limit(self, name: str, percent: float) -> int:
+        """Return so many percent of what there is, cut off to milli-cores and whole units: half a pod is no room."""
+        unit = 1 if name == resources.CPU else _UNIT
+        return int(percent * 0.01 * (self.capacity[name] // unit)) * unit
 
 
 def requested(room: NodeFree, names: Sequence[str]) -> RequestedNode:
@@ -112,14 +120,14 @@ def requested(room: NodeFree, names: Sequence[str]) -> RequestedNode:
     capacity = {name: amounts[name].milli if name in amounts else 0 for name in names}
     used = {name: capacity[name] - free.get(name, capacity[name]) for name in names}
     used[resources.PODS] = len(room.pods) * _UNIT
-    return RequestedNode(room, capacity, used)
+    return RequestedNode(room, capacity, used, frozenset(amounts))
 
 
 def relieve(args: LowNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evict: MayEvict) -> Actions[int]:
     """Evict from nodes above the targets while those below the thresholds have room; how many were accepted."""
     names = _names(args.thresholds)
     nodes = [requested(room, names) for room in rooms]
-    low_percent, high_percent = _limits(args, nodes, names)
+    low_percent, high_percent = _limits(args, nodes)
     low = [
         one
         for one in nodes
@@ -135,9 +143,7 @@ def relieve(args: LowNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evict: 
     if len(low) <= args.number_of_nodes:
         return 0
     budget = {
-        name: sum(
-            _part(name, high_percent.get(name, 100.0), one.capacity[name]) - one.used[name] for one in low
-        )
+        name: sum(one.limit(name, high_percent.get(name, 100.0)) - one.used[name] for one in low)
         for name in names
     }
     targets = [one.room for one in low]
@@ -146,10 +152,9 @@ def relieve(args: LowNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evict: 
     count = 0
     for one in sorted(high, key=lambda node: (-_size(node), node.room.node.metadata.name)):
         used, gone = dict(one.used), 0
+        limits = {name: one.limit(name, high_percent.get(name, 100.0)) for name in names}
         for pod in sorted(filter(movable, one.room.pods), key=common.priority_key):
-            is_above = any(
-                100.0 * used[name] > high_percent[name] * one.capacity[name] for name in args.thresholds
-            )
+            is_above = any(used[name] > limits[name] for name in names)
             if not is_above or min(budget.values()) <= 0 or (most is not None and gone >= most):
                 break
             if not any(node_fit.tolerates_all(pod, target.node.spec.taints) for target in targets):
@@ -196,25 +201,23 @@ def _names(thresholds: Thresholds) -> list[str]:
     return list(dict.fromkeys((*thresholds, *ALWAYS)))
 
 
-def _limits(
-    args: LowNodeUtilizationArgs, nodes: Sequence[RequestedNode], names: Sequence[str]
-) -> tuple[Thresholds, Thresholds]:
-    """Return low and high limits in percent; in deviation mode around the average of all nodes."""
+def _limits(args: LowNodeUtilizationArgs, nodes: Sequence[RequestedNode]) -> tuple[Thresholds, Thresholds]:
+    """Return low and high limits in percent; in deviation mode around the average of the nodes that know the
+    resource."""
     if not args.use_deviation_thresholds:
         return args.thresholds, args.target_thresholds
-    average = {name: sum(one.percent(name) for one in nodes) / max(len(nodes), 1) for name in names}
-    low = {name: max(average[name] - part, 0.0) for name, part in args.thresholds.items()}
+    average = {name: _average(nodes, name) for name in args.thresholds}
+    low = {name: min(max(average[name] - part, 0.0), 100.0) for name, part in args.thresholds.items()}
     return low, {name: min(average[name] + part, 100.0) for name, part in args.target_thresholds.items()}
+
+
+def _average(nodes: Sequence[RequestedNode], name: str) -> float:
+    having = [one for one in nodes if name in one.known]
+    return sum(one.percent(name) for one in having) / max(len(having), 1)
 
 
 def _movable(namespaces: Namespaces | None, may_evict: MayEvict) -> MayEvict:
     return pod_filter.compose(namespaces, (), may_evict)
-
-
-def _part(name: str, percent: float, capacity: int) -> int:
-    """Return so many percent of a capacity, cut off to milli-cores and whole units: half a pod is no room."""
-    unit = 1 if name == resources.CPU else _UNIT
-    return int(percent * 0.01 * (capacity // unit)) * unit
 
 
 def _size(node: RequestedNode) -> int:
