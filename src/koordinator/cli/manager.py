@@ -20,11 +20,7 @@ from koordinator.cluster.leader import ElectionConfig
 from koordinator.manager.metrics import LEASE
 from koordinator.manager.options import CONTROLLERS, NODE_RESOURCE_PLUGINS, RESYNC_S, ManagerOptions
 
-CLIENT_RATE = Rate(per_s=20.0, burst=30)
-"""The default rate of upstream's client, for flags of 0 or less."""
 LEASES = "leases"
-OFF = ("", "0")
-"""Addresses that switch a server off."""
 
 
 class ManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,11 +258,13 @@ def of(values: Mapping[str, Any]) -> tuple[ManagerSettings, dict[str, str]]:
     settings = ManagerSettings(
         options=_options(values, remarks),
         gates=FeatureGates.of(Component.MANAGER, values["feature_gates"]),
-        metrics=_address("metrics-addr", values),
-        health=_address("health-probe-addr", values),
-        profiling=_address("pprof-addr", values) if values["enable_pprof"] else None,
+        metrics=flag_settings.served_at("--metrics-addr", values["metrics_addr"]),
+        health=flag_settings.served_at("--health-probe-addr", values["health_probe_addr"]),
+        profiling=flag_settings.served_at("--pprof-addr", values["pprof_addr"])
+        if values["enable_pprof"]
+        else None,
         election=_election(values),
-        rate=_rate(values["rest_config_qps"], values["rest_config_burst"]),
+        rate=flag_settings.client_rate(values["rest_config_qps"], values["rest_config_burst"]),
         linger_s=max(0.0, duration.parse(values["shutdown_delay_duration"])),
         kubeconfig=values["kubeconfig"],
         server=values["master"],
@@ -367,18 +365,6 @@ def _resync_s(text: str, remarks: list[str]) -> float:
         remarks.append(f"--sync-period ignored: {text} is below 0")
         return RESYNC_S
     return seconds
-
-
-def _rate(per_s: int, burst: int) -> Rate:
-    return Rate(
-        per_s=float(per_s) if per_s > 0 else CLIENT_RATE.per_s,
-        burst=burst if burst > 0 else CLIENT_RATE.burst,
-    )
-
-
-def _address(flag: str, values: Mapping[str, Any]) -> tuple[str, int] | None:
-    text = values[flag.replace("-", "_")]
-    return None if text in OFF else flag_settings.host_and_port(f"--{flag}", text)
 
 
 @click.command(context_settings=flag_kinds.SETTINGS)

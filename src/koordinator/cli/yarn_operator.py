@@ -14,8 +14,6 @@ from koordinator.cli.flag_kinds import Decorate
 from koordinator.cli.flag_settings import FlagError, InertFlags
 from koordinator.cli.options import together
 
-OFF = ("", "0")
-"""Addresses that switch a server off."""
 _WHOLE = click.IntRange(min=0)
 
 
@@ -49,11 +47,6 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     v: int
     vmodule: str
     logging_format: str
-
-    def address(self, name: str) -> tuple[str, int] | None:
-        """Return host and port of `metrics-addr` and the like; None: not served. Raises: FlagError."""
-        text = getattr(self, name.replace("-", "_"))
-        return None if text in OFF else flag_settings.host_and_port(f"--{name}", text)
 
 
 OPTIONS: tuple[Decorate, ...] = (
