@@ -29,6 +29,7 @@ from koordinator.install import objects, predecessor, rbac
 from koordinator.install.objects import SELECTOR, key
 from koordinator.install.values import EVERYTHING, Values
 from koordinator.install.workloads import APP_LABEL
+from koordinator.manager.webhooks import configuration
 
 Json = dict[str, Any]
 
@@ -266,7 +267,7 @@ async def remove(api: Api, *, everything: bool = False, dry_run: bool = False) -
 
 def _made_by_components() -> Iterator[tuple[str, str, str]]:
     """Yield (kind, group, name) of what components make for themselves in the namespace of the installation."""
-    yield "Secret", "", "koordinator-webhook-certs"
+    yield "Secret", "", configuration.SECRET_NAME
     for rule in itertools.chain.from_iterable(rbac.rules().values()):
         if "leases" in rule.resources and rule.names:
             yield "Lease", "coordination.k8s.io", rule.names[0]
