@@ -158,10 +158,10 @@ def rows(before: Summary, after: Summary) -> list[SummaryRow]:
     found = []
     for name, field, show, change in _ROWS:
         old, new = getattr(before, field), getattr(after, field)
-        texts = [show(old), show(new)]
+        shown = show(old), show(new)
         if field == "jobs_finished":
-            texts = [f"{each.jobs_finished} of {each.jobs_arrived}" for each in (before, after)]
-        found.append(SummaryRow(name, *texts, change(old, new)))
+            shown = f"{old} of {before.jobs_arrived}", f"{new} of {after.jobs_arrived}"
+        found.append(SummaryRow(name, *shown, change(old, new)))
     return found
 
 

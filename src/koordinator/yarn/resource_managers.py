@@ -110,7 +110,9 @@ class ResourceManagers:
         self, leader: ResourceManager, updates: Sequence[NodeUpdate]
     ) -> dict[NodeId, KoordinatorError]:
         try:
-            await self._called(leader.admin, Method.UPDATE_NODE_RESOURCE, partial(rpc.update_node_resource, updates=updates))
+            await self._called(
+                leader.admin, Method.UPDATE_NODE_RESOURCE, partial(rpc.update_node_resource, updates=updates)
+            )
         except CallRefused as error:
             if not error.is_unknown_node:
                 raise
