@@ -25,7 +25,7 @@ class Roles:
     """May a component do that? Notes the rules that were needed, and what none of them allows."""
 
     def __init__(self, component: str) -> None:
-        self.rules = rbac.RULES[component]
+        self.rules = rbac.rules()[component]
         self.used: set[tuple[PermissionRule, str, str]] = set()
         self.refused: list[str] = []
 

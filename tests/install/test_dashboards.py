@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from koordinator.install.dashboards import DASHBOARDS
+from koordinator.install.dashboards import dashboards
 from koordinator.prometheus import Histogram
 from tests import exported_metrics
 
@@ -33,12 +33,13 @@ def exported() -> dict[str, set[str]]:
 
 def queries() -> Iterator[tuple[str, str, str]]:
     """(dashboard and panel, expression, legend)."""
-    for name, dashboard in DASHBOARDS.items():
+    for name, dashboard in dashboards().items():
         for panel in dashboard["panels"]:
             for target in panel.get("targets", ()):
                 yield f"{name}: {panel['title']}", target["expr"], target["legendFormat"]
 
 
+DASHBOARDS = dashboards()
 METRICS = exported()
 
 

@@ -1,19 +1,18 @@
 """Run `koord-descheduler` once its command line is read: the descheduler as a process."""
 
 import contextlib
+import functools
 import logging
 import random
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 import yaml
-from aiohttp import web
 
 from koordinator.api import config_text
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cli import component, logs, running, serving
-from koordinator.cli.descheduler_flags import Flags
+from koordinator.cli.descheduler import Flags
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import Rate, new_rng
 from koordinator.cluster.config import ClientConfig
@@ -103,28 +102,15 @@ async def _main(
             await descheduler.run(election)
 
 
-@contextlib.asynccontextmanager
-async def _served(
+def _served(
     descheduler: Descheduler, election: LeaderElector | None, flags: Flags
-) -> AsyncIterator[None]:
+) -> contextlib.AbstractAsyncContextManager[None]:
     """Serve the addresses of health and metrics, and the secure port, where they are on. Raises: OSError, FlagError."""
-
     options = HttpOptions(lease=lease_check(election), set_verbosity=logs.set_verbosity)
+    application = functools.partial(http.application, descheduler, options)
     config = descheduler.config
-    addresses = dict.fromkeys(
+    plain = dict.fromkeys(
         configuration.socket_address(text)
         for text in (config.healthz_bind_address, config.metrics_bind_address)
     )
-    async with contextlib.AsyncExitStack() as stack:
-        for host, port in addresses:
-            if port:
-                app = http.application(descheduler, options)
-                await stack.enter_async_context(component.served(app, host, port))
-        if flags.secure_port:
-
-            def guarded(guard: Any) -> web.Application:
-                return http.application(descheduler, options, (guard,))
-
-            secure = serving.secure_port(flags, guarded, descheduler.clock, USER_AGENT)
-            await stack.enter_async_context(secure)
-        yield
+    return serving.ports(flags, plain, application, descheduler.clock, USER_AGENT)

@@ -32,12 +32,8 @@ def main() -> None:
 
 
 asking = options.together(
-    click.option(
-        "-n",
-        "--namespace",
-        default="",
-        show_default=False,
-        help="Namespace of the pod or gang; default: the kubeconfig's, or `default`.",
+    options.text_option(
+        "-n", "--namespace", words="Namespace of the pod or gang; default: the kubeconfig's, or `default`."
     ),
     options.dump(
         "`kubectl get nodes,pods,podgroups,elasticquotas,reservations -A -o json` or `kubectl cluster-info dump`",
@@ -46,11 +42,9 @@ asking = options.together(
     options.scheduler_config(", for --dump"),
     click.option("--seed", default=0, help="The scheduler's seed, for --dump."),
     options.kubeconfig,
-    click.option(
+    options.text_option(
         "--scheduler-url",
-        default="",
-        show_default=False,
-        help="The scheduler's HTTP address; default: the one that `koordinator up` wrote into the kubeconfig, or "
+        words="The scheduler's HTTP address; default: the one that `koordinator up` wrote into the kubeconfig, or "
         f"{SCHEDULER_URL}.",
     ),
     options.output("text", "json", "yaml"),
@@ -109,9 +103,7 @@ main.add_command(gang, "podgroup")
 @main.command(context_settings=options.HELP)
 @click.argument("name")
 @asking
-@click.option(
-    "--pod", "pod_name", default="", show_default=False, help="Why this pod (NAMESPACE/NAME) does not use it."
-)
+@options.text_option("--pod", "pod_name", words="Why this pod (NAMESPACE/NAME) does not use it.")
 def reservation(**asked: Any) -> None:
     """Explain where a Reservation is or why it has no node, who may use it, who does, and why other pods do not.
 
@@ -130,19 +122,11 @@ def reservation(**asked: Any) -> None:
 @main.command(context_settings=options.HELP)
 @click.argument("kind", type=click.Choice(("pod", "job", "node")))
 @click.argument("name")
-@click.option(
-    "-n",
-    "--namespace",
-    default="",
-    show_default=False,
-    help="Namespace of the pod; default: the kubeconfig's.",
-)
+@options.text_option("-n", "--namespace", words="Namespace of the pod; default: the kubeconfig's.")
 @options.kubeconfig
-@click.option(
+@options.text_option(
     "--descheduler-url",
-    default="",
-    show_default=False,
-    help="The descheduler's HTTP address; default: the one that `koordinator up` wrote into the kubeconfig, or "
+    words="The descheduler's HTTP address; default: the one that `koordinator up` wrote into the kubeconfig, or "
     f"{SCHEDULER_URL}.",
 )
 @options.output("text", "json", "yaml")
@@ -182,13 +166,11 @@ main.add_command(tidalpool, "tp")
 
 @main.command(context_settings=options.HELP)
 @click.argument("name")
-@click.option("-n", "--namespace", default="", show_default=False, help="Default: the kubeconfig's.")
+@options.text_option("-n", "--namespace", words="Default: the kubeconfig's.")
 @options.kubeconfig
-@click.option(
+@options.text_option(
     "--koordlet-url",
-    default="",
-    show_default=False,
-    help="Ask the agent of the pod's node, too, such as http://NODE:9316; default: only what it reported.",
+    words="Ask the agent of the pod's node, too, such as http://NODE:9316; default: only what it reported.",
 )
 @options.output("text", "json", "yaml")
 def slow(**asked: Any) -> None:
@@ -212,23 +194,14 @@ def slow(**asked: Any) -> None:
     default="koordinator-system",
     help="Namespace of the ConfigMap slo-controller-config.",
 )
-@click.option(
+@options.text_option(
     "--at",
-    default="",
-    show_default=False,
-    help="A minute of the last day (03:15, local time, or RFC 3339): asks the manager, which remembers.",
+    words="A minute of the last day (03:15, local time, or RFC 3339): asks the manager, which remembers.",
 )
-@click.option(
-    "--pool",
-    default="",
-    show_default=False,
-    help="Sums over the nodes with these labels, as for kubectl get -l.",
-)
-@click.option(
+@options.text_option("--pool", words="Sums over the nodes with these labels, as for kubectl get -l.")
+@options.text_option(
     "--manager-url",
-    default="",
-    show_default=False,
-    help="The leading manager's HTTP address, for --at; default: the one that `koordinator up` wrote into the "
+    words="The leading manager's HTTP address, for --at; default: the one that `koordinator up` wrote into the "
     f"kubeconfig, or {MANAGER_URL}.",
 )
 @options.kubeconfig
@@ -296,13 +269,7 @@ _several = click.option(
 @asking
 @click.option("--pending", is_flag=True, help="Explain only pods without a node.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Explain pods of all namespaces.")
-@click.option(
-    "-l",
-    "--selector",
-    default="",
-    show_default=False,
-    help="Explain only pods with these labels, as for kubectl get.",
-)
+@options.text_option("-l", "--selector", words="Explain only pods with these labels, as for kubectl get.")
 @_several
 def pods(**asked: Any) -> None:
     """Explain why pods are pending. Pods with the same answer share a line.

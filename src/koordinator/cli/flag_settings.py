@@ -13,6 +13,7 @@ from koordinator.api import duration
 from koordinator.api.errors import KoordinatorError
 from koordinator.cli import flag_kinds
 from koordinator.cli.flag_kinds import Decorate
+from koordinator.cluster.backoff import Rate
 
 C = TypeVar("C", bound=msgspec.Struct)
 
@@ -173,6 +174,16 @@ class InertFlags(msgspec.Struct, frozen=True):
             for name, why in {**self.flags, **self.switches}.items()
             if values[name.replace("-", "_")] is not None
         }
+
+
+def served_at(flag: str, text: str) -> tuple[str, int] | None:
+    """Return host and port of an address; None for those that switch a server off. Raises: FlagError."""
+    return None if text in ("", "0") else host_and_port(flag, text)
+
+
+def client_rate(per_s: int, burst: int) -> Rate:
+    """Return the rate of requests; for 0 or less the default of upstream's client."""
+    return Rate(per_s=float(per_s) if per_s > 0 else 20.0, burst=burst if burst > 0 else 30)
 
 
 def host_and_port(flag: str, text: str) -> tuple[str, int]:

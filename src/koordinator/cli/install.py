@@ -22,9 +22,7 @@ from koordinator.cli import options, running
     help="YAML file of values, as for the Helm chart; may be given several times, the last wins.",
 )
 @click.option("--set", "settings", multiple=True, metavar="A.B=C", help="Set one value; overrides files.")
-@click.option(
-    "-n", "--namespace", default="", show_default=False, help="Short for --set installation.namespace=…"
-)
+@options.text_option("-n", "--namespace", words="Short for --set installation.namespace=…")
 @click.option("--force-conflicts", is_flag=True, help="Overwrite fields that other clients own.")
 @click.option(
     "--prune", is_flag=True, help="Delete objects of an earlier installation that are no longer part of it."

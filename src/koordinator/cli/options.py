@@ -38,15 +38,15 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return decorate
 
 
-kubeconfig = click.option(
-    "--kubeconfig",
-    default="",
-    show_default=False,
-    help="Path of the kubeconfig file; default: $KUBECONFIG or ~/.kube/config.",
+def text_option(*names: str, words: str, metavar: str | None = None) -> Callable[[Command], Command]:
+    """Return an option that takes any text; it is empty where nobody gives it, which the help does not show."""
+    return click.option(*names, default="", show_default=False, help=words, metavar=metavar)
+
+
+kubeconfig = text_option(
+    "--kubeconfig", words="Path of the kubeconfig file; default: $KUBECONFIG or ~/.kube/config."
 )
-on_a_cluster = together(
-    kubeconfig, click.option("--context", default="", show_default=False, help="Context of the kubeconfig.")
-)
+on_a_cluster = together(kubeconfig, text_option("--context", words="Context of the kubeconfig."))
 
 
 def dump(kubectl: str, verb: str = "Look at") -> Callable[[Command], Command]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import aiohttp
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from koordinator.api import user_files
+from koordinator.cli.tables import progress_bar
 from koordinator.clock import SystemClock
 from koordinator.simulate.whatif import prometheus
 from koordinator.simulate.whatif.prometheus import PrometheusHistory, PrometheusServer, Span, UsedBefore
@@ -34,14 +34,8 @@ def used_before(asked: PrometheusAsked, step_s: float, notes: Console) -> UsedBe
     server = PrometheusServer(asked.url, headers, tls, asked.selector)
     steps = max(int(asked.days * 86_400 / step_s), 1)
     end_s = SystemClock().now() // step_s * step_s
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Progress(
-        *columns, TimeElapsedColumn(), console=notes, disable=not notes.is_terminal, transient=True
-    ) as bar:
-        task = bar.add_task("asking Prometheus", total=1.0)
-        return asyncio.run(
-            _fetch(server, Span(end_s, step_s, steps), lambda done: bar.update(task, completed=done))
-        )
+    with progress_bar(notes, "asking Prometheus") as progress:
+        return asyncio.run(_fetch(server, Span(end_s, step_s, steps), progress))
 
 
 async def _fetch(server: PrometheusServer, span: Span, progress: prometheus.Progress) -> UsedBefore:

@@ -6,13 +6,11 @@ from koordinator.cli import options
 
 DAYS_MAX = 92.0
 prometheus = options.together(
-    click.option(
+    options.text_option(
         "--prometheus",
         "prometheus_url",
-        default="",
+        words="Ask this Prometheus (or Thanos, Mimir, VictoriaMetrics) what containers used.",
         metavar="URL",
-        show_default=False,
-        help="Ask this Prometheus (or Thanos, Mimir, VictoriaMetrics) what containers used.",
     ),
     click.option(
         "--days",
@@ -20,12 +18,10 @@ prometheus = options.together(
         default=7.0,
         help="With --prometheus: how far back to look.",
     ),
-    click.option(
+    options.text_option(
         "--prometheus-selector",
-        default="",
+        words="With --prometheus: more label matchers, where it knows several clusters: 'cluster=\"prod\"'.",
         metavar="MATCHERS",
-        show_default=False,
-        help="With --prometheus: more label matchers, where it knows several clusters: 'cluster=\"prod\"'.",
     ),
     click.option(
         "--prometheus-token-file",

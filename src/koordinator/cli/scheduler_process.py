@@ -1,20 +1,20 @@
 """Run `koord-scheduler` once its command line is read: the scheduler as a process."""
 
 import contextlib
+import functools
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from aiohttp import web
 
 from koordinator.api import config_text, duration, upstream_gates
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cli import component, logs, running, serving
-from koordinator.cli.scheduler_flags import Flags
+from koordinator.cli.scheduler import Flags
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import Rate, new_rng
@@ -247,21 +247,13 @@ async def serve_and_schedule(
             await election.run(lead)
 
 
-@contextlib.asynccontextmanager
-async def _served(scheduler: Scheduler, options: HttpOptions, flags: Flags) -> AsyncIterator[None]:
+def _served(
+    scheduler: Scheduler, options: HttpOptions, flags: Flags
+) -> contextlib.AbstractAsyncContextManager[None]:
     """Serve the insecure and the secure port, where they are on."""
     options = msgspec.structs.replace(
         options, set_verbosity=logs.set_verbosity, profiling=scheduler.config.enable_profiling
     )
-    async with contextlib.AsyncExitStack() as stack:
-        if flags.port:
-            app = http.application(scheduler, options)
-            await stack.enter_async_context(component.served(app, flags.address, flags.port))
-        if flags.secure_port:
-
-            def guarded_app(guard: Any) -> web.Application:
-                return http.application(scheduler, options, (guard,))
-
-            serving_port = serving.secure_port(flags, guarded_app, scheduler.clock, "koord-scheduler")
-            await stack.enter_async_context(serving_port)
-        yield
+    application = functools.partial(http.application, scheduler, options)
+    plain = [(flags.address, flags.port)]
+    return serving.ports(flags, plain, application, scheduler.clock, "koord-scheduler")

@@ -9,7 +9,7 @@ import random
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +218,26 @@ async def secure_port(
         )
         async with serving:
             yield
+
+
+@contextlib.asynccontextmanager
+async def ports(
+    flags: ServingFlags,
+    plain: Iterable[tuple[str, int]],
+    application: Callable[[tuple[Any, ...]], web.Application],
+    clock: Clock,
+    caller: str,
+) -> AsyncIterator[None]:
+    """Serve plain HTTP at these addresses and HTTPS as the flags say, where the port is not 0; `application` gets the
+    guards of its requests. Raises: FlagError, OSError."""
+    async with contextlib.AsyncExitStack() as stack:
+        for host, port in plain:
+            if port:
+                await stack.enter_async_context(component.served(application(()), host, port))
+        if flags.secure_port:
+            secure = secure_port(flags, lambda guard: application((guard,)), clock, caller)
+            await stack.enter_async_context(secure)
+        yield
 
 
 def election_config(elected: LeaderElection, rng: random.Random) -> ElectionConfig:

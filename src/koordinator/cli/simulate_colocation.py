@@ -7,14 +7,13 @@ from pathlib import Path
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from koordinator.api import slo_config
 from koordinator.api.core import ConfigMap, Node, Pod
 from koordinator.api.node_metric import NodeMetric
 from koordinator.cli import logs
 from koordinator.cli.prometheus_asked import PrometheusAsked, used_before
-from koordinator.cli.tables import table_of, write_report
+from koordinator.cli.tables import progress_bar, table_of, write_report
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
 from koordinator.local.nodes.usage import TraceError, read_trace
@@ -168,13 +167,9 @@ def _run(
     notes: Console,
 ) -> StrategyResult:
     queue = BatchQueue(DrawnJobs(wanted, seed))
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Progress(
-        *columns, TimeElapsedColumn(), console=notes, disable=not notes.is_terminal, transient=True
-    ) as bar:
-        task = bar.add_task(f"strategy {chosen.name}", total=1.0)
+    with progress_bar(notes, f"strategy {chosen.name}") as progress:
         run = WhatIfRun(cluster, met, chosen, queue, seed)
-        run.run(steps, lambda done: bar.update(task, completed=done))
+        run.run(steps, progress)
     return summary.result_of(cluster, chosen, run, queue, price)
 
 

@@ -1,9 +1,10 @@
 """Print answers: tables as wide as a terminal is, in files and pipes whole lines without padding; JSON and YAML."""
 
+import contextlib
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -61,6 +62,19 @@ def print_document(body: object, output: str, *, ascii_only: bool = True) -> Non
         click.echo(json.dumps(body, indent=2, ensure_ascii=ascii_only))
     else:
         click.echo(yaml.safe_dump(body, sort_keys=False, allow_unicode=True), nl=False)
+
+
+@contextlib.contextmanager
+def progress_bar(notes: Console, words: str) -> Iterator[Callable[[float], None]]:
+    """Show a bar on a terminal; what is given is told how much is done (0–1)."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # which few commands need
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(
+        *columns, TimeElapsedColumn(), console=notes, disable=not notes.is_terminal, transient=True
+    ) as bar:
+        task = bar.add_task(words, total=1.0)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def write_report(

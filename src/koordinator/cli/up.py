@@ -99,24 +99,20 @@ CPU_CORES_MAX = 1_024
     show_default="the root group",
     help="Cgroup below which kubepods is made.",
 )
-@click.option(
+@options.text_option(
     "--process-node-reserved",
-    default="",
-    show_default=False,
+    words="The amounts that pods of this machine may not request, such as cpu=500m,memory=1Gi.",
     metavar="AMOUNTS",
-    help="The amounts that pods of this machine may not request, such as cpu=500m,memory=1Gi.",
 )
 @click.option(
     "--process-node-cri-socket",
     type=click.Path(path_type=Path),
     help="Socket at which the node of this machine speaks CRI, so that the runtime proxy and crictl can be tried.",
 )
-@click.option(
+@options.text_option(
     "--manager-feature-gates",
-    default="",
-    show_default=False,
+    words="Feature gates of the manager, such as NodeMutatingWebhook=true,MultiQuotaTree=true.",
     metavar="GATES",
-    help="Feature gates of the manager, such as NodeMutatingWebhook=true,MultiQuotaTree=true.",
 )
 @click.option(
     "--without-manager",
@@ -129,12 +125,10 @@ CPU_CORES_MAX = 1_024
     help="Configuration of the scheduler instead of the shipped one; koord-scheduler --write-config-to FILE writes "
     "the shipped one.",
 )
-@click.option(
+@options.text_option(
     "--scheduler-feature-gates",
-    default="",
-    show_default=False,
+    words="Feature gates of the scheduler, such as MultiQuotaTree=true,EnableInlineBatchSchedule=true.",
     metavar="GATES",
-    help="Feature gates of the scheduler, such as MultiQuotaTree=true,EnableInlineBatchSchedule=true.",
 )
 @click.option(
     "--descheduler",

@@ -52,14 +52,10 @@ _PROCESS = options.together(
 
 @click.command(context_settings=options.HELP)
 @click.option("--source", required=True, help="What the borrower calls the lender, such as web.")
-@click.option(
-    "--kubeconfig", default="", show_default=False, help="Kubeconfig of the lender; a pod there needs none."
-)
-@click.option("--context", default="", show_default=False, help="Context of that kubeconfig.")
+@options.text_option("--kubeconfig", words="Kubeconfig of the lender; a pod there needs none.")
+@options.text_option("--context", words="Context of that kubeconfig.")
 @click.option("--borrower-kubeconfig", required=True, help="Kubeconfig of the borrower.")
-@click.option(
-    "--borrower-context", default="", show_default=False, help="Context of the borrower's kubeconfig."
-)
+@options.text_option("--borrower-context", words="Context of the borrower's kubeconfig.")
 @_LENDING
 @_PROCESS
 def main(**asked: Any) -> None:

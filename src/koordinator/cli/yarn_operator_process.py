@@ -15,11 +15,11 @@ from aiohttp import web
 
 from koordinator import endpoints, profiling
 from koordinator.api import duration, user_files
-from koordinator.cli import component, logs, running
+from koordinator.cli import component, flag_settings, logs, running
 from koordinator.cli.flag_settings import FlagError
-from koordinator.cli.yarn_operator_flags import Flags
+from koordinator.cli.yarn_operator import Flags
 from koordinator.cluster import connect, garbage
-from koordinator.cluster.backoff import Rate, new_rng
+from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.controller import is_controller_enabled
 from koordinator.cluster.leader import ElectionConfig, LeaderElector, lease_check, process_identity
@@ -117,10 +117,7 @@ def kerberos_of(flags: Flags) -> KerberosLogin | None:
 async def _main(flags: Flags, client: ClientConfig) -> None:
     # Jitter and names must differ between instances.
     rng = random.Random()
-    rate = Rate(
-        per_s=flags.rest_config_qps if flags.rest_config_qps > 0 else 20,
-        burst=flags.rest_config_burst if flags.rest_config_burst > 0 else 30,
-    )
+    rate = flag_settings.client_rate(flags.rest_config_qps, flags.rest_config_burst)
     user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
     kerberos = kerberos_of(flags)
     login = Login(user, mechanisms_of(os.environ.get("HADOOP_TOKEN_FILE_LOCATION", "")))
@@ -166,9 +163,10 @@ async def _served(
     measured.router.add_get("/metrics", endpoints.metrics(operator.metrics.registry))
     endpoints.add_health(probed, operator.synced, lease_check(election))
     profiling.add_routes(profiles)
+    profiled_at = flag_settings.served_at("--pprof-addr", flags.pprof_addr) if flags.enable_pprof else None
     async with component.all_served(
-        (flags.address("metrics-addr"), measured),
-        (flags.address("health-probe-addr"), probed),
-        (flags.address("pprof-addr") if flags.enable_pprof else None, profiles),
+        (flag_settings.served_at("--metrics-addr", flags.metrics_addr), measured),
+        (flag_settings.served_at("--health-probe-addr", flags.health_probe_addr), probed),
+        (profiled_at, profiles),
     ):
         yield

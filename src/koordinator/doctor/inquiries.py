@@ -64,7 +64,7 @@ def needs(component: str, namespace: str) -> list[RequiredAccess]:
             namespace=namespace if rule.in_namespace else "",
             name=name,
         )
-        for rule in rbac.RULES.get(component, ())
+        for rule in rbac.rules().get(component, ())
         for resource in rule.resources
         for verb in rule.verbs
         for name in rule.names or ("",)

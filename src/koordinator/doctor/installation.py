@@ -10,23 +10,23 @@ from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.api.core import Container, Pod, PodTemplateSpec
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGateError, FeatureGates
+from koordinator.install import rbac
+from koordinator.install.workloads import APP_LABEL
 from koordinator.koordlet import gates
+from koordinator.manager.webhooks import configuration
 
-APP_LABEL = "koord-app"
 LOCAL_BUILD = "+koordinator"
 """Suffix of the version of the API server of `koordinator up`: there, components are tasks of its process."""
-
-WEBHOOK_SECRET = "koordinator-webhook-certs"
 
 
 class ComponentName(enum.StrEnum):
     """Components, by the names of their workloads."""
 
-    MANAGER = "koord-manager"
-    SCHEDULER = "koord-scheduler"
-    DESCHEDULER = "koord-descheduler"
-    YARN_OPERATOR = "koord-yarn-operator"
-    KOORDLET = "koordlet"
+    MANAGER = rbac.MANAGER
+    SCHEDULER = rbac.SCHEDULER
+    DESCHEDULER = rbac.DESCHEDULER
+    YARN_OPERATOR = rbac.YARN_OPERATOR
+    KOORDLET = rbac.KOORDLET
 
 
 class ComponentWorkload(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
             for variable in container.env
             if variable.name == "SECRET_NAME" and variable.value
         ]
-        return named[0] if named else WEBHOOK_SECRET
+        return named[0] if named else configuration.SECRET_NAME
 
     def manager_gate(self, name: str) -> bool | None:
         """Return whether a feature gate of the manager is on, None when its flags are not known."""

@@ -26,6 +26,7 @@ from koordinator.api.tidal_pool import TidalPool
 from koordinator.clock import parse_rfc3339
 from koordinator.doctor.inquiries import AccessAnswer, AdmissionTest, Handshake
 from koordinator.doctor.installation import Installation
+from koordinator.install.predecessor import WEBHOOK_SUFFIX
 from koordinator.manager.config import colocation_config
 from koordinator.manager.config.colocation_config import ColocationState
 
@@ -73,7 +74,6 @@ IN_CLUSTER: tuple[type[Object], ...] = (
 )
 KINDS = (*IN_CLUSTER, *IN_NAMESPACE)
 """Kinds that are listed. Of Secrets, only the one with the certificates of the webhooks is read."""
-WEBHOOK_SUFFIX = ".koordinator.sh"
 NOT_SERVED = "the API server does not serve this kind"
 """The gap of a kind whose CRD is missing."""
 

@@ -40,7 +40,7 @@ def files() -> dict[str, str]:
         "files/scheduler-config.yaml": configs.shipped_profile(_NAMESPACE),
         "files/descheduler-config.yaml": configs.shipped_descheduling(_NAMESPACE, configs.PORT_PLACE),
     }
-    for component in rbac.RULES:
+    for component in rbac.rules():
         found[f"files/rbac/{component}-cluster.yaml"] = text(rbac.cluster_rules(component))
         if rules := rbac.namespace_rules(component):
             found[f"files/rbac/{component}-namespace.yaml"] = text(rules)

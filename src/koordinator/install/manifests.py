@@ -3,7 +3,7 @@
 from typing import Any
 
 from koordinator.install import chart, objects
-from koordinator.install.dashboards import DASHBOARDS
+from koordinator.install.dashboards import dashboards
 from koordinator.install.objects import ObjectGroup, parts
 from koordinator.install.text import documents, text
 from koordinator.install.values import EVERYTHING, Values
@@ -51,7 +51,7 @@ def repository() -> Files:
     files = folder(Values())
     files |= _of_parts([part for part in parts(EVERYTHING) if part.name in OPTIONAL])
     files |= {f"chart/{chart.NAME}/{name}": text for name, text in chart.files().items()}
-    files |= {f"dashboards/{name}.json": objects.text(body) for name, body in DASHBOARDS.items()}
+    files |= {f"dashboards/{name}.json": objects.text(body) for name, body in dashboards().items()}
     return files
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from koordinator.api import crd, defaults
 from koordinator.install import configs, rbac, workloads
-from koordinator.install.dashboards import DASHBOARDS
+from koordinator.install.dashboards import dashboards
 from koordinator.install.rbac import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, YARN_COPILOT, YARN_OPERATOR
 from koordinator.install.values import Placement, Values
 from koordinator.install.workloads import APP_LABEL
@@ -29,7 +29,7 @@ def _monitoring(values: Values, components: Iterable[str]) -> Iterator[Json]:
     if values.metrics.service_monitor.enabled:
         yield from (_service_monitor(values, name) for name in components)
     if values.metrics.dashboards.enabled:
-        yield from (_dashboard(values, name) for name in DASHBOARDS)
+        yield from (_dashboard(values, name) for name in dashboards())
 
 
 def _service_monitor(values: Values, name: str) -> Json:
@@ -61,7 +61,7 @@ def _dashboard(values: Values, name: str) -> Json:
             "namespace": values.installation.namespace,
             "labels": dict(values.metrics.dashboards.labels),
         },
-        "data": {f"{name}.json": text(DASHBOARDS[name])},
+        "data": {f"{name}.json": text(dashboards()[name])},
     }
 
 

@@ -13,7 +13,8 @@ import asyncio
 import contextlib
 import enum
 import functools
-from collections.abc import AsyncIterator, Iterable
+import itertools
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -28,6 +29,7 @@ from koordinator.install import objects, predecessor, rbac
 from koordinator.install.objects import SELECTOR, key
 from koordinator.install.values import EVERYTHING, Values
 from koordinator.install.workloads import APP_LABEL
+from koordinator.manager.webhooks import configuration
 
 Json = dict[str, Any]
 
@@ -115,16 +117,6 @@ class Api:
 ESTABLISH_S_MAX = 60.0
 """API servers take about a second to serve a new CustomResourceDefinition."""
 POLL_S = 0.2
-MADE_BY_COMPONENTS = (
-    ("Secret", "", "koordinator-webhook-certs"),
-    *(
-        ("Lease", "coordination.k8s.io", rule.names[0])
-        for rules in rbac.RULES.values()
-        for rule in rules
-        if "leases" in rule.resources and rule.names
-    ),
-)
-"""(kind, group, name) of what components make for themselves in the namespace of the installation."""
 LASTING_KINDS = ("CustomResourceDefinition", "Namespace", "PriorityClass")
 """Kinds that objects of users live in or refer to: removed only when asked for."""
 
@@ -261,7 +253,7 @@ async def remove(api: Api, *, everything: bool = False, dry_run: bool = False) -
         else:
             yield await _delete(api, releases, body)
     for namespace in namespaces:
-        for kind, group, name in MADE_BY_COMPONENTS:
+        for kind, group, name in _made_by_components():
             resource = resource_of(kind, group)
             if await api.get(resource, namespace, name) is not None:
                 body = {"kind": kind, "apiVersion": resource.api_version}
@@ -271,6 +263,14 @@ async def remove(api: Api, *, everything: bool = False, dry_run: bool = False) -
                     if dry_run
                     else await _delete(api, releases, body)
                 )
+
+
+def _made_by_components() -> Iterator[tuple[str, str, str]]:
+    """Yield (kind, group, name) of what components make for themselves in the namespace of the installation."""
+    yield "Secret", "", configuration.SECRET_NAME
+    for rule in itertools.chain.from_iterable(rbac.rules().values()):
+        if "leases" in rule.resources and rule.names:
+            yield "Lease", "coordination.k8s.io", rule.names[0]
 
 
 async def _apply(api: Api, releases: Releases, body: Json, force: bool) -> ApplyStep:

@@ -155,47 +155,14 @@ class SummaryRow(msgspec.Struct, frozen=True):
 
 def rows(before: Summary, after: Summary) -> list[SummaryRow]:
     """Return the table: what it is, before, after, change."""
-    return [
-        _row("CPU allocated, Batch included", before, after, "cpu_allocated_ratio", _percent, _points),
-        _row("CPU used, mean of the cluster", before, after, "cpu_use_ratio", _percent, _times),
-        _row("  of it by services", before, after, "services_use_ratio", _percent, _points),
-        _row("  of it by batch", before, after, "batch_use_ratio", _percent, _times),
-        _row("Cores lent to batch, mean", before, after, "batch_allocatable_cores", _count, _difference),
-        _row("Batch work done, core-hours", before, after, "batch_core_hours", _count, _times),
-        _row(
-            "Batch work thrown away, core-hours", before, after, "batch_lost_core_hours", _count, _difference
-        ),
-        SummaryRow(
-            "Batch jobs finished",
-            f"{before.jobs_finished} of {before.jobs_arrived}",
-            f"{after.jobs_finished} of {after.jobs_arrived}",
-            _times(before.jobs_finished, after.jobs_finished),
-        ),
-        _row("Queueing time of tasks, p50", before, after, "queueing_p50_s", _duration, _relative),
-        _row("Queueing time of tasks, p95", before, after, "queueing_p95_s", _duration, _relative),
-        _row("Evictions", before, after, "evictions", _count, _difference),
-        _row(
-            f"Node-time above {HOT_PERCENT:.0f} % CPU",
-            before,
-            after,
-            "hot_node_time_ratio",
-            _percent,
-            _points,
-        ),
-        _row("Service latency p50, ms", before, after, "latency_p50_ms", _ms, _relative),
-        _row("Service latency p99, ms", before, after, "latency_p99_ms", _ms, _relative),
-        _row("  p99 if there were no batch, ms", before, after, "latency_p99_alone_ms", _ms, _relative),
-        _row("Service latency p99.9, ms", before, after, "latency_p999_ms", _ms, _relative),
-        _row("  p99.9 if there were no batch, ms", before, after, "latency_p999_alone_ms", _ms, _relative),
-        _row(
-            "Minutes with a service twice as slow by batch",
-            before,
-            after,
-            "slow_minutes",
-            _count,
-            _difference,
-        ),
-    ]
+    found = []
+    for name, field, show, change in _ROWS:
+        old, new = getattr(before, field), getattr(after, field)
+        shown = show(old), show(new)
+        if field == "jobs_finished":
+            shown = f"{old} of {before.jobs_arrived}", f"{new} of {after.jobs_arrived}"
+        found.append(SummaryRow(name, *shown, change(old, new)))
+    return found
 
 
 def title(comparison: Comparison) -> str:
@@ -238,18 +205,6 @@ def document(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _row(
-    name: str,
-    before: Summary,
-    after: Summary,
-    field: str,
-    show: Callable[[float], str],
-    change: Callable[[float, float], str],
-) -> SummaryRow:
-    old, new = getattr(before, field), getattr(after, field)
-    return SummaryRow(name, show(old), show(new), change(old, new))
-
-
 def _percent(ratio: float) -> str:
     return f"{ratio * 100:.1f} %"
 
@@ -282,3 +237,26 @@ def _points(old: float, new: float) -> str:
 
 def _difference(old: float, new: float) -> str:
     return f"{new - old:+,.0f}" if new != old else "="
+
+
+_ROWS: tuple[tuple[str, str, Callable[[float], str], Callable[[float, float], str]], ...] = (
+    ("CPU allocated, Batch included", "cpu_allocated_ratio", _percent, _points),
+    ("CPU used, mean of the cluster", "cpu_use_ratio", _percent, _times),
+    ("  of it by services", "services_use_ratio", _percent, _points),
+    ("  of it by batch", "batch_use_ratio", _percent, _times),
+    ("Cores lent to batch, mean", "batch_allocatable_cores", _count, _difference),
+    ("Batch work done, core-hours", "batch_core_hours", _count, _times),
+    ("Batch work thrown away, core-hours", "batch_lost_core_hours", _count, _difference),
+    ("Batch jobs finished", "jobs_finished", _count, _times),
+    ("Queueing time of tasks, p50", "queueing_p50_s", _duration, _relative),
+    ("Queueing time of tasks, p95", "queueing_p95_s", _duration, _relative),
+    ("Evictions", "evictions", _count, _difference),
+    (f"Node-time above {HOT_PERCENT:.0f} % CPU", "hot_node_time_ratio", _percent, _points),
+    ("Service latency p50, ms", "latency_p50_ms", _ms, _relative),
+    ("Service latency p99, ms", "latency_p99_ms", _ms, _relative),
+    ("  p99 if there were no batch, ms", "latency_p99_alone_ms", _ms, _relative),
+    ("Service latency p99.9, ms", "latency_p999_ms", _ms, _relative),
+    ("  p99.9 if there were no batch, ms", "latency_p999_alone_ms", _ms, _relative),
+    ("Minutes with a service twice as slow by batch", "slow_minutes", _count, _difference),
+)
+"""Rows of the table: what each is, its field of `Summary`, how it is shown, how its change is."""

@@ -81,7 +81,7 @@ class ResourceManagers:
         if not self._mode.by_rpc:
             found = await self._watched("nodes", self._rest.nodes(leader.web, POLLED_STATES))
             return Poll(leader.id, {each.node: each for each in found})
-        frame = partial(_nodes_frame, POLLED_STATES)
+        frame = partial(rpc.get_cluster_nodes, states=POLLED_STATES)
         result = await self._called(leader.client, Method.GET_CLUSTER_NODES, frame)
         try:
             listed = self._reader.read(result)
@@ -110,7 +110,9 @@ class ResourceManagers:
         self, leader: ResourceManager, updates: Sequence[NodeUpdate]
     ) -> dict[NodeId, KoordinatorError]:
         try:
-            await self._called(leader.admin, Method.UPDATE_NODE_RESOURCE, partial(_update_frame, updates))
+            await self._called(
+                leader.admin, Method.UPDATE_NODE_RESOURCE, partial(rpc.update_node_resource, updates=updates)
+            )
         except CallRefused as error:
             if not error.is_unknown_node:
                 raise
@@ -196,11 +198,3 @@ class ResourceManagers:
         if key not in self._connections:
             self._connections[key] = Connection(server, method.protocol, self._login, self._client_id)
         return self._connections[key]
-
-
-def _nodes_frame(states: Sequence[str], client_id: bytes, call_id: int) -> bytes:
-    return rpc.get_cluster_nodes(client_id, call_id, states)
-
-
-def _update_frame(updates: Sequence[NodeUpdate], client_id: bytes, call_id: int) -> bytes:
-    return rpc.update_node_resource(client_id, call_id, updates)

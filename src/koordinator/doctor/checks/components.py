@@ -171,6 +171,12 @@ CHANGES_PER_HOUR_MAX = 4.0
 """A leader that is replaced more often than that is not replaced by upgrades."""
 
 
+def leads(snapshot: ClusterSnapshot, component: ComponentName) -> bool:
+    """Return whether an instance of the component holds its lease, and renews it in time."""
+    lease = snapshot.find(Lease, LEASES[component], snapshot.namespace)
+    return lease is not None and is_fresh(lease, snapshot.now_s)
+
+
 def is_fresh(lease: Lease, now_s: float) -> bool:
     """Return whether its holder has renewed it in time."""
     renewed_s = seconds(lease.spec.renew_time)

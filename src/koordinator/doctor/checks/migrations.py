@@ -3,15 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from koordinator import clock
 from koordinator.api.core import ConfigMap
-from koordinator.api.groups import Lease
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler import configuration
 from koordinator.descheduler.configuration import DeschedulerConfigError
 from koordinator.descheduler.migration import jobs
 from koordinator.descheduler.plugins.built_in import installed_plugins
-from koordinator.doctor.checks.components import LEASES, is_fresh
+from koordinator.doctor.checks.components import leads
 from koordinator.doctor.finding import Finding
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
@@ -48,13 +46,12 @@ def _config(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 def _waiting(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Jobs that nobody carries out."""
-    lease = snapshot.find(Lease, LEASES[ComponentName.DESCHEDULER], snapshot.namespace)
-    if lease is not None and is_fresh(lease, snapshot.now_s):
+    if leads(snapshot, ComponentName.DESCHEDULER):
         return
     names = [
         job.metadata.name
         for job in snapshot.of(PodMigrationJob)
-        if jobs.is_open(job) and _age_s(snapshot, job) > WAIT_S
+        if jobs.is_open(job) and snapshot.age_s(job) > WAIT_S
     ]
     if names:
         yield Finding.warning(
@@ -82,8 +79,3 @@ def _failed(snapshot: ClusterSnapshot) -> Iterator[Finding]:
                 why="the pods stay where they are, and plugins ask for them again in the next cycle",
                 do=(f"koordinator explain eviction job {last.metadata.name}",),
             )
-
-
-def _age_s(snapshot: ClusterSnapshot, job: PodMigrationJob) -> float:
-    created = job.metadata.creation_timestamp
-    return snapshot.now_s - clock.parse_rfc3339(created) if created else 0.0

@@ -10,6 +10,7 @@ from koordinator.api.quantity import QuantityError
 from koordinator.doctor.finding import Finding
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
+from koordinator.install.configs import SCHEDULER_CONFIG
 from koordinator.manager.webhooks import pod_rules
 from koordinator.scheduler.config import config
 
@@ -88,8 +89,6 @@ def _anybody_offers(snapshot: ClusterSnapshot, kind: str) -> bool:
 
 
 DEFAULT_SCHEDULER = "default-scheduler"
-KOORDINATOR = "koord-scheduler"
-CONFIG_NAME = "koord-scheduler-config"
 
 
 def running(snapshot: ClusterSnapshot) -> set[str] | None:
@@ -100,7 +99,7 @@ def running(snapshot: ClusterSnapshot) -> set[str] | None:
     installation = snapshot.installation
     names = {DEFAULT_SCHEDULER}
     if installation.is_in_process(ComponentName.SCHEDULER):
-        return names | {KOORDINATOR} | _proven(snapshot)
+        return names | {ComponentName.SCHEDULER.value} | _proven(snapshot)
     if installation.get(ComponentName.SCHEDULER) is None and not snapshot.is_live:
         return None
     return names | _configured(snapshot) | _proven(snapshot)
@@ -110,13 +109,13 @@ def _configured(snapshot: ClusterSnapshot) -> set[str]:
     workload = snapshot.installation.get(ComponentName.SCHEDULER)
     if workload is None or not workload.wanted:
         return set()
-    found = snapshot.find(ConfigMap, CONFIG_NAME, snapshot.namespace)
-    text = found.data.get(CONFIG_NAME, "") if found is not None else ""
+    found = snapshot.find(ConfigMap, SCHEDULER_CONFIG, snapshot.namespace)
+    text = found.data.get(SCHEDULER_CONFIG, "") if found is not None else ""
     try:
         profiles = config.parse(text.encode()).profiles if text else []
     except KoordinatorError:
         profiles = []  # the scheduler says itself what is wrong with its configuration, and does not start
-    return {profile.scheduler_name for profile in profiles} or {KOORDINATOR}
+    return {profile.scheduler_name for profile in profiles} or {ComponentName.SCHEDULER.value}
 
 
 def _proven(snapshot: ClusterSnapshot) -> set[str]:

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from koordinator.api import labels
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
-from koordinator.api.groups import Lease
 from koordinator.api.tidal_pool import TidalPool
-from koordinator.doctor.checks.components import LEASES, is_fresh
+from koordinator.doctor.checks.components import leads
 from koordinator.doctor.finding import Finding
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
@@ -34,8 +33,7 @@ def _components(snapshot: ClusterSnapshot, names: list[str]) -> Iterator[Finding
             why="no node is lent: the feature gate TidalPool of koord-manager is off by default",
             do=("koordinator install --apply --set featureGates=TidalPool=true",),
         )
-    lease = snapshot.find(Lease, LEASES[ComponentName.DESCHEDULER], snapshot.namespace)
-    if lease is None or not is_fresh(lease, snapshot.now_s):
+    if not leads(snapshot, ComponentName.DESCHEDULER):
         yield Finding.warning(
             ("TidalPool", names),
             "no descheduler leads",

@@ -21,7 +21,8 @@ from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.gather import ca_of
 from koordinator.doctor.inquiries import AdmissionTest, AdmissionTrial, TrialOutcome, address
 from koordinator.doctor.installation import ComponentName
-from koordinator.doctor.snapshot import WEBHOOK_SUFFIX, ClusterSnapshot
+from koordinator.doctor.snapshot import ClusterSnapshot
+from koordinator.install.predecessor import WEBHOOK_SUFFIX
 from koordinator.manager.webhooks import certificates, table
 from koordinator.manager.webhooks import configuration as shipped
 

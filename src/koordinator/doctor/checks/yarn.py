@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from koordinator.api import labels, pod_labels, qos, slo_config
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.groups import Lease
 from koordinator.api.qos import QoSClass
 from koordinator.api.slo_config import HostApplicationConfig
-from koordinator.doctor.checks.components import LEASES, is_fresh
+from koordinator.doctor.checks.components import leads
 from koordinator.doctor.finding import Finding
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
@@ -98,8 +97,7 @@ def check_operator(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def _operator(snapshot: ClusterSnapshot, managers: list[Pod]) -> Iterator[Finding]:
-    lease = snapshot.find(Lease, LEASES[ComponentName.YARN_OPERATOR], snapshot.namespace)
-    if lease is None or not is_fresh(lease, snapshot.now_s):
+    if not leads(snapshot, ComponentName.YARN_OPERATOR):
         yield Finding.warning(
             ("Pod", [pod.key for pod in managers]),
             "NodeManagers run, but no koord-yarn-operator leads",
