@@ -94,7 +94,7 @@ class ClosedLoop:
             suppression.run(self._services, self._system, int(duration_s) or 1, ceiling)
             limit = np.minimum(suppression.limit_milli(), capacity)
             tier = np.minimum(np.minimum(tier_demand, limit), rest)
-            factor = contention.slowdown_beside(growth, tier / rest)
+            factor = contention.slowdown_beside(growth, tier / capacity)
             course.append(factor)
             allowed += limit * duration_s
             self._seen += (factor * worst - self._seen) * sees[duration_s]

@@ -130,9 +130,9 @@ def bounds(protection: Protection) -> tuple[Curve, Curve] | None:
     return _fitted(shipped(), mode, -BOUND_ERRORS), _fitted(shipped(), mode, BOUND_ERRORS)
 
 
-# With the quota, batch had 13 % of what services left over at 60 % load and slowed them as much as with all
-# of it: a protected tier disturbs by being there.
-PRESENCE_RATIO = 0.13
+PRESENCE_RATIO = 0.01
+"""Share of a node's CPU from which on a protected tier disturbs as much as one that takes all that is left: it
+disturbs by being there (docs/models.md, section 2)."""
 # Requests that waited this many times the usual are given up by their callers: nothing above is reported.
 SLOWDOWN_MAX = 1_000.0
 # Utilisation above which a queue has no steady state within a sampling step.
@@ -291,7 +291,7 @@ def slowdown(load: F64, occupied: F64, protection: Protection) -> F64:
     """Return the growth of a service's p99 on each node beside a protected best-effort tier, beyond its queue:
     (nodes,).
 
-    `load` is what services use (ratio of the node, 0–1), `occupied` what the tier has of the rest (0–1).
+    `load` is what services use of the node's CPU (0–1), `occupied` what the tier has of it.
     """
     return slowdown_beside(log_slowdown(load, protection), occupied)
 
@@ -308,7 +308,7 @@ def log_slowdown(load: F64, protection: Protection) -> F64 | None:
 
 
 def slowdown_beside(log_slowdown: F64 | None, occupied: F64) -> F64:
-    """Return the growth beside a tier that has so much of the rest, as `slowdown` does: (nodes,)."""
+    """Return the growth beside a tier that has so much of the node, as `slowdown` does: (nodes,)."""
     if log_slowdown is None:
         return np.ones_like(occupied)
     presence = np.minimum(occupied / PRESENCE_RATIO, 1.0)

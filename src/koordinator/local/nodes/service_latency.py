@@ -112,5 +112,4 @@ def _slowdown(fleet: HollowFleet, best_effort: Index) -> F64:
         return fleet.closed_loop.slowdown
     tier = per_node(fleet.node[best_effort], fleet.granted[best_effort], fleet.capacity.size)
     own = fleet.services_used + fleet.system
-    rest = np.maximum(fleet.capacity - own, 1.0)
-    return contention.slowdown(own / fleet.capacity, tier / rest, fleet.policy.protection)
+    return contention.slowdown(own / fleet.capacity, tier / fleet.capacity, fleet.policy.protection)

@@ -57,13 +57,13 @@ class SlackController:
         `elapsed_s` seconds in which batch wanted so much."""
         capacity, nodes = self._capacity, self._capacity.size
         own = services_milli + system_milli
-        load, rest = own / capacity, np.maximum(capacity - own, 1.0)
+        load = own / capacity
         held = services_milli + np.maximum(system_milli, self._reserved)
         zeros = np.zeros(nodes)
         for _ in range(max(round(elapsed_s / STEP_S), 1)):
             ceiling = self._state.ceiling[:, control.Resource.CPU]
             batch = np.clip(capacity * ceiling / 100 - held, 0.0, wanted_milli)
-            growth = contention.slowdown(load, batch / rest, self._protection)
+            growth = contention.slowdown(load, batch / capacity, self._protection)
             measured = control.Inputs(
                 slack=1 - growth / self._objective.objective_ratio,
                 slack_age_s=zeros,

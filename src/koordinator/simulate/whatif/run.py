@@ -260,7 +260,7 @@ class WhatIfRun:
             demand_milli, self._reachable(granted, available, beside_batch=False), ones
         ).p99
         own = self._granted + self._system
-        load, occupied = own / self._capacity, self._batch / np.maximum(self._capacity - own, 1.0)
+        load, occupied = own / self._capacity, self._batch / self._capacity
         base = contention.latency(demand_milli, now, ones).p99 * services.service_time_ms
         growth = contention.slowdown(load, occupied, self._strategy.protection)
         low, high = (
