@@ -64,16 +64,16 @@ def test_until_the_loop_has_acted_a_jump_costs_services_something_and_then_hardl
     assert course[-1] < 1.1
 
 
-def test_on_a_full_node_batch_disturbs_as_if_a_milli_core_were_left() -> None:
-    courses = []
-    for milli in (contention.PRESENCE_RATIO * 1.01, contention.PRESENCE_RATIO * 0.99, 10_000):
-        f = pressed(1.0, batch_milli=milli)
+def test_what_is_left_of_a_full_node_is_too_little_to_disturb() -> None:
+    courses = {}
+    for share in (0.98, 0.996, 1.0):
+        f = pressed(share)
         f.step(0.0, 30.0)
         assert f.closed_loop is not None
-        courses.append(f.closed_loop.course[0, 0])
+        courses[share] = f.closed_loop.course[0, 0]
 
-    enough, too_little, all_of_it = courses
-    assert 1 < too_little < enough == all_of_it
+    assert courses[0.98] > 1.2
+    assert 1 < courses[1.0] < courses[0.996] < courses[0.98]
 
 
 def test_services_get_the_same_cpu_with_the_loop_and_without() -> None:
