@@ -180,6 +180,17 @@ def test_preferred_layers_decide_between_places_that_hold_the_gang() -> None:
     assert gathered.place_name == "roomy" and len(places_used(tree, gathered, "Block")) == 2
 
 
+def test_places_where_members_run_are_no_further_places_of_a_preferred_layer() -> None:
+    """Three blocks in all either way: b0 and two others beside it, or b0 and two of another spine."""
+    labels = [("here", "b0"), ("here", "b1"), ("here", "b2"), ("there", "b3"), ("there", "b4")]
+    tree = build(SPECS, [(f"{block}n", {"spine": spine, "block": block}) for spine, block in labels])
+    slots, bound = numbers(tree, b0n=1, b1n=1, b2n=1, b3n=2, b4n=1), numbers(tree, b0n=1)
+
+    found = plan(tree, TopologyRequirement("", {}, ("Block",)), members(3), slots, bound, bound)
+
+    assert found.place_name == "here" and len(places_used(tree, found, "Block")) == 3
+
+
 def test_a_score_decides_which_nodes_are_used_and_names_who_goes_where() -> None:
     tree = of_blocks(3)
     slots, score = np.ones(3, np.int64), numbers(tree, b0n0=-9, b0n1=-5, b0n2=-1)

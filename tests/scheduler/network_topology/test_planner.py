@@ -227,6 +227,17 @@ def test_of_places_that_suit_equally_well_the_cheapest_is_taken() -> None:
     assert dict(desk.plan([desk.pod("m", 1)]).plan.nodes) == {"m": "n0"}
 
 
+def test_members_that_differ_use_blocks_of_their_gang_before_others() -> None:
+    here = [(1, "here", "b0"), (2, "here", "b1"), (1, "here", "b2"), (1, "here", "b3")]
+    desk = Desk([*here, (4, "there", "b4"), (1, "there", "b5")])
+    asked = tuple(desk.pod(f"m{number}", cpu) for number, cpu in enumerate((2, 1, 1, 1)))
+    rules = (GatherStrategy(layer="Block", strategy="PreferGather"),)
+
+    found = desk.planner.plan(desk.tree, PlanningJob(members=asked, rules=rules, bound=("n0",)))
+
+    assert found.plan.place_name == "here" and len(found.plan.nodes) == 4
+
+
 def test_a_host_port_is_given_once_per_node() -> None:
     desk = Desk([(8, "s", "b"), (8, "s", "b")])
     ports = {

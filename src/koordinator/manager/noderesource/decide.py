@@ -42,7 +42,7 @@ from koordinator.manager.noderesource.batch import (
 Mask = npt.NDArray[np.bool_]
 
 _PER_THOUSANDTH = np.array([NANO_PER_MILLI, 1])
-"""What `Measured` counts of a thousandth of CPU and of memory."""
+"""Units of `Measured` in a thousandth of CPU and of memory."""
 PERCENT_MAX = 10**6  # far beyond the cap, which is 100 at most; keeps absurd settings out of arithmetic
 
 

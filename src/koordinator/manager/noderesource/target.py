@@ -104,7 +104,7 @@ class NodeTarget(msgspec.Struct):
     zones: dict[str, dict[str, int | None]] = {}
     """Zone of the node's NodeResourceTopology -> resource -> whole units."""
     batch_terms: TermRows | None = None
-    """How the Batch amounts came about: one pair for each field of `batch.BatchTerms`; None when nothing is lent."""
+    """Terms of the Batch amounts, one pair for each field of `batch.BatchTerms`; None when nothing is lent."""
     mid_terms: TermRows | None = None
     """The same of Mid, by `decide.MidTerms`."""
     normalization: float = 0.0

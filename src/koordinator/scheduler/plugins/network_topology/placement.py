@@ -105,9 +105,9 @@ class Offers:
     """The number of members that each place can take at once, and of pods there that attract them.
 
     `slots` (nodes,) are members that each node can take, `existing` (nodes,) pods that attract, `bound` (nodes,)
-    members that are there already: they count towards the multiples, `score` (nodes,) tells which of otherwise equal
-    places to take. Multiples of layers below a place bind the place, too: its own numbers are multiples of all of
-    them.
+    members that are there already: they count towards the multiples, and the gang uses their places anyway; `score`
+    (nodes,) tells which of otherwise equal places to take. Multiples of layers below a place bind the place, too: its
+    own numbers are multiples of all of them.
     """
 
     def __init__(
@@ -123,6 +123,7 @@ class Offers:
         self.tree = tree
         self._preferred = [depth for layer in demand.preferred if (depth := tree.depth_of(layer)) is not None]
         self.existing = tree.sums(existing)
+        self._bound_leaves = np.flatnonzero(bound) if bound is not None else np.empty(0, np.intp)
         self._bound = tree.sums(bound) if bound is not None and bound.any() and demand.multiples else None
         self._multiples: list[int] = []
         self.slots: list[I64] = []
@@ -188,7 +189,7 @@ class Offers:
         return indices[np.lexsort(keys)]
 
     def _gathered(self, depth: int, ordered: Indices, wanted: int) -> list[int]:
-        """Return the same places, those first that need fewer places of the preferred layers."""
+        """Return the same places, those first with which the gang uses fewer places of the preferred layers."""
         indices: list[int] = ordered.tolist()
         deeper = [each for each in self._preferred if each > depth]
         if not deeper or len(indices) < 2:
@@ -197,7 +198,7 @@ class Offers:
         spread: dict[int, tuple[int, ...]] = {}
         for index in compared:
             shares = self.distribute(depth, index, wanted)
-            leaves = np.array([leaf for leaf, _ in shares], np.intp)
+            leaves = np.append(self._bound_leaves, np.array([leaf for leaf, _ in shares], np.intp))
             used = [np.unique(self.tree.ancestors(self.tree.depth, leaves, each)).size for each in deeper]
             spread[index] = tuple(used)
         return sorted(compared, key=spread.__getitem__) + indices[COMPARED_MAX:]

@@ -253,7 +253,8 @@ class PlanDraft(msgspec.Struct, frozen=True, eq=False):
         uids = {member.uid for member in members}
         wanted = [tuple(each for each in kind.members if each.uid in uids) for kind in kinds]
         total = np.add.reduce([kind.by_leaf for kind in kinds])
-        offers = Offers(self.tree, msgspec.structs.replace(self.demand, multiples={}), total, self.existing)
+        plain = msgspec.structs.replace(self.demand, multiples={})
+        offers = Offers(self.tree, plain, total, self.existing, self.bound)
         depth, top = placement.places_to_gather(self.tree, self.demand, self.bound)
         looks_around = any(kind.slots.looks_around for kind in kinds)
         tried: dict[int, int] = {}
