@@ -33,6 +33,8 @@ PROTECTIONS = (
 )
 STOPPING_S_MAX = 5.0
 """How long a pod takes to end."""
+BACKOFF_S_MAX = 10.0
+"""How long somebody who matters more may stand back after the unrest, and then take the room."""
 SUCCESSOR_S_MAX = 2.0
 """How long an owner takes to make a new pod."""
 TAKEOVER_S = 2.0
@@ -346,7 +348,8 @@ class Contest:
         room = dict(self._cores)
         for name, node_name in where.items():
             other = self._about[name]
-            stays = other.value >= job.value or (other.marks and job.group) or name in own
+            is_spared = bool(other.marks) if job.group else labels.DISABLE_PREEMPTIBLE in other.marks
+            stays = other.value >= job.value or is_spared or name in own
             if node_name and stays:
                 room[node_name] -= other.members[name]
         for cores in sorted(wanted, reverse=True):
@@ -417,7 +420,7 @@ async def live(
             await stage.start()
         stage.heal()
         contest.log.append(f"{contest.now_s:.2f} calm")
-        calm_since_s = contest.now_s
+        calm_since_s = contest.now_s + BACKOFF_S_MAX
         await asyncio.sleep(settle_s)
         await contest.check_rest(calm_since_s)
         before, count = stage.attempts(), len(contest.evicted)
