@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from koordinator.koordlet.interference.control import ControlConfig, Resource
-from koordinator.local.nodes import contention
 from koordinator.local.nodes.fleet import HollowFleet
 from koordinator.local.nodes.service_latency import service_latency, time_above
 from koordinator.local.nodes.usage import Trace
