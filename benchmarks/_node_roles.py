@@ -115,7 +115,7 @@ async def collectors(spec: RoleSpec) -> None:
 async def agent(spec: RoleSpec) -> None:
     """All of it, as the command runs it, with every strategy and hook that changes nothing but groups and processes."""
     from koordinator.cli import koordlet as command
-    from koordinator.cli import koordlet_process, logs
+    from koordinator.cli import koordlet_flags, koordlet_process, logs
     from koordinator.cluster import connect
 
     port = spec.pods_url.rsplit(":", 1)[1].split("/", 1)[0]
@@ -134,7 +134,7 @@ async def agent(spec: RoleSpec) -> None:
     arguments = [f"--{name}={value}" for name, value in flags.items()]
     context = command.main.make_context("koordlet", arguments)
     environment = {"NODE_NAME": "bench", "agent_mode": "hostMode"}
-    settings, _ = command.of(context.params, environment)
+    settings, _ = koordlet_flags.of(context.params, environment)
     roots = msgspec.structs.replace(settings.roots, kubepods_below=spec.roots.kubepods_below)
     settings = msgspec.structs.replace(settings, roots=roots)
     logs.set_up(logs.level_of(0), as_json=False, modules={})

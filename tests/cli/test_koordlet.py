@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from koordinator.cli import flag_kinds, flag_settings
+from koordinator.cli import flag_kinds, flag_settings, koordlet_flags
 from koordinator.cli import koordlet as command
-from koordinator.cli.koordlet import KoordletSettings
+from koordinator.cli.koordlet_flags import KoordletSettings
 from koordinator.host.files import HostRoots
 from koordinator.koordlet.config import AgentConfig, HookServerConfig
 from koordinator.koordlet.qos.cpu_evict import CPUEvict
@@ -23,7 +23,7 @@ def read(
     *arguments: str, environment: dict[str, str] | None = None
 ) -> tuple[KoordletSettings, dict[str, str]]:
     with command.main.make_context("koordlet", list(arguments)) as context:
-        return command.of(context.params, environment or HOST_MODE)
+        return koordlet_flags.of(context.params, environment or HOST_MODE)
 
 
 def test_without_flags_everything_is_as_the_reference_has_it() -> None:
@@ -74,7 +74,7 @@ def test_paths_follow_the_mode_and_their_flags() -> None:
 
 def test_every_flag_of_a_setting_changes_its_field() -> None:
     others = {str: "other", bool: "true", float: "77s", int: "7", tuple: "PreCreateContainer"}
-    for name, setting in command.SETTINGS.items():
+    for name, setting in koordlet_flags.SETTINGS.items():
         value = flag_settings.get(AgentConfig(node_name="n"), setting.field)
         text = others[type(value)]
         if name.endswith("-seconds"):

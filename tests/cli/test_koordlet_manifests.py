@@ -10,6 +10,7 @@ from koordinator.api.meta import Object
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.storage import PersistentVolumeClaim
 from koordinator.cli import koordlet as command
+from koordinator.cli import koordlet_flags
 from koordinator.cluster.informer import Informer
 from koordinator.host.files import HostRoots
 from tests.cli.deployed import Deployed
@@ -20,7 +21,7 @@ DEPLOYED = Deployed("koordlet")
 
 def test_the_command_line_is_understood_and_all_roots_are_mounted() -> None:
     with command.main.make_context("koordlet", DEPLOYED.container()["args"]) as context:
-        settings, _ = command.of(context.params, {"NODE_NAME": "n"})
+        settings, _ = koordlet_flags.of(context.params, {"NODE_NAME": "n"})
     assert settings.roots == HostRoots()
     mounts = {mount["mountPath"].rstrip("/"): mount for mount in DEPLOYED.container()["volumeMounts"]}
     for root in (settings.roots.cgroup, settings.roots.sys, settings.roots.sys_fs, settings.roots.run):

@@ -3,9 +3,9 @@
 import pytest
 from click.testing import CliRunner
 
-from koordinator.cli import flag_settings
+from koordinator.cli import flag_settings, manager_flags
 from koordinator.cli import manager as command
-from koordinator.cli.manager import ManagerSettings
+from koordinator.cli.manager_flags import ManagerSettings
 from koordinator.cluster.backoff import Rate
 from koordinator.cluster.controller import is_controller_enabled
 from koordinator.manager.options import ManagerOptions
@@ -17,7 +17,7 @@ def settings(*arguments: str) -> ManagerSettings:
 
 def read(*arguments: str) -> tuple[ManagerSettings, dict[str, str]]:
     with command.main.make_context("koord-manager", list(arguments)) as context:
-        return command.of(context.params)
+        return manager_flags.of(context.params)
 
 
 def test_without_flags_everything_is_as_the_reference_has_it() -> None:
@@ -50,9 +50,9 @@ def test_the_shipped_deployments_flags_are_understood() -> None:
     assert sorted(inert) == ["--disable-no-deepcopy", "--logtostderr"]
 
 
-@pytest.mark.parametrize("name", command.SETTINGS)
+@pytest.mark.parametrize("name", manager_flags.SETTINGS)
 def test_each_flag_of_the_table_sets_its_field(name: str) -> None:
-    setting = command.SETTINGS[name]
+    setting = manager_flags.SETTINGS[name]
     before = flag_settings.get(ManagerOptions(), setting.field)
     chosen = {"controllers": "-nodeslo,*", "noderesource-plugins": "MidResource"}
     text = (

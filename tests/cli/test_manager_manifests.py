@@ -6,6 +6,7 @@ from typing import Any
 from koordinator.api import defaults
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cli import manager as command
+from koordinator.cli import manager_flags
 from koordinator.manager.webhooks import configuration
 from koordinator.manager.webhooks.configuration import WebhookSettings
 from koordinator.manager.webhooks.table import GATES_BY_PATH
@@ -16,7 +17,7 @@ DEPLOYED = Deployed("manager")
 
 def test_the_command_line_is_understood_and_probes_reach_it() -> None:
     with command.main.make_context("koord-manager", DEPLOYED.container()["args"]) as context:
-        settings, inert = command.of(context.params)
+        settings, inert = manager_flags.of(context.params)
 
     assert inert == {}
     assert settings.options.config_namespace == defaults.NAMESPACE

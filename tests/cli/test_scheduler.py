@@ -8,10 +8,10 @@ from click.testing import CliRunner
 
 from koordinator.api import upstream_gates
 from koordinator.api.feature_gates import FeatureGateError
-from koordinator.cli import running
+from koordinator.cli import running, scheduler_flags
 from koordinator.cli import scheduler as command
 from koordinator.cli import scheduler_process as process
-from koordinator.cli.scheduler import Flags
+from koordinator.cli.scheduler_flags import Flags
 from koordinator.cluster.leader import LeaseLost
 from koordinator.scheduler.config import config
 from koordinator.scheduler.config.config import SchedulerConfigError
@@ -23,7 +23,7 @@ HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfigura
 
 def flags(*arguments: str) -> Flags:
     with command.main.make_context("koord-scheduler", list(arguments)) as context:
-        return command.of(context.params)[0]
+        return scheduler_flags.of(context.params)[0]
 
 
 def test_flags_of_leader_election_win_over_the_file(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_probes_and_prometheus_find_the_insecure_port_without_a_flag() -> None:
 def test_flags_that_say_where_and_when_lines_are_written_change_nothing() -> None:
     given = ["--logtostderr=true", "--stderrthreshold=INFO", "--async-log", "--async-log-queue-length=10000"]
     with command.main.make_context("koord-scheduler", list(given)) as context:
-        _, inert = command.of(context.params)
+        _, inert = scheduler_flags.of(context.params)
 
     assert sorted(inert) == sorted(flag.partition("=")[0] for flag in given)
 

@@ -1,6 +1,7 @@
 """The manifests in deploy/scheduler fit the scheduler that they run."""
 
 from koordinator.cli import scheduler as command
+from koordinator.cli import scheduler_flags
 from koordinator.scheduler.config import config, default_plugins
 from tests.cli.deployed import Deployed
 
@@ -22,5 +23,5 @@ def test_the_config_map_holds_the_shipped_profile() -> None:
 def test_the_deployments_command_line_is_understood() -> None:
     arguments = [each for each in DEPLOYED.container()["args"] if not each.startswith("--config=")]
     with command.main.make_context("koord-scheduler", arguments) as context:
-        flags, inert = command.of(context.params)
+        flags, inert = scheduler_flags.of(context.params)
     assert (flags.port, flags.address, inert) == (10251, "0.0.0.0", {})

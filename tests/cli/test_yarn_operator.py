@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from koordinator.cli import yarn_operator, yarn_operator_process
-from koordinator.cli.yarn_operator import Flags
+from koordinator.cli.yarn_operator_flags import Flags
 from koordinator.cluster import connect
 
 OFF = ("--metrics-addr=0", "--health-probe-addr=0", "--enable-pprof=false", "--master=http://127.0.0.1:1")

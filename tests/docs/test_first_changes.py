@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from koordinator.api.slo import NodeSLOSpec
-from koordinator.cli import koordlet as command
+from koordinator.cli import koordlet_flags
 from koordinator.cluster.plugin_registry import read_entries
 from koordinator.host.cgroup_knobs import V2, Knob
 from koordinator.koordlet import agent
@@ -70,7 +70,7 @@ def test_one_file_and_one_line_make_an_eviction_strategy(
         assert node.events.recorded[0][2] == words
 
     virtual_loop.run(scenario())
-    given = command.of(_defaults() | {"be_count_evict_cool_time_seconds": 7}, {"NODE_NAME": "n"})[0]
+    given = koordlet_flags.of(_defaults() | {"be_count_evict_cool_time_seconds": 7}, {"NODE_NAME": "n"})[0]
     assert not given.gates.is_on(GATE)
     assert strategy.cool_down.of(given.config.qos) == 7
 
@@ -78,8 +78,8 @@ def test_one_file_and_one_line_make_an_eviction_strategy(
 def _defaults() -> dict[str, object]:
     import click
 
-    asking = command.options(click.command("koordlet")(lambda **_: None))
-    return {param.name: param.get_default(click.Context(asking)) for param in asking.params}
+    command = koordlet_flags.options(click.command("koordlet")(lambda **_: None))
+    return {param.name: param.get_default(click.Context(command)) for param in command.params}
 
 
 def test_one_file_and_one_line_make_a_runtime_hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import yaml
 from koordinator.api import config_text
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cli import component, logs, running, serving
-from koordinator.cli.descheduler import Flags
+from koordinator.cli.descheduler_flags import Flags
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import Rate, new_rng
 from koordinator.cluster.config import ClientConfig

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Mapping
 
 from koordinator.cli import component, flag_settings, logs, running
-from koordinator.cli.koordlet import KoordletSettings
+from koordinator.cli.koordlet_flags import KoordletSettings
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import Rate, new_rng

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from koordinator import endpoints, health, profiling
 from koordinator.cli import component, logs, running
-from koordinator.cli.manager import ManagerSettings
+from koordinator.cli.manager_flags import ManagerSettings
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.config import ClientConfig

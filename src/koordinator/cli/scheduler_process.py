@@ -14,7 +14,7 @@ from koordinator.api import config_text, duration, upstream_gates
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cli import component, logs, running, serving
-from koordinator.cli.scheduler import Flags
+from koordinator.cli.scheduler_flags import Flags
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import Rate, new_rng

@@ -17,7 +17,7 @@ from koordinator import endpoints, profiling
 from koordinator.api import duration, user_files
 from koordinator.cli import component, flag_settings, logs, running
 from koordinator.cli.flag_settings import FlagError
-from koordinator.cli.yarn_operator import Flags
+from koordinator.cli.yarn_operator_flags import Flags
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.config import ClientConfig

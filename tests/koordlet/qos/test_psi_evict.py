@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordinator.api.slo import NodeSLOSpec
-from koordinator.cli import koordlet as command
+from koordinator.cli import koordlet_flags
 from koordinator.host.cgroup_knobs import V2
 from koordinator.koordlet import agent
 from koordinator.koordlet import gates as koordlet_gates
@@ -195,7 +195,7 @@ def test_the_gate_is_off_by_default_and_known_to_the_command_line(tmp_path: Path
         "psi-evict-interval-seconds",
         "psi-evict-cool-time-seconds",
     }
-    assert not set(command.SETTINGS) & {flag.name for flag in evictions.flags()}
+    assert not set(koordlet_flags.SETTINGS) & {flag.name for flag in evictions.flags()}
 
     async def scenario() -> None:
         node = PressedNode(tmp_path, a=8)
