@@ -13,38 +13,54 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 and the number of SIGINT."""
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "up": ("up", "up", "Run a whole cluster in this process; kubectl works on it."),
-    "demo": ("demo", "demo", "Run a day of a cluster without and with co-location, side by side."),
+    "up": ("koordinator.cli.up", "up", "Run a whole cluster in this process; kubectl works on it."),
+    "demo": (
+        "koordinator.cli.demo",
+        "demo",
+        "Run a day of a cluster without and with co-location, side by side.",
+    ),
     "demo-node": (
-        "demo_node",
+        "koordinator.cli.demo_node",
         "demo_node",
         "Show what the node agent does for a service on this machine, with real processes (root).",
     ),
     "explain": (
-        "explain",
+        "koordinator.cli.explain",
         "main",
         "Explain why a pod is pending or where it is, and what would change that.",
     ),
-    "doctor": ("doctor", "main", "Find what is wrong with an installation, why it matters, and what to do."),
+    "doctor": (
+        "koordinator.cli.doctor",
+        "main",
+        "Find what is wrong with an installation, why it matters, and what to do.",
+    ),
     "quota": (
-        "quota",
+        "koordinator.cli.quota",
         "main",
         "Show the tree of quotas: used, runtime, min, max, and who borrows from whom.",
     ),
     "simulate": (
-        "simulate",
+        "koordinator.cli.simulate",
         "main",
         "Show what co-location would bring, where pods would go, which should move off hot nodes.",
     ),
-    "dump": ("dump", "dump", "Write a cluster into a file, to ask questions without it."),
-    "migrate": ("migrate", "migrate", "Carry out a plan of moves off hot nodes."),
-    "virtual-node": ("virtual_node", "main", "Offer the idle nodes of one cluster to another one."),
-    "install": ("install", "install", "Install or upgrade Koordinator on a cluster."),
-    "uninstall": ("install", "uninstall", "Take Koordinator off a cluster."),
-    "crds": ("crds", "crds", "Print the CustomResourceDefinitions."),
-    "completion": ("completion", "completion", "Print the script by which a shell completes this command."),
+    "dump": ("koordinator.cli.dump", "dump", "Write a cluster into a file, to ask questions without it."),
+    "migrate": ("koordinator.cli.migrate", "migrate", "Carry out a plan of moves off hot nodes."),
+    "virtual-node": (
+        "koordinator.cli.virtual_node",
+        "main",
+        "Offer the idle nodes of one cluster to another one.",
+    ),
+    "install": ("koordinator.cli.install", "install", "Install or upgrade Koordinator on a cluster."),
+    "uninstall": ("koordinator.cli.install", "uninstall", "Take Koordinator off a cluster."),
+    "crds": ("koordinator.cli.crds", "crds", "Print the CustomResourceDefinitions."),
+    "completion": (
+        "koordinator.cli.completion",
+        "completion",
+        "Print the script by which a shell completes this command.",
+    ),
 }
-"""By name: module of this package, the command in it, one line of help."""
+"""By name: module, the command in it, one line of help."""
 
 
 class LazyGroup(click.Group):
@@ -57,7 +73,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(f"koordinator.cli.{module}"), attribute)
+        command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
     def resolve_command(
