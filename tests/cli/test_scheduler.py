@@ -160,7 +160,7 @@ def test_the_configuration_in_force_can_be_written(tmp_path: Path) -> None:
 
 
 def test_controllers_are_chosen_among_the_plugins_that_there_are() -> None:
-    known = process.known_plugins(built_in.installed_plugins())
+    known = built_in.installed_plugins()
     chosen = ControllerFilter.of(flags("--controller-plugins=*,-Reservation").controller_plugins, known)
     assert chosen.allows("ElasticQuota") and not chosen.allows("Reservation")
     with pytest.raises(ControllerFilterError, match="Nonsense"):

@@ -6,7 +6,6 @@ import logging
 import random
 import socket
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -21,7 +20,6 @@ from koordinator.cluster.backoff import Rate, new_rng
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import LeaderElector
-from koordinator.cluster.plugin_registry import PluginRegistry
 from koordinator.scheduler.auditor.auditor import AuditOptions, LabelClash, label_names
 from koordinator.scheduler.auditor.history import AuditLimits
 from koordinator.scheduler.config import config, default_plugins
@@ -114,11 +112,6 @@ def read_gates(text: str) -> FeatureGates:
     return FeatureGates.of(Component.SCHEDULER, ours)
 
 
-def known_plugins(plugins: PluginRegistry[Any]) -> frozenset[str]:
-    """Return names that `--controller-plugins` may have: those that configurations may have."""
-    return frozenset((*plugins, *default_plugins.ARGS))
-
-
 def auditing(flags: Flags) -> AuditOptions | None:
     """Return what the flags say about the workload auditor; None when it is off. Raises: Refused."""
     if not flags.enable_workload_auditor:
@@ -178,7 +171,7 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
             seed=flags.seed,
             plugins=plugins,
             gates=gates,
-            controller_filter=ControllerFilter.of(flags.controller_plugins, known_plugins(plugins)),
+            controller_filter=ControllerFilter.of(flags.controller_plugins, plugins),
             observing=observing(flags),
             auditing=auditing(flags),
             unschedulable_s_max=duration.parse(flags.pod_max_in_unschedulable_pods_duration),

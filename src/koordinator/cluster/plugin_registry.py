@@ -35,12 +35,11 @@ class PluginRegistry(Mapping[str, type[P]], Generic[P]):
         return len(self._plugins)
 
 
-def why_missing(name: str, registry: Mapping[str, type[P]], group: str, known: Iterable[str] = ()) -> str:
-    """Return why a configured plugin cannot be used, with the name that was probably meant: one of the registry, or of
-    the `known`."""
+def why_missing(name: str, registry: Mapping[str, type[P]], group: str) -> str:
+    """Return why a configured plugin cannot be used, with the name that was probably meant."""
     if isinstance(registry, PluginRegistry) and name in registry.unusable:
         return f"plugin {name!r} is installed and cannot be used: {registry.unusable[name]}"
-    by_lower = {each.lower(): each for each in sorted({*registry, *known})}
+    by_lower = {each.lower(): each for each in sorted(registry)}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     hint = (
         f"did you mean {by_lower[close[0]]!r}?"

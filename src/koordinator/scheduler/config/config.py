@@ -31,11 +31,6 @@ class SchedulerConfigError(ConfigFileError):
     of_what = "scheduler configuration"
 
 
-def read_yaml(text: str | bytes) -> Any:
-    """Return the body of a YAML or JSON text. Raises: SchedulerConfigError."""
-    return config_text.read_yaml(text, SchedulerConfigError)
-
-
 def check_version(body: Mapping[str, Any], kind: str, field: str = "") -> None:
     """Refuse a text whose `apiVersion` and `kind` are absent or not ours. Raises: SchedulerConfigError."""
     if found := config_text.version_problems(body, API_VERSION, kind, field):
@@ -66,7 +61,7 @@ class PluginRef(ConfigPart, frozen=True):
     """A plugin at an extension point; `weight` counts for Score only, 0 means 1."""
 
     name: str
-    weight: Annotated[int, msgspec.Meta(ge=0)] = 0
+    weight: NonNegative = 0
 
 
 class PluginSet(ConfigPart, frozen=True):
@@ -223,7 +218,7 @@ class SchedulerConfig(ConfigPart, frozen=True):
 def parse(text: str | bytes) -> SchedulerConfig:
     """Return the configuration in a YAML or JSON text, which says what it is (`apiVersion`, `kind`).
     Raises: SchedulerConfigError with everything that is wrong."""
-    body = read_yaml(text)
+    body = config_text.read_yaml(text, SchedulerConfigError)
     check_version(body, KIND)
     return decode(body | {"profiles": _named(body.get("profiles"))})
 

@@ -1,26 +1,29 @@
 """List which plugins run where unless the configuration says otherwise, and the shipped profile; and the arguments of
-plugins that configurations may name although this version does not run them.
+plugins that have many.
 
-Arguments are checked like all others, so that a file with a mistake does not become valid by leaving a plugin
-out. Source: behaviour/scheduler A3 (the shipped profile) and B1 (the stock plugins, in the stock order);
-behaviour/gangs 2.3; behaviour/elastic-quota 3; behaviour/reservations 13 and 14; behaviour/devices.
+Source: behaviour/scheduler A3 (the shipped profile) and B1 (the stock plugins, in the stock order); behaviour/gangs
+2.3; behaviour/elastic-quota 3; behaviour/reservations 13 and 14; behaviour/devices.
 """
 
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
 from koordinator.api import duration, quantity
-from koordinator.api.config_text import Duration
+from koordinator.api.config_text import ConfigPart, Duration
 from koordinator.api.quantity import RawQuantity
 from koordinator.scheduler.config import config
 from koordinator.scheduler.config.config import (
+    DEFAULT_SCHEDULER_NAME,
+    STOCK_SCHEDULER_NAME,
     LeaderElection,
+    NonNegative,
+    Percent,
     PluginConfig,
     PluginRef,
     Plugins,
     PluginSet,
+    Positive,
     ProfileConfig,
     SchedulerConfig,
 )
@@ -128,19 +131,18 @@ SHIPPED_ARGS = [
 ]
 
 
-def shipped_profile(scheduler_name: str = "koord-scheduler") -> ProfileConfig:
+def shipped_profile(scheduler_name: str = DEFAULT_SCHEDULER_NAME) -> ProfileConfig:
     """Return the profile that an installation brings."""
     return ProfileConfig(scheduler_name=scheduler_name, plugins=SHIPPED_PLUGINS, plugin_config=SHIPPED_ARGS)
 
 
 def shipped_config(*scheduler_names: str) -> SchedulerConfig:
     """Return the configuration that an installation brings, serving each of the names."""
-    names = scheduler_names or ("koord-scheduler",)
     return SchedulerConfig(
         leader_election=LeaderElection(
             resource_name="koord-scheduler", resource_namespace="koordinator-system"
         ),
-        profiles=[shipped_profile(name) for name in names],
+        profiles=[shipped_profile(name) for name in scheduler_names or (DEFAULT_SCHEDULER_NAME,)],
     )
 
 
@@ -164,19 +166,10 @@ def without_managed_resources(config: SchedulerConfig) -> SchedulerConfig:
     return msgspec.structs.replace(config, profiles=profiles)
 
 
-NonNegative = Annotated[int, msgspec.Meta(ge=0)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
-Weight = Annotated[int, msgspec.Meta(ge=0, le=100)]
-
 _NATIVE = ("cpu", "memory", "ephemeral-storage", "storage", "pods")
 
 
-class _Args(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Base of the structs."""
-
-
-class DynamicResourcesArgs(_Args, frozen=True):
+class DynamicResourcesArgs(ConfigPart, frozen=True):
     """The arguments of the stock plugin DynamicResources."""
 
     filter_timeout: Duration = "10s"
@@ -189,7 +182,7 @@ class DynamicResourcesArgs(_Args, frozen=True):
             raise ValueError(f"bindingTimeout: {self.binding_timeout} is less than a second")
 
 
-class CoschedulingArgs(_Args, frozen=True):
+class CoschedulingArgs(ConfigPart, frozen=True):
     """Gangs. `skip_check_schedule_cycle` has had no effect for long."""
 
     default_timeout: Duration = "600s"
@@ -204,7 +197,7 @@ class CoschedulingArgs(_Args, frozen=True):
             raise ValueError("defaultTimeout: coeSchedulingArgs DefaultTimeoutSeconds invalid")
 
 
-class HookPlugin(_Args, frozen=True):
+class HookPlugin(ConfigPart, frozen=True):
     """An extension of the quota plugin."""
 
     key: str
@@ -219,7 +212,7 @@ def _unlimited() -> dict[str, RawQuantity]:
     return {"cpu": str(_UNLIMITED), "memory": str(_UNLIMITED)}
 
 
-class ElasticQuotaArgs(_Args, frozen=True):
+class ElasticQuotaArgs(ConfigPart, frozen=True):
     """Quotas."""
 
     delay_evict_time: Duration = "120s"
@@ -252,7 +245,7 @@ class ElasticQuotaArgs(_Args, frozen=True):
                 raise ValueError(f"{name}: {text} is negative")
 
 
-class PreAllocationConfig(_Args, frozen=True):
+class PreAllocationConfig(ConfigPart, frozen=True):
     """Reservations on top of pods that run already."""
 
     enable_cluster_mode: bool = False
@@ -261,7 +254,7 @@ class PreAllocationConfig(_Args, frozen=True):
     prefer_no_pre_allocated_pods: bool = False
 
 
-class ReservationSelectorIndex(_Args, frozen=True):
+class ReservationSelectorIndex(ConfigPart, frozen=True):
     """Labels of reservations that are indexed, so that a selector that names them looks at few nodes."""
 
     enabled: bool = False
@@ -269,7 +262,7 @@ class ReservationSelectorIndex(_Args, frozen=True):
     keys: list[str] = []
 
 
-class ReservationArgs(_Args, frozen=True):
+class ReservationArgs(ConfigPart, frozen=True):
     """Reservations."""
 
     enable_preemption: bool = False
@@ -296,21 +289,9 @@ class ReservationArgs(_Args, frozen=True):
                 raise ValueError(f"ignoredResourceGroups: {group!r} is no group of extended resources")
 
 
-ARGS: dict[str, type[msgspec.Struct]] = {
-    "DynamicResources": DynamicResourcesArgs,
-    "Coscheduling": CoschedulingArgs,
-    "ElasticQuota": ElasticQuotaArgs,
-    "Reservation": ReservationArgs,
-}
-"""By plugin name."""
-
-
-DEFAULT_SCHEDULER = "default-scheduler"
-
-
 def read_config(config_file: Path | None) -> SchedulerConfig:
     """Return the file, or the shipped profile under its own name and that of the stock scheduler. Raises: ConfigError,
     OSError."""
     if config_file is not None:
         return config.read(config_file)
-    return shipped_config("koord-scheduler", DEFAULT_SCHEDULER)
+    return shipped_config(DEFAULT_SCHEDULER_NAME, STOCK_SCHEDULER_NAME)

@@ -263,7 +263,7 @@ def read_plugins(
         try:
             points.append(merge_plugins(profile.plugins, registry))
         except SchedulerConfigError as error:
-            problems.append(ConfigProblem(f"profiles[{index}].{_in_file(error.field)}", error.reason))
+            problems.append(ConfigProblem(f"profiles[{index}].{in_file(error.field)}", error.reason))
     try:
         args = read_args(profiles, registry)
     except SchedulerConfigError as error:
@@ -285,7 +285,7 @@ def merge_plugins(
     or several QueueSort plugins, no Bind plugin, weights out of range.
     """
     configured = plugins or Plugins()
-    multi_point = _merge_set(list(default_plugins.MULTI_POINT), configured.multi_point, "multiPoint")
+    multi_point = _merge_set(default_plugins.MULTI_POINT, configured.multi_point, "multiPoint")
     merged: dict[str, list[PluginRef]] = {}
     for point, kind in POINTS.items():
         own: PluginSet = getattr(configured, point)
@@ -293,7 +293,7 @@ def merge_plugins(
         if point == "pre_bind" and plugins is not None:
             refs = _with_default_pre_bind(refs, own, registry)
         merged[point] = refs
-    if REQUIRED_RESERVATION in registry and not _has(RESERVATION, merged["filter"]):
+    if REQUIRED_RESERVATION in registry and all(ref.name != RESERVATION for ref in merged["filter"]):
         guard = PluginRef(name=REQUIRED_RESERVATION, weight=1)
         others = [ref for ref in merged["pre_filter"] if ref.name != REQUIRED_RESERVATION]
         merged["pre_filter"] = [guard, *others]
@@ -301,16 +301,19 @@ def merge_plugins(
     return merged
 
 
-def _has(name: str, refs: Sequence[PluginRef]) -> bool:
-    return any(ref.name == name for ref in refs)
+def _enabled(own: PluginSet, field: str) -> dict[str, PluginRef]:
+    """By name. Raises: SchedulerConfigError when one is listed twice."""
+    found: dict[str, PluginRef] = {}
+    for ref in own.enabled:
+        if ref.name in found:
+            raise SchedulerConfigError(f"plugins.{field}.enabled", f"{ref.name} appears twice")
+        found[ref.name] = ref
+    return found
 
 
-def _merge_set(defaults: list[PluginRef], own: PluginSet, field: str) -> list[PluginRef]:
+def _merge_set(defaults: Iterable[PluginRef], own: PluginSet, field: str) -> list[PluginRef]:
     """Defaults that are not disabled, with new weights where listed again, then the other enabled ones."""
-    enabled = {ref.name: ref for ref in own.enabled}
-    if len(enabled) != len(own.enabled):
-        names = [ref.name for ref in own.enabled]
-        raise SchedulerConfigError(f"plugins.{field}.enabled", f"{_duplicate(names)} appears twice")
+    enabled = _enabled(own, field)
     disabled = {ref.name for ref in own.disabled}
     kept = [] if "*" in disabled else [ref for ref in defaults if ref.name not in disabled]
     return [enabled.pop(ref.name, ref) for ref in kept] + list(enabled.values())
@@ -324,10 +327,7 @@ def _expand(
     registry: Mapping[str, PluginType],
 ) -> list[PluginRef]:
     """Return the point's plugins: re-listed multi-point ones, the other multi-point ones, the rest listed here."""
-    names = [ref.name for ref in own.enabled]
-    if len(set(names)) != len(names):
-        raise SchedulerConfigError(f"plugins.{point}.enabled", f"{_duplicate(names)} appears twice")
-    disabled = {ref.name for ref in own.disabled}
+    enabled, disabled = _enabled(own, point), {ref.name for ref in own.disabled}
     expanded = []
     for ref in multi_point if "*" not in disabled else ():
         plugin = _look_up(ref.name, registry, "multiPoint")
@@ -337,22 +337,18 @@ def _expand(
     relisted = [ref for ref in own.enabled if ref.name in everywhere]
     added = [ref for ref in own.enabled if ref.name not in everywhere]
     refs = []
-    for ref in [*relisted, *(ref for ref in expanded if ref.name not in names), *added]:
+    for ref in [*relisted, *(ref for ref in expanded if ref.name not in enabled), *added]:
         plugin = _look_up(ref.name, registry, point)
         if not issubclass(plugin, kind):
-            reason = f"{ref.name} does not implement {_in_file(point)}"
+            reason = f"{ref.name} does not implement {in_file(point)}"
             raise SchedulerConfigError(f"plugins.{point}.enabled", reason)
         refs.append(PluginRef(name=ref.name, weight=ref.weight or 1))
     return refs
 
 
-def _in_file(name: str) -> str:
+def in_file(name: str) -> str:
     """Return the name of an extension point, or a path with one, as files have it."""
     return _SNAKE.sub(lambda part: part[1].upper(), name)
-
-
-def _duplicate(names: list[str]) -> str:
-    return next(name for name in names if names.count(name) > 1)
 
 
 def _look_up(name: str, registry: Mapping[str, PluginType], field: str) -> PluginType:
@@ -392,15 +388,13 @@ def read_args(profiles: Sequence[ProfileConfig], registry: Mapping[str, PluginTy
         args: dict[str, Any] = {}
         for position, entry in enumerate(profile.plugin_config):
             field = f"profiles[{index}].pluginConfig[{position}]"
-            kind = (
-                registry[entry.name].args if entry.name in registry else default_plugins.ARGS.get(entry.name)
-            )
+            plugin = registry.get(entry.name)
+            if plugin is None:
+                reason = why_missing(entry.name, registry, ENTRY_POINTS)
+                problems.append(ConfigProblem(f"{field}.name", reason))
+                continue
             try:
-                if kind is None:
-                    raise SchedulerConfigError(
-                        f"{field}.name", why_missing(entry.name, registry, ENTRY_POINTS, default_plugins.ARGS)
-                    )
-                args[entry.name] = decode_args(entry.name, entry.args, kind, f"{field}.args")
+                args[entry.name] = decode_args(entry.name, entry.args, plugin.args, f"{field}.args")
             except SchedulerConfigError as error:
                 problems += error.problems
         found.append(args)

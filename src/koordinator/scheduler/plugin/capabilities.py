@@ -14,7 +14,7 @@ has no opinion: `find_one_node` and `prefer_nodes` are then not asked at all.
 
 import abc
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import msgspec
@@ -363,7 +363,7 @@ class ControllerFilter(msgspec.Struct, frozen=True):
     all: bool = True
 
     @classmethod
-    def of(cls, entries: Iterable[str], known: Iterable[str] | None = None) -> Self:
+    def of(cls, entries: Iterable[str], known: Container[str] | None = None) -> Self:
         """From the entries of the flag: `*`, `Name`, `-Name`. `known` are names that plugins have.
         Raises: ControllerFilterError for empty entries and names that no plugin has."""
         wanted: set[str] = set()
@@ -372,7 +372,7 @@ class ControllerFilter(msgspec.Struct, frozen=True):
             into, name = (unwanted, entry[1:]) if entry.startswith("-") else (wanted, entry)
             if not name:
                 raise ControllerFilterError(entry, "expected *, a plugin's name, or -name")
-            if known is not None and name != "*" and name not in set(known):
+            if known is not None and name != "*" and name not in known:
                 raise ControllerFilterError(entry, f"no plugin with controllers is called {name!r}")
             into.add(name)
         return cls(frozenset(wanted - {"*"}), frozenset(unwanted), "*" in wanted)

@@ -25,7 +25,7 @@ from koordinator.health import SliMetrics
 from koordinator.prometheus import Gauge, GaugeReading
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import API_VERSION, SchedulerConfig
-from koordinator.scheduler.engine.profile import Profile, read_plugins
+from koordinator.scheduler.engine.profile import Profile, in_file, read_plugins
 from koordinator.scheduler.plugin.capabilities import ApiRequest, Endpoint
 from koordinator.scheduler.plugin.framework import PluginType
 from koordinator.scheduler.scheduler import Scheduler
@@ -188,7 +188,7 @@ def effective(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> di
     body["profiles"] = []
     for profile, (points, args) in zip(profiles, read_plugins(profiles, registry), strict=True):
         plugins: dict[str, Any] = {
-            _camel(point): {
+            in_file(point): {
                 "enabled": [
                     {"name": ref.name} | ({"weight": ref.weight} if point == "score" else {}) for ref in refs
                 ],
@@ -218,14 +218,8 @@ def as_yaml(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> str:
 
 
 def _args(name: str, given: Any, registry: Mapping[str, PluginType]) -> dict[str, Any]:
-    kind = registry[name].args if name in registry else default_plugins.ARGS[name]
-    body = without_nulls(msgspec.to_builtins(kind() if given is None else given))
+    body = without_nulls(msgspec.to_builtins(registry[name].args() if given is None else given))
     return {"apiVersion": API_VERSION, "kind": f"{name}Args", **body}
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
 
 
 _RESOURCE_LABELS = ("namespace", "pod", "node", "scheduler", "priority", "resource", "unit")
