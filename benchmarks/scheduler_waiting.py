@@ -19,7 +19,7 @@ from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
-from koordinator.scheduler.queue.scheduling_queue import QueuedPod
+from koordinator.scheduler.queue.queued_pod import QueuedPod
 from koordinator.scheduler.queue.unschedulable_pods import UnschedulablePods, wakeup_of
 from koordinator.scheduler.table.pod_info import PodInfo
 

@@ -234,7 +234,7 @@ def test_members_are_bound_each_and_told_as_any_other_pod() -> None:
         assert len(world.api.events("Scheduled")) == 3
         assert world.api.events("FailedScheduling") == []
         assert len(world.scheduler.queue) == 0
-        assert world.scheduler.queue.kept_event_count == 0
+        assert not world.scheduler.queue.events_in_flight()
         metrics = world.scheduler.metrics
         assert sum(metrics.batch_duration.of("success").counts) == 1
         assert sum(metrics.batch_by_node.of().counts) == 2

@@ -16,7 +16,8 @@ from koordinator.scheduler.loop.event_handlers import EventHandlers
 from koordinator.scheduler.plugin.events import QueueingEvent
 from koordinator.scheduler.plugin.status import SUCCESS, error, unschedulable
 from koordinator.scheduler.plugins.built_in import installed_plugins
-from koordinator.scheduler.queue.scheduling_queue import QueuedPod, QueuePolicy, SchedulingQueue
+from koordinator.scheduler.queue.queued_pod import QueuedPod
+from koordinator.scheduler.queue.scheduling_queue import QueuePolicy, SchedulingQueue
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod
 

@@ -75,7 +75,7 @@ def test_the_first_handler_that_ends_it_decides_and_all_are_reported(
         assert len(world.api.events("FailedScheduling")) == event_count
         assert (world.condition("p") != {}) == bool(event_count)
         assert (uid in world.scheduler.queue) == is_queued
-        assert world.scheduler.queue.kept_event_count == 0
+        assert not world.scheduler.queue.events_in_flight()
 
     fresh()
     Handler.answer = answer

@@ -15,9 +15,9 @@ from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Handle, NoArgs, Plugin
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.pod_rules import priority_key
+from koordinator.scheduler.queue.queued_pod import QueuedPod
 from koordinator.scheduler.queue.scheduling_queue import (
     UNSCHEDULABLE_S_MAX,
-    QueuedPod,
     QueuePolicy,
     SchedulingQueue,
     backoff_s,
@@ -69,6 +69,28 @@ def fail(queue: SchedulingQueue, now_s: float, status: Status = NO, by: tuple[st
     assert entry is not None
     queue.retry(entry, status, by, now_s)
     return entry.pod.uid
+
+
+def test_each_pod_is_where_it_was_put_last_whatever_happened_to_it_before() -> None:
+    is_closed = False
+    queue = queue_of(gate=lambda _: unschedulable("closed").by("Waker") if is_closed else SUCCESS)
+    add(queue, "a")
+    places = [queue.area_of("a")]
+    fail(queue, 0.0)
+    places.append(queue.area_of("a"))
+    queue.happened(FREED, 0.0)
+    places.append(queue.area_of("a"))
+    queue.flush(10.0)
+    places.append(queue.area_of("a"))
+    is_closed = True
+    queue.activate(["a"], 10.0)
+    add(queue, "b")
+    places.append(queue.area_of("b"))
+    is_closed = False
+    assert queue.pop(10.0) is not None
+    places += [queue.area_of("a"), queue.area_of("unknown")]
+
+    assert places == ["active", "unschedulable", "backoff", "active", "gated", "in a cycle", ""]
 
 
 def test_pods_leave_by_priority_then_by_age() -> None:
@@ -247,10 +269,10 @@ def test_events_are_forgotten_when_nobody_in_flight_can_have_missed_them() -> No
 
     queue.done(slow.pod.uid)
     queue.done(quick.pod.uid)
-    assert queue.kept_event_count == 1
+    assert sum(queue.events_in_flight().values()) == 1
     queue.retry(late, NO, ["Waker"], 0.0)
     assert queue.counts()["backoff"] == 1
-    assert queue.kept_event_count == 0
+    assert not queue.events_in_flight()
 
 
 @pytest.mark.parametrize(
@@ -360,7 +382,7 @@ def test_pods_counted_by_refusing_plugin_are_those_that_wait(
         waiting = {
             each: {*entry.refused_by}
             for each in (f"pod-{n}" for n in range(4))
-            if (entry := queue.find(each)) is not None and queue.is_asleep(each)
+            if (entry := queue.find(each)) is not None and not queue.is_in_line(each)
         }
         counted = Counter((plugin, "koord-scheduler") for names in waiting.values() for plugin in names)
         assert queue.rejections() == dict(counted)

@@ -15,7 +15,7 @@ from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.built_in import installed_plugins
-from koordinator.scheduler.queue.scheduling_queue import QueuedPod
+from koordinator.scheduler.queue.queued_pod import QueuedPod
 from koordinator.scheduler.queue.unschedulable_pods import UnschedulablePods
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import World, node, play, pod

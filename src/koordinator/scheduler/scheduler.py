@@ -39,12 +39,8 @@ from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.network_topology.manager import NetworkTopologyManager
-from koordinator.scheduler.queue.scheduling_queue import (
-    UNSCHEDULABLE_S_MAX,
-    QueuedPod,
-    QueuePolicy,
-    SchedulingQueue,
-)
+from koordinator.scheduler.queue.queued_pod import QueuedPod
+from koordinator.scheduler.queue.scheduling_queue import UNSCHEDULABLE_S_MAX, QueuePolicy, SchedulingQueue
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,8 @@ from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.status import SUCCESS, Status
 from koordinator.scheduler.plugins.built_in import installed_plugins
-from koordinator.scheduler.queue.scheduling_queue import QueuedPod, QueuePolicy, SchedulingQueue
+from koordinator.scheduler.queue.queued_pod import QueuedPod
+from koordinator.scheduler.queue.scheduling_queue import QueuePolicy, SchedulingQueue
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate import dump as dumps
 from koordinator.simulate.gpu_course import GpuReport

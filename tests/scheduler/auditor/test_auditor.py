@@ -14,7 +14,7 @@ from koordinator.scheduler.auditor.auditor import AuditMetrics, AuditOptions, Au
 from koordinator.scheduler.engine.cycle import Unplaced
 from koordinator.scheduler.plugin.handle import RecordKind
 from koordinator.scheduler.plugin.status import unschedulable
-from koordinator.scheduler.queue.scheduling_queue import QueuedPod
+from koordinator.scheduler.queue.queued_pod import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.coscheduling.stage import member
 from tests.scheduler.coscheduling.test_preemption import with_preemption

@@ -4,7 +4,8 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from koordinator.scheduler.queue.scheduling_queue import UNSCHEDULABLE_CHECK_S, UNSCHEDULABLE_S_MAX, QueuedPod
+from koordinator.scheduler.queue.queued_pod import QueuedPod
+from koordinator.scheduler.queue.scheduling_queue import UNSCHEDULABLE_CHECK_S, UNSCHEDULABLE_S_MAX
 from tests.scheduler.coscheduling.test_plugin import member, placed
 from tests.scheduler.world import EPOCH_S, World, node, play, pod
 

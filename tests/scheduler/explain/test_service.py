@@ -6,7 +6,10 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 
 from koordinator.clock import SystemClock
+from koordinator.scheduler.explain.answer import QueueLine
 from koordinator.scheduler.explain.decide import PodQuestion
+from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
+from koordinator.scheduler.plugin.status import unschedulable
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve import http
 from koordinator.scheduler.serve.explain_service import explain_live, names_alike
@@ -87,6 +90,23 @@ async def test_a_pod_without_uid_is_found_by_its_name() -> None:
 
     assert not known.metadata.uid
     assert found.queue is not None and found.queue.area == "active"
+
+
+async def test_a_pod_whose_backoff_is_over_is_told_to_be_in_line() -> None:
+    api = FakeCluster(SystemClock())
+    api.put("Node", node("n-0", cpu="4"))
+    api.put("Pod", pod("web", cpu="8"))
+    scheduler = Scheduler(api, seed=1)
+    async with scheduler.following():
+        [known] = scheduler.caches.pods.list()
+        entry = scheduler.queue.pop(0.0)
+        assert entry is not None
+        scheduler.queue.retry(entry, unschedulable("Insufficient cpu"), ("NodeResourcesFit",), 0.0)
+        scheduler.queue.happened(QueueingEvent(ClusterEvent.WILDCARD), 0.0)
+        scheduler.queue.flush(60.0)
+        found = await explain_live(scheduler, known, PodQuestion(nodes=None))
+
+    assert found.queue == QueueLine(area="active", attempts=1)
 
 
 async def test_a_placed_pod_is_explained_on_its_node() -> None:

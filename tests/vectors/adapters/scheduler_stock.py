@@ -26,7 +26,7 @@ from koordinator.scheduler.plugins.node_resources_fit import piecewise_linear
 from koordinator.scheduler.plugins.pod_rules import priority_key
 from koordinator.scheduler.plugins.scorers import balanced_allocation
 from koordinator.scheduler.plugins.topology_spread import plugin
-from koordinator.scheduler.queue.backoff import backoff_s
+from koordinator.scheduler.queue.queued_pod import backoff_s
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.vectors.adapters import scheduler_preemption

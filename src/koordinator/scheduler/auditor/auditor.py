@@ -26,7 +26,7 @@ from koordinator.scheduler.auditor.history import (
 from koordinator.scheduler.engine.results import Unplaced
 from koordinator.scheduler.plugin.handle import JOB_PLUGINS, RecordKind
 from koordinator.scheduler.plugin.status import Status
-from koordinator.scheduler.queue.scheduling_queue import QueuedPod
+from koordinator.scheduler.queue.queued_pod import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
 
 PREFIX = "scheduler_workload_auditor_"

@@ -31,7 +31,7 @@ from koordinator.scheduler.plugin.status import (
     error,
     unschedulable,
 )
-from koordinator.scheduler.queue.scheduling_queue import QueuedPod
+from koordinator.scheduler.queue.queued_pod import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)

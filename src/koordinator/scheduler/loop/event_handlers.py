@@ -14,7 +14,8 @@ from koordinator.scheduler.loop.caches import Caches
 from koordinator.scheduler.observe.observer import CycleProbe
 from koordinator.scheduler.plugin.events import SCHEDULING, ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.status import event_note
-from koordinator.scheduler.queue.scheduling_queue import SchedulingQueue, is_another_question
+from koordinator.scheduler.queue.queued_pod import is_another_question
+from koordinator.scheduler.queue.scheduling_queue import SchedulingQueue
 from koordinator.scheduler.table.columns import NodeAspect
 from koordinator.scheduler.table.pod_info import PodInfo
 

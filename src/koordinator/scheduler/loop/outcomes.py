@@ -18,7 +18,7 @@ from koordinator.scheduler.plugin import handle, status
 from koordinator.scheduler.plugin.events import BINDING, SCHEDULING, ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.handle import Handling, SchedulingFailure
 from koordinator.scheduler.plugin.status import Status, event_note
-from koordinator.scheduler.queue.scheduling_queue import QueuedPod
+from koordinator.scheduler.queue.queued_pod import QueuedPod
 
 _HEAD = re.compile(r"0/\d+ nodes are available: ")
 _ITEM = re.compile(r"(\d+) Reservation\(s\) (.*)")

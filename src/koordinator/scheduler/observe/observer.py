@@ -23,7 +23,7 @@ from koordinator.scheduler.observe.debugging import DebugOptions, DiagnosisDump,
 from koordinator.scheduler.plugin.framework import Plugin, ReasonCodes, is_pass
 from koordinator.scheduler.plugin.metrics import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerMetrics
 from koordinator.scheduler.plugin.status import Code, Status
-from koordinator.scheduler.queue.scheduling_queue import QueuedPod
+from koordinator.scheduler.queue.queued_pod import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)

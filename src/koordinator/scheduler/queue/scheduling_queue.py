@@ -13,7 +13,7 @@ import msgspec
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugin.status import Status, unresolvable
-from koordinator.scheduler.queue.backoff import backoff_s, end_of_window
+from koordinator.scheduler.queue.queued_pod import QueuedPod, backoff_s, end_of_window, is_another_question
 from koordinator.scheduler.queue.unschedulable_pods import KeyedHeap, UnschedulablePods, Wakeup, wakeup_of
 from koordinator.scheduler.table.columns import tally
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -26,46 +26,6 @@ IN_FLIGHT_EVENTS_MAX = 65_536
 
 
 EVENTS_TRIM_CHUNK = 1_024
-
-
-class QueuedPod(msgspec.Struct, eq=False):
-    """A pod in the queue and what happened to it so far. `rejected_by` are plugins whose events wake it,
-    `pending_by` those whose events wake it without a backoff."""
-
-    pod: PodInfo
-    profile_name: str
-    class_key: Hashable
-    queued_s: float
-    sort_key: tuple[Any, ...] = ()
-    attempt_count: int = 0
-    unschedulable_count: int = 0
-    error_count: int = 0
-    first_attempt_s: float | None = None
-    rejected_by: frozenset[str] = frozenset()
-    pending_by: frozenset[str] = frozenset()
-    also_waits_for: frozenset[str] = frozenset()
-    """Plugins that did not refuse it, and without which an event since then would have helped."""
-    gate: Status | None = None
-    backoff_until_s: float | None = None
-    about: tuple[PodInfo, Hashable] | None = None
-    """Another pod with its class, when it is that one's refusal that keeps this one waiting."""
-    waits_out: bool = False
-    """Not tried before its backoff is over: what it waits for would not have changed."""
-
-    @property
-    def hint(self) -> tuple[PodInfo, Hashable]:
-        """Return the pod that plugins are asked about when something happens, with its class."""
-        return self.about if self.about is not None and self.gate is None else (self.pod, self.class_key)
-
-    @property
-    def rejecters(self) -> frozenset[str]:
-        """Plugins that refused the pod, or the one whose gate is closed."""
-        return self.rejected_by | self.pending_by if self.gate is None else frozenset((self.gate.plugin,))
-
-    @property
-    def refused_by(self) -> frozenset[str]:
-        """Plugins whose events can help."""
-        return self.rejecters | self.also_waits_for
 
 
 class _Standing(msgspec.Struct, frozen=True):
@@ -155,22 +115,24 @@ class SchedulingQueue:
         """Pods that can be popped now."""
         return len(self._active)
 
-    @property
-    def kept_event_count(self) -> int:
-        """Events kept for pods in flight."""
-        return len(self._events)
-
     def find(self, uid: str) -> QueuedPod | None:
         return self._entries.get(uid)
+
+    def area_of(self, uid: str) -> str:
+        """Return where the pod is: an area of `counts`, `in a cycle` from then on until its end, empty when nowhere."""
+        entry = self._unschedulable.get(uid)
+        if entry is not None:
+            return "unschedulable" if entry.gate is None else "gated"
+        if uid in self._in_flight:
+            return "in a cycle"
+        if uid in self._active:
+            return "active"
+        return "backoff" if uid in self._entries else ""
 
     def is_in_line(self, uid: str) -> bool:
         """Return whether the pod is active, backs off, or is being tried."""
         heaps = (self._active, self._backoff, self._full_backoff)
         return uid in self._in_flight or any(uid in heap for heap in heaps)
-
-    def is_asleep(self, uid: str) -> bool:
-        """Return whether the pod waits for an event, or for its gate to open."""
-        return uid in self._unschedulable
 
     def next_wakeup_s(self) -> float | None:
         """Return when `flush` has something to do next; None when only an event can change anything."""
@@ -199,7 +161,8 @@ class SchedulingQueue:
         is_asleep = self._wake_up(entry)
         entry.class_key = class_key
         if not is_asleep:
-            self._resort(entry)
+            if self._active.discard(pod.uid):
+                self._activate(entry)  # its place in the line may be another one
         elif entry.gate is not None and not is_another_question(old, pod):
             self._sleep(entry)  # what we say ourselves in the status of gated pods must not let them in
         elif entry.gate is not None:
@@ -461,10 +424,6 @@ class SchedulingQueue:
         self._active.push(entry.sort_key, entry.pod.uid, entry)
         self.incoming["active", self._cause] += 1
 
-    def _resort(self, entry: QueuedPod) -> None:
-        if self._active.discard(entry.pod.uid):
-            self._activate(entry)
-
     def _back_off(self, entry: QueuedPod, now_s: float) -> None:
         """Active when the backoff since the failure is over, else backing off until then."""
         if entry.backoff_until_s is None:
@@ -483,14 +442,3 @@ class SchedulingQueue:
         heap = self._full_backoff if is_full else self._backoff
         heap.push((entry.backoff_until_s, *entry.sort_key), entry.pod.uid, entry)
         self.incoming["backoff", self._cause] += 1
-
-
-def is_another_question(old: PodInfo, new: PodInfo) -> bool:
-    """Return whether an update is more than a change of the pod's status, claims made for it apart."""
-    before, now = old.pod.metadata, new.pod.metadata
-    return (
-        old.pod.spec != new.pod.spec
-        or before.labels != now.labels
-        or before.annotations != now.annotations
-        or old.pod.status.resource_claim_statuses != new.pod.status.resource_claim_statuses
-    )

@@ -7,7 +7,7 @@ Plugins that are asked very often answer for all groups at once (`QueueingHintIn
 import heapq
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.plugin.events import NODE_EVENTS, ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import FilterPlugin, Plugin, QueueingHintIndex
+from koordinator.scheduler.queue.queued_pod import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
 
 QUICK_CHECKS = (
@@ -32,23 +33,6 @@ _ABOUT_ROW = NODE_EVENTS | {ClusterEvent.ASSIGNED_POD_DELETED, ClusterEvent.ASSI
 _guard = Guard("queueing hints")
 
 Plugins = Mapping[str, Plugin[Any]]
-
-
-class UnschedulablePod(Protocol):
-    """The facts about a pod that was refused. `refused_by` are all plugins that did, `pending_by` those among them that
-    only wait for somebody else to act. `hint` is the pod that they are asked about, with its class: mostly the pod
-    itself."""
-
-    @property
-    def pod(self) -> PodInfo: ...
-    @property
-    def profile_name(self) -> str: ...
-    @property
-    def hint(self) -> tuple[PodInfo, Hashable]: ...
-    @property
-    def refused_by(self) -> frozenset[str]: ...
-    @property
-    def pending_by(self) -> frozenset[str]: ...
 
 
 class Wakeup(msgspec.Struct, frozen=True):
@@ -74,7 +58,7 @@ class UnschedulablePods:
     def __len__(self) -> int:
         return len(self._bucket_of)
 
-    def add(self, entry: UnschedulablePod) -> None:
+    def add(self, entry: QueuedPod) -> None:
         key = (entry.profile_name, entry.refused_by, entry.pending_by)
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -104,7 +88,7 @@ class UnschedulablePods:
         return found
 
 
-def wakeup_of(entry: UnschedulablePod, plugins: Plugins, event: QueueingEvent) -> Wakeup | None:
+def wakeup_of(entry: QueuedPod, plugins: Plugins, event: QueueingEvent) -> Wakeup | None:
     """Return what an event does for one pod, None when nothing."""
     uids, blocked = (entry.pod.uid,), None
     if event.kind is ClusterEvent.WILDCARD:

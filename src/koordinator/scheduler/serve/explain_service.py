@@ -179,17 +179,11 @@ def _queue_line(scheduler: Scheduler, uid: str) -> QueueLine | None:
         return QueueLine(area="waiting for permission", wakes_on=list(waiting.pending_plugins))
     if place is not None:
         return QueueLine(area="being bound") if place.assumed else None
-    entry = scheduler.queue.find(uid)
+    entry, area = scheduler.queue.find(uid), scheduler.queue.area_of(uid)
     if entry is None:
-        return QueueLine(area="in a cycle") if uid in scheduler.queue else None
-    area = "active"
-    if entry.gate is not None:
-        area = "gated"
-    elif entry.backoff_until_s is not None:
-        area = "backoff"
-    elif entry.rejected_by or entry.pending_by:
-        area = "unschedulable"
-    wakes_on = sorted(entry.rejected_by | entry.pending_by)
+        return QueueLine(area=area) if area else None
+    is_asleep = area in ("unschedulable", "gated")
+    wakes_on = sorted(entry.refused_by) if is_asleep else []
     return QueueLine(area=area, attempts=entry.attempt_count, wakes_on=wakes_on)
 
 
