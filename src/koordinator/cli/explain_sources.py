@@ -97,7 +97,7 @@ def pod_from_dump(ask: ExplainArgs, files: Sequence[str], config_file: Path | No
     for each in ask.nodes or ():
         if engine.table.row_of(each) is None:
             raise unknown("node", each, [engine.table.name_of(row) for row in engine.table.rows.tolist()])
-    _refresh(found)
+    found.engine.refresh(found.now_s)
     answer = explain(
         engine, PodInfo.of(wanted, engine.table.registry), PodQuestion(nodes=ask.nodes, best=ask.best)
     )
@@ -114,7 +114,7 @@ def gang_from_dump(ask: ExplainArgs, files: Sequence[str], config_file: Path | N
     """Return the answer for a gang of a dump. Raises: KoordinatorError, OSError."""
     dump = dumps.read(files)
     found = dumps.snapshot(dump, read_config(config_file), seed=ask.seed)
-    _refresh(found)
+    found.engine.refresh(found.now_s)
     answer = explain_gang(found.engine, ask.key)
     if answer is None:
         raise unknown("gang", ask.key, gang_keys(found.engine))
@@ -136,7 +136,7 @@ def reservation_from_dump(
         raise unknown("reservation", ask.name, list(there))
     if ask.pod and ask.pod not in found.pods:
         raise unknown("pod", ask.pod, list(found.pods))
-    _refresh(found)
+    found.engine.refresh(found.now_s)
     answer = finish(explain_reservation(found.engine, wanted, list(found.pods.values()), ask.pod))
     about = [each for each in found.events if _is_about(each, "Reservation", wanted)]
     return msgspec.structs.replace(answer, events=event_lines(about))
@@ -177,7 +177,7 @@ def pods_from_dump(
         matches = _selector_of(owner)
     pods = [each for each in found.pods.values() if namespace in ("", each.metadata.namespace)]
     chosen = _chosen(wanted, pods, matches)
-    _refresh(found)
+    found.engine.refresh(found.now_s)
     question = PodQuestion(nodes=(), best=0)
     registry = found.engine.table.registry
     answers = [explain(found.engine, PodInfo.of(each, registry), question) for each in chosen[: wanted.limit]]
@@ -202,11 +202,6 @@ def _selector_of(owner: Object) -> Predicate:
     """Return the predicate by which a workload chooses pods; a Job has a selector once its controller has seen it."""
     selector: LabelSelector | None = owner.spec.selector  # type: ignore[attr-defined]
     return compile_selector(selector or LabelSelector(match_labels={JOB_UID: owner.metadata.uid}))
-
-
-def _refresh(found: dumps.DumpSnapshot) -> None:
-    for profile in found.engine.profiles.values():
-        found.engine.refresh(profile, found.now_s)
 
 
 def _with_phases(answer: GangAnswer, groups: Mapping[str, PodGroup]) -> GangAnswer:

@@ -235,8 +235,7 @@ async def _situation(
     also: Collection[str] = (),
 ) -> Situation:
     found = dumps.snapshot(dump, scheduler, seed=seed)
-    for each in found.engine.profiles.values():
-        found.engine.refresh(each, found.now_s)
+    found.engine.refresh(found.now_s)
     cluster = await _cluster(dump, found)
     made = Descheduler(cluster, descheduler, installed_plugins(), rng=random.Random(seed))
     profile, args = _balancing(made)

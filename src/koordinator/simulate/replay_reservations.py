@@ -15,11 +15,11 @@ from koordinator.api.reservation import Reservation, ReservationStatus
 from koordinator.clock import Clock
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.results import Placed, Unplaced
-from koordinator.scheduler.explain.reserved_room import plugin_of
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Watch
 from koordinator.scheduler.plugins.reservation import lifecycle, objects
 from koordinator.scheduler.plugins.reservation.lifecycle import OwnerPod
+from koordinator.scheduler.plugins.reservation.plugin import ReservationPlugin
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
@@ -94,7 +94,8 @@ class ReplayReservations:
         if (own := self._objects.get(info.uid)) is not None:
             self._change(own, lifecycle.bound(own, placed.node_name, self._clock.now()))
             return
-        plugin = plugin_of(self._engine.profiles[info.pod.spec.scheduler_name]) if self._objects else None
+        profile = self._engine.profiles[info.pod.spec.scheduler_name]
+        plugin = profile.find(ReservationPlugin) if self._objects else None
         used = self._objects.get(plugin.ledger.used_by(info.uid) or "") if plugin is not None else None
         if used is None:
             return

@@ -71,8 +71,7 @@ class Cycle:
 
     def shortlist(self, profile: Profile, pod: PodInfo, class_key: Hashable, now_s: float) -> list[str]:
         """Return nodes that pass all filters, to be shown to somebody outside before the cycle runs."""
-        for timed in profile.refreshers:
-            timed.refresh(now_s)
+        profile.refresh(now_s)
         if self._table.node_count == 0:
             return []
         evaluation = self._cache.evaluate(profile, pod, class_key)
@@ -91,8 +90,7 @@ class Cycle:
         advice: ExtenderAdvice | None = None,
     ) -> Placed | Unplaced:
         """Find a node and book it there, minding the `advice` of others."""
-        for timed in profile.refreshers:
-            timed.refresh(now_s)
+        profile.refresh(now_s)
         if self._table.node_count == 0:
             return Unplaced(pod, unresolvable(NO_NODES), frozenset())
         objection = profile.extensions.begin_attempt(pod) if profile.extensions.attempts else SUCCESS

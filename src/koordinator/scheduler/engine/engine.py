@@ -19,7 +19,7 @@ from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.engine.batch import BatchWatch
 from koordinator.scheduler.engine.cycle import Cycle
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX, EvaluationCache
-from koordinator.scheduler.engine.profile import Profile, build_profiles
+from koordinator.scheduler.engine.profile import build_profiles
 from koordinator.scheduler.engine.view import Prospects, ProspectsSource
 from koordinator.scheduler.plugin.capabilities import (
     ALL_CONTROLLERS,
@@ -95,19 +95,19 @@ class Engine:
         profile = self.profiles.get(pod.pod.spec.scheduler_name)
         return None if profile is None else Prospects(profile, self.table, self.nominations, self.cache)
 
-    def refresh(self, profile: Profile, now_s: float) -> None:
-        """Bring the columns that depend on the time up to date, as each cycle does."""
-        for plugin in profile.refreshers:
-            plugin.refresh(now_s)
+    def refresh(self, now_s: float) -> None:
+        """Bring the columns that depend on the time up to date."""
+        for profile in self.profiles.values():
+            profile.refresh(now_s)
 
     def endpoints(self) -> dict[str, tuple[Endpoint, ...]]:
         """Return the endpoints that plugins answer over HTTP, by plugin name; of several instances the first
         answers."""
-        return {plugin.name: tuple(plugin.endpoints()) for plugin in self._first_of_each(ApiProvider)}
+        return {plugin.name: tuple(plugin.endpoints()) for plugin in self.plugins_of(ApiProvider)}
 
     def controllers(self, wanted: ControllerFilter = ALL_CONTROLLERS) -> list[BackgroundController]:
         """Return the loops of plugins, once per plugin name; to be run on the leader only."""
-        providers = self._first_of_each(ControllerProvider)
+        providers = self.plugins_of(ControllerProvider)
         return [each for plugin in providers if wanted.allows(plugin.name) for each in plugin.controllers()]
 
     def failure_handlers(self) -> FailureHandlers:
@@ -119,9 +119,10 @@ class Engine:
 
     def next_pod_plugins(self) -> list[NextPodPlugin[Any]]:
         """Return the plugins that choose the next pod instead of the queue, in the order in which they are asked."""
-        return self._first_of_each(NextPodPlugin)
+        return self.plugins_of(NextPodPlugin)
 
-    def _first_of_each(self, kind: type[P]) -> list[P]:
+    def plugins_of(self, kind: type[P]) -> list[P]:
+        """Return the plugins of a kind; of those of one name that several profiles have, the first."""
         found: dict[str, P] = {}
         for profile in self.profiles.values():
             for plugin in profile.plugins:

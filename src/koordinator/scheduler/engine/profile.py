@@ -197,6 +197,15 @@ class Profile:
         yield "PreScore", list(self.pre_scorers)
         yield "Score", [plugin for plugin, _ in self.scorers if plugin.name not in skips_score]
 
+    def refresh(self, now_s: float) -> None:
+        """Bring the columns that depend on the time up to date, as each cycle does."""
+        for plugin in self.refreshers:
+            plugin.refresh(now_s)
+
+    def find(self, kind: type[P]) -> P | None:
+        """Return the plugin of a kind, None where the profile has none."""
+        return next((plugin for plugin in self.plugins if isinstance(plugin, kind)), None)
+
     @property
     def forget_handlers(self) -> list[Callable[[PodInfo, str], None]]:
         """Return the callbacks that plugins asked for when a placement is undone."""

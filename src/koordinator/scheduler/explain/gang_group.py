@@ -9,7 +9,6 @@ import msgspec
 from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMode
 from koordinator.scheduler.engine.engine import Engine
-from koordinator.scheduler.explain.quotas import plugin_of
 from koordinator.scheduler.explain.survey import Steps
 from koordinator.scheduler.explain.tries import can_count
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
@@ -17,6 +16,7 @@ from koordinator.scheduler.plugins.coscheduling.events import is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
+from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
@@ -75,8 +75,7 @@ class GangSet(msgspec.Struct, frozen=True, kw_only=True):
 
 def books_of(engine: Engine) -> RunningGangs | None:
     """Return the scheduler's gangs; None where no profile runs Coscheduling."""
-    plugins = (plugin for profile in engine.profiles.values() for plugin in profile.plugins)
-    return next((plugin.gangs for plugin in plugins if isinstance(plugin, Coscheduling)), None)
+    return next((plugin.gangs for plugin in engine.plugins_of(Coscheduling)), None)
 
 
 def gang_keys(engine: Engine) -> list[str]:
@@ -184,5 +183,5 @@ def kind_of(engine: Engine, pod: PodInfo) -> Kind:
     profile = engine.profiles.get(pod.pod.spec.scheduler_name)
     if profile is None:
         return (pod.uid,)
-    quotas = plugin_of(profile)
+    quotas = profile.find(ElasticQuota)
     return (profile.name, profile.class_key(pod), quotas.sleep_key(pod) if quotas is not None else None)

@@ -308,8 +308,7 @@ class ExplanationObjects:
             pods = [PodInfo.of(pod, self._engine.table.registry) for pod in found[:PODS_MAX]]
         except ProtocolError as error:
             return _failed(str(error))
-        for profile in self._engine.profiles.values():
-            self._engine.refresh(profile, self._clock.now())
+        self._engine.refresh(self._clock.now())
         whole = explain_domain(self._engine, pods)
         details = [await in_turns(with_wider_reasons(self._engine, pods, whole), self._engine)]
         key = topology_key(asked, found)

@@ -34,14 +34,9 @@ SIBLINGS_MAX = 512
 GIVERS_MAX = 3
 
 
-def plugin_of(profile: Profile) -> ElasticQuota | None:
-    """Return the profile's quotas; None where it has none."""
-    return next((each for each in profile.plugins if isinstance(each, ElasticQuota)), None)
-
-
 def _quota_of(profile: Profile, pod: PodInfo) -> tuple[ElasticQuota, PodQuota] | None:
     """Return the profile's quotas and the one of the pod; None where no quota has a say."""
-    plugin = plugin_of(profile)
+    plugin = profile.find(ElasticQuota)
     place = plugin.checks.place_of(pod.pod) if plugin is not None else None
     return (plugin, place) if plugin is not None and isinstance(place, PodQuota) else None
 

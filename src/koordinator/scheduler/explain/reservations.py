@@ -14,7 +14,7 @@ from koordinator.clock import rfc3339
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain.answer import PodVerdict, ReservationAnswer, ReservationPod, ReservedAmount
 from koordinator.scheduler.explain.decide import PodQuestion, explain
-from koordinator.scheduler.explain.reserved_room import held_of, plugin_of, used_of, words
+from koordinator.scheduler.explain.reserved_room import held_of, used_of, words
 from koordinator.scheduler.explain.survey import Steps
 from koordinator.scheduler.plugins.reservation import lifecycle, objects
 from koordinator.scheduler.plugins.reservation.ledger import ReservationRecord
@@ -32,7 +32,7 @@ def explain_reservation(
 ) -> Steps[ReservationAnswer]:
     """Return the answer, slice by slice. `pods` are all that the cluster has; of `asked` (`namespace/name`) it is told
     why it does not use the reservation, whether that is for it or not."""
-    plugin = next(filter(None, map(plugin_of, engine.profiles.values())), None)
+    plugin = next(iter(engine.plugins_of(ReservationPlugin)), None)
     meta, status = reservation.metadata, reservation.status
     answer = ReservationAnswer(
         reservation=meta.name,
@@ -197,7 +197,7 @@ def _says(engine: Engine, pod: Pod, record: ReservationRecord | None, reservatio
     if record is None:
         return "waits; the reservation has no room to give yet"
     profile = engine.profiles.get(pod.spec.scheduler_name)
-    plugin = plugin_of(profile) if profile is not None else None
+    plugin = profile.find(ReservationPlugin) if profile is not None else None
     if plugin is None:
         return f"asks for scheduler {pod.spec.scheduler_name}, which uses no reservations here"
     try:

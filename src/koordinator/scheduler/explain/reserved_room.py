@@ -15,11 +15,6 @@ SHOWN_MAX = 5
 OTHERS = "is for other owners"
 
 
-def plugin_of(profile: Profile) -> ReservationPlugin | None:
-    """Return the profile's plugin, where it has one."""
-    return next((each for each in profile.plugins if isinstance(each, ReservationPlugin)), None)
-
-
 def words(plugin: ReservationPlugin, pod: PodInfo, record: ReservationRecord) -> str:
     """Return what a reservation is to the pod."""
     state = plugin.prepare(pod)
@@ -30,7 +25,7 @@ def words(plugin: ReservationPlugin, pod: PodInfo, record: ReservationRecord) ->
 
 def notes(profile: Profile, pod: PodInfo) -> list[str]:
     """Return a line for each reservation that the pod may use, and one for all others that hold room."""
-    plugin = plugin_of(profile)
+    plugin = profile.find(ReservationPlugin)
     if plugin is None or not len(plugin.ledger):
         return []
     state = plugin.prepare(pod)

@@ -24,7 +24,6 @@ from koordinator.scheduler.plugin.framework import Plugin, ReasonCodes, is_pass
 from koordinator.scheduler.plugin.metrics import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerMetrics
 from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.queue.queued_pod import QueuedPod
-from koordinator.scheduler.table.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 
@@ -397,8 +396,7 @@ class Observer:
 
     def _log_scores(self, profile: Profile, entry: QueuedPod, now_s: float) -> None:
         """Debug output, from the evaluation that the cycle is going to decide on."""
-        for timed in profile.refreshers:
-            timed.refresh(now_s)
+        profile.refresh(now_s)
         table, pod = self._engine.table, entry.pod
         if table.node_count == 0:
             return
@@ -409,10 +407,8 @@ class Observer:
         if self.debug.top_scores:
             scores = debugging.top_scores(evaluation, table, self.debug.top_scores)
             if scores:
-                log.info("Top%d scores for Pod %r\n%s", *self._table(pod, scores))
-
-    def _table(self, pod: PodInfo, scores: list[debugging.NodeScore]) -> tuple[Any, ...]:
-        return self.debug.top_scores, pod.key, debugging.score_table(pod, scores)
+                text = debugging.score_table(pod, scores)
+                log.info("Top%d scores for Pod %r\n%s", self.debug.top_scores, pod.key, text)
 
     def _overdue(self, found: Overdue) -> None:
         self.metrics.timeouts.inc(found.profile)

@@ -89,11 +89,9 @@ def reservation_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitab
             return json_response({"message": f"cannot find reservation {name}", "alike": alike}, 404)
         if pod and scheduler.caches.pods.get(*reversed(pod.split("/", 1))) is None:
             return json_response({"message": f"cannot find pod {pod}", "alike": []}, 404)
-        engine = scheduler.engine
-        for profile in engine.profiles.values():
-            engine.refresh(profile, scheduler.clock.now())
-        steps = explain_reservation(engine, found, scheduler.caches.pods.list(), pod)
-        return json_response(await in_turns(steps, engine))
+        scheduler.engine.refresh(scheduler.clock.now())
+        steps = explain_reservation(scheduler.engine, found, scheduler.caches.pods.list(), pod)
+        return json_response(await in_turns(steps, scheduler.engine))
 
     return answer
 
@@ -116,10 +114,8 @@ def moves_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web
 
 def prove_live(scheduler: Scheduler, wanted: Sequence[PodToMove]) -> list[Found]:
     """Return where a running scheduler would place the successors of pods; nothing is scheduled meanwhile."""
-    engine = scheduler.engine
-    for profile in engine.profiles.values():
-        engine.refresh(profile, scheduler.clock.now())
-    return prove(engine, wanted)
+    scheduler.engine.refresh(scheduler.clock.now())
+    return prove(scheduler.engine, wanted)
 
 
 async def explain_gang_live(scheduler: Scheduler, key: str) -> GangAnswer | None:
@@ -132,8 +128,7 @@ async def _explain_live(
     scheduler: Scheduler, group: GangSet, *, with_remedies: bool = True
 ) -> GangExplanation:
     engine = scheduler.engine
-    for profile in engine.profiles.values():
-        engine.refresh(profile, scheduler.clock.now())
+    engine.refresh(scheduler.clock.now())
     return await in_turns(explain_group(engine, group, with_remedies=with_remedies, is_live=True), engine)
 
 
@@ -150,9 +145,7 @@ async def explain_live(scheduler: Scheduler, pod: Pod, question: PodQuestion) ->
     info = entry.pod if entry is not None else place.pod if place is not None else None
     if info is None:
         info = PodInfo.of(pod, scheduler.table.registry)
-    profile = engine.profiles.get(pod.spec.scheduler_name)
-    if profile is not None:
-        engine.refresh(profile, scheduler.clock.now())
+    engine.refresh(scheduler.clock.now())
     attempt = 1 + (entry.attempt_count if entry is not None else 0)
     is_about_all = question.nodes is None and place is None
     nodes = () if is_about_all else question.nodes
