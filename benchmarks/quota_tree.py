@@ -34,9 +34,9 @@ from koordinator.clock import FixedClock
 from koordinator.cluster import garbage
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import (

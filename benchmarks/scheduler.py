@@ -21,11 +21,11 @@ from koordinator.clock import FixedClock, rfc3339
 from koordinator.cluster import garbage
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugin.status import SUCCESS
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling

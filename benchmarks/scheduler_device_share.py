@@ -17,8 +17,8 @@ from koordinator.api.device import Device
 from koordinator.clock import FixedClock
 from koordinator.cluster import garbage
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.device_share.plugin import DeviceShare
 from koordinator.scheduler.table.pod_info import PodInfo

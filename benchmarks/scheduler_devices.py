@@ -18,8 +18,8 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 

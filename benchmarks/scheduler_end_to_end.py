@@ -29,8 +29,8 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.local import registry
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -13,8 +13,8 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import FixedClock
 from koordinator.cluster import garbage
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -23,8 +23,8 @@ from koordinator.clock import FixedClock, SystemClock
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugin.handle import Actions
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.scheduler import Scheduler

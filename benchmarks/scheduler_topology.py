@@ -16,10 +16,10 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.engine.profile import Profile
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugin.status import SUCCESS
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.queue.scheduling_queue import QueuePolicy, SchedulingQueue

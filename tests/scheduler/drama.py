@@ -10,8 +10,8 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.scheduler.config import config
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -11,8 +11,8 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config, default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.framework import Plugin, PostFilterPlugin
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.table.pod_info import PodInfo

@@ -7,7 +7,7 @@ import pytest
 
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cluster import errors
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.capabilities import FindOneNodePlugin, FoundNode, PlacementPlan
 from koordinator.scheduler.plugin.framework import (
     PermitPlugin,

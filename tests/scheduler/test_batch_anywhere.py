@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.capabilities import FindOneNodePlugin, FoundNode, PlacementPlan, Quorum
 from koordinator.scheduler.plugin.framework import PreFilterPlugin, PreFilterResult
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.pick import KEPT_MIN, TIES_PER_MISS, Lookahead
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.table.columns import NOT_FEASIBLE
 from tests.scheduler.drama import Drama

@@ -7,9 +7,9 @@ import pytest
 
 from koordinator.scheduler.engine import evaluation_cache
 from koordinator.scheduler.engine.answers import EVALUATION_BYTES
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import EvaluationCache
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugins.node_filters import TaintToleration
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.table.pod_info import PodInfo

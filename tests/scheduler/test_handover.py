@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
 from koordinator.cluster.leader import ElectionConfig, LeaderElector, LeaseLost
@@ -129,7 +130,10 @@ def test_the_other_takes_over_and_every_pod_is_bound_once(stop: str) -> None:
     [("9", "10", False), ("10", "9", True), ("10", "10", True), ("", "1", False), ("19", "21", False)],
 )
 def test_versions_compare_by_length_then_text(version: str, wanted: str, reached: bool) -> None:
-    assert caches.is_reached(version, wanted) is reached
+    states = [
+        from_builtins({"metadata": {"name": "p", "resourceVersion": each}}, Pod) for each in (version, wanted)
+    ]
+    assert (caches.order_of(states[0]) >= caches.order_of(states[1])) is reached
 
 
 def test_the_barrier_waits_until_our_own_write_has_come_back() -> None:

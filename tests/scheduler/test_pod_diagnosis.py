@@ -6,9 +6,9 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.engine.cycle import Unplaced
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.results import Unplaced
 from koordinator.scheduler.observe.debugging import (
     diagnose,
     dump_line,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.evaluation_cache import evaluate
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.capabilities import (
     FilterTransformer,

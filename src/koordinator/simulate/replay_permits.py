@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from koordinator.api.core import Pod
-from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugin.handle import JOB_PLUGINS, Actions
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.simulate.replay_reservations import ReplayReservations

@@ -11,7 +11,7 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock
 from koordinator.prometheus import MetricsRegistry
 from koordinator.scheduler.auditor.auditor import AuditMetrics, AuditOptions, Auditor, LabelClash, label_names
-from koordinator.scheduler.engine.cycle import Unplaced
+from koordinator.scheduler.engine.results import Unplaced
 from koordinator.scheduler.plugin.handle import RecordKind
 from koordinator.scheduler.plugin.status import unschedulable
 from koordinator.scheduler.queue.queued_pod import QueuedPod

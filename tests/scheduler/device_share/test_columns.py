@@ -14,9 +14,9 @@ from koordinator.api.device import Device
 from koordinator.api.labels import SECONDARY_DEVICE_WELL_PLANNED
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.device_share.allocate import node_score
 from koordinator.scheduler.plugins.device_share.plugin import DeviceShare

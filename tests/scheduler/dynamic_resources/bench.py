@@ -11,8 +11,8 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import ClaimAllocations
 from koordinator.scheduler.table.pod_info import PodInfo

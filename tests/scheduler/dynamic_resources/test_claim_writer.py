@@ -9,7 +9,7 @@ import pytest
 from koordinator.api.dra import FINALIZER, ResourceClaim
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
-from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import (
     TRIES_MAX,
     ClaimInUse,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from koordinator.api.dra import DeviceTaint, DeviceTaintRule
-from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugins.dynamic_resources.slice_devices import tolerates
 from tests.scheduler.dynamic_resources.bench import Bench
 from tests.scheduler.dynamic_resources.builders import (

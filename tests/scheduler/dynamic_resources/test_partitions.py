@@ -7,7 +7,7 @@ import pytest
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.dra import ResourceClaim, ResourceSlice
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugins.dynamic_resources.plugin import DynamicResources
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.dynamic_resources.bench import Bench

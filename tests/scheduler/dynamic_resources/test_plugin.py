@@ -11,8 +11,8 @@ from koordinator.api.dra import ResourceClaim, ResourceSlice
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from tests.scheduler.dynamic_resources.bench import Bench
 from tests.scheduler.dynamic_resources.builders import (

@@ -10,7 +10,7 @@ from koordinator.api import quantity
 from koordinator.api.decode import from_builtins
 from koordinator.api.dra import AllocationResult, ResourceClaim, ResourceSlice
 from koordinator.api.meta import Object
-from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugins.dynamic_resources.shared_counters import Codes
 from tests.scheduler.dynamic_resources.bench import Bench
 from tests.scheduler.dynamic_resources.builders import (

@@ -7,7 +7,7 @@ import pytest
 from koordinator.api import quantity
 from koordinator.api.decode import from_builtins
 from koordinator.api.dra import DeviceCapacity, ResourceClaim
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugins.dynamic_resources.consumable_capacity import CapacityTerms, share_of
 from tests.scheduler.dynamic_resources.bench import Bench
 from tests.scheduler.dynamic_resources.builders import (

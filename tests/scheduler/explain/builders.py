@@ -9,8 +9,8 @@ from koordinator.api.sigs import PodGroup
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config, default_plugins
 from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.explain.answer import GangAnswer, PodAnswer
 from koordinator.scheduler.explain.decide import PodQuestion, explain
 from koordinator.scheduler.explain.gangs import explain_gang

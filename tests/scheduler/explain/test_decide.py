@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.explain.answer import PodVerdict
 from tests.scheduler import world
 from tests.scheduler.explain.builders import Bench, stock_config

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.explain.answer import PodAnswer, PodVerdict
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.explain.builders import Bench, stock_config

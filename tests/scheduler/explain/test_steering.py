@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.explain.answer import PodVerdict
 from koordinator.scheduler.explain.decide import explain
 from koordinator.scheduler.table.pod_info import PodInfo

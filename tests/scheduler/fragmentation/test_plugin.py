@@ -10,8 +10,8 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
 from koordinator.clock import FixedClock
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.device_share.plugin import DeviceShare
 from koordinator.scheduler.plugins.fragmentation import target

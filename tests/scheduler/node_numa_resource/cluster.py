@@ -10,8 +10,8 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.status import PodPatch
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAColumns

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.engine.cycle import Placed
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.table.trial import trial_of
 from tests.scheduler.node_numa_resource.cluster import (
     Cluster,

@@ -4,8 +4,8 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import node, pod

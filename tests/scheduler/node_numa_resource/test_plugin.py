@@ -8,8 +8,8 @@ import pytest
 
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config.config import SchedulerConfig
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.capabilities import ApiRequest
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource

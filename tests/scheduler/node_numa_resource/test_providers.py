@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from koordinator.scheduler.engine.cycle import Placed, Unplaced
+from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.framework import FilterPlugin, Handle, ReasonCodes, passes
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (

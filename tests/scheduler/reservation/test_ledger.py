@@ -12,8 +12,8 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.reservation import Reservation
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.engine.cycle import Placed
 from koordinator.scheduler.engine.engine import Engine
+from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugin.handle import Actions
 from koordinator.scheduler.plugins.built_in import PLUGINS
 from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger

@@ -16,10 +16,19 @@ from typing import Protocol
 
 import msgspec
 
+from koordinator.prometheus import Histogram
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.post_filter import KeptFree
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.results import FREE, PendingPod, Placed, Steering, Unplaced, steer
+from koordinator.scheduler.engine.results import (
+    FREE,
+    PendingPod,
+    Placed,
+    Steering,
+    Unplaced,
+    rejected_by,
+    steer,
+)
 from koordinator.scheduler.plugin.capabilities import PlacementPlan
 from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.status import Code, Status, unresolvable
@@ -35,25 +44,21 @@ class BatchWatch:
         self._metrics = metrics
         self._tick = tick
 
-    @contextlib.contextmanager
-    def node(self) -> Iterator[None]:
+    def node(self) -> contextlib.AbstractContextManager[None]:
         """Filter, count and reserve the pods of one node, within."""
-        with self._timing(self._metrics.batch_by_node.of().observe):
-            yield
+        return self._timing(self._metrics.batch_by_node)
 
-    @contextlib.contextmanager
-    def pod(self) -> Iterator[None]:
+    def pod(self) -> contextlib.AbstractContextManager[None]:
         """So is one pod."""
-        with self._timing(self._metrics.batch_by_pod.of().observe):
-            yield
+        return self._timing(self._metrics.batch_by_pod)
 
     @contextlib.contextmanager
-    def _timing(self, observe: Callable[[float], None]) -> Iterator[None]:
+    def _timing(self, histogram: Histogram) -> Iterator[None]:
         began_s = self._tick()
         try:
             yield
         finally:
-            observe(max(0.0, self._tick() - began_s))
+            histogram.of().observe(max(0.0, self._tick() - began_s))
 
     def began(self) -> float:
         return self._tick()
@@ -266,9 +271,9 @@ class Batch:
         """PreFilter, Filter, assume and Reserve on the planned node; why not, None when it worked."""
         found = self._candidate(pod)
         if isinstance(found, Status):
-            return FailedPod(PendingPod(pod, ()), node_name, found, _by(found))
+            return FailedPod(PendingPod(pod, ()), node_name, found, rejected_by(found))
         refusal = self._book_on(found, node_name)
-        return FailedPod(found, node_name, refusal, _by(refusal)) if refusal is not None else None
+        return FailedPod(found, node_name, refusal, rejected_by(refusal)) if refusal is not None else None
 
     def _book_on(self, candidate: PendingPod, node_name: str) -> Status | None:
         pod, row = candidate.pod, self._cycle.row_of(node_name)
@@ -297,7 +302,7 @@ class Batch:
     def _reserve_anywhere(self, pod: PodInfo) -> None:
         found = self._candidate(pod)
         if isinstance(found, Status):
-            self._fail(FailedPod(PendingPod(pod, ()), "", found, _by(found)))
+            self._fail(FailedPod(PendingPod(pod, ()), "", found, rejected_by(found)))
             return
         pod = found.pod
         evaluation = self._cycle.evaluate(self._profile, pod, found.class_key)
@@ -365,7 +370,3 @@ def failure_message(booked: Sequence[AssumedPod], failed_count: int, first: Fail
     if beside:
         text += f", assumed pods on node {first.node_name}: {', '.join(beside)}"
     return text
-
-
-def _by(status: Status) -> frozenset[str]:
-    return frozenset((status.plugin,)) if status.is_rejected and status.plugin else frozenset()

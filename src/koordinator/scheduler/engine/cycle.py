@@ -19,20 +19,27 @@ from koordinator.scheduler.engine.results import (
     FREE,
     ExtenderAdvice,
     PendingPod,
+    Placed,
     Steering,
+    Unplaced,
     along,
     pending_by,
+    refused,
     steer,
-    turned_down,
     with_job,
 )
-from koordinator.scheduler.engine.results import Placed as Placed
-from koordinator.scheduler.engine.results import Unplaced as Unplaced
-from koordinator.scheduler.engine.results import refused as refused
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.capabilities import JobRefusal, PlacementPlan, SharedFailure
 from koordinator.scheduler.plugin.framework import Later
-from koordinator.scheduler.plugin.status import NO_NODES, SUCCESS, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import (
+    NO_NODES,
+    SUCCESS,
+    Status,
+    by_its_node,
+    error,
+    unresolvable,
+    unschedulable,
+)
 from koordinator.scheduler.table.columns import NOT_FEASIBLE, Rows
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import Nominations, PodInfo
@@ -161,7 +168,7 @@ class Cycle:
 
         placed: Placed | Unplaced | Status = self._first_that(book, evaluation, rows, chance, scores)
         if isinstance(placed, Status):
-            return turned_down(pod, placed, evaluation)
+            return refused(pod, by_its_node(placed), evaluation)
         return placed
 
     def _first_that(
@@ -463,7 +470,7 @@ class Cycle:
         view = View(profile, self._table, self._nominations, pod)
         found = CycleDiagnosis(view, evaluation, kept_free, steering)
         asked = post_filter.ask(profile, pod, found)
-        later, post_filter_text = asked.later, asked.post_filter_text(found)
+        later, post_filter_text = asked.later, found.post_filter_text(asked.texts)
         profile.extensions.notify_after_post_filter(pod, found, asked.ended)
         unplaced = Unplaced(
             pod,
@@ -486,7 +493,7 @@ async def _finish(unplaced: Unplaced, found: CycleDiagnosis, asked: Answered, la
     result = await later()
     if not (result.status.is_success or result.status.is_rejected):
         return Unplaced(unplaced.pod, result.status, frozenset())
-    post_filter_text = asked.message_after(found, result.status)
+    post_filter_text = found.post_filter_text(post_filter.texts_with(asked.texts, result.status))
     return msgspec.structs.replace(
         unplaced,
         status=unschedulable(found.fit_error(post_filter_text)),

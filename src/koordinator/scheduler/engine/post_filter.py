@@ -1,6 +1,6 @@
 """Ask PostFilter plugins when no node passed. Source: behaviour/scheduler B4 and B7."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import msgspec
@@ -44,6 +44,7 @@ class CycleDiagnosis:
         self._evaluation = evaluation
         self._kept_free = kept_free
         self._view = view
+        self._table = view.table
         self._steering = steering
         self.suggestion: Suggestion | None = None
         if steering is not FREE:
@@ -57,7 +58,7 @@ class CycleDiagnosis:
         elif steering.planned and steering.is_revisable:
             self.rejected_by = frozenset()
         elif steering.planned:
-            row = self._view.row_of(steering.planned)
+            row = self._table.row_of(steering.planned)
             status = self.status_of(row) if row is not None else SUCCESS
             self.rejected_by = frozenset(filter(None, (steering.planned_by, status.plugin)))
 
@@ -68,20 +69,20 @@ class CycleDiagnosis:
             return status if not status.is_success else unresolvable(*steering.status.reasons)
         if not steering.status.is_success:
             return steering.status
-        if steering.planned and self._view.row_of(steering.planned) != row:
+        if steering.planned and self._table.row_of(steering.planned) != row:
             return unresolvable(left_out_reason((steering.planned_by,)))
         return self._kept_free.get(row) or self._evaluation.status_of(row)
 
     def fit_error(self, post_filter_message: str) -> str:
         """Return the message to the user."""
         steering = self._steering
-        count = self._view.node_count
+        count = self._table.node_count
         if not steering.status.is_success:
             return fit_error(count, {}, steering.status.message, post_filter_message)
         if not steering.planned or not self._evaluation.status.is_success:
             return self._evaluation.fit_error(post_filter_message, self._kept_free.values())
         left_out = unresolvable(left_out_reason((steering.planned_by,)))
-        row = self._view.row_of(steering.planned)
+        row = self._table.row_of(steering.planned)
         refusals = [(left_out, count - (row is not None))]
         if row is not None:
             refusals.append((self.status_of(row), 1))
@@ -95,10 +96,9 @@ class CycleDiagnosis:
         if self.suggestion is None:
             self.suggestion = Suggestion(kind, message)
 
-    def post_filter_text(self, texts: str) -> str:
+    def post_filter_text(self, texts: Sequence[str]) -> str:
         """Return what PostFilter plugins said, and what one of them suggests."""
-        suggested = str(self.suggestion) if self.suggestion is not None else ""
-        return ", ".join(filter(None, (texts, suggested)))
+        return ", ".join(texts if self.suggestion is None else (*texts, str(self.suggestion)))
 
     def check(self, row: int) -> Status:
         return self._view.check(row)
@@ -112,7 +112,7 @@ class CycleDiagnosis:
             if steering.verdict is None or is_hopeless:
                 hopeless = np.full(hopeless.size, is_hopeless, np.bool_)
         elif steering.planned:
-            row = self._view.row_of(steering.planned)
+            row = self._table.row_of(steering.planned)
             others = np.arange(hopeless.size) != (-1 if row is None else row)
             hopeless = hopeless | others
         lost = [row for row, status in self._kept_free.items() if status.code is not Code.UNSCHEDULABLE]
@@ -123,7 +123,7 @@ class CycleDiagnosis:
 
     def feasible_rows(self) -> Mask:
         """Return a mask (capacity,) of rows that the filters let pass."""
-        found = np.zeros(self._view.capacity, np.bool_)
+        found = np.zeros(self._table.capacity, np.bool_)
         if self._evaluation.status.is_success and not self._steering.planned:
             found[self._evaluation.feasible] = True
             found[list(self._kept_free)] = False
@@ -148,14 +148,6 @@ class Answered(msgspec.Struct, frozen=True):
     nominated: str | None
     ended: Status
     later: Later | None
-
-    def post_filter_text(self, found: CycleDiagnosis) -> str:
-        """Return the text of the answers, for people."""
-        return found.post_filter_text(", ".join(self.texts))
-
-    def message_after(self, found: CycleDiagnosis, ended: Status) -> str:
-        """Return the text for people after the awaited work has ended with `ended`."""
-        return found.post_filter_text(", ".join(texts_with(self.texts, ended)))
 
 
 def ask(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> Answered:

@@ -15,7 +15,6 @@ from koordinator.scheduler.plugin.status import (
     Code,
     Status,
     Suggestion,
-    by_its_node,
     error,
     fit_error,
     unschedulable,
@@ -89,13 +88,7 @@ class Unplaced(msgspec.Struct, frozen=True):
 
 def refused(pod: PodInfo, status: Status, evaluation: Evaluation | None = None) -> Unplaced:
     """Return a pod that found a node, and was turned down by one plugin afterwards."""
-    by = frozenset((status.plugin,)) if status.is_rejected and status.plugin else frozenset()
-    return Unplaced(pod, status, by, evaluation=evaluation, pending_by=pending_by(status))
-
-
-def turned_down(pod: PodInfo, status: Status, evaluation: Evaluation) -> Unplaced:
-    """Return the same for Reserve and Permit, whose refusals are told as those of that one node."""
-    return refused(pod, by_its_node(status), evaluation)
+    return Unplaced(pod, status, rejected_by(status), evaluation=evaluation, pending_by=pending_by(status))
 
 
 def with_job(unplaced: Unplaced, refusal: JobRefusal, class_key: Callable[[PodInfo], Hashable]) -> Unplaced:
@@ -117,7 +110,13 @@ def along(pod: PodInfo, failure: SharedFailure, node_count: int) -> Unplaced:
     )
 
 
+def rejected_by(status: Status) -> frozenset[str]:
+    """Return the plugin whose events can lift a refusal; nobody's can lift an error."""
+    return frozenset((status.plugin,)) if status.is_rejected and status.plugin else frozenset()
+
+
 def pending_by(status: Status) -> frozenset[str]:
+    """Return the plugin that only waits for somebody else to act."""
     return frozenset((status.plugin,)) if status.code is Code.PENDING and status.plugin else frozenset()
 
 

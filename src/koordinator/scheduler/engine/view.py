@@ -42,33 +42,20 @@ class View:
         self._evaluators = [each for each in profile.evaluators if only is None or each.name in only]
         self._pre_filters = [each for each in profile.pre_filters if only is None or each.name in only]
         self._filters = [each for each in profile.filters if only is None or each.name in only]
-        self._table = table
+        self.table = table
         self._nominations = nominations
         self._pod = pod
         self._states: dict[str, Any] = {}
         self._epochs: dict[str, tuple[Hashable, Hashable]] = {}
         self._pre_filtered: dict[str, tuple[Status, frozenset[str] | None]] = {}
 
-    @property
-    def node_count(self) -> int:
-        return self._table.node_count
-
-    @property
-    def capacity(self) -> int:
-        """Rows of the table."""
-        return self._table.capacity
-
     def beside(self, pod: PodInfo) -> "View":
         """Return the same for another pod."""
-        return View(self.profile, self._table, self._nominations, pod)
-
-    def row_of(self, node_name: str) -> int | None:
-        """Return the row of an existing node."""
-        return self._table.row_of(node_name)
+        return View(self.profile, self.table, self._nominations, pod)
 
     def evaluate(self) -> Evaluation:
         """Return what all filters say about all nodes at this moment."""
-        return evaluate(self.profile, self._table, self._pod)
+        return evaluate(self.profile, self.table, self._pod)
 
     def check(self, row: int) -> Status:
         """Success when the node takes the pod, also next to the pods nominated to it."""
@@ -77,15 +64,15 @@ class View:
 
     def check_with_nominated(self, row: int) -> Status:
         """Return what the filters say if the pods nominated to the node were there; success when there are none."""
-        name = self._table.name_of(row)
+        name = self.table.name_of(row)
         others = [
             other
             for other in self._nominations.that_count(name, self._pod)
-            if self._table.place_of(other.uid) is None
+            if self.table.place_of(other.uid) is None
         ]
         if not others:
             return SUCCESS
-        with trial_of(self._table) as trial:
+        with trial_of(self.table) as trial:
             for other in others:
                 trial.add(other, name)
             return self._filter(row)
@@ -95,7 +82,7 @@ class View:
         shown = extensions.shown_nodes(self._pod) if extensions.node_transformers else None
         if shown is None and not extensions.transforms:
             return self._refusal(self._pod, row)
-        with trial_of(self._table) as what_if:
+        with trial_of(self.table) as what_if:
             if shown is not None:
                 # Whoever looks around has to see all nodes as they are shown.
                 shown.show(what_if) if self._looks_around() else shown.show_row(row, what_if)
@@ -112,7 +99,7 @@ class View:
 
     def _refusal(self, pod: PodInfo, row: int, what_if: Trial | None = None) -> Status:
         skipped: set[str] = set()
-        name = self._table.name_of(row)
+        name = self.table.name_of(row)
         for plugin in self._evaluators:
             self._refresh(plugin, pod)
         for pre in self._pre_filters:

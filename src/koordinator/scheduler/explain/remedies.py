@@ -336,7 +336,7 @@ def preemption_of(
         if is_over(status):
             break
     return PreemptionAnswer(
-        message=asked.post_filter_text(", ".join(texts)), nominated_node=nominated, nodes=victims(offers)
+        message=asked.post_filter_text(texts), nominated_node=nominated, nodes=victims(offers)
     )
 
 

@@ -212,10 +212,6 @@ class BindingCycle(msgspec.Struct, frozen=True, eq=False, gc=False):
     placed: Placed
     batch: BatchBinding | None = None
 
-    @property
-    def in_batch(self) -> bool:
-        return self.batch is not None
-
 
 class BindingRules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules that the scheduler gives its binder."""

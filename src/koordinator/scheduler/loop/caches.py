@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
 
-SYNC_POLL_S = 0.1
+POLL_S = 0.1
 
 
 class Caches:
@@ -102,12 +102,11 @@ async def _first_list(
             log.warning("resource not served: continuing without it", extra=facts)
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SYNC_POLL_S):
+            async with asyncio.timeout(POLL_S):
                 await informer.synced.wait()
 
 
 ANNOTATION_PREFIX = "scheduling.koordinator.sh/sync-barrier-"
-POLL_S = 0.1
 
 
 class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,9 +118,10 @@ class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 60.0
 
 
-def is_reached(version: str, wanted: str) -> bool:
-    """Return whether a resourceVersion is at or after another: the longer text is later, equal ones by their text."""
-    return (len(version), version) >= (len(wanted), wanted)
+def order_of(pod: Pod) -> tuple[int, str]:
+    """Return what tells which of two states is later: a longer resourceVersion, equally long ones by their text."""
+    version = pod.metadata.resource_version
+    return len(version), version
 
 
 async def pass_barrier(cluster: Cluster, caches: Caches, table: NodeTable, options: BarrierOptions) -> bool:
@@ -129,11 +129,11 @@ async def pass_barrier(cluster: Cluster, caches: Caches, table: NodeTable, optio
     facts = {"pod": f"{options.namespace}/{options.name}"}
     try:
         async with asyncio.timeout(options.timeout_s):
-            version = await _write(cluster, options)
-            if version is None:
+            written = await _write(cluster, options)
+            if written is None:
                 log.info("sync barrier skipped: its pod does not exist", extra=facts)
                 return False
-            await _until(lambda: _has_seen(caches, options, version))
+            await _until(lambda: _has_seen(caches, written))
             await _until(lambda: _counts(table, _last_scheduled(caches)))
     except TimeoutError:
         log.warning("sync barrier not passed in time", extra=facts | {"timeout_s": options.timeout_s})
@@ -147,42 +147,34 @@ async def _until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def _write(cluster: Cluster, options: BarrierOptions) -> str | None:
-    """Version of the barrier pod after our write; None when there is no such pod."""
+async def _write(cluster: Cluster, options: BarrierOptions) -> Pod | None:
+    """Return the barrier pod after our write; None when there is no such pod."""
     while True:
         # Nine digits, as upstream writes them.
         now = clock.rfc3339_micro(cluster.clock.now()).replace("Z", "000Z")
         patch = {"metadata": {"annotations": {ANNOTATION_PREFIX + options.lease: now}}}
         try:
-            pod = await cluster.patch(Pod, options.name, patch, options.namespace)
+            return await cluster.patch(Pod, options.name, patch, options.namespace)
         except errors.NotFound:
             return None
         except errors.ApiError as error:
             log.warning("sync barrier not written: %s", error)
             await asyncio.sleep(POLL_S)
-        else:
-            return pod.metadata.resource_version
 
 
-def _has_seen(caches: Caches, options: BarrierOptions, version: str) -> bool:
-    found = caches.pods.get(options.name, options.namespace)
-    return found is not None and is_reached(found.metadata.resource_version, version)
+def _has_seen(caches: Caches, written: Pod) -> bool:
+    found = caches.pods.get(written.metadata.name, written.metadata.namespace)
+    return found is not None and order_of(found) >= order_of(written)
 
 
 def _last_scheduled(caches: Caches) -> Pod | None:
     """Return the pod on a node that changed last."""
     assigned = (pod for pod in caches.pods.objects.values() if pod.spec.node_name and not is_terminated(pod))
-    return max(
-        assigned,
-        key=lambda pod: (len(pod.metadata.resource_version), pod.metadata.resource_version),
-        default=None,
-    )
+    return max(assigned, key=order_of, default=None)
 
 
 def _counts(table: NodeTable, pod: Pod | None) -> bool:
     if pod is None:
         return True
     place = table.place_of(pod.metadata.uid)
-    if place is None or place.assumed:
-        return False
-    return is_reached(place.pod.pod.metadata.resource_version, pod.metadata.resource_version)
+    return place is not None and not place.assumed and order_of(place.pod.pod) >= order_of(pod)

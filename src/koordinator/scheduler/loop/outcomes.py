@@ -91,10 +91,10 @@ class Outcomes:
         self._observer.failed(job.entry, outcome, self._clock.now())
         row = self._forget(job)
         result = refused(pod, outcome)
-        if job.in_batch and not self._engine.nominations.node_of(pod.uid):
+        if job.batch is not None and not self._engine.nominations.node_of(pod.uid):
             result = msgspec.structs.replace(result, nominated_node="")
         self._retry(job.entry, result, node_name)
-        if job.in_batch:
+        if job.batch is not None:
             # The others of its plan are on their way: it must not wait for an event.
             self._queue.activate((pod.uid,), self._clock.now())
         if outcome.plugin not in handle.JOB_PLUGINS:

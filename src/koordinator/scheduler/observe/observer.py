@@ -226,20 +226,11 @@ class Attempt(msgspec.Struct):
     started_s: float | None = None
 
 
-class Overdue(msgspec.Struct, frozen=True):
-    """An attempt that takes longer than it may."""
-
-    key: str
-    profile: str
-    attempt_count: int
-    duration_s: float
-
-
 class Monitor:
     """Follows attempts from the queue to their end. Times are arguments; `overdue` hears of each attempt
-    that is too slow, on each scan and at its end."""
+    that is too slow, on each scan and at its end, and how many seconds it took so far."""
 
-    def __init__(self, options: MonitorOptions, overdue: Callable[[Overdue], None]) -> None:
+    def __init__(self, options: MonitorOptions, overdue: Callable[[Attempt, float], None]) -> None:
         self.options = options
         self._overdue = overdue
         self._attempts: dict[str, Attempt] = {}
@@ -263,7 +254,7 @@ class Monitor:
             return 0.0
         duration_s = max(0.0, now_s - attempt.started_s)
         if duration_s > self.options.timeout_s:
-            self._overdue(_overdue(attempt, duration_s))
+            self._overdue(attempt, duration_s)
         return duration_s
 
     def forget(self, uid: str) -> None:
@@ -277,25 +268,7 @@ class Monitor:
                 if now_s - attempt.popped_s > self.options.drop_unhandled_s:
                     del self._attempts[uid]
             elif now_s - attempt.started_s > self.options.timeout_s:
-                self._overdue(_overdue(attempt, now_s - attempt.started_s))
-
-
-def warn(found: Overdue, timeout_s: float) -> None:
-    """Write the log line that operators search for."""
-    log.warning(
-        "!!!CRITICAL TIMEOUT!!! scheduling takes too long",
-        extra={
-            "pod": found.key,
-            "profile": found.profile,
-            "attempts": found.attempt_count,
-            "duration_s": round(found.duration_s, 3),
-            "timeout_s": timeout_s,
-        },
-    )
-
-
-def _overdue(attempt: Attempt, duration_s: float) -> Overdue:
-    return Overdue(attempt.key, attempt.profile, attempt.attempt_count, duration_s)
+                self._overdue(attempt, now_s - attempt.started_s)
 
 
 class ObserverOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -410,6 +383,15 @@ class Observer:
                 text = debugging.score_table(pod, scores)
                 log.info("Top%d scores for Pod %r\n%s", self.debug.top_scores, pod.key, text)
 
-    def _overdue(self, found: Overdue) -> None:
-        self.metrics.timeouts.inc(found.profile)
-        warn(found, self.monitor.options.timeout_s)
+    def _overdue(self, attempt: Attempt, duration_s: float) -> None:
+        self.metrics.timeouts.inc(attempt.profile)
+        log.warning(
+            "!!!CRITICAL TIMEOUT!!! scheduling takes too long",  # operators search for it
+            extra={
+                "pod": attempt.key,
+                "profile": attempt.profile,
+                "attempts": attempt.attempt_count,
+                "duration_s": round(duration_s, 3),
+                "timeout_s": self.monitor.options.timeout_s,
+            },
+        )
