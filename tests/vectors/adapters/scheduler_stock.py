@@ -122,9 +122,8 @@ def priority_sort(case: Case) -> Any:
 def select_host(case: Case) -> Any:
     names = list(case["totals"])
     totals = np.array(list(case["totals"].values()), np.int64)
-    rows = np.arange(len(names), dtype=np.intp)
-    picked = {pick.pick(rows, totals, pick.chance_of(7, f"uid-{n}", 1)) for n in range(200)}
-    return {"possible": sorted(names[row] for row in picked if row is not None)}
+    picked = {pick.best(totals, pick.chance_of(7, f"uid-{n}", 1)) for n in range(200)}
+    return {"possible": sorted(names[position] for position in picked if position is not None)}
 
 
 def queue_backoff(case: Case) -> Any:

@@ -27,15 +27,9 @@ SAMPLE_MIN = 100
 _PERCENT_MIN = 5
 
 
-def pick(rows: Rows, totals: Totals | Scores, chance: int) -> int | None:
-    """Return a row with the highest total; among equals, `chance` decides. None when there are no rows. Shapes: `rows`
-    (n,), `totals` (n,) of these rows."""
-    position = best(totals, chance)
-    return None if position is None else int(rows[position])
-
-
 def best(totals: Totals | Scores, chance: int) -> int | None:
-    """Return the position in `totals` (rows,) that `pick` chooses; `NOT_FEASIBLE` entries are out of the question."""
+    """Return the position of the highest of `totals` (rows,); among equals, `chance` decides. None when there are none
+    but `NOT_FEASIBLE` ones."""
     highest = totals.max(initial=NOT_FEASIBLE)
     if highest == NOT_FEASIBLE:
         return None
@@ -230,7 +224,7 @@ class Lookahead:
         is_wanted[row] = True
         ties = int(np.count_nonzero(is_wanted))
         if ties > self._width:
-            # `pick` draws among equals: unless all of them are foreseen, most placements would go without.
+            # `best` draws among equals: unless all of them are foreseen, most placements would go without.
             if ties > TIES_PER_MISS * misses:
                 return _NO_ROWS
             self.depth = max(1, min(self.depth, STATES_MAX // ties))

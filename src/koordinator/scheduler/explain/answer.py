@@ -1,15 +1,24 @@
 """The parts of an explanation: plain values, the same from a live scheduler and from a dump."""
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
+NAMED_MAX = 3
+"""Names in a sentence, of several."""
 BEST_NODES = 5
 """Nodes in the score table, where nobody asks for more or fewer."""
 
 
 class AnswerPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One piece of an answer."""
+
+
+def some_of(names: Sequence[str]) -> str:
+    """`a, b, c and 4 more`."""
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"{', '.join(names[:NAMED_MAX])}{more}"
 
 
 class PodVerdict(enum.StrEnum):
@@ -282,9 +291,9 @@ class GangAnswer(AnswerPart, frozen=True, kw_only=True):
     """Reason for which the round under way has failed already."""
     fit: GangFit | None = None
     domains: list[DomainFit] = []
-    preemption: "PreemptionAnswer | None" = None
-    remedies: "list[Remedy]" = []
-    events: "list[EventLine]" = []
+    preemption: PreemptionAnswer | None = None
+    remedies: list[Remedy] = []
+    events: list[EventLine] = []
     notes: list[str] = []
 
 

@@ -22,6 +22,7 @@ from koordinator.scheduler.explain.answer import (
     PodVerdict,
     Remedy,
     ResourceLine,
+    some_of,
 )
 from koordinator.scheduler.explain.gang_group import GangSet, group_of_pod
 from koordinator.scheduler.explain.gangs import GangExplanation, explain_group
@@ -35,7 +36,6 @@ from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of
 
-NAMED_MAX = 3
 NODES_PER_SLICE = 100
 """Nodes told in detail before others have a turn, some 0.07 ms each."""
 
@@ -222,8 +222,9 @@ def _fits(found: Survey, rows: Rows, steering: Steering, question: PodQuestion, 
         notes.append(f"{who} this node, which takes the pod: no other one is compared")
     else:
         totals = found.evaluation.totals_of(rows)
-        row = pick.pick(rows, totals, pick.chance_of(found.engine.seed, pod.uid, question.attempt))
-        assert row is not None, pod.key
+        position = pick.best(totals, pick.chance_of(found.engine.seed, pod.uid, question.attempt))
+        assert position is not None, pod.key
+        row = int(rows[position])
         best = int((totals == totals.max()).sum())
         if best > 1:
             notes.append(f"{best} nodes share the best score; the seed decides between them")
@@ -309,8 +310,7 @@ def _pointed_at(found: Survey, rows: Rows, steering: Steering) -> list[str]:
             break
         refused.append(name)
     if refused:
-        more = f" and {len(refused) - NAMED_MAX} more" if len(refused) > NAMED_MAX else ""
-        notes.append(f"preferred nodes that do not take it: {', '.join(refused[:NAMED_MAX])}{more}")
+        notes.append(f"preferred nodes that do not take it: {some_of(refused)}")
     return notes
 
 

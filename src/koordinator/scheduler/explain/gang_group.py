@@ -37,9 +37,9 @@ class GangSet(msgspec.Struct, frozen=True, kw_only=True):
     """Gangs of `ids` that are known at all."""
 
     @property
-    def name(self) -> str:
-        """Return the name for use in sentences."""
-        return f"gang {self.gang.gang_id}" if len(self.ids) == 1 else f"gang group {', '.join(self.ids)}"
+    def title(self) -> str:
+        """Return the name as sentences begin with it."""
+        return f"Gang {self.gang.gang_id}" if len(self.ids) == 1 else f"Gang group {', '.join(self.ids)}"
 
     @property
     def has_started(self) -> bool:

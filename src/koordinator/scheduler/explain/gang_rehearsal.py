@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from koordinator.api import resource_vector
+from koordinator.scheduler.config.default_plugins import FIT
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import Remedy
@@ -27,13 +28,12 @@ from koordinator.scheduler.explain.quotas import remedies as quota_remedies
 from koordinator.scheduler.explain.remedies import room
 from koordinator.scheduler.explain.survey import Steps, Survey, reasons
 from koordinator.scheduler.explain.tries import Tries, count
-from koordinator.scheduler.plugin.framework import Mask, ReservePlugin
+from koordinator.scheduler.plugin.framework import Mask
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial, rehearsal_of
 
-FIT = "NodeResourcesFit"
 REASONS_SHOWN = 3
 
 
@@ -302,10 +302,10 @@ def _survey(engine: Engine, pod: PodInfo) -> Survey | None:
 
 
 def _lacks(found: Survey | None, status: Status, asked: RehearsalOptions) -> str:
-    is_booking = found is not None and any(
-        each.name == status.plugin for each in found.profile.reserves if isinstance(each, ReservePlugin)
-    )
-    if found is None or (is_booking and found.takers.size):
+    if found is None:
+        return f"is refused: {status.message}"
+    is_booking = any(each.name == status.plugin for each in found.profile.reserves)
+    if is_booking and found.takers.size:
         return f"is refused: {status.message}"
     return lacks(found, status, asked.rows, asked.where)
 

@@ -10,10 +10,11 @@ from koordinator.api import resources
 from koordinator.api.affinity import Toleration
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
+from koordinator.scheduler.config.default_plugins import FIT
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.explain import survey as surveys
-from koordinator.scheduler.explain.answer import PreemptionAnswer, Remedy
+from koordinator.scheduler.explain.answer import PreemptionAnswer, Remedy, some_of
 from koordinator.scheduler.explain.gang_group import GangSet, PendingMember, PendingMembers, kind_of
 from koordinator.scheduler.explain.gang_rehearsal import Prepare, RehearsalOptions, RehearsalResult, rehearse
 from koordinator.scheduler.explain.quotas import refused_by_quota
@@ -46,7 +47,6 @@ KINDS_MAX = 4
 """Kinds of members for whom room is made: asking who would go is one long look at all nodes for each."""
 BESIDE_MAX = 250
 """Members that may have a place beside those for whom room is made, about 0.05 ms each."""
-FIT = "NodeResourcesFit"
 CORDONED = "node.kubernetes.io/unschedulable"
 
 
@@ -84,7 +84,7 @@ def remedies_together(
     if found is None or outcome.status is None or refused_by_quota(outcome.status) or outcome.quota_full:
         return _start_with_less(group, outcome)
     try_it = _Attempts(engine, group, outcome.job, is_live=is_live)
-    anywhere = yield from try_it.as_they_are()
+    anywhere = yield from try_it.placed(outcome.job)
     made = _start_with_less(group, outcome)
     if anywhere.is_enough:
         made.append(_remedy("network", f"let the members be outside of {where}, too (MustGather)", anywhere))
@@ -110,17 +110,10 @@ class _Attempts:
             changed = self.job.changed(self.engine, apply)
         except KoordinatorError:
             return None
-        return (yield from self._tried(changed))
+        return (yield from self.placed(changed))
 
-    def as_they_are(self) -> Steps[RehearsalResult]:
-        """Without any change, on all nodes."""
-        return (yield from self._tried(self.job))
-
-    def prepared(self, prepare: Prepare) -> Steps[RehearsalResult]:
-        """With pods taken away beforehand."""
-        return (yield from self._tried(self.job, prepare))
-
-    def _tried(self, job: PendingMembers, prepare: Prepare | None = None) -> Steps[RehearsalResult]:
+    def placed(self, job: PendingMembers, prepare: Prepare | None = None) -> Steps[RehearsalResult]:
+        """Members on all nodes, where `prepare` may have taken pods away beforehand."""
         question = RehearsalOptions(prepare=prepare, is_brief=True, is_live=self._is_live)
         return (yield from rehearse(self.engine, self.group, job, question))
 
@@ -276,7 +269,7 @@ def _leaving(attempts: _Attempts) -> Steps[list[Remedy]]:
             if table.place_of(pod.uid) is not None:
                 trial.take(pod)
 
-    outcome = yield from attempts.prepared(take)
+    outcome = yield from attempts.placed(attempts.job, take)
     if not outcome.is_enough:
         return []
     return [_remedy("wait", f"wait until {len(leaving)} pods that are being deleted have left", outcome)]
@@ -305,8 +298,7 @@ def _uncordon(attempts: _Attempts, found: Survey) -> Steps[list[Remedy]]:
         and (node := table.node_at(row)) is not None
         and node.spec.unschedulable
     ]
-    more = f" and {len(cordoned) - 3} more" if len(cordoned) > 3 else ""
-    change = f"uncordon {', '.join(cordoned[:3])}{more}"
+    change = f"uncordon {some_of(cordoned)}"
     return [Remedy(kind="uncordon", change=change, node_count=len(cordoned), examples=cordoned[:3])]
 
 

@@ -2,7 +2,7 @@
 Source: behaviour/gangs 5 to 9."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -13,6 +13,7 @@ from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain import gang_remedies
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import (
+    NAMED_MAX,
     DomainFit,
     GangAnswer,
     GangFit,
@@ -20,6 +21,7 @@ from koordinator.scheduler.explain.answer import (
     PodVerdict,
     PreemptionAnswer,
     Remedy,
+    some_of,
 )
 from koordinator.scheduler.explain.gang_group import GangSet, PendingMembers, group_of, job_of
 from koordinator.scheduler.explain.gang_rehearsal import RehearsalOptions, RehearsalResult, rehearse
@@ -96,7 +98,6 @@ def _planning(engine: Engine) -> GangPlanning | None:
 
 
 NODES_MAX = 10
-NAMED_MAX = 3
 _SOURCES = {GangSource.POD_GROUP: "PodGroup", GangSource.POD: "pods", GangSource.NOBODY: ""}
 
 
@@ -137,7 +138,7 @@ def explain_group(
         return GangExplanation(_incomplete(base, group, unready))
     job = yield from job_of(engine, group, is_live=is_live)
     if job.unreadable:
-        unreadable = f"requests that cannot be read: {_named(job.unreadable)}"
+        unreadable = f"requests that cannot be read: {some_of(job.unreadable)}"
         base = msgspec.structs.replace(base, notes=[*base.notes, unreadable])
     if not len(job):
         return GangExplanation(_nobody_pending(base, group))
@@ -215,7 +216,7 @@ def _left_out(group: GangSet, outcome: RehearsalResult, eligible: EligibleNodes 
 def _undecided(base: GangAnswer, group: GangSet, outcome: RehearsalResult, fit: GangFit) -> GangAnswer:
     tried = fit.members - outcome.untried
     sentence = (
-        f"{_capital(group.name)}: {fit.fitting} of the first {tried} members fit, and the other {outcome.untried} "
+        f"{group.title}: {fit.fitting} of the first {tried} members fit, and the other {outcome.untried} "
         "were not tried: it is not known whether the gang can start."
     )
     return _with(base, PodVerdict.UNDECIDED, sentence, fit)
@@ -225,7 +226,7 @@ def _not_together(
     base: GangAnswer, group: GangSet, outcome: RehearsalResult, fit: GangFit, eligible: EligibleNodes
 ) -> GangAnswer:
     """No part of the network holds all members."""
-    begin = f"{_capital(group.name)} is pending"
+    begin = f"{group.title} is pending"
     if outcome.missed and eligible.where and not eligible.is_about_multiples:
         text = (
             f"{begin}: {fit.fitting} of {fit.members} members fit in {eligible.where}; {_missing_one(fit)}."
@@ -245,7 +246,6 @@ def _line(group: GangSet, gang_id: str) -> GangLine:
     if gang is None:
         return GangLine(gang=gang_id, described_by="")
     config = gang.config
-    existing = len(gang.children)
     return GangLine(
         gang=gang_id,
         described_by=_SOURCES[config.source],
@@ -253,7 +253,7 @@ def _line(group: GangSet, gang_id: str) -> GangLine:
         mode=config.mode.value if config.is_initialised else "",
         match_policy=config.match_policy.value if config.is_initialised else "",
         wait_s=config.wait_s,
-        existing=existing,
+        existing=len(gang.children),
         pending=len(gang.pending),
         waiting=len(gang.waiting),
         bound=len(gang.bound),
@@ -315,7 +315,7 @@ def _undescribed(group: GangSet, gang: Gang) -> str:
 
 
 def _incomplete(base: GangAnswer, group: GangSet, reasons: list[str]) -> GangAnswer:
-    sentence = f"{_capital(group.name)} waits for members: {'; '.join(reasons)}."
+    sentence = f"{group.title} waits for members: {'; '.join(reasons)}."
     base = msgspec.structs.replace(base, remedies=_complete(group))
     return _with(base, PodVerdict.GATED, sentence)
 
@@ -340,11 +340,11 @@ def _nobody_pending(base: GangAnswer, group: GangSet) -> GangAnswer:
     bound = sum(len(gang.bound) for gang in group.gangs.values())
     waiting = sum(len(gang.waiting) for gang in group.gangs.values())
     if waiting:
-        sentence = f"{_capital(group.name)}: {waiting} members hold places and are about to be bound."
+        sentence = f"{group.title}: {waiting} members hold places and are about to be bound."
     elif bound:
-        sentence = f"{_capital(group.name)} is placed: all of its {bound} members have a node."
+        sentence = f"{group.title} is placed: all of its {bound} members have a node."
     else:
-        sentence = f"{_capital(group.name)} has no members."
+        sentence = f"{group.title} has no members."
     return _with(base, PodVerdict.BOUND if bound or waiting else PodVerdict.GATED, sentence)
 
 
@@ -370,16 +370,18 @@ def _fit(group: GangSet, outcome: RehearsalResult, where: str) -> GangFit:
 
 
 def _fits(group: GangSet, outcome: RehearsalResult, fit: GangFit) -> str:
-    name = _capital(group.name)
     nodes = (
         f"{fit.node_count} node{'s' if fit.node_count > 1 else ''}{f' of {fit.where}' if fit.where else ''}"
     )
     if outcome.is_whole:
-        return f"{name} fits: all {fit.members} members find a place on {nodes}; the next round binds them together."
+        return (
+            f"{group.title} fits: all {fit.members} members find a place on {nodes}; the next round binds them "
+            "together."
+        )
     minimum = sum(gang.config.minimum for gang in group.gangs.values())
     rest = f"the other {fit.untried} were not tried" if fit.untried else "the others find none there"
     return (
-        f"{name} fits: {fit.fitting} of {fit.members} members find a place, and {minimum} are enough to start; "
+        f"{group.title} fits: {fit.fitting} of {fit.members} members find a place, and {minimum} are enough to start; "
         f"{_missing_one(fit) if fit.lacks else rest}."
     )
 
@@ -387,7 +389,7 @@ def _fits(group: GangSet, outcome: RehearsalResult, fit: GangFit) -> str:
 def _does_not_fit(
     base: GangAnswer, group: GangSet, fit: GangFit, preemption: PreemptionAnswer | None
 ) -> GangAnswer:
-    begin = f"{_capital(group.name)} is pending: {fit.fitting} of {fit.members} members fit"
+    begin = f"{group.title} is pending: {fit.fitting} of {fit.members} members fit"
     base = msgspec.structs.replace(base, preemption=preemption)
     if preemption is None or not preemption.nodes:
         return _with(base, PodVerdict.UNSCHEDULABLE, f"{begin}; {_missing_one(fit)}.", fit)
@@ -405,7 +407,7 @@ def _missing_one(fit: GangFit) -> str:
 
 def _one_by_one(base: GangAnswer, group: GangSet, outcome: RehearsalResult, fit: GangFit) -> GangAnswer:
     """Return the answer for a gang that has started once: there is no more together."""
-    begin = f"{_capital(group.name)} has started, and its members are scheduled one by one since"
+    begin = f"{group.title} has started, and its members are scheduled one by one since"
     count = len(outcome.job)
     if outcome.is_whole:
         sentence = f"{begin}: all {count} that wait find a place."
@@ -425,13 +427,3 @@ def ordinal(number: int) -> str:
     """1st, 2nd, 3rd, 4th, …, 11th."""
     suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{suffix}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _named(keys: Iterable[str]) -> str:
-    listed = list(keys)
-    more = f" and {len(listed) - NAMED_MAX} more" if len(listed) > NAMED_MAX else ""
-    return f"{', '.join(listed[:NAMED_MAX])}{more}"

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -47,7 +47,7 @@ from koordinator.scheduler.plugin.framework import PreemptionOffer
 from koordinator.scheduler.plugin.status import Code, Status, unresolvable
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.trial import Trial, trial_of
+from koordinator.scheduler.table.trial import trial_of
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,9 @@ def _try(engine: Engine, pods: Sequence[PodInfo], rows: Rows | None, *, with_evi
                 totals = found.evaluation.totals_of(takers)
                 name = engine.table.name_of(int(takers[totals.argmax()]))
             elif offers:
-                name = _make_room(trial, offers[0])
+                name = offers[0].node_name
+                for victim in offers[0].pods:
+                    trial.take(victim)
             else:
                 status = unresolvable(found.evaluation.fit_error("", found.kept_free.values()))
                 return Try(tuple(placed), found, status, tuple(_details(found, rows)), tuple(all_offers))
@@ -155,12 +157,6 @@ def _offers(found: Survey, rows: Rows | None) -> tuple[PreemptionOffer, ...]:
         offer for plugin in found.profile.post_filters for offer in plugin.outlook(found.pod, asked).offers
     ]
     return tuple(offer for offer in offers if allowed is None or offer.node_name in allowed)
-
-
-def _make_room(trial: Trial, offer: PreemptionOffer) -> str:
-    for victim in offer.pods:
-        trial.take(victim)
-    return offer.node_name
 
 
 def _details(found: Survey, rows: Rows | None) -> list[NodeFailedDetail]:
@@ -209,12 +205,6 @@ def _victims(engine: Engine, offers: Iterable[PreemptionOffer]) -> list[NodePoss
         NodePossibleVictims(node_name=node, possible_victims=list(pods.values()))
         for node, pods in sorted(by_node.items())
     ]
-
-
-def is_same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Return whether two statuses on the wire say the same, whenever they were looked at."""
-    time = "lastUpdateTime"
-    return {k: v for k, v in one.items() if k != time} == {k: v for k, v in other.items() if k != time}
 
 
 NAME = "schedule explanations"
@@ -273,16 +263,11 @@ class ExplanationObjects:
                 log.debug("explanation was already deleted", extra={"explanation": asked.key})
             return None
         status = await self.answer(asked)
-        if self._has_changed(asked.status, status, now_s):
+        said_at = asked.status.last_update_time
+        is_news = msgspec.structs.replace(status, last_update_time=said_at) != asked.status
+        if is_news or said_at is None or now_s - parse_rfc3339(said_at) >= REFRESH_S:
             await self._write(asked, status, now_s)
         return CHECK_S if left_s is None else min(CHECK_S, left_s)
-
-    def _has_changed(
-        self, old: ScheduleExplanationStatus, new: ScheduleExplanationStatus, now_s: float
-    ) -> bool:
-        if not is_same(msgspec.to_builtins(old), msgspec.to_builtins(new)):
-            return True
-        return old.last_update_time is None or now_s - parse_rfc3339(old.last_update_time) >= REFRESH_S
 
     async def _write(
         self, asked: ScheduleExplanation, status: ScheduleExplanationStatus, now_s: float
@@ -303,11 +288,11 @@ class ExplanationObjects:
         """Return the status without its time. Other tasks get their turn between the domains."""
         found = self._questioned(asked.spec.question_object_key)
         if not found:
-            return _failed(_not_found(asked))
+            return ScheduleExplanationStatus(failed_message=_not_found(asked))
         try:
             pods = [PodInfo.of(pod, self._engine.table.registry) for pod in found[:PODS_MAX]]
         except ProtocolError as error:
-            return _failed(str(error))
+            return ScheduleExplanationStatus(failed_message=str(error))
         self._engine.refresh(self._clock.now())
         whole = explain_domain(self._engine, pods)
         details = [await in_turns(with_wider_reasons(self._engine, pods, whole), self._engine)]
@@ -318,7 +303,12 @@ class ExplanationObjects:
                 rows = domains(self._engine, key).get(domain)
                 if rows is not None:  # it was there a moment ago
                     details.append(explain_domain(self._engine, pods, domain, rows))
-        return _status(details)
+        return ScheduleExplanationStatus(
+            schedulable=details[0].schedulable,
+            schedulable_after_preemption=details[0].schedulable_after_preemption,
+            failed_message=details[0].failed_message,
+            detailed_explanation=details,
+        )
 
     def _questioned(self, key: str) -> list[Pod]:
         """Return pods that the question is about and that have not ended, by name."""
@@ -385,17 +375,3 @@ def _not_found(asked: ScheduleExplanation) -> str:
     if asked.spec.question_object_template is not None:
         return "questionObjectTemplate is not supported: name an existing pod in questionObjectKey"
     return f"no pod, job or gang is called {asked.spec.question_object_key!r}"
-
-
-def _failed(message: str) -> ScheduleExplanationStatus:
-    return ScheduleExplanationStatus(failed_message=message)
-
-
-def _status(details: list[DetailedExplanation]) -> ScheduleExplanationStatus:
-    whole = details[0]
-    return ScheduleExplanationStatus(
-        schedulable=whole.schedulable,
-        schedulable_after_preemption=whole.schedulable_after_preemption,
-        failed_message=whole.failed_message,
-        detailed_explanation=details,
-    )

@@ -12,6 +12,7 @@ import numpy as np
 from koordinator.api import resource_vector, resources, tolerations
 from koordinator.api.affinity import Taint
 from koordinator.api.errors import KoordinatorError
+from koordinator.scheduler.config.default_plugins import FIT
 from koordinator.scheduler.engine.evaluation_cache import evaluate
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis, is_over, texts_with
 from koordinator.scheduler.explain import variants
@@ -156,7 +157,7 @@ def _requests(found: Survey) -> list[Variant]:
     columns = list(wanted)
     if not columns:
         return []
-    only_fit = _only(found, "NodeResourcesFit") & (found.free_pods > 0)
+    only_fit = _only(found, FIT) & (found.free_pods > 0)
     free = np.maximum(found.free(columns)[:, only_fit], 0)
     amounts = np.array(list(wanted.values()), np.int64)[:, np.newaxis]
     short = amounts > free
@@ -179,7 +180,7 @@ def _requests(found: Survey) -> list[Variant]:
 
 
 _HANDLED: tuple[tuple[str, Callable[[Survey], list[Variant]]], ...] = (
-    ("NodeResourcesFit", _requests),
+    (FIT, _requests),
     ("NodeAffinity", lambda found: variants.for_selectors(found.pod.pod)),
     ("TaintToleration", _taints),
     ("PodTopologySpread", lambda found: variants.for_spreading(found.pod.pod)),
@@ -206,7 +207,7 @@ def room(found: Survey, among: Rows | None = None) -> list[Remedy]:
     """Return what to free on the nodes (of these, None: of all) that lack least, where nothing but room is missing."""
     wanted = found.wanted
     columns = list(wanted)
-    only_fit = _only(found, "NodeResourcesFit") & found.inside(among)
+    only_fit = _only(found, FIT) & found.inside(among)
     if not only_fit.any():
         return []
     table = found.engine.table

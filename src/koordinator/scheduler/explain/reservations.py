@@ -61,7 +61,10 @@ def explain_reservation(
     found = yield from _concerned(reservation, pods, asked)
     using = set(answer.users)
     others = [pod for pod in found if pod.key not in using]
-    lines = [_line(engine, pod, record, reservation) for pod in others[:PODS_MAX]]
+    lines = [
+        ReservationPod(pod=pod.key, node=pod.spec.node_name, says=_says(engine, pod, record, reservation))
+        for pod in others[:PODS_MAX]
+    ]
     return msgspec.structs.replace(answer, pods=lines, pod_count=len(others))
 
 
@@ -182,12 +185,6 @@ def _concerned(reservation: Reservation, pods: Sequence[Pod], asked: str) -> Ste
         if not is_terminated(pod) and owners.match(pod):
             found.append(pod)
     return sorted(found, key=lambda pod: (bool(pod.spec.node_name), pod.key))
-
-
-def _line(
-    engine: Engine, pod: Pod, record: ReservationRecord | None, reservation: Reservation
-) -> ReservationPod:
-    return ReservationPod(pod=pod.key, node=pod.spec.node_name, says=_says(engine, pod, record, reservation))
 
 
 def _says(engine: Engine, pod: Pod, record: ReservationRecord | None, reservation: Reservation) -> str:

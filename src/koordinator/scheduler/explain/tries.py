@@ -62,9 +62,7 @@ class Tries:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        while self._booked:
-            plugin, state, pod, node = self._booked.pop()
-            plugin.unreserve(state, pod, node)
+        self._give_back(0)
 
     @property
     def booked_count(self) -> int:
@@ -126,12 +124,16 @@ class Tries:
             self._booked.append((plugin, state, pod, node))
             status = plugin.reserve(state, pod, row)
             if not status.is_success:
-                while len(self._booked) > before:
-                    booked, own, _, _ = self._booked.pop()
-                    booked.unreserve(own, pod, node)
+                self._give_back(before)
                 self._trial.drop(pod)
                 return status.by(plugin.name)
         return SUCCESS
+
+    def _give_back(self, kept: int) -> None:
+        """Undo what Reserve plugins booked last, until so much of it is left."""
+        while len(self._booked) > kept:
+            plugin, state, pod, node = self._booked.pop()
+            plugin.unreserve(state, pod, node)
 
     def _refused(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> Status:
         if not evaluation.status.is_success:

@@ -10,6 +10,7 @@ from koordinator.api import node_affinity, readable, resource_vector, resources,
 from koordinator.api.affinity import Affinity, NodeAffinity, NodeSelector, PodAffinity, Taint, Toleration
 from koordinator.api.core import Container, Pod, PodSpec
 from koordinator.api.quantity import RawQuantity
+from koordinator.scheduler.config.default_plugins import FIT
 
 T = TypeVar("T")
 
@@ -114,7 +115,7 @@ def for_requests(pod: Pod, wanted: Mapping[str, int], at_most: Mapping[str, int]
             pod = _lowered(pod, name, wanted[name], amount)
         return pod
 
-    return Variant("requests", f"lower the {' and the '.join(parts)}", "NodeResourcesFit", apply)
+    return Variant("requests", f"lower the {' and the '.join(parts)}", FIT, apply)
 
 
 def _variant(kind: str, change: str, apply: Callable[[Pod], Pod]) -> Variant:

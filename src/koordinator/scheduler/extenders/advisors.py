@@ -5,7 +5,7 @@ Only pods in which some extender has an interest cost anything. Source: behaviou
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
@@ -18,8 +18,8 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.config.config import Extender
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.results import ExtenderAdvice
-from koordinator.scheduler.extenders.client import ExtenderClient, ExtenderError, ExtenderVictims, Json
-from koordinator.scheduler.plugin.capabilities import ReviewedPreemption
+from koordinator.scheduler.extenders.client import ExtenderClient, ExtenderError, Json
+from koordinator.scheduler.plugin.capabilities import ReviewedPreemption, ReviewedVictims
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import BindPlugin, Handle, Plugin, Watch
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
@@ -159,11 +159,11 @@ class Advisors:
 
     async def reconsider(
         self, pod: PodInfo, victims: dict[str, tuple[list[PodInfo], int]]
-    ) -> dict[str, ExtenderVictims] | Status:
+    ) -> dict[str, ReviewedVictims] | Status:
         """Return what is left of proposals (node → pods to evict, budgets violated), or why nobody can tell."""
         proposed = {name: {each.uid: each for each in chosen} for name, (chosen, _) in victims.items()}
         left = {
-            name: ExtenderVictims([each.uid for each in chosen], count)
+            name: ReviewedVictims([each.uid for each in chosen], count)
             for name, (chosen, count) in victims.items()
         }
         try:
@@ -195,7 +195,7 @@ class Advisors:
         self,
         client: ExtenderClient,
         whole: Json,
-        left: dict[str, ExtenderVictims],
+        left: dict[str, ReviewedVictims],
         proposed: dict[str, dict[str, PodInfo]],
     ) -> Json:
         """Raises: ExtenderError when a pod that an extender named has gone meanwhile."""
@@ -270,13 +270,12 @@ class ExtenderBinder(BindPlugin[None]):
 
     name = EXTENDER
 
-    def __init__(self, bind: Callable[[PodInfo, str], Any], handle: Handle) -> None:
+    def __init__(self, advisors: Advisors, handle: Handle) -> None:
         super().__init__(None, handle)
-        self._bind = bind
+        self._advisors = advisors
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
-        status: Status = await self._bind(pod, node_name)
-        return status
+        return await self._advisors.bind(pod, node_name)
 
 
 class ExtenderWakeUps(Plugin[None]):
@@ -298,7 +297,7 @@ def connect(configs: Sequence[Extender], engine: Engine, cluster: Cluster) -> Ad
         return None
     clients = [ExtenderClient(each, index) for index, each in enumerate(configs)]
     advisors = Advisors(clients, cluster, engine.table)
-    binder = ExtenderBinder(advisors.bind, engine.handles[0])
+    binder = ExtenderBinder(advisors, engine.handles[0])
     for profile in engine.profiles.values():
         profile.binds = (binder, *profile.binds)
         for plugin in profile.post_filters:

@@ -17,6 +17,7 @@ import msgspec
 
 from koordinator.api.errors import KoordinatorError
 from koordinator.scheduler.config.config import Extender, ExtenderTls, SchedulerConfigError
+from koordinator.scheduler.plugin.capabilities import ReviewedVictims
 
 SCORE_MAX = 10
 """Highest score of an extender; our scale is ten times as much."""
@@ -77,13 +78,6 @@ class _BindResult(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class ExtenderVictims(msgspec.Struct, frozen=True):
-    """Uids of the pods to evict from a node, and how many budgets forbid it."""
-
-    uids: list[str]
-    violations: int
-
-
 class ExtenderClient:
     """Calls one extender. `session` makes connections; it belongs to the caller."""
 
@@ -124,7 +118,7 @@ class ExtenderClient:
             sums[found.host] = sums.get(found.host, 0) + found.score * factor
         return sums
 
-    async def preempt(self, session: aiohttp.ClientSession, args: Json) -> dict[str, ExtenderVictims]:
+    async def preempt(self, session: aiohttp.ClientSession, args: Json) -> dict[str, ReviewedVictims]:
         """By node, what is left to evict. Raises: ExtenderError."""
         verb = self.config.preempt_verb
         found = self._read(verb, await self._post(session, verb, args), _PreemptResult)
@@ -132,7 +126,7 @@ class ExtenderClient:
         for node, raw in (found.nodenametometavictims or {}).items():
             victims = self._read(verb, raw, _MetaVictims)
             uids = [self._read(verb, pod, _MetaPod).uid for pod in victims.pods or ()]
-            answer[node] = ExtenderVictims(uids, victims.numpdbviolations or 0)
+            answer[node] = ReviewedVictims(uids, victims.numpdbviolations or 0)
         return answer
 
     async def bind(self, session: aiohttp.ClientSession, args: Json) -> None:

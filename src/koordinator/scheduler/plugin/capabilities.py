@@ -143,13 +143,11 @@ class JobRoomPlugin(Plugin[S]):
 # Making room
 
 
-class ReviewedVictims(Protocol):
-    """The remainder of one option to preempt."""
+class ReviewedVictims(msgspec.Struct, frozen=True):
+    """The remainder of one option to preempt: uids of the pods to evict from a node, and how many budgets forbid it."""
 
-    @property
-    def uids(self) -> list[str]: ...
-    @property
-    def violations(self) -> int: ...
+    uids: list[str]
+    violations: int
 
 
 class PreemptionReviewer(Protocol):

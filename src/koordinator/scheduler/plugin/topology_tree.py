@@ -1,6 +1,7 @@
 """The network as a tree: switches of each layer, nodes as leaves. Source: behaviour/gangs 13."""
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -51,10 +52,7 @@ class TopologyLayer(msgspec.Struct, frozen=True, eq=False, dict=True):
     @functools.cached_property
     def repeated_names(self) -> frozenset[str]:
         """Names that several places of the layer have, below different parents."""
-        if len(set(self.names)) == len(self.names):
-            return frozenset()
-        seen: set[str] = set()
-        return frozenset(name for name in self.names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        return frozenset(name for name, count in Counter(self.names).items() if count > 1)
 
     @functools.cached_property
     def name_ranks(self) -> Indices:

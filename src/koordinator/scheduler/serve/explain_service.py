@@ -33,83 +33,67 @@ ALIKE_MAX = 5
 BEST_MAX = 1_000
 
 
-def handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Answers `PATH`. Query parameters: `nodes` (names with commas, or `*`), `best` (how many nodes the score
+async def pod_answer(scheduler: Scheduler, request: web.Request) -> web.Response:
+    """Answer `PATH`. Query parameters: `nodes` (names with commas, or `*`), `best` (how many nodes the score
     table has)."""
-
-    async def answer(request: web.Request) -> web.Response:
-        namespace, name = request.match_info["namespace"], request.match_info["pod"]
-        pod = scheduler.caches.pods.get(name, namespace)
-        if pod is None:
-            keys = (each.key for each in scheduler.caches.pods.list())
-            alike = names_alike(f"{namespace}/{name}", keys)
-            return json_response({"message": f"cannot find pod {namespace}/{name}", "alike": alike}, 404)
-        nodes = request.query.get("nodes", "")
-        try:
-            best = int(request.query.get("best", BEST_NODES))
-        except ValueError:
-            return json_response({"message": f"best: {request.query['best']!r} is no number"}, 400)
-        wanted = None if nodes == "*" else tuple(filter(None, nodes.split(",")))
-        unknown = [each for each in wanted or () if scheduler.table.row_of(each) is None]
-        if unknown:
-            return json_response({"message": f"cannot find node {unknown[0]}"}, 404)
-        question = PodQuestion(nodes=wanted, best=max(0, min(best, BEST_MAX)))
-        try:
-            return json_response(await explain_live(scheduler, pod, question))
-        except ProtocolError as error:
-            return json_response({"message": str(error)}, 422)
-
-    return answer
+    namespace, name = request.match_info["namespace"], request.match_info["pod"]
+    pod = scheduler.caches.pods.get(name, namespace)
+    if pod is None:
+        keys = (each.key for each in scheduler.caches.pods.list())
+        alike = names_alike(f"{namespace}/{name}", keys)
+        return json_response({"message": f"cannot find pod {namespace}/{name}", "alike": alike}, 404)
+    nodes = request.query.get("nodes", "")
+    try:
+        best = int(request.query.get("best", BEST_NODES))
+    except ValueError:
+        return json_response({"message": f"best: {request.query['best']!r} is no number"}, 400)
+    wanted = None if nodes == "*" else tuple(filter(None, nodes.split(",")))
+    unknown = [each for each in wanted or () if scheduler.table.row_of(each) is None]
+    if unknown:
+        return json_response({"message": f"cannot find node {unknown[0]}"}, 404)
+    question = PodQuestion(nodes=wanted, best=max(0, min(best, BEST_MAX)))
+    try:
+        return json_response(await explain_live(scheduler, pod, question))
+    except ProtocolError as error:
+        return json_response({"message": str(error)}, 422)
 
 
-def gang_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Answers `GANG_PATH`."""
-
-    async def answer(request: web.Request) -> web.Response:
-        key = f"{request.match_info['namespace']}/{request.match_info['gang']}"
-        found = await explain_gang_live(scheduler, key)
-        if found is None:
-            alike = names_alike(key, gang_keys(scheduler.engine))
-            return json_response({"message": f"cannot find gang {key}", "alike": alike}, 404)
-        return json_response(found)
-
-    return answer
+async def gang_answer(scheduler: Scheduler, request: web.Request) -> web.Response:
+    """Answer `GANG_PATH`."""
+    key = f"{request.match_info['namespace']}/{request.match_info['gang']}"
+    found = await explain_gang_live(scheduler, key)
+    if found is None:
+        alike = names_alike(key, gang_keys(scheduler.engine))
+        return json_response({"message": f"cannot find gang {key}", "alike": alike}, 404)
+    return json_response(found)
 
 
-def reservation_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Answers `RESERVATION_PATH`. Query parameter: `pod` (`namespace/name`), the only one to tell about."""
-
-    async def answer(request: web.Request) -> web.Response:
-        name, pod = request.match_info["reservation"], request.query.get("pod", "")
-        informer = scheduler.caches.find(Reservation)
-        known = informer.list() if informer is not None else []
-        found = next((each for each in known if each.metadata.name == name), None)
-        if found is None:
-            alike = names_alike(name, [each.metadata.name for each in known])
-            return json_response({"message": f"cannot find reservation {name}", "alike": alike}, 404)
-        if pod and scheduler.caches.pods.get(*reversed(pod.split("/", 1))) is None:
-            return json_response({"message": f"cannot find pod {pod}", "alike": []}, 404)
-        scheduler.engine.refresh(scheduler.clock.now())
-        steps = explain_reservation(scheduler.engine, found, scheduler.caches.pods.list(), pod)
-        return json_response(await in_turns(steps, scheduler.engine))
-
-    return answer
+async def reservation_answer(scheduler: Scheduler, request: web.Request) -> web.Response:
+    """Answer `RESERVATION_PATH`. Query parameter: `pod` (`namespace/name`), the only one to tell about."""
+    name, pod = request.match_info["reservation"], request.query.get("pod", "")
+    informer = scheduler.caches.find(Reservation)
+    known = informer.list() if informer is not None else []
+    found = next((each for each in known if each.metadata.name == name), None)
+    if found is None:
+        alike = names_alike(name, [each.metadata.name for each in known])
+        return json_response({"message": f"cannot find reservation {name}", "alike": alike}, 404)
+    if pod and scheduler.caches.pods.get(*reversed(pod.split("/", 1))) is None:
+        return json_response({"message": f"cannot find pod {pod}", "alike": []}, 404)
+    scheduler.engine.refresh(scheduler.clock.now())
+    steps = explain_reservation(scheduler.engine, found, scheduler.caches.pods.list(), pod)
+    return json_response(await in_turns(steps, scheduler.engine))
 
 
-def moves_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Answers `MOVES_PATH`: where the successors of running pods would be placed, in order, as if room was reserved for
+async def moves_answer(scheduler: Scheduler, request: web.Request) -> web.Response:
+    """Answer `MOVES_PATH`: where the successors of running pods would be placed, in order, as if room was reserved for
     all of them."""
-
-    async def answer(request: web.Request) -> web.Response:
-        try:
-            wanted = msgspec.json.decode(await request.read(), type=list[PodToMove])
-        except msgspec.DecodeError as error:
-            return json_response({"message": f"moves: {error}"}, 400)
-        if len(wanted) > MOVES_MAX:
-            return json_response({"message": f"{len(wanted)} moves, at most {MOVES_MAX} at once"}, 400)
-        return json_response(prove_live(scheduler, wanted))
-
-    return answer
+    try:
+        wanted = msgspec.json.decode(await request.read(), type=list[PodToMove])
+    except msgspec.DecodeError as error:
+        return json_response({"message": f"moves: {error}"}, 400)
+    if len(wanted) > MOVES_MAX:
+        return json_response({"message": f"{len(wanted)} moves, at most {MOVES_MAX} at once"}, 400)
+    return json_response(prove_live(scheduler, wanted))
 
 
 def prove_live(scheduler: Scheduler, wanted: Sequence[PodToMove]) -> list[Found]:

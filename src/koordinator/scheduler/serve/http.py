@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -147,10 +148,10 @@ def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -
 
     add("GET", "/__services__", services)
     add("GET", "/nodes/{node}", node)
-    add("GET", explain_service.GANG_PATH, explain_service.gang_handler(scheduler))
-    add("GET", explain_service.RESERVATION_PATH, explain_service.reservation_handler(scheduler))
-    add("GET", explain_service.PATH, explain_service.handler(scheduler))
-    add("POST", explain_service.MOVES_PATH, explain_service.moves_handler(scheduler))
+    add("GET", explain_service.GANG_PATH, partial(explain_service.gang_answer, scheduler))
+    add("GET", explain_service.RESERVATION_PATH, partial(explain_service.reservation_answer, scheduler))
+    add("GET", explain_service.PATH, partial(explain_service.pod_answer, scheduler))
+    add("POST", explain_service.MOVES_PATH, partial(explain_service.moves_answer, scheduler))
     for plugin, offered in scheduler.engine.endpoints().items():
         for endpoint in offered:
             add(endpoint.method, f"/plugins/{plugin}/{endpoint.path.lstrip('/')}", _endpoint(endpoint))

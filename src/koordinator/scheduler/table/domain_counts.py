@@ -28,15 +28,6 @@ LAYOUTS_MAX = 1_024
 """Layouts kept: one per topology key and set of included nodes; 9 bytes per node each."""
 
 
-class Vector(Protocol):
-    """Something that follows match counts."""
-
-    def add(self, row: int, change: int) -> None: ...
-
-    @property
-    def byte_count(self) -> int: ...
-
-
 class MatchCounts:
     """Pods that match: how many on each row. No two states of one sort have the same `version`."""
 
@@ -44,7 +35,8 @@ class MatchCounts:
 
     def __init__(self, versions: Iterator[int]) -> None:
         self.rows: dict[int, int] = {}
-        self.vectors: dict[Hashable, Vector] = {}
+        self.vectors: dict[Hashable, DomainCounts | RowCounts] = {}
+        """What follows these counts."""
         self.version = next(versions)
         self._versions = versions
 
@@ -276,7 +268,7 @@ class Topology:
             self._byte_count -= self._kept.pop((matches, name), 0)
         matches.vectors.clear()
 
-    def _keep(self, matches: MatchCounts, name: Hashable, vector: Vector) -> None:
+    def _keep(self, matches: MatchCounts, name: Hashable, vector: DomainCounts | RowCounts) -> None:
         self._byte_count -= self._kept.pop((matches, name), 0)
         matches.vectors[name] = vector
         self._kept[(matches, name)] = vector.byte_count

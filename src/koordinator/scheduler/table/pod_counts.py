@@ -8,7 +8,7 @@ import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -179,18 +179,6 @@ class PodKind:
         self.match_counts: dict[MatchCounts, None] = {}
 
 
-class Reader(Protocol):
-    """Counts pods."""
-
-    def match_counts_of(self, kind: PodKind) -> Iterable[MatchCounts]:
-        """Return where pods of a new kind count."""
-        ...
-
-    def kind_gone(self, kind: PodKind) -> None:
-        """No pod of the kind is left."""
-        ...
-
-
 class PodKinds(RowKeeper):
     """The kinds of all pods that count on rows.
 
@@ -203,12 +191,12 @@ class PodKinds(RowKeeper):
         self._kinds: dict[Hashable, PodKind] = {}
         self._by_namespace: dict[str, dict[Hashable, PodKind]] = {}
         self._by_label: dict[Anchor, dict[Hashable, PodKind]] = {}
-        self._readers: list[Reader] = []
+        self._readers: list[PodCounts] = []
 
     def __len__(self) -> int:
         return len(self._kinds)
 
-    def add_reader(self, reader: Reader) -> None:
+    def add_reader(self, reader: "PodCounts") -> None:
         self._readers.append(reader)
 
     # Finding
@@ -375,6 +363,7 @@ class PodCounts:
         return made
 
     def match_counts_of(self, kind: PodKind) -> Iterable[MatchCounts]:
+        """Return where pods of a new kind count."""
         if self._seen_namespaces != self._namespaces.version:
             self._forget_those_of_namespaces()
         found = []
@@ -386,6 +375,7 @@ class PodCounts:
         return found
 
     def kind_gone(self, kind: PodKind) -> None:
+        """Note that no pod of the kind is left."""
         for matches in kind.match_counts:
             if isinstance(matches, PodCount):
                 matches.kinds.pop(kind, None)

@@ -2,7 +2,7 @@
 which preemption made room. Source: behaviour/scheduler B7 (filtering with nominated pods) and C3."""
 
 import operator
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import msgspec
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from koordinator.api import gang_labels, pod_resize, pod_resources, resource_vector, resources
 from koordinator.api.core import Container, Pod, PodSpec
 from koordinator.api.errors import ProtocolError
+from koordinator.api.pod_labels import is_terminated
 from koordinator.api.pod_resize import counted_spec
 from koordinator.api.quantity import QuantityError, RawQuantity
 from koordinator.api.resource_vector import I64, ResourceRegistry
@@ -22,8 +23,6 @@ NONZERO_DEFAULTS: dict[str, RawQuantity] = {resources.CPU: "100m", resources.MEM
 
 HostPort = tuple[str, str, int]
 """(host IP, protocol, port); the IP 0.0.0.0 stands for all."""
-
-_TERMINAL_PHASES = ("Succeeded", "Failed")
 
 
 class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -86,19 +85,12 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
             raise ProtocolError(f"Pod {pod.key}", "resources", str(error)) from error
         if not is_same:
             return PodInfo.of(pod, registry)
-        return PodInfo(
-            pod,
-            self.key,
-            self.uid,
-            pod.spec.priority or 0,
-            self.request_columns,
-            self.request_amounts,
-            self.nonzero,
-            self.requests,
-            self.nonzero_amounts,
-            self.request_key,
-            self.host_ports,
-            self.labelled if pod.metadata.labels == self.pod.metadata.labels else _labelled(pod),
+        is_labelled_alike = pod.metadata.labels == self.pod.metadata.labels
+        return msgspec.structs.replace(
+            self,
+            pod=pod,
+            priority=pod.spec.priority or 0,
+            labelled=self.labelled if is_labelled_alike else _labelled(pod),
         )
 
     def holding(self, amounts: Mapping[int, int], nonzero: tuple[int, ...] | None = None) -> "PodInfo":
@@ -128,7 +120,7 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def is_terminal(self) -> bool:
         """Succeeded or Failed: it holds no resources any more."""
-        return self.pod.status.phase in _TERMINAL_PHASES
+        return is_terminated(self.pod)
 
 
 # What several plugins look at in pods: see `Plugin.keyed_by`.
@@ -222,15 +214,10 @@ def _host_ports(pod: Pod) -> tuple[HostPort, ...]:
     """Ports on the node that the pod holds while it runs: containers and sidecars."""
     return tuple(
         (port.host_ip or "0.0.0.0", port.protocol or "TCP", port.host_port)
-        for container in _running(pod)
+        for container in (*pod.spec.containers, *filter(pod_resize.is_sidecar, pod.spec.init_containers))
         for port in container.ports
         if port.host_port > 0
     )
-
-
-def _running(pod: Pod) -> Iterator[Container]:
-    yield from pod.spec.containers
-    yield from filter(pod_resize.is_sidecar, pod.spec.init_containers)
 
 
 class Nominations:
