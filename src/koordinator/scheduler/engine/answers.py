@@ -271,10 +271,10 @@ class Answers:
     def score_shares(self, rows: Rows) -> list[ScoreShare]:
         """Return what each plugin that takes part adds to the totals of `rows` (rows,), which take part together;
         worked out anew."""
-        skipped = {p.name for p in self._profile.pre_scorers if p.pre_score(self.state_of(p.name)).is_skip}
+        skipped = {p.name for p in self._profile.pre_scorers if p.pre_score(self.states[p.name]).is_skip}
         shares = []
         for plugin, weight in self._profile.scorers:
-            state = self.state_of(plugin.name)
+            state = self.states[plugin.name]
             if plugin.name not in skipped and plugin.scores(state):
                 raw = np.array(plugin.score(state, rows), np.int64)
                 normalised = plugin.normalize_at(state, raw.copy(), rows) if plugin.normalizes else raw
@@ -299,10 +299,6 @@ class Answers:
         for scorer in self._wide_scorers:
             total += scorer.weight * self._normalised(scorer, rows)
         return total
-
-    def state_of(self, plugin: str) -> Any:
-        """Return the state that `Plugin.prepare` made for this class."""
-        return self.states[plugin]
 
     @property
     def participation(self) -> Participation:

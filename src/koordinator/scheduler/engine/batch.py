@@ -11,24 +11,20 @@ evaluation there as everywhere. The first one that the plan cannot do without an
 """
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from koordinator.prometheus import Histogram
-from koordinator.scheduler.engine.evaluation import Evaluation
-from koordinator.scheduler.engine.post_filter import KeptFree
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import (
     FREE,
     PendingPod,
     Placed,
-    Steering,
-    Unplaced,
     rejected_by,
     steer,
 )
+from koordinator.scheduler.engine.steps import AssumedPod, CycleSteps
 from koordinator.scheduler.plugin.capabilities import PlacementPlan
 from koordinator.scheduler.plugin.metrics import SchedulerMetrics
 from koordinator.scheduler.plugin.status import Code, Status, unresolvable
@@ -122,14 +118,6 @@ class FailedPod(msgspec.Struct, frozen=True):
         return self.candidate.pod.key
 
 
-class AssumedPod(msgspec.Struct, frozen=True):
-    """A pod of the plan that is counted and reserved on its node; `pod` is as it counts there."""
-
-    pod: PodInfo
-    evaluation: Evaluation
-    node_name: str
-
-
 class BatchOutcome(msgspec.Struct, frozen=True):
     """The pods on their nodes, none of them waiting for anybody, and those that the plan did without; or why it failed
     as a whole, and which pod is to blame, if one is."""
@@ -140,53 +128,17 @@ class BatchOutcome(msgspec.Struct, frozen=True):
     blamed: FailedPod | None = None
 
 
-class PlanSteps(Protocol):
-    """The steps of a cycle, for each pod of a plan (`Cycle` says what each does)."""
-
-    batch_watch: BatchWatch
-
-    def row_of(self, node_name: str) -> int | None: ...
-
-    def is_counted(self, pod: PodInfo) -> bool: ...
-
-    def candidate(self, profile: Profile, pod: PodInfo, planned_by: str) -> PendingPod | Status: ...
-
-    def evaluate(self, profile: Profile, pod: PodInfo, class_key: Hashable) -> Evaluation: ...
-
-    def kept_free(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> KeptFree: ...
-
-    def assume(
-        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int
-    ) -> PodInfo | Status: ...
-
-    def assume_best(
-        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, steering: Steering, attempt: int
-    ) -> AssumedPod | Unplaced: ...
-
-    def permit(
-        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, node_name: str
-    ) -> dict[str, float] | Status: ...
-
-    def forget(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, node_name: str) -> None: ...
-
-    def placed(
-        self, pod: PodInfo, node_name: str, evaluation: Evaluation, nominated_before: str
-    ) -> Placed: ...
-
-    def set_nominations_aside(self, pods: Iterable[PodInfo]) -> list[tuple[PodInfo, str]]: ...
-
-    def nominate_again(self, nominated: Iterable[tuple[PodInfo, str]]) -> None: ...
-
-
 class Batch:
     """Carries one plan out."""
 
-    def __init__(self, cycle: PlanSteps, profile: Profile, plan: PlacementPlan, trigger: Trigger) -> None:
-        self._cycle = cycle
+    def __init__(
+        self, steps: CycleSteps, watch: BatchWatch, profile: Profile, plan: PlacementPlan, trigger: Trigger
+    ) -> None:
+        self._steps = steps
+        self._watch = watch
         self._profile = profile
         self._plan = plan
         self._trigger = trigger
-        self._watch = cycle.batch_watch
         self._booked: list[AssumedPod] = []
         self._failed: list[FailedPod] = []
         self._blamed: FailedPod | None = None
@@ -194,24 +146,24 @@ class Batch:
         self._spare = [len(quorum.uids) - quorum.minimum for quorum in plan.quorums]
 
     def run(self) -> BatchOutcome:
-        nominated = self._cycle.set_nominations_aside(self._plan.pods)
+        nominated = self._steps.set_nominations_aside(self._plan.pods)
         began_s = self._watch.began()
         try:
             refusal = self._reserve_all() or self._permit_all()
         except Exception:
             self._roll_back()
-            self._cycle.nominate_again(nominated)
+            self._steps.nominate_again(nominated)
             raise
         self._watch.ended(began_s, refusal)
         if refusal is not None:
             self._roll_back()
-            self._cycle.nominate_again(nominated)
+            self._steps.nominate_again(nominated)
             return BatchOutcome(refusal=refusal, blamed=self._blamed)
         before = {pod.uid: node_name for pod, node_name in nominated}
         booked = {each.pod.uid for each in self._booked}
-        self._cycle.nominate_again(each for each in nominated if each[0].uid not in booked)
+        self._steps.nominate_again(each for each in nominated if each[0].uid not in booked)
         placed = (
-            self._cycle.placed(each.pod, each.node_name, each.evaluation, before.get(each.pod.uid, ""))
+            self._steps.placed(each.pod, each.node_name, each.evaluation, before.get(each.pod.uid, ""))
             for each in self._booked
         )
         return BatchOutcome(tuple(placed), tuple(self._failed))
@@ -221,7 +173,7 @@ class Batch:
         by_node: dict[str, list[PodInfo]] = {}
         anywhere: list[PodInfo] = []
         for pod in self._plan.pods:
-            if pod.pod.metadata.deletion_timestamp is None and not self._cycle.is_counted(pod):
+            if pod.pod.metadata.deletion_timestamp is None and self._steps.table.place_of(pod.uid) is None:
                 node_name = self._plan.nodes.get(pod.uid)
                 (by_node.setdefault(node_name, []) if node_name else anywhere).append(pod)
         total = len(anywhere) + sum(map(len, by_node.values()))
@@ -276,10 +228,10 @@ class Batch:
         return FailedPod(found, node_name, refusal, rejected_by(refusal)) if refusal is not None else None
 
     def _book_on(self, candidate: PendingPod, node_name: str) -> Status | None:
-        pod, row = candidate.pod, self._cycle.row_of(node_name)
+        pod, row = candidate.pod, self._steps.table.row_of(node_name)
         if row is None:
             return unresolvable(f"node {node_name} is unknown")
-        evaluation = self._cycle.evaluate(self._profile, pod, candidate.class_key)
+        evaluation = self._steps.cache.evaluate(self._profile, pod, candidate.class_key)
         if evaluation.failure is not None:
             return evaluation.failure
         if evaluation.status.is_success and self._profile.extensions.steers:
@@ -288,10 +240,10 @@ class Batch:
                 return steering.status
         if not evaluation.is_feasible(row):
             return evaluation.status_of(row)
-        kept_free = self._cycle.kept_free(self._profile, pod, evaluation)
+        kept_free = self._steps.kept_free(self._profile, pod, evaluation)
         if row in kept_free:
             return kept_free[row]
-        booked = self._cycle.assume(self._profile, pod, evaluation, row)
+        booked = self._steps.assume(self._profile, pod, evaluation, row)
         if isinstance(booked, Status):
             return booked
         self._booked.append(AssumedPod(booked, evaluation, node_name))
@@ -305,14 +257,14 @@ class Batch:
             self._fail(FailedPod(PendingPod(pod, ()), "", found, rejected_by(found)))
             return
         pod = found.pod
-        evaluation = self._cycle.evaluate(self._profile, pod, found.class_key)
+        evaluation = self._steps.cache.evaluate(self._profile, pod, found.class_key)
         if evaluation.failure is not None:
             self._fail(FailedPod(found, "", evaluation.failure))
             return
         steering = FREE
         if evaluation.status.is_success and self._profile.extensions.steers:
             steering = steer(self._profile.extensions, evaluation, pod, in_batch=True)
-        booked = self._cycle.assume_best(self._profile, pod, evaluation, steering, self._trigger.attempt)
+        booked = self._steps.assume_best(self._profile, pod, evaluation, steering, self._trigger.attempt)
         if isinstance(booked, AssumedPod):
             self._booked.append(booked)
         else:
@@ -328,7 +280,7 @@ class Batch:
         own = self._trigger.candidate
         if pod.uid == own.pod.uid:
             return own
-        return self._cycle.candidate(self._profile, pod, self._trigger.planned_by)
+        return self._steps.candidate(self._profile, pod, self._trigger.planned_by)
 
     # Permission
 
@@ -337,7 +289,7 @@ class Batch:
         waiting_count = 0
         waits: dict[str, float] = {}
         for each in self._booked:
-            answer = self._cycle.permit(self._profile, each.pod, each.evaluation, each.node_name)
+            answer = self._steps.permit(self._profile, each.pod, each.evaluation, each.node_name)
             if isinstance(answer, Status):
                 if answer.code is Code.UNSCHEDULABLE:
                     return unresolvable(*answer.reasons).by(answer.plugin)
@@ -354,7 +306,7 @@ class Batch:
     def _roll_back(self) -> None:
         self._watch.cleaned_up(len(self._booked), "plan failed")
         for each in reversed(self._booked):
-            self._cycle.forget(self._profile, each.pod, each.evaluation, each.node_name)
+            self._steps.forget(self._profile, each.pod, each.evaluation, each.node_name)
         self._booked.clear()
 
 

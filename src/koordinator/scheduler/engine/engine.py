@@ -85,7 +85,7 @@ class Engine:
         )
         self.cache = EvaluationCache(self.table, classes_max=classes_max)
         watch = BatchWatch(self.metrics, clock.now)
-        self.cycle = Cycle(self.table, self.cache, seed, watch, self.nominations)
+        self.cycle = Cycle(self.table, self.cache, seed, self.nominations, watch)
         self.seed = seed
         self.explaining = asyncio.Lock()
         """One long explanation at a time, so that there is one slice of it between two turns of others."""

@@ -151,7 +151,7 @@ def steer(
     """
     result = PreFilterResult(node_names=evaluation.node_names)
     for transformer in extensions.after_pre_filters:
-        answer = transformer.after_pre_filter(evaluation.state_of(transformer.name), pod, result)
+        answer = transformer.after_pre_filter(evaluation.states[transformer.name], pod, result)
         if not answer.is_success:
             return Steering(answer.by(transformer.name))
     found = None if in_batch else _find_one_node(extensions, evaluation, pod, result)
@@ -163,7 +163,7 @@ def _find_one_node(
 ) -> Steering | None:
     """None when nobody has an opinion."""
     for plugin in extensions.find_one_nodes:
-        state = evaluation.state_of(plugin.name)
+        state = evaluation.states[plugin.name]
         if state is None:
             continue
         found = plugin.find_one_node(state, pod, result)
@@ -185,7 +185,7 @@ def _prefer_nodes(
     extensions: Extensions, evaluation: Evaluation, pod: PodInfo, result: PreFilterResult
 ) -> Steering:
     plugin = extensions.prefer_nodes
-    state = evaluation.state_of(plugin.name) if plugin is not None else None
+    state = evaluation.states[plugin.name] if plugin is not None else None
     if plugin is None or state is None:
         return FREE
     found = plugin.prefer_nodes(state, pod, result)

@@ -119,10 +119,8 @@ def _takers(found: Survey, change: Sequence[Variant]) -> Rows:
     evaluation = evaluate(profile, engine.table, info)
     if not evaluation.status.is_success:
         return found.rows[:0]
-    rows = evaluation.feasible
-    if len(engine.nominations):
-        rows = rows[~np.isin(rows, list(engine.cycle.kept_free(profile, info, evaluation)))]
-    return rows
+    kept_free = engine.cycle.kept_free(profile, info, evaluation)
+    return evaluation.feasible[~np.isin(evaluation.feasible, list(kept_free))]
 
 
 def _taints(found: Survey) -> list[Variant]:
@@ -300,7 +298,7 @@ def _others(found: Survey, handled: set[str]) -> list[Remedy]:
         rows = found.rows[refused[index] & alone]
         if plugin.name in handled or rows.size == 0:
             continue
-        reliefs = plugin.reliefs(found.evaluation.state_of(plugin.name), rows)
+        reliefs = plugin.reliefs(found.evaluation.states[plugin.name], rows)
         if reliefs:
             made += [_remedy(found, each.kind, each.change, each.rows) for each in reliefs]
             continue

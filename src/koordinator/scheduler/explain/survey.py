@@ -117,7 +117,7 @@ class Survey(msgspec.Struct, frozen=True):
     def status_of(self, index: int, code: int) -> Status:
         """Return what a code of the filter at `index` means."""
         plugin = self.filters[index]
-        return plugin.refusal(self.evaluation.state_of(plugin.name), code).by(plugin.name)
+        return plugin.refusal(self.evaluation.states[plugin.name], code).by(plugin.name)
 
 
 def survey(engine: Engine, profile: Profile, pod: PodInfo, ahead: I64 | None = None) -> Survey:
@@ -126,9 +126,7 @@ def survey(engine: Engine, profile: Profile, pod: PodInfo, ahead: I64 | None = N
     `ahead` (table rows,): so many more pods of the class on each row, for filters that foresee what they mean.
     """
     evaluation = evaluate(profile, engine.table, pod)
-    kept_free: KeptFree = {}
-    if len(engine.nominations) and evaluation.status.is_success:
-        kept_free = engine.cycle.kept_free(profile, pod, evaluation)
+    kept_free = engine.cycle.kept_free(profile, pod, evaluation)
     rows = engine.table.rows
     pre_filter, skipped = _pre_filter(profile, evaluation)
     filters = tuple(plugin for plugin in profile.filters if plugin.name not in skipped)
@@ -139,7 +137,7 @@ def survey(engine: Engine, profile: Profile, pod: PodInfo, ahead: I64 | None = N
             shown.show(what_if)
         if evaluation.status.is_success and rows.size:
             for index, plugin in enumerate(filters):
-                codes[index] = _codes(plugin, evaluation.state_of(plugin.name), rows, more)
+                codes[index] = _codes(plugin, evaluation.states[plugin.name], rows, more)
         requested, pod_count = engine.table.requested[:, rows], engine.table.pod_count[rows]
     left_out = np.zeros(rows.size, np.bool_)
     if evaluation.narrowed_by:
@@ -178,7 +176,7 @@ def _pre_filter(profile: Profile, evaluation: Evaluation) -> tuple[list[PluginAn
     answers: list[PluginAnswer] = []
     skipped: set[str] = set()
     for plugin in profile.pre_filters:
-        result = plugin.pre_filter(evaluation.state_of(plugin.name))
+        result = plugin.pre_filter(evaluation.states[plugin.name])
         status = result.status
         if status.is_skip:
             skipped.add(plugin.name)
@@ -212,7 +210,7 @@ def reasons(found: Survey) -> list[ReasonCount]:
         codes = found.codes[index]
         for code in np.unique(codes[codes != 0]).tolist():
             mask = codes == code
-            facts = plugin.facts(found.evaluation.state_of(plugin.name), int(found.rows[mask.argmax()]))
+            facts = plugin.facts(found.evaluation.states[plugin.name], int(found.rows[mask.argmax()]))
             counts += _count(found, found.status_of(index, code), mask, is_alone, facts)
     if found.left_out.any():
         by = ", ".join(found.evaluation.narrowed_by)
@@ -272,7 +270,7 @@ def plugin_answers(found: Survey, position: int) -> list[PluginAnswer]:
     answers = []
     for index, plugin in enumerate(found.filters):
         code = int(found.codes[index, position])
-        details = plugin.facts(found.evaluation.state_of(plugin.name), row)
+        details = plugin.facts(found.evaluation.states[plugin.name], row)
         if code:
             answers.append(_refusal(found.status_of(index, code), details))
         else:

@@ -114,7 +114,7 @@ class Tries:
         self._trial.add(pod, node)
         before = len(self._booked)
         for plugin in profile.reserves:
-            state = evaluation.state_of(plugin.name)
+            state = evaluation.states[plugin.name]
             if not plugin.reserves(state):
                 continue
             if not plugin.in_rehearsals:
@@ -199,7 +199,7 @@ def can_count(engine: Engine, profile: Profile, pod: PodInfo) -> bool:
     evaluation = prospects.evaluate(pod)
     if evaluation.failure is not None or not evaluation.status.is_success:
         return evaluation.failure is None
-    if any(plugin.reserves(evaluation.state_of(plugin.name)) for plugin in profile.reserves):
+    if any(plugin.reserves(evaluation.states[plugin.name]) for plugin in profile.reserves):
         return False
     return prospects.foresight(evaluation).is_complete
 

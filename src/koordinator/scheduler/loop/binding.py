@@ -431,9 +431,9 @@ class Binder:
             reservation = extensions.reservation_for(pod.uid)
             if reservation is not None:
                 return await extensions.pre_bind_reservation(placed.evaluation.states, reservation, node_name)
-        patch, state_of = PodPatch(), placed.evaluation.state_of
+        patch, states = PodPatch(), placed.evaluation.states
         for plugin in profile.pre_binds:
-            status = await plugin.pre_bind(state_of(plugin.name), pod, node_name, patch)
+            status = await plugin.pre_bind(states[plugin.name], pod, node_name, patch)
             if not (status.is_success or status.is_skip):
                 return status.by(plugin.name)
         return await extensions.apply_patch(pod, patch)
@@ -461,6 +461,6 @@ class Binder:
 def _waits_for_others(job: BindingCycle) -> bool:
     placed = job.placed
     return any(
-        plugin.is_slow(placed.evaluation.state_of(plugin.name), placed.pod)
+        plugin.is_slow(placed.evaluation.states[plugin.name], placed.pod)
         for plugin in job.profile.slow_pre_binds
     )
