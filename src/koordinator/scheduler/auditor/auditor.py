@@ -259,9 +259,9 @@ class Auditor:
                 del self._histories[name]
 
     def _victim_gone(self, uid: str) -> None:
-        preemptor = self._preemptor_of.pop(uid, None)
-        under_way = self._preemptions.get(preemptor) if preemptor is not None else None
-        if preemptor is None or under_way is None:
+        preemptor = self._preemptor_of.pop(uid, "")
+        under_way = self._preemptions.get(preemptor)
+        if under_way is None:
             return
         under_way.victims.discard(uid)
         if not under_way.victims:

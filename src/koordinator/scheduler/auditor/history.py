@@ -113,44 +113,30 @@ def step(
     seen = msgspec.structs.replace(
         history, records=(*history.records, record)[-RECORDS_MAX:], event_count=history.event_count + 1
     )
+    replace = msgspec.structs.replace
     match record.kind:
         case RecordKind.PREEMPT_NOMINATED:
-            return _nominated(seen, record), [*found, *_again(history)]
+            if history.nominated_s is not None:
+                found.append(MeasuredFinding(AuditFinding.REPEATED_PREEMPTION, 1, is_odd=True))
+            seen = replace(seen, nominated_s=record.at_s, deleting_retry_count=0)
         case RecordKind.VICTIM_DELETING:
-            more = history.deleting_retry_count + 1
-            return msgspec.structs.replace(seen, deleting_retry_count=more), found
+            seen = replace(seen, deleting_retry_count=history.deleting_retry_count + 1)
         case RecordKind.VICTIMS_DELETED if history.nominated_s is not None:
-            return seen, [*found, *_deleted(history, record.at_s - history.nominated_s, limits)]
+            found += _deleted(history, record.at_s - history.nominated_s, limits)
         case RecordKind.PREEMPT_FAILED:
-            return _given_up(seen), [*found, *_invalidated(history, record.at_s)]
+            found += _invalidated(history, record.at_s)
+            seen = replace(seen, nominated_s=None, deleting_retry_count=0)
         case RecordKind.SCHEDULED:
-            return _outcome(seen), [*found, *_scheduled(history, record, limits)]
+            found += _scheduled(history, record, limits)
+            seen = WorkloadHistory(records=seen.records)
         case RecordKind.EVICTED:
-            return msgspec.structs.replace(seen, evicted_s=record.at_s), found
+            seen = replace(seen, evicted_s=record.at_s)
         case RecordKind.GONE:
-            count = MeasuredFinding(AuditFinding.EVENTS_BEFORE_OUTCOME, history.event_count)
+            found.append(MeasuredFinding(AuditFinding.EVENTS_BEFORE_OUTCOME, history.event_count))
+            found += _interrupted(history, record.at_s)
             # A victim comes back under the same name or in the same gang: that is still to be told.
-            gone = msgspec.structs.replace(_outcome(seen), evicted_s=history.evicted_s)
-            return gone, [*found, count, *_interrupted(history, record.at_s)]
+            seen = WorkloadHistory(records=seen.records, evicted_s=history.evicted_s)
     return seen, found
-
-
-def _nominated(seen: WorkloadHistory, record: AuditRecord) -> WorkloadHistory:
-    return msgspec.structs.replace(seen, nominated_s=record.at_s, deleting_retry_count=0)
-
-
-def _given_up(seen: WorkloadHistory) -> WorkloadHistory:
-    return msgspec.structs.replace(seen, nominated_s=None, deleting_retry_count=0)
-
-
-def _outcome(seen: WorkloadHistory) -> WorkloadHistory:
-    return msgspec.structs.replace(_given_up(seen), event_count=0, evicted_s=None)
-
-
-def _again(history: WorkloadHistory) -> list[MeasuredFinding]:
-    if history.nominated_s is None:
-        return []
-    return [MeasuredFinding(AuditFinding.REPEATED_PREEMPTION, 1, is_odd=True)]
 
 
 def _deleted(history: WorkloadHistory, seconds: float, limits: AuditLimits) -> list[MeasuredFinding]:

@@ -53,7 +53,7 @@ class NodeRefusals:
         if refused_by == 0:
             return SUCCESS
         if refused_by in (LEFT_OUT, NO_NODE):
-            return unresolvable(left_out_reason(self._narrowed_by))
+            return left_out(self._narrowed_by)
         plugin = self._profile.filters[refused_by - 1]
         self._detail(plugin, np.array([row], np.intp))
         return plugin.refusal(self._states[plugin.name], int(self.codes[row])).by(plugin.name)
@@ -92,12 +92,9 @@ class NodeRefusals:
         return np.array(verdicts, np.bool_)[inverse]
 
 
-def left_out_reason(plugins: tuple[str, ...]) -> str:
-    return f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}]"
-
-
-def nothing_left_reason(plugins: list[str]) -> str:
-    return f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}] simultaneously"
+def left_out(plugins: Iterable[str]) -> Status:
+    """Return the refusal of nodes that these PreFilter plugins left out together."""
+    return unresolvable(f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}]")
 
 
 _UNKNOWN = -1

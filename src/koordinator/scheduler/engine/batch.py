@@ -17,13 +17,7 @@ import msgspec
 
 from koordinator.prometheus import Histogram
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.results import (
-    FREE,
-    PendingPod,
-    Placed,
-    rejected_by,
-    steer,
-)
+from koordinator.scheduler.engine.results import FREE, PendingPod, Placed, rejected_by, steer
 from koordinator.scheduler.engine.steps import AssumedPod, CycleSteps
 from koordinator.scheduler.plugin.capabilities import PlacementPlan
 from koordinator.scheduler.plugin.metrics import SchedulerMetrics

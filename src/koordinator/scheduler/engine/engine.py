@@ -122,7 +122,7 @@ class Engine:
         return self.plugins_of(NextPodPlugin)
 
     def plugins_of(self, kind: type[P]) -> list[P]:
-        """Return the plugins of a kind; of those of one name that several profiles have, the first."""
+        """Return the plugins of a kind, in order of the profiles; of those of one name the first."""
         found: dict[str, P] = {}
         for profile in self.profiles.values():
             for plugin in profile.plugins:

@@ -22,26 +22,13 @@ from typing import Any
 import numpy as np
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.engine.answers import nothing_left_reason
-from koordinator.scheduler.engine.pick import (
-    BY_PLACEMENT,
-    LocalFilter,
-    LocalScorer,
-    Lookahead,
-    folded,
-    foresee,
-)
+from koordinator.scheduler.engine.pick import LocalFilter, LocalScorer, Lookahead, folded, foresee
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.wide_answers import WideAnswers
-from koordinator.scheduler.plugin.framework import (
-    Mask,
-    Plugin,
-    ScorePlugin,
-    Scores,
-    is_pass,
-)
+from koordinator.scheduler.plugin.framework import Mask, Plugin, ScorePlugin, Scores, is_pass
 from koordinator.scheduler.plugin.status import SUCCESS, Code, unresolvable
 from koordinator.scheduler.table.columns import (
+    BY_PLACEMENT,
     LEFT_OUT,
     NOT_FEASIBLE,
     Changes,
@@ -169,7 +156,8 @@ class Evaluation(WideAnswers):
                 narrowed_by.append(plugin.name)
                 names = result.node_names if names is None else names & result.node_names
                 if not names:
-                    self.status = unresolvable(nothing_left_reason(narrowed_by)).by(plugin.name)
+                    reason = f"node(s) didn't satisfy plugin(s) [{' '.join(narrowed_by)}] simultaneously"
+                    self.status = unresolvable(reason).by(plugin.name)
                     return
         self.narrowed_by = tuple(narrowed_by)
         self.node_names = names

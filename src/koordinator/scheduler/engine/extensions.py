@@ -89,12 +89,8 @@ class Extensions:
             return tuple(plugin for plugin in plugins if isinstance(plugin, kind))
 
         pre_filters = at("pre_filter", PreFilterTransformer)
-        self.before_pre_filters = tuple(
-            each for each in pre_filters if _overrides(each, PreFilterTransformer, "before_pre_filter")
-        )
-        self.after_pre_filters = tuple(
-            each for each in pre_filters if _overrides(each, PreFilterTransformer, "after_pre_filter")
-        )
+        self.before_pre_filters = _with_own(pre_filters, "before_pre_filter")
+        self.after_pre_filters = _with_own(pre_filters, "after_pre_filter")
         self.node_transformers = at("pre_filter", NodeTransformer)
         self.attempts = at("pre_filter", AttemptPlugin)
         self.before_filters = at("filter", FilterTransformer)
@@ -146,7 +142,7 @@ class Extensions:
             lambda plugin, seen: plugin.before_filter(states[plugin.name], seen, what_if),
         )
 
-    def shown_nodes(self, pod: PodInfo) -> "ShownNodes | None":
+    def shown_nodes(self, pod: PodInfo) -> ShownNodes | None:
         """Return the nodes that the pod sees otherwise than they are; None when there are none."""
         shown = [
             (plugin, state)
@@ -259,8 +255,12 @@ class Extensions:
         return SUCCESS
 
 
-def _overrides(plugin: Plugin[Any], kind: type, method: str) -> bool:
-    return getattr(type(plugin), method) is not getattr(kind, method)
+def _with_own(
+    plugins: tuple[PreFilterTransformer[Any], ...], method: str
+) -> tuple[PreFilterTransformer[Any], ...]:
+    """Return those that do something in a method."""
+    bare = getattr(PreFilterTransformer, method)
+    return tuple(each for each in plugins if getattr(type(each), method) is not bare)
 
 
 def _only(found: tuple[P, ...]) -> P | None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from koordinator.api.core import Node
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.framework import FilterPlugin, ScorePlugin, Scores, is_pass
-from koordinator.scheduler.table.columns import NOT_FEASIBLE, RowChange, Rows
+from koordinator.scheduler.table.columns import BY_PLACEMENT, NOT_FEASIBLE, Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 
 Totals = npt.NDArray[np.int32]
@@ -170,9 +170,6 @@ TIES_PER_MISS = 2_048
 _WIDTH_FIRST, _DEPTH_FIRST = 32, 4
 _NONE = -1
 _NO_ROWS: Rows = np.empty(0, np.intp)
-
-BY_PLACEMENT = int(RowChange.PODS | RowChange.USAGE)
-"""Kinds of changes that placing a pod on a row is."""
 
 LocalFilter = tuple[int, FilterPlugin[Any], Any, int]
 """Position, plugin, state, kinds of changes that it reads."""

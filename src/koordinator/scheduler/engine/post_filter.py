@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from koordinator.scheduler.engine.answers import left_out_reason
+from koordinator.scheduler.engine.answers import left_out
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.engine.results import FREE, Steering
@@ -70,7 +70,7 @@ class CycleDiagnosis:
         if not steering.status.is_success:
             return steering.status
         if steering.planned and self._table.row_of(steering.planned) != row:
-            return unresolvable(left_out_reason((steering.planned_by,)))
+            return left_out((steering.planned_by,))
         return self._kept_free.get(row) or self._evaluation.status_of(row)
 
     def fit_error(self, post_filter_message: str) -> str:
@@ -81,9 +81,8 @@ class CycleDiagnosis:
             return fit_error(count, {}, steering.status.message, post_filter_message)
         if not steering.planned or not self._evaluation.status.is_success:
             return self._evaluation.fit_error(post_filter_message, self._kept_free.values())
-        left_out = unresolvable(left_out_reason((steering.planned_by,)))
         row = self._table.row_of(steering.planned)
-        refusals = [(left_out, count - (row is not None))]
+        refusals = [(left_out((steering.planned_by,)), count - (row is not None))]
         if row is not None:
             refusals.append((self.status_of(row), 1))
         reasons = count_reasons(pair for pair in refusals if pair[1])

@@ -108,8 +108,7 @@ class Profile:
         gates: FeatureGates | None = None,
     ) -> None:
         def at(point: str, kind: type[P]) -> tuple[P, ...]:
-            plugins = tuple(plugin for plugin, _ in points.get(point, ()))
-            return tuple(plugin for plugin in plugins if isinstance(plugin, kind))
+            return tuple(plugin for plugin, _ in points.get(point, ()) if isinstance(plugin, kind))
 
         self.name = name
         self.participations: dict[Hashable, Participation] = {}

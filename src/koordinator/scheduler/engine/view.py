@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from koordinator.scheduler.engine.answers import left_out_reason
+from koordinator.scheduler.engine.answers import left_out
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import EvaluationCache, evaluate
-from koordinator.scheduler.engine.pick import BY_PLACEMENT
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugin.framework import FilterPlugin, Handle
-from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable
-from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.plugin.status import SUCCESS, Status
+from koordinator.scheduler.table.columns import BY_PLACEMENT, Rows
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import Nominations, PodInfo
 from koordinator.scheduler.table.trial import Trial, trial_of
@@ -109,7 +108,7 @@ class View:
             elif not status.is_success:
                 return status.by(pre.name)
             elif names is not None and name not in names:
-                return unresolvable(left_out_reason((pre.name,)))
+                return left_out((pre.name,))
         if what_if is not None:
             shown = self.profile.extensions.see_before_filter(self._states, pod, what_if)
             if not shown.status.is_success:

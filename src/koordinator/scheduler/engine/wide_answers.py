@@ -9,8 +9,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from koordinator.scheduler.engine.answers import Answers, WideFilter, WideScorer
-from koordinator.scheduler.engine.pick import BY_PLACEMENT
-from koordinator.scheduler.table.columns import NOT_FEASIBLE, Rows, at, put
+from koordinator.scheduler.table.columns import BY_PLACEMENT, NOT_FEASIBLE, Rows, at, put
 
 
 class WideAnswers(Answers):

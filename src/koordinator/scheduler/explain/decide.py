@@ -43,7 +43,7 @@ NODES_PER_SLICE = 100
 class PodQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """The question beyond the verdict: details of these nodes (None: of all), how many of the best ones, and whether to
     search for remedies. `attempt` is the number of the cycle that is foreseen; ties between nodes fall as they will in
-    it. `seed` is the scheduler's."""
+    it."""
 
     nodes: tuple[str, ...] | None = ()
     best: int = BEST_NODES

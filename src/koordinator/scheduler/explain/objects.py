@@ -35,7 +35,7 @@ from koordinator.cluster.backoff import new_rng
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import Informer, key_of
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.engine.answers import left_out_reason
+from koordinator.scheduler.engine.answers import left_out
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.explain.answer import PodVerdict
 from koordinator.scheduler.explain.gang_group import group_of_pod
@@ -165,9 +165,7 @@ def _details(found: Survey, rows: Rows | None) -> list[NodeFailedDetail]:
     inside = found.inside(rows)
     first = np.argmax(found.codes != 0, axis=0) if found.filters else np.zeros(found.rows.size, np.intp)
     statuses: dict[tuple[int, int], Status] = {}
-    narrowed = unresolvable(left_out_reason(found.evaluation.narrowed_by)).by(
-        " ".join(found.evaluation.narrowed_by)
-    )
+    narrowed = left_out(found.evaluation.narrowed_by).by(" ".join(found.evaluation.narrowed_by))
     for position in np.flatnonzero(inside).tolist():
         row, index = int(found.rows[position]), int(first[position])
         code = int(found.codes[index, position]) if found.filters else 0

@@ -129,7 +129,7 @@ def _taints(found: Survey) -> list[Variant]:
     index = found.index_of("TaintToleration")
     if index is None:
         return []
-    alone = found.refused.sum(axis=0) == 1
+    alone = found.is_alone
     own = tuple(found.pod.pod.spec.tolerations)
     counts: dict[tuple[Taint, ...], list[int]] = {}
     for position in np.flatnonzero(found.codes[index] != 0).tolist():
@@ -197,8 +197,7 @@ def _only(found: Survey, plugin: str) -> Mask:
     index = found.index_of(plugin)
     if index is None:
         return np.zeros(found.rows.size, np.bool_)
-    refused = found.refused
-    return np.asarray(refused[index] & (refused.sum(axis=0) == 1))
+    return np.asarray(found.refused[index] & found.is_alone)
 
 
 def room(found: Survey, among: Rows | None = None) -> list[Remedy]:
@@ -292,17 +291,15 @@ def model_row(found: Survey, among: Rows | None = None) -> int | None:
 def _others(found: Survey, handled: set[str]) -> list[Remedy]:
     """Return nodes to which only one plugin objects: what it says would help, else that it objects."""
     made: list[Remedy] = []
-    refused = found.refused
-    alone = refused.sum(axis=0) == 1
     for index, plugin in enumerate(found.filters):
-        rows = found.rows[refused[index] & alone]
+        rows = found.rows[_only(found, plugin.name)]
         if plugin.name in handled or rows.size == 0:
             continue
         reliefs = plugin.reliefs(found.evaluation.states[plugin.name], rows)
         if reliefs:
             made += [_remedy(found, each.kind, each.change, each.rows) for each in reliefs]
             continue
-        code = int(found.codes[index, int(np.flatnonzero(refused[index] & alone)[0])])
+        code = int(found.codes[index, int(np.searchsorted(found.rows, rows[0]))])
         reason = found.status_of(index, code).message
         made.append(_remedy(found, "other", f"lift what {plugin.name} objects to ({reason})", rows))
     return made

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.engine.answers import left_out_reason
+from koordinator.scheduler.engine.answers import left_out
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.evaluation_cache import evaluate
@@ -53,7 +53,7 @@ class Survey(msgspec.Struct, frozen=True):
     rows: Rows
     filters: tuple[FilterPlugin[Any], ...]
     codes: npt.NDArray[np.uint16]
-    left_out: npt.NDArray[np.bool_]
+    left_out: Mask
     pre_filter: tuple[PluginAnswer, ...]
     ahead: I64
     requested: I64
@@ -63,6 +63,11 @@ class Survey(msgspec.Struct, frozen=True):
     def refused(self) -> npt.NDArray[np.bool_]:
         """(filters + 1, rows): who objects to what; the last row is PreFilter's narrowing."""
         return np.vstack([self.codes != 0, self.left_out])
+
+    @property
+    def is_alone(self) -> Mask:
+        """(rows,): nodes to which one alone objects."""
+        return np.asarray(self.refused.sum(axis=0) == 1)
 
     @property
     def view(self) -> View:
@@ -203,8 +208,7 @@ def _refusal(status: Status, details: Iterable[str] = ()) -> PluginAnswer:
 
 def reasons(found: Survey) -> list[ReasonCount]:
     """Return every refusal of every plugin with the nodes that it concerns, most nodes first."""
-    refused = found.refused
-    is_alone = refused.sum(axis=0) == 1
+    is_alone = found.is_alone
     counts: list[ReasonCount] = []
     for index, plugin in enumerate(found.filters):
         codes = found.codes[index]
@@ -213,21 +217,21 @@ def reasons(found: Survey) -> list[ReasonCount]:
             facts = plugin.facts(found.evaluation.states[plugin.name], int(found.rows[mask.argmax()]))
             counts += _count(found, found.status_of(index, code), mask, is_alone, facts)
     if found.left_out.any():
-        by = ", ".join(found.evaluation.narrowed_by)
-        reason = left_out_reason(found.evaluation.narrowed_by)
-        status = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, (reason,), by)
+        narrowed_by = found.evaluation.narrowed_by
+        status = left_out(narrowed_by).by(", ".join(narrowed_by))
         counts += _count(found, status, found.left_out, is_alone)
+    passes = np.asarray(~found.refused.any(axis=0))
     for row, status in found.kept_free.items():
         is_row = np.asarray(found.rows == row, np.bool_)
-        counts += _count(found, status, is_row, np.asarray(~refused.any(axis=0)))
+        counts += _count(found, status, is_row, passes)
     return sorted(_merged(counts), key=lambda each: (-each.node_count, each.plugin, each.reason))
 
 
 def _count(
     found: Survey,
     status: Status,
-    mask: npt.NDArray[np.bool_],
-    is_alone: npt.NDArray[np.bool_],
+    mask: Mask,
+    is_alone: Mask,
     facts: Iterable[str] = (),
 ) -> list[ReasonCount]:
     return [
@@ -276,9 +280,8 @@ def plugin_answers(found: Survey, position: int) -> list[PluginAnswer]:
         else:
             answers.append(PluginAnswer(plugin=plugin.name, verdict=FITS, details=list(details)))
     if found.left_out[position]:
-        narrowed = " ".join(found.evaluation.narrowed_by)
-        reason = left_out_reason(found.evaluation.narrowed_by)
-        answers.append(PluginAnswer(plugin=narrowed, verdict=REFUSES, reasons=[reason]))
+        narrowed_by = found.evaluation.narrowed_by
+        answers.append(_refusal(left_out(narrowed_by).by(" ".join(narrowed_by))))
     if row in found.kept_free:
         answers.append(_refusal(found.kept_free[row], ["next to the pods nominated to the node"]))
     return answers

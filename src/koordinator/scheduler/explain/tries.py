@@ -295,7 +295,7 @@ class PodToMove(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
 
 
-class Rehearsal:
+class Rehearsal(contextlib.ExitStack):
     """Moves of running pods one on top of the other, to be used as a context; in the end the engine's table is as
     before.
 
@@ -305,21 +305,16 @@ class Rehearsal:
     """
 
     def __init__(self, engine: Engine, *, sources_stay: bool = False) -> None:
+        super().__init__()
         self.is_spoiled = False
         """True when a move that could not be made is booked in part, so that nothing more can be asked."""
         self._engine = engine
         self._sources_stay = sources_stay
-        self._stack = contextlib.ExitStack()
         self._trial: Trial | None = None
 
     def __enter__(self) -> Self:
-        self._trial = self._stack.enter_context(rehearsal_of(self._engine.table))
+        self._trial = self.enter_context(rehearsal_of(self._engine.table))
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def move(self, uid: str, nodes: Iterable[str]) -> Found:
         """Move the pod to the node of these that the scheduler chooses; where there is none, nothing changes."""
@@ -330,7 +325,7 @@ class Rehearsal:
         if place is None:
             return Found("", UNKNOWN)
         rows = [row for name in nodes if (row := table.row_of(name)) is not None and row != place.row]
-        tries = self._stack.enter_context(Tries(self._engine, self._trial, np.array(rows, np.intp)))
+        tries = self.enter_context(Tries(self._engine, self._trial, np.array(rows, np.intp)))
         found = tries.place(successor_of(place.pod))
         if not isinstance(found, str):
             return Found("", found.message)

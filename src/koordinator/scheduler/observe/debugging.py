@@ -6,8 +6,8 @@ Source: behaviour/scheduler A2, A6 and C6.
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -17,8 +17,7 @@ from koordinator import clock
 from koordinator.api import labels
 from koordinator.api.schedule_explanation import NodeFailedDetail, sorted_details
 from koordinator.scheduler.engine.evaluation import Evaluation
-from koordinator.scheduler.engine.results import Placed, Unplaced
-from koordinator.scheduler.plugin.capabilities import JobVerdict
+from koordinator.scheduler.engine.results import Unplaced
 from koordinator.scheduler.plugin.status import Code, Status, Suggestion
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -61,35 +60,32 @@ class PodDiagnosis(_Part, frozen=True, kw_only=True):
     suggestion: Suggestion | None = None
 
 
-def diagnose(pod: PodInfo, result: Placed | Unplaced, table: NodeTable, now_s: float) -> PodDiagnosis:
+def diagnose(pod: PodInfo, result: Unplaced, table: NodeTable, now_s: float) -> PodDiagnosis:
     """Return what the cycle that ended with `result` found; to be asked before the next cycle."""
-    evaluation = result.evaluation
+    evaluation, verdict = result.evaluation, result.verdict
     marks = pod.pod.metadata.labels
-    is_refused_whole = evaluation is not None and not evaluation.status.is_success
-    verdict = result.verdict if isinstance(result, Unplaced) else None
+    pre_filter_message, key = "", ""
     details: list[NodeFailedDetail] = []
+    slots: dict[str, int] = {}
+    if evaluation is not None and not evaluation.status.is_success:
+        pre_filter_message = evaluation.status.message
     if verdict is not None:
-        details = job_failed_details(verdict, table)
-    elif evaluation is not None and not is_refused_whole:
+        rows, key = table.rows.tolist(), verdict.must_layer
+        details = _details((verdict.status_of(row), [table.name_of(row)]) for row in rows)
+        slots = {table.name_of(row): verdict.slots_of(row) for row in rows}
+    elif evaluation is not None and evaluation.status.is_success:
         details = node_failed_details(evaluation, table)
-    slots = {table.name_of(row): verdict.slots_of(row) for row in table.rows.tolist()} if verdict else {}
-    key = verdict.must_layer if verdict is not None else ""
-    preemption = None
-    nominated = ""
-    if isinstance(result, Unplaced):
-        nominated = result.nominated_node or ""
-        if result.post_filter_message:
-            preemption = PreemptionDiagnosis(failed_message=result.post_filter_message)
+    said = result.post_filter_message
     return PodDiagnosis(
         timestamp=clock.rfc3339(now_s),
         questioned_key=marks.get(labels.QUESTIONED_OBJECT_KEY) or pod.key,
-        nominated_node=nominated,
+        nominated_node=result.nominated_node or "",
         is_root_cause_pod=True,
-        pre_filter_message=evaluation.status.message if evaluation is not None and is_refused_whole else "",
+        pre_filter_message=pre_filter_message,
         topology_key_to_explain=marks.get(labels.TOPOLOGY_KEY_TO_EXPLAIN, "") or key,
         schedule_diagnosis=ScheduleDiagnosis(node_failed_details=details, node_offer_slot=slots),
-        preemption_diagnosis=preemption,
-        suggestion=result.suggestion if isinstance(result, Unplaced) else None,
+        preemption_diagnosis=PreemptionDiagnosis(failed_message=said) if said else None,
+        suggestion=result.suggestion,
     )
 
 
@@ -98,30 +94,19 @@ def node_failed_details(evaluation: Evaluation, table: NodeTable) -> list[NodeFa
     rows = table.rows
     pairs = evaluation.refused_by[rows].astype(np.int64) << 16 | evaluation.codes[rows]
     _, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
-    grouped: dict[tuple[str, str, bool], list[str]] = {}
-    for number, index in enumerate(first):
-        status = evaluation.status_of(int(rows[index]))
-        if status.is_success:
-            continue
-        _add(grouped, status, [table.name_of(int(row)) for row in rows[inverse == number]])
-    return _details(grouped)
+    return _details(
+        (evaluation.status_of(int(rows[index])), [table.name_of(int(row)) for row in rows[inverse == number]])
+        for number, index in enumerate(first)
+    )
 
 
-def job_failed_details(verdict: JobVerdict, table: NodeTable) -> list[NodeFailedDetail]:
-    """Return the same for nodes that do not take a whole job."""
-    grouped: dict[tuple[str, str, bool], list[str]] = {}
-    for row in table.rows.tolist():
-        _add(grouped, verdict.status_of(row), [table.name_of(row)])
-    return _details(grouped)
-
-
-def _add(grouped: dict[tuple[str, str, bool], list[str]], status: Status, names: list[str]) -> None:
-    may_help = status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE
-    for reason in status.reasons:
-        grouped.setdefault((reason, status.plugin, may_help), []).extend(names)
-
-
-def _details(grouped: dict[tuple[str, str, bool], list[str]]) -> list[NodeFailedDetail]:
+def _details(refusals: Iterable[tuple[Status, list[str]]]) -> list[NodeFailedDetail]:
+    """From what nodes (their names) answered; success has no reasons."""
+    grouped: defaultdict[tuple[str, str, bool], list[str]] = defaultdict(list)
+    for status, names in refusals:
+        may_help = status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+        for reason in status.reasons:
+            grouped[reason, status.plugin, may_help] += names
     return sorted_details(
         NodeFailedDetail(reason=reason, failed_plugin=plugin, preempt_might_help=may_help, failed_nodes=names)
         for (reason, plugin, may_help), names in grouped.items()

@@ -30,7 +30,7 @@ from koordinator.scheduler.plugin.status import (
     Suggestion,
     SuggestionType,
 )
-from koordinator.scheduler.table.columns import ColumnSpec, RowChange, Rows
+from koordinator.scheduler.table.columns import BY_PLACEMENT, ColumnSpec, RowChange, Rows
 from koordinator.scheduler.table.pod_info import KeyPart, PodInfo
 
 ReasonCodes = npt.NDArray[np.uint16]
@@ -84,9 +84,6 @@ class QueueingHintIndex(abc.ABC):
     @abc.abstractmethod
     def may_wake(self, event: QueueingEvent, slot_count: int) -> Mask:
         """(slot_count,): slots where `Plugin.wakes` has to be asked; the others it would refuse."""
-
-
-_BY_PLACEMENT = RowChange.PODS | RowChange.USAGE
 
 
 class Plugin(abc.ABC, Generic[S]):
@@ -158,7 +155,7 @@ class Plugin(abc.ABC, Generic[S]):
 
         A keeper of columns that does more on such a placement than was foreseen logs the row as changed.
         """
-        return not self.reads & _BY_PLACEMENT
+        return not self.reads & BY_PLACEMENT
 
     def refresh(self, now_s: float) -> None:
         """Before each cycle: bring columns that depend on the time up to date, logging changed rows."""

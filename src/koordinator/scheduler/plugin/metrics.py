@@ -24,11 +24,7 @@ SCHEDULED, UNSCHEDULABLE, ERROR = "scheduled", "unschedulable", "error"
 """Results of attempts."""
 
 _SCHEDULING_S = exponential(0.001, 2, 15)
-_PERMIT_S = exponential(0.001, 2, 15)
 _POINT_S = exponential(0.0001, 2, 12)
-_PLUGIN_S = exponential(0.00001, 1.5, 20)
-_NEXT_POD_S = exponential(0.00001, 2, 24)
-_HINT_S = exponential(0.00001, 2, 12)
 _NODES = exponential(1, 2, 24)
 
 
@@ -148,13 +144,13 @@ class SchedulerMetrics:
         self.plugin_duration = Histogram(
             "scheduler_plugin_execution_duration_seconds",
             "[ALPHA] Duration for running a plugin at a specific extension point (of sampled cycles).",
-            _PLUGIN_S,
+            exponential(0.00001, 1.5, 20),
             ("plugin", "extension_point", "status"),
         )
         self.permit_wait = Histogram(
             "scheduler_permit_wait_duration_seconds",
             "[ALPHA] Duration of waiting on permit.",
-            _PERMIT_S,
+            _SCHEDULING_S,
             ("result",),
         )
         self.event_handling = Histogram(
@@ -166,13 +162,13 @@ class SchedulerMetrics:
         self.hint_duration = Histogram(
             "scheduler_queueing_hint_execution_duration_seconds",
             "[ALPHA] Duration for running a queueing hint function of a plugin (of sampled events).",
-            _HINT_S,
+            exponential(0.00001, 2, 12),
             ("plugin", "event", "hint"),
         )
         self.next_pod_latency = Histogram(
             "scheduler_next_pod_delete_from_queue_latency",
             "[ALPHA] Time to take a pod that a plugin chose out of the queue, in seconds.",
-            _NEXT_POD_S,
+            exponential(0.00001, 2, 24),
         )
 
     def _declare_preemption(self) -> None:
@@ -203,7 +199,7 @@ class SchedulerMetrics:
         self.batch_duration = Histogram(
             "scheduler_inline_batch_schedule_duration_seconds",
             "[ALPHA] Duration of placing all pods of a plan in one cycle.",
-            exponential(0.001, 2, 15),
+            _SCHEDULING_S,
             ("result",),
         )
         self.batch_by_node = Histogram(

@@ -3,7 +3,7 @@
 pending, from the scheduler that decides about it; and where pods would go that are moved (`POST /apis/v1/moves`)."""
 
 import difflib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from aiohttp import web

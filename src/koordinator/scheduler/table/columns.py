@@ -187,6 +187,8 @@ class RowChange(enum.IntFlag):
     """Its measured usage."""
 
 
+BY_PLACEMENT = int(RowChange.PODS | RowChange.USAGE)
+"""Kinds of changes that placing a pod on a row is."""
 _NUMBER = {kind: int(kind) for kind in RowChange}
 
 
