@@ -185,7 +185,7 @@ def queue_of(profile: Profile) -> SchedulingQueue:
         initial_backoff_s=1.0,
         max_backoff_s=10.0,
         sort_key=profile.queue_sort.sort_key,
-        gate=lambda _: SUCCESS,
+        gate=lambda _entry, _but: SUCCESS,
         plugins=lambda _: plugins,
     )
     return SchedulingQueue(policy)

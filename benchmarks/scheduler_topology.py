@@ -155,7 +155,7 @@ def queue_policy(profile: Profile) -> QueuePolicy:
         initial_backoff_s=1,
         max_backoff_s=10,
         sort_key=profile.queue_sort.sort_key,
-        gate=lambda _: SUCCESS,
+        gate=lambda _entry, _but: SUCCESS,
         plugins=lambda _: {plugin.name: plugin for plugin in profile.plugins},
     )
 

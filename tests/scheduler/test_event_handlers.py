@@ -47,7 +47,7 @@ class Desk:
                 initial_backoff_s=1,
                 max_backoff_s=1,
                 sort_key=lambda info, queued_s: (queued_s,),
-                gate=lambda entry: SUCCESS,
+                gate=lambda entry, but: SUCCESS,
                 plugins=lambda profile: {},
             )
         )

@@ -41,7 +41,7 @@ def queue_of(**options: Any) -> SchedulingQueue:
         "initial_backoff_s": 1.0,
         "max_backoff_s": 10.0,
         "sort_key": lambda info, queued_s: priority_key(info.priority, queued_s),
-        "gate": lambda entry: SUCCESS,
+        "gate": lambda entry, but: SUCCESS,
         "plugins": lambda profile: {"Waker": waker},
     }
     return SchedulingQueue(QueuePolicy(**{**policy, **options}))
@@ -73,7 +73,7 @@ def fail(queue: SchedulingQueue, now_s: float, status: Status = NO, by: tuple[st
 
 def test_each_pod_is_where_it_was_put_last_whatever_happened_to_it_before() -> None:
     is_closed = False
-    queue = queue_of(gate=lambda _: unschedulable("closed").by("Waker") if is_closed else SUCCESS)
+    queue = queue_of(gate=lambda _, but: unschedulable("closed").by("Waker") if is_closed else SUCCESS)
     add(queue, "a")
     places = [queue.area_of("a")]
     fail(queue, 0.0)
@@ -178,7 +178,7 @@ def test_nobody_waits_for_an_event_for_ever() -> None:
 
 def test_a_gated_pod_is_let_in_by_an_update_only() -> None:
     gates = ["closed"]
-    queue = queue_of(gate=lambda entry: unresolvable("gate") if gates else SUCCESS)
+    queue = queue_of(gate=lambda entry, but: unresolvable("gate") if gates else SUCCESS)
     add(queue, "web")
     queue.happened(QueueingEvent(ClusterEvent.WILDCARD), 1.0)
     assert queue.pop(1_000.0) is None
@@ -301,7 +301,7 @@ def test_a_pod_that_waits_for_somebody_to_act_is_active_as_soon_as_that_happened
 
 def test_a_gate_that_hears_of_an_event_is_asked_again() -> None:
     gates = [unresolvable("closed").by("Waker")]
-    queue = queue_of(gate=lambda entry: gates[0] if gates else SUCCESS)
+    queue = queue_of(gate=lambda entry, but: gates[0] if gates else SUCCESS)
     add(queue, "web")
     queue.happened(FREED, 1.0)
     assert queue.counts()["gated"] == 1
@@ -315,7 +315,7 @@ def test_a_gate_that_hears_of_an_event_is_asked_again() -> None:
 
 def test_a_gate_that_closed_meanwhile_keeps_a_woken_pod_out() -> None:
     gates: list[Status] = []
-    queue = queue_of(gate=lambda entry: gates[0] if gates else SUCCESS)
+    queue = queue_of(gate=lambda entry, but: gates[0] if gates else SUCCESS)
     add(queue, "web")
     fail(queue, 0.0)
     gates.append(unresolvable("closed"))
@@ -358,7 +358,7 @@ def test_a_pod_that_changes_while_it_backs_off_stays_there() -> None:
 def test_pods_counted_by_refusing_plugin_are_those_that_wait(
     steps: list[tuple[str, int, tuple[str, ...]]],
 ) -> None:
-    def gate(entry: QueuedPod) -> Status:
+    def gate(entry: QueuedPod, but: str) -> Status:
         return unschedulable("held").by("Gate") if entry.pod.uid == "pod-0" else SUCCESS
 
     queue = queue_of(gate=gate)
@@ -423,7 +423,7 @@ def test_a_pod_taken_along_goes_on_where_the_one_popped_before_it_stands() -> No
 
 def test_a_closed_gate_is_passed_by_its_own_plugin_and_by_those_taken_along() -> None:
     gate = unresolvable("not now").by("Waker")
-    queue = queue_of(gate=lambda entry: gate, other_gates=lambda entry, but: SUCCESS)
+    queue = queue_of(gate=lambda entry, but: SUCCESS if but else gate)
     for name in ("a", "b", "c"):
         add(queue, name)
     assert queue.take("a", 0.0, by="Other") is None

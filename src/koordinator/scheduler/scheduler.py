@@ -202,13 +202,12 @@ class Scheduler:
             max_backoff_s=self.config.pod_max_backoff_seconds,
             sort_key=sort.sort_key,
             gate=self._gate if self.auditor is None else self.auditor.gate(self._gate),
-            other_gates=self._gate,
             plugins=by_name.__getitem__,
             waits_out=self._brings_others,
             unschedulable_s_max=unschedulable_s_max,
         )
 
-    def _gate(self, entry: QueuedPod, but: str = "") -> Status:
+    def _gate(self, entry: QueuedPod, but: str) -> Status:
         for plugin in self.profiles[entry.profile_name].pre_enqueues:
             if plugin.name == but:
                 continue

@@ -355,8 +355,7 @@ class _Timeline:
                 max_backoff_s=replay.config.pod_max_backoff_seconds,
                 unschedulable_s_max=float("inf"),  # hints alone wake pods: no clock ticks between events
                 sort_key=sort.sort_key,
-                gate=lambda entry: replay.gate(entry.pod),
-                other_gates=lambda entry, but: replay.gate(entry.pod, but),
+                gate=lambda entry, but: replay.gate(entry.pod, but),
                 waits_out=lambda pod: any(chooser.brings_others(pod) for chooser in replay.choosers),
                 plugins=by_name.__getitem__,
             )

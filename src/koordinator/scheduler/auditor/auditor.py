@@ -177,12 +177,14 @@ class Auditor:
 
     # The scheduler
 
-    def gate(self, ask: Callable[[QueuedPod], Status]) -> Callable[[QueuedPod], Status]:
-        """`ask`, with its answers noted."""
+    def gate(self, ask: Callable[[QueuedPod, str], Status]) -> Callable[[QueuedPod, str], Status]:
+        """`ask`, with its answers about all gates noted."""
 
-        def noting(entry: QueuedPod) -> Status:
-            status = ask(entry)
+        def noting(entry: QueuedPod, but: str) -> Status:
+            status = ask(entry, but)
             pod = entry.pod.pod
+            if but:
+                return status
             if not status.is_success and _uid(pod) not in self._gated:
                 self._gated.add(_uid(pod))
                 self._record(pod, RecordKind.GATED)

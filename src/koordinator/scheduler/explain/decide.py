@@ -1,6 +1,7 @@
 """Explain why a pod is pending, or why it is on its node. Pure: nothing is booked, evicted, queued or remembered."""
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -412,10 +413,7 @@ def _resource_lines(found: Survey, position: int) -> list[ResourceLine]:
         name = table.registry.names[column]
         allocatable, requested = int(table.allocatable[column, row]), int(found.requested[column, position])
         short = wanted - (allocatable - requested)
-
-        def text(amount: int, name: str = name) -> str:
-            return resource_vector.amount_text(name, amount)
-
+        text = functools.partial(resource_vector.amount_text, name)
         lines.append(
             ResourceLine(
                 resource=name,

@@ -1,5 +1,6 @@
 """Find changes that help a gang: after each of them enough of its members find a place. Each one is tried out."""
 
+import bisect
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -184,13 +185,10 @@ def _largest_fitting(found: Survey, column: int, count: int) -> int | None:
     def fit(amount: int) -> bool:
         return int(np.minimum(free // amount, slots).sum()) >= count
 
-    low, high = 0, wanted[column]
-    if fit(high):
+    if fit(wanted[column]):
         return None  # something else is in the way
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fit(middle) else (low, middle)
-    return _rounded(table.registry.names[column], low) or None
+    largest = bisect.bisect_left(range(1, wanted[column]), True, key=lambda amount: not fit(amount))
+    return _rounded(table.registry.names[column], largest) or None
 
 
 def _rounded(name: str, amount: int) -> int:

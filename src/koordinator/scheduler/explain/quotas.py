@@ -1,6 +1,7 @@
 """Explain what a pod meets at its quota, and what would help: each change is computed on a copy of the tree around the
 path of the quota, with the rules of the scheduler. Source: behaviour/elastic-quota 6, 7 and 13."""
 
+import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -160,12 +161,12 @@ def room_in_quota(profile: Profile, pod: PodInfo, wanted: int) -> tuple[int, Sta
     decision = plugin.checks.decide(pod.pod, place, wanted)
     if decision.is_allowed:
         return wanted, SUCCESS
-    low, high = 0, wanted
-    while high - low > 1:
-        middle = (low + high) // 2
-        is_allowed = plugin.checks.decide(pod.pod, place, middle).is_allowed
-        low, high = (middle, high) if is_allowed else (low, middle)
-    return low, unschedulable(decision.message).by(plugin.name)
+
+    def is_too_many(count: int) -> bool:
+        return not plugin.checks.decide(pod.pod, place, count).is_allowed
+
+    allowed = bisect.bisect_left(range(1, wanted), True, key=is_too_many)
+    return allowed, unschedulable(decision.message).by(plugin.name)
 
 
 def remedies(profile: Profile, pod: PodInfo, count: int = 1) -> list[Remedy]:
@@ -261,13 +262,12 @@ class WhatIf:
         """Return the smallest whole amount, at most `most`, with which the pod fits; None when even that does not
         do."""
         unit = nanos_per_unit(self._resource)
-        low, high = 0, -(-most // unit)
+        high = -(-most // unit)
         if high <= 0 or not self._fits(change_of(high * unit)):
             return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._fits(change_of(middle * unit)) else (middle, high)
-        return high * unit
+        smaller = range(1, high)
+        too_small = bisect.bisect_left(smaller, True, key=lambda units: self._fits(change_of(units * unit)))
+        return (too_small + 1) * unit
 
     # Changes
 

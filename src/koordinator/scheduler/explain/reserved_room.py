@@ -1,7 +1,5 @@
 """Tell what reservations are to a pod that found no node: why those for it do not help, and what others hold."""
 
-from collections.abc import Iterator
-
 from koordinator.api import pod_resources, quantity, readable, resource_list
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.engine.profile import Profile
@@ -31,7 +29,8 @@ def notes(profile: Profile, pod: PodInfo) -> list[str]:
     state = plugin.prepare(pod)
     own: list[str] = []
     others: list[ReservationRecord] = []
-    for record in _records(plugin):
+    records = (each for row in plugin.ledger.rows for each in plugin.ledger.at(row))
+    for record in records:
         assert record.row is not None
         if not isinstance(state, OwnerState) or record.group.number not in state.groups:
             others.append(record)
@@ -42,11 +41,6 @@ def notes(profile: Profile, pod: PodInfo) -> list[str]:
             )
     more = [f"and {len(own) - SHOWN_MAX} more reservations that it may use"] if len(own) > SHOWN_MAX else []
     return [*sorted(own)[:SHOWN_MAX], *more, *_held(others)]
-
-
-def _records(plugin: ReservationPlugin) -> Iterator[ReservationRecord]:
-    for row in plugin.ledger.rows:
-        yield from plugin.ledger.at(row)
 
 
 def _held(others: list[ReservationRecord]) -> list[str]:

@@ -1,6 +1,7 @@
 """The same pod with one demand less. Pure: each variant is a new pod object; whether it fits is asked later."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,12 +29,15 @@ class Variant(msgspec.Struct, frozen=True):
 def for_selectors(pod: Pod) -> list[Variant]:
     """Without one term of the node selector, one expression of the required affinity, or all of either."""
     found = [
-        _variant("nodeSelector", f"remove {key}={value} from the node selector", _without_selector({key}))
+        _variant(
+            "nodeSelector", f"remove {key}={value} from the node selector", partial(_without_selector, {key})
+        )
         for key, value in sorted(pod.spec.node_selector.items())
     ]
     if len(pod.spec.node_selector) > 1:
         keys = set(pod.spec.node_selector)
-        found.append(_variant("nodeSelector", "remove the whole node selector", _without_selector(keys)))
+        apply = partial(_without_selector, keys)
+        found.append(_variant("nodeSelector", "remove the whole node selector", apply))
     required = node_affinity.required(pod.spec)
     if required is None:
         return found
@@ -44,8 +48,8 @@ def for_selectors(pod: Pod) -> list[Variant]:
                 rest = replace(term, match_expressions=_without(term.match_expressions, number))
                 text = f"remove {each.key} {each.operator} {each.values} from the required node affinity"
                 wanted = NodeSelector(node_selector_terms=[rest])
-                found.append(_variant("nodeAffinity", text, _with_required(wanted)))
-    found.append(_variant("nodeAffinity", "remove the required node affinity", _with_required(None)))
+                found.append(_variant("nodeAffinity", text, partial(_with_required, wanted)))
+    found.append(_variant("nodeAffinity", "remove the required node affinity", partial(_with_required, None)))
     return found
 
 
@@ -71,7 +75,7 @@ def for_pod_terms(pod: Pod) -> list[Variant]:
         own: PodAffinity | None = getattr(affinity, field)
         for number, term in enumerate(own.required_during_scheduling_ignored_during_execution if own else ()):
             text = f"remove the required {words} term {number + 1} (over {term.topology_key})"
-            apply = _without_pod_term(field, number)
+            apply = partial(_without_pod_term, field, number)
             found.append(Variant("podAffinity", text, "InterPodAffinity", apply))
     return found
 
@@ -82,7 +86,8 @@ def for_spreading(pod: Pod) -> list[Variant]:
     for number, each in enumerate(pod.spec.topology_spread_constraints):
         if each.when_unsatisfiable != "ScheduleAnyway":
             text = f"remove the spread constraint over {each.topology_key} (maxSkew {each.max_skew})"
-            found.append(Variant("topologySpread", text, "PodTopologySpread", _without_spread(number)))
+            apply = partial(_without_spread, number)
+            found.append(Variant("topologySpread", text, "PodTopologySpread", apply))
     return found
 
 
@@ -90,7 +95,7 @@ def for_ports(pod: Pod) -> list[Variant]:
     """Without one host port."""
     ports = sorted({port.host_port for c in _containers(pod.spec) for port in c.ports if port.host_port})
     return [
-        Variant("hostPort", f"do without host port {port}", "NodePorts", _without_port(port))
+        Variant("hostPort", f"do without host port {port}", "NodePorts", partial(_without_port, port))
         for port in ports
     ]
 
@@ -130,51 +135,36 @@ def _without(items: list[T], number: int) -> list[T]:
     return items[:number] + items[number + 1 :]
 
 
-def _without_selector(keys: set[str]) -> Callable[[Pod], Pod]:
-    def apply(pod: Pod) -> Pod:
-        kept = {key: value for key, value in pod.spec.node_selector.items() if key not in keys}
-        return _with_spec(pod, node_selector=kept)
-
-    return apply
+def _without_selector(keys: set[str], pod: Pod) -> Pod:
+    kept = {key: value for key, value in pod.spec.node_selector.items() if key not in keys}
+    return _with_spec(pod, node_selector=kept)
 
 
-def _with_required(required: NodeSelector | None) -> Callable[[Pod], Pod]:
-    def apply(pod: Pod) -> Pod:
-        affinity = pod.spec.affinity or Affinity()
-        own = affinity.node_affinity or NodeAffinity()
-        own = replace(own, required_during_scheduling_ignored_during_execution=required)
-        return _with_spec(pod, affinity=replace(affinity, node_affinity=own))
-
-    return apply
+def _with_required(required: NodeSelector | None, pod: Pod) -> Pod:
+    affinity = pod.spec.affinity or Affinity()
+    own = affinity.node_affinity or NodeAffinity()
+    own = replace(own, required_during_scheduling_ignored_during_execution=required)
+    return _with_spec(pod, affinity=replace(affinity, node_affinity=own))
 
 
-def _without_pod_term(field: str, number: int) -> Callable[[Pod], Pod]:
-    def apply(pod: Pod) -> Pod:
-        assert pod.spec.affinity is not None, pod.key
-        own: PodAffinity = getattr(pod.spec.affinity, field)
-        terms = _without(own.required_during_scheduling_ignored_during_execution, number)
-        own = replace(own, required_during_scheduling_ignored_during_execution=terms)
-        return _with_spec(pod, affinity=replace(pod.spec.affinity, **{field: own}))
-
-    return apply
+def _without_pod_term(field: str, number: int, pod: Pod) -> Pod:
+    assert pod.spec.affinity is not None, pod.key
+    own: PodAffinity = getattr(pod.spec.affinity, field)
+    terms = _without(own.required_during_scheduling_ignored_during_execution, number)
+    own = replace(own, required_during_scheduling_ignored_during_execution=terms)
+    return _with_spec(pod, affinity=replace(pod.spec.affinity, **{field: own}))
 
 
-def _without_spread(number: int) -> Callable[[Pod], Pod]:
-    def apply(pod: Pod) -> Pod:
-        kept = _without(pod.spec.topology_spread_constraints, number)
-        return _with_spec(pod, topology_spread_constraints=kept)
-
-    return apply
+def _without_spread(number: int, pod: Pod) -> Pod:
+    kept = _without(pod.spec.topology_spread_constraints, number)
+    return _with_spec(pod, topology_spread_constraints=kept)
 
 
-def _without_port(number: int) -> Callable[[Pod], Pod]:
+def _without_port(number: int, pod: Pod) -> Pod:
     def strip(container: Container) -> Container:
         return replace(container, ports=[port for port in container.ports if port.host_port != number])
 
-    def apply(pod: Pod) -> Pod:
-        return replace(pod, spec=_each_container(pod.spec, strip))
-
-    return apply
+    return replace(pod, spec=_each_container(pod.spec, strip))
 
 
 def _containers(spec: PodSpec) -> list[Container]:

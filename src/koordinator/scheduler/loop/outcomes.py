@@ -63,15 +63,12 @@ class Outcomes:
         self._observer = observer
         self._engine = engine
         self._table = engine.table
-        self._queue = parts.queue
         self._caches = caches
-        self._handlers = parts.handlers
-        self._recorders = parts.recorders
-        self._status_writer = parts.statuses
+        self._parts = parts
+        self._queue = parts.queue
         self._clock = engine.clock
         self._guard = Guard("PostBind plugins")
         self._failures = engine.failure_handlers()
-        self.auditor = parts.auditor
 
     def bound(self, job: BindingCycle, outcome: Status) -> None:
         """Note that a binding ended."""
@@ -100,18 +97,18 @@ class Outcomes:
         if outcome.plugin not in handle.JOB_PLUGINS:
             # Places that a job held for the length of its round are as free as before it: nobody who sleeps was
             # refused because of them, and two jobs would wake each other for ever.
-            self._handlers.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
+            self._parts.handlers.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
 
     def _placed(self, job: BindingCycle) -> None:
         pod, node_name = job.placed.pod, job.placed.node_name
         self._queue.done(pod.uid)
-        self._status_writer.discard(pod.pod)
+        self._parts.statuses.discard(pod.pod)
         self._observer.placed(job.entry, self._clock.now())
-        if self.auditor is not None:
-            self.auditor.placed(job.entry, node_name)
+        if self._parts.auditor is not None:
+            self._parts.auditor.placed(job.entry, node_name)
         if job.profile.extensions.reservation_for(pod.uid) is None:
             message = f"Successfully assigned {pod.key} to {node_name}"
-            self._recorders[job.profile.name].normal(pod.pod, "Scheduled", message, action=BINDING)
+            self._parts.recorders[job.profile.name].normal(pod.pod, "Scheduled", message, action=BINDING)
         for plugin in job.profile.post_binds:
             self._guard.call(plugin.post_bind, pod, node_name)
 
@@ -143,8 +140,8 @@ class Outcomes:
         nominated = handle.nomination_after(result.status, node_name, result.nominated_node)
         if nominated != result.nominated_node:
             result = msgspec.structs.replace(result, nominated_node=nominated)
-        if self.auditor is not None:
-            self.auditor.failed(entry, result)
+        if self._parts.auditor is not None:
+            self._parts.auditor.failed(entry, result)
         failure = SchedulingFailure(
             entry.pod, entry.profile_name, result.status, result.rejected_by, nominated
         )
@@ -163,14 +160,14 @@ class Outcomes:
         """Write event and condition."""
         message = result.status.message
         reason = "Unschedulable" if result.status.is_rejected else "SchedulerError"
-        recorder = self._recorders[entry.profile_name]
+        recorder = self._parts.recorders[entry.profile_name]
         recorder.warning(live, "FailedScheduling", event_note(message), action=SCHEDULING)
         if labels.RESERVATION_AFFINITY in live.metadata.annotations:
             about_reservations = event_message(message)
             if about_reservations is not None:
                 note = event_note(about_reservations)
                 recorder.warning(live, "FailedScheduling-Reservation", note, action=SCHEDULING)
-        self._status_writer.write(live, actions.PodStatusUpdate(reason, message, result.nominated_node))
+        self._parts.statuses.write(live, actions.PodStatusUpdate(reason, message, result.nominated_node))
 
     def _requeue(self, entry: QueuedPod, result: Unplaced) -> Pod | None:
         """Return the pod as it waits now; None when it has no reason to wait any more."""
@@ -180,7 +177,7 @@ class Outcomes:
             return None
         if live.spec.scheduler_name != entry.profile_name:
             self._queue.done(entry.pod.uid)
-            self._handlers.pod_set(None, live)  # it begins anew, if the other name is ours, too
+            self._parts.handlers.pod_set(None, live)  # it begins anew, if the other name is ours, too
             return None
         nominations, said = self._engine.nominations, live.status.nominated_node_name
         if result.nominated_node is not None:
@@ -192,7 +189,7 @@ class Outcomes:
         self._queue.retry(
             entry, result.status, result.rejected_by, now_s, pending_by=result.pending_by, about=about
         )
-        self._handlers.wake()
+        self._parts.handlers.wake()
         return live
 
     def live(self, pod: Pod) -> Pod | None:

@@ -42,10 +42,8 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     initial_backoff_s: float
     max_backoff_s: float
     sort_key: Callable[[PodInfo, float], tuple[Any, ...]]
-    gate: Callable[[QueuedPod], Status]
-    """PreEnqueue: success, or why the pod may not enter."""
-    other_gates: Callable[[QueuedPod, str], Status] | None = None
-    """The same without the plugin of that name."""
+    gate: Callable[[QueuedPod, str], Status]
+    """PreEnqueue without the plugin of that name, "" for all: success, or why the pod may not enter."""
     plugins: Callable[[str], Mapping[str, Plugin[Any]]]
     """Plugins of a profile by name."""
     waits_out: Callable[[PodInfo], bool] = lambda _: False
@@ -222,13 +220,10 @@ class SchedulingQueue:
         entry = self._entries.get(uid)
         if entry is None:
             return unresolvable("the pod does not wait for a node")
-        if entry.gate is not None and not self._may_pass(entry, entry.gate, by):
-            return entry.gate
-        return entry
-
-    def _may_pass(self, entry: QueuedPod, gate: Status, by: str) -> bool:
-        others = self._policy.other_gates
-        return gate.plugin == by and others is not None and others(entry, by).is_success
+        gate = entry.gate
+        if gate is None or (gate.plugin == by and self._policy.gate(entry, by).is_success):
+            return entry
+        return gate
 
     def _hand_out(self, entry: QueuedPod, now_s: float) -> None:
         entry.attempt_count += 1
@@ -382,7 +377,7 @@ class SchedulingQueue:
             self._back_off(entry, now_s)
 
     def _is_let_in(self, entry: QueuedPod, now_s: float) -> bool:
-        status = self._policy.gate(entry)
+        status = self._policy.gate(entry, "")
         if status.is_success:
             entry.gate = None
             return True

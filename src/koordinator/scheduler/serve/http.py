@@ -140,11 +140,9 @@ def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -
     async def node(request: web.Request) -> web.Response:
         name = request.match_info["node"]
         found = describe_node(scheduler, name)
-        return (
-            json_response({"message": f"cannot find node {name}"}, 404)
-            if found is None
-            else json_response(found)
-        )
+        if found is None:
+            return json_response({"message": f"cannot find node {name}"}, 404)
+        return json_response(found)
 
     add("GET", "/__services__", services)
     add("GET", "/nodes/{node}", node)
@@ -154,16 +152,14 @@ def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -
     add("POST", explain_service.MOVES_PATH, partial(explain_service.moves_answer, scheduler))
     for plugin, offered in scheduler.engine.endpoints().items():
         for endpoint in offered:
-            add(endpoint.method, f"/plugins/{plugin}/{endpoint.path.lstrip('/')}", _endpoint(endpoint))
+            path = f"/plugins/{plugin}/{endpoint.path.lstrip('/')}"
+            add(endpoint.method, path, partial(_plugin_answer, endpoint))
 
 
-def _endpoint(endpoint: Endpoint) -> Callable[[web.Request], Any]:
-    async def answer(request: web.Request) -> web.Response:
-        asked = ApiRequest(dict(request.match_info), dict(request.query), await request.read())
-        found = endpoint.answer(asked)
-        return json_response(found.body, found.status)
-
-    return answer
+async def _plugin_answer(endpoint: Endpoint, request: web.Request) -> web.Response:
+    asked = ApiRequest(dict(request.match_info), dict(request.query), await request.read())
+    found = endpoint.answer(asked)
+    return json_response(found.body, found.status)
 
 
 def describe_node(scheduler: Scheduler, name: str) -> dict[str, Any] | None:
