@@ -63,7 +63,8 @@ def test_the_table_conserves_what_pods_request() -> None:
         pods = table.pods_at(row).values()
         expected = np.zeros(len(table.registry), np.int64)
         for info in pods:
-            expected[info.request_columns] += info.request_amounts
+            for column, amount in info.requests:
+                expected[column] += amount
         assert table.requested[:, row].tolist() == expected.tolist()
         assert table.pod_count[row] == len(pods)
     for info in drama.placed:

@@ -345,7 +345,7 @@ def test_the_amounts_of_a_pod_are_read_once(uid: str, where: str) -> None:
     before = known()
     now = desk.set(metadata={"uid": uid, "labels": {"a": "b"}}, nodeName=where)
     assert known().pod is now
-    assert known().request_amounts is before.request_amounts
+    assert known().request_key is before.request_key
 
 
 def test_a_pod_that_the_api_shows_without_its_node_again_is_to_be_placed_anew() -> None:

@@ -39,7 +39,7 @@ def test_a_pod_is_known_by_its_uid_and_by_its_name_where_it_has_none(uid: str, f
     registry = ResourceRegistry()
     info = PodInfo.of(pod, registry)
     assert info.uid == found
-    assert info.updated(pod, registry).request_amounts is info.request_amounts
+    assert info.updated(pod, registry).request_key is info.request_key
 
 
 def test_annotations_that_nobody_asks_for_make_no_difference() -> None:
@@ -82,7 +82,6 @@ def test_a_pod_in_a_new_state_keeps_its_amounts_unless_they_or_its_labels_change
     assert old.updated(pod_of("1", {}), registry).labelled == info_of("1", {}).labelled != old.labelled
     held = old.holding({0: 500, 1: 0})
     assert (held.requests, held.nonzero_amounts) == (((0, 500),), old.nonzero_amounts)
-    assert (held.request_columns.tolist(), held.request_amounts.tolist()) == ([0], [500])
     assert held.asks_like(old.holding({0: 500}))
     assert not held.asks_like(old)
 

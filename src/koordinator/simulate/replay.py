@@ -467,6 +467,6 @@ def _requested(infos: Sequence[PodInfo], engine: Engine) -> tuple[str, ...]:
     """Resources that some pod asks for, in the order of the columns."""
     columns: set[int] = set()
     for info in infos:
-        columns.update(info.request_columns.tolist())
+        columns.update(column for column, _ in info.requests)
     engine.table.widen()
     return tuple(engine.table.registry.names[column] for column in sorted(columns))

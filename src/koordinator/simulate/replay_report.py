@@ -188,8 +188,8 @@ def _wanted(result: ReplayResult) -> I64:
     position = {registry.column(name): i for i, name in enumerate(result.resources)}
     wanted = np.zeros((len(result.outcomes), len(result.resources)), np.int64)
     for number, each in enumerate(result.outcomes):
-        columns = [position[column] for column in each.info.request_columns.tolist()]
-        wanted[number, columns] = each.info.request_amounts
+        for column, amount in each.info.requests:
+            wanted[number, position[column]] = amount
     return wanted
 
 

@@ -181,14 +181,12 @@ class NodeResourcesFit(
         wanted = list(amounts)
         asks_for_cpu_and_memory = wanted == _CPU_AND_MEMORY_COLUMNS
         if asks_for_cpu_and_memory:
-            names, checked = _CPU_AND_MEMORY, pod.requests
-            checked_amounts, checked_columns = pod.request_amounts[:, np.newaxis], _LEADING
+            names, checked, checked_columns = _CPU_AND_MEMORY, pod.requests, _LEADING
         else:
             wanted = self._in_order(wanted)
             known = self.handle.table.registry.names
             names = tuple([known[column] for column in wanted])
             checked = tuple([(column, amounts[column]) for column in wanted])
-            checked_amounts = np.array([[amounts[column]] for column in wanted], np.int64)
             checked_columns = np.array([[column] for column in wanted], np.int64)
         scored = self._scored(pod, amounts)
         return FitState(
@@ -196,7 +194,7 @@ class NodeResourcesFit(
             names=names,
             scored=tuple(scored),
             combinations=[],
-            checked_amounts=checked_amounts,
+            checked_amounts=np.array([[amount] for _, amount in checked], np.int64),
             checked_columns=checked_columns,
             scored_hundredths=np.array([[PERCENT * resource.amount] for resource in scored], np.float64),
             is_cpu_and_memory=[resource.nonzero_index for resource in scored] == [0, 1],

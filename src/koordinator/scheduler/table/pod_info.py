@@ -5,7 +5,6 @@ import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import msgspec
-import numpy as np
 
 from koordinator.api import gang_labels, pod_resize, pod_resources, resource_vector, resources
 from koordinator.api.core import Container, Pod, PodSpec
@@ -13,7 +12,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_labels import is_terminated
 from koordinator.api.pod_resize import counted_spec
 from koordinator.api.quantity import QuantityError, RawQuantity
-from koordinator.api.resource_vector import I64, ResourceRegistry
+from koordinator.api.resource_vector import ResourceRegistry
 
 POD_AMOUNT_MAX = 1 << 52
 """Requests saturate here (4 PiB of memory), so that a node's sum of thousands stays within 64 bits."""
@@ -28,19 +27,15 @@ HostPort = tuple[str, str, int]
 class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A pod with its requests as integers.
 
-    `request_columns` and `request_amounts` have one entry per resource requested with more than 0, in the
-    units of `api.resource_vector`; `nonzero` is (milli-cores, bytes) with `NONZERO_DEFAULTS` applied.
+    `requests` are (column, amount) of each resource requested with more than 0, in the units of `api.resource_vector`;
+    `nonzero_amounts` are milli-cores and bytes with `NONZERO_DEFAULTS` applied.
     """
 
     pod: Pod
     key: str
     uid: str
     priority: int
-    request_columns: I64
-    request_amounts: I64
-    nonzero: I64
     requests: tuple[tuple[int, int], ...]
-    """(column, amount) of the same, for work on single numbers."""
     nonzero_amounts: tuple[int, ...]
     request_key: Hashable
     """Equal for pods that request the same."""
@@ -64,9 +59,6 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
             key=pod.key,
             uid=meta.uid or pod.key,
             priority=pod.spec.priority or 0,
-            request_columns=np.fromiter(requested, np.int64, len(requested)),
-            request_amounts=np.fromiter(requested.values(), np.int64, len(requested)),
-            nonzero=np.array(nonzero, np.int64),
             requests=requests,
             nonzero_amounts=nonzero,
             request_key=(requests, nonzero),
@@ -76,7 +68,7 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def updated(self, pod: Pod, registry: ResourceRegistry) -> "PodInfo":
         """Return the same pod in a new state. Its amounts are worked out anew only when containers changed or are
-        resized, and are the same arrays otherwise. Raises: ProtocolError when an amount is no quantity."""
+        resized; else its `request_key` is the same object. Raises: ProtocolError when an amount is no quantity."""
         try:
             is_same = self.uid == (pod.metadata.uid or pod.key) and pod_resources.have_same_amounts(
                 self.pod, pod
@@ -100,18 +92,12 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
         if nonzero is None:
             nonzero = self.nonzero_amounts
         return msgspec.structs.replace(
-            self,
-            request_columns=np.array([column for column, _ in requests], np.int64),
-            request_amounts=np.array([amount for _, amount in requests], np.int64),
-            nonzero=np.array(nonzero, np.int64),
-            nonzero_amounts=nonzero,
-            requests=requests,
-            request_key=(requests, nonzero),
+            self, nonzero_amounts=nonzero, requests=requests, request_key=(requests, nonzero)
         )
 
     def asks_like(self, other: "PodInfo") -> bool:
         """Return whether both hold the same amounts of the same resources."""
-        return self.request_amounts is other.request_amounts or self.request_key == other.request_key
+        return self.request_key == other.request_key
 
     @property
     def node_name(self) -> str:

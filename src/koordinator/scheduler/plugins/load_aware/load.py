@@ -472,7 +472,7 @@ def is_estimated_alike(old: PodInfo, new: PodInfo) -> bool:
     """Return whether two states of a pod agree in containers and class (being bound changes neither)."""
     a, b = old.pod, new.pod
     return (
-        old.request_amounts is new.request_amounts  # so are containers: `PodInfo.updated`
+        old.request_key is new.request_key  # so are containers: `PodInfo.updated`
         and old.priority == new.priority
         and a.status.qos_class == b.status.qos_class
         and a.metadata.labels == b.metadata.labels
@@ -484,7 +484,7 @@ def is_same_to_us(old: PodInfo, new: PodInfo) -> bool:
     """Return whether nothing changed that estimates, deadlines or the class depend on."""
     a, b = old.pod, new.pod
     return (
-        old.request_amounts is new.request_amounts
+        old.request_key is new.request_key
         and a.spec == b.spec
         and a.status.conditions == b.status.conditions
         and a.metadata.labels == b.metadata.labels
