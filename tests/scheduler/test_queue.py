@@ -1,5 +1,6 @@
 """The queue alone: order, backoff, wake-ups that are never lost."""
 
+import gc
 from collections import Counter
 from typing import Any
 
@@ -15,6 +16,7 @@ from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Handle, NoArgs, Plugin
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.pod_rules import priority_key
+from koordinator.scheduler.queue.keyed_heap import STALE_MIN, KeyedHeap
 from koordinator.scheduler.queue.queued_pod import QueuedPod
 from koordinator.scheduler.queue.scheduling_queue import (
     UNSCHEDULABLE_S_MAX,
@@ -430,3 +432,19 @@ def test_a_closed_gate_is_passed_by_its_own_plugin_and_by_those_taken_along() ->
     assert queue.take("a", 0.0, by="Waker") is not None
     assert queue.take_along("b", 0.0) is not None
     assert queue.counts()["gated"] == 1
+
+
+def test_of_pods_taken_out_behind_one_that_stays_few_keys_are_kept() -> None:
+    class Key(int):
+        """A part of a key that the collector of garbage knows."""
+
+    heap: KeyedHeap[str] = KeyedHeap()
+    heap.push((Key(0),), "first", "first")
+    for number in range(4 * STALE_MIN):
+        heap.push((Key(1),), f"p{number}", "other")
+        assert heap.discard(f"p{number}")
+
+    kept = [each for each in gc.get_objects() if type(each) is Key]
+    assert 0 < len(kept) <= STALE_MIN + 2
+    assert heap.pop() == "first"
+    assert heap.pop() is None

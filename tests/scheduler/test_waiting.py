@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.loop.binding import STALE_MIN, WaitingPod, WaitingPods
+from koordinator.scheduler.loop.binding import WaitingPod, WaitingPods
 from koordinator.scheduler.plugin.framework import PermitPlugin, PermitResult
 from koordinator.scheduler.plugin.status import Status
+from koordinator.scheduler.queue.keyed_heap import STALE_MIN
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.cluster import virtual_loop
 from tests.scheduler.coscheduling.test_plugin import member
@@ -159,7 +160,7 @@ def test_nothing_is_kept_of_pods_that_wait_no_more() -> None:
         for number in range(4 * STALE_MIN):
             enter(waiting, f"p{number}", A=600.0).allow("A")
             assert len(taken_up(waiting)) == 1
-        assert count() - of_others <= STALE_MIN + 3
+        assert count() - of_others <= 2
 
     on_loop(story)
 

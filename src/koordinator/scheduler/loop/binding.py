@@ -6,8 +6,6 @@ takes noted decisions up before each attempt (`decided`), so that the next pod f
 """
 
 import asyncio
-import heapq
-import itertools
 import logging
 import math
 from collections import deque
@@ -31,6 +29,7 @@ from koordinator.scheduler.plugin.status import (
     error,
     unschedulable,
 )
+from koordinator.scheduler.queue.keyed_heap import KeyedHeap
 from koordinator.scheduler.queue.queued_pod import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -38,8 +37,6 @@ log = logging.getLogger(__name__)
 
 PERMIT_WAIT_S_MAX = 900.0
 """Longest time that a plugin may hold a pod, as upstream."""
-STALE_MIN = 1_024
-"""Deadlines of pods that wait no more are kept up to this number, and beyond it as many as there are others."""
 
 
 class WaitingPod:
@@ -109,8 +106,8 @@ class WaitingPods:
         self._noted = noted
         self._pods: dict[str, WaitingPod] = {}
         self._decided: deque[WaitingPod] = deque()
-        self._deadlines: list[tuple[float, int, WaitingPod]] = []
-        self._arrivals = itertools.count()
+        self._deadlines: KeyedHeap[WaitingPod] = KeyedHeap()
+        """Pods about which nothing is decided."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = math.inf
         """Time at which the timer goes off; infinite when there is none."""
@@ -134,17 +131,17 @@ class WaitingPods:
         loop = asyncio.get_running_loop()
         waiting = self._pods[pod.uid] = WaitingPod(pod, node_name, waits, loop.time(), self._note)
         self._watch(waiting)
-        if self._deadlines[0][0] < self._timer_s:
+        if self._deadlines.first_key()[0] < self._timer_s:
             self._set_timer(loop)
         return waiting
 
     def discard(self, uid: str) -> None:
         """Note that the pod waits no more, whatever was decided."""
         self._pods.pop(uid, None)
+        self._deadlines.discard(uid)
         if self._pods:
             return
         self._decided.clear()
-        self._deadlines.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self._timer_s = None, math.inf
@@ -164,38 +161,33 @@ class WaitingPods:
             yield waiting.pod, status
 
     def _note(self, waiting: WaitingPod) -> None:
+        if self._pods.get(waiting.pod.uid) is waiting:
+            self._deadlines.discard(waiting.pod.uid)
         self._decided.append(waiting)
         self._noted()
 
     # Time
 
     def _watch(self, waiting: WaitingPod) -> None:
-        heapq.heappush(self._deadlines, (waiting.deadline_s, next(self._arrivals), waiting))
-        if len(self._deadlines) > 2 * len(self._pods) + STALE_MIN:
-            self._deadlines = [each for each in self._deadlines if self._is_watched(each[2])]
-            heapq.heapify(self._deadlines)
-
-    def _is_watched(self, waiting: WaitingPod) -> bool:
-        return waiting.status is None and self._pods.get(waiting.pod.uid) is waiting
+        self._deadlines.push((waiting.deadline_s,), waiting.pod.uid, waiting)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         """One timer for the first deadline; a later one waits until it has passed."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_s = self._deadlines[0][0]
+        self._timer_s = self._deadlines.first_key()[0]
         self._timer = loop.call_at(self._timer_s, self._time_out, self._timer_s)
 
     def _time_out(self, now_s: float) -> None:
         self._timer, self._timer_s = None, math.inf
-        while self._deadlines and self._deadlines[0][0] <= now_s:
-            _, _, waiting = heapq.heappop(self._deadlines)
-            if not self._is_watched(waiting):
-                continue
+        while len(self._deadlines) and self._deadlines.first_key()[0] <= now_s:
+            waiting = self._deadlines.pop()
+            assert waiting is not None
             if waiting.deadline_s > now_s:  # the plugin that would have given up has answered
                 self._watch(waiting)
             else:
                 waiting.time_out()
-        if self._deadlines:
+        if len(self._deadlines):
             self._set_timer(asyncio.get_running_loop())
 
 

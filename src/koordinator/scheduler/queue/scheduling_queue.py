@@ -13,8 +13,9 @@ import msgspec
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import Plugin
 from koordinator.scheduler.plugin.status import Status, unresolvable
+from koordinator.scheduler.queue.keyed_heap import KeyedHeap
 from koordinator.scheduler.queue.queued_pod import QueuedPod, backoff_s, end_of_window, is_another_question
-from koordinator.scheduler.queue.unschedulable_pods import KeyedHeap, UnschedulablePods, Wakeup, wakeup_of
+from koordinator.scheduler.queue.unschedulable_pods import UnschedulablePods, Wakeup, wakeup_of
 from koordinator.scheduler.table.columns import tally
 from koordinator.scheduler.table.pod_info import PodInfo
 
