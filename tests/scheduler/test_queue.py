@@ -387,7 +387,7 @@ def test_pods_counted_by_refusing_plugin_are_those_that_wait(
             if (entry := queue.find(each)) is not None and not queue.is_in_line(each)
         }
         counted = Counter((plugin, "koord-scheduler") for names in waiting.values() for plugin in names)
-        assert queue.rejections() == dict(counted)
+        assert queue.rejections == counted
 
 
 def test_a_pod_that_brings_others_waits_its_backoff_out_and_holds_up_nobody() -> None:

@@ -81,7 +81,7 @@ def test_a_node_that_joins_before_it_is_ready_wakes_the_pods_that_wait_for_room_
         world.api.put("Node", node("new", cpu="4", taints=[NOT_READY]))
         await world.settle(20)
         assert world.scheduler.queue.counts()["unschedulable"] == 1
-        assert world.scheduler.queue.rejections() == {("NodeResourcesFit", PROFILE): 1}
+        assert world.scheduler.queue.rejections == {("NodeResourcesFit", PROFILE): 1}
 
         world.api.put("Node", node("new", cpu="4"))
         await world.settle(5)

@@ -85,18 +85,13 @@ class CycleSteps:
     ) -> Rows | None:
         """Feasible rows to choose from, None for all: the planned node alone, or else the nominated one if it is
         feasible, then the first of those preferred, or a sample."""
-        nominated = self._nominations.node_for(pod)
-        if nominated and not steering.planned:
-            row = self.table.row_of(nominated)
+        planned = steering.planned
+        for name in (planned,) if planned else (self._nominations.node_for(pod), *steering.preferred):
+            row = self.table.row_of(name)
             if row is not None and evaluation.is_feasible(row) and row not in kept_free:
                 return np.array([row], np.intp)
-        if steering is not FREE:
-            for name in (steering.planned,) if steering.planned else steering.preferred:
-                row = self.table.row_of(name)
-                if row is not None and evaluation.is_feasible(row) and row not in kept_free:
-                    return np.array([row], np.intp)
-            if steering.planned:
-                return np.empty(0, np.intp)
+        if planned:
+            return np.empty(0, np.intp)
         if not kept_free and profile.sample_percent is None:
             return None
         feasible = evaluation.feasible

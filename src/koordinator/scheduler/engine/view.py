@@ -216,19 +216,14 @@ class Prospects:
                     may_yield.add(plugin.name)
             elif int(plugin.reads) & BY_PLACEMENT:
                 foreseen.append((plugin, state))
-        is_fixed = not any(map(self._is_changing, evaluation.narrowed_by))
+        narrowing = (each for each in self._profile.pre_filters if each.name in evaluation.narrowed_by)
+        is_fixed = not any(map(self._profile.is_epochal, narrowing))  # else it may narrow otherwise later
         return Foresight(foreseen, frozenset(blind), frozenset(may_yield) if is_fixed else None)
 
     def refused_by(self, evaluation: Evaluation, names: frozenset[str]) -> Rows:
         """Return the rows (refused rows,) that one of these filters refuses, and none before it."""
         numbers = [at + 1 for at, plugin in enumerate(self._profile.filters) if plugin.name in names]
         return np.flatnonzero(np.isin(evaluation.refused_by, numbers))
-
-    def _is_changing(self, name: str) -> bool:
-        """Return whether a plugin may say something else of the same pod later."""
-        return any(
-            plugin.name == name and self._profile.is_epochal(plugin) for plugin in self._profile.plugins
-        )
 
 
 class ProspectsSource(msgspec.Struct, frozen=True):

@@ -419,11 +419,10 @@ class Binder:
         """Have plugins prepare the binding, and store what they write with one request."""
         profile, placed = job.profile, job.placed
         pod, node_name, extensions = placed.pod, placed.node_name, profile.extensions
-        if extensions.reserve_pods is not None:
-            reservation = extensions.reservation_for(pod.uid)
-            if reservation is not None:
-                return await extensions.pre_bind_reservation(placed.evaluation.states, reservation, node_name)
         patch, states = PodPatch(), placed.evaluation.states
+        reservation = extensions.reservation_for(pod.uid)
+        if reservation is not None:
+            return await extensions.pre_bind_reservation(states, reservation, node_name)
         for plugin in profile.pre_binds:
             status = await plugin.pre_bind(states[plugin.name], pod, node_name, patch)
             if not (status.is_success or status.is_skip):

@@ -66,7 +66,8 @@ class SchedulingQueue:
         self._unschedulable: dict[str, QueuedPod] = {}
         """Refused pods and those with a closed gate."""
         self._gated_count = 0
-        self._rejections: Counter[tuple[str, str]] = Counter()
+        self.rejections: Counter[tuple[str, str]] = Counter()
+        """(plugin, profile) → pods that wait because the plugin refused them."""
         self._unschedulable_pods = UnschedulablePods(policy.plugins)
         """Index of the pods in `_unschedulable` that events are compared with."""
         self._next_overdue_check_s = 0.0
@@ -96,14 +97,10 @@ class SchedulingQueue:
             "gated": self._gated_count,
         }
 
-    def rejections(self) -> dict[tuple[str, str], int]:
-        """(plugin, profile) → pods that wait because the plugin refused them."""
-        return dict(self._rejections)
-
     def _count_rejections(self, entry: QueuedPod, change: int) -> None:
         """Note that a pod falls asleep (1) or wakes up (-1), before anything else changes in it."""
         for plugin in entry.rejecters:
-            tally(self._rejections, (plugin, entry.profile_name), change)
+            tally(self.rejections, (plugin, entry.profile_name), change)
 
     def events_in_flight(self) -> dict[str, int]:
         """Events kept for pods in flight, by their names."""

@@ -279,7 +279,7 @@ def add_gauges(scheduler: Scheduler) -> None:
             "scheduler_unschedulable_pods",
             "[ALPHA] The number of unschedulable pods broken down by plugin name.",
             ("plugin", "profile"),
-            queue.rejections,
+            lambda: queue.rejections,
         ),
     )
 
