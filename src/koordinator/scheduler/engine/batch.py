@@ -17,7 +17,7 @@ import msgspec
 
 from koordinator.prometheus import Histogram
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.results import FREE, PendingPod, Placed, rejected_by, steer
+from koordinator.scheduler.engine.results import PendingPod, Placed, rejected_by, steer
 from koordinator.scheduler.engine.steps import AssumedPod, CycleSteps
 from koordinator.scheduler.plugin.capabilities import PlacementPlan
 from koordinator.scheduler.plugin.metrics import SchedulerMetrics
@@ -228,10 +228,9 @@ class Batch:
         evaluation = self._steps.cache.evaluate(self._profile, pod, candidate.class_key)
         if evaluation.failure is not None:
             return evaluation.failure
-        if evaluation.status.is_success and self._profile.extensions.steers:
-            steering = steer(self._profile.extensions, evaluation, pod, in_batch=True)
-            if not steering.status.is_success:
-                return steering.status
+        steering = steer(self._profile.extensions, evaluation, pod, in_batch=True)
+        if not steering.status.is_success:
+            return steering.status
         if not evaluation.is_feasible(row):
             return evaluation.status_of(row)
         kept_free = self._steps.kept_free(self._profile, pod, evaluation)
@@ -255,9 +254,7 @@ class Batch:
         if evaluation.failure is not None:
             self._fail(FailedPod(found, "", evaluation.failure))
             return
-        steering = FREE
-        if evaluation.status.is_success and self._profile.extensions.steers:
-            steering = steer(self._profile.extensions, evaluation, pod, in_batch=True)
+        steering = steer(self._profile.extensions, evaluation, pod, in_batch=True)
         booked = self._steps.assume_best(self._profile, pod, evaluation, steering, self._trigger.attempt)
         if isinstance(booked, AssumedPod):
             self._booked.append(booked)

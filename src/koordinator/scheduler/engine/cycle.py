@@ -29,7 +29,6 @@ from koordinator.scheduler.plugin.capabilities import JobRefusal, PlacementPlan,
 from koordinator.scheduler.plugin.framework import Later
 from koordinator.scheduler.plugin.status import (
     NO_NODES,
-    SUCCESS,
     Status,
     by_its_node,
     error,
@@ -81,7 +80,7 @@ class Cycle(CycleSteps):
         profile.refresh(now_s)
         if self.table.node_count == 0:
             return Unplaced(pod, unresolvable(NO_NODES), frozenset())
-        objection = profile.extensions.begin_attempt(pod) if profile.extensions.attempts else SUCCESS
+        objection = profile.extensions.begin_attempt(pod)
         if isinstance(objection, SharedFailure):
             return along(pod, objection, self.table.node_count)
         evaluation = self.cache.evaluate(profile, pod, class_key)
@@ -94,19 +93,17 @@ class Cycle(CycleSteps):
             return self._refused(profile, pod, evaluation, Steering(objection))
         if evaluation.failure is not None:
             return Unplaced(pod, evaluation.failure, frozenset(), evaluation=evaluation)
-        steering = FREE
-        if profile.extensions.steers and evaluation.status.is_success:
-            steering = steer(profile.extensions, evaluation, pod)
-            if not steering.status.is_success:
-                return self._refused(profile, pod, evaluation, steering)
-            is_whole = bool(steering.planned) or not self.has_advisors
-            if steering.plan is not None and profile.extensions.batches and is_whole:
-                trigger = Trigger(PendingPod(pod, class_key), attempt, steering.planned_by)
-                result = self._batch(profile, trigger, evaluation, steering.plan)
-                if result is not None:
-                    return result
-                evaluation = self.cache.evaluate(profile, pod, class_key)
-                steering = steer(profile.extensions, evaluation, pod, in_batch=True)
+        steering = steer(profile.extensions, evaluation, pod)
+        if not steering.status.is_success:
+            return self._refused(profile, pod, evaluation, steering)
+        is_whole = bool(steering.planned) or not self.has_advisors
+        if steering.plan is not None and profile.extensions.batches and is_whole:
+            trigger = Trigger(PendingPod(pod, class_key), attempt, steering.planned_by)
+            result = self._batch(profile, trigger, evaluation, steering.plan)
+            if result is not None:
+                return result
+            evaluation = self.cache.evaluate(profile, pod, class_key)
+            steering = steer(profile.extensions, evaluation, pod, in_batch=True)
         kept_free = self.kept_free(profile, pod, evaluation)
         if advice is not None:
             if not advice.failure.is_success:

@@ -46,21 +46,12 @@ from koordinator.scheduler.plugin.framework import (
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
-class Participation:
-    """Plugins by extension point (PreFilter, Filter, PreScore, Score) that the evaluations of some classes of pods
-    ask, and in how many cycles that was."""
+class Participation(msgspec.Struct):
+    """Plugins with the extension points (PreFilter, Filter, PreScore, Score) at which the evaluations of some classes
+    of pods ask them, and in how many cycles that was."""
 
-    __slots__ = ("_points", "cycle_count")
-
-    def __init__(self, points: Iterable[tuple[str, Iterable[Plugin[Any]]]]) -> None:
-        self._points = tuple((point, tuple(plugin.name for plugin in plugins)) for point, plugins in points)
-        self.cycle_count = 0
-
-    def pairs(self) -> Iterator[tuple[str, str]]:
-        """(plugin, extension point)"""
-        for point, names in self._points:
-            for name in names:
-                yield name, point
+    pairs: tuple[tuple[str, str], ...]
+    cycle_count: int = 0
 
 
 log = logging.getLogger(__name__)
@@ -179,7 +170,8 @@ class Profile:
         found = self.participations.get(key)
         if found is None:
             points = self._asked(skips_filter, skips_score, refused_by)
-            found = self.participations[key] = Participation(points)
+            pairs = tuple((plugin.name, point) for point, plugins in points for plugin in plugins)
+            found = self.participations[key] = Participation(pairs)
         return found
 
     def _asked(

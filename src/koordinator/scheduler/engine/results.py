@@ -145,10 +145,12 @@ FREE = Steering()
 def steer(
     extensions: Extensions, evaluation: Evaluation, pod: PodInfo, *, in_batch: bool = False
 ) -> Steering:
-    """Return what the plugins say about the nodes of a pod that PreFilter let pass.
+    """Return what the plugins say about the nodes of a pod, if PreFilter let it pass.
 
     Nobody plans for a pod of a batch (`in_batch`), which is part of a plan.
     """
+    if not (extensions.steers and evaluation.status.is_success):
+        return FREE
     result = PreFilterResult(node_names=evaluation.node_names)
     for transformer in extensions.after_pre_filters:
         answer = transformer.after_pre_filter(evaluation.states[transformer.name], pod, result)

@@ -13,7 +13,7 @@ from koordinator.scheduler.engine import pick
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.profile import Profile
-from koordinator.scheduler.engine.results import FREE, Steering, steer
+from koordinator.scheduler.engine.results import Steering, steer
 from koordinator.scheduler.explain import reserved_room
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import (
@@ -159,9 +159,7 @@ def _pending(
     if found.evaluation.failure is not None:
         return _broken(base, found.evaluation.failure)
     rows = found.takers
-    steering = FREE
-    if profile.extensions.steers and found.evaluation.status.is_success:
-        steering = steer(profile.extensions, found.evaluation, pod)
+    steering = steer(profile.extensions, found.evaluation, pod)
     if not (steering.status.is_success or steering.status.is_rejected):
         return _broken(base, steering.status)
     row = _row_among(rows, found, base.nominated_node)

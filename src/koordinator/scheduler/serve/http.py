@@ -289,7 +289,7 @@ def evaluations(profiles: Iterable[Profile]) -> dict[tuple[str, str, str], int]:
     found: Counter[tuple[str, str, str]] = Counter()
     for profile in profiles:
         for each in profile.participations.values():
-            for plugin, point in each.pairs():
+            for plugin, point in each.pairs:
                 found[plugin, point, profile.name] += each.cycle_count
     return dict(found)
 
