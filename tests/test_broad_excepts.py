@@ -43,7 +43,7 @@ CLEANS_UP = {
     "local/registry/__init__.py:on_disk": "the file is given back",
     "manager/noderesource/writer.py:NodeWriter._carry_out": "counted and queued again",
     "scheduler/engine/batch.py:Batch.run": "what was reserved is given back",
-    "scheduler/engine/cycle.py:Cycle._assume": "what was reserved is given back",
+    "scheduler/engine/steps.py:CycleSteps._assume": "what was reserved is given back",
     "scheduler/engine/cycle.py:Cycle._book": "what was reserved is given back",
     "yarn/connection.py:Connection._open": "the connection is closed: nobody has it yet",
 }

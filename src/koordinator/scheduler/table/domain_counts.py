@@ -36,7 +36,7 @@ class MatchCounts:
     def __init__(self, versions: Iterator[int]) -> None:
         self.rows: dict[int, int] = {}
         self.vectors: dict[Hashable, DomainCounts | RowCounts] = {}
-        """What follows these counts."""
+        """Vectors that follow these counts."""
         self.version = next(versions)
         self._versions = versions
 
