@@ -205,13 +205,17 @@ async def test_time_slices_that_are_taken_but_not_kept_are_found(
 
 KILLED = """
 import asyncio, sys
+from koordinator.clock import FixedClock
 from koordinator.host.files import HostRoots
 from koordinator.host.host import open_host
+from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.isolation.measure import IsolationMeasurement
-from tests.kernel.test_isolation import executor
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.restore_log import RestoreLog
 group, scratch, journal = sys.argv[1:]
-host = open_host(HostRoots.below(""), 100)
-asyncio.run(IsolationMeasurement(host, executor(host, journal), group, scratch, pause_s=0.0).run())
+host, clock = open_host(HostRoots.below(""), 100), FixedClock()
+executor = Executor(host.cgroups, clock, AuditLog(clock), RestoreLog(journal))
+asyncio.run(IsolationMeasurement(host, executor, group, scratch, pause_s=0.0).run())
 """
 
 
@@ -224,7 +228,7 @@ async def test_an_agent_that_is_killed_leaves_nothing_that_the_next_start_does_n
     arguments = [group, str(tmp_path), journal]
     process = subprocess.Popen([sys.executable, "-c", KILLED, *arguments])  # noqa: ASYNC220
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):  # an emulated machine takes long to start a program
             while not real.exists(f"{group}/{GROUP}/quota"):
                 assert process.poll() is None
                 await asyncio.sleep(0.01)
