@@ -225,8 +225,10 @@ class ObjectRegistry:
         kind, resource = self._find(resource)
         self._check_subresource(resource, subresource)
         if subresource == "scale":
+            metadata.check_named(metadata.of(obj), name)
             return await self._scale(kind, resource, namespace, name, lambda _: obj, options)
         obj = self._decoder.decoded(resource, obj, options)
+        metadata.check_named(metadata.of(obj), name)
         for _ in range(PATCH_TRIES_MAX):
             old = self._stored(kind, resource, namespace, name)
             admitted = await self._admit_update(kind, resource, old, obj, options, subresource)
