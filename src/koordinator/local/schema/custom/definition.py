@@ -256,9 +256,8 @@ def check(crd: Json) -> list[StatusCause]:
 def _check_group(group: str, annotations: Json) -> list[StatusCause]:
     if not group:
         return []  # the required-field rule has said so
-    reason = names.subdomain_1123(group)
-    if reason:
-        return [errors.invalid("spec.group", group, reason)]
+    if causes := names.check(names.subdomain_1123, group, "spec.group"):
+        return causes
     if "." not in group:
         return [errors.invalid("spec.group", group, "should be a domain with at least one dot")]
     if not any(group == suffix or group.endswith(f".{suffix}") for suffix in _PROTECTED):
