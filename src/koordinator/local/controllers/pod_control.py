@@ -189,9 +189,10 @@ async def write(
 
 
 def with_condition(conditions: Sequence[Condition], new: Condition) -> list[Condition]:
-    """Return the conditions with one set anew; it keeps its transition time while its status stays."""
+    """Return the conditions with one set: unchanged while status and reason stay, and with its old transition time
+    while the status stays."""
     old = find_condition(conditions, new.type)
-    if old is not None and (old.status, old.reason, old.message) == (new.status, new.reason, new.message):
+    if old is not None and (old.status, old.reason) == (new.status, new.reason):
         return list(conditions)
     if old is not None and old.status == new.status:
         new = msgspec.structs.replace(new, last_transition_time=old.last_transition_time)
