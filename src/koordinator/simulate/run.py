@@ -203,10 +203,8 @@ class _Day:
                     | REPORT_POLICY
                     | lent
                 ).decode()
-            group, _, _ = obj["apiVersion"].rpartition("/")
-            resource = kinds.by_kind(group, obj["kind"])
-            assert resource is not None, obj
-            await self.registry.create(resource, obj["metadata"].get("namespace", ""), obj)
+            namespace = obj["metadata"].get("namespace", "")
+            await self.registry.create(kinds.resource_of(obj), namespace, obj)
         for name in (services.NAMESPACE, batch_platform.NAMESPACE):
             resource = self.registry.resolve("", "v1", "namespaces")
             await self.registry.create(
@@ -289,10 +287,7 @@ async def admit_by(
         admission.register_handler(f"{_NAME}{path}", _answering(handler))
     registry.admission = admission
     for wanted in configuration.configurations(f"{INPROC}://{_NAME}", paths=handlers.keys()):
-        group, _, _ = wanted["apiVersion"].rpartition("/")
-        resource = kinds.by_kind(group, wanted["kind"])
-        assert resource is not None, wanted
-        await registry.create(resource, "", wanted)
+        await registry.create(kinds.resource_of(wanted), "", wanted)
 
 
 def _answering(handler: review.Handler) -> review.Answering:
