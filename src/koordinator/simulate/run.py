@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from koordinator.api import crd, defaults, kinds
-from koordinator.api.core import Node, Pod
+from koordinator.api.core import Namespace, Node, Pod
 from koordinator.api.groups import ClusterColocationProfile
 from koordinator.clock import LoopClock
 from koordinator.cluster import garbage
@@ -190,10 +190,7 @@ class _Day:
 
     async def _install(self) -> None:
         """Create what an installation brings, and the two namespaces."""
-        definitions = self.registry.resolve("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-        for definition in crd.manifests():
-            await self.registry.create(definitions, "", definition)
-        for obj in defaults.objects():
+        for obj in (*crd.manifests(), *defaults.objects()):
             if obj["kind"] == "Namespace":
                 continue  # the registry has it
             if obj["kind"] == "ConfigMap":
@@ -206,10 +203,8 @@ class _Day:
             namespace = obj["metadata"].get("namespace", "")
             await self.registry.create(kinds.resource_of(obj), namespace, obj)
         for name in (services.NAMESPACE, batch_platform.NAMESPACE):
-            resource = self.registry.resolve("", "v1", "namespaces")
-            await self.registry.create(
-                resource, "", {"metadata": {"name": name, "labels": {"workload": name}}}
-            )
+            namespace = {"metadata": {"name": name, "labels": {"workload": name}}}
+            await self.registry.create(Namespace.resource, "", namespace)
 
     def _on_step(self, now_s: float) -> None:
         elapsed_s, self._stepped_s = now_s - self._stepped_s, now_s
