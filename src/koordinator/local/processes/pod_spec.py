@@ -234,6 +234,14 @@ class KubeletPod:
             asked = self.spec.termination_grace_period_seconds
         return 30 if asked is None else max(asked, 0)
 
+    def security_of(self, container: Container) -> SecurityContext:
+        """Return the user and group of a container: its own word counts before the pod's."""
+        own = container.security_context or SecurityContext()
+        shared = self.spec.security_context or SecurityContext()
+        names = SecurityContext.__struct_fields__
+        words = {name: (getattr(own, name), getattr(shared, name)) for name in names}
+        return SecurityContext(**{name: b if a is None else a for name, (a, b) in words.items()})
+
     def to_json(self) -> dict[str, Any]:
         """Return the pod as the kubelet's `/pods` shows it."""
         return {
