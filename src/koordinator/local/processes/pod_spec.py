@@ -65,14 +65,12 @@ class TokenFile(ViewPart, frozen=True, kw_only=True):
 
 
 class Projection(ViewPart, frozen=True, kw_only=True):
-    """One source of a projected volume; one of the first four members is set."""
+    """One source of a projected volume; one of its members is set, none for a kind that this node does not have."""
 
     config_map: ObjectFiles | None = None
     secret: ObjectFiles | None = None
     downward_api: FieldFiles | None = None
     service_account_token: TokenFile | None = None
-    cluster_trust_bundle: dict[str, Any] | None = None
-    pod_certificate: dict[str, Any] | None = None
 
 
 class Projected(ViewPart, frozen=True, kw_only=True):
