@@ -53,8 +53,8 @@ class StoredBackend(Backend, Protocol):
 
     store: ObjectStore
 
-    def versions_of(self, resource: Resource) -> Sequence[Resource]:
-        """Return all versions in which a resource is served; cheap."""
+    def other_versions_of(self, resource: Resource) -> Sequence[Resource]:
+        """Return the other versions in which a resource is served; cheap."""
         ...
 
 
@@ -87,8 +87,7 @@ class BackendSource:
         return labels
 
     def equivalents(self, resource: Resource) -> Sequence[Resource]:
-        versions = self._backend.versions_of(resource)
-        return [other for other in versions if other.version != resource.version] if len(versions) > 1 else ()
+        return self._backend.other_versions_of(resource)
 
 
 class WebhookAdmission:
