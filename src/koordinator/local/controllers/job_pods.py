@@ -167,6 +167,11 @@ def judge(job: Job, pod: Pod) -> Judgement:
     return Judgement(PodFailureAction.COUNT)
 
 
+def is_ignored(job: Job, pod: Pod) -> bool:
+    """Return whether the failure policy does not count a failed pod."""
+    return judge(job, pod).action is PodFailureAction.IGNORE
+
+
 def _match(rule: PodFailureRule, pod: Pod) -> str:
     """Return why a rule speaks about the pod; empty when it does not."""
     name = pod.key
