@@ -395,12 +395,9 @@ async def install(cluster: MemoryCluster) -> None:
         except errors.AlreadyExists:
             await cluster.patch(view, manifest["metadata"]["name"], {"spec": manifest["spec"]})
     for body in (*defaults.objects(), volumes.standard_class()):
-        try:
-            await cluster.create(
-                kinds.view_of(kinds.resource_of(body)), body, body["metadata"].get("namespace", "")
-            )
-        except errors.AlreadyExists:
-            continue
+        view, namespace = kinds.view_of(kinds.resource_of(body)), body["metadata"].get("namespace", "")
+        with contextlib.suppress(errors.AlreadyExists):
+            await cluster.create(view, body, namespace)
 
 
 def scheduler_config(

@@ -18,13 +18,11 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, Key
 from koordinator.cluster.protocol import Cluster, delete_if_same, patch_if_there
 from koordinator.local.controllers.ownership import Expectations, is_deleting, owner_reference
+from koordinator.local.registry.metadata import GENERATED_BASE_LENGTH_MAX
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
-
-# Names from generateName keep five characters for the server's suffix.
-GENERATED_BASE_LENGTH_MAX = 58
 
 
 def pod_from_template(template: dict[str, Any], owner: Object, *, name: str = "") -> dict[str, Any]:
