@@ -22,6 +22,7 @@ from koordinator.api.resource_list import Amounts
 from koordinator.clock import Clock
 from koordinator.cluster.backend import ObjectRecord
 from koordinator.cluster.errors import Forbidden, StatusDetails
+from koordinator.local.schema.builtin.checks.common import is_native
 from koordinator.local.store import ObjectStore
 
 Json = dict[str, Any]
@@ -54,10 +55,6 @@ def counted_kinds(name: str) -> str:
     if name in _SERVICE_NAMES:
         return "services"
     return "persistentvolumeclaims" if _is_of_claims(name) else "pods"
-
-
-def _is_extended(name: str) -> bool:
-    return "/" in name and "kubernetes.io/" not in name
 
 
 def _is_of_claims(name: str) -> bool:
@@ -98,7 +95,7 @@ def _of_amounts(requests: Amounts, limits: Amounts) -> Amounts:
     for name, amount in requests.items():
         if name in _COMPUTE or name.startswith(_HUGE):
             found[name] = found[_REQUESTS + name] = amount
-        elif _is_extended(name):
+        elif not is_native(name):
             found[_REQUESTS + name] = amount
     found.update({f"limits.{name}": limits[name] for name in _COMPUTE if name in limits})
     return found

@@ -102,7 +102,7 @@ class Pages:
         self._extras = extras
         self._openapi = openapi
         self._telemetry = telemetry
-        self._known: tuple[int, discovery.Documents] | None = None
+        self._known: tuple[list[discovery.Served], discovery.Documents] | None = None
         self._encoded: dict[tuple[str, MediaForm, str], tuple[bytes, str]] = {}
         self.address = ""
 
@@ -167,9 +167,8 @@ class Pages:
             for resource in self._backend.resources()
             if (resource.group, resource.version, resource.plural) not in own
         ]
-        mark = discovery.fingerprint(served)
-        if self._known is None or self._known[0] != mark:
-            self._known = (mark, discovery.Documents(served))
+        if self._known is None or self._known[0] != served:
+            self._known = (served, discovery.Documents(served))
             self._encoded.clear()
         return self._known[1]
 

@@ -181,7 +181,7 @@ class EndpointsController:
         meta = service.metadata
         body: dict[str, Any] = {
             "metadata": {
-                "generateName": endpoint_slices.name_prefix(meta.name),
+                "generateName": pod_control.generate_name(meta.name),
                 "labels": endpoint_slices.labels_of(service),
                 "annotations": {TRIGGER_TIME: when} if when else {},
                 "ownerReferences": [owner_reference(service)],

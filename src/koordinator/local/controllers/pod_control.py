@@ -44,7 +44,7 @@ def pod_from_template(template: dict[str, Any], owner: Object, *, name: str = ""
 
 
 def generate_name(owner: str) -> str:
-    """Return the `generateName` of a workload's pods."""
+    """Return the `generateName` of what is made for an object: of a workload's pods, of a Service's slices."""
     return f"{owner[: GENERATED_BASE_LENGTH_MAX - 1]}-"
 
 
