@@ -22,8 +22,8 @@ from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import JobPreemption
+from koordinator.scheduler.plugins.coscheduling.jobs import PreemptorJob
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.plugins.coscheduling.preemption import PreemptorJob
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.table.pod_info import PodInfo
 

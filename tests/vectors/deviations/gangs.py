@@ -14,7 +14,7 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.events import Effect
 from koordinator.scheduler.plugins.coscheduling.gangs import FINISHED_PHASES, Gang
-from koordinator.scheduler.plugins.coscheduling.job_preemptor import DrainCosts
+from koordinator.scheduler.plugins.coscheduling.jobs import DrainCosts
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
 from koordinator.scheduler.table.columns import Rows
 from tests.vectors.adapters.scheduler_gang import Play

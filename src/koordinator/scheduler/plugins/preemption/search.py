@@ -164,7 +164,7 @@ class Search:
         """Return options among `rows` (rows,), in this order, until there are `wanted`, one of them without harm to a
         budget."""
         found = FoundCandidates([], Counter())
-        if rows.size and not self._residents.has_below(pod.priority):
+        if rows.size and not self._residents.below(pod.priority).size:
             # As the outlook would say of each row; most pods that wait are no more important than those that run.
             found.refusals.update(dict.fromkeys(NO_VICTIMS.reasons, int(rows.size)))
             return found

@@ -167,13 +167,14 @@ class Residents(RowKeeper):
                 found[index] = self.amounts[column, slots]
         return found
 
-    def has_below(self, priority: int) -> bool:
-        """Return whether any pod is below a priority."""
-        return bool(((self.rows != NOWHERE) & (self.priorities < priority)).any())
+    def below(self, priority: int) -> I64:
+        """Slots of pods that may have to go for one of this priority."""
+        found: I64 = np.flatnonzero((self.rows != NOWHERE) & (self.priorities < priority))
+        return found
 
     def freed(self, priority: int, columns: list[int]) -> tuple[I64, I64]:
         """Return what pods below a priority hold: (columns, table rows) of resources, and (table rows,) pods."""
-        slots = np.flatnonzero((self.rows != NOWHERE) & (self.priorities < priority))
+        slots = self.below(priority)
         rows = self.rows[slots]
         counts = np.bincount(rows, minlength=self._table.capacity)
         held = np.zeros((len(columns), self._table.capacity), np.int64)
