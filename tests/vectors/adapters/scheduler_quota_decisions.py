@@ -15,10 +15,10 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.plugins.elastic_quota import evictions, hints
-from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
+from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason, admit
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.plugins.elastic_quota.checks import decide_at, place_in
-from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod, VictimReason
+from koordinator.scheduler.plugins.elastic_quota.checks import place_in
+from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import QuotaPodRequest, above, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
@@ -59,11 +59,12 @@ def admission(case: Case) -> Any:
     )
     if isinstance(place, Status):
         return {"status": place.code.word}
-    decision = decide_at(
-        place,
+    decision = admit(
         resource_list.of(pod["request"]),
+        place.quota,
         has_runtime=has_runtime,
         is_preemptible=not pod.get("nonPreemptible", False),
+        ancestors=place.ancestors,
     )
     status = ADMISSION.get(decision.reason, "Unschedulable")
     if status == "Success":
@@ -133,12 +134,12 @@ def _rival(pod: Case, known: Sequence[str] = ()) -> QuotaPod:
 
 def _can_preempt(case: Case) -> Any:
     known = case.get("knownQuotas") or []
-    reason = evictions.may_evict(
+    allowed = evictions.may_evict(
         _rival(case["pod"], known),
         _rival(case["victim"], known),
         protects_default=case["args"].get("disableDefaultQuotaPreemption", True),
     )
-    return {"allowed": reason is VictimReason.OK}
+    return {"allowed": allowed}
 
 
 def _eligible(case: Case) -> Any:
@@ -199,9 +200,7 @@ def _victims(case: Case) -> Any:
         for each in node["pods"]
     ]
     protects = (case.get("args") or {}).get("disableDefaultQuotaPreemption", True)
-    allowed = [
-        each for each in there if evictions.may_evict(pod, each, protects_default=protects) is VictimReason.OK
-    ]
+    allowed = [each for each in there if evictions.may_evict(pod, each, protects_default=protects)]
     others = [each for each in there if each not in allowed]
     allocatable = resource_list.of(node["allocatable"])
 
@@ -224,8 +223,8 @@ def overuse_revoke(case: Case) -> Any:
     if case["kind"] == "monitor":
         return {"trigger": _triggers(case)}
     assigned = [_rival({"quota": "q", **each}) for each in case["assignedPods"]]
-    decision = evictions.revoke(resource_list.of(case["used"]), resource_list.of(case["runtime"]), assigned)
-    return {"evict": [each.name for each in decision.evict]}
+    evicted = evictions.revoke(resource_list.of(case["used"]), resource_list.of(case["runtime"]), assigned)
+    return {"evict": [each.name for each in evicted]}
 
 
 def _triggers(case: Case) -> list[bool]:
@@ -262,10 +261,10 @@ def requeue_hint(case: Case) -> Any:
         )
     snapshot = hints.TreeSnapshot.of(tree) if case.get("snapshotPresent", True) else None
     if case["kind"] == "podDelete":
-        decision = hints.on_pod_delete(waiting, gone, "p", snapshot, checks_ancestors=checks)
+        helps = hints.on_pod_delete(waiting, gone, "p", snapshot, checks_ancestors=checks)
     else:
         old, new = case.get("old"), case.get("new")
-        decision = hints.on_quota_update(
+        helps = hints.on_quota_update(
             waiting,
             spec_of(old) if old else None,
             spec_of(new) if new else None,
@@ -275,7 +274,7 @@ def requeue_hint(case: Case) -> Any:
             checks_ancestors=checks,
             hooks_see_change=False,
         )
-    return {"hint": "Queue" if decision.queues else "Skip"}
+    return {"hint": "Queue" if helps else "Skip"}
 
 
 ADAPTERS = {

@@ -7,7 +7,6 @@ runtime.
 """
 
 import asyncio
-import enum
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
@@ -28,7 +27,6 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Code, unschedulable
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.plugins.elastic_quota.checks import limit_of
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
@@ -66,25 +64,10 @@ class QuotaPod(msgspec.Struct, frozen=True, kw_only=True):
     is_terminating: bool = False
 
 
-class VictimReason(enum.Enum):
-    """The reason whether one pod may be evicted for another."""
-
-    OK = "may be evicted"
-    NON_PREEMPTIBLE = "the victim is not preemptible"
-    DEFAULT_QUOTA = "pods of the default quota are not preempted"
-    PRIORITY = "the victim is as important"
-    OTHER_QUOTA = "the victim belongs to another quota"
-
-
-def may_evict(pod: QuotaPod, victim: QuotaPod, *, protects_default: bool) -> VictimReason:
+def may_evict(pod: QuotaPod, victim: QuotaPod, *, protects_default: bool) -> bool:
     """Return whether `victim` may be evicted for `pod`."""
-    if not victim.is_preemptible:
-        return VictimReason.NON_PREEMPTIBLE
-    if protects_default and victim.quota == DEFAULT:
-        return VictimReason.DEFAULT_QUOTA
-    if pod.priority <= victim.priority:
-        return VictimReason.PRIORITY
-    return VictimReason.OK if pod.quota == victim.quota else VictimReason.OTHER_QUOTA
+    is_protected = not victim.is_preemptible or (protects_default and victim.quota == DEFAULT)
+    return not is_protected and victim.priority < pod.priority and victim.quota == pod.quota
 
 
 def objection(
@@ -182,24 +165,10 @@ class OveruseTimer:
         return is_due
 
 
-class RevokeReason(enum.Enum):
-    """The extent to which evictions help."""
-
-    WITHIN = "nothing to take back"
-    ENOUGH = "within the runtime after these evictions"
-    NOT_ENOUGH = "above the runtime even without all pods that may be evicted"
-
-
-class RevokeDecision(msgspec.Struct, frozen=True):
-    """Pods to evict, in this order."""
-
-    reason: RevokeReason
-    evict: tuple[QuotaPod, ...] = ()
-
-
-def revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> RevokeDecision:
-    """Takes the least important pods until the quota is within its runtime, then gives back, the most important first,
-    what turns out not to be needed. Pods that are not preemptible stay. Source: behaviour/elastic-quota 15."""
+def revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> list[QuotaPod]:
+    """Return the pods to evict, in this order: the least important ones until the quota is within its runtime, less
+    those, the most important first, that turn out not to be needed. Pods that are not preemptible stay, though the
+    quota may stay above its runtime then. Source: behaviour/elastic-quota 15."""
     taken: list[QuotaPod] = []
     for pod in reversed(by_importance(assigned)):
         if not exceeding(used, runtime):
@@ -208,7 +177,7 @@ def revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> Rev
             used = sub(used, pod.request)
             taken.append(pod)
     if exceeding(used, runtime):
-        return RevokeDecision(RevokeReason.NOT_ENOUGH, tuple(taken))
+        return taken
     evicted: list[QuotaPod] = []
     for pod in reversed(taken):
         with_pod = add(used, pod.request)
@@ -216,7 +185,7 @@ def revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> Rev
             evicted.append(pod)
         else:
             used = with_pod
-    return RevokeDecision(RevokeReason.ENOUGH if taken else RevokeReason.WITHIN, tuple(evicted))
+    return evicted
 
 
 log = logging.getLogger(__name__)
@@ -282,12 +251,12 @@ class OverUse:
             return None
         tree, quota = place
         tree.bring_up_to_date(name)
-        return quota if above(quota.below.used, limit_of(quota, has_runtime=True)) else None
+        return quota if above(quota.below.used, quota.limit(has_runtime=True)) else None
 
     async def _take_back(self, quota: Quota) -> None:
         """Evicts as long as the quota stays above: it may get more, or others may go, before the last one's turn. A pod
         that leaves already is not taken a second time, however long it takes."""
-        used, runtime = amounts_of(quota.below.used), amounts_of(limit_of(quota, has_runtime=True))
+        used, runtime = amounts_of(quota.below.used), amounts_of(quota.limit(has_runtime=True))
         staying: list[QuotaPod] = []
         for pod, each in self._assigned(quota):
             is_deleted = pod.metadata.deletion_timestamp is not None
@@ -295,11 +264,11 @@ class OverUse:
                 used = sub(used, each.request)
             else:
                 staying.append(each)
-        decision = revoke(used, runtime, staying)
-        for first in range(0, len(decision.evict), EVICTIONS_AT_ONCE):
+        leaving = revoke(used, runtime, staying)
+        for first in range(0, len(leaving), EVICTIONS_AT_ONCE):
             if self._above(quota.spec.name) is not quota:
                 return
-            batch = decision.evict[first : first + EVICTIONS_AT_ONCE]
+            batch = leaving[first : first + EVICTIONS_AT_ONCE]
             pods = [found for each in batch if (found := self._book.pod(each.name)) is not None]
             await asyncio.gather(*(self._evict(pod, quota) for pod in pods))
 
@@ -417,8 +386,7 @@ class QuotaPreemption:
             place = table.place_of(known.metadata.uid or key) if known is not None else None
             if place is None or place.pod.priority >= pod.priority:
                 continue
-            allowed = may_evict(own, self._rival(place.pod, ref), protects_default=self._protects_default)
-            if allowed is VictimReason.OK:
+            if may_evict(own, self._rival(place.pod, ref), protects_default=self._protects_default):
                 lesser.setdefault(place.row, []).append(place.pod)
         rows = sorted(lesser)
         first = self._start % len(rows) if len(rows) > NODES_MAX else 0

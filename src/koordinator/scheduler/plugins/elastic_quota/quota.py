@@ -286,6 +286,10 @@ class Quota(msgspec.Struct, kw_only=True):
         asked = self.below.request
         return asked if self.lends else maximum(asked, self.min)
 
+    def limit(self, *, has_runtime: bool) -> Nanos:
+        """Return what it may use now, as far as it is up to date. `has_runtime`: whether runtimes limit quotas."""
+        return self.runtime if has_runtime and self.spec.name not in OUTSIDE_THE_SHARES else self.max
+
     @property
     def guaranteed(self) -> Nanos:
         """Return what is never taken back: the minimum, or what was allocated already."""
@@ -312,16 +316,7 @@ def change_of(before: CountedRequest | None, after: CountedRequest | None) -> Su
         return Sums() if after is None else _sums_of(after)
     if after is None:
         return _sums_of(before).negative()
-    if before.amounts is after.amounts and before.is_preemptible == after.is_preemptible:
-        return _sums_of_place(after) if before.is_assigned != after.is_assigned else Sums()
     return _sums_of(after).minus(_sums_of(before))
-
-
-def _sums_of_place(counted: CountedRequest) -> Sums:
-    """Return what a pod adds when it gets its place, or takes away when it gives it up: nothing else changes."""
-    sign = 1 if counted.is_assigned else -1
-    used = {name: sign * number for name, number in counted.amounts.items() if number}
-    return Sums(used=used, non_preemptible_used={} if counted.is_preemptible else used)
 
 
 def _sums_of(counted: CountedRequest) -> Sums:
