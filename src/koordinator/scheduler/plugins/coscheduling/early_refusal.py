@@ -21,7 +21,7 @@ from koordinator.scheduler.plugin.capabilities import JobRefusal, ResizePodPlugi
 from koordinator.scheduler.plugin.framework import Handle, Plugin, PostFilterPlugin, PostFilterResult, Watch
 from koordinator.scheduler.plugin.status import SKIP, Status, fit_error, listed, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
-from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of, uid_of
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang, uid_of
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import PreemptReason
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
 from koordinator.scheduler.plugins.network_topology import slots
@@ -264,7 +264,7 @@ class EarlyRefusals:
 
     def _samples(self, pod: PodInfo, gangs: Iterable[Gang]) -> Iterator[PodInfo]:
         """Yield of each gang the member that came first, or the last one: a leader and its workers differ."""
-        own = key_of(pod.pod)
+        own = pod.key
         for gang in gangs:
             first = next(iter(gang.pending), "")
             info = self._gangs.info(first if first != own else next(reversed(gang.pending)))

@@ -14,7 +14,7 @@ from koordinator.scheduler.plugin.status import SKIP, SUCCESS, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun
 from koordinator.scheduler.plugins.coscheduling.events import GangRound, is_on_its_own
-from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup, key_of
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import JobPlacement, Placer
 from koordinator.scheduler.plugins.coscheduling.jobs import PreemptorJob
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
@@ -61,7 +61,7 @@ class GangPlanning:
     def wakes(self, pod: Pod) -> bool:
         """Return whether another tree may help the pod: one per gang group tries."""
         group = self._gangs.group_of(pod) if self.asks(pod) else None
-        return group is not None and group.root_cause in ("", key_of(pod))
+        return group is not None and group.root_cause in ("", pod.key)
 
     # Nodes
 
@@ -71,13 +71,13 @@ class GangPlanning:
         if now is None or now.failure:
             return NO_OPINION
         if now.planned:
-            node = now.planned.get(key_of(pod.pod), "")
+            node = now.planned.get(pod.key, "")
             return (
                 FoundNode(SUCCESS, node, is_revisable=True)
                 if node
                 else FoundNode(status.error("no planned pods"))
             )
-        if now.first != key_of(pod.pod):
+        if now.first != pod.key:
             return FoundNode(status.error("no planned pods"))
         return self._plan(pod, now)
 
@@ -96,7 +96,7 @@ class GangPlanning:
             return FoundNode(unschedulable(found.message), rejected_by=found.rejected_by, verdict=found)
         by_uid = {member.uid: member for member in job.members}
         planned = [by_uid[uid] for uid in found.plan.nodes]
-        self._gangs.rounds.plan({key_of(each.pod): found.plan.nodes[each.uid] for each in planned})
+        self._gangs.rounds.plan({each.pod.key: found.plan.nodes[each.uid] for each in planned})
         return FoundNode(SUCCESS, plan=PlacementPlan(tuple(planned), found.plan.nodes), is_revisable=True)
 
     # Preemption for the whole gang
@@ -106,7 +106,7 @@ class GangPlanning:
         if not self.asks(pod.pod):
             return None
         now = self._gangs.round_of(pod.pod)
-        if now is not None and now.first != key_of(pod.pod):
+        if now is not None and now.first != pod.key:
             return lambda job, dry_run: JobPlacement(failure=PLAN_INVALID)
         return self._place
 

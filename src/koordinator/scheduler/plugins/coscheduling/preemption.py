@@ -58,7 +58,7 @@ class GangPreemption:
         args: CoschedulingArgs,
         handle: Handle,
         gangs: RunningGangs,
-        placer_of: Callable[[PodInfo], Placer | None] = lambda _: None,
+        placer_of: Callable[[PodInfo], Placer | None],
     ) -> None:
         """`placer_of` places the job of a pod that may not go just anywhere; None for all others."""
         self._placer_of = placer_of
