@@ -67,7 +67,7 @@ class GangRounds(GangEvents):
         if group.representative != key and self._is_represented(group):
             other = f"representative pod {group.representative} of gangGroupID {group.group_id}"
             return gang, GangGate(GateReason.REPRESENTED, f"{other} already exists")
-        return gang, GangGate(GateReason.OK)
+        return gang, OPEN
 
     def begin(self, pod: Pod, *, has_topology: bool = True) -> Begin:
         """Return whether the pod may be tried now; the first member of a group starts its round.
@@ -99,13 +99,13 @@ class GangRounds(GangEvents):
         self.round = GangRound(
             key, gang.gang_id, gang.config.group, group.group_id, {key}, version=self.cache.version
         )
-        return Begin(GangGate(GateReason.OK), has_started=True, ended=ended)
+        return Begin(OPEN, has_started=True, ended=ended)
 
     def _checked(self, pod: Pod) -> tuple[Gang | None, GangGate]:
         """Return the gang, if its rules apply to the pod, and whether all gangs of its group are complete."""
         gang_id, key = gang_id_of(pod), pod.key
         if not gang_id:
-            return None, GangGate(GateReason.OK)
+            return None, OPEN
         gang = self.cache.get(gang_id)
         if gang is None or not gang.config.is_initialised:
             about = f"gangName: {gang_id}, podName: {key}"

@@ -399,11 +399,11 @@ class RunningGangs:
             if (uid := self._uid(key)) is not None:
                 self._handle.actions.allow_waiting(uid, NAME)
 
-    def reject(self, keys: Iterable[str], message: str, by: str = JOB_REJECT) -> None:
-        """Have waiting members give their places back; `by` decides on their nominations (`failures`)."""
+    def reject(self, keys: Iterable[str], message: str) -> None:
+        """Have waiting members give their places back."""
         for key in keys:
             if (uid := self._uid(key)) is not None:
-                self._handle.actions.reject_waiting(uid, by, message)
+                self._handle.actions.reject_waiting(uid, JOB_REJECT, message)
 
     def report_unscheduled(self, keys: Iterable[str], message: str) -> None:
         """Say in the status of members why they are not scheduled."""

@@ -93,30 +93,22 @@ class PodQuotaCache:
         self._has_runtime = has_runtime
         self._asks_ancestors = asks_ancestors
         self._revision = book.revision
-        self._by_label: dict[str, PodQuota | Status] = {}
-        self._by_namespace: dict[str, PodQuota | Status] = {}
-        """Quotas of pods without a label."""
-
-    def __len__(self) -> int:
-        return len(self._by_label) + len(self._by_namespace)
+        self._places: dict[str, PodQuota | Status] = {}
+        """By label, or for pods without one by `/namespace`."""
 
     def of(self, pod: Pod) -> PodQuota | Status:
         """Return where a pod belongs; Skip for one without a quota, an error where its quota is out of reach."""
         if self._revision != self._book.revision:
-            self._forget()
+            self._revision = self._book.revision
+            self._places.clear()
         meta = pod.metadata
-        label = meta.labels.get(labels.QUOTA_NAME)
-        known = self._by_label.get(label) if label else self._by_namespace.get(meta.namespace)
-        if known is not None:
-            return known
-        ref = self._book.quota_of(pod)
-        place = self.at(ref) if ref.name else SKIP
-        if len(self) >= REMEMBERED_MAX:
-            self._forget()
-        if label:
-            self._by_label[label] = place
-        else:
-            self._by_namespace[meta.namespace] = place
+        key = meta.labels.get(labels.QUOTA_NAME) or "/" + meta.namespace
+        place = self._places.get(key)
+        if place is None:
+            if len(self._places) >= REMEMBERED_MAX:
+                self._places.clear()
+            ref = self._book.quota_of(pod)
+            place = self._places[key] = self.at(ref) if ref.name else SKIP
         return place
 
     def at(self, ref: QuotaRef) -> PodQuota | Status:
@@ -127,11 +119,6 @@ class PodQuotaCache:
                 f"Could not find the specified ElasticQuotaManager for quota: {ref.name}, tree: {ref.tree_id}"
             )
         return place_in(tree, ref, has_runtime=self._has_runtime, asks_ancestors=self._asks_ancestors)
-
-    def _forget(self) -> None:
-        self._revision = self._book.revision
-        self._by_label.clear()
-        self._by_namespace.clear()
 
 
 class QuotaChecks:

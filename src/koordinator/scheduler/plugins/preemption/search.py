@@ -89,7 +89,6 @@ def losses_of(
     priorities: I64,
     starts_s: npt.NDArray[np.float64],
     is_protected: Mask,
-    priority_offset: int,
 ) -> VictimCosts:
     """Return what each node loses. Shapes: `order` (nodes, slots) are indices of pods, `must_go` (nodes, slots);
     `priorities`, `starts_s` and `is_protected` (pods,)."""
@@ -99,7 +98,7 @@ def losses_of(
     return VictimCosts(
         violations=(must_go & is_protected[order]).sum(axis=1),
         top=top,
-        priorities=np.where(must_go, priorities[order] + priority_offset, 0).sum(axis=1),
+        priorities=np.where(must_go, priorities[order] + PRIORITY_OFFSET, 0).sum(axis=1),
         counts=must_go.sum(axis=1),
         earliest_s=np.where(is_top, starts_s[order], np.inf).min(axis=1),
     )
@@ -250,7 +249,7 @@ class Search:
         order = in_ranks(node_of, (~is_protected, *by_importance), rows.size)
         amounts = residents.amounts_of(outlook.columns, slots)
         must_go = victims_of(order, amounts, outlook.room(rows))
-        losses = losses_of(order, must_go, priorities, starts_s, is_protected, PRIORITY_OFFSET)
+        losses = losses_of(order, must_go, priorities, starts_s, is_protected)
         for index, row in enumerate(rows.tolist()):
             name = self._table.name_of(row)
             if not losses.counts[index]:

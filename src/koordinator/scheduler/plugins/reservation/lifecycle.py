@@ -37,7 +37,7 @@ class NotActiveError(KoordinatorError):
 
 
 class OwnerPod(msgspec.Struct, frozen=True):
-    """A pod on the reservation's node, and the reservation that its annotation names (None: none)."""
+    """A pod on a node, and the reservation that its annotation names (None: none)."""
 
     uid: str
     namespace: str
@@ -45,6 +45,7 @@ class OwnerPod(msgspec.Struct, frozen=True):
     requests: Amounts
     allocated_uid: str | None
     has_ended: bool = False
+    node_name: str = ""
 
 
 class Sync(msgspec.Struct, frozen=True):

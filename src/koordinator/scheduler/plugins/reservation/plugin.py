@@ -51,7 +51,7 @@ from koordinator.scheduler.plugin.reservation_capabilities import (
     ReservationScorePlugin,
     ReservePodProvider,
 )
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error, unschedulable
 from koordinator.scheduler.plugins.preemption.plugin import Preemptor
 from koordinator.scheduler.plugins.reservation import objects, pre_allocated, preallocation, verdict
 from koordinator.scheduler.plugins.reservation.binding import ReservationWriter
@@ -293,7 +293,7 @@ class ReservationPlugin(
             return PostFilterResult(SKIP)
         found.wake_by(self.name)  # other filters judge events by what nodes are to strangers
         reasons = verdict.reasons(self.judge, self.ledger, state, found)
-        return PostFilterResult(verdict.status(reasons))
+        return PostFilterResult(unschedulable(*reasons) if reasons else SKIP)
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
         if self._preemptor is None or not pod_labels.is_reserve_pod(pod.pod.metadata.annotations):

@@ -13,7 +13,6 @@ from koordinator.api.resource_vector import texts
 from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiRequest
 from koordinator.scheduler.plugin.framework import Diagnosis
 from koordinator.scheduler.plugin.status import (
-    SKIP,
     SUCCESS,
     RefusalCodes,
     Status,
@@ -122,7 +121,7 @@ class NodeJudge:
     def view(self, state: OwnerState, row: int, matched: Sequence[ReservationRecord]) -> ReservationNodeView:
         """Return the node as it was before the matched reservations were given back, whether they are now or not."""
         table = self._table
-        away = [each.rest(table.registry) for each in matched if not self._ledger.is_in_table(each)]
+        away = [each.rest(table.registry) for each in matched if not self._ledger.is_placed(each.uid)]
         return ReservationNodeView.of(table, row, state.asked.request, away, len(matched))
 
     def fit(self, state: OwnerState, row: int, matched: Sequence[ReservationRecord]) -> Fit:
@@ -175,11 +174,6 @@ def reasons(judge: NodeJudge, ledger: ReservationLedger, state: OwnerState, foun
         str(row): _counts(judge, ledger, state, row, found) for row in sorted(ledger.rows_of(state.groups))
     }
     return matching.reasons(counts, state.asked.must_reserve)
-
-
-def status(texts: list[str]) -> Status:
-    """Return what PostFilter says: nothing when reservations had no part in it."""
-    return unschedulable(*texts) if texts else SKIP
 
 
 def _counts(
