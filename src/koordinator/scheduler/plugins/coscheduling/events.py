@@ -38,6 +38,8 @@ class Effect(msgspec.Struct, frozen=True):
     """Waiting pods that must give their place back."""
     message: str = ""
     """Reason for which they must."""
+    is_tired: bool = False
+    """The time of those that waited was up: others shall have a go, and the group again after them."""
 
 
 class GateReason(enum.Enum):
@@ -123,15 +125,6 @@ class Permit(msgspec.Struct, frozen=True):
     wait_s: float = 0.0
     allowed: tuple[str, ...] = ()
     ended: Next = Next()
-
-
-class Rejection(msgspec.Struct, frozen=True):
-    """Waiting pods that must give their place back; no message when the others are left alone."""
-
-    message: str = ""
-    rejected: tuple[str, ...] = ()
-    is_tired: bool = False
-    """The time was up: others shall have a go, and the group again after them."""
 
 
 class GangRound(msgspec.Struct):

@@ -496,4 +496,4 @@ class Coscheduling(
 
     def controllers(self) -> Sequence[BackgroundController]:
         reporter = BackgroundController("descriptions of gangs", self.gangs.report_problems)
-        return (*self._pod_groups.loops(), reporter)
+        return self._pod_groups.background, reporter

@@ -23,7 +23,6 @@ from koordinator.scheduler.plugins.coscheduling.events import (
     Next,
     Permit,
     PermitReason,
-    Rejection,
     is_on_its_own,
 )
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, uid_of
@@ -322,7 +321,7 @@ class GangRounds(GangEvents):
             return True
         return not all(map(self._is_ready, gang.config.group))
 
-    def unreserve(self, pod: Pod) -> Rejection:
+    def unreserve(self, pod: Pod) -> Effect:
         """Note that the pod lost its place, for whatever reason: in a strict gang, so do the others. One that is
         gone is not missed where enough others are left."""
         gang_id, key = gang_id_of(pod), pod.key
@@ -340,20 +339,21 @@ class GangRounds(GangEvents):
         self.cache.gave_up_place(gang, key)
         self._line_up(key, gang_id)
         if gang.config.mode is not GangMode.STRICT or is_on_its_own(gang):
-            return Rejection(is_tired=is_tired)
+            return Effect(is_tired=is_tired)
         if key in gang.leaving and not self._incomplete(gang.config):
-            return Rejection()
+            return Effect()
         message = f'Gang "{gang.gang_id}" gets rejected due to Pod "{pod.metadata.name}" in Unreserve'
-        return Rejection(message, self._take_held(gang.config.group), is_tired)
+        rejected = self._take_held(gang.config.group)
+        return Effect(rejected=rejected, message=message, is_tired=is_tired)
 
-    def _gone(self, gang: Gang | None) -> Rejection:
+    def _gone(self, gang: Gang | None) -> Effect:
         """Note that a pod that is no member any more lost its place."""
         if gang is None or gang.config.mode is not GangMode.STRICT or is_on_its_own(gang):
-            return Rejection()
+            return Effect()
         if not self._incomplete(gang.config):
-            return Rejection()
+            return Effect()
         message = f'Gang "{gang.gang_id}" gets rejected due to a pod that is gone'
-        return Rejection(message, self._take_held(gang.config.group))
+        return Effect(rejected=self._take_held(gang.config.group), message=message)
 
     def is_released(self, pod: Pod) -> bool:
         """Return whether the pod is being bound together with its group."""

@@ -346,10 +346,10 @@ class RunningGangs:
 
     def unreserve(self, pod: Pod) -> None:
         """Note that a member lost its place."""
-        rejection = self.rounds.unreserve(pod)
-        self.reject(rejection.rejected, rejection.message)
+        effect = self.rounds.unreserve(pod)
+        self._carry_out(effect)
         group = self.group_of(pod)
-        if rejection.is_tired and group is not None and group.group_id not in self._tired:
+        if effect.is_tired and group is not None and group.group_id not in self._tired:
             self._tired.add(group.group_id)
             name, group_id = f"rest of gang group {group.group_id}", group.group_id
             if not self._handle.actions.spawn(

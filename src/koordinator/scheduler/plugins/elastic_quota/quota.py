@@ -167,16 +167,10 @@ class QuotaPodRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`namespace/name`."""
     request: Amounts
     is_on_node: bool = False
-    is_over: bool = False
-    """Succeeded or Failed."""
+    """Whether it uses its quota."""
     is_preemptible: bool = True
     is_ignored: bool = False
     """Being deleted, and not to be counted any more."""
-
-    @property
-    def takes_up_room(self) -> bool:
-        """Return whether it uses its quota."""
-        return self.is_on_node and not self.is_over
 
 
 class CountedRequest(msgspec.Struct, frozen=True, gc=False):

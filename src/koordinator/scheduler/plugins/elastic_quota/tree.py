@@ -323,7 +323,7 @@ class GroupQuotaTree:
         quota = self._quotas.get(quota_name)
         if quota is None or pod.key in quota.pods or pod.is_ignored:
             return
-        self._count(quota, pod, is_assigned=pod.takes_up_room)
+        self._count(quota, pod, is_assigned=pod.is_on_node)
 
     def update_pod(self, quota_name: str, pod: QuotaPodRequest, was_in: str | None = None) -> None:
         """Note that a pod changed; `was_in` is its former quota when that is another one."""
@@ -338,7 +338,7 @@ class GroupQuotaTree:
             self.remove_pod(quota_name, pod.key)
             return
         known = quota.pods.get(pod.key)
-        is_assigned = pod.takes_up_room or (known is not None and known.is_assigned)
+        is_assigned = pod.is_on_node or (known is not None and known.is_assigned)
         self._count(quota, pod, is_assigned=is_assigned)
 
     def remove_pod(self, quota_name: str, key: str) -> None:

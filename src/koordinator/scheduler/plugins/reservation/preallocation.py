@@ -9,6 +9,7 @@ import numpy as np
 from koordinator.api.resource_list import sum_of
 from koordinator.api.resource_vector import I64
 from koordinator.api.scalars import ScalarError, parse_int
+from koordinator.scheduler.plugin.framework import SCORE_MAX
 from koordinator.scheduler.plugins.reservation.fit import (
     NOTHING_IGNORED,
     Ignored,
@@ -20,7 +21,6 @@ from koordinator.scheduler.plugins.reservation.fit import (
     short_on_node,
 )
 
-SCORE_MAX = 100
 NOBODY = "node(s) no pod(s) to meet the pre-allocation requirements"
 
 
