@@ -19,6 +19,7 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.engine.view import Prospects, prospects_of
 from koordinator.scheduler.plugin.capabilities import JobRefusal, ResizePodPlugin
 from koordinator.scheduler.plugin.framework import Handle, Plugin, PostFilterPlugin, PostFilterResult, Watch
+from koordinator.scheduler.plugin.reservation_capabilities import ReservePods
 from koordinator.scheduler.plugin.status import SKIP, Status, fit_error, listed, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, uid_of
@@ -211,9 +212,11 @@ class EarlyRefusals:
         self._is_aware = is_aware
         self._is_for_jobs = is_for_jobs
         self._keys: dict[str, tuple[PodInfo, Hashable]] = {}
-        handle.watch(
-            Watch(Pod, lambda _: None, lambda _, __: None, lambda pod: self._keys.pop(uid_of(pod), None))
-        )
+        handle.watch(Watch(Pod, lambda _: None, lambda _, __: None, self._forget))
+        ReservePods.of(handle).follow(lambda _: None, self._forget)
+
+    def _forget(self, pod: Pod) -> None:
+        self._keys.pop(uid_of(pod), None)
 
     def shortage(self, pod: PodInfo) -> GangShortage | None:
         """Return what the gang group of a pod lacks that starts a round; None when the round may succeed, when room may
