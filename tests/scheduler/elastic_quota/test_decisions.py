@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.elastic_quota.admission import (
     AdmissionReason,
     admit,
@@ -14,7 +13,6 @@ from koordinator.scheduler.plugins.elastic_quota.admission import (
 )
 from koordinator.scheduler.plugins.elastic_quota.evictions import (
     QuotaPod,
-    choose_victims,
     revoke,
 )
 from koordinator.scheduler.plugins.elastic_quota.quota import (
@@ -80,26 +78,6 @@ def test_an_admitted_pod_never_lifts_its_quota_above_the_limit(used: int, limit:
     decision = admit(amounts(cpu=asked), quota, has_runtime=True)
 
     assert decision.is_allowed == (used + asked <= limit)
-
-
-def test_a_pod_that_must_go_for_the_quota_does_not_count_as_violating_a_budget() -> None:
-    [victim] = pods((1, amounts(cpu=4)))
-
-    choice = choose_victims(
-        amounts(cpu=4), [victim], [], used=amounts(cpu=4), limit=amounts(cpu=4), fits=lambda staying: True
-    )
-
-    assert (choice.code, choice.victims, choice.violations) == (Code.SUCCESS, (victim,), 0)
-
-
-def test_a_pod_that_fits_neither_node_nor_quota_is_a_victim_once() -> None:
-    [victim] = pods((1, amounts(cpu=4)))
-
-    choice = choose_victims(
-        amounts(cpu=4), [victim], [], used=amounts(cpu=4), limit=amounts(cpu=4), fits=lambda stay: not stay
-    )
-
-    assert (choice.victims, choice.violations) == ((victim,), 1)
 
 
 def test_pods_of_different_shapes_are_all_counted_when_taking_back() -> None:

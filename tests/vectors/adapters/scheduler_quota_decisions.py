@@ -11,19 +11,28 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.api.sigs import ElasticQuota
-from koordinator.clock import FixedClock
+from koordinator.clock import FixedClock, rfc3339
+from koordinator.scheduler.config import config
 from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.plugins.elastic_quota import evictions, hints
-from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason, admit
+from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason, admit, fits
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.checks import place_in
 from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.quota import QuotaPodRequest, above, nanos_of
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    QuotaPodRequest,
+    above,
+    accumulate_in_place,
+    nanos_of,
+    negated,
+)
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from koordinator.scheduler.plugins.preemption import victims as stock
+from koordinator.scheduler.plugins.preemption.search import NO_VICTIMS, try_without
 from koordinator.scheduler.table.pod_info import PodInfo
+from tests.scheduler.small_cluster import NOW_S, SmallCluster
 from tests.vectors.adapters.scheduler_quota_tree import RESERVED, Play, spec_of
 
 Case = dict[str, Any]
@@ -185,38 +194,52 @@ def _pdb_split(case: Case) -> Any:
 
 
 def _victims(case: Case) -> Any:
-    pod, node = _rival(case["pod"]), case["node"]
-    counted = set(case.get("inQuotaCache") or ())
-    there = [
-        QuotaPod(
-            name=each["name"],
-            quota=each.get("quota", "q"),
-            priority=each.get("priority", 0),
-            start_s=each.get("start", 0),
-            request=resource_list.of(each["request"]),
-            is_preemptible=not each.get("nonPreemptible", False),
-            is_counted=each["name"] in counted,
-        )
-        for each in node["pods"]
-    ]
+    """One node without other filters than that for resources; the figures of the quota are those of the case."""
+    enabled = [{"name": name} for name in ("NodeResourcesFit", "PrioritySort", "DefaultBinder")]
+    plugins = {"multiPoint": {"enabled": enabled, "disabled": [{"name": "*"}]}}
+    cluster = SmallCluster(config.decode({"profiles": [{"plugins": plugins}]}))
+    table, allocatable = cluster.table, {"pods": "1000", **case["node"]["allocatable"]}
+    cluster.node({"metadata": {"name": "n"}, "status": {"allocatable": allocatable}})
+    pod, counted = _rival(case["pod"]), set(case.get("inQuotaCache") or ())
     protects = (case.get("args") or {}).get("disableDefaultQuotaPreemption", True)
-    allowed = [each for each in there if evictions.may_evict(pod, each, protects_default=protects)]
-    others = [each for each in there if each not in allowed]
-    allocatable = resource_list.of(node["allocatable"])
+    removed, in_quota = [], {}
+    for each in case["node"]["pods"]:
+        info = cluster.pod(_pod(each, "n"))
+        if evictions.may_evict(pod, _rival({"quota": "q", **each}), protects_default=protects):
+            removed.append(stock.Victim.of(info, NOW_S))
+            if each["name"] in counted:
+                in_quota[info.uid] = nanos_of(resource_list.of(each["request"]))
+    limit = nanos_of(resource_list.of(case["quotaLimit"]))
 
-    def fits(staying: Sequence[QuotaPod]) -> bool:
-        total = resource_list.sum_of(each.request for each in (*others, *staying, pod))
-        return resource_list.fits_completely(total, allocatable)
+    def may_stay() -> bool:
+        used = nanos_of(resource_list.of(case["quotaUsed"]))
+        for uid, amounts in in_quota.items():
+            if table.place_of(uid) is None:
+                accumulate_in_place(used, negated(amounts))
+        return fits(nanos_of(pod.request), limit, used, limit)
 
-    choice = evictions.choose_victims(
-        pod.request,
-        (),
-        evictions.by_importance(allowed),
-        used=resource_list.of(case["quotaUsed"]),
-        limit=resource_list.of(case["quotaLimit"]),
-        fits=fits,
-    )
-    return {"status": choice.code.word, "victims": [each.name for each in choice.victims]}
+    diagnosis = cluster.refused(cluster.pod(_pod({"name": "preemptor", **case["pod"]})))
+    found = try_without(removed, table, 0, stock.Budgets(), diagnosis, may_stay)
+    if isinstance(found, stock.Candidate):
+        gone = [victim.pod.pod.metadata.name for victim in found.victims]
+        return {"status": "Success", "victims": gone}
+    if found is NO_VICTIMS:
+        return {"status": found.code.word, "victims": []}
+    # Nobody has to go, or it does not help: the node itself may have said why for good.
+    return {"status": "Success" if found.code is Code.ERROR else "Unschedulable", "victims": []}
+
+
+def _pod(pod: Case, node: str = "") -> Case:
+    requests = {"requests": pod.get("request") or {}}
+    return {
+        "metadata": {"name": pod["name"], "namespace": "default", "uid": pod["name"]},
+        "spec": {
+            "nodeName": node,
+            "priority": pod.get("priority", 0),
+            "containers": [{"name": "c", "resources": requests}],
+        },
+        "status": {"startTime": rfc3339(pod.get("start", 0))},
+    }
 
 
 def overuse_revoke(case: Case) -> Any:

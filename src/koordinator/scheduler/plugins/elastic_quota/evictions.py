@@ -8,13 +8,13 @@ runtime.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
 from koordinator.api import duration, priority, quota_labels
 from koordinator.api.core import Pod
-from koordinator.api.resource_list import Amounts, add, mask, sub
+from koordinator.api.resource_list import Amounts, add, sub
 from koordinator.clock import parse_rfc3339
 from koordinator.cluster import errors
 from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
@@ -26,6 +26,7 @@ from koordinator.scheduler.plugin.framework import (
     PreemptionOffer,
 )
 from koordinator.scheduler.plugin.status import SUCCESS, Code, unschedulable
+from koordinator.scheduler.plugins.elastic_quota.admission import fits
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import (
@@ -35,7 +36,6 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     Nanos,
     Quota,
     above,
-    accumulate,
     amounts_of,
     exceeding,
     nanos_of,
@@ -44,9 +44,9 @@ from koordinator.scheduler.plugins.elastic_quota.quota_changes import QuotaChang
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor
 from koordinator.scheduler.plugins.preemption.plugin import followed_budgets
+from koordinator.scheduler.plugins.preemption.search import try_without
 from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Victim
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.trial import trial_of
 
 
 class QuotaPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,8 +59,6 @@ class QuotaPod(msgspec.Struct, frozen=True, kw_only=True):
     request: Amounts = {}
     """Already reduced to the resources that the quota counts."""
     is_preemptible: bool = True
-    is_counted: bool = True
-    """Whether it is part of what the quota uses."""
     is_terminating: bool = False
 
 
@@ -84,56 +82,9 @@ def objection(
     return ""
 
 
-class VictimChoice(msgspec.Struct, frozen=True):
-    """Pods to evict, in the order they were decided on, and how many of them violate a budget."""
-
-    code: Code
-    victims: tuple[QuotaPod, ...] = ()
-    violations: int = 0
-
-
 def by_importance(pods: Iterable[QuotaPod]) -> list[QuotaPod]:
     """Higher priority first, among equals the one that runs longest."""
     return sorted(pods, key=lambda pod: (-pod.priority, pod.start_s))
-
-
-def choose_victims(
-    request: Amounts,
-    violating: Sequence[QuotaPod],
-    harmless: Sequence[QuotaPod],
-    *,
-    used: Amounts,
-    limit: Amounts,
-    fits: Callable[[Sequence[QuotaPod]], bool],
-) -> VictimChoice:
-    """Choose which of the pods that may be evicted from a node have to go for `request`.
-
-    `violating` and `harmless` are those pods, most important first, split by whether a disruption budget
-    protects them; `used` and `limit` belong to the quota. `fits` tells whether the node holds the pod beside
-    these of them. A pod may stay if both node and quota have room with it.
-    """
-    everyone = (*violating, *harmless)
-    if not everyone:
-        return VictimChoice(Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
-    if not fits(()):
-        return VictimChoice(Code.UNSCHEDULABLE)
-    for pod in everyone:
-        used = accumulate(used, sub({}, pod.request)) if pod.is_counted else used
-    staying: list[QuotaPod] = []
-    victims: list[QuotaPod] = []
-    violations = 0
-    for is_violating, group in ((True, violating), (False, harmless)):
-        for pod in group:
-            has_room = fits((*staying, pod))
-            used_with = add(used, pod.request) if pod.is_counted else used
-            if has_room and not exceeding(mask(add(used_with, request), request), limit):
-                staying.append(pod)
-                used = used_with
-                continue
-            victims.append(pod)
-            # As upstream counts: not one that leaves for the sake of the quota.
-            violations += is_violating and not has_room
-    return VictimChoice(Code.SUCCESS, tuple(victims), violations)
 
 
 class OveruseTimer:
@@ -345,17 +296,23 @@ class QuotaPreemption:
             return PostFilterResult(unschedulable()), None
         if self._objection(pod, ref, diagnosis):
             return PostFilterResult(unschedulable()), None  # DefaultPreemption says the same
-        request = amounts_of({k: n for k, n in self._request(pod, quota).items() if k in quota.max})
-        limit, used = amounts_of(self._limit_of(quota)), amounts_of(quota.below.used)
         rows = list(self._rows(pod, ref, quota))
         if not rows:
             return PostFilterResult(unschedulable()), None  # nothing that users need to be told
-        found = [
-            candidate
+        request, limit = self._request(pod, quota), self._limit_of(quota)
+        table, now_s = self._handle.table, self._handle.clock.now()
+
+        def has_room() -> bool:
+            """The books of the quota follow trials of the table."""
+            return fits(request, quota.max, quota.below.used, limit)
+
+        found = (
+            try_without(
+                [Victim.of(each, now_s) for each in lesser], table, row, self._budgets, diagnosis, has_room
+            )
             for row, lesser in rows
-            if (candidate := self._try(pod, row, lesser, ref, request, used, limit, diagnosis)) is not None
-        ]
-        best = victims.choose(found)
+        )
+        best = victims.choose(each for each in found if isinstance(each, Candidate))
         if best is None:
             text = f"preemption: no eviction of less important pods of quota {ref.name} would make room"
             return PostFilterResult(unschedulable(text)), None
@@ -394,54 +351,13 @@ class QuotaPreemption:
         for row in (*rows[first:], *rows[:first])[:NODES_MAX]:
             yield row, lesser[row]
 
-    def _try(
-        self,
-        pod: PodInfo,
-        row: int,
-        lesser: Sequence[PodInfo],
-        ref: QuotaRef,
-        request: Amounts,
-        used: Amounts,
-        limit: Amounts,
-        diagnosis: Diagnosis,
-    ) -> Candidate | None:
-        table, now_s = self._handle.table, self._handle.clock.now()
-        name = table.name_of(row)
-        ranked = victims.by_importance(Victim.of(each, now_s) for each in lesser)
-        by_key = {each.pod.key: each for each in ranked}
-        protected, harmless = self._budgets.split(ranked)
-
-        def rivals(group: Sequence[Victim]) -> list[QuotaPod]:
-            return [self._rival(each.pod, ref, each.start_s) for each in group]
-
-        def fits(staying: Sequence[QuotaPod]) -> bool:
-            kept = {rival.name for rival in staying}
-            with trial_of(table) as trial:
-                for victim in ranked:
-                    if victim.pod.key not in kept:
-                        trial.take(victim.pod)
-                return diagnosis.check(row).is_success
-
-        choice = choose_victims(
-            request, rivals(protected), rivals(harmless), used=used, limit=limit, fits=fits
-        )
-        if choice.code is not Code.SUCCESS or not choice.victims:
-            return None
-        gone = victims.by_importance(by_key[rival.name] for rival in choice.victims)
-        return Candidate(name, tuple(gone), choice.violations)
-
-    def _rival(self, pod: PodInfo, ref: QuotaRef, start_s: float = 0.0) -> QuotaPod:
-        quota = self._book.quota_at(ref)
-        counted = quota.pods.get(pod.key) if quota is not None else None
+    def _rival(self, pod: PodInfo, ref: QuotaRef) -> QuotaPod:
         meta = pod.pod.metadata
         return QuotaPod(
             name=pod.key,
             quota=ref.name,
             priority=pod.priority,
-            start_s=start_s,
-            request=amounts_of(counted.amounts) if counted is not None else {},
             is_preemptible=priority.is_preemptible(meta.labels)
             and not quota_labels.is_pod_non_preemptible(meta.labels),
-            is_counted=counted is not None,
             is_terminating=meta.deletion_timestamp is not None,
         )

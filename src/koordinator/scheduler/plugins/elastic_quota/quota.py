@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from koordinator.api import labels, normalization, quantity, quota_labels, resource_list, resources
+from koordinator.api import labels, normalization, quota_labels, resource_list, resources
 from koordinator.api.quantity import NANO, Family, Quantity
-from koordinator.api.resource_list import Amounts, add, mask, maximum
+from koordinator.api.resource_list import Amounts, mask, maximum
 from koordinator.api.sigs import ElasticQuota
 
 Nanos = dict[str, int]
@@ -83,14 +83,6 @@ def grown(after: Mapping[str, int], before: Mapping[str, int]) -> Nanos:
 def above(nanos: Mapping[str, int], limit: Mapping[str, int]) -> bool:
     """Return whether any entry is above the limit. A name that `limit` lacks is not limited."""
     return any(number > limit[name] for name, number in nanos.items() if name in limit)
-
-
-def accumulate(total: Amounts, delta: Amounts) -> Amounts:
-    """`total` + `delta`, where an entry never falls below zero."""
-    return {
-        name: amount if amount >= quantity.ZERO else quantity.ZERO
-        for name, amount in add(total, delta).items()
-    }
 
 
 def exceeding(amounts: Amounts, limit: Amounts) -> tuple[str, ...]:

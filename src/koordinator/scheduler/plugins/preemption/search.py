@@ -207,25 +207,9 @@ class Search:
     def try_row(self, pod: PodInfo, row: int, diagnosis: Diagnosis) -> Candidate | Status:
         """Return the candidate that a node makes, or why it is none, by moving pods in a trial."""
         now_s = self._clock.now()
-        name = self._table.name_of(row)
         there = self._table.pods_at(row).values()
         removed = [Victim.of(each, now_s) for each in there if victims.is_preemptible(each, pod)]
-        if not removed:
-            return NO_VICTIMS
-        with trial_of(self._table) as trial:
-            for victim in removed:
-                trial.take(victim.pod)
-            status = diagnosis.check(row)
-            if not status.is_success:
-                return status
-            chosen, violations = victims.select(
-                removed,
-                self._budgets,
-                put_back=lambda victim: trial.add(victim.pod, name),
-                take=lambda victim: trial.take(victim.pod),
-                fits=lambda: diagnosis.check(row).is_success,
-            )
-        return Candidate(name, chosen, violations) if chosen else _nobody_has_to_go(name)
+        return try_without(removed, self._table, row, self._budgets, diagnosis)
 
     # Many at once
 
@@ -279,6 +263,36 @@ class Search:
             if covered:
                 is_protected[covered] = self._budgets.violating(covering[each] for each in covered)
         return is_protected
+
+
+def try_without(
+    removed: Sequence[Victim],
+    table: NodeTable,
+    row: int,
+    budgets: Budgets,
+    diagnosis: Diagnosis,
+    may_stay: Callable[[], bool] = lambda: True,
+) -> Candidate | Status:
+    """Return the candidate that a node makes of which `removed` may go, or why it is none, by moving them in a trial;
+    `may_stay` as for `victims.select`."""
+    if not removed:
+        return NO_VICTIMS
+    name = table.name_of(row)
+    with trial_of(table) as trial:
+        for victim in removed:
+            trial.take(victim.pod)
+        status = diagnosis.check(row)
+        if not status.is_success:
+            return status
+        chosen, violations = victims.select(
+            removed,
+            budgets,
+            put_back=lambda victim: trial.add(victim.pod, name),
+            take=lambda victim: trial.take(victim.pod),
+            fits=lambda: diagnosis.check(row).is_success,
+            may_stay=may_stay,
+        )
+    return Candidate(name, chosen, violations) if chosen else _nobody_has_to_go(name)
 
 
 class _Outlook:

@@ -104,20 +104,24 @@ def select(
     put_back: Callable[[Victim], None],
     take: Callable[[Victim], None],
     fits: Callable[[], bool],
+    may_stay: Callable[[], bool] = lambda: True,
 ) -> tuple[tuple[Victim, ...], int]:
     """Return victims among `removed` (all less important pods of a node, taken away already) and how many budgets they
-    violate: pods are put back as long as the preemptor fits, protected ones first."""
+    violate: pods are put back as long as the preemptor fits, protected ones first. `may_stay`: whether there is room
+    also where not the node has the say (a quota); who goes for the sake of that violates no budget, as upstream counts.
+    """
     violating, harmless = budgets.split(by_importance(removed))
     victims: list[Victim] = []
     violations = 0
     for is_violating, group in ((True, violating), (False, harmless)):
         for victim in group:
             put_back(victim)
-            if fits():
+            has_room = fits()
+            if has_room and may_stay():
                 continue
             take(victim)
             victims.append(victim)
-            violations += is_violating
+            violations += is_violating and not has_room
     return tuple(by_importance(victims)), violations
 
 
