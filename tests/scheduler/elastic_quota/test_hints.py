@@ -22,7 +22,7 @@ from tests.scheduler.world import pod
 
 TREE = TreeSnapshot(
     parents={"leaf": "mid", "mid": "top", "top": ROOT, "other": ROOT, "a": "b", "b": "a"},
-    assigned={name: frozenset({"ns/gone"}) for name in ("leaf", "mid", "top", "other", "b")},
+    idle={"ns/new"},
 )
 LEAF = QuotaRef("leaf", "")
 

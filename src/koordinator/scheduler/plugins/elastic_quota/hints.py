@@ -6,8 +6,7 @@ The rules look at how trees were some time ago (`quotaSnapshotUpdateInterval`). 
 had a place: one woken in vain costs less than one that waits for minutes.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Set
 
 import msgspec
 
@@ -23,21 +22,18 @@ from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class TreeSnapshot(msgspec.Struct, frozen=True):
-    """A tree some time ago: the parent of each quota, and the pods that used each."""
+    """A tree some time ago: the parent of each quota, and the pods that used nothing."""
 
     parents: Mapping[str, str]
-    assigned: Mapping[str, frozenset[str]]
+    idle: Set[str]
 
     @classmethod
     def of(cls, tree: GroupQuotaTree) -> "TreeSnapshot":
         """Return a tree as it is now."""
         quotas = tree.quotas()
         return cls(
-            parents={quota.spec.name: quota.spec.parent for quota in quotas},
-            assigned={
-                quota.spec.name: frozenset(key for key, each in quota.pods.items() if each.is_assigned)
-                for quota in quotas
-            },
+            {quota.spec.name: quota.spec.parent for quota in quotas},
+            {key for quota in quotas for key, each in quota.pods.items() if not each.is_assigned},
         )
 
     def is_above(self, ancestor: str, quota: str) -> bool:
@@ -88,8 +84,8 @@ def on_pod_delete(
         return False
     if snapshot is None:
         return True
-    if deleted.name in snapshot.parents and deleted_key not in snapshot.assigned.get(deleted.name, ()):
-        return False  # it used nothing
+    if deleted_key in snapshot.idle:
+        return False
     return waiting.name == deleted.name or _is_below(waiting, deleted.name, snapshot, checks_ancestors)
 
 
@@ -116,8 +112,6 @@ class QuotaQueueingHints:
         self._checks_ancestors = args.enable_check_parent_quota
         self._interval_s = duration.parse(args.quota_snapshot_update_interval)
         self._taken: dict[str, tuple[float, TreeSnapshot]] = {}
-        self._known: dict[str, frozenset[str]] = {}
-        """Tree → pods that its snapshot knows."""
 
     def may_help(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """Return whether it is worth looking at the pod's quota again."""
@@ -133,17 +127,11 @@ class QuotaQueueingHints:
                 checks_ancestors=self._checks_ancestors,
                 hooks_see_change=subject.hooks_see_change,
             )
-        if event.kind is ClusterEvent.ASSIGNED_POD_DELETED:
-            return self._deleted(event.old, waiting)
-        return True
-
-    def _deleted(self, gone: Any, waiting: Any) -> bool:
-        deleted = self._book.quota_of(gone.pod) if isinstance(gone, PodInfo) else None
-        snapshot = self._snapshot(waiting.tree_id)
-        key = gone.key if isinstance(gone, PodInfo) else ""
-        if snapshot is not None and deleted is not None and key not in self._known[waiting.tree_id]:
-            snapshot = TreeSnapshot(snapshot.parents, {deleted.name: frozenset((key,))})
-        return on_pod_delete(waiting, deleted, key, snapshot, checks_ancestors=self._checks_ancestors)
+        gone = event.old
+        if event.kind is not ClusterEvent.ASSIGNED_POD_DELETED or not isinstance(gone, PodInfo):
+            return True
+        deleted, snapshot = self._book.quota_of(gone.pod), self._snapshot(waiting.tree_id)
+        return on_pod_delete(waiting, deleted, gone.key, snapshot, checks_ancestors=self._checks_ancestors)
 
     def _snapshot(self, tree_id: str) -> TreeSnapshot | None:
         now_s = self._clock.now()
@@ -155,5 +143,4 @@ class QuotaQueueingHints:
             return None
         snapshot = TreeSnapshot.of(tree)
         self._taken[tree_id] = (now_s, snapshot)
-        self._known[tree_id] = frozenset(key for quota in tree.quotas() for key in quota.pods)
         return snapshot
