@@ -39,7 +39,7 @@ def standing(*, used: Amounts, limit: Amounts) -> Quota:
 
 def pods(*asks: tuple[int, Amounts]) -> list[QuotaPod]:
     return [
-        QuotaPod(name=f"p{number}", quota="q", priority=priority, request=request)
+        QuotaPod(name=f"p{number}", priority=priority, request=request)
         for number, (priority, request) in enumerate(asks)
     ]
 

@@ -2,15 +2,15 @@
 
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
-from koordinator.api import labels, resource_list
+from koordinator.api import labels, resource_list, sigs
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.api.sigs import ElasticQuota
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.scheduler.config import config
 from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
@@ -21,6 +21,7 @@ from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.checks import place_in
 from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
+from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     QuotaPodRequest,
     above,
@@ -36,6 +37,7 @@ from tests.scheduler.small_cluster import NOW_S, SmallCluster
 from tests.vectors.adapters.scheduler_quota_tree import RESERVED, Play, spec_of
 
 Case = dict[str, Any]
+NODE = "n"
 
 ADMISSION = {
     AdmissionReason.OK: "Success",
@@ -122,45 +124,82 @@ def _ref(pod: Case, quotas: Sequence[Case], gates: Sequence[str] = ()) -> QuotaR
             "labels": {labels.QUOTA_TREE_ID: each.get("treeId", "")},
             "annotations": {labels.QUOTA_NAMESPACES: json.dumps(each.get("namespaces") or [])},
         }
-        book.set_quota(from_builtins({"metadata": meta}, ElasticQuota))
+        book.set_quota(from_builtins({"metadata": meta}, sigs.ElasticQuota))
     own = {labels.QUOTA_NAME: pod["quotaLabel"]} if pod.get("quotaLabel") else {}
     meta = {"name": "p", "namespace": pod.get("namespace", "elsewhere"), "labels": own}
     return book.quota_of(from_builtins({"metadata": meta}, Pod))
 
 
-def _rival(pod: Case, known: Sequence[str] = ()) -> QuotaPod:
-    quota = pod.get("quota") or _ref(pod, [{"name": name} for name in known]).name
-    return QuotaPod(
-        name=pod.get("name", ""),
-        quota=quota,
-        priority=pod.get("priority", 0),
-        start_s=pod.get("start", 0),
-        request=resource_list.of(pod.get("request") or {}),
-        is_preemptible=not pod.get("nonPreemptible", False),
-        is_terminating=pod.get("terminating", False),
-    )
+class Scene:
+    """The plugin, with nodes and the quotas that a case names."""
+
+    def __init__(self, case: Case, allocatable: Case | None = None) -> None:
+        enabled = [
+            {"name": name} for name in ("ElasticQuota", "NodeResourcesFit", "PrioritySort", "DefaultBinder")
+        ]
+        plugins = {"multiPoint": {"enabled": enabled, "disabled": [{"name": "*"}]}}
+        own = {"name": "ElasticQuota", "args": case.get("args") or {}}
+        settings = {"profiles": [{"plugins": plugins, "pluginConfig": [own]}]}
+        self.cluster = SmallCluster(config.decode(settings))
+        self.plugin = self.cluster.plugin(ElasticQuota)
+        self.preemption = self.plugin._preemption
+        self.cluster.node(
+            {
+                "metadata": {"name": NODE},
+                "status": {"allocatable": {"pods": "1000", **(allocatable or {"cpu": "1000"})}},
+            }
+        )
+        for name in case.get("knownQuotas") or ():
+            self.quota(name)
+
+    def quota(self, name: str) -> None:
+        meta = {"name": name, "namespace": "quotas"}
+        self.plugin.book.set_quota(from_builtins({"metadata": meta}, sigs.ElasticQuota))
+
+    def pod(self, name: str, pod: Case, node: str = "") -> PodInfo:
+        own = {
+            labels.QUOTA_NAME: pod.get("quota") or pod.get("quotaLabel"),
+            labels.QUOTA_PREEMPTIBLE: "false" if pod.get("nonPreemptible") else None,
+        }
+        meta: Case = {"name": name, "namespace": pod.get("namespace", "elsewhere"), "uid": name}
+        if pod.get("terminating"):
+            meta["deletionTimestamp"] = rfc3339(NOW_S)
+        body = {
+            "metadata": {**meta, "labels": {key: value for key, value in own.items() if value}},
+            "spec": {
+                "nodeName": node,
+                "priority": pod.get("priority", 0),
+                "preemptionPolicy": pod.get("preemptionPolicy"),
+                "containers": [{"name": "c", "resources": {"requests": pod.get("request") or {}}}],
+            },
+            "status": {
+                "startTime": rfc3339(pod.get("start", 0)),
+                "nominatedNodeName": NODE if pod.get("nominatedNode") else "",
+            },
+        }
+        self.plugin.book.set_pod(from_builtins(body, Pod))
+        return self.cluster.pod(body)
+
+    def lesser(self, pod: PodInfo) -> list[PodInfo]:
+        """Pods that may go for this one."""
+        found = self.preemption.lesser(pod, self.plugin.book.quota_of(pod.pod))
+        return [each for pods in found.values() for each in pods]
 
 
 def _can_preempt(case: Case) -> Any:
-    known = case.get("knownQuotas") or []
-    allowed = evictions.may_evict(
-        _rival(case["pod"], known),
-        _rival(case["victim"], known),
-        protects_default=case["args"].get("disableDefaultQuotaPreemption", True),
-    )
-    return {"allowed": allowed}
+    scene = Scene(case)
+    victim = scene.pod("victim", case["victim"], NODE)
+    return {"allowed": victim.uid in [each.uid for each in scene.lesser(scene.pod("pod", case["pod"]))]}
 
 
 def _eligible(case: Case) -> Any:
-    known = case.get("knownQuotas") or []
-    pod, codes = case["pod"], {code.word: code for code in Code}
-    is_nominated = bool(pod.get("nominatedNode"))
-    message = evictions.objection(
-        _rival(pod, known),
-        never=pod.get("preemptionPolicy") == "Never",
-        nominated_code=codes[case.get("nominatedNodeStatus", "Success")],
-        on_nominated_node=[_rival(each, known) for each in case.get("nodePods") or () if is_nominated],
-    )
+    scene = Scene(case)
+    for number, each in enumerate(case.get("nodePods") or ()):
+        scene.pod(f"other-{number}", each, NODE)
+    pod, codes = scene.pod("pod", case["pod"]), {code.word: code for code in Code}
+    status = Status(codes[case.get("nominatedNodeStatus", "Success")])
+    diagnosis: Any = SimpleNamespace(status_of=lambda row: status)
+    message = scene.preemption.objection(pod, scene.plugin.book.quota_of(pod.pod), diagnosis)
     return {"eligible": not message, "message": message}
 
 
@@ -194,58 +233,48 @@ def _pdb_split(case: Case) -> Any:
 
 
 def _victims(case: Case) -> Any:
-    """One node without other filters than that for resources; the figures of the quota are those of the case."""
-    enabled = [{"name": name} for name in ("NodeResourcesFit", "PrioritySort", "DefaultBinder")]
-    plugins = {"multiPoint": {"enabled": enabled, "disabled": [{"name": "*"}]}}
-    cluster = SmallCluster(config.decode({"profiles": [{"plugins": plugins}]}))
-    table, allocatable = cluster.table, {"pods": "1000", **case["node"]["allocatable"]}
-    cluster.node({"metadata": {"name": "n"}, "status": {"allocatable": allocatable}})
-    pod, counted = _rival(case["pod"]), set(case.get("inQuotaCache") or ())
-    protects = (case.get("args") or {}).get("disableDefaultQuotaPreemption", True)
-    removed, in_quota = [], {}
+    """The figures of the quota are those of the case."""
+    scene = Scene(case, case["node"]["allocatable"])
+    for name in {each.get("quota", "q") for each in (case["pod"], *case["node"]["pods"])}:
+        scene.quota(name)
+    sizes = {each["name"]: nanos_of(resource_list.of(each["request"])) for each in case["node"]["pods"]}
     for each in case["node"]["pods"]:
-        info = cluster.pod(_pod(each, "n"))
-        if evictions.may_evict(pod, _rival({"quota": "q", **each}), protects_default=protects):
-            removed.append(stock.Victim.of(info, NOW_S))
-            if each["name"] in counted:
-                in_quota[info.uid] = nanos_of(resource_list.of(each["request"]))
-    limit = nanos_of(resource_list.of(case["quotaLimit"]))
+        scene.pod(each["name"], {"quota": "q", **each}, NODE)
+    pod = scene.pod("preemptor", {"quota": "q", **case["pod"]})
+    request, limit = (nanos_of(resource_list.of(x)) for x in (case["pod"]["request"], case["quotaLimit"]))
+    table = scene.cluster.table
 
     def may_stay() -> bool:
         used = nanos_of(resource_list.of(case["quotaUsed"]))
-        for uid, amounts in in_quota.items():
-            if table.place_of(uid) is None:
-                accumulate_in_place(used, negated(amounts))
-        return fits(nanos_of(pod.request), limit, used, limit)
+        for name in case.get("inQuotaCache") or ():
+            if table.place_of(name) is None:
+                accumulate_in_place(used, negated(sizes[name]))
+        return fits(request, limit, used, limit)
 
-    diagnosis = cluster.refused(cluster.pod(_pod({"name": "preemptor", **case["pod"]})))
+    removed = [stock.Victim.of(each, NOW_S) for each in scene.lesser(pod)]
+    diagnosis = scene.cluster.refused(pod)
     found = try_without(removed, table, 0, stock.Budgets(), diagnosis, may_stay)
     if isinstance(found, stock.Candidate):
-        gone = [victim.pod.pod.metadata.name for victim in found.victims]
-        return {"status": "Success", "victims": gone}
+        return {"status": "Success", "victims": [each.pod.uid for each in found.victims]}
     if found is NO_VICTIMS:
         return {"status": found.code.word, "victims": []}
     # Nobody has to go, or it does not help: the node itself may have said why for good.
     return {"status": "Success" if found.code is Code.ERROR else "Unschedulable", "victims": []}
 
 
-def _pod(pod: Case, node: str = "") -> Case:
-    requests = {"requests": pod.get("request") or {}}
-    return {
-        "metadata": {"name": pod["name"], "namespace": "default", "uid": pod["name"]},
-        "spec": {
-            "nodeName": node,
-            "priority": pod.get("priority", 0),
-            "containers": [{"name": "c", "resources": requests}],
-        },
-        "status": {"startTime": rfc3339(pod.get("start", 0))},
-    }
-
-
 def overuse_revoke(case: Case) -> Any:
     if case["kind"] == "monitor":
         return {"trigger": _triggers(case)}
-    assigned = [_rival({"quota": "q", **each}) for each in case["assignedPods"]]
+    assigned = [
+        QuotaPod(
+            name=each.get("name", ""),
+            priority=each.get("priority", 0),
+            start_s=each.get("start", 0),
+            request=resource_list.of(each.get("request") or {}),
+            is_preemptible=not each.get("nonPreemptible", False),
+        )
+        for each in case["assignedPods"]
+    ]
     evicted = evictions.revoke(resource_list.of(case["used"]), resource_list.of(case["runtime"]), assigned)
     return {"evict": [each.name for each in evicted]}
 

@@ -19,10 +19,10 @@ from koordinator.scheduler.plugins.coscheduling.jobs import (
     PlacedPod,
     PreemptorJob,
     job_name,
-    may_evict,
 )
 from koordinator.scheduler.plugins.node_resources_fit import FitState, NodeResourcesFit
 from koordinator.scheduler.plugins.preemption.plugin import NOT_HELPFUL
+from koordinator.scheduler.plugins.preemption.victims import may_evict
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo

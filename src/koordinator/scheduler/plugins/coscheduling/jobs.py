@@ -14,7 +14,7 @@ import numpy.typing as npt
 from koordinator.api import labels, quota_labels
 from koordinator.api.core import Pod
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugins.preemption.victims import NEVER, Residents, is_preemptible
+from koordinator.scheduler.plugins.preemption.victims import NEVER, Residents
 from koordinator.scheduler.table.columns import Rows, grown
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo, job_of
@@ -110,12 +110,6 @@ class JobResidents(Residents):
 def job_name(pod: Pod) -> str:
     """Return the job that a pod says it belongs to, else its gangs; empty for a pod on its own."""
     return pod.metadata.labels.get(labels.QUESTIONED_OBJECT_KEY) or ",".join(job_of(pod))
-
-
-def may_evict(preemptor: PodInfo, victim: PodInfo) -> bool:
-    """Return whether a pod may be evicted for one of another job."""
-    is_protected = quota_labels.is_pod_non_preemptible(victim.pod.metadata.labels)
-    return is_preemptible(victim, preemptor) and not is_protected
 
 
 class DrainCosts:

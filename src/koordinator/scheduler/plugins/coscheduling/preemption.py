@@ -34,7 +34,7 @@ from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     VictimAction,
     preempt,
 )
-from koordinator.scheduler.plugins.coscheduling.jobs import JobResidents, PreemptorJob, may_evict
+from koordinator.scheduler.plugins.coscheduling.jobs import JobResidents, PreemptorJob
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
 from koordinator.scheduler.plugins.preemption.executor import (
     PreemptionExecutor,
@@ -42,6 +42,7 @@ from koordinator.scheduler.plugins.preemption.executor import (
     is_terminating_victim,
 )
 from koordinator.scheduler.plugins.preemption.plugin import WAITING
+from koordinator.scheduler.plugins.preemption.victims import may_evict
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import rehearsal_of
 

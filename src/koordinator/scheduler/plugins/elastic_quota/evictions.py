@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
-from koordinator.api import duration, priority, quota_labels
+from koordinator.api import duration
 from koordinator.api.core import Pod
 from koordinator.api.resource_list import Amounts, add, sub
 from koordinator.clock import parse_rfc3339
@@ -25,7 +25,7 @@ from koordinator.scheduler.plugin.framework import (
     PostFilterResult,
     PreemptionOffer,
 )
-from koordinator.scheduler.plugin.status import SUCCESS, Code, unschedulable
+from koordinator.scheduler.plugin.status import SUCCESS, unschedulable
 from koordinator.scheduler.plugins.elastic_quota.admission import fits
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
@@ -43,43 +43,21 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
 from koordinator.scheduler.plugins.elastic_quota.quota_changes import QuotaChanges
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor
-from koordinator.scheduler.plugins.preemption.plugin import followed_budgets
+from koordinator.scheduler.plugins.preemption.plugin import followed_budgets, objection
 from koordinator.scheduler.plugins.preemption.search import try_without
 from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Victim
 from koordinator.scheduler.table.pod_info import PodInfo
 
 
 class QuotaPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod in the eyes of quota preemption, be it the one that wants a place or the one that has it."""
+    """A pod that uses its quota."""
 
-    name: str = ""
-    quota: str
+    name: str
     priority: int
     start_s: float = 0.0
     request: Amounts = {}
     """Already reduced to the resources that the quota counts."""
     is_preemptible: bool = True
-    is_terminating: bool = False
-
-
-def may_evict(pod: QuotaPod, victim: QuotaPod, *, protects_default: bool) -> bool:
-    """Return whether `victim` may be evicted for `pod`."""
-    is_protected = not victim.is_preemptible or (protects_default and victim.quota == DEFAULT)
-    return not is_protected and victim.priority < pod.priority and victim.quota == pod.quota
-
-
-def objection(
-    pod: QuotaPod, *, never: bool, nominated_code: Code, on_nominated_node: Iterable[QuotaPod]
-) -> str:
-    """Return why the pod may not preempt now, empty when it may. `on_nominated_node` is empty without nomination."""
-    if never:
-        return "not eligible due to preemptionPolicy=Never."
-    if nominated_code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-        return ""
-    for other in on_nominated_node:
-        if other.is_terminating and (other.quota == pod.quota) and (other.priority < pod.priority):
-            return "not eligible due to a terminating pod on the nominated node."
-    return ""
 
 
 def by_importance(pods: Iterable[QuotaPod]) -> list[QuotaPod]:
@@ -231,7 +209,6 @@ class OverUse:
             started = pod.status.start_time
             each = QuotaPod(
                 name=key,
-                quota=quota.spec.name,
                 priority=pod.spec.priority or 0,
                 start_s=parse_rfc3339(started) if started else self._handle.clock.now(),
                 request=amounts_of(counted.amounts),
@@ -291,13 +268,8 @@ class QuotaPreemption:
 
     def _decide(self, pod: PodInfo, diagnosis: Diagnosis) -> tuple[PostFilterResult, Candidate | None]:
         ref = self._book.quota_of(pod.pod)
-        quota = self._book.quota_at(ref)
-        if quota is None or (self._protects_default and ref.name == DEFAULT):
-            return PostFilterResult(unschedulable()), None
-        if self._objection(pod, ref, diagnosis):
-            return PostFilterResult(unschedulable()), None  # DefaultPreemption says the same
-        rows = list(self._rows(pod, ref, quota))
-        if not rows:
+        quota, lesser = self._book.quota_at(ref), self.lesser(pod, ref)
+        if quota is None or not lesser or self.objection(pod, ref, diagnosis):
             return PostFilterResult(unschedulable()), None  # nothing that users need to be told
         request, limit = self._request(pod, quota), self._limit_of(quota)
         table, now_s = self._handle.table, self._handle.clock.now()
@@ -308,9 +280,14 @@ class QuotaPreemption:
 
         found = (
             try_without(
-                [Victim.of(each, now_s) for each in lesser], table, row, self._budgets, diagnosis, has_room
+                [Victim.of(each, now_s) for each in lesser[row]],
+                table,
+                row,
+                self._budgets,
+                diagnosis,
+                has_room,
             )
-            for row, lesser in rows
+            for row in self._next_of(list(lesser))
         )
         best = victims.choose(each for each in found if isinstance(each, Candidate))
         if best is None:
@@ -322,42 +299,30 @@ class QuotaPreemption:
         counted = quota.pods.get(pod.key)
         return counted.request if counted is not None else nanos_of(self._book.request_of(pod.pod))
 
-    def _objection(self, pod: PodInfo, ref: QuotaRef, diagnosis: Diagnosis) -> str:
-        nominated = self._handle.nominations.node_for(pod)
-        table = self._handle.table
-        row = table.row_of(nominated) if nominated else None
-        there = table.pods_at(row).values() if row is not None else ()
-        return objection(
-            self._rival(pod, ref),
-            never=pod.pod.spec.preemption_policy == "Never",
-            nominated_code=diagnosis.status_of(row).code if row is not None else Code.SUCCESS,
-            on_nominated_node=[self._rival(each, self._book.counted_in(each.key)) for each in there],
-        )
+    def objection(self, pod: PodInfo, ref: QuotaRef, diagnosis: Diagnosis) -> str:
+        """Return why a pod of the quota may not preempt now; "" when it may."""
 
-    def _rows(self, pod: PodInfo, ref: QuotaRef, quota: Quota) -> Iterator[tuple[int, list[PodInfo]]]:
-        """Yield nodes with pods that may go for this one, and these pods; at most `NODES_MAX`."""
-        table, own = self._handle.table, self._rival(pod, ref)
-        lesser: dict[int, list[PodInfo]] = {}
+        def is_leaving(other: PodInfo) -> bool:
+            is_deleted = other.pod.metadata.deletion_timestamp is not None
+            return is_deleted and self._book.counted_in(other.key).name == ref.name
+
+        return objection(self._handle, pod, diagnosis, is_leaving)
+
+    def lesser(self, pod: PodInfo, ref: QuotaRef) -> dict[int, list[PodInfo]]:
+        """Row → pods of the quota that may go for one of it, in order of rows."""
+        table, quota = self._handle.table, self._book.quota_at(ref)
+        found: dict[int, list[PodInfo]] = {}
+        if quota is None or (self._protects_default and ref.name == DEFAULT):
+            return found
         for key, counted in quota.pods.items():
             known = self._book.pod(key) if counted.is_assigned else None
             place = table.place_of(known.metadata.uid or key) if known is not None else None
-            if place is None or place.pod.priority >= pod.priority:
-                continue
-            if may_evict(own, self._rival(place.pod, ref), protects_default=self._protects_default):
-                lesser.setdefault(place.row, []).append(place.pod)
-        rows = sorted(lesser)
+            if place is not None and victims.may_evict(pod, place.pod):
+                found.setdefault(place.row, []).append(place.pod)
+        return dict(sorted(found.items()))
+
+    def _next_of(self, rows: list[int]) -> list[int]:
+        """Return the nodes to try, at most `NODES_MAX`."""
         first = self._start % len(rows) if len(rows) > NODES_MAX else 0
         self._start = first + NODES_MAX
-        for row in (*rows[first:], *rows[:first])[:NODES_MAX]:
-            yield row, lesser[row]
-
-    def _rival(self, pod: PodInfo, ref: QuotaRef) -> QuotaPod:
-        meta = pod.pod.metadata
-        return QuotaPod(
-            name=pod.key,
-            quota=ref.name,
-            priority=pod.priority,
-            is_preemptible=priority.is_preemptible(meta.labels)
-            and not quota_labels.is_pod_non_preemptible(meta.labels),
-            is_terminating=meta.deletion_timestamp is not None,
-        )
+        return (rows[first:] + rows[:first])[:NODES_MAX]

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import label_selector, pod_labels, priority
+from koordinator.api import label_selector, pod_labels, priority, quota_labels
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import PodDisruptionBudget
@@ -39,6 +39,12 @@ def is_preemptible(victim: PodInfo, preemptor: PodInfo) -> bool:
 def _can_go(pod: PodInfo) -> bool:
     meta = pod.pod.metadata
     return priority.is_preemptible(meta.labels) and not pod_labels.is_reserve_pod(meta.annotations)
+
+
+def may_evict(preemptor: PodInfo, victim: PodInfo) -> bool:
+    """Return whether a pod is less important than another and may have to go for it, where quotas protect pods, too."""
+    is_protected = quota_labels.is_pod_non_preemptible(victim.pod.metadata.labels)
+    return is_preemptible(victim, preemptor) and not is_protected
 
 
 class Victim(msgspec.Struct, frozen=True):
