@@ -61,7 +61,7 @@ class Preemptor:
         self._table = handle.table
         self.budgets = handle.shared(Budgets, followed_budgets)
         residents = handle.table.shared(Residents)
-        self._search = Search(handle.table, residents, self.budgets, handle.nominations, handle.clock)
+        self.search = Search(handle.table, residents, self.budgets, handle.nominations, handle.clock)
         self._attempt_count = 0
         self._eviction = handle.shared(PreemptionExecutor, PreemptionExecutor)
 
@@ -118,11 +118,7 @@ class Preemptor:
     def dry_run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis) -> FoundCandidates:
         """Return options among `rows` (rows,), as many as the arguments want."""
         wanted = min(max(int(rows.size) * self._percentage // 100, self._absolute), int(rows.size))
-        return self._search.run(pod, self._from_somewhere(pod, rows, wanted), diagnosis, wanted)
-
-    def try_row(self, pod: PodInfo, row: int, diagnosis: Diagnosis) -> Candidate | Status:
-        """Return the candidate that one node makes, or why it is none, by moving its pods in a trial."""
-        return self._search.try_row(pod, row, diagnosis)
+        return self.search.run(pod, self._from_somewhere(pod, rows, wanted), diagnosis, wanted)
 
     def _from_somewhere(self, pod: PodInfo, rows: Rows, wanted: int) -> Rows:
         """Return all rows; those that were left out last time come first sooner or later."""

@@ -11,7 +11,6 @@ from weakref import WeakValueDictionary
 from koordinator.api import pod_labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
-from koordinator.api.meta import ObjectMeta
 from koordinator.api.reservation import (
     RESERVATION_ALLOCATED,
     Reservation,
@@ -45,23 +44,20 @@ class AllocationWriter:
         Returns once the scheduler itself has seen it, so that nobody takes their room for unused when the Reservation
         becomes Available. Raises: ApiError, ProtocolError; NotActiveError when one of them may not use it any more.
         """
-        async with self._lock(reservation.metadata.uid):
-            await self._take_over_all(pods, reservation, node_name)
-
-    async def _take_over_all(self, pods: Collection[Pod], reservation: Reservation, node_name: str) -> None:
         uid, chosen = reservation.metadata.uid, {pod.metadata.uid for pod in pods}
-        for other in self._ledger.users_of(uid):
-            if other.uid not in chosen:  # left by an attempt that a restart cut off
-                await self._release(other.pod, uid, "")
-        for pod in pods:
-            await self._take_over(pod, reservation, node_name)
-        for pause_s in (*RETRY_PAUSES_S, None):
-            if all(self._ledger.used_by(each) == uid for each in chosen):
-                return
-            if pause_s is None or any(not self._ledger.is_placed(each) for each in chosen):
-                break
-            await asyncio.sleep(pause_s)
-        raise lifecycle.NotActiveError("not seen to use the reservation")
+        async with self._lock(uid):
+            for other in self._ledger.users_of(uid):
+                if other.uid not in chosen:  # left by an attempt that a restart cut off
+                    await self._release(other.pod, uid, "")
+            for pod in pods:
+                await self._take_over(pod, reservation, node_name)
+            for pause_s in (*RETRY_PAUSES_S, None):
+                if all(self._ledger.used_by(each) == uid for each in chosen):
+                    return
+                if pause_s is None or any(not self._ledger.is_placed(each) for each in chosen):
+                    break
+                await asyncio.sleep(pause_s)
+            raise lifecycle.NotActiveError("not seen to use the reservation")
 
     async def _take_over(self, pod: Pod, reservation: Reservation, node_name: str) -> None:
         cluster, meta, uid = self._handle.cluster, pod.metadata, reservation.metadata.uid
@@ -92,23 +88,22 @@ class AllocationWriter:
 
     async def let_go(self, pods: Collection[Pod], reservation: Reservation) -> None:
         """Undo `take_over` of a Reservation that did not get the node; the pods stay where they are."""
-        if pods:
-            async with self._lock(reservation.metadata.uid):
-                await self._let_go(pods, reservation.metadata)
-
-    async def _let_go(self, pods: Collection[Pod], meta: ObjectMeta) -> None:
-        try:
-            live = await self._handle.cluster.get(Reservation, meta.name)
-            if live.metadata.uid == meta.uid and objects.is_available(live):
-                return  # it got it all the same
-        except errors.NotFound:
-            pass
-        except (errors.ApiError, KoordinatorError) as problem:
-            # The next attempt of the Reservation takes them over, or lets them go.
-            log.warning("pods not let go: %s", problem, extra={"reservation": meta.name})
+        meta = reservation.metadata
+        if not pods:
             return
-        for pod in pods:
-            await self._take_back(pod, meta.uid, "")
+        async with self._lock(meta.uid):
+            try:
+                live = await self._handle.cluster.get(Reservation, meta.name)
+                if live.metadata.uid == meta.uid and objects.is_available(live):
+                    return  # it got it all the same
+            except errors.NotFound:
+                pass
+            except (errors.ApiError, KoordinatorError) as problem:
+                # The next attempt of the Reservation takes them over, or lets them go.
+                log.warning("pods not let go: %s", problem, extra={"reservation": meta.name})
+                return
+            for pod in pods:
+                await self._take_back(pod, meta.uid, "")
 
     def take_back(self, pod: Pod, uid: str, node_name: str) -> None:
         """Take the name of a reservation off a pod that was not bound after all, in the background."""
