@@ -52,6 +52,7 @@ class GroupQuotaTree:
         root = Quota(spec=QuotaSpec(name=ROOT, parent="", is_parent=True), lends=True)
         self._quotas: dict[str, Quota] = {ROOT: root}
         self._chains = QuotaChains(self._quotas)
+        self.path = self._chains.path
         self._levels: dict[str, RuntimeCalculator] = {}
         self._shared_names = SharedNames()
         self._touched: set[str] = set()
@@ -122,11 +123,6 @@ class GroupQuotaTree:
         self.version += 1
         self._touched.add(ROOT)
         self._unsettled.add(ROOT)
-
-    def path(self, name: str) -> list[str]:
-        """From the quota up: itself, its parent, and so on; the last one is the root, or a name that is not
-        known (or was met before) where the tree is broken."""
-        return self._chains.path(name)
 
     def _changing(self, parent: str) -> RuntimeCalculator:
         """Return the level of a parent, about to change."""

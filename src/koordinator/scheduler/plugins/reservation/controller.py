@@ -16,7 +16,7 @@ import msgspec
 from koordinator.api import labels, pod_labels, pod_resources
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
-from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation, without_allocated
+from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.prometheus import GaugeOfObjects, Samples
@@ -24,6 +24,7 @@ from koordinator.scheduler.config.default_plugins import ReservationArgs
 from koordinator.scheduler.plugin.capabilities import BackgroundController
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.reservation import lifecycle, objects
+from koordinator.scheduler.plugins.reservation.binding import take_name_off
 from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger
 from koordinator.scheduler.plugins.reservation.lifecycle import OwnerPod
 from koordinator.scheduler.table.columns import discard
@@ -341,19 +342,9 @@ class ReservationController:
 
     async def _release_pod(self, key: ReservationKey, owner: OwnerPod) -> None:
         try:
-            pod = await self._handle.cluster.get(Pod, owner.name, owner.namespace)
-            if pod.metadata.uid != owner.uid or not _names(pod, key):
-                return
-            body = {
-                "metadata": {
-                    "uid": owner.uid,
-                    "resourceVersion": pod.metadata.resource_version,
-                    "annotations": {labels.RESERVATION_ALLOCATED: None},
-                }
-            }
-            await self._handle.cluster.patch(Pod, owner.name, body, owner.namespace)
-        except errors.NotFound:
-            return
+            await take_name_off(self._handle.cluster, owner.reference, key.uid)
+        except (errors.NotFound, ProtocolError):
+            return  # it is gone, or nobody can tell what it uses
 
     # Garbage
 
@@ -387,13 +378,6 @@ def _ineffective(args: ReservationArgs, handle: Handle) -> Iterator[str]:
         yield "argument reservationSelectorIndex of the plugin Reservation"
     if handle.gates.is_on("LazyReservationRestore"):
         yield "feature gate LazyReservationRestore"
-
-
-def _names(pod: Pod, key: ReservationKey) -> bool:
-    try:
-        return without_allocated(pod.metadata.annotations, key.uid, f"Pod {pod.key}") is not None
-    except ProtocolError:
-        return False
 
 
 def _gauges(book: ReservationBook) -> tuple[GaugeOfObjects, ...]:
