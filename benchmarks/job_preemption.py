@@ -84,7 +84,7 @@ def measure(node_count: int) -> None:
             decide = cluster.decision(member_count, cpu)
             found = decide()
             took_ms = best_ms(decide, 3)
-            jobs = len({each.victim.job for each in found.evictions})
+            jobs = len({each.job for each in found.evictions})
             what = (
                 f"{len(found.evictions)} victims of {jobs} jobs"
                 if found.is_success

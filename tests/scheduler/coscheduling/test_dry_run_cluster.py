@@ -133,7 +133,7 @@ def test_victims_make_room_for_all_members_at_once_and_none_of_them_could_stay(s
 
     assert {place.pod.key: place.row for place in cluster.table.places()} == before
     by_key = {place.pod.key: place.pod for place in cluster.table.places()}
-    gone = [each.victim.pod.key for each in found.evictions]
+    gone = [each.pod.key for each in found.evictions]
     if found.reason is not PreemptReason.SUCCESS:
         assert not gone
         assert not found.nominations
@@ -258,7 +258,7 @@ def test_a_node_that_was_cleared_in_vain_is_not_tried_again_when_more_are(
 
     assert tried == [["cheap"], ["dear"]]
     assert found.nominations == {"default/m": "dear"}
-    assert [each.victim.pod.key for each in found.evictions] == ["default/on-dear"]
+    assert [each.pod.key for each in found.evictions] == ["default/on-dear"]
 
 
 class Guarded(PreFilterPlugin[None]):
@@ -285,7 +285,7 @@ def test_who_refuses_members_as_a_whole_and_names_nobody_is_served_where_no_memb
 
     found = cluster.preempt([cluster.info(pod("m", cpu="4", priority=PRIORITY))])
 
-    assert [each.victim.pod.key for each in found.evictions] == ["default/guard"], found.message
+    assert [each.pod.key for each in found.evictions] == ["default/guard"], found.message
     assert found.nominations == {"default/m": "free"}
 
 

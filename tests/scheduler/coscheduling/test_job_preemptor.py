@@ -10,10 +10,9 @@ from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import Preemptio
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     JobPreemption,
     PreemptReason,
-    VictimAction,
     preempt,
 )
-from koordinator.scheduler.plugins.coscheduling.jobs import JobResidents, PreemptorJob
+from koordinator.scheduler.plugins.coscheduling.jobs import JobResidents, PreemptorJob, VictimAction
 from koordinator.scheduler.table.trial import rehearsal_of
 from tests.scheduler.small_cluster import NOW_S, SmallCluster
 from tests.scheduler.world import Json, node, pod
@@ -105,7 +104,7 @@ def test_victims_that_wait_or_leave_already_are_not_deleted() -> None:
 
     found = Cluster(pods, [8], 1).preempt()
 
-    actions = {each.victim.pod.key: each.action for each in found.evictions}
+    actions = {each.pod.key: each.action for each in found.evictions}
     assert actions == {"a": VictimAction.REJECT, "b": VictimAction.NOTHING}
 
 
@@ -114,7 +113,7 @@ def test_victims_of_one_job_are_preferred_to_those_of_several() -> None:
 
     found = Cluster(pods, [8, 8, 8], 6).preempt()
 
-    assert {each.victim.job for each in found.evictions} == {"job-0"}
+    assert {each.job for each in found.evictions} == {"job-0"}
 
 
 def test_pods_without_a_job_cost_as_much_as_jobs_of_their_own() -> None:
@@ -139,13 +138,13 @@ def test_of_equally_important_pods_that_goes_whose_job_loses_others_already() ->
 
     found = Cluster(pods, [8, 4], 2).preempt()
 
-    assert {each.victim.pod.key for each in found.evictions} == {"a", "c"}
+    assert {each.pod.key for each in found.evictions} == {"a", "c"}
 
 
 def gone_for(size: int, *pods: Occupant) -> set[str]:
     """Who goes from one node of pods of 2 cores for a member of this size."""
     found = Cluster([(each, 2) for each in pods], [size], 1).preempt()
-    return {each.victim.pod.key for each in found.evictions}
+    return {each.pod.key for each in found.evictions}
 
 
 def test_of_equally_important_pods_those_go_that_no_other_pod_misses() -> None:
@@ -179,4 +178,4 @@ def test_members_that_are_not_needed_get_room_where_there_is_some() -> None:
     found = cluster.preempt()
 
     assert found.nominations == {"m1": "n0", "m0": "n1"}
-    assert {each.victim.pod.key for each in found.evictions} == {"a", "b"}
+    assert {each.pod.key for each in found.evictions} == {"a", "b"}

@@ -147,8 +147,8 @@ def _answer(found: JobPreemption, job: PreemptorJob) -> Case:
         **answer,
         "nominatedNode": nodes.get(_of(job.trigger), ""),
         "nominations": {**dict.fromkeys(map(_of, job.members.values()), ""), **nodes, **kept},
-        "victims": sorted(_name(each.victim.pod.key) for each in found.evictions),
-        "victimActions": {_name(each.victim.pod.key): each.action.value for each in found.evictions},
+        "victims": sorted(_name(each.pod.key) for each in found.evictions),
+        "victimActions": {_name(each.pod.key): each.action.value for each in found.evictions},
         "waitingRejectedBy": plugin,
     }
 

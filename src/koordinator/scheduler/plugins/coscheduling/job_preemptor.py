@@ -38,23 +38,6 @@ class PreemptReason(enum.Enum):
     NO_ROOM = "evictions do not make room for all members"
 
 
-class VictimAction(enum.Enum):
-    """The treatment of a victim."""
-
-    REJECT = "reject"
-    """It only waits in Permit: it gives its place back."""
-    NOTHING = "none"
-    """It is on its way out already."""
-    DELETE = "delete"
-
-
-class VictimEviction(msgspec.Struct, frozen=True):
-    """A victim and what is done with it."""
-
-    victim: PlacedPod
-    action: VictimAction
-
-
 class JobPreemption(msgspec.Struct, frozen=True, kw_only=True):
     """The decisions of preemption for a job. Nominations change only when it got as far as looking for room."""
 
@@ -62,7 +45,7 @@ class JobPreemption(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     nominations: Mapping[str, str] = {}
     """Member → node on success."""
-    evictions: tuple[VictimEviction, ...] = ()
+    evictions: tuple[PlacedPod, ...] = ()
 
     @property
     def is_success(self) -> bool:
@@ -118,7 +101,7 @@ def cheapest(job: PreemptorJob, dry_run: PreemptionDryRun) -> JobPlacement:
     return JobPlacement(nodes)
 
 
-def _evictions(used: set[str], dry_run: PreemptionDryRun) -> Iterable[VictimEviction]:
+def _evictions(used: set[str], dry_run: PreemptionDryRun) -> list[PlacedPod]:
     """Return the pods that must go for the members; of all others those come back first that matter most."""
     cleared = dry_run.cleared()
     idle = [pod for node, pods in cleared.items() if node not in used for pod in pods]
@@ -128,7 +111,7 @@ def _evictions(used: set[str], dry_run: PreemptionDryRun) -> Iterable[VictimEvic
         lost = restore(worth.order(pods), dry_run)
         worth.lose(lost)
         victims += lost
-    return (VictimEviction(pod, _action(pod)) for pod in victims)
+    return victims
 
 
 class _Worth:
@@ -175,9 +158,3 @@ def restore(pods: Sequence[PlacedPod], dry_run: PreemptionDryRun) -> list[Placed
         return list(pods)
     half = len(pods) // 2
     return restore(pods[:half], dry_run) + restore(pods[half:], dry_run)
-
-
-def _action(pod: PlacedPod) -> VictimAction:
-    if pod.is_waiting:
-        return VictimAction.REJECT
-    return VictimAction.NOTHING if pod.is_terminating else VictimAction.DELETE

@@ -5,6 +5,7 @@ Other than upstream, victims of one job are preferred to those of several. All p
 job that each belongs to and whether it may be evicted for another one.
 """
 
+import enum
 from collections.abc import Mapping
 
 import msgspec
@@ -42,6 +43,16 @@ class PreemptorJob(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.members.values(), *self.waiting)
 
 
+class VictimAction(enum.Enum):
+    """The treatment of a victim."""
+
+    REJECT = "reject"
+    """It only waits in Permit: it gives its place back."""
+    NOTHING = "none"
+    """It is on its way out already."""
+    DELETE = "delete"
+
+
 class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that has a node, bound or waiting in Permit, and may lose it."""
 
@@ -53,6 +64,12 @@ class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
     """Pods that its job can lose and go on; negative where it cannot go on as it is."""
     is_terminating: bool = False
     is_waiting: bool = False
+
+    @property
+    def action(self) -> VictimAction:
+        if self.is_waiting:
+            return VictimAction.REJECT
+        return VictimAction.NOTHING if self.is_terminating else VictimAction.DELETE
 
 
 class JobResidents(Residents):

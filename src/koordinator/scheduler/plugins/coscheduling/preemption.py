@@ -31,10 +31,9 @@ from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
     JobPreemption,
     Placer,
     PreemptReason,
-    VictimAction,
     preempt,
 )
-from koordinator.scheduler.plugins.coscheduling.jobs import JobResidents, PreemptorJob
+from koordinator.scheduler.plugins.coscheduling.jobs import JobResidents, PreemptorJob, VictimAction
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
 from koordinator.scheduler.plugins.preemption.executor import (
     PreemptionExecutor,
@@ -235,7 +234,7 @@ class GangPreemption:
         victims: dict[str, list[PodInfo]] = {}
         for each in found.evictions:
             if each.action is not VictimAction.NOTHING:
-                victims.setdefault(each.victim.node, []).append(each.victim.pod)
+                victims.setdefault(each.node, []).append(each.pod)
         return found, victims
 
     def _objection(self, job: PreemptorJob, diagnosis: Diagnosis) -> PreemptReason | None:

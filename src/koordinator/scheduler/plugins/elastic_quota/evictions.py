@@ -8,7 +8,7 @@ runtime.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -236,16 +236,14 @@ class OverUse:
 NODES_MAX = 256
 """Nodes tried per attempt: the next attempt begins where this one ended."""
 
-LimitOf = Callable[[Quota], Nanos]
-
 
 class QuotaPreemption:
     """PostFilter of ElasticQuota."""
 
-    def __init__(self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, limit_of: LimitOf) -> None:
+    def __init__(self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook) -> None:
         self._handle = handle
         self._book = book
-        self._limit_of = limit_of
+        self._has_runtime = args.enable_runtime_quota
         self._protects_default = args.disable_default_quota_preemption
         self._budgets = handle.shared(Budgets, followed_budgets)
         self._eviction = PreemptionExecutor(handle)
@@ -271,7 +269,7 @@ class QuotaPreemption:
         quota, lesser = self._book.quota_at(ref), self.lesser(pod, ref)
         if quota is None or not lesser or self.objection(pod, ref, diagnosis):
             return PostFilterResult(unschedulable()), None  # nothing that users need to be told
-        request, limit = self._request(pod, quota), self._limit_of(quota)
+        request, limit = self._request(pod, quota), quota.limit(has_runtime=self._has_runtime)
         table, now_s = self._handle.table, self._handle.clock.now()
 
         def has_room() -> bool:
