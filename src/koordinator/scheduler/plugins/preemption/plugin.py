@@ -35,7 +35,7 @@ from koordinator.scheduler.plugin.status import (
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor, is_terminating_victim
 from koordinator.scheduler.plugins.preemption.search import FoundCandidates, Search
-from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Residents, Victim
+from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Victim
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -60,8 +60,7 @@ class Preemptor:
         self._absolute = absolute
         self._table = handle.table
         self.budgets = handle.shared(Budgets, followed_budgets)
-        residents = handle.table.shared(Residents)
-        self.search = Search(handle.table, residents, self.budgets, handle.nominations, handle.clock)
+        self.search = Search(handle, self.budgets)
         self._attempt_count = 0
         self._eviction = handle.shared(PreemptionExecutor, PreemptionExecutor)
 

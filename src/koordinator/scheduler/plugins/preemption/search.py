@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
-from koordinator.clock import Clock
-from koordinator.scheduler.plugin.framework import Diagnosis, FilterPlugin, Mask, Plugin, ReasonCodes
+from koordinator.scheduler.plugin.framework import Diagnosis, FilterPlugin, Handle, Mask, Plugin, ReasonCodes
 from koordinator.scheduler.plugin.status import Status, error, unresolvable
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.plugins.preemption import victims
@@ -29,7 +28,7 @@ from koordinator.scheduler.plugins.preemption.victims import (
 )
 from koordinator.scheduler.table.columns import RowChange, Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
-from koordinator.scheduler.table.pod_info import Nominations, PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of
 
 NOBODY = -1
@@ -150,14 +149,12 @@ class FoundCandidates(msgspec.Struct, frozen=True):
 class Search:
     """Dry runs. Nothing is changed for good."""
 
-    def __init__(
-        self, table: NodeTable, residents: Residents, budgets: Budgets, nominations: Nominations, clock: Clock
-    ) -> None:
-        self._table = table
-        self._residents = residents
+    def __init__(self, handle: Handle, budgets: Budgets) -> None:
+        self._table = handle.table
+        self._residents = handle.table.shared(Residents)
         self._budgets = budgets
-        self._nominations = nominations
-        self._clock = clock
+        self._nominations = handle.nominations
+        self._clock = handle.clock
 
     def run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis, wanted: int) -> FoundCandidates:
         """Return options among `rows` (rows,), in this order, until there are `wanted`, one of them without harm to a

@@ -43,8 +43,8 @@ def _can_go(pod: PodInfo) -> bool:
 
 def may_evict(preemptor: PodInfo, victim: PodInfo) -> bool:
     """Return whether a pod is less important than another and may have to go for it, where quotas protect pods, too."""
-    is_protected = quota_labels.is_pod_non_preemptible(victim.pod.metadata.labels)
-    return is_preemptible(victim, preemptor) and not is_protected
+    marks = victim.pod.metadata.labels
+    return is_preemptible(victim, preemptor) and not quota_labels.is_pod_non_preemptible(marks)
 
 
 class Victim(msgspec.Struct, frozen=True):
