@@ -30,9 +30,6 @@ class EvaluationError(KoordinatorError):
         super().__init__(reason)
         self.reason = reason
 
-    def __str__(self) -> str:
-        return self.reason
-
 
 class OutOfBudget(EvaluationError):
     """The evaluation costs more than it may; whatever it would give, it ends."""

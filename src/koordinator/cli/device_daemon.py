@@ -11,7 +11,7 @@ import click
 
 from koordinator import __version__
 from koordinator.api import duration, scalars, user_files, yaml_text
-from koordinator.api.errors import KoordinatorError
+from koordinator.api.user_files import FileError
 from koordinator.cli import flag_kinds, flag_settings, logs, options, running
 from koordinator.cli.flag_kinds import GoFlagCommand
 from koordinator.cli.flag_settings import InertFlags
@@ -38,17 +38,6 @@ _DEFAULTS = {
 }
 _PREFIX = "KDD"
 _INERT = InertFlags(flag_settings.LOG_FLAGS, flag_settings.LOG_SWITCHES)
-
-
-class ConfigFileError(KoordinatorError):
-    """The configuration file cannot be used."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
 
 
 @click.command(
@@ -91,7 +80,7 @@ def main(**values: Any) -> None:
 
 def configure(values: dict[str, Any]) -> DaemonConfig:
     """Return the configuration from flags, environment, configuration file and defaults, in this order of
-    precedence. Raises: ConfigFileError."""
+    precedence. Raises: FileError."""
     path = values.get("config_file")
     settings = {**_DEFAULTS, **(_of_file(path) if path is not None else {})}
     settings |= {key: value for key, value in values.items() if value is not None}
@@ -106,15 +95,13 @@ def configure(values: dict[str, Any]) -> DaemonConfig:
 def _of_file(path: Path) -> dict[str, Any]:
     try:
         config = yaml_text.load(user_files.read_text(path))
-    except user_files.FileError as error:
-        raise ConfigFileError(path, ": ".join(filter(None, (error.place, error.reason)))) from error
     except (OSError, yaml_text.YamlError) as error:
-        raise ConfigFileError(path, str(error)) from error
+        raise FileError(str(path), "", str(error)) from error
     settings = _settings(path, config)
     unknown = sorted(str(name) for name in settings if name not in FLAGS)
     if unknown:
-        reason = f"flags.kdd.{unknown[0]}: no such setting; there are {', '.join(FLAGS)}"
-        raise ConfigFileError(path, reason)
+        reason = f"no such setting; there are {', '.join(FLAGS)}"
+        raise FileError(str(path), f"flags.kdd.{unknown[0]}", reason)
     return {FLAGS[name]: _checked(path, name, value) for name, value in settings.items()}
 
 
@@ -123,12 +110,12 @@ def _settings(path: Path, config: Any) -> dict[Any, Any]:
     found: Any = {} if config is None else config
     version = isinstance(found, dict) and found.get("version")
     if version and version != VERSION:
-        raise ConfigFileError(path, f"version: {version!r}: only {VERSION} can be read")
+        raise FileError(str(path), f"version: {version!r}", f"only {VERSION} can be read")
     for place in ("flags", "kdd"):
         if isinstance(found, dict):
             found = found.get(place) or {}
     if not isinstance(found, dict):
-        raise ConfigFileError(path, "expected a mapping with the settings below `flags.kdd`")
+        raise FileError(str(path), "", "expected a mapping with the settings below `flags.kdd`")
     return found
 
 
@@ -139,7 +126,7 @@ def _checked(path: Path, name: str, value: Any) -> Any:
         if name == "sleepInterval":
             duration.parse(str(value))
     except scalars.ScalarError as error:
-        raise ConfigFileError(path, f"flags.kdd.{name}: {error}") from error
+        raise FileError(str(path), f"flags.kdd.{name}", str(error)) from error
     return str(value)
 
 

@@ -25,9 +25,6 @@ class FlagError(KoordinatorError, ValueError):
         super().__init__(flag, reason)
         self.flag, self.reason = flag, reason
 
-    def __str__(self) -> str:
-        return f"{self.flag}: {self.reason}"
-
 
 class Setting(msgspec.Struct, frozen=True):
     """A flag that sets a field (`section.name` for those of a section): `kind` gives the option from name, default

@@ -23,9 +23,6 @@ class ClusterConfigError(KoordinatorError, ValueError):
         super().__init__(source, field, reason)
         self.source, self.field, self.reason = source, field, reason
 
-    def __str__(self) -> str:
-        return ": ".join(part for part in (self.source, self.field, self.reason) if part)
-
 
 class Credentials(Protocol):
     """Our credentials: the `Authorization` header, kept fresh."""

@@ -30,9 +30,6 @@ class ValuesError(KoordinatorError, ValueError):
         super().__init__(source, reason)
         self.source, self.reason = source, reason
 
-    def __str__(self) -> str:
-        return f"{self.source}: {self.reason}"
-
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Base of all sections."""
