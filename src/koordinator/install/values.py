@@ -303,12 +303,7 @@ class SloControllerConfig(Section, frozen=True):
     data: Annotated[
         dict[str, dict[str, Any]],
         Meta(description="Key of the ConfigMap -> its content; deploy/profiles has examples."),
-    ] = msgspec.field(
-        default_factory=lambda: {
-            "colocation-config": {"enable": True},
-            "resource-threshold-config": {"clusterStrategy": {"enable": True}},
-        }
-    )
+    ] = msgspec.field(default_factory=lambda: defaults.SLO_CONFIG)
 
 
 class PriorityClasses(Section, frozen=True):

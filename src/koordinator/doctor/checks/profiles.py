@@ -13,7 +13,7 @@ from koordinator.api.core import Namespace, Pod
 from koordinator.api.groups import ClusterColocationProfile, PriorityClass
 from koordinator.api.labels import SKIP_UPDATE_RESOURCES
 from koordinator.api.pod_resources import FORBIDDEN_PRIORITIES
-from koordinator.api.priority import BANDS, INSTALLED_NUMBERS
+from koordinator.api.priority import BANDS
 from koordinator.doctor.checks import pods
 from koordinator.doctor.finding import Finding, FindingSeverity
 from koordinator.doctor.snapshot import ClusterSnapshot
@@ -197,7 +197,7 @@ def check_priority_classes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
                 f"PriorityClass {name.value}",
                 "missing",
                 why="pods and profiles that name it are refused",
-                do=(_create(name.value, INSTALLED_NUMBERS[name]),),
+                do=(_create(name.value, lowest),),
             )
         elif not lowest <= found.value <= highest:
             means = priority.of_number(found.value)
@@ -208,7 +208,7 @@ def check_priority_classes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
                 "suppressed and evicted as such",
                 do=(
                     f"kubectl delete priorityclass {name.value}    # its value cannot be changed",
-                    _create(name.value, INSTALLED_NUMBERS[name]),
+                    _create(name.value, lowest),
                 ),
             )
     for each in snapshot.of(PriorityClass):
