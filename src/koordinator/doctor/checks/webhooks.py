@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 
 from koordinator.api import label_selector, labels
 from koordinator.api.admission import ServiceReference, Webhook
 from koordinator.api.core import Pod, Secret, Service
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import Object, is_condition_true, named
+from koordinator.cluster.certificates import is_signed_by_any
 from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.gather import ca_of
 from koordinator.doctor.inquiries import AdmissionTest, AdmissionTrial, TrialOutcome, address
@@ -323,7 +323,8 @@ def facts(pem: bytes) -> CertificateFacts | None:
 def vouches(ca: bytes, certificate: bytes) -> bool:
     """Return whether the first certificate of `certificate` is signed by (or is) one of `ca`; both PEM."""
     served = _load(certificate)
-    return bool(served) and any(each == served[0] or _signed(each, served[0]) for each in _load(ca))
+    trusted = _load(ca)
+    return bool(served) and (served[0] in trusted or is_signed_by_any(served[0], trusted))
 
 
 def covers(found: CertificateFacts, host: str) -> bool:
@@ -346,14 +347,6 @@ def _names(found: x509.Certificate) -> tuple[str, ...]:
         return ()
     addresses = [str(each) for each in names.get_values_for_type(x509.IPAddress)]
     return (*names.get_values_for_type(x509.DNSName), *addresses)
-
-
-def _signed(ca: x509.Certificate, certificate: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(ca)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
 
 
 def check_admission(snapshot: ClusterSnapshot) -> Iterator[Finding]:
