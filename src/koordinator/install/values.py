@@ -3,7 +3,6 @@
 The descriptions here are the comments of the chart's `values.yaml` and of its schema, too (`chart`).
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -394,24 +393,17 @@ def _check(source: str, values: Values) -> None:
     """Refuse what a component would refuse when it starts. Raises: ValuesError."""
     from koordinator.koordlet import gates as koordlet_gates  # imports all hooks, which --help does not need
 
+    path = "featureGates"
     try:
-        scheduler, _ = upstream_gates.split(values.scheduler.feature_gates)
+        FeatureGates.of(Component.MANAGER, values.feature_gates)
+        path = "scheduler.featureGates"
+        FeatureGates.of(Component.SCHEDULER, upstream_gates.split(values.scheduler.feature_gates)[0])
+        path = "descheduler.featureGates"
+        FeatureGates.of(Component.DESCHEDULER, values.descheduler.feature_gates)
+        path = "koordlet.featureGates"
+        koordlet_gates.of(values.koordlet.feature_gates)
     except FeatureGateError as error:
-        raise ValuesError(source, f"scheduler.featureGates: {error}") from error
-    for path, flag, of in (
-        ("featureGates", values.feature_gates, functools.partial(FeatureGates.of, Component.MANAGER)),
-        ("scheduler.featureGates", scheduler, functools.partial(FeatureGates.of, Component.SCHEDULER)),
-        (
-            "descheduler.featureGates",
-            values.descheduler.feature_gates,
-            functools.partial(FeatureGates.of, Component.DESCHEDULER),
-        ),
-        ("koordlet.featureGates", values.koordlet.feature_gates, koordlet_gates.of),
-    ):
-        try:
-            of(flag)
-        except FeatureGateError as error:
-            raise ValuesError(source, f"{path}: {error}") from error
+        raise ValuesError(source, f"{path}: {error}") from error
 
 
 def read_file(source: str, text: str) -> dict[str, Any]:
@@ -465,18 +457,11 @@ def _path_first(message: str) -> str:
     return f"{path}: {what}" if path else what
 
 
-EVERYTHING = read(
-    [
-        (
-            "everything",
-            {
-                "descheduler": {"enabled": True},
-                "yarnOperator": {"enabled": True},
-                "deviceDaemon": {"enabled": True},
-                "yarnCopilot": {"enabled": True},
-                "metrics": {"serviceMonitor": {"enabled": True}, "dashboards": {"enabled": True}},
-            },
-        )
-    ]
+EVERYTHING = Values(
+    descheduler=DeschedulerValues(enabled=True),
+    yarn_operator=YarnOperatorValues(enabled=True),
+    device_daemon=DeviceDaemonValues(enabled=True),
+    yarn_copilot=YarnCopilotValues(enabled=True),
+    metrics=MetricsValues(service_monitor=ServiceMonitor(enabled=True), dashboards=Dashboards(enabled=True)),
 )
 """All that an installation can have."""

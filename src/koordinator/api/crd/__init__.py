@@ -213,6 +213,12 @@ def manifest(definition: Definition) -> dict[str, Any]:
     }
 
 
+def file_name(crd: dict[str, Any]) -> str:
+    """`group_plural.yaml`."""
+    spec = crd["spec"]
+    return f"{spec['group']}_{spec['names']['plural']}.yaml"
+
+
 def _version(view: type[Object], columns: tuple[PrinterColumn, ...], *, is_stored: bool) -> dict[str, Any]:
     version: dict[str, Any] = {
         "name": view.resource.version,
