@@ -1,7 +1,6 @@
 """`koord-device-daemon`: describes accelerators to the node agent that only their vendors' tools can read."""
 
 import asyncio
-import logging
 import signal
 import sys
 from pathlib import Path
@@ -17,8 +16,6 @@ from koordinator.cli.flag_kinds import GoFlagCommand
 from koordinator.cli.flag_settings import InertFlags
 from koordinator.koordlet.device_daemon import daemon
 from koordinator.koordlet.device_daemon.daemon import DaemonConfig, DeviceDaemon
-
-log = logging.getLogger(__name__)
 
 FLAGS = {
     "oneshot": "oneshot",
@@ -70,10 +67,8 @@ def main(**values: Any) -> None:
     Each flag can be set by an environment variable as well, such as KDD_SLEEP_INTERVAL. SIGHUP reads the configuration
     file again and asks at once. The file is removed when the daemon ends.
     """
-    logs.set_up_by_flags(max(values["v"], 1), values["vmodule"], values["logging_format"])
-    for flag, why in _INERT.given(values).items():
-        log.warning("flag has no effect", extra={"flag": flag, "why": why})
     with running.one_line_errors():
+        logs.set_up_by_flags(values | {"v": max(values["v"], 1)}, _INERT.given(values))
         configure(values)
         running.run(_main(values))
 

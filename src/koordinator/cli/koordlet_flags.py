@@ -34,9 +34,6 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     client_key: Path | None = None
     kubelet_authority: Path | None = None
     is_dry_run: bool = False
-    v: int = 0
-    vmodule: str = ""
-    logging_format: str = ""
 
 
 _time, _switch, _text = flag_settings.time, flag_settings.switch, flag_settings.text
@@ -357,9 +354,11 @@ def options(command: Any) -> Any:
     )
 
 
-def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[KoordletSettings, dict[str, str]]:
-    """Return the settings of the command line, and the flags that were given although they have no effect.
-    Raises: FlagError, FeatureGateError, QuantityError and the like for what cannot be used."""
+def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> KoordletSettings:
+    """Return the settings of the command line.
+
+    Raises: FlagError, FeatureGateError, QuantityError and the like for what cannot be used.
+    """
     node_name = environment.get(NODE_NAME, "")
     if not node_name:
         reason = "the environment variable must hold the name of this node (in a pod: fieldRef spec.nodeName)"
@@ -380,12 +379,9 @@ def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Koord
         client_key=values["kubelet_client_key"],
         kubelet_authority=values["kubelet_certificate_authority"],
         is_dry_run=values["dry_run"],
-        v=values["v"],
-        vmodule=values["vmodule"],
-        logging_format=values["logging_format"],
     )
     _check(settings)
-    return settings, INERT.given(values)
+    return settings
 
 
 def _evicting(values: Mapping[str, Any]) -> QoSConfig:

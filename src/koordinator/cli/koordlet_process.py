@@ -2,11 +2,10 @@
 
 import asyncio
 import contextlib
-import logging
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 
-from koordinator.cli import component, flag_settings, logs, running
+from koordinator.cli import component, flag_settings, running
 from koordinator.cli.koordlet_flags import KoordletSettings
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
@@ -22,19 +21,13 @@ from koordinator.koordlet.hook_server import HookServer
 from koordinator.koordlet.nri.plugin import NRIPlugin
 from koordinator.koordlet.states.kubelet import KubeletIdentity, NodeKubelet
 
-log = logging.getLogger(__name__)
-
 HOT_FILES_MAX = 8_192
 """Files of groups that stay open: 250 pods with 5 containers each, and room."""
 
 
-def start(settings: KoordletSettings, inert: Mapping[str, str]) -> None:
-    """Watch and protect until a signal asks to stop; `inert` has the given flags without effect, each with the reason.
-    Raises: KoordinatorError, OSError, ExceptionGroup."""
-    logs.set_up_by_flags(settings.v, settings.vmodule, settings.logging_format)
+def start(settings: KoordletSettings) -> None:
+    """Watch and protect until a signal asks to stop. Raises: KoordinatorError, OSError, ExceptionGroup."""
     client = connect.load(server=settings.server, kubeconfig_file=settings.kubeconfig)
-    for flag, why in inert.items():
-        log.info("flag has no effect", extra={"flag": flag, "why": why})
     running.run(_main(settings, client))
 
 

@@ -35,9 +35,6 @@ class ManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     linger_s: float = 0.0
     kubeconfig: str = ""
     server: str = ""
-    v: int = 0
-    vmodule: str = ""
-    logging_format: str = ""
     remarks: tuple[str, ...] = ()
     """Warnings for the log about flag values that were interpreted unexpectedly."""
 
@@ -249,11 +246,10 @@ _PROCESS = (
 options = together(*_PROCESS, *flag_settings.options(SETTINGS, ManagerOptions()), *INERT.options())
 
 
-def of(values: Mapping[str, Any]) -> tuple[ManagerSettings, dict[str, str]]:
-    """Return the settings of the command line, and the flags that were given although they have no effect.
-    Raises: FlagError, FeatureGateError for what cannot be used."""
+def of(values: Mapping[str, Any]) -> ManagerSettings:
+    """Return the settings of the command line. Raises: FlagError, FeatureGateError for what cannot be used."""
     remarks: list[str] = []
-    settings = ManagerSettings(
+    return ManagerSettings(
         options=_options(values, remarks),
         gates=FeatureGates.of(Component.MANAGER, values["feature_gates"]),
         metrics=flag_settings.served_at("--metrics-addr", values["metrics_addr"]),
@@ -266,12 +262,8 @@ def of(values: Mapping[str, Any]) -> tuple[ManagerSettings, dict[str, str]]:
         linger_s=max(0.0, duration.parse(values["shutdown_delay_duration"])),
         kubeconfig=values["kubeconfig"],
         server=values["master"],
-        v=values["v"],
-        vmodule=values["vmodule"],
-        logging_format=values["logging_format"],
         remarks=tuple(remarks),
     )
-    return settings, INERT.given(values)
 
 
 def _election(values: Mapping[str, Any]) -> ElectionConfig | None:

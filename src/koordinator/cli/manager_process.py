@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from koordinator import endpoints, health, profiling
-from koordinator.cli import component, logs, running
+from koordinator.cli import component, running
 from koordinator.cli.manager_flags import ManagerSettings
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import new_rng
@@ -28,22 +28,18 @@ log = logging.getLogger(__name__)
 USER_AGENT = "koordinator-manager"
 
 
-def start(settings: ManagerSettings, inert: Mapping[str, str]) -> None:
-    """Manage until a signal asks to stop; `inert` has the given flags without effect, each with the reason.
-    Raises: KoordinatorError, OSError, ExceptionGroup."""
-    logs.set_up_by_flags(settings.v, settings.vmodule, settings.logging_format)
+def start(settings: ManagerSettings) -> None:
+    """Manage until a signal asks to stop. Raises: KoordinatorError, OSError, ExceptionGroup."""
     where = WebhookSettings.of(os.environ)
     client = connect.load(server=settings.server, kubeconfig_file=settings.kubeconfig)
-    _log_remarks(settings, inert)
+    _log_remarks(settings)
     with garbage.collected_rarely():
         running.run(_main(settings, where, client))
 
 
-def _log_remarks(settings: ManagerSettings, inert: Mapping[str, str]) -> None:
+def _log_remarks(settings: ManagerSettings) -> None:
     for remark in settings.remarks:
         log.warning("unexpected value of a flag: %s", remark)
-    for flag, why in inert.items():
-        log.info("flag has no effect", extra={"flag": flag, "why": why})
     if settings.options.namespace:
         facts = {"flag": "--namespace", "namespace": settings.options.namespace}
         log.warning(

@@ -34,7 +34,7 @@ YARN_GROUP = "hadoop-yarn"
 
 def start(asked: Mapping[str, Any]) -> None:
     """Answer for the node's YARN containers until a signal asks to stop. Raises: KoordinatorError, OSError."""
-    logs.set_up_by_flags(asked["v"], asked["vmodule"], asked["logging_format"])
+    logs.set_up_by_flags(asked, {})
     if asked["node_manager_endpoint"]:
         flag_settings.host_and_port("node-manager-endpoint", asked["node_manager_endpoint"])
     running.run(_main(asked))

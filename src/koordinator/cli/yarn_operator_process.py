@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import aiohttp
@@ -15,7 +15,7 @@ from aiohttp import web
 
 from koordinator import endpoints, profiling
 from koordinator.api import duration, user_files
-from koordinator.cli import component, flag_settings, logs, running
+from koordinator.cli import component, flag_settings, running
 from koordinator.cli.flag_settings import FlagError
 from koordinator.cli.yarn_operator_flags import Flags
 from koordinator.cluster import connect, garbage
@@ -44,12 +44,8 @@ LEASE = "koordinator-yarn-operator"
 CONTROLLER = "yarnresource"
 
 
-def start(flags: Flags, inert: Mapping[str, str]) -> None:
-    """Operate until a signal asks to stop; `inert` has the given flags without effect, each with the reason.
-    Raises: KoordinatorError, OSError, ExceptionGroup."""
-    logs.set_up_by_flags(flags.v, flags.vmodule, flags.logging_format)
-    for flag, why in inert.items():
-        log.info("flag has no effect", extra={"flag": flag, "why": why})
+def start(flags: Flags) -> None:
+    """Operate until a signal asks to stop. Raises: KoordinatorError, OSError, ExceptionGroup."""
     client = connect.load(server=flags.master, kubeconfig_file=flags.kubeconfig)
     with garbage.collected_rarely():
         running.run(_main(flags, client))
