@@ -1,6 +1,5 @@
 """`koord-descheduler`: the descheduler against a real API server, with the flags that the reference's has."""
 
-import sys
 from typing import Any
 
 import click
@@ -26,4 +25,4 @@ def main(**values: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

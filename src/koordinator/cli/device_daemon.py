@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -132,4 +131,4 @@ async def _main(values: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

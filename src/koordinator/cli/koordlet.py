@@ -1,7 +1,6 @@
 """`koordlet`: the node agent against a real API server and a real kubelet, with the reference's flags."""
 
 import os
-import sys
 from typing import Any
 
 import click
@@ -29,4 +28,4 @@ def main(**values: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

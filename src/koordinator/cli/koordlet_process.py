@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
 
+from koordinator import profiling
 from koordinator.cli import component, flag_settings, running
 from koordinator.cli.koordlet_flags import KoordletSettings
 from koordinator.clock import SystemClock
@@ -53,7 +53,7 @@ async def _main(settings: KoordletSettings, client: ClientConfig) -> None:
             on_dry_run=(lambda line: print(line, flush=True)) if settings.is_dry_run else None,
         )
         agent.shared.metrics.client.count(cluster.transport, client.server)
-        async with served(agent, settings), asyncio.TaskGroup() as group:
+        async with _served(agent, settings), asyncio.TaskGroup() as group:
             beside = [group.create_task(_tidy(agent), name="garbage")]
             if settings.config.hook_server.address and not settings.is_dry_run:
                 beside.append(group.create_task(_serve_hooks(agent), name="hook server"))
@@ -113,8 +113,7 @@ def _identity(settings: KoordletSettings, client: ClientConfig) -> KubeletIdenti
     )
 
 
-@contextlib.asynccontextmanager
-async def served(agent: Agent, settings: KoordletSettings) -> AsyncIterator[None]:
+def _served(agent: Agent, settings: KoordletSettings) -> contextlib.AbstractAsyncContextManager[None]:
     """Serve metrics, health and the audit log, and profiles where that is asked for."""
     shared, options = agent.shared, settings.config.http
     component.add_to(shared.metrics.internal, shared.clock.now())
@@ -138,16 +137,8 @@ async def served(agent: Agent, settings: KoordletSettings) -> AsyncIterator[None
         interference,
         agent.shadow.body,
     )
-    async with contextlib.AsyncExitStack() as stack:
-        host, port = flag_settings.host_and_port("addr", options.address)
-        await stack.enter_async_context(component.served(app, host or None, port))
-        if options.profiling:
-            from aiohttp import web
-
-            from koordinator import profiling
-
-            profiles = web.Application()
-            profiling.add_routes(profiles)
-            host, port = flag_settings.host_and_port("pprof-addr", options.profiling_address)
-            await stack.enter_async_context(component.served(profiles, host or None, port))
-        yield
+    profiled_at = flag_settings.host_and_port("pprof-addr", options.profiling_address)
+    return component.all_served(
+        (flag_settings.host_and_port("addr", options.address), app),
+        (profiled_at if options.profiling else None, profiling.application()),
+    )

@@ -1,6 +1,5 @@
 """`koord-manager`: the manager against a real API server, with the reference's flags."""
 
-import sys
 from typing import Any
 
 import click
@@ -28,4 +27,4 @@ def main(**values: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -5,10 +5,8 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import AsyncIterator, Mapping
 
 import msgspec
-from aiohttp import web
 
 from koordinator import endpoints, health, profiling
 from koordinator.cli import component, running
@@ -62,7 +60,7 @@ async def _main(settings: ManagerSettings, where: WebhookSettings, client: Clien
         if settings.election is not None:
             config = msgspec.structs.replace(settings.election, identity=process_identity(rng))
             election = LeaderElector(lease_cluster, config, rng=new_rng(rng))
-        async with served(manager, webhooks, election, settings), asyncio.TaskGroup() as group:
+        async with _served(manager, webhooks, election, settings), asyncio.TaskGroup() as group:
             beside = [
                 group.create_task(_tidy(manager), name="garbage"),
                 group.create_task(webhooks.run(), name="webhooks"),
@@ -81,31 +79,19 @@ async def _tidy(manager: Manager) -> None:
     log.info("caches filled")
 
 
-@contextlib.asynccontextmanager
-async def served(
+def _served(
     manager: Manager, webhooks: Webhooks, election: LeaderElector | None, settings: ManagerSettings
-) -> AsyncIterator[None]:
+) -> contextlib.AbstractAsyncContextManager[None]:
     """Serve metrics, health and profiles, where they are asked for. Raises: OSError for an address that is taken."""
-    alive, ready = health_checks(manager, webhooks, election)
-    profiles = web.Application()
-    profiling.add_routes(profiles)
-    async with component.all_served(
-        (settings.metrics, http.metrics_application(manager.shared.metrics, manager.lent)),
-        (settings.health, http.health_application(alive, ready)),
-        (settings.profiling, profiles),
-    ):
-        yield
-
-
-def health_checks(
-    manager: Manager, webhooks: Webhooks, election: LeaderElector | None
-) -> tuple[Mapping[str, Check], Mapping[str, Check]]:
-    """Return the checks by name: why the process should be restarted, and why it should not be asked."""
-
+    alive: dict[str, Check] = {"ping": health.well, "leaderElection": lease_check(election)}
     ready: dict[str, Check] = {
         "ping": health.well,
         "shutdown": lambda: "stopping" if manager.is_leaving else "",
         "informer-sync": endpoints.filled(manager.synced),
         "webhook-ready": webhooks.check,
     }
-    return {"ping": health.well, "leaderElection": lease_check(election)}, ready
+    return component.all_served(
+        (settings.metrics, http.metrics_application(manager.shared.metrics, manager.lent)),
+        (settings.health, http.health_application(alive, ready)),
+        (settings.profiling, profiling.application()),
+    )

@@ -1,6 +1,5 @@
 """`koord-runtime-proxy`: between kubelet and container runtime, with the reference's flags."""
 
-import sys
 from typing import Any
 
 import click
@@ -63,4 +62,4 @@ def main(**values: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,6 +1,5 @@
 """`koord-scheduler`: the scheduler against a real API server, with kube-scheduler's flags."""
 
-import sys
 from typing import Any
 
 import click
@@ -28,4 +27,4 @@ def main(**values: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,6 +1,5 @@
 """`koord-yarn-operator`: lend batch capacity to Hadoop YARN, with the reference's flags."""
 
-import sys
 from typing import Any
 
 import click
@@ -27,4 +26,4 @@ def main(**values: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

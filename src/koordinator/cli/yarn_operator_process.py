@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -149,20 +149,16 @@ async def _main(flags: Flags, client: ClientConfig) -> None:
                 await asyncio.Event().wait()
 
 
-@contextlib.asynccontextmanager
-async def _served(
+def _served(
     flags: Flags, operator: YarnOperator, election: LeaderElector | None
-) -> AsyncIterator[None]:
+) -> contextlib.AbstractAsyncContextManager[None]:
     """Serve metrics, health and profiles, where they are asked for. Raises: OSError, FlagError."""
-
-    measured, probed, profiles = web.Application(), web.Application(), web.Application()
+    measured, probed = web.Application(), web.Application()
     measured.router.add_get("/metrics", endpoints.metrics(operator.metrics.registry))
     endpoints.add_health(probed, operator.synced, lease_check(election))
-    profiling.add_routes(profiles)
     profiled_at = flag_settings.served_at("--pprof-addr", flags.pprof_addr) if flags.enable_pprof else None
-    async with component.all_served(
+    return component.all_served(
         (flag_settings.served_at("--metrics-addr", flags.metrics_addr), measured),
         (flag_settings.served_at("--health-probe-addr", flags.health_probe_addr), probed),
-        (profiled_at, profiles),
-    ):
-        yield
+        (profiled_at, profiling.application()),
+    )
