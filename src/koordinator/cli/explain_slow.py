@@ -45,13 +45,11 @@ def explain(name: str, namespace: str, kubeconfig: str, koordlet_url: str, outpu
 async def _ask(name: str, namespace: str, kubeconfig: str, koordlet_url: str) -> Json:
     client = connect.load(kubeconfig_file=kubeconfig)
     space = namespace or client.namespace or "default"
-    try:
-        async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
+    async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
+        try:
             found = await gather(cluster, space, name)
-    except errors.NotFound as error:
-        raise click.ClickException(f"no pod {space}/{name}: {error}") from error
-    except errors.ApiError as error:
-        raise click.ClickException(str(error)) from error
+        except errors.NotFound as error:
+            raise click.ClickException(f"no pod {space}/{name}: {error}") from error
     if koordlet_url:
         found["now"] = await _of_koordlet(koordlet_url, f"{space}/{name}")
     return found

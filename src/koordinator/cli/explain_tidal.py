@@ -15,7 +15,7 @@ from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.tidal_pool import TidalPool
 from koordinator.cli import logs
 from koordinator.cli.tables import console, print_document, table_of
-from koordinator.cluster import connect, errors
+from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
 from koordinator.manager.tidal.listed import ListedObjects
 from koordinator.manager.tidal.pool_pass import PoolPass
@@ -38,18 +38,15 @@ def explain(name: str, kubeconfig: str, output: str) -> None:
 
 async def _ask(name: str, kubeconfig: str) -> Json:
     client = connect.load(kubeconfig_file=kubeconfig)
-    try:
-        async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
-            now_s = cluster.clock.now()
-            objects = ListedObjects(
-                (await cluster.list(TidalPool)).items,
-                (await cluster.list(Node)).items,
-                (await cluster.list(Pod)).items,
-                (await cluster.list(PodMigrationJob)).items,
-                (await cluster.list(PodDisruptionBudget)).items,
-            )
-    except errors.ApiError as error:
-        raise click.ClickException(str(error)) from error
+    async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
+        now_s = cluster.clock.now()
+        objects = ListedObjects(
+            (await cluster.list(TidalPool)).items,
+            (await cluster.list(Node)).items,
+            (await cluster.list(Pod)).items,
+            (await cluster.list(PodMigrationJob)).items,
+            (await cluster.list(PodDisruptionBudget)).items,
+        )
     pool = objects.pools.get(name)
     if pool is None:
         known = names_of(sorted(objects.pools))
