@@ -2,6 +2,7 @@
 behaviour/api 13.1."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.scalars import ScalarError
 from koordinator.cli import flag_kinds, flag_settings
 from koordinator.cli.flag_settings import FlagError, InertFlags, Setting
-from koordinator.cli.options import FiniteRange, together
+from koordinator.cli.options import together
 from koordinator.cluster.backoff import Rate
 from koordinator.cluster.leader import ElectionConfig
 from koordinator.manager.metrics import LEASE
@@ -96,13 +97,7 @@ SETTINGS: Mapping[str, Setting] = {
     "colocation-profile-update-pod-qps": Setting(
         "profile_controller.update_pod_qps",
         "Sustained rate of pod updates per second.",
-        lambda name, default, words: click.option(
-            f"--{name}",
-            type=FiniteRange(0, min_open=True),
-            default=default,
-            show_default=True,
-            help=words,
-        ),
+        partial(flag_kinds.count, kind=flag_kinds.RATE),
     ),
     # rules for labels of pods
     "pod-enhanced-validator-config-namespace": flag_settings.text(

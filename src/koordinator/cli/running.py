@@ -26,13 +26,18 @@ _EXTRA_OF = {
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run until it ends or a signal asks to stop (SIGINT, SIGTERM); on uvloop where that is installed."""
+    """Run until it ends or a signal asks to stop (SIGINT, SIGTERM)."""
+    run_to_its_end(_until_signal(work))
+
+
+def run_to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Run on uvloop where that is installed."""
     try:
         import uvloop
     except ImportError:
-        asyncio.run(_until_signal(work))
+        asyncio.run(work)
     else:
-        uvloop.run(_until_signal(work))
+        uvloop.run(work)
 
 
 def cause_of(error: Exception) -> Exception:
