@@ -14,7 +14,6 @@ from typing import IO, Any
 import click
 from rich.console import Console
 
-from koordinator.cli import logs
 from koordinator.cli.prometheus_asked import PrometheusAsked, used_before
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
@@ -39,7 +38,6 @@ def dump(
     **prometheus: Any,
 ) -> None:
     """Write the files; the parameters are the command's options. Raises: KoordinatorError, OSError, UsageError."""
-    logs.keep_quiet()
     asked = PrometheusAsked(**prometheus)
     if not asked.prometheus_url and (cpu_history or memory_history):
         raise click.UsageError(

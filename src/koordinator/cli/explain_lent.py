@@ -18,7 +18,6 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.cli import explain_lent_text as text
 from koordinator.cli import explain_sources as sources
-from koordinator.cli import logs
 from koordinator.cli.explain import MANAGER_URL
 from koordinator.cli.tables import print_document
 from koordinator.cluster import connect, errors
@@ -50,7 +49,6 @@ def explain(
 ) -> None:
     """Read and tell; the parameters are the command's options. Raises: ClickException when there is no answer,
     UsageError for a command line that asks for two things."""
-    logs.keep_quiet()
     if node and pool:
         raise click.UsageError("give a NODE or --pool, not both")
     if output_file is not None and output != "html":

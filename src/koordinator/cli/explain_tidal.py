@@ -13,7 +13,6 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.tidal_pool import TidalPool
-from koordinator.cli import logs
 from koordinator.cli.tables import console, print_document, table_of
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
@@ -26,7 +25,6 @@ Json = dict[str, Any]
 
 def explain(name: str, kubeconfig: str, output: str) -> None:
     """Read and tell; the parameters are the command's options. Raises: ClickException when there is no answer."""
-    logs.keep_quiet()
     answer = asyncio.run(_ask(name, kubeconfig))
     if output != "text":
         print_document(answer, output)

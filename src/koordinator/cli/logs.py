@@ -104,13 +104,6 @@ def level_of(verbosity: int) -> int:
 class VerbosityError(KoordinatorError, ValueError):
     """`--vmodule` cannot be understood."""
 
-    def __init__(self, entry: str) -> None:
-        super().__init__(entry)
-        self.entry = entry
-
-    def __str__(self) -> str:
-        return f"--vmodule: {self.entry!r} is not pattern=N"
-
 
 def modules_of(text: str) -> dict[str, int]:
     """`--vmodule` as levels by pattern. Raises: VerbosityError."""
@@ -118,7 +111,7 @@ def modules_of(text: str) -> dict[str, int]:
     for entry in filter(None, text.split(",")):
         pattern, equals, number = entry.partition("=")
         if not equals or not number.isdigit():
-            raise VerbosityError(entry)
+            raise VerbosityError("--vmodule", f"{entry!r} is not pattern=N")
         found[pattern] = level_of(int(number))
     return found
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.cli import logs
 from koordinator.cluster.errors import ConnectionFailed, Forbidden, Unauthorized
 
 _LIVE_S = 2.0  # for the server of an earlier kubeconfig to answer
@@ -49,6 +50,7 @@ def cause_of(error: Exception) -> Exception:
 
 def work_of(module: str, function: str, asked: Mapping[str, Any]) -> None:
     """Carry out a command: what it works with is imported only now, as `--help` does not need these seconds."""
+    logs.keep_quiet()
     work = getattr(importlib.import_module(module), function)
     work(**asked)
 

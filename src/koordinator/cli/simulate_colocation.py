@@ -12,7 +12,6 @@ from rich.console import Console
 from koordinator.api import slo_config
 from koordinator.api.core import ConfigMap, Node, Pod
 from koordinator.api.node_metric import NodeMetric
-from koordinator.cli import logs
 from koordinator.cli.prometheus_asked import PrometheusAsked, used_before
 from koordinator.cli.tables import progress_bar, table_of, write_report
 from koordinator.cluster import connect
@@ -53,7 +52,6 @@ def colocation(
     **prometheus: Any,
 ) -> None:
     """Run every strategy and tell; the parameters are the command's options. Raises: KoordinatorError, OSError."""
-    logs.keep_quiet()
     notes = Console(stderr=True, highlight=False)
     asked = PrometheusAsked(**prometheus)
     given = HistoryFiles(history_file, memory_file, trace)
