@@ -150,7 +150,7 @@ class ApiServer:
         try:
             self._access.user_of(request, request.path, None)
         except errors.ApiError as error:
-            return refused(error.code, error.reason, error.message)
+            return refused(error)
         return None
 
     async def _answer(self, request: AnyRequest) -> web.StreamResponse:
