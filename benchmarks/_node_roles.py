@@ -134,7 +134,7 @@ async def agent(spec: RoleSpec) -> None:
     arguments = [f"--{name}={value}" for name, value in flags.items()]
     context = command.main.make_context("koordlet", arguments)
     environment = {"NODE_NAME": "bench", "agent_mode": "hostMode"}
-    settings, _ = koordlet_flags.of(context.params, environment)
+    settings = koordlet_flags.of(context.params, environment)
     roots = msgspec.structs.replace(settings.roots, kubepods_below=spec.roots.kubepods_below)
     settings = msgspec.structs.replace(settings, roots=roots)
     logs.set_up(logs.level_of(0), as_json=False, modules={})

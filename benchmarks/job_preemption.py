@@ -22,8 +22,8 @@ from koordinator.scheduler.engine.post_filter import CycleDiagnosis
 from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugins.built_in import installed_plugins
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import JobPreemption
+from koordinator.scheduler.plugins.coscheduling.jobs import PreemptorJob
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.plugins.coscheduling.preemption import PreemptorJob
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -84,7 +84,7 @@ def measure(node_count: int) -> None:
             decide = cluster.decision(member_count, cpu)
             found = decide()
             took_ms = best_ms(decide, 3)
-            jobs = len({each.victim.job for each in found.evictions})
+            jobs = len({each.job for each in found.evictions})
             what = (
                 f"{len(found.evictions)} victims of {jobs} jobs"
                 if found.is_success

@@ -102,7 +102,7 @@ def main() -> None:
     if os.geteuid() != 0:
         print("skipped: needs root, since real groups are made")
         return
-    with _targets(options.objectives) as port:
+    with _targets(options.objectives) as port, _awake(options.awake):
         world = NodeWorld(options.pods, options.containers, options.busy)
         world.objectives, world.metrics_port = options.objectives, port
         with world.built():
@@ -125,6 +125,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--objectives", type=int, default=0, help="services with a latency objective, each asked each second"
     )
+    parser.add_argument(
+        "--awake",
+        action="store_true",
+        help="keep the CPUs from idling, as batch does: what wakes up on a CPU that was parked costs more",
+    )
     parser.add_argument("--samples", default="", help="write memory and open files over time here, as CSV")
     parser.add_argument("--profile", default="", help="leave a profile of the last role here (it costs CPU)")
     return parser.parse_args()
@@ -145,6 +150,27 @@ def _targets(objectives: int) -> Iterator[int]:
     finally:
         process.kill()
         process.wait()
+
+
+_SPIN = """
+import os
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+while True:
+    pass
+"""
+
+
+@contextlib.contextmanager
+def _awake(is_wanted: bool) -> Iterator[None]:
+    """Run a process of the idle class for each CPU."""
+    count = len(os.sched_getaffinity(0)) if is_wanted else 0
+    spinners = [subprocess.Popen([sys.executable, "-c", _SPIN]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for each in spinners:
+            each.kill()
+            each.wait()
 
 
 async def _measure(world: NodeWorld, options: argparse.Namespace) -> None:

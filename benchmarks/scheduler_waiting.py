@@ -137,7 +137,7 @@ def preemption(node_count: int) -> None:
     attempt_ms = best_ms(lambda: plugin.preemptor.dry_run(pod, rows, asked).best)
     found = len(plugin.preemptor.dry_run(pod, rows, asked).options)
     tried_ms = best_ms(
-        lambda: [plugin.preemptor.try_row(pod, row, asked) for row in rows[:TRIED_NODES].tolist()], 2
+        lambda: [plugin.preemptor.search.try_row(pod, row, asked) for row in rows[:TRIED_NODES].tolist()], 2
     )
     peer_ms = tried_ms / TRIED_NODES * found
     print(

@@ -25,6 +25,13 @@ cmdline                   how this process was started
 """
 
 
+def application() -> web.Application:
+    """Return what serves nothing else."""
+    app = web.Application()
+    add_routes(app)
+    return app
+
+
 def add_routes(app: web.Application) -> None:
     """Serve profiles below /debug/pprof/."""
     for path, page in PAGES.items():

@@ -99,6 +99,10 @@ def test_yaml_that_is_none_is_told_with_its_line(tmp_path: Path) -> None:
     [
         pytest.param(("doctor",), 3, id="doctor"),
         pytest.param(("explain", "pod", "web"), 1, id="explain"),
+        pytest.param(("explain", "lent"), 1, id="lent"),
+        pytest.param(("explain", "slow", "web"), 1, id="slow"),
+        pytest.param(("explain", "shadow"), 1, id="shadow"),
+        pytest.param(("explain", "tidalpool", "night"), 1, id="tidalpool"),
         pytest.param(("quota", "tree"), 1, id="quota"),
         pytest.param(("install", "--apply"), 1, id="install"),
     ],

@@ -23,7 +23,8 @@ def read(
     *arguments: str, environment: dict[str, str] | None = None
 ) -> tuple[KoordletSettings, dict[str, str]]:
     with command.main.make_context("koordlet", list(arguments)) as context:
-        return koordlet_flags.of(context.params, environment or HOST_MODE)
+        settings = koordlet_flags.of(context.params, environment or HOST_MODE)
+        return settings, koordlet_flags.INERT.given(context.params)
 
 
 def test_without_flags_everything_is_as_the_reference_has_it() -> None:
@@ -55,7 +56,6 @@ def test_flags_are_written_as_go_has_them() -> None:
     assert given.config.kubelet.timeout_s == 0.5
     assert CPUEvict.cool_down.of(given.config.qos) == 30.0
     assert given.gates.is_on("CgroupReconcile") and not given.gates.is_on("PSICollector")
-    assert given.v == 4
 
 
 def test_a_switch_never_takes_the_next_word() -> None:

@@ -21,7 +21,7 @@ DEPLOYED = Deployed("koordlet")
 
 def test_the_command_line_is_understood_and_all_roots_are_mounted() -> None:
     with command.main.make_context("koordlet", DEPLOYED.container()["args"]) as context:
-        settings, _ = koordlet_flags.of(context.params, {"NODE_NAME": "n"})
+        settings = koordlet_flags.of(context.params, {"NODE_NAME": "n"})
     assert settings.roots == HostRoots()
     mounts = {mount["mountPath"].rstrip("/"): mount for mount in DEPLOYED.container()["volumeMounts"]}
     for root in (settings.roots.cgroup, settings.roots.sys, settings.roots.sys_fs, settings.roots.run):

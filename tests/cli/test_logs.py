@@ -86,3 +86,15 @@ async def test_a_flood_of_malformed_requests_is_a_few_lines(capfd: pytest.Captur
     await runner.cleanup()
 
     assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_flags_set_the_level_and_those_without_effect_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        logs.set_up_by_flags({"v": 4, "vmodule": "", "logging_format": "text"}, {"--log-dir": "no files"})
+        assert root.level == logging.DEBUG
+    finally:
+        root.handlers[:], root.level = handlers, level
+
+    assert "flag has no effect flag='--log-dir' why='no files'" in capsys.readouterr().err

@@ -17,7 +17,7 @@ def settings(*arguments: str) -> ManagerSettings:
 
 def read(*arguments: str) -> tuple[ManagerSettings, dict[str, str]]:
     with command.main.make_context("koord-manager", list(arguments)) as context:
-        return manager_flags.of(context.params)
+        return manager_flags.of(context.params), manager_flags.INERT.given(context.params)
 
 
 def test_without_flags_everything_is_as_the_reference_has_it() -> None:
@@ -45,7 +45,7 @@ def test_the_shipped_deployments_flags_are_understood() -> None:
         "--sync-period=0",
         "--disable-no-deepcopy",
     )
-    assert given.election is not None and given.v == 4 and given.gates.is_on("NodeMutatingWebhook")
+    assert given.election is not None and given.gates.is_on("NodeMutatingWebhook")
     assert given.options.resync_s == 0
     assert sorted(inert) == ["--disable-no-deepcopy", "--logtostderr"]
 

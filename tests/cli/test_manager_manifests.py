@@ -17,7 +17,7 @@ DEPLOYED = Deployed("manager")
 
 def test_the_command_line_is_understood_and_probes_reach_it() -> None:
     with command.main.make_context("koord-manager", DEPLOYED.container()["args"]) as context:
-        settings, inert = manager_flags.of(context.params)
+        settings, inert = manager_flags.of(context.params), manager_flags.INERT.given(context.params)
 
     assert inert == {}
     assert settings.options.config_namespace == defaults.NAMESPACE

@@ -23,7 +23,7 @@ HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfigura
 
 def flags(*arguments: str) -> Flags:
     with command.main.make_context("koord-scheduler", list(arguments)) as context:
-        return scheduler_flags.of(context.params)[0]
+        return scheduler_flags.of(context.params)
 
 
 def test_flags_of_leader_election_win_over_the_file(tmp_path: Path) -> None:
@@ -93,12 +93,7 @@ def test_the_deployments_flags_are_understood() -> None:
     given = flags(
         "--port=10251", "--authentication-skip-lookup=true", "--v=4", "--leader-elect", "-s", "5", "-f", "-d"
     )
-    assert (given.port, given.authentication_skip_lookup, given.v, given.leader_elect) == (
-        10251,
-        True,
-        4,
-        True,
-    )
+    assert (given.port, given.authentication_skip_lookup, given.leader_elect) == (10251, True, True)
     assert process.observing(given).debug == process.DebugOptions(top_scores=5, filters=True, diagnosis=True)
 
 
@@ -110,7 +105,7 @@ def test_probes_and_prometheus_find_the_insecure_port_without_a_flag() -> None:
 def test_flags_that_say_where_and_when_lines_are_written_change_nothing() -> None:
     given = ["--logtostderr=true", "--stderrthreshold=INFO", "--async-log", "--async-log-queue-length=10000"]
     with command.main.make_context("koord-scheduler", list(given)) as context:
-        _, inert = scheduler_flags.of(context.params)
+        inert = scheduler_flags.INERT.given(context.params)
 
     assert sorted(inert) == sorted(flag.partition("=")[0] for flag in given)
 

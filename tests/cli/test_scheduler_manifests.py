@@ -23,5 +23,5 @@ def test_the_config_map_holds_the_shipped_profile() -> None:
 def test_the_deployments_command_line_is_understood() -> None:
     arguments = [each for each in DEPLOYED.container()["args"] if not each.startswith("--config=")]
     with command.main.make_context("koord-scheduler", arguments) as context:
-        flags, inert = scheduler_flags.of(context.params)
+        flags, inert = scheduler_flags.of(context.params), scheduler_flags.INERT.given(context.params)
     assert (flags.port, flags.address, inert) == (10251, "0.0.0.0", {})

@@ -14,7 +14,7 @@ OFF = ("--metrics-addr=0", "--health-probe-addr=0", "--enable-pprof=false", "--m
 
 def flags_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Flags:
     found: list[Flags] = []
-    monkeypatch.setattr(yarn_operator_process, "start", lambda flags, inert: found.append(flags))
+    monkeypatch.setattr(yarn_operator_process, "start", found.append)
     result = CliRunner().invoke(yarn_operator.main, (*OFF, *arguments))
     assert result.exit_code == 0, result.output
     return found[0]

@@ -70,7 +70,7 @@ def test_one_file_and_one_line_make_an_eviction_strategy(
         assert node.events.recorded[0][2] == words
 
     virtual_loop.run(scenario())
-    given = koordlet_flags.of(_defaults() | {"be_count_evict_cool_time_seconds": 7}, {"NODE_NAME": "n"})[0]
+    given = koordlet_flags.of(_defaults() | {"be_count_evict_cool_time_seconds": 7}, {"NODE_NAME": "n"})
     assert not given.gates.is_on(GATE)
     assert strategy.cool_down.of(given.config.qos) == 7
 

@@ -12,14 +12,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from koordinator.clock import FixedClock
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import HostRoots
 from koordinator.host.host import Host, open_host
 from koordinator.host.syscalls import LinuxSyscalls, ThreadSlices
+from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.isolation import measure
 from koordinator.koordlet.isolation.measure import GROUP, IsolationMeasurement, Measured
 from koordinator.koordlet.isolation.verdicts import Mechanism, MechanismVerdict, Works
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.restore_log import RestoreLog
 from tests.kernel.conftest import make
 
 HIERARCHIES = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids")
@@ -35,8 +39,17 @@ def host() -> Iterator[Host]:
     opened.close()
 
 
+def measurement(host: Host, parent: str, scratch: Path) -> IsolationMeasurement:
+    return IsolationMeasurement(host, executor(host), parent, str(scratch), pause_s=0.0)
+
+
+def executor(host: Host, journal: str = "") -> Executor:
+    clock = FixedClock()
+    return Executor(host.cgroups, clock, AuditLog(clock), RestoreLog(journal))
+
+
 async def probed(host: Host, parent: str, scratch: Path) -> Found:
-    return await IsolationMeasurement(host, parent, str(scratch), pause_s=0.0).run()
+    return await measurement(host, parent, scratch).run()
 
 
 def is_gone(real: Cgroups, parent: str) -> bool:
@@ -181,7 +194,8 @@ async def test_time_slices_that_are_taken_but_not_kept_are_found(
         host.slices = ThreadSlices(Ignored())
 
     for _ in range(TRIES):
-        found = (await SlicesOnly(host, group, str(tmp_path), pause_s=0.0).run())[Mechanism.TIME_SLICE]
+        probe = SlicesOnly(host, executor(host), group, str(tmp_path), pause_s=0.0)
+        found = (await probe.run())[Mechanism.TIME_SLICE]
         assert found.works is not (Works.NO if has_effect else Works.YES), found
         assert is_gone(real, group)
         if found.works is not Works.UNKNOWN:
@@ -191,20 +205,30 @@ async def test_time_slices_that_are_taken_but_not_kept_are_found(
 
 KILLED = """
 import asyncio, sys
+from koordinator.clock import FixedClock
 from koordinator.host.files import HostRoots
 from koordinator.host.host import open_host
+from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.isolation.measure import IsolationMeasurement
-probe = IsolationMeasurement(open_host(HostRoots.below(""), 100), sys.argv[1], sys.argv[2], pause_s=0.0)
-asyncio.run(probe.run())
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.restore_log import RestoreLog
+group, scratch, journal = sys.argv[1:]
+host, clock = open_host(HostRoots.below(""), 100), FixedClock()
+executor = Executor(host.cgroups, clock, AuditLog(clock), RestoreLog(journal))
+asyncio.run(IsolationMeasurement(host, executor, group, scratch, pause_s=0.0).run())
 """
 
 
 async def test_an_agent_that_is_killed_leaves_nothing_that_the_next_start_does_not_remove(
     host: Host, real: Cgroups, group: str, tmp_path: Path
 ) -> None:
-    process = subprocess.Popen([sys.executable, "-c", KILLED, group, str(tmp_path)])  # noqa: ASYNC220
+    handed_out, journal = f"{real.directory(group)}/cgroup.subtree_control", str(tmp_path / "restore.jsonl")
+    if real.version == V2:
+        host.files.write(handed_out, "-cpu")
+    arguments = [group, str(tmp_path), journal]
+    process = subprocess.Popen([sys.executable, "-c", KILLED, *arguments])  # noqa: ASYNC220
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):  # an emulated machine takes long to start a program
             while not real.exists(f"{group}/{GROUP}/quota"):
                 assert process.poll() is None
                 await asyncio.sleep(0.01)
@@ -214,5 +238,8 @@ async def test_an_agent_that_is_killed_leaves_nothing_that_the_next_start_does_n
     assert not is_gone(real, group)
 
     await measure.clean(host, f"{group}/{GROUP}")
+    measure.take_back_controllers(host, executor(host, journal))
 
     assert is_gone(real, group)
+    if real.version == V2:
+        assert "cpu" not in (host.files.read(handed_out) or "").split(), "nobody handed it out before"

@@ -149,15 +149,20 @@ async def test_the_next_start_removes_what_a_killed_run_left_and_a_dry_run_nothi
         each.touch()
     group = node.shared.host.cgroups.directory(f"{BE}/{measure.GROUP}")
     os.makedirs(group)
+    handed_out = Path(node.shared.host.cgroups.directory(BE)) / "cgroup.subtree_control"
+    handed_out.write_text("cpu memory\n")
+    node.shared.executor.note(str(handed_out), "cpu", owner=measure.OWNER)
 
     dry = Executor(
         node.shared.host.cgroups, node.clock, node.shared.audit, RestoreLog(), on_dry_run=lambda _: None
     )
     await probe.clean_left_overs(msgspec.structs.replace(node.shared, executor=dry))
-    assert left.exists() and os.path.isdir(group)
+    assert left.exists() and os.path.isdir(group) and handed_out.read_text() == "cpu memory\n"
 
     await probe.clean_left_overs(node.shared)
     assert not left.exists() and not os.path.isdir(group) and other.exists()
+    assert handed_out.read_text() == "-cpu\n", "what the kernel is told"
+    assert not node.shared.executor.changed_by(measure.OWNER)
 
 
 class Probed(IsolationProbe):

@@ -52,7 +52,7 @@ class Scene:
         diagnosis, refusals = self.diagnosis(preemptor), Counter[str]()
         found = []
         for row in self.table.rows.tolist():
-            answer = self.preemptor.try_row(preemptor, row, diagnosis)
+            answer = self.preemptor.search.try_row(preemptor, row, diagnosis)
             if isinstance(answer, Candidate):
                 found.append(answer)
             else:
@@ -142,7 +142,7 @@ def test_the_search_finds_what_trying_each_node_finds(facts: dict[str, Any]) -> 
     expected, refusals = scene.plainly(preemptor)
 
     rows = scene.table.rows
-    found = scene.preemptor._search.run(preemptor, rows, scene.diagnosis(preemptor), wanted=rows.size + 1)
+    found = scene.preemptor.search.run(preemptor, rows, scene.diagnosis(preemptor), wanted=rows.size + 1)
 
     assert [option.candidate() for option in found.options] == expected
     assert [option.rank for option in found.options] == [victims.rank(each) for each in expected]
@@ -155,7 +155,7 @@ def test_the_search_stops_when_it_has_enough_one_of_them_harmless(facts: dict[st
     scene, preemptor = scene_of(facts)
     expected, _ = scene.plainly(preemptor)
 
-    found = scene.preemptor._search.run(preemptor, scene.table.rows, scene.diagnosis(preemptor), wanted)
+    found = scene.preemptor.search.run(preemptor, scene.table.rows, scene.diagnosis(preemptor), wanted)
 
     enough = len(expected)
     for count in range(wanted, len(expected) + 1):

@@ -172,6 +172,24 @@ def test_as_many_as_fit_stay_protected_ones_first(room: int) -> None:
     assert violations == max(2 - room, 0)
 
 
+@pytest.mark.parametrize(("fits", "violations"), [(True, 0), (False, 1)])
+def test_a_pod_that_must_go_for_the_quota_alone_does_not_count_as_violating_a_budget(
+    fits: bool, violations: int
+) -> None:
+    [one] = everybody = [victim("web")]
+
+    found = victims.select(
+        everybody,
+        budget(0, **WEB),
+        put_back=lambda _: None,
+        take=lambda _: None,
+        fits=lambda: fits,
+        may_stay=lambda: False,
+    )
+
+    assert found == ((one,), violations)
+
+
 @pytest.mark.parametrize(
     ("started", "expected_s"), [("", NOW_S), ("junk", NOW_S), ("2026-01-01T00:00:00Z", 1_767_225_600.0)]
 )

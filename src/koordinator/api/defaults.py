@@ -14,6 +14,10 @@ from koordinator.api.priority import BANDS, PriorityClass
 
 NAMESPACE = "koordinator-system"
 SLO_CONFIG_NAME = "slo-controller-config"
+SLO_CONFIG: dict[str, dict[str, Any]] = {
+    "colocation-config": {"enable": True},
+    "resource-threshold-config": {"clusterStrategy": {"enable": True}},
+}
 
 _WHAT_FOR = {
     PriorityClass.PROD: "Online services: guaranteed within their quota.",
@@ -45,18 +49,16 @@ def priority_classes() -> list[dict[str, Any]]:
     ]
 
 
-def slo_config(namespace: str = NAMESPACE, name: str = SLO_CONFIG_NAME) -> dict[str, Any]:
+def slo_config(namespace: str = NAMESPACE) -> dict[str, Any]:
     """Return the manager's ConfigMap: lending to batch and its suppression are on, all else as by default."""
-    data = {
-        "colocation-config": {"enable": True},
-        "resource-threshold-config": {"clusterStrategy": {"enable": True}},
-    }
     return to_wire(
         ConfigMap(
             metadata=ObjectMeta(
-                name=name, namespace=namespace, labels={labels.CONFIGMAP_TYPE: SLO_CONFIG_NAME}
+                name=SLO_CONFIG_NAME,
+                namespace=namespace,
+                labels={labels.CONFIGMAP_TYPE: SLO_CONFIG_NAME},
             ),
-            data={key: json.dumps(value, separators=(",", ":")) for key, value in data.items()},
+            data={key: json.dumps(value, separators=(",", ":")) for key, value in SLO_CONFIG.items()},
         )
     )
 

@@ -2,7 +2,11 @@
 
 
 class KoordinatorError(Exception):
-    """Base of all errors that this project raises on purpose."""
+    """Base of all errors that this project raises on purpose. The text is what is known of it, from the outside in:
+    `file: place: reason`."""
+
+    def __str__(self) -> str:
+        return ": ".join(str(part) for part in self.args if part)
 
 
 class ProtocolError(KoordinatorError, ValueError):
@@ -15,9 +19,6 @@ class ProtocolError(KoordinatorError, ValueError):
     def __init__(self, obj: str, field: str, reason: str) -> None:
         super().__init__(obj, field, reason)
         self.obj, self.field, self.reason = obj, field, reason
-
-    def __str__(self) -> str:
-        return ": ".join(part for part in (self.obj, self.field, self.reason) if part)
 
     def of(self, obj: str) -> "ProtocolError":
         """Return the same error, told about `obj`."""

@@ -5,6 +5,7 @@ that no component looks into have a view of their metadata only (`view_of`), for
 namespace clean-up.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from koordinator.api import admission, apps, core, dra, groups, storage
@@ -117,6 +118,13 @@ def by_kind(group: str, kind: str, version: str = "") -> Resource | None:
     """Return the resource of this kind (without `version`: its first one); None if there is none."""
     candidates = _BY_KIND.get((group, kind), ())
     return next((found for found in candidates if not version or found.version == version), None)
+
+
+def resource_of(obj: Mapping[str, Any]) -> Resource:
+    """Return the resource of an object; its kind must be one of ours or built in."""
+    found = by_kind(obj["apiVersion"].rpartition("/")[0], obj["kind"])
+    assert found is not None, obj
+    return found
 
 
 def view_of(resource: Resource) -> type[Object]:

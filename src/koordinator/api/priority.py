@@ -24,7 +24,7 @@ BANDS: dict[PriorityClass, tuple[int, int]] = {
     PriorityClass.BATCH: (5000, 5999),
     PriorityClass.FREE: (3000, 3999),
 }
-"""Lowest and highest priority number of each class."""
+"""Lowest and highest priority number of each class; the PriorityClass objects of an installation have the lowest."""
 
 DEFAULT_NUMBERS: dict[PriorityClass, int] = {
     PriorityClass.PROD: 9500,
@@ -34,9 +34,6 @@ DEFAULT_NUMBERS: dict[PriorityClass, int] = {
     PriorityClass.NONE: 0,
 }
 """The number that stands for a class where a pod has none of its own."""
-
-INSTALLED_NUMBERS: dict[PriorityClass, int] = {cls: low for cls, (low, _) in BANDS.items()}
-"""`value` of the PriorityClass objects that an installation brings."""
 
 PREEMPT_NEVER = "Never"
 PREEMPT_LOWER_PRIORITY = "PreemptLowerPriority"

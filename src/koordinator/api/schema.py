@@ -95,17 +95,15 @@ def limits(
     return Rules(members={name: value for name, value in members.items() if value is not None})
 
 
-def of_struct(view: type[msgspec.Struct], *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
+def of_struct(view: type[msgspec.Struct]) -> dict[str, Any]:
     """Schema of an object; its description is the first paragraph of the docstring.
 
-    `without` names Python fields to leave out. Raises: TypeError when a field's type has no schema.
+    Raises: TypeError when a field's type has no schema.
     """
     hints = typing.get_type_hints(view, include_extras=True)
     properties: dict[str, Any] = {}
     required: list[str] = []
     for field in msgspec.structs.fields(view):
-        if field.name in without:
-            continue
         try:
             schema, is_required = _of_type(hints[field.name])
         except TypeError as error:

@@ -12,13 +12,8 @@ import msgspec
 
 from koordinator.api.meta import Object, Resource, ViewPart
 from koordinator.api.quantity import RawQuantity
-from koordinator.api.schema import INT32, at_least, between
-from koordinator.api.slo_qos import (
-    Percent,
-    ResourceQOSStrategy,
-)
-
-NotNegative = Annotated[int | None, at_least(0)]
+from koordinator.api.schema import INT32, between
+from koordinator.api.slo_qos import NotNegative, Percent, ResourceQOSStrategy
 
 
 class ResourceThresholdStrategy(ViewPart, frozen=True, kw_only=True):

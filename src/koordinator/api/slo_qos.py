@@ -12,6 +12,8 @@ from koordinator.api.meta import ViewPart
 from koordinator.api.schema import IntOrString, at_least, between, default
 
 Percent = Annotated[int | None, between(0, 100)]
+NotNegative = Annotated[int | None, at_least(0)]
+Positive = Annotated[int | None, at_least(1)]
 Enable = Annotated[bool | None, "Whether the settings apply; false when absent."]
 
 
@@ -33,14 +35,13 @@ class MemoryQOS(ViewPart, frozen=True, kw_only=True):
 
     enable: Enable = None
     min_limit_percent: Annotated[
-        int | None, at_least(0), "Share of the request that is never reclaimed (memory.min); 0 is off."
+        NotNegative, "Share of the request that is never reclaimed (memory.min); 0 is off."
     ] = None
     low_limit_percent: Annotated[
-        int | None, at_least(0), "Share of the request that is reclaimed last (memory.low); 0 is off."
+        NotNegative, "Share of the request that is reclaimed last (memory.low); 0 is off."
     ] = None
     throttling_percent: Annotated[
-        int | None,
-        at_least(0),
+        NotNegative,
         "Share of the span from request to limit above which allocation slows down (memory.high); 0 is off.",
     ] = None
     wmark_ratio: Annotated[
@@ -84,10 +85,6 @@ class NetworkQOS(ViewPart, frozen=True, kw_only=True):
     ingress_limit: Annotated[IntOrString | None, default(100), "Most incoming bandwidth."] = None
     egress_request: Annotated[IntOrString | None, default(0), "Outgoing bandwidth that is assured."] = None
     egress_limit: Annotated[IntOrString | None, default(100), "Most outgoing bandwidth."] = None
-
-
-NotNegative = Annotated[int | None, at_least(0)]
-Positive = Annotated[int | None, at_least(1)]
 
 
 class IOConfig(ViewPart, frozen=True, kw_only=True):

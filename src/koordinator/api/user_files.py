@@ -32,9 +32,6 @@ class FileError(KoordinatorError, ValueError):
         super().__init__(file, place, reason)
         self.file, self.place, self.reason = file, place, reason
 
-    def __str__(self) -> str:
-        return ": ".join(part for part in (self.file, self.place, self.reason) if part)
-
 
 @contextlib.contextmanager
 def opened(path: str | Path) -> Iterator[IO[bytes]]:

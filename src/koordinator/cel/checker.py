@@ -6,7 +6,7 @@ Source: the type checker of CEL's language definition; the texts are cel-go's.
 from collections.abc import Mapping, Sequence
 
 from koordinator.cel import overloads, patterns, syntax
-from koordinator.cel.compiler import two_names
+from koordinator.cel.compiler import LOOPS, two_names
 from koordinator.cel.overloads import (
     BOOL,
     DYN,
@@ -22,7 +22,6 @@ from koordinator.cel.overloads import (
 from koordinator.cel.syntax import Call, Index, ListLiteral, Literal, MapLiteral, Name, Select, SyntaxNode
 from koordinator.cel.values import TYPE_NAMES, CompileError, EvaluationError
 
-_LOOPS = frozenset(("all", "exists", "exists_one", "existsOne", "map", "filter"))
 _PRIMITIVE = frozenset(("bool", "int", "double", "string", "bytes", "type", "null"))
 _NEVER_NULL = _PRIMITIVE - {"null"} | {"list", "map"}
 
@@ -80,17 +79,22 @@ class _Checker:
         return known
 
     def _select(self, node: Select) -> CELType:
-        target = self.type_of(node.target)
-        is_optional = node.is_optional or target.name == "optional_type"
-        inner = target.of[0] if target.name == "optional_type" else target
-        found = self._field(node, inner, node.field)
+        target, is_optional = self._target(node)
+        found = self._field(node, target)
         return optional_of(found) if is_optional else found
 
-    def _field(self, node: SyntaxNode, target: CELType, field: str) -> CELType:
+    def _target(self, node: Select | Index) -> tuple[CELType, bool]:
+        """Return the type of what holds the field or item, and whether that may be missing."""
+        target = self.type_of(node.target)
+        if target.name == "optional_type":
+            return target.of[0], True
+        return target, node.is_optional
+
+    def _field(self, node: Select, target: CELType) -> CELType:
         if target.fields is not None:
-            if field not in target.fields:
-                raise self._error(node, f"undefined field '{field}'")
-            return target.fields[field]
+            if node.field not in target.fields:
+                raise self._error(node, f"undefined field '{node.field}'")
+            return target.fields[node.field]
         if target.name == "map":
             return target.of[1]
         if target.name == "dyn":
@@ -98,9 +102,7 @@ class _Checker:
         raise self._error(node, f"type '{target}' does not support field selection")
 
     def _index(self, node: Index) -> CELType:
-        target, key = self.type_of(node.target), self.type_of(node.key)
-        is_optional = node.is_optional or target.name == "optional_type"
-        inner = target.of[0] if target.name == "optional_type" else target
+        (inner, is_optional), key = self._target(node), self.type_of(node.key)
         if inner.name == "list" and _fits(INT, key):
             found = inner.of[0]
         elif inner.name == "map" and _fits(inner.of[0], key):
@@ -108,9 +110,8 @@ class _Checker:
         elif inner.name == "dyn":
             found = DYN
         else:
-            raise self._error(
-                node, f"found no matching overload for '_[_]' applied to '({_shown(target)}, {_shown(key)})'"
-            )
+            shown = f"({_shown(self.type_of(node.target))}, {_shown(key)})"
+            raise self._error(node, f"found no matching overload for '_[_]' applied to '{shown}'")
         return optional_of(found) if is_optional else found
 
     # Calls
@@ -134,7 +135,7 @@ class _Checker:
             if full in overloads.functions():
                 return self._apply(node, full, overloads.functions()[full], None)
         target = self.type_of(node.target)
-        if name in _LOOPS:
+        if name in LOOPS:
             return self._loop(node, target)
         if name in ("optMap", "optFlatMap"):
             return self._opt_map(node, target)

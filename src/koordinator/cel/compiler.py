@@ -23,7 +23,7 @@ ITERATIONS_MAX = 100_000
 """Rounds of all loops (`all`, `exists`, ...) of one evaluation."""
 _ROUNDS = " rounds"
 """Key under which a scope counts its rounds: no name has a space."""
-_LOOPS = frozenset(("all", "exists", "exists_one", "existsOne", "map", "filter"))
+LOOPS = frozenset(("all", "exists", "exists_one", "existsOne", "map", "filter"))
 
 Program = Callable[..., Any]
 """Gives the expression's value for values of its variables (a dictionary), and on demand within a `Budget` that it
@@ -112,7 +112,7 @@ class _Compiler:
                 return self._bind(node)
             if full in functions.FUNCTIONS:
                 return _apply(functions.FUNCTIONS[full], [self.compile(arg) for arg in args])
-        if name in _LOOPS:
+        if name in LOOPS:
             return self._loop(node, self.compile(node.target))
         if name in ("optMap", "optFlatMap"):
             return self._opt_map(node, self.compile(node.target))

@@ -18,7 +18,6 @@ from koordinator.cel.values import (
     Semver,
     equal,
     is_ordered_with,
-    kind_of,
     merged,
     no_overload,
 )
@@ -186,16 +185,15 @@ def to_double(value: Any) -> float:
 
 def to_string(value: Any) -> str:
     """Return a value's text as CEL writes it. Raises: EvaluationError for lists and maps."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str | int):
-        return str(value)
-    if isinstance(value, float | datetime | timedelta | bytes | Quantity) or kind_of(value) in _WITH_TEXT:
-        return libraries.shown(value.text if kind_of(value) == "kubernetes.URL" else value)
+    if isinstance(value, _WITH_TEXT):
+        return libraries.shown(value)
     raise no_overload("string", value)
 
 
-_WITH_TEXT = frozenset(("net.IP", "net.CIDR", "kubernetes.URL"))
+_WITH_TEXT = (
+    *(bool, str, int, float, datetime, timedelta, bytes, Quantity),
+    *(libraries.Address, libraries.Network, libraries.Url),
+)
 
 
 def to_bool(value: Any) -> bool:
@@ -374,17 +372,6 @@ def _last_index_of(items: Any, item: Any) -> int:
     return len(items) - 1 - at if (at := _index_of(items[::-1], item)) >= 0 else -1
 
 
-def _order(kind: type, name: str, judge: Callable[[Any, Any], Any]) -> Function:
-    """Return a comparison of two quantities or two versions."""
-
-    def apply(a: Any, b: Any) -> Any:
-        if not isinstance(b, kind):
-            raise no_overload(name, a, b)
-        return judge(a, b)
-
-    return apply
-
-
 def _signum(a: Any, b: Any) -> int:
     return int(a > b) - int(a < b)
 
@@ -410,11 +397,18 @@ def _value_of(optional: OptionalValue) -> Any:
 
 
 def _orders(kind: type) -> dict[str, Function]:
-    return {
-        "compareTo": _order(kind, "compareTo", _signum),
-        "isGreaterThan": _order(kind, "isGreaterThan", operator.gt),
-        "isLessThan": _order(kind, "isLessThan", operator.lt),
-    }
+    """Return the comparisons of two quantities or two versions."""
+
+    def order(name: str, judge: Callable[[Any, Any], Any]) -> Function:
+        def apply(a: Any, b: Any) -> Any:
+            if not isinstance(b, kind):
+                raise no_overload(name, a, b)
+            return judge(a, b)
+
+        return apply
+
+    judges = {"compareTo": _signum, "isGreaterThan": operator.gt, "isLessThan": operator.lt}
+    return {name: order(name, judge) for name, judge in judges.items()}
 
 
 METHODS: dict[str, dict[str, Function]] = {
@@ -424,7 +418,7 @@ METHODS: dict[str, dict[str, Function]] = {
         "endsWith": _texts("endsWith", str.endswith),
         "contains": _texts("contains", lambda text, part: part in text),
         "matches": _texts("matches", lambda text, pattern: patterns.of(pattern).matches(text)),
-        "find": _texts("find", patterns.find),
+        "find": _texts("find", lambda text, pattern: patterns.of(pattern).find(text)),
         "findAll": patterns.find_all,
         "lowerAscii": _texts("lowerAscii", lambda text: text.translate(patterns.LOWER)),
         "upperAscii": _texts("upperAscii", lambda text: text.translate(patterns.UPPER)),

@@ -14,6 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from koordinator.api import duration as durations
+from koordinator.api.scalars import ScalarError
 from koordinator.cel.values import NONE, EvaluationError, OptionalValue, TypeName, kind_of, no_overload
 
 Function = Callable[..., Any]
@@ -22,9 +24,6 @@ _UTC = datetime.UTC
 _STAMP = re.compile(
     r"(\d{4}-\d{2}-\d{2})(?:[Tt](\d{2}:\d{2}:\d{2})(\.\d{1,9})?(Z|z|[+-]\d{2}:\d{2}))?", re.ASCII
 )
-_SPAN = re.compile(r"([+-]?)((?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|ms|s|m|h))+|[+-]?0", re.ASCII)
-_SPAN_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)", re.ASCII)
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def timestamp(text: Any) -> datetime.datetime:
@@ -50,13 +49,10 @@ def duration(text: Any) -> datetime.timedelta:
         return text
     if not isinstance(text, str):
         raise no_overload("duration", text)
-    if _SPAN.fullmatch(text) is None:
-        raise EvaluationError(f"{text!r} is no duration")
-    total_s = sum(float(number) * _SECONDS[unit] for number, unit in _SPAN_PART.findall(text))
     try:
-        return datetime.timedelta(seconds=-total_s if text.startswith("-") else total_s)
-    except OverflowError as error:
-        raise EvaluationError(f"{text!r} is out of range") from error
+        return datetime.timedelta(seconds=durations.parse(text))
+    except ScalarError as error:
+        raise EvaluationError(str(error)) from error
 
 
 def duration_text(span: datetime.timedelta) -> str:
@@ -296,6 +292,8 @@ def shown(value: Any) -> str:
             return f"{{{', '.join(f'{shown(key)}: {shown(item)}' for key, item in sorted(value.items()))}}}"
         case TypeName():
             return value.name
+        case Url():
+            return value.text
     return str(value)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from koordinator.cel import libraries
+
 _SIGNATURES = """
 _==_(A, A) bool            | _!=_(A, A) bool              | !_(bool) bool        | _in_(A, list(A)) bool
 _in_(A, map(A, B)) bool    | _&&_(bool, bool) bool        | _||_(bool, bool) bool
@@ -78,18 +80,6 @@ google.protobuf.Duration.getHours() int                   | google.protobuf.Dura
 google.protobuf.Duration.getSeconds() int                 | google.protobuf.Duration.getMilliseconds() int
 """
 _ORDERED = ("bool", "string", "bytes", "google.protobuf.Timestamp", "google.protobuf.Duration")
-_MOMENT_PARTS = (
-    "getFullYear",
-    "getMonth",
-    "getDate",
-    "getDayOfMonth",
-    "getDayOfWeek",
-    "getDayOfYear",
-    "getHours",
-    "getMinutes",
-    "getSeconds",
-    "getMilliseconds",
-)
 
 
 class CELType(msgspec.Struct, frozen=True):
@@ -152,8 +142,6 @@ _NAMESPACES = ("optional", "sets", "ip", "format")
 
 
 def _all() -> Iterator[tuple[str, Overload]]:
-    from koordinator.cel.libraries import FORMAT_NAMES
-
     for line in re.split(r"\n|\s+\|\s+", _SIGNATURES.strip()):
         yield _signature(line.strip())
     for sign in ("<", "<=", ">", ">="):
@@ -162,15 +150,15 @@ def _all() -> Iterator[tuple[str, Overload]]:
         for a in (INT, DOUBLE):
             for b in (INT, DOUBLE):
                 yield f"_{sign}_", Overload(None, (a, b), BOOL)
-    for part in _MOMENT_PARTS:
+    for part in libraries.METHODS[TIMESTAMP.name]:
         yield part, Overload(TIMESTAMP, (), INT)
         yield part, Overload(TIMESTAMP, (STRING,), INT)
-    for name in FORMAT_NAMES:
+    for name in libraries.FORMAT_NAMES:
         yield f"format.{name}", Overload(None, (), CELType("kubernetes.NamedFormat"))
 
 
 def _signature(line: str) -> tuple[str, Overload]:
-    head, _, result = _split_result(line)
+    head, result = _split_result(line)
     opening = head.rindex("(", 0, _matching(head) + 1) if head.endswith(")") else -1
     before, args = head[:opening], head[opening + 1 : -1]
     receiver, dot, name = before.rpartition(".")
@@ -180,13 +168,13 @@ def _signature(line: str) -> tuple[str, Overload]:
     return name, Overload(_type(receiver) if receiver else None, taken, _type(result))
 
 
-def _split_result(line: str) -> tuple[str, str, str]:
+def _split_result(line: str) -> tuple[str, str]:
     """Return the call and its result: the last blank outside of brackets parts them."""
     depth = 0
     for at in range(len(line) - 1, -1, -1):
         depth += (line[at] == ")") - (line[at] == "(")
         if line[at] == " " and not depth:
-            return line[:at], " ", line[at + 1 :]
+            return line[:at], line[at + 1 :]
     raise AssertionError(line)
 
 

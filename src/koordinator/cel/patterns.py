@@ -4,12 +4,8 @@ Used for CEL, and for `pattern` in schemas of custom resources.
 """
 
 import functools
-from typing import TYPE_CHECKING
 
 from koordinator.cel.values import EvaluationError
-
-if TYPE_CHECKING:  # read when the first pattern is
-    pass
 
 PATTERNS_MAX = 512
 """Compiled patterns that are kept; some 10 kB each."""
@@ -67,11 +63,6 @@ class Pattern:
 def of(source: str) -> Pattern:
     """Raises: EvaluationError when the text is no pattern."""
     return Pattern(source)
-
-
-def find(text: str, source: str) -> str:
-    """Return the first match, "" for none. Raises: EvaluationError when the pattern cannot be read."""
-    return of(source).find(text)
 
 
 def find_all(text: str, source: object, limit: object = -1) -> list[str]:

@@ -30,9 +30,6 @@ class EvaluationError(KoordinatorError):
         super().__init__(reason)
         self.reason = reason
 
-    def __str__(self) -> str:
-        return self.reason
-
 
 class OutOfBudget(EvaluationError):
     """The evaluation costs more than it may; whatever it would give, it ends."""
@@ -56,14 +53,16 @@ class OptionalValue(msgspec.Struct, frozen=True):
 NONE = OptionalValue(has_value=False)
 
 
-class Semver(msgspec.Struct, frozen=True, eq=False):
-    """A version; build metadata does not count in comparisons. Source: semver.org, 2.0.0."""
+class Semver(msgspec.Struct, frozen=True, order=True):
+    """A version; build metadata does not count. Source: semver.org, 2.0.0."""
 
     major: int
     minor: int
     patch: int
-    pre: tuple[str, ...] = ()
-    build: str = ""
+    is_release: bool
+    """It comes after its pre-releases."""
+    pre: tuple[tuple[int, int, str], ...]
+    """Identifiers of a pre-release: numbers come before words."""
 
     @classmethod
     def of(cls, text: str) -> "Semver":
@@ -71,8 +70,9 @@ class Semver(msgspec.Struct, frozen=True, eq=False):
         found = _SEMVER.fullmatch(text)
         if found is None:
             raise EvaluationError(f"{text!r} is no semantic version")
-        pre = tuple(found[4].split(".")) if found[4] else ()
-        return cls(int(found[1]), int(found[2]), int(found[3]), pre, found[5] or "")
+        parts = found[4].split(".") if found[4] else ()
+        pre = tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
+        return cls(int(found[1]), int(found[2]), int(found[3]), not pre, pre)
 
     @classmethod
     def normalized(cls, text: str) -> "Semver":
@@ -82,34 +82,6 @@ class Semver(msgspec.Struct, frozen=True, eq=False):
             raise EvaluationError(f"{text!r} is no semantic version")
         numbers = (str(int(found[index] or 0)) for index in (1, 2, 3))
         return cls.of(".".join(numbers) + (found[4] or ""))
-
-    @property
-    def _order(self) -> tuple[Any, ...]:
-        # A version without a pre-release comes after those with one; numbers come before words.
-        pre = tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in self.pre)
-        return (self.major, self.minor, self.patch, not self.pre, pre)
-
-    def __eq__(self, other: object) -> bool:
-        return self._order == other._order if isinstance(other, Semver) else NotImplemented
-
-    # `!=` and the orders are written out: those that msgspec's base brings would be taken for ours.
-    def __ne__(self, other: object) -> bool:
-        return self._order != other._order if isinstance(other, Semver) else NotImplemented
-
-    def __lt__(self, other: "Semver") -> bool:
-        return bool(self._order < other._order)
-
-    def __le__(self, other: "Semver") -> bool:
-        return bool(self._order <= other._order)
-
-    def __gt__(self, other: "Semver") -> bool:
-        return bool(self._order > other._order)
-
-    def __ge__(self, other: "Semver") -> bool:
-        return bool(self._order >= other._order)
-
-    def __hash__(self) -> int:
-        return hash(self._order)
 
 
 class TypeName(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import random
 import resource
 import ssl
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 
 from aiohttp import web
 
@@ -17,7 +17,7 @@ from koordinator.api.feature_gates import FeatureGates, FeatureStage
 from koordinator.cluster.backoff import Rate, new_rng
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
-from koordinator.prometheus import Gauge, GaugeReading, Labels, MetricsRegistry
+from koordinator.prometheus import Gauge, GaugeReading, MetricsRegistry
 
 log = logging.getLogger(__name__)
 
@@ -28,37 +28,24 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 def add_to(registry: MetricsRegistry, started_s: float) -> None:
     """`started_s`: seconds since 1970."""
 
-    def cpu() -> Mapping[Labels, float]:
+    def add(name: str, description: str, read: Callable[[], float], kind: str = "gauge") -> None:
+        registry.add(GaugeReading(f"process_{name}", description, (), lambda: {(): read()}, kind=kind))
+
+    def cpu_s() -> float:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        return {(): round(used.ru_utime + used.ru_stime, 3)}
+        return round(used.ru_utime + used.ru_stime, 3)
 
-    def resident() -> Mapping[Labels, float]:
-        return {(): _memory_pages()[1] * PAGE_BYTES}
-
-    def virtual() -> Mapping[Labels, float]:
-        return {(): _memory_pages()[0] * PAGE_BYTES}
-
-    def files() -> Mapping[Labels, float]:
-        return {(): len(os.listdir("/proc/self/fd"))} if os.path.isdir("/proc/self/fd") else {}
-
-    def files_max() -> Mapping[Labels, float]:
-        return {(): resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
-
-    registry.add(
-        GaugeReading(
-            "process_cpu_seconds_total", "Total user and system CPU time in seconds.", (), cpu, kind="counter"
-        ),
-        GaugeReading("process_resident_memory_bytes", "Resident memory size in bytes.", (), resident),
-        GaugeReading("process_virtual_memory_bytes", "Virtual memory size in bytes.", (), virtual),
-        GaugeReading("process_open_fds", "Number of open file descriptors.", (), files),
-        GaugeReading("process_max_fds", "Maximum number of open file descriptors.", (), files_max),
-        GaugeReading(
-            "process_start_time_seconds",
-            "Start time of the process since unix epoch in seconds.",
-            (),
-            lambda: {(): started_s},
-        ),
+    add("cpu_seconds_total", "Total user and system CPU time in seconds.", cpu_s, "counter")
+    add("resident_memory_bytes", "Resident memory size in bytes.", lambda: _memory_bytes()[1])
+    add("virtual_memory_bytes", "Virtual memory size in bytes.", lambda: _memory_bytes()[0])
+    if os.path.isdir("/proc/self/fd"):
+        add("open_fds", "Number of open file descriptors.", lambda: len(os.listdir("/proc/self/fd")))
+    add(
+        "max_fds",
+        "Maximum number of open file descriptors.",
+        lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     )
+    add("start_time_seconds", "Start time of the process since unix epoch in seconds.", lambda: started_s)
 
 
 def add_gates(registry: MetricsRegistry, gates: FeatureGates) -> None:
@@ -83,14 +70,14 @@ def add_gates(registry: MetricsRegistry, gates: FeatureGates) -> None:
     )
 
 
-def _memory_pages() -> tuple[int, int]:
+def _memory_bytes() -> tuple[int, int]:
     """(virtual, resident); zeros where there is no /proc."""
     try:
         with open("/proc/self/statm") as file:
             total, resident, *_ = file.read().split()
     except OSError:
         return 0, 0
-    return int(total), int(resident)
+    return int(total) * PAGE_BYTES, int(resident) * PAGE_BYTES
 
 
 @contextlib.asynccontextmanager

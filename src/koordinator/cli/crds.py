@@ -30,7 +30,7 @@ def crds(names: tuple[str, ...], output_dir: Path | None) -> None:
         return
     output_dir.mkdir(parents=True, exist_ok=True)
     for manifest in chosen:
-        (output_dir / file_name(manifest)).write_text(text(manifest), encoding="utf-8")
+        (output_dir / crd.file_name(manifest)).write_text(text(manifest), encoding="utf-8")
 
 
 def select(manifests: list[dict[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -53,9 +53,3 @@ def select(manifests: list[dict[str, Any]], names: tuple[str, ...]) -> list[dict
 def _aliases(manifest: dict[str, Any]) -> list[str]:
     names = manifest["spec"]["names"]
     return [manifest["metadata"]["name"], names["kind"], names["plural"], *names.get("shortNames", [])]
-
-
-def file_name(manifest: dict[str, Any]) -> str:
-    """`group_plural.yaml`."""
-    spec = manifest["spec"]
-    return f"{spec['group']}_{spec['names']['plural']}.yaml"

@@ -1,12 +1,11 @@
 """`koord-descheduler`: the descheduler against a real API server, with the flags that the reference's has."""
 
-import sys
 from typing import Any
 
 import click
 
 from koordinator import __version__
-from koordinator.cli import descheduler_flags, flag_kinds, running
+from koordinator.cli import descheduler_flags, flag_kinds, logs, running
 
 
 @click.command(context_settings=flag_kinds.SETTINGS)
@@ -18,11 +17,12 @@ def main(**values: Any) -> None:
     Without --config it evicts nothing by itself and carries out the PodMigrationJobs that users create.
     """
     with running.one_line_errors():
-        flags, inert = descheduler_flags.of(values)
+        flags = descheduler_flags.of(values)
         from koordinator.cli import descheduler_process  # seconds of imports, which --help does not need
 
-        descheduler_process.start(flags, inert)
+        logs.set_up_by_flags(values, descheduler_flags.INERT.given(values))
+        descheduler_process.start(flags)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

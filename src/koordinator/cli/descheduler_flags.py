@@ -25,9 +25,6 @@ class Flags(ServingFlags, frozen=True, kw_only=True):
     address: str | None
     port: int | None
     feature_gates: str
-    v: int
-    vmodule: str
-    logging_format: str
     disabled_metrics: tuple[str, ...]
 
 
@@ -63,12 +60,12 @@ INERT = InertFlags(
 options = together(*OPTIONS, *INERT.options())
 
 
-def of(values: Mapping[str, Any]) -> tuple[Flags, dict[str, str]]:
-    """Return the flags, and those that were given although they have no effect. Raises: FlagError."""
+def of(values: Mapping[str, Any]) -> Flags:
+    """Return the flags. Raises: FlagError."""
     flags = Flags(**{field: values[field] for field in Flags.__struct_fields__})
     if flags.address is not None:
         try:
             ipaddress.ip_address(flags.address)
         except ValueError as error:
             raise FlagError("--address", str(error)) from error
-    return flags, INERT.given(values)
+    return flags

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import logging
 import random
-from collections.abc import Mapping
 
 import msgspec
 import yaml
@@ -30,12 +29,11 @@ log = logging.getLogger(__name__)
 USER_AGENT = "koord-descheduler"
 
 
-def start(flags: Flags, inert: Mapping[str, str]) -> None:
+def start(flags: Flags) -> None:
     """Deschedule until a signal asks to stop, or write the configuration where that is asked for.
 
-    `inert` has the given flags without effect, each with the reason. Raises: KoordinatorError, OSError, ExceptionGroup.
+    Raises: KoordinatorError, OSError, ExceptionGroup.
     """
-    logs.set_up_by_flags(flags.v, flags.vmodule, flags.logging_format)
     registry = installed_plugins()
     settings = read_config(flags, registry)
     gates = FeatureGates.of(Component.DESCHEDULER, flags.feature_gates)
@@ -45,8 +43,6 @@ def start(flags: Flags, inert: Mapping[str, str]) -> None:
         return
     connection = settings.client_connection
     client = connect.load(server=flags.master, kubeconfig_file=connection.kubeconfig or flags.kubeconfig)
-    for flag, why in inert.items():
-        log.warning("flag has no effect", extra={"flag": flag, "why": why})
     with garbage.collected_rarely():
         running.run(_main(flags, settings, registry, gates, client))
 

@@ -1,9 +1,7 @@
 """`koord-device-daemon`: describes accelerators to the node agent that only their vendors' tools can read."""
 
 import asyncio
-import logging
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +9,12 @@ import click
 
 from koordinator import __version__
 from koordinator.api import duration, scalars, user_files, yaml_text
-from koordinator.api.errors import KoordinatorError
+from koordinator.api.user_files import FileError
 from koordinator.cli import flag_kinds, flag_settings, logs, options, running
 from koordinator.cli.flag_kinds import GoFlagCommand
 from koordinator.cli.flag_settings import InertFlags
 from koordinator.koordlet.device_daemon import daemon
 from koordinator.koordlet.device_daemon.daemon import DaemonConfig, DeviceDaemon
-
-log = logging.getLogger(__name__)
 
 FLAGS = {
     "oneshot": "oneshot",
@@ -38,17 +34,6 @@ _DEFAULTS = {
 }
 _PREFIX = "KDD"
 _INERT = InertFlags(flag_settings.LOG_FLAGS, flag_settings.LOG_SWITCHES)
-
-
-class ConfigFileError(KoordinatorError):
-    """The configuration file cannot be used."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
 
 
 @click.command(
@@ -81,17 +66,15 @@ def main(**values: Any) -> None:
     Each flag can be set by an environment variable as well, such as KDD_SLEEP_INTERVAL. SIGHUP reads the configuration
     file again and asks at once. The file is removed when the daemon ends.
     """
-    logs.set_up_by_flags(max(values["v"], 1), values["vmodule"], values["logging_format"])
-    for flag, why in _INERT.given(values).items():
-        log.warning("flag has no effect", extra={"flag": flag, "why": why})
     with running.one_line_errors():
+        logs.set_up_by_flags(values | {"v": max(values["v"], 1)}, _INERT.given(values))
         configure(values)
         running.run(_main(values))
 
 
 def configure(values: dict[str, Any]) -> DaemonConfig:
     """Return the configuration from flags, environment, configuration file and defaults, in this order of
-    precedence. Raises: ConfigFileError."""
+    precedence. Raises: FileError."""
     path = values.get("config_file")
     settings = {**_DEFAULTS, **(_of_file(path) if path is not None else {})}
     settings |= {key: value for key, value in values.items() if value is not None}
@@ -106,15 +89,13 @@ def configure(values: dict[str, Any]) -> DaemonConfig:
 def _of_file(path: Path) -> dict[str, Any]:
     try:
         config = yaml_text.load(user_files.read_text(path))
-    except user_files.FileError as error:
-        raise ConfigFileError(path, ": ".join(filter(None, (error.place, error.reason)))) from error
     except (OSError, yaml_text.YamlError) as error:
-        raise ConfigFileError(path, str(error)) from error
+        raise FileError(str(path), "", str(error)) from error
     settings = _settings(path, config)
     unknown = sorted(str(name) for name in settings if name not in FLAGS)
     if unknown:
-        reason = f"flags.kdd.{unknown[0]}: no such setting; there are {', '.join(FLAGS)}"
-        raise ConfigFileError(path, reason)
+        reason = f"no such setting; there are {', '.join(FLAGS)}"
+        raise FileError(str(path), f"flags.kdd.{unknown[0]}", reason)
     return {FLAGS[name]: _checked(path, name, value) for name, value in settings.items()}
 
 
@@ -123,12 +104,12 @@ def _settings(path: Path, config: Any) -> dict[Any, Any]:
     found: Any = {} if config is None else config
     version = isinstance(found, dict) and found.get("version")
     if version and version != VERSION:
-        raise ConfigFileError(path, f"version: {version!r}: only {VERSION} can be read")
+        raise FileError(str(path), f"version: {version!r}", f"only {VERSION} can be read")
     for place in ("flags", "kdd"):
         if isinstance(found, dict):
             found = found.get(place) or {}
     if not isinstance(found, dict):
-        raise ConfigFileError(path, "expected a mapping with the settings below `flags.kdd`")
+        raise FileError(str(path), "", "expected a mapping with the settings below `flags.kdd`")
     return found
 
 
@@ -139,7 +120,7 @@ def _checked(path: Path, name: str, value: Any) -> Any:
         if name == "sleepInterval":
             duration.parse(str(value))
     except scalars.ScalarError as error:
-        raise ConfigFileError(path, f"flags.kdd.{name}: {error}") from error
+        raise FileError(str(path), f"flags.kdd.{name}", str(error)) from error
     return str(value)
 
 
@@ -150,4 +131,4 @@ async def _main(values: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from koordinator.cli import logs, running
+from koordinator.cli import running
 from koordinator.cli.tables import print_document
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
@@ -41,7 +41,6 @@ def main(
     output: str,
 ) -> None:
     """Carry out `koordinator doctor`; the parameters are its options."""
-    logs.keep_quiet()
     if list_checks:
         for check in CHECKS:
             click.echo(f"{check.name:18} {check.question}")

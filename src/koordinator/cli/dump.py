@@ -5,7 +5,6 @@ from typing import Any
 import click
 
 from koordinator.cli import options, running
-from koordinator.cli.prometheus_options import prometheus
 
 
 @click.command(context_settings=options.HELP)
@@ -13,7 +12,7 @@ from koordinator.cli.prometheus_options import prometheus
 @click.option(
     "-o", "--output-file", type=options.FILE, required=True, metavar="FILE", help="The dump; .gz is packed."
 )
-@prometheus
+@options.prometheus
 @click.option(
     "--step", type=options.FiniteRange(60, 3600), default=300.0, help="Seconds between two values of usage."
 )

@@ -9,12 +9,11 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import click
 from rich.console import Console
 
-from koordinator.cli import logs
 from koordinator.cli.prometheus_asked import PrometheusAsked, used_before
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
@@ -33,18 +32,14 @@ def dump(
     kubeconfig: str,
     context: str,
     output_file: Path,
-    prometheus_url: str,
-    days: float,
-    prometheus_selector: str,
-    prometheus_token_file: Path | None,
-    prometheus_ca_file: Path | None,
     step: float,
     cpu_history: Path | None,
     memory_history: Path | None,
+    **prometheus: Any,
 ) -> None:
     """Write the files; the parameters are the command's options. Raises: KoordinatorError, OSError, UsageError."""
-    logs.keep_quiet()
-    if not prometheus_url and (cpu_history or memory_history):
+    asked = PrometheusAsked(**prometheus)
+    if not asked.prometheus_url and (cpu_history or memory_history):
         raise click.UsageError(
             "--cpu-history and --memory-history go with --prometheus, which knows the past"
         )
@@ -52,11 +47,8 @@ def dump(
     counts = asyncio.run(_objects(kubeconfig, context, output_file))
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items()))
     notes.print(f"{output_file}: {kinds}.")
-    if not prometheus_url:
+    if not asked.prometheus_url:
         return
-    asked = PrometheusAsked(
-        prometheus_url, days, prometheus_selector, prometheus_token_file, prometheus_ca_file
-    )
     used = used_before(asked, step, notes)
     for warning in used.warnings:
         notes.print(f"Prometheus warns: {warning}", style="yellow")

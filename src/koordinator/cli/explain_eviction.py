@@ -8,7 +8,6 @@ import click
 import msgspec
 
 from koordinator.cli import explain_sources as sources
-from koordinator.cli import logs
 from koordinator.cli.explain import SCHEDULER_URL
 from koordinator.cli.tables import console, print_document, table_of
 from koordinator.cluster import connect
@@ -24,7 +23,6 @@ Json = Mapping[str, Any]
 
 def explain(kind: str, name: str, namespace: str, kubeconfig: str, descheduler_url: str, output: str) -> None:
     """Ask and tell; the parameters are the command's options. Raises: ClickException when there is no answer."""
-    logs.keep_quiet()
     answer = asyncio.run(_ask(kind, name, namespace, kubeconfig, descheduler_url))
     if output != "text":
         print_document(answer, output)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from koordinator.api.node_metric import NodeMetric, hook_delivery
-from koordinator.cli import explain_sources, logs
+from koordinator.cli import explain_sources
 from koordinator.cli.tables import console, print_document, table_of
 
 Json = dict[str, Any]
@@ -17,7 +17,6 @@ _NOBODY = "nobody"
 
 def explain(node: str, kubeconfig: str, output: str) -> None:
     """Read and tell; the parameters are the command's options. Raises: ClickException when there is no answer."""
-    logs.keep_quiet()
     found = document(explain_sources.node_metrics(node, kubeconfig))
     if output != "text":
         print_document(found, output)

@@ -18,7 +18,6 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.cli import explain_lent_text as text
 from koordinator.cli import explain_sources as sources
-from koordinator.cli import logs
 from koordinator.cli.explain import MANAGER_URL
 from koordinator.cli.tables import print_document
 from koordinator.cluster import connect, errors
@@ -50,7 +49,6 @@ def explain(
 ) -> None:
     """Read and tell; the parameters are the command's options. Raises: ClickException when there is no answer,
     UsageError for a command line that asks for two things."""
-    logs.keep_quiet()
     if node and pool:
         raise click.UsageError("give a NODE or --pool, not both")
     if output_file is not None and output != "html":
@@ -154,14 +152,9 @@ async def _ask_hours(asked: _Question, newest: Json) -> list[Json]:
 
 async def _ask(node: str, namespace: str, pool: str, kubeconfig: str) -> tuple[list[LentNode], float]:
     client = connect.load(kubeconfig_file=kubeconfig)
-    try:
-        async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
-            now_s = cluster.clock.now()
-            objects = await _objects(cluster, node, namespace)
-    except errors.NotFound as error:
-        raise click.ClickException(f"no such node: {error}" if node else str(error)) from error
-    except errors.ApiError as error:
-        raise click.ClickException(str(error)) from error
+    async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
+        now_s = cluster.clock.now()
+        objects = await _objects(cluster, node, namespace)
     try:
         return lent_nodes(_of_pool(objects, pool), now_s), now_s
     except ProtocolError as error:
@@ -182,7 +175,7 @@ def _of_pool(objects: NodeObjects, pool: str) -> NodeObjects:
 
 
 async def _objects(cluster: Cluster, node: str, namespace: str) -> NodeObjects:
-    """Return what decides; of one node only, if `node` is given. Raises: ApiError."""
+    """Return what decides; of one node only, if `node` is given. Raises: ApiError, ClickException (no such node)."""
     try:
         data = (await cluster.get(ConfigMap, slo_config.CONFIG_NAME, namespace)).data
     except errors.NotFound:
@@ -195,7 +188,10 @@ async def _objects(cluster: Cluster, node: str, namespace: str) -> NodeObjects:
             (await cluster.list(NodeResourceTopology)).items,
             data,
         )
-    one = await cluster.get(Node, node)
+    try:
+        one = await cluster.get(Node, node)
+    except errors.NotFound as error:
+        raise click.ClickException(f"no such node: {error}") from error
     pods = (await cluster.list(Pod, field_selector=f"spec.nodeName={node}")).items
     own: dict[Any, list[Any]] = {NodeMetric: [], NodeResourceTopology: []}
     for view, found in own.items():

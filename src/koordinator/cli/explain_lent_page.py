@@ -43,15 +43,16 @@ def _kind(ledger: Json, hours: Sequence[Json]) -> str:
     name = html.escape(ledger["kind"].capitalize())
     ways = "".join(div(_way(ledger, *each)) for each in _RESOURCES)
     found = f'<h2>{name} resources, term by term</h2><div class="pair">{ways}</div>{_terms(ledger)}'
-    past = [(each["at"], of_kind) for each in hours for of_kind in each["lent"] if _is(of_kind, ledger)]
+    past = [
+        (each["at"], of_kind)
+        for each in hours
+        for of_kind in each["lent"]
+        if of_kind["kind"] == ledger["kind"]
+    ]
     if past:
         days = "".join(div(_day(past, *each)) for each in _RESOURCES)
         found += f'<h2>{name} resources over the last hours</h2><div class="pair">{days}</div>'
     return found
-
-
-def _is(other: Json, ledger: Json) -> bool:
-    return bool(other["kind"] == ledger["kind"])
 
 
 def _way(ledger: Json, amount: str, unit: str, scale: int) -> go.Figure:
@@ -91,25 +92,19 @@ def _day(past: Sequence[tuple[str, Json]], amount: str, unit: str, scale: int) -
 
 
 def _terms(ledger: Json) -> str:
-    rows = [
-        [each["name"], _signed(each, "cpuMilli"), _signed(each, "memoryBytes"), each["why"]]
-        for each in ledger["terms"]
-    ]
+    rows = [_term(each) for each in ledger["terms"]]
     rows.append(["lent", *amount_texts(ledger), "as decided"])
     unwritten, on_node = ledger["unwritten"], ledger["onNode"]
     if unwritten["cpuMilli"] or unwritten["memoryBytes"]:
-        rows.append(
-            [
-                unwritten["name"],
-                _signed(unwritten, "cpuMilli"),
-                _signed(unwritten, "memoryBytes"),
-                unwritten["why"],
-            ]
-        )
+        rows.append(_term(unwritten))
     rows.append(
         ["on the node", cpu_text(on_node["cpuMilli"] or 0), memory_text(on_node["memoryBytes"] or 0), ""]
     )
     return table(["", "CPU", "memory", "why"], rows)
+
+
+def _term(term: Json) -> list[str]:
+    return [term["name"], _signed(term, "cpuMilli"), _signed(term, "memoryBytes"), term["why"]]
 
 
 def _signed(found: Json, amount: str) -> str:

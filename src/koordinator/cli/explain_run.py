@@ -11,7 +11,6 @@ import click
 import msgspec
 
 from koordinator.cli import explain_sources as sources
-from koordinator.cli import logs
 from koordinator.cli.explain_sources import ExplainArgs, PodsFound, PodsWanted
 from koordinator.cli.explain_text import grid, print_answer, print_parts, remedy_table
 from koordinator.cli.tables import console, print_document
@@ -73,7 +72,6 @@ def _report(
     from_cluster: Callable[[ExplainArgs, str, str], Coroutine[Any, Any, Answer]],
 ) -> None:
     """Write the answer and end with its status. Raises: ClickException, in one line, when there is none."""
-    logs.keep_quiet()
     if asked.dump_files:
         answer = from_dump(ask, asked.dump_files, asked.config_file)
     else:
@@ -111,7 +109,6 @@ def workload(kind: str, name: str, limit: int, **shared: Any) -> None:
 
 
 def _explain_pods(wanted: PodsWanted, asked: ExplainOptions) -> None:
-    logs.keep_quiet()
     if asked.dump_files:
         found = sources.pods_from_dump(wanted, asked.dump_files, asked.config_file, asked.seed)
     else:

@@ -7,7 +7,7 @@ import click
 
 from koordinator.api import slo
 from koordinator.api.node_metric import NodeMetric
-from koordinator.cli import explain_sources, logs
+from koordinator.cli import explain_sources
 from koordinator.cli.tables import console, print_document, table_of
 
 Json = dict[str, Any]
@@ -34,7 +34,6 @@ PODS_SHOWN = 20
 
 def explain(node: str, kubeconfig: str, output: str) -> None:
     """Read and tell; the parameters are the command's options. Raises: ClickException when there is no answer."""
-    logs.keep_quiet()
     found = document(explain_sources.node_metrics(node, kubeconfig))
     if output != "text":
         print_document(found, output)

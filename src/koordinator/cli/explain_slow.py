@@ -16,7 +16,6 @@ from koordinator.api.annotations.koordlet import LATENCY_OBJECTIVE
 from koordinator.api.core import Event, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_metric import NodeMetric
-from koordinator.cli import logs
 from koordinator.cli.tables import print_document
 from koordinator.cluster import connect, errors
 from koordinator.cluster.informer import key_of
@@ -33,7 +32,6 @@ ASK_S = 5.0
 
 def explain(name: str, namespace: str, kubeconfig: str, koordlet_url: str, output: str) -> None:
     """Read and tell; the parameters are the command's options. Raises: ClickException when there is no answer."""
-    logs.keep_quiet()
     answer = asyncio.run(_ask(name, namespace, kubeconfig, koordlet_url))
     if output != "text":
         print_document(answer, output)
@@ -45,13 +43,11 @@ def explain(name: str, namespace: str, kubeconfig: str, koordlet_url: str, outpu
 async def _ask(name: str, namespace: str, kubeconfig: str, koordlet_url: str) -> Json:
     client = connect.load(kubeconfig_file=kubeconfig)
     space = namespace or client.namespace or "default"
-    try:
-        async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
+    async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
+        try:
             found = await gather(cluster, space, name)
-    except errors.NotFound as error:
-        raise click.ClickException(f"no pod {space}/{name}: {error}") from error
-    except errors.ApiError as error:
-        raise click.ClickException(str(error)) from error
+        except errors.NotFound as error:
+            raise click.ClickException(f"no pod {space}/{name}: {error}") from error
     if koordlet_url:
         found["now"] = await _of_koordlet(koordlet_url, f"{space}/{name}")
     return found

@@ -53,17 +53,14 @@ A = TypeVar("A", PodAnswer, GangAnswer, ReservationAnswer)
 
 
 def node_metrics(node: str, kubeconfig: str) -> Sequence[NodeMetric]:
-    """Return the NodeMetric of a node, or all of them when no node is named. Raises: ClickException."""
+    """Return the NodeMetric of a node, or all of them when no node is named. Raises: KoordinatorError."""
 
     async def read() -> Sequence[NodeMetric]:
         client = connect.load(kubeconfig_file=kubeconfig)
         async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
             return [await cluster.get(NodeMetric, node)] if node else (await cluster.list(NodeMetric)).items
 
-    try:
-        return asyncio.run(read())
-    except errors.ApiError as error:
-        raise click.ClickException(str(error)) from error
+    return asyncio.run(read())
 
 
 class ExplainArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,8 +257,7 @@ async def pod_from_cluster(ask: ExplainArgs, kubeconfig_file: str, scheduler_url
             raise unknown("pod", ask.key, [each.key for each in pods.items]) from error
         events = await _events(cluster, "Pod", ask)
         params = {"best": str(ask.best), "nodes": "*" if ask.nodes is None else ",".join(ask.nodes)}
-        where = await where_of(client, scheduler_url, "schedulerURL", SCHEDULER_URL)
-        answer = await _ask_scheduler(where, f"{ask.namespace}/{ask.name}", params, PodAnswer)
+        answer = await _ask_scheduler(client, scheduler_url, ask.key, params, PodAnswer)
         gang = answer.gang and _with_phases(answer.gang, await _pod_groups(cluster, answer.gang))
     about = [each for each in events if _is_about(each, "Pod", wanted)]
     return msgspec.structs.replace(answer, events=event_lines(about), gang=gang)
@@ -272,8 +268,7 @@ async def gang_from_cluster(ask: ExplainArgs, kubeconfig_file: str, scheduler_ur
     click.ClickException."""
     client = connect.load(kubeconfig_file=kubeconfig_file)
     ask = msgspec.structs.replace(ask, namespace=ask.namespace or client.namespace)
-    where = await where_of(client, scheduler_url, "schedulerURL", SCHEDULER_URL)
-    answer = await _ask_scheduler(where, f"gangs/{ask.namespace}/{ask.name}", {}, GangAnswer)
+    answer = await _ask_scheduler(client, scheduler_url, f"gangs/{ask.key}", {}, GangAnswer)
     async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
         groups = await _pod_groups(cluster, answer)
         events = await _events(cluster, "PodGroup", ask) if ask.key in groups else []
@@ -287,9 +282,9 @@ async def reservation_from_cluster(
     """Return the answer of the running scheduler, with the Reservation's events. Raises: KoordinatorError,
     click.ClickException."""
     client = connect.load(kubeconfig_file=kubeconfig_file)
-    where = await where_of(client, scheduler_url, "schedulerURL", SCHEDULER_URL)
     params = {"pod": ask.pod} if ask.pod else {}
-    answer = await _ask_scheduler(where, f"cluster/reservations/{ask.name}", params, ReservationAnswer)
+    path = f"cluster/reservations/{ask.name}"
+    answer = await _ask_scheduler(client, scheduler_url, path, params, ReservationAnswer)
     async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
         events = await _events(cluster, "Reservation", ask)
     about = [each for each in events if each.involved_object.uid in ("", answer.uid)]
@@ -312,9 +307,11 @@ async def pods_from_cluster(wanted: PodsWanted, kubeconfig_file: str, scheduler_
                 ) from error
             matches = _selector_of(owner)
         chosen = _chosen(wanted, (await cluster.list(Pod, namespace)).items, matches)
-    where = await where_of(client, scheduler_url, "schedulerURL", SCHEDULER_URL)
     params = {"best": "0", "nodes": ""}
-    answers = [await _ask_scheduler(where, each.key, params, PodAnswer) for each in chosen[: wanted.limit]]
+    answers = [
+        await _ask_scheduler(client, scheduler_url, each.key, params, PodAnswer)
+        for each in chosen[: wanted.limit]
+    ]
     return PodsFound(answers, len(chosen))
 
 
@@ -372,8 +369,10 @@ async def fetch(
         ) from error
 
 
-async def _ask_scheduler(where: ComponentQuery, path: str, params: Mapping[str, str], kind: type[A]) -> A:
-    url = where.url
+async def _ask_scheduler(
+    client: ClientConfig, scheduler_url: str, path: str, params: Mapping[str, str], kind: type[A]
+) -> A:
+    where = await where_of(client, scheduler_url, "schedulerURL", SCHEDULER_URL)
     hint = "; give --scheduler-url, or ask a dump: kubectl get nodes,pods,podgroups -A -o json > FILE, then --dump FILE"
     status, body = await fetch(where, path, params, "scheduler", hint)
     if status == 200:
@@ -382,10 +381,10 @@ async def _ask_scheduler(where: ComponentQuery, path: str, params: Mapping[str, 
         raise click.ClickException(error_text(body))
     if status == 503 and (leader := _leader(body)):
         raise click.ClickException(
-            f"the scheduler at {url} is a standby: {leader} leads, and only the leader knows. Ask it: its pod has the "
-            "name before the first _ (kubectl -n koordinator-system port-forward POD 10251), or --scheduler-url"
+            f"the scheduler at {where.url} is a standby: {leader} leads, and only the leader knows. Ask it: its pod "
+            "has the name before the first _ (kubectl -n koordinator-system port-forward POD 10251), or --scheduler-url"
         )
-    raise click.ClickException(f"the scheduler at {url} answers {status}: {error_text(body)}{hint}")
+    raise click.ClickException(f"the scheduler at {where.url} answers {status}: {error_text(body)}{hint}")
 
 
 def _leader(body: bytes) -> str:

@@ -13,9 +13,8 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.tidal_pool import TidalPool
-from koordinator.cli import logs
 from koordinator.cli.tables import console, print_document, table_of
-from koordinator.cluster import connect, errors
+from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
 from koordinator.manager.tidal.listed import ListedObjects
 from koordinator.manager.tidal.pool_pass import PoolPass
@@ -26,7 +25,6 @@ Json = dict[str, Any]
 
 def explain(name: str, kubeconfig: str, output: str) -> None:
     """Read and tell; the parameters are the command's options. Raises: ClickException when there is no answer."""
-    logs.keep_quiet()
     answer = asyncio.run(_ask(name, kubeconfig))
     if output != "text":
         print_document(answer, output)
@@ -38,18 +36,15 @@ def explain(name: str, kubeconfig: str, output: str) -> None:
 
 async def _ask(name: str, kubeconfig: str) -> Json:
     client = connect.load(kubeconfig_file=kubeconfig)
-    try:
-        async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
-            now_s = cluster.clock.now()
-            objects = ListedObjects(
-                (await cluster.list(TidalPool)).items,
-                (await cluster.list(Node)).items,
-                (await cluster.list(Pod)).items,
-                (await cluster.list(PodMigrationJob)).items,
-                (await cluster.list(PodDisruptionBudget)).items,
-            )
-    except errors.ApiError as error:
-        raise click.ClickException(str(error)) from error
+    async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
+        now_s = cluster.clock.now()
+        objects = ListedObjects(
+            (await cluster.list(TidalPool)).items,
+            (await cluster.list(Node)).items,
+            (await cluster.list(Pod)).items,
+            (await cluster.list(PodMigrationJob)).items,
+            (await cluster.list(PodDisruptionBudget)).items,
+        )
     pool = objects.pools.get(name)
     if pool is None:
         known = names_of(sorted(objects.pools))

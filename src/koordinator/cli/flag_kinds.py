@@ -8,6 +8,7 @@ import click
 
 from koordinator.api import duration, scalars
 from koordinator.api.errors import KoordinatorError
+from koordinator.cli.options import FiniteRange
 
 Decorate = Callable[[Any], Any]
 
@@ -73,6 +74,7 @@ class Verbosity(click.IntRange):
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 PORT = click.IntRange(0, 65_535)
 COUNT = click.IntRange(min=1)
+RATE = FiniteRange(0, min_open=True)
 
 
 def text(name: str, default: str | None, words: str) -> Decorate:
@@ -112,8 +114,8 @@ def file(name: str, words: str) -> Decorate:
     return click.option(f"--{name}", type=FILE, help=words)
 
 
-def count(name: str, default: int, words: str, kind: Any = COUNT) -> Decorate:
-    """Return an option that takes a whole number within the range of `kind`."""
+def count(name: str, default: float, words: str, kind: Any = COUNT) -> Decorate:
+    """Return an option that takes a number within the range of `kind`."""
     return click.option(f"--{name}", type=kind, default=default, show_default=True, help=words)
 
 

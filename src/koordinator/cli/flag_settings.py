@@ -4,6 +4,7 @@ Defaults are those of the fields, so that a flag and the code that reads the fie
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -16,6 +17,7 @@ from koordinator.cli.flag_kinds import Decorate
 from koordinator.cluster.backoff import Rate
 
 C = TypeVar("C", bound=msgspec.Struct)
+_whole = partial(flag_kinds.count, kind=click.IntRange(min=0))
 
 
 class FlagError(KoordinatorError, ValueError):
@@ -24,9 +26,6 @@ class FlagError(KoordinatorError, ValueError):
     def __init__(self, flag: str, reason: str) -> None:
         super().__init__(flag, reason)
         self.flag, self.reason = flag, reason
-
-    def __str__(self) -> str:
-        return f"{self.flag}: {self.reason}"
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -71,10 +70,6 @@ def natural(field: str, words: str) -> Setting:
 def whole_seconds(field: str, words: str) -> Setting:
     """Return a flag that takes whole seconds; the field has a float."""
     return Setting(field, words, _whole, float, int)
-
-
-def _whole(name: str, default: int, words: str) -> Decorate:
-    return flag_kinds.count(name, default, words, click.IntRange(min=0))
 
 
 def options(settings: Mapping[str, Setting], defaults: msgspec.Struct) -> list[Decorate]:

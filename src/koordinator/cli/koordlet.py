@@ -1,13 +1,12 @@
 """`koordlet`: the node agent against a real API server and a real kubelet, with the reference's flags."""
 
 import os
-import sys
 from typing import Any
 
 import click
 
 from koordinator import __version__
-from koordinator.cli import flag_kinds, koordlet_flags, running
+from koordinator.cli import flag_kinds, koordlet_flags, logs, running
 from koordinator.cli.flag_kinds import GoFlagCommand
 
 
@@ -21,11 +20,12 @@ def main(**values: Any) -> None:
     in a container with the host mounted. Flags may have one dash or two.
     """
     with running.one_line_errors():
-        settings, inert = koordlet_flags.of(values, os.environ)
+        settings = koordlet_flags.of(values, os.environ)
         from koordinator.cli import koordlet_process  # seconds of imports, which --help does not need
 
-        koordlet_process.start(settings, inert)
+        logs.set_up_by_flags(values, koordlet_flags.INERT.given(values))
+        koordlet_process.start(settings)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,23 +35,10 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     client_key: Path | None = None
     kubelet_authority: Path | None = None
     is_dry_run: bool = False
-    v: int = 0
-    vmodule: str = ""
-    logging_format: str = ""
 
 
 _time, _switch, _text = flag_settings.time, flag_settings.switch, flag_settings.text
 _seconds, _number, _natural = flag_settings.whole_seconds, flag_settings.number, flag_settings.natural
-
-
-def _factor(field: str, words: str) -> Setting:
-    """Return a flag that takes a number, at least 1."""
-
-    def option(name: str, default: float, text: str) -> flag_kinds.Decorate:
-        kind = FiniteRange(1)
-        return click.option(f"--{name}", type=kind, default=default, show_default=True, help=text)
-
-    return Setting(field, words, option)
 
 
 def _policy(name: str, default: str, words: str) -> flag_kinds.Decorate:
@@ -118,7 +106,7 @@ SETTINGS: Mapping[str, Setting] = {
     "kubelet-read-only-port": Setting(
         "kubelet.read_only_port",
         "The kubelet's read-only port.",
-        lambda name, default, words: flag_kinds.count(name, default, words, flag_kinds.PORT),
+        partial(flag_kinds.count, kind=flag_kinds.PORT),
     ),
     "node-topology-sync-interval": _time(
         "kubelet.topology_interval_s", "Interval between reports of the node's topology; 0: never."
@@ -209,8 +197,10 @@ SETTINGS: Mapping[str, Setting] = {
     "runtime-hooks-nri-backoff-duration": _time(
         "nri.backoff_s", "Pause before the runtime is tried again; a new socket is tried at once."
     ),
-    "runtime-hooks-nri-backoff-factor": _factor(
-        "nri.backoff_factor", "Growth of that pause with each failure."
+    "runtime-hooks-nri-backoff-factor": Setting(
+        "nri.backoff_factor",
+        "Growth of that pause with each failure.",
+        partial(flag_kinds.count, kind=FiniteRange(1)),
     ),
     "runtime-hooks-nri-backoff-cap": _time("nri.backoff_max_s", "The longest such pause."),
     "default-runtime-type": _text(
@@ -289,13 +279,7 @@ INERT = InertFlags(
 _CLIENT = (
     flag_kinds.text("kubeconfig", "", "Path of the kubeconfig file; not needed in a pod."),
     flag_kinds.text("master", "", "URL of the API server; overrides the kubeconfig."),
-    click.option(
-        "--kube-api-qps",
-        type=FiniteRange(0, min_open=True),
-        default=20.0,
-        show_default=True,
-        help="Sustained rate of API requests per second.",
-    ),
+    flag_kinds.count("kube-api-qps", 20.0, "Sustained rate of API requests per second.", flag_kinds.RATE),
     flag_kinds.count("kube-api-burst", 30, "Burst of API requests."),
     flag_kinds.file(
         "kubelet-client-certificate",
@@ -357,9 +341,11 @@ def options(command: Any) -> Any:
     )
 
 
-def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[KoordletSettings, dict[str, str]]:
-    """Return the settings of the command line, and the flags that were given although they have no effect.
-    Raises: FlagError, FeatureGateError, QuantityError and the like for what cannot be used."""
+def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> KoordletSettings:
+    """Return the settings of the command line.
+
+    Raises: FlagError, FeatureGateError, QuantityError and the like for what cannot be used.
+    """
     node_name = environment.get(NODE_NAME, "")
     if not node_name:
         reason = "the environment variable must hold the name of this node (in a pod: fieldRef spec.nodeName)"
@@ -380,12 +366,9 @@ def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Koord
         client_key=values["kubelet_client_key"],
         kubelet_authority=values["kubelet_certificate_authority"],
         is_dry_run=values["dry_run"],
-        v=values["v"],
-        vmodule=values["vmodule"],
-        logging_format=values["logging_format"],
     )
     _check(settings)
-    return settings, INERT.given(values)
+    return settings
 
 
 def _evicting(values: Mapping[str, Any]) -> QoSConfig:

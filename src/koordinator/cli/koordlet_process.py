@@ -2,11 +2,10 @@
 
 import asyncio
 import contextlib
-import logging
 import random
-from collections.abc import AsyncIterator, Mapping
 
-from koordinator.cli import component, flag_settings, logs, running
+from koordinator import profiling
+from koordinator.cli import component, flag_settings, running
 from koordinator.cli.koordlet_flags import KoordletSettings
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
@@ -22,19 +21,13 @@ from koordinator.koordlet.hook_server import HookServer
 from koordinator.koordlet.nri.plugin import NRIPlugin
 from koordinator.koordlet.states.kubelet import KubeletIdentity, NodeKubelet
 
-log = logging.getLogger(__name__)
-
 HOT_FILES_MAX = 8_192
 """Files of groups that stay open: 250 pods with 5 containers each, and room."""
 
 
-def start(settings: KoordletSettings, inert: Mapping[str, str]) -> None:
-    """Watch and protect until a signal asks to stop; `inert` has the given flags without effect, each with the reason.
-    Raises: KoordinatorError, OSError, ExceptionGroup."""
-    logs.set_up_by_flags(settings.v, settings.vmodule, settings.logging_format)
+def start(settings: KoordletSettings) -> None:
+    """Watch and protect until a signal asks to stop. Raises: KoordinatorError, OSError, ExceptionGroup."""
     client = connect.load(server=settings.server, kubeconfig_file=settings.kubeconfig)
-    for flag, why in inert.items():
-        log.info("flag has no effect", extra={"flag": flag, "why": why})
     running.run(_main(settings, client))
 
 
@@ -60,7 +53,7 @@ async def _main(settings: KoordletSettings, client: ClientConfig) -> None:
             on_dry_run=(lambda line: print(line, flush=True)) if settings.is_dry_run else None,
         )
         agent.shared.metrics.client.count(cluster.transport, client.server)
-        async with served(agent, settings), asyncio.TaskGroup() as group:
+        async with _served(agent, settings), asyncio.TaskGroup() as group:
             beside = [group.create_task(_tidy(agent), name="garbage")]
             if settings.config.hook_server.address and not settings.is_dry_run:
                 beside.append(group.create_task(_serve_hooks(agent), name="hook server"))
@@ -120,8 +113,7 @@ def _identity(settings: KoordletSettings, client: ClientConfig) -> KubeletIdenti
     )
 
 
-@contextlib.asynccontextmanager
-async def served(agent: Agent, settings: KoordletSettings) -> AsyncIterator[None]:
+def _served(agent: Agent, settings: KoordletSettings) -> contextlib.AbstractAsyncContextManager[None]:
     """Serve metrics, health and the audit log, and profiles where that is asked for."""
     shared, options = agent.shared, settings.config.http
     component.add_to(shared.metrics.internal, shared.clock.now())
@@ -145,16 +137,8 @@ async def served(agent: Agent, settings: KoordletSettings) -> AsyncIterator[None
         interference,
         agent.shadow.body,
     )
-    async with contextlib.AsyncExitStack() as stack:
-        host, port = flag_settings.host_and_port("addr", options.address)
-        await stack.enter_async_context(component.served(app, host or None, port))
-        if options.profiling:
-            from aiohttp import web
-
-            from koordinator import profiling
-
-            profiles = web.Application()
-            profiling.add_routes(profiles)
-            host, port = flag_settings.host_and_port("pprof-addr", options.profiling_address)
-            await stack.enter_async_context(component.served(profiles, host or None, port))
-        yield
+    profiled_at = flag_settings.host_and_port("pprof-addr", options.profiling_address)
+    return component.all_served(
+        (flag_settings.host_and_port("addr", options.address), app),
+        (profiled_at if options.profiling else None, profiling.application()),
+    )

@@ -5,8 +5,11 @@ import json
 import logging
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from koordinator.api.errors import KoordinatorError
+
+log = logging.getLogger(__name__)
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -101,13 +104,6 @@ def level_of(verbosity: int) -> int:
 class VerbosityError(KoordinatorError, ValueError):
     """`--vmodule` cannot be understood."""
 
-    def __init__(self, entry: str) -> None:
-        super().__init__(entry)
-        self.entry = entry
-
-    def __str__(self) -> str:
-        return f"--vmodule: {self.entry!r} is not pattern=N"
-
 
 def modules_of(text: str) -> dict[str, int]:
     """`--vmodule` as levels by pattern. Raises: VerbosityError."""
@@ -115,7 +111,7 @@ def modules_of(text: str) -> dict[str, int]:
     for entry in filter(None, text.split(",")):
         pattern, equals, number = entry.partition("=")
         if not equals or not number.isdigit():
-            raise VerbosityError(entry)
+            raise VerbosityError("--vmodule", f"{entry!r} is not pattern=N")
         found[pattern] = level_of(int(number))
     return found
 
@@ -133,9 +129,13 @@ def set_up(level: int, *, as_json: bool = False, modules: Mapping[str, int] | No
                 logging.getLogger(name).setLevel(own)
 
 
-def set_up_by_flags(v: int, vmodule: str, logging_format: str) -> None:
-    """Send log lines to standard error as the flags of these names say. Raises: VerbosityError."""
-    set_up(level_of(v), as_json=logging_format == "json", modules=modules_of(vmodule))
+def set_up_by_flags(values: Mapping[str, Any], without_effect: Mapping[str, str]) -> None:
+    """Send log lines to standard error as the flags `v`, `vmodule` and `logging_format` say, first of all those about
+    flags that were given `without_effect`, each with the reason. Raises: VerbosityError."""
+    as_json = values["logging_format"] == "json"
+    set_up(level_of(values["v"]), as_json=as_json, modules=modules_of(values["vmodule"]))
+    for flag, why in without_effect.items():
+        log.warning("flag has no effect", extra={"flag": flag, "why": why})
 
 
 def set_verbosity(verbosity: int) -> None:

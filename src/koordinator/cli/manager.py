@@ -1,12 +1,11 @@
 """`koord-manager`: the manager against a real API server, with the reference's flags."""
 
-import sys
 from typing import Any
 
 import click
 
 from koordinator import __version__
-from koordinator.cli import flag_kinds, manager_flags, running
+from koordinator.cli import flag_kinds, logs, manager_flags, running
 
 
 @click.command(context_settings=flag_kinds.SETTINGS)
@@ -20,11 +19,12 @@ def main(**values: Any) -> None:
     ConfigMap slo-controller-config, not in flags.
     """
     with running.one_line_errors():
-        settings, inert = manager_flags.of(values)
+        settings = manager_flags.of(values)
         from koordinator.cli import manager_process  # seconds of imports, which --help does not need
 
-        manager_process.start(settings, inert)
+        logs.set_up_by_flags(values, manager_flags.INERT.given(values))
+        manager_process.start(settings)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,6 +2,7 @@
 behaviour/api 13.1."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.scalars import ScalarError
 from koordinator.cli import flag_kinds, flag_settings
 from koordinator.cli.flag_settings import FlagError, InertFlags, Setting
-from koordinator.cli.options import FiniteRange, together
+from koordinator.cli.options import together
 from koordinator.cluster.backoff import Rate
 from koordinator.cluster.leader import ElectionConfig
 from koordinator.manager.metrics import LEASE
@@ -35,9 +36,6 @@ class ManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     linger_s: float = 0.0
     kubeconfig: str = ""
     server: str = ""
-    v: int = 0
-    vmodule: str = ""
-    logging_format: str = ""
     remarks: tuple[str, ...] = ()
     """Warnings for the log about flag values that were interpreted unexpectedly."""
 
@@ -99,13 +97,7 @@ SETTINGS: Mapping[str, Setting] = {
     "colocation-profile-update-pod-qps": Setting(
         "profile_controller.update_pod_qps",
         "Sustained rate of pod updates per second.",
-        lambda name, default, words: click.option(
-            f"--{name}",
-            type=FiniteRange(0, min_open=True),
-            default=default,
-            show_default=True,
-            help=words,
-        ),
+        partial(flag_kinds.count, kind=flag_kinds.RATE),
     ),
     # rules for labels of pods
     "pod-enhanced-validator-config-namespace": flag_settings.text(
@@ -249,11 +241,10 @@ _PROCESS = (
 options = together(*_PROCESS, *flag_settings.options(SETTINGS, ManagerOptions()), *INERT.options())
 
 
-def of(values: Mapping[str, Any]) -> tuple[ManagerSettings, dict[str, str]]:
-    """Return the settings of the command line, and the flags that were given although they have no effect.
-    Raises: FlagError, FeatureGateError for what cannot be used."""
+def of(values: Mapping[str, Any]) -> ManagerSettings:
+    """Return the settings of the command line. Raises: FlagError, FeatureGateError for what cannot be used."""
     remarks: list[str] = []
-    settings = ManagerSettings(
+    return ManagerSettings(
         options=_options(values, remarks),
         gates=FeatureGates.of(Component.MANAGER, values["feature_gates"]),
         metrics=flag_settings.served_at("--metrics-addr", values["metrics_addr"]),
@@ -266,12 +257,8 @@ def of(values: Mapping[str, Any]) -> tuple[ManagerSettings, dict[str, str]]:
         linger_s=max(0.0, duration.parse(values["shutdown_delay_duration"])),
         kubeconfig=values["kubeconfig"],
         server=values["master"],
-        v=values["v"],
-        vmodule=values["vmodule"],
-        logging_format=values["logging_format"],
         remarks=tuple(remarks),
     )
-    return settings, INERT.given(values)
 
 
 def _election(values: Mapping[str, Any]) -> ElectionConfig | None:

@@ -5,13 +5,11 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import AsyncIterator, Mapping
 
 import msgspec
-from aiohttp import web
 
 from koordinator import endpoints, health, profiling
-from koordinator.cli import component, logs, running
+from koordinator.cli import component, running
 from koordinator.cli.manager_flags import ManagerSettings
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.backoff import new_rng
@@ -28,22 +26,18 @@ log = logging.getLogger(__name__)
 USER_AGENT = "koordinator-manager"
 
 
-def start(settings: ManagerSettings, inert: Mapping[str, str]) -> None:
-    """Manage until a signal asks to stop; `inert` has the given flags without effect, each with the reason.
-    Raises: KoordinatorError, OSError, ExceptionGroup."""
-    logs.set_up_by_flags(settings.v, settings.vmodule, settings.logging_format)
+def start(settings: ManagerSettings) -> None:
+    """Manage until a signal asks to stop. Raises: KoordinatorError, OSError, ExceptionGroup."""
     where = WebhookSettings.of(os.environ)
     client = connect.load(server=settings.server, kubeconfig_file=settings.kubeconfig)
-    _log_remarks(settings, inert)
+    _log_remarks(settings)
     with garbage.collected_rarely():
         running.run(_main(settings, where, client))
 
 
-def _log_remarks(settings: ManagerSettings, inert: Mapping[str, str]) -> None:
+def _log_remarks(settings: ManagerSettings) -> None:
     for remark in settings.remarks:
         log.warning("unexpected value of a flag: %s", remark)
-    for flag, why in inert.items():
-        log.info("flag has no effect", extra={"flag": flag, "why": why})
     if settings.options.namespace:
         facts = {"flag": "--namespace", "namespace": settings.options.namespace}
         log.warning(
@@ -66,7 +60,7 @@ async def _main(settings: ManagerSettings, where: WebhookSettings, client: Clien
         if settings.election is not None:
             config = msgspec.structs.replace(settings.election, identity=process_identity(rng))
             election = LeaderElector(lease_cluster, config, rng=new_rng(rng))
-        async with served(manager, webhooks, election, settings), asyncio.TaskGroup() as group:
+        async with _served(manager, webhooks, election, settings), asyncio.TaskGroup() as group:
             beside = [
                 group.create_task(_tidy(manager), name="garbage"),
                 group.create_task(webhooks.run(), name="webhooks"),
@@ -85,31 +79,19 @@ async def _tidy(manager: Manager) -> None:
     log.info("caches filled")
 
 
-@contextlib.asynccontextmanager
-async def served(
+def _served(
     manager: Manager, webhooks: Webhooks, election: LeaderElector | None, settings: ManagerSettings
-) -> AsyncIterator[None]:
+) -> contextlib.AbstractAsyncContextManager[None]:
     """Serve metrics, health and profiles, where they are asked for. Raises: OSError for an address that is taken."""
-    alive, ready = health_checks(manager, webhooks, election)
-    profiles = web.Application()
-    profiling.add_routes(profiles)
-    async with component.all_served(
-        (settings.metrics, http.metrics_application(manager.shared.metrics, manager.lent)),
-        (settings.health, http.health_application(alive, ready)),
-        (settings.profiling, profiles),
-    ):
-        yield
-
-
-def health_checks(
-    manager: Manager, webhooks: Webhooks, election: LeaderElector | None
-) -> tuple[Mapping[str, Check], Mapping[str, Check]]:
-    """Return the checks by name: why the process should be restarted, and why it should not be asked."""
-
+    alive: dict[str, Check] = {"ping": health.well, "leaderElection": lease_check(election)}
     ready: dict[str, Check] = {
         "ping": health.well,
         "shutdown": lambda: "stopping" if manager.is_leaving else "",
         "informer-sync": endpoints.filled(manager.synced),
         "webhook-ready": webhooks.check,
     }
-    return {"ping": health.well, "leaderElection": lease_check(election)}, ready
+    return component.all_served(
+        (settings.metrics, http.metrics_application(manager.shared.metrics, manager.lent)),
+        (settings.health, http.health_application(alive, ready)),
+        (settings.profiling, profiling.application()),
+    )

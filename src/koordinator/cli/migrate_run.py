@@ -15,7 +15,6 @@ from koordinator.api import duration, labels
 from koordinator.api.core import Pod
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.scalars import ScalarError
-from koordinator.cli import logs
 from koordinator.cli.simulate_descheduling import descheduler_config
 from koordinator.cluster import connect, errors
 from koordinator.cluster.kube import KubeCluster
@@ -41,7 +40,6 @@ def migrate(
     only_check: bool,
 ) -> None:
     """Check and move; the parameters are the command's options. Raises: KoordinatorError, OSError, ClickException."""
-    logs.keep_quiet()
     moves, ttl_s = read_plan(plan_file).moves, _seconds(ttl)
     if not moves:
         click.echo("The plan has no moves: nothing to do.")

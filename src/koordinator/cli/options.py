@@ -105,3 +105,35 @@ def refuse_unwritable(paths: Iterable[Path | None]) -> None:
 
 
 quiet = click.option("--quiet", is_flag=True, help="Print only the table.")
+prometheus = together(
+    text_option(
+        "--prometheus",
+        "prometheus_url",
+        words="Ask this Prometheus (or Thanos, Mimir, VictoriaMetrics) what containers used.",
+        metavar="URL",
+    ),
+    click.option(
+        "--days",
+        type=FiniteRange(0.04, 92),
+        default=7.0,
+        help="With --prometheus: how far back to look.",
+    ),
+    text_option(
+        "--prometheus-selector",
+        words="With --prometheus: more label matchers, where it knows several clusters: 'cluster=\"prod\"'.",
+        metavar="MATCHERS",
+    ),
+    click.option(
+        "--prometheus-token-file",
+        type=EXISTING_FILE,
+        metavar="FILE",
+        help="With --prometheus: the bearer token to ask with.",
+    ),
+    click.option(
+        "--prometheus-ca-file",
+        type=EXISTING_FILE,
+        metavar="FILE",
+        help="With --prometheus: the authority of its certificate.",
+    ),
+)
+"""A Prometheus that knows the past."""

@@ -16,22 +16,23 @@ from koordinator.simulate.whatif.prometheus import PrometheusHistory, Prometheus
 
 
 class PrometheusAsked(msgspec.Struct, frozen=True):
-    """The options of `prometheus_options`, as given."""
+    """The options `options.prometheus`, as given."""
 
-    url: str
+    prometheus_url: str
     days: float
-    selector: str
-    token_file: Path | None
-    ca_file: Path | None
+    prometheus_selector: str
+    prometheus_token_file: Path | None
+    prometheus_ca_file: Path | None
 
 
 def used_before(asked: PrometheusAsked, step_s: float, notes: Console) -> UsedBefore:
     """Return what pods used, with a bar on a terminal. Raises: WhatIfError, FileError."""
+    token_file, ca_file = asked.prometheus_token_file, asked.prometheus_ca_file
     headers = {}
-    if asked.token_file is not None:
-        headers["Authorization"] = f"Bearer {user_files.read_text(asked.token_file).strip()}"
-    tls = None if asked.ca_file is None else ssl.create_default_context(cafile=str(asked.ca_file))
-    server = PrometheusServer(asked.url, headers, tls, asked.selector)
+    if token_file is not None:
+        headers["Authorization"] = f"Bearer {user_files.read_text(token_file).strip()}"
+    tls = None if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
+    server = PrometheusServer(asked.prometheus_url, headers, tls, asked.prometheus_selector)
     steps = max(int(asked.days * 86_400 / step_s), 1)
     end_s = SystemClock().now() // step_s * step_s
     with progress_bar(notes, "asking Prometheus") as progress:

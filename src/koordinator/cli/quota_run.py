@@ -18,7 +18,6 @@ from koordinator.api import readable
 from koordinator.api.core import Node
 from koordinator.api.quantity import Quantity
 from koordinator.api.sigs import ElasticQuota
-from koordinator.cli import logs
 from koordinator.cli.tables import print_document
 from koordinator.clock import SystemClock, rfc3339
 from koordinator.cluster import connect, errors
@@ -345,7 +344,6 @@ def tree(
 ) -> None:
     """Carry out `koordinator quota tree`; the parameters are its options. Raises: UsageError when they contradict each
     other."""
-    logs.keep_quiet()
     if watch and dump_files:
         raise click.UsageError("--watch follows a cluster: it goes without --dump")
     if watch and output != "table":

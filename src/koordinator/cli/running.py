@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.cli import logs
 from koordinator.cluster.errors import ConnectionFailed, Forbidden, Unauthorized
 
 _LIVE_S = 2.0  # for the server of an earlier kubeconfig to answer
@@ -26,13 +27,18 @@ _EXTRA_OF = {
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run until it ends or a signal asks to stop (SIGINT, SIGTERM); on uvloop where that is installed."""
+    """Run until it ends or a signal asks to stop (SIGINT, SIGTERM)."""
+    run_to_its_end(_until_signal(work))
+
+
+def run_to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Run on uvloop where that is installed."""
     try:
         import uvloop
     except ImportError:
-        asyncio.run(_until_signal(work))
+        asyncio.run(work)
     else:
-        uvloop.run(_until_signal(work))
+        uvloop.run(work)
 
 
 def cause_of(error: Exception) -> Exception:
@@ -44,6 +50,7 @@ def cause_of(error: Exception) -> Exception:
 
 def work_of(module: str, function: str, asked: Mapping[str, Any]) -> None:
     """Carry out a command: what it works with is imported only now, as `--help` does not need these seconds."""
+    logs.keep_quiet()
     work = getattr(importlib.import_module(module), function)
     work(**asked)
 

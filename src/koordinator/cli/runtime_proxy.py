@@ -1,7 +1,5 @@
 """`koord-runtime-proxy`: between kubelet and container runtime, with the reference's flags."""
 
-import logging
-import sys
 from typing import Any
 
 import click
@@ -10,8 +8,6 @@ from koordinator import __version__
 from koordinator.cli import flag_kinds, flag_settings, logs, options, running
 from koordinator.cli.flag_kinds import GoFlagCommand
 from koordinator.cli.flag_settings import InertFlags
-
-log = logging.getLogger(__name__)
 
 _ENDPOINT = "/var/run/koord-runtimeproxy/runtimeproxy.sock"
 _CONTAINERD = "/var/run/containerd/containerd.sock"
@@ -43,10 +39,8 @@ def main(**values: Any) -> None:
 
     Flags may have one dash or two.
     """
-    logs.set_up_by_flags(max(values["v"], 1), values["vmodule"], values["logging_format"])
-    for flag, why in _INERT.given(values).items():
-        log.warning("flag has no effect", extra={"flag": flag, "why": why})
     with running.one_line_errors():
+        logs.set_up_by_flags(values | {"v": max(values["v"], 1)}, _INERT.given(values))
         from koordinator.cluster import garbage
         from koordinator.host.syscalls import LinuxSyscalls
         from koordinator.runtime_proxy.docker_proxy import DockerProxy
@@ -68,4 +62,4 @@ def main(**values: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,12 +1,11 @@
 """`koord-scheduler`: the scheduler against a real API server, with kube-scheduler's flags."""
 
-import sys
 from typing import Any
 
 import click
 
 from koordinator import __version__
-from koordinator.cli import flag_kinds, running, scheduler_flags
+from koordinator.cli import flag_kinds, logs, running, scheduler_flags
 from koordinator.cluster import garbage
 
 
@@ -19,13 +18,13 @@ def main(**values: Any) -> None:
     Without --config it runs the default profile of an installation, for pods with
     `schedulerName: koord-scheduler`.
     """
-    flags, inert = scheduler_flags.of(values)
     with running.one_line_errors(), garbage.collected_rarely():
         running.import_meanwhile("aiohttp")
         from koordinator.cli import scheduler_process  # seconds of imports, which --help does not need
 
-        scheduler_process.start(flags, inert)
+        logs.set_up_by_flags(values, scheduler_flags.INERT.given(values))
+        scheduler_process.start(scheduler_flags.of(values))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -28,14 +28,9 @@ class Flags(ServingFlags, frozen=True, kw_only=True):
     pod_max_in_unschedulable_pods_duration: str
     kube_api_qps: float | None
     kube_api_burst: int | None
-    kube_api_content_type: str | None
     profiling: bool | None
-    contention_profiling: bool | None
-    # gates, logs, metrics
+    # gates, metrics
     feature_gates: str
-    v: int
-    vmodule: str
-    logging_format: str
     disabled_metrics: tuple[str, ...]
     # Koordinator
     scheduler_monitor_period: str
@@ -90,9 +85,7 @@ OPTIONS: tuple[Decorate, ...] = (
     ),
     click.option("--kube-api-qps", type=float, help="Ignored with --config, which has clientConnection.qps."),
     click.option("--kube-api-burst", type=int, help="Ignored with --config (clientConnection.burst)."),
-    text("kube-api-content-type", None, "Accepted for compatibility; requests are always JSON."),
     switch("profiling", None, "Serve /debug/pprof. Ignored with --config (enableProfiling)."),
-    switch("contention-profiling", None, "Accepted for compatibility; a single thread has no contention."),
     text(
         "feature-gates",
         "",
@@ -162,15 +155,20 @@ INERT = InertFlags(
         "emulation-forward-compatible": "there is one version",
         "min-compatibility-version": "there is one version",
         "async-log-queue-length": "lines are written at once",
+        "kube-api-content-type": "requests are always JSON",
         **flag_settings.LOG_FLAGS,
         **flag_settings.COMPONENT_BASE_FLAGS,
     },
-    {"async-log": "lines are written at once", **flag_settings.LOG_SWITCHES},
+    {
+        "async-log": "lines are written at once",
+        "contention-profiling": "a single thread has no contention",
+        **flag_settings.LOG_SWITCHES,
+    },
 )
 
 options = together(*OPTIONS, *INERT.options())
 
 
-def of(values: Mapping[str, Any]) -> tuple[Flags, dict[str, str]]:
-    """Return the flags, and those that were given although they have no effect."""
-    return Flags(**{field: values[field] for field in Flags.__struct_fields__}), INERT.given(values)
+def of(values: Mapping[str, Any]) -> Flags:
+    """Return the flags."""
+    return Flags(**{field: values[field] for field in Flags.__struct_fields__})

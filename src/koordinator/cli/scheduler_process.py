@@ -5,7 +5,6 @@ import functools
 import logging
 import random
 import socket
-from collections.abc import Mapping
 
 import msgspec
 
@@ -40,14 +39,11 @@ class Refused(KoordinatorError, ValueError):
     """Flags that cannot be used."""
 
 
-def start(flags: Flags, inert: Mapping[str, str]) -> None:
+def start(flags: Flags) -> None:
     """Schedule until a signal asks to stop, or write the configuration where that is asked for.
-
-    `inert` has the given flags without effect, each with the reason.
 
     Raises: KoordinatorError, OSError, ExceptionGroup.
     """
-    logs.set_up_by_flags(flags.v, flags.vmodule, flags.logging_format)
     settings = read_config(flags)
     gates = read_gates(flags.feature_gates)
     if flags.write_config_to is not None:
@@ -56,8 +52,6 @@ def start(flags: Flags, inert: Mapping[str, str]) -> None:
     auditing(flags)
     connection = settings.client_connection
     client = connect.load(server=flags.master, kubeconfig_file=connection.kubeconfig or flags.kubeconfig)
-    for flag, why in inert.items():
-        log.warning("flag has no effect", extra={"flag": flag, "why": why})
     running.run(_main(flags, settings, gates, client))
 
 

@@ -8,7 +8,6 @@ import os
 import random
 import socket
 import ssl
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -157,18 +156,14 @@ def _ciphers(names: Sequence[str]) -> list[str]:
 def _load_own(context: ssl.SSLContext, directory: Path | None, clock: Clock) -> None:
     """Present a self-signed certificate, kept in `directory` when there is one."""
     if directory is None:
-        # OpenSSL reads files only; this one is readable by nobody else and gone at once.
-        with tempfile.NamedTemporaryFile(prefix="koordinator-") as file:
-            file.write(_self_signed(clock))
-            file.flush()
-            context.load_cert_chain(file.name)
+        config.load_certificate(context, *_self_signed(clock), "self-signed")
         return
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = directory / "koord-scheduler.pem"
     if not path.exists() or _ends_soon(user_files.read(path), clock):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_self_signed(clock))
+            file.writelines(_self_signed(clock))
     context.load_cert_chain(path)
 
 
@@ -177,7 +172,7 @@ def _ends_soon(pem: bytes, clock: Clock) -> bool:
     return end - clock.now() < RENEW_BEFORE_DAYS * 86_400
 
 
-def _self_signed(clock: Clock) -> bytes:
+def _self_signed(clock: Clock) -> tuple[bytes, bytes]:
     """Certificate and key for this machine's name, PEM."""
     host = socket.gethostname()
     key = ec.generate_private_key(ec.SECP256R1())
@@ -190,7 +185,7 @@ def _self_signed(clock: Clock) -> bytes:
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
         .sign(key, hashes.SHA256())
     )
-    return certificate_pem(certificate) + key_pem(key)
+    return certificate_pem(certificate), key_pem(key)
 
 
 @contextlib.asynccontextmanager
@@ -304,21 +299,19 @@ async def _authorities(flags: ServingFlags, cluster: KubeCluster | None) -> Clie
             if not flags.authentication_tolerate_lookup_failure:
                 raise FlagError("--authentication-kubeconfig", f"client authorities: {error}") from error
             log.warning("client CAs not read from the cluster", extra={"error": str(error)})
-    proxies_file = flags.requestheader_client_ca_file
+    proxies_file, headers = flags.requestheader_client_ca_file, found.headers
+    if proxies_file is not None:
+        headers = RequestHeaders(
+            allowed_names=flags.requestheader_allowed_names,
+            username=flags.requestheader_username_headers,
+            uid=flags.requestheader_uid_headers,
+            group=flags.requestheader_group_headers,
+            extra_prefix=flags.requestheader_extra_headers_prefix,
+        )
     return ClientCAs(
         client_ca=_read(flags.client_ca_file, "--client-ca-file") or found.client_ca,
         request_header_ca=_read(proxies_file, "--requestheader-client-ca-file") or found.request_header_ca,
-        headers=found.headers if proxies_file is None else _headers(flags),
-    )
-
-
-def _headers(flags: ServingFlags) -> RequestHeaders:
-    return RequestHeaders(
-        allowed_names=flags.requestheader_allowed_names,
-        username=flags.requestheader_username_headers,
-        uid=flags.requestheader_uid_headers,
-        group=flags.requestheader_group_headers,
-        extra_prefix=flags.requestheader_extra_headers_prefix,
+        headers=headers,
     )
 
 

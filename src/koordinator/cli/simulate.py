@@ -5,7 +5,6 @@ from typing import Any
 import click
 
 from koordinator.cli import options, running
-from koordinator.cli.prometheus_options import prometheus
 from koordinator.simulate.replay_options import PODS_PER_NODE, Gpu, GpuScore, Order
 
 
@@ -107,7 +106,7 @@ def scheduling(**asked: Any) -> None:
     metavar="FILE",
     help="With a --history of pods: their memory in bytes, likewise; fewer values stand for longer times.",
 )
-@prometheus
+@options.prometheus
 @click.option(
     "--trace",
     type=options.EXISTING_FILE,

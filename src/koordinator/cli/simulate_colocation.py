@@ -3,6 +3,7 @@
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -11,7 +12,6 @@ from rich.console import Console
 from koordinator.api import slo_config
 from koordinator.api.core import ConfigMap, Node, Pod
 from koordinator.api.node_metric import NodeMetric
-from koordinator.cli import logs
 from koordinator.cli.prometheus_asked import PrometheusAsked, used_before
 from koordinator.cli.tables import progress_bar, table_of, write_report
 from koordinator.cluster import connect
@@ -40,11 +40,6 @@ def colocation(
     kubeconfig: str,
     history_file: Path | None,
     memory_file: Path | None,
-    prometheus_url: str,
-    days: float,
-    prometheus_selector: str,
-    prometheus_token_file: Path | None,
-    prometheus_ca_file: Path | None,
     trace: Path | None,
     step: float,
     hours: float | None,
@@ -54,13 +49,11 @@ def colocation(
     seed: int,
     output: str,
     output_file: Path | None,
+    **prometheus: Any,
 ) -> None:
     """Run every strategy and tell; the parameters are the command's options. Raises: KoordinatorError, OSError."""
-    logs.keep_quiet()
     notes = Console(stderr=True, highlight=False)
-    asked = PrometheusAsked(
-        prometheus_url, days, prometheus_selector, prometheus_token_file, prometheus_ca_file
-    )
+    asked = PrometheusAsked(**prometheus)
     given = HistoryFiles(history_file, memory_file, trace)
     given.check(asked)
     dump = dumps.read(dump_files) if dump_files else asyncio.run(_fetched(kubeconfig))
@@ -109,7 +102,7 @@ class HistoryFiles(msgspec.Struct, frozen=True):
 
     def check(self, asked: PrometheusAsked) -> None:
         """Refuse two answers to one question. Raises: UsageError."""
-        if sum(map(bool, (self.cpu, self.trace, asked.url))) > 1:
+        if sum(map(bool, (self.cpu, self.trace, asked.prometheus_url))) > 1:
             raise click.UsageError("--history, --trace and --prometheus all say what was used: give one")
         if self.memory is not None and self.cpu is None:
             raise click.UsageError("--memory-history goes with a --history of pods")
@@ -123,7 +116,7 @@ def _history(
     seed: int,
     notes: Console,
 ) -> UsageHistory:
-    if asked.url:
+    if asked.prometheus_url:
         used = used_before(asked, step_s, notes)
         return PodHistory(cluster, used.cpu, used.memory, step_s, used.warnings)
     if given.cpu is not None and series.is_of_pods(given.cpu):

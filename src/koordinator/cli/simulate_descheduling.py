@@ -12,7 +12,6 @@ import yaml
 from rich.console import Console
 
 from koordinator.api import readable
-from koordinator.cli import logs
 from koordinator.cli.tables import console, print_document, table_of
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
@@ -40,7 +39,6 @@ def descheduling(
     output: str,
 ) -> None:
     """Plan and tell; the parameters are the command's options. Raises: KoordinatorError, OSError."""
-    logs.keep_quiet()
     scheduler, descheduler = read_config(config_file), descheduler_config(descheduler_file)
     report = asyncio.run(_plan(dump_files, kubeconfig, scheduler, descheduler, seed))
     if output == "text":

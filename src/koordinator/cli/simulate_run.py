@@ -13,7 +13,6 @@ from rich.table import Table
 
 from koordinator.api import readable
 from koordinator.api.readable import percent
-from koordinator.cli import logs
 from koordinator.cli.tables import table_of, write_report
 from koordinator.scheduler.config.config import SchedulerConfig
 from koordinator.scheduler.config.default_plugins import read_config
@@ -45,7 +44,6 @@ def scheduling(
 ) -> None:
     """Carry out `koordinator simulate scheduling`; the parameters are its options. Raises: UsageError when they
     contradict each other."""
-    logs.keep_quiet()
     if timeline and order != Order.GIVEN.value:
         raise click.UsageError("--timeline orders pods by their times: it goes without --order")
     if arrivals is not None and (timeline or order != Order.GIVEN.value):

@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # read when a cluster is really started: --help answers at on
     from koordinator.descheduler.configuration import DeschedulerConfig
     from koordinator.local.cluster import ClusterOptions
     from koordinator.local.nodes.fleet import NodeShape
-if TYPE_CHECKING:
     from koordinator.local.processes.server import KubeletOptions
 
 NODES = 10
@@ -302,17 +301,17 @@ def _run(clock: SystemClock, options: "ClusterOptions", kubeconfig: Path) -> Non
 
     async def main() -> None:
         cluster = LocalCluster(clock, options)
-        running = asyncio.create_task(cluster.run(), name="cluster")
+        everything = asyncio.create_task(cluster.run(), name="cluster")
         ready = asyncio.create_task(cluster.up(), name="ready")
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopping.set)
         stop = asyncio.create_task(stopping.wait(), name="stop")
-        await asyncio.wait((running, ready, stop), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((everything, ready, stop), return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         agent: asyncio.Task[None] | None = None
-        if ready.done() and not running.done():
+        if ready.done() and not everything.done():
             cluster.write_kubeconfig(kubeconfig)
             nodes = len(options.nodes) + (options.process_node is not None)
             _greet(cluster.server.url, kubeconfig, nodes)
@@ -320,27 +319,18 @@ def _run(clock: SystemClock, options: "ClusterOptions", kubeconfig: Path) -> Non
                 agent = start_agent(options.process_node, kubeconfig)
         with garbage.collected_rarely():
             tidying = asyncio.create_task(garbage.giving_back(), name="memory given back")
-            await asyncio.wait((running, stop), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((everything, stop), return_when=asyncio.FIRST_COMPLETED)
             tidying.cancel()
-        await _ended(agent)  # before its API server goes
-        running.cancel()
+        if agent is not None:  # before its API server goes
+            agent.cancel()
+            await asyncio.gather(agent, return_exceptions=True)
+        everything.cancel()
         stop.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await running
+            await everything
         click.echo("Stopped.", err=True)
 
-    try:
-        import uvloop
-
-        uvloop.run(main())
-    except ImportError:
-        asyncio.run(main())
-
-
-async def _ended(task: "asyncio.Task[None] | None") -> None:
-    if task is not None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    running.run_to_its_end(main())
 
 
 def _greet(url: str, kubeconfig: Path, nodes: int) -> None:

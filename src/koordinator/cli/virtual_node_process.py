@@ -134,14 +134,11 @@ async def _streams(
         yield
 
 
-@contextlib.asynccontextmanager
-async def _served(
+def _served(
     asked: Mapping[str, Any], nodes: VirtualNodes, election: LeaderElector | None
-) -> AsyncIterator[None]:
+) -> contextlib.AbstractAsyncContextManager[None]:
     """Serve health and metrics, unless the port is 0. Raises: OSError."""
-
     app = web.Application()
     endpoints.add_component(app, nodes.metrics.registry, nodes.synced, lease_check(election))
     where = (asked["address"], asked["port"]) if asked["port"] else None
-    async with component.all_served((where, app)):
-        yield
+    return component.all_served((where, app))

@@ -1,6 +1,5 @@
 """`koord-yarn-copilot`: the node agent of YARN, with the flags of yarn-copilot-agent."""
 
-import sys
 from typing import Any
 
 import click
@@ -57,4 +56,4 @@ def main(**values: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -34,7 +34,7 @@ YARN_GROUP = "hadoop-yarn"
 
 def start(asked: Mapping[str, Any]) -> None:
     """Answer for the node's YARN containers until a signal asks to stop. Raises: KoordinatorError, OSError."""
-    logs.set_up_by_flags(asked["v"], asked["vmodule"], asked["logging_format"])
+    logs.set_up_by_flags(asked, {})
     if asked["node_manager_endpoint"]:
         flag_settings.host_and_port("node-manager-endpoint", asked["node_manager_endpoint"])
     running.run(_main(asked))
@@ -52,11 +52,9 @@ async def _main(asked: Mapping[str, Any]) -> None:
     memory = _memory(host, path, asked)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(manager.close)
-        if asked["metrics_addr"]:
-            component.add_to(agent.metrics.registry, SystemClock().now())
-            address, port = flag_settings.host_and_port("metrics-addr", asked["metrics_addr"])
-            metrics = component.served(http.metrics_application(agent), address or None, port)
-            await stack.enter_async_context(metrics)
+        component.add_to(agent.metrics.registry, SystemClock().now())
+        where = flag_settings.served_at("metrics-addr", asked["metrics_addr"])
+        await stack.enter_async_context(component.all_served((where, http.metrics_application(agent))))
         socket = Path(asked["server_endpoint"])
         await stack.enter_async_context(http.served_on_socket(http.application(agent), socket))
         await agent.run(random.Random(), memory)

@@ -1,12 +1,11 @@
 """`koord-yarn-operator`: lend batch capacity to Hadoop YARN, with the reference's flags."""
 
-import sys
 from typing import Any
 
 import click
 
 from koordinator import __version__
-from koordinator.cli import flag_kinds, running, yarn_operator_flags
+from koordinator.cli import flag_kinds, logs, running, yarn_operator_flags
 
 
 @click.command(context_settings=flag_kinds.SETTINGS)
@@ -19,11 +18,12 @@ def main(**values: Any) -> None:
     $HADOOP_CONF_DIR names a folder with yarn-site.xml (CLUSTER.yarn-site.xml for more clusters).
     """
     with running.one_line_errors():
-        flags, inert = yarn_operator_flags.of(values)
+        flags = yarn_operator_flags.of(values)
         from koordinator.cli import yarn_operator_process  # what it imports, --help does not need
 
-        yarn_operator_process.start(flags, inert)
+        logs.set_up_by_flags(values, yarn_operator_flags.INERT.given(values))
+        yarn_operator_process.start(flags)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

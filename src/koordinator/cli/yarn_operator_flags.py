@@ -42,9 +42,6 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     diff_threshold_vcores: int
     diff_threshold_mb: int
     resync_interval: str
-    v: int
-    vmodule: str
-    logging_format: str
 
 
 OPTIONS: tuple[Decorate, ...] = (
@@ -128,8 +125,8 @@ INERT = InertFlags(
 options = together(*OPTIONS, *INERT.options())
 
 
-def of(values: Mapping[str, Any]) -> tuple[Flags, dict[str, str]]:
-    """Return the flags, and those that were given although they have no effect. Raises: FlagError."""
+def of(values: Mapping[str, Any]) -> Flags:
+    """Return the flags. Raises: FlagError."""
     flags = Flags(**{field: values[field] for field in Flags.__struct_fields__})
     if bool(flags.kerberos_principal) != bool(flags.kerberos_keytab):
         raise FlagError("--kerberos-keytab", "goes together with --kerberos-principal")
@@ -142,4 +139,4 @@ def of(values: Mapping[str, Any]) -> tuple[Flags, dict[str, str]]:
     for name in ("nm_lost_hold", "resync_interval"):
         if duration.parse(getattr(flags, name)) <= 0:
             raise FlagError(f"--{name.replace('_', '-')}", "must be above 0")
-    return flags, INERT.given(values)
+    return flags

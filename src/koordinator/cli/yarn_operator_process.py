@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -15,7 +15,7 @@ from aiohttp import web
 
 from koordinator import endpoints, profiling
 from koordinator.api import duration, user_files
-from koordinator.cli import component, flag_settings, logs, running
+from koordinator.cli import component, flag_settings, running
 from koordinator.cli.flag_settings import FlagError
 from koordinator.cli.yarn_operator_flags import Flags
 from koordinator.cluster import connect, garbage
@@ -44,12 +44,8 @@ LEASE = "koordinator-yarn-operator"
 CONTROLLER = "yarnresource"
 
 
-def start(flags: Flags, inert: Mapping[str, str]) -> None:
-    """Operate until a signal asks to stop; `inert` has the given flags without effect, each with the reason.
-    Raises: KoordinatorError, OSError, ExceptionGroup."""
-    logs.set_up_by_flags(flags.v, flags.vmodule, flags.logging_format)
-    for flag, why in inert.items():
-        log.info("flag has no effect", extra={"flag": flag, "why": why})
+def start(flags: Flags) -> None:
+    """Operate until a signal asks to stop. Raises: KoordinatorError, OSError, ExceptionGroup."""
     client = connect.load(server=flags.master, kubeconfig_file=flags.kubeconfig)
     with garbage.collected_rarely():
         running.run(_main(flags, client))
@@ -153,20 +149,16 @@ async def _main(flags: Flags, client: ClientConfig) -> None:
                 await asyncio.Event().wait()
 
 
-@contextlib.asynccontextmanager
-async def _served(
+def _served(
     flags: Flags, operator: YarnOperator, election: LeaderElector | None
-) -> AsyncIterator[None]:
+) -> contextlib.AbstractAsyncContextManager[None]:
     """Serve metrics, health and profiles, where they are asked for. Raises: OSError, FlagError."""
-
-    measured, probed, profiles = web.Application(), web.Application(), web.Application()
+    measured, probed = web.Application(), web.Application()
     measured.router.add_get("/metrics", endpoints.metrics(operator.metrics.registry))
     endpoints.add_health(probed, operator.synced, lease_check(election))
-    profiling.add_routes(profiles)
     profiled_at = flag_settings.served_at("--pprof-addr", flags.pprof_addr) if flags.enable_pprof else None
-    async with component.all_served(
+    return component.all_served(
         (flag_settings.served_at("--metrics-addr", flags.metrics_addr), measured),
         (flag_settings.served_at("--health-probe-addr", flags.health_probe_addr), probed),
-        (profiled_at, profiles),
-    ):
-        yield
+        (profiled_at, profiling.application()),
+    )

@@ -1,10 +1,12 @@
 """Parts of the X.509 certificates that components make for themselves."""
 
+import contextlib
 import datetime
 import ipaddress
 from collections.abc import Iterable
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
@@ -70,6 +72,15 @@ def key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
 def key_pem(key: PrivateKey, form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8) -> bytes:
     """Return a private key as PEM, not encrypted."""
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+def is_signed_by_any(certificate: x509.Certificate, authorities: Iterable[x509.Certificate]) -> bool:
+    """By signature, not by name: two authorities may be called the same."""
+    for authority in authorities:
+        with contextlib.suppress(ValueError, TypeError, InvalidSignature):
+            certificate.verify_directly_issued_by(authority)
+            return True
+    return False
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:

@@ -23,9 +23,6 @@ class ClusterConfigError(KoordinatorError, ValueError):
         super().__init__(source, field, reason)
         self.source, self.field, self.reason = source, field, reason
 
-    def __str__(self) -> str:
-        return ": ".join(part for part in (self.source, self.field, self.reason) if part)
-
 
 class Credentials(Protocol):
     """Our credentials: the `Authorization` header, kept fresh."""
@@ -42,19 +39,6 @@ class Credentials(Protocol):
         ...
 
 
-class Anonymous:
-    """No header: client certificates, or a server without authentication."""
-
-    async def authorization(self) -> str:
-        return ""
-
-    async def renew(self) -> bool:
-        return False
-
-
-ANONYMOUS = Anonymous()
-
-
 class StaticHeader:
     """The same header always (a token or a password in the kubeconfig)."""
 
@@ -66,6 +50,10 @@ class StaticHeader:
 
     async def renew(self) -> bool:
         return False
+
+
+ANONYMOUS = StaticHeader("")
+"""No header: client certificates, or a server without authentication."""
 
 
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,20 +69,20 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     tls: ssl.SSLContext | None = None
     server_name: str = ""
     proxy_url: str = ""
-    credentials: Credentials = Anonymous()
+    credentials: Credentials = ANONYMOUS
     headers: tuple[tuple[str, str], ...] = ()
     extensions: Mapping[str, Any] = {}
 
 
-def from_url(server: str, *, token: str = "", ca_file: str = "", insecure: bool = False) -> ClientConfig:
-    """Return a server by its address, with a bearer token and its certificate authority where it needs them.
+def from_url(server: str, *, token: str = "") -> ClientConfig:
+    """Return a server by its address, with a bearer token where it needs one.
 
-    Raises: ClusterConfigError when the address is none or the file unreadable.
+    Raises: ClusterConfigError when the address is none.
     """
     return ClientConfig(
         server=checked_server(server, "--server"),
-        tls=tls_context(server, ca_file=ca_file, insecure=insecure, source="--server"),
-        credentials=StaticHeader(f"Bearer {token}") if token else Anonymous(),
+        tls=tls_context(server, source="--server"),
+        credentials=StaticHeader(f"Bearer {token}") if token else ANONYMOUS,
     )
 
 

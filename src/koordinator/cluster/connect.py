@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from koordinator.api import user_files, yaml_text
+from koordinator.api import decode, user_files, yaml_text
 from koordinator.clock import Clock, SystemClock
 from koordinator.cluster import config
 from koordinator.cluster.config import (
-    Anonymous,
+    ANONYMOUS,
     ClientConfig,
     ClusterConfigError,
     Credentials,
@@ -186,7 +186,7 @@ def _credentials(
         )
     if user.auth_provider is not None:
         return _provider(user.auth_provider, user_name, path, source, clock)
-    return Anonymous()
+    return ANONYMOUS
 
 
 def _provider(
@@ -238,19 +238,11 @@ def _read(path: Path) -> _File:
     except yaml_text.YamlError as error:
         raise ClusterConfigError(str(path), "", f"no YAML: {error}") from error
     try:
-        return msgspec.convert(_without_nulls(parsed or {}), _File)
+        # Editors leave `clusters: null` and `args: null` behind; both mean nothing.
+        return decode.from_builtins(parsed or {}, _File)
     except msgspec.ValidationError as error:
         why, _, field = str(error).partition(" - at ")
         raise ClusterConfigError(str(path), field.strip("`"), why) from error
-
-
-def _without_nulls(value: Any) -> Any:
-    """Editors leave `clusters: null` and `args: null` behind; both mean nothing."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(member) for key, member in value.items() if member is not None}
-    if isinstance(value, list):
-        return [_without_nulls(member) for member in value]
-    return value
 
 
 def _find(files: Sequence[tuple[Path, list[N] | None]], name: str, where: str, field: str) -> tuple[Path, N]:

@@ -12,9 +12,9 @@ from urllib.parse import unquote
 import msgspec
 from aiohttp import web
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 
 from koordinator.cluster import errors
+from koordinator.cluster.certificates import is_signed_by_any
 from koordinator.cluster.protocol import Cluster
 from koordinator.endpoints import json_response
 
@@ -285,12 +285,12 @@ class DelegatedAuth:
         try:
             user = await self.user_of(request)
         except Unauthenticated as error:
-            return refused(401, "Unauthorized", str(error))
+            return refused(errors.Unauthorized(str(error)))
         if not is_always_allowed(request.path, self._always_allowed):
             verb = request.method.lower()
             if not await self._access.may(user, verb, request.path):
                 reason = f'User "{user.name}" cannot {verb} path "{request.path}"'
-                return refused(403, "Forbidden", f"forbidden: {reason}")
+                return refused(errors.Forbidden(f"forbidden: {reason}"))
         return None
 
     async def user_of(self, request: web.BaseRequest) -> User:
@@ -299,12 +299,12 @@ class DelegatedAuth:
         if der:
             certificate = x509.load_der_x509_certificate(der)
             found = certificate_user(peer)
-            if self._is_proxy(found.name) and _is_signed_by(certificate, self._proxies):
+            if self._is_proxy(found.name) and is_signed_by_any(certificate, self._proxies):
                 headers = list(request.headers.items())
                 proxied = proxied_user(headers, self._authorities.headers)
                 if proxied is not None:
                     return proxied
-            if _is_signed_by(certificate, self._clients):
+            if is_signed_by_any(certificate, self._clients):
                 return found
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and token.strip():
@@ -351,26 +351,7 @@ def _certificates(pem: str) -> tuple[x509.Certificate, ...]:
     return tuple(x509.load_pem_x509_certificates(pem.encode())) if pem else ()
 
 
-def _is_signed_by(certificate: x509.Certificate, authorities: tuple[x509.Certificate, ...]) -> bool:
-    """By signature, not by name: two authorities may be called the same."""
-    for authority in authorities:
-        try:
-            certificate.verify_directly_issued_by(authority)
-        except (ValueError, TypeError, InvalidSignature):
-            continue
-        return True
-    return False
-
-
-def refused(status: int, reason: str, message: str) -> web.Response:
+def refused(error: errors.ApiError) -> web.Response:
     """Return a Status that says no."""
-    body = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": message.encode(errors="replace").decode(),  # it quotes what was sent
-        "reason": reason,
-        "code": status,
-    }
-    return json_response(body, status)
+    message = error.message.encode(errors="replace").decode()  # it quotes what was sent
+    return json_response(error.status() | {"message": message}, error.code)

@@ -247,7 +247,6 @@ class EventRecorder:
     ) -> None:
         """`instance` tells this process from others of the component: the name of its machine or pod."""
         self.dropped_count = 0
-        self.written_count = 0
         self.pending_count = 0
         """Events that are recorded, and neither written nor given up yet."""
         self.guard = Guard(f"events of {component}")
@@ -397,7 +396,6 @@ class EventRecorder:
                 error = caught
                 break
             else:
-                self.written_count += 1
                 return
         self.dropped_count += 1
         facts = {"object": occurrence.regarding.name, "reason": occurrence.reason, "error": str(error)}

@@ -304,13 +304,10 @@ def _page_of_readable(records: Sequence[ObjectRecord], version: str, view: type[
 
 
 def _event(event: RecordEvent, view: type[T]) -> WatchEvent[T]:
-    record = event.record
+    record, at = event.record, str(event.version)
     if record is None:
-        return WatchEvent(EventType.BOOKMARK, None, str(event.version))
+        return WatchEvent(EventType.BOOKMARK, None, at)
     try:
-        return WatchEvent(event.type, record.view(view), str(event.version))
+        return WatchEvent(event.type, record.view(view), at)
     except msgspec.ValidationError as error:
-        log.warning("object skipped: %s", wire.unreadable(view, record.obj, error))
-    deleted = wire.metadata_only(view, record.obj) if event.type is EventType.DELETED else None
-    kind = EventType.BOOKMARK if deleted is None else EventType.DELETED
-    return WatchEvent(kind, deleted, str(event.version))
+        return wire.skipped(view, event.type, record.obj, at, wire.unreadable(view, record.obj, error))

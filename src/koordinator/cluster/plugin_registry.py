@@ -7,9 +7,9 @@ be used costs a warning, and stops the component only when its configuration ask
 import difflib
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from koordinator.cluster.supervise import attempt
 
@@ -18,21 +18,12 @@ log = logging.getLogger(__name__)
 P = TypeVar("P")
 
 
-class PluginRegistry(Mapping[str, type[P]], Generic[P]):
+class PluginRegistry(dict[str, type[P]]):
     """Plugins by name. `unusable` says of names that installed packages offer why they cannot be used."""
 
     def __init__(self, plugins: Mapping[str, type[P]], unusable: Mapping[str, str]) -> None:
-        self._plugins = plugins
+        super().__init__(plugins)
         self.unusable = unusable
-
-    def __getitem__(self, name: str) -> type[P]:
-        return self._plugins[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._plugins)
-
-    def __len__(self) -> int:
-        return len(self._plugins)
 
 
 def why_missing(name: str, registry: Mapping[str, type[P]], group: str) -> str:

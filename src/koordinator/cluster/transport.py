@@ -279,7 +279,7 @@ class Transport:
         self.request_count += 1
         return self._session.request(
             call.method,
-            self._url(call),
+            URL(f"{self._config.server}{_path(call)}", encoded=True),
             data=call.body,
             headers=await self._headers(call),
             timeout=timeout,
@@ -315,9 +315,6 @@ class Transport:
                 raise errors.Unauthorized(f"no credentials: {error}") from error
             self._identity += 1
             return renewed
-
-    def _url(self, call: HttpRequest) -> URL:
-        return URL(f"{self._config.server}{_path(call)}", encoded=True)
 
 
 def _path(call: HttpRequest) -> str:

@@ -99,7 +99,16 @@ def version(obj: Any) -> str:
     return found if isinstance(found, str) else ""
 
 
-def metadata_only(view: type[T], obj: Any) -> T | None:
+def skipped(
+    view: type[T], event_type: EventType, obj: Any, at: str, error: errors.Unreadable
+) -> WatchEvent[T]:
+    """Return what a watch tells of a changed object that does not fit its view: its deletion, or a bookmark."""
+    log.warning("object skipped: %s", error)
+    deleted = _metadata_only(view, obj) if event_type is EventType.DELETED else None
+    return WatchEvent(EventType.BOOKMARK if deleted is None else EventType.DELETED, deleted, at)
+
+
+def _metadata_only(view: type[T], obj: Any) -> T | None:
     """Return a view that holds nothing but the readable identity of the object, for its deletion."""
     namespace, name = key(obj)
     uid = obj["metadata"].get("uid", "") if name else ""
@@ -134,8 +143,9 @@ class ListPage(msgspec.Struct, Generic[T], frozen=True):
     items: list[T] = []
 
 
-class _ListHead(msgspec.Struct, frozen=True):
+class _RawListed(msgspec.Struct, frozen=True):
     metadata: ListMeta = ListMeta()
+    items: list[Any] | None = None
 
 
 def token_ahead(data: bytes) -> str:
@@ -145,16 +155,10 @@ def token_ahead(data: bytes) -> str:
     if end < 0:
         return ""
     try:
-        return msgspec.json.decode(
-            data[:end].rstrip(b", \n\t") + b"}", type=_ListHead
-        ).metadata.continue_token
+        head = msgspec.json.decode(data[:end].rstrip(b", \n\t") + b"}", type=_RawListed)
     except msgspec.DecodeError:
         return ""
-
-
-class _RawListed(msgspec.Struct, frozen=True):
-    metadata: ListMeta = ListMeta()
-    items: list[Any] | None = None
+    return head.metadata.continue_token
 
 
 class _Line(msgspec.Struct, Generic[T], frozen=True):
@@ -284,10 +288,8 @@ class WatchReader(Generic[T]):
             return WatchEvent(event_type, None, at)
         try:
             return WatchEvent(event_type, read(self._view, obj), at)
-        except errors.Unreadable as unreadable:
-            log.warning("object skipped: %s", unreadable)
-        deleted = metadata_only(self._view, obj) if event_type is EventType.DELETED else None
-        return WatchEvent(EventType.BOOKMARK if deleted is None else EventType.DELETED, deleted, at)
+        except errors.Unreadable as error:
+            return skipped(self._view, event_type, obj, at, error)
 
 
 def _no_json(data: bytes, error: msgspec.DecodeError) -> errors.InternalError:

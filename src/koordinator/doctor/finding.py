@@ -108,6 +108,13 @@ def some_of(names: Iterable[str]) -> str:
     return shown if len(found) <= NAMED_MAX else f"{shown} and {len(found) - NAMED_MAX} more"
 
 
+def edit(obj: Object) -> str:
+    """Return the command that opens an object in an editor."""
+    meta = obj.metadata
+    where = f" -n {meta.namespace}" if meta.namespace else ""
+    return f"kubectl{where} edit {obj.resource.singular} {meta.name}"
+
+
 def plural(kind: str) -> str:
     """Return the kind for more than one."""
     if kind.endswith("y"):

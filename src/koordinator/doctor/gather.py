@@ -16,10 +16,11 @@ from koordinator.api.admission import Webhook
 from koordinator.api.core import Namespace, Node, Pod, Secret
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
+from koordinator.clock import parse_rfc3339_or
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
 from koordinator.doctor import inquiries
-from koordinator.doctor.snapshot import IN_NAMESPACE, KINDS, NOT_SERVED, ClusterSnapshot, Listing, seconds
+from koordinator.doctor.snapshot import IN_NAMESPACE, KINDS, NOT_SERVED, ClusterSnapshot, Listing
 
 T = TypeVar("T", bound=Object)
 
@@ -166,4 +167,4 @@ def _newest_s(listings: Mapping[type[Object], Listing[Any]]) -> float:
         texts += [condition.last_transition_time for condition in pod.status.conditions]
     for listing in listings.values():
         texts += [each.metadata.creation_timestamp for each in listing.items]
-    return max((found for text in texts if (found := seconds(text)) is not None), default=0.0)
+    return max((found for text in texts if (found := parse_rfc3339_or(text, None)) is not None), default=0.0)

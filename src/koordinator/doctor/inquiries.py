@@ -11,7 +11,7 @@ import contextlib
 import enum
 import re
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,11 +19,11 @@ import msgspec
 
 from koordinator.api import labels, resources
 from koordinator.cluster import errors
+from koordinator.cluster.delegated_auth import ACCESS_REVIEWS, AUTHENTICATED
 from koordinator.cluster.protocol import Cluster
 from koordinator.doctor.installation import ComponentName, ComponentWorkload
 from koordinator.install import rbac
 
-_PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 REQUESTS_AT_ONCE = 8
 
 
@@ -119,19 +119,16 @@ async def _review(cluster: Cluster, account: str, namespace: str, need: Required
         "name": need.name,
     }
     given = {key: value for key, value in attributes.items() if value}
+    # As the API server adds them to a service account.
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", AUTHENTICATED]
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
-        "spec": {"user": account, "groups": _groups(namespace), "resourceAttributes": given},
+        "spec": {"user": account, "groups": groups, "resourceAttributes": given},
     }
-    answer = await cluster.request("POST", _PATH, body)
+    answer = await cluster.request("POST", ACCESS_REVIEWS, body)
     status = answer.get("status")
     return status if isinstance(status, dict) else {}
-
-
-def _groups(namespace: str) -> Sequence[str]:
-    """Return the groups that the API server adds to a service account."""
-    return ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
 
 
 POD_NAME = "koordinator-doctor-trial"

@@ -23,7 +23,7 @@ from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.api.slo import NodeSLO
 from koordinator.api.slo_config import ColocationConfig
 from koordinator.api.tidal_pool import TidalPool
-from koordinator.clock import parse_rfc3339
+from koordinator.clock import parse_rfc3339_or
 from koordinator.doctor.inquiries import AccessAnswer, AdmissionTest, Handshake
 from koordinator.doctor.installation import Installation
 from koordinator.install.predecessor import WEBHOOK_SUFFIX
@@ -128,14 +128,9 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def find(self, view: type[T], name: str, namespace: str = "") -> T | None:
         """Return the object of that name, None when there is none (or nobody knows)."""
-        wanted = f"{namespace}/{name}" if namespace else name
-        return self._by_key(view).get(wanted)
-
-    def _by_key(self, view: type[T]) -> dict[str, T]:
-        known: dict[type[Object], dict[str, Any]] = self._indexes
-        if view not in known:
-            known[view] = {obj.key: obj for obj in self.of(view)}
-        return known[view]
+        if view not in self._indexes:
+            self._indexes[view] = {obj.key: obj for obj in self.of(view)}
+        return self._indexes[view].get(f"{namespace}/{name}" if namespace else name)
 
     @functools.cached_property
     def _indexes(self) -> dict[type[Object], dict[str, Any]]:
@@ -171,14 +166,10 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.slo_config.data if self.slo_config is not None else {}
 
     @functools.cached_property
-    def _colocation(self) -> colocation_config.ColocationSync:
-        return colocation_config.sync(ColocationState(), self.slo_data or None)
-
-    @property
     def colocation(self) -> ColocationConfig | None:
         """Return the part of it that says what nodes lend; None when it is not understood: the manager then goes on
         with one that it has seen before, and nobody else knows which."""
-        outcome = self._colocation
+        outcome = colocation_config.sync(ColocationState(), self.slo_data or None)
         return None if outcome.problem else outcome.state.config
 
     @functools.cached_property
@@ -219,8 +210,8 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def age_s(self, obj: Object) -> float:
         """Seconds since the object was created, 0 when that is unknown."""
-        created_s = seconds(obj.metadata.creation_timestamp)
-        return 0.0 if created_s is None else max(self.now_s - created_s, 0.0)
+        created_s = parse_rfc3339_or(obj.metadata.creation_timestamp, self.now_s)
+        return max(self.now_s - created_s, 0.0)
 
 
 def path_of(webhook: Webhook) -> str:
@@ -229,11 +220,3 @@ def path_of(webhook: Webhook) -> str:
     if client.url:
         return urlsplit(client.url).path
     return (client.service.path or "") if client.service is not None else ""
-
-
-def seconds(text: str | None) -> float | None:
-    """Return a time of an object in seconds since 1970, None when it is absent or unreadable."""
-    try:
-        return parse_rfc3339(text) if text else None
-    except ValueError:
-        return None

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from koordinator.api import crd
 from koordinator.install import chart, objects
 from koordinator.install.dashboards import dashboards
 from koordinator.install.objects import ObjectGroup, parts
@@ -59,7 +60,7 @@ def _of_parts(found: list[ObjectGroup]) -> Files:
     files: Files = {}
     for part in found:
         if part.name == "crds":
-            files |= {_crd_path(body): text(body) for body in part.objects}
+            files |= {f"crds/{crd.file_name(body)}": text(body) for body in part.objects}
             continue
         by_file: dict[str, list[Json]] = {}
         for body in part.objects:
@@ -67,11 +68,6 @@ def _of_parts(found: list[ObjectGroup]) -> Files:
         files |= {f"{part.name}/{name}": HEADER + documents(bodies) for name, bodies in by_file.items()}
         files[f"{part.name}/kustomization.yaml"] = _kustomization(list(by_file))
     return files
-
-
-def _crd_path(body: Json) -> str:
-    spec = body["spec"]
-    return f"crds/{spec['group']}_{spec['names']['plural']}.yaml"
 
 
 def _kustomization(resources: list[str]) -> str:

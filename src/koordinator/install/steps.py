@@ -286,10 +286,9 @@ async def _apply(api: Api, releases: Releases, body: Json, force: bool) -> Apply
         forced = force or body["kind"].endswith("WebhookConfiguration")
         after = await api.apply(resource, body, force=forced)
     except errors.Conflict as error:
-        what = _conflict(error)
-        if metadata["name"] == defaults.SLO_CONFIG_NAME:
-            return ApplyStep(name, ApplyOutcome.KEPT, f"{what}; --force-conflicts overwrites it")
-        return ApplyStep(name, ApplyOutcome.FAILED, f"{what}; --force-conflicts overwrites it")
+        is_theirs = metadata["name"] == defaults.SLO_CONFIG_NAME
+        outcome = ApplyOutcome.KEPT if is_theirs else ApplyOutcome.FAILED
+        return ApplyStep(name, outcome, f"{_conflict(error)}; --force-conflicts overwrites it")
     except (errors.ConnectionFailed, errors.Unauthorized):
         raise  # so would all others
     except errors.ApiError as error:

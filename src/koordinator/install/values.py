@@ -3,7 +3,6 @@
 The descriptions here are the comments of the chart's `values.yaml` and of its schema, too (`chart`).
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -29,9 +28,6 @@ class ValuesError(KoordinatorError, ValueError):
     def __init__(self, source: str, reason: str) -> None:
         super().__init__(source, reason)
         self.source, self.reason = source, reason
-
-    def __str__(self) -> str:
-        return f"{self.source}: {self.reason}"
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -306,12 +302,7 @@ class SloControllerConfig(Section, frozen=True):
     data: Annotated[
         dict[str, dict[str, Any]],
         Meta(description="Key of the ConfigMap -> its content; deploy/profiles has examples."),
-    ] = msgspec.field(
-        default_factory=lambda: {
-            "colocation-config": {"enable": True},
-            "resource-threshold-config": {"clusterStrategy": {"enable": True}},
-        }
-    )
+    ] = msgspec.field(default_factory=lambda: defaults.SLO_CONFIG)
 
 
 class PriorityClasses(Section, frozen=True):
@@ -402,24 +393,17 @@ def _check(source: str, values: Values) -> None:
     """Refuse what a component would refuse when it starts. Raises: ValuesError."""
     from koordinator.koordlet import gates as koordlet_gates  # imports all hooks, which --help does not need
 
+    path = "featureGates"
     try:
-        scheduler, _ = upstream_gates.split(values.scheduler.feature_gates)
+        FeatureGates.of(Component.MANAGER, values.feature_gates)
+        path = "scheduler.featureGates"
+        FeatureGates.of(Component.SCHEDULER, upstream_gates.split(values.scheduler.feature_gates)[0])
+        path = "descheduler.featureGates"
+        FeatureGates.of(Component.DESCHEDULER, values.descheduler.feature_gates)
+        path = "koordlet.featureGates"
+        koordlet_gates.of(values.koordlet.feature_gates)
     except FeatureGateError as error:
-        raise ValuesError(source, f"scheduler.featureGates: {error}") from error
-    for path, flag, of in (
-        ("featureGates", values.feature_gates, functools.partial(FeatureGates.of, Component.MANAGER)),
-        ("scheduler.featureGates", scheduler, functools.partial(FeatureGates.of, Component.SCHEDULER)),
-        (
-            "descheduler.featureGates",
-            values.descheduler.feature_gates,
-            functools.partial(FeatureGates.of, Component.DESCHEDULER),
-        ),
-        ("koordlet.featureGates", values.koordlet.feature_gates, koordlet_gates.of),
-    ):
-        try:
-            of(flag)
-        except FeatureGateError as error:
-            raise ValuesError(source, f"{path}: {error}") from error
+        raise ValuesError(source, f"{path}: {error}") from error
 
 
 def read_file(source: str, text: str) -> dict[str, Any]:
@@ -473,18 +457,11 @@ def _path_first(message: str) -> str:
     return f"{path}: {what}" if path else what
 
 
-EVERYTHING = read(
-    [
-        (
-            "everything",
-            {
-                "descheduler": {"enabled": True},
-                "yarnOperator": {"enabled": True},
-                "deviceDaemon": {"enabled": True},
-                "yarnCopilot": {"enabled": True},
-                "metrics": {"serviceMonitor": {"enabled": True}, "dashboards": {"enabled": True}},
-            },
-        )
-    ]
+EVERYTHING = Values(
+    descheduler=DeschedulerValues(enabled=True),
+    yarn_operator=YarnOperatorValues(enabled=True),
+    device_daemon=DeviceDaemonValues(enabled=True),
+    yarn_copilot=YarnCopilotValues(enabled=True),
+    metrics=MetricsValues(service_monitor=ServiceMonitor(enabled=True), dashboards=Dashboards(enabled=True)),
 )
 """All that an installation can have."""

@@ -19,7 +19,6 @@ from aiohttp import web
 from koordinator.api import crd, defaults, kinds
 from koordinator.api.apps import ReplicaSet, ReplicationController
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.api.meta import Resource
 from koordinator.clock import Clock
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import new_rng
@@ -378,7 +377,7 @@ async def quieten_webhooks(cluster: MemoryCluster) -> None:
     """Both webhook configurations as this version knows them, asking nobody until the manager fills them in."""
     for wanted in configuration.configurations(configuration.WebhookService()):
         body = configuration.with_template(wanted, is_dormant=True)
-        view, metadata = kinds.view_of(_resource(body)), body["metadata"]
+        view, metadata = kinds.view_of(kinds.resource_of(body)), body["metadata"]
         try:
             await cluster.create(view, body)
         except errors.AlreadyExists:
@@ -390,23 +389,15 @@ async def install(cluster: MemoryCluster) -> None:
     """CRDs, priority classes, the default configuration and storage class; what exists already is left as
     it is, except CRDs, which follow this version."""
     for manifest in crd.manifests():
-        view = kinds.view_of(_resource(manifest))
+        view = kinds.view_of(kinds.resource_of(manifest))
         try:
             await cluster.create(view, manifest)
         except errors.AlreadyExists:
             await cluster.patch(view, manifest["metadata"]["name"], {"spec": manifest["spec"]})
     for body in (*defaults.objects(), volumes.standard_class()):
-        try:
-            await cluster.create(kinds.view_of(_resource(body)), body, body["metadata"].get("namespace", ""))
-        except errors.AlreadyExists:
-            continue
-
-
-def _resource(body: dict[str, Any]) -> Resource:
-    group, _, _ = body["apiVersion"].rpartition("/")
-    found = kinds.by_kind(group, body["kind"])
-    assert found is not None, body
-    return found
+        view, namespace = kinds.view_of(kinds.resource_of(body)), body["metadata"].get("namespace", "")
+        with contextlib.suppress(errors.AlreadyExists):
+            await cluster.create(view, body, namespace)
 
 
 def scheduler_config(

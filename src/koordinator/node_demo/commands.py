@@ -152,7 +152,7 @@ class DemoCommands(msgspec.Struct, frozen=True):
         return RealServer(kind, self.work_dir / name, self.disk_dir / name, self.ports[kind], cpus)
 
 
-def loops_per_request(programs: Programs, kind: ServiceKind = ServiceKind.CPU) -> int:
+def loops_per_request(programs: Programs, kind: ServiceKind) -> int:
     """Loops that cost a request's CPU time on this machine. Raises: DemoError."""
     command = [str(programs.service), "--calibrate", f"{REQUEST_CPU_MS * 1_000:g}"]
     command += _WORKING_SET if kind is ServiceKind.MEMORY else ()

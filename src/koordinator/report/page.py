@@ -1,6 +1,7 @@
 """The frame of every report: heading, style, the plotting library, figures all in one look, and who made it."""
 
 import html
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from string import Template
 
@@ -58,6 +59,15 @@ def figure(y: str, x: str) -> go.Figure:
     found.update_xaxes(title=x)
     found.update_yaxes(title=y)
     return found
+
+
+def stack(figure: go.Figure, x: Sequence[float], layers: Iterable[tuple[Sequence[float], str, str]]) -> None:
+    """Add layers, one on top of the other: the thickness of each at every `x`, its name and its colour."""
+    for values, name, colour in layers:
+        figure.add_scatter(
+            x=x, y=values, name=name, stackgroup="all", mode="lines",
+            line={"width": 0.5, "color": colour}, fillcolor=colour,
+        )  # fmt: skip
 
 
 def div(figure: go.Figure) -> str:

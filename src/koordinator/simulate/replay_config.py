@@ -22,17 +22,17 @@ def without_preemption(config: SchedulerConfig) -> SchedulerConfig:
 
 def config_of(score: GpuScore) -> SchedulerConfig:
     """Return the shipped profile with one score in place of all others."""
-    return replace(
-        default_plugins.shipped_config(),
-        profiles=[
-            replace(
-                profile,
-                plugins=replace(profile.plugins or Plugins(), score=_scorers(score)),
-                plugin_config=[*_others(profile.plugin_config, score), *_args(score)],
-            )
-            for profile in default_plugins.shipped_config().profiles
-        ],
-    )
+    own, shipped = _args(score), default_plugins.shipped_config()
+    names = {each.name for each in own}
+    profiles = [
+        replace(
+            profile,
+            plugins=replace(profile.plugins or Plugins(), score=_scorers(score)),
+            plugin_config=[*(each for each in profile.plugin_config if each.name not in names), *own],
+        )
+        for profile in shipped.profiles
+    ]
+    return replace(shipped, profiles=profiles)
 
 
 def _scorers(score: GpuScore) -> PluginSet:
@@ -42,11 +42,6 @@ def _scorers(score: GpuScore) -> PluginSet:
     return PluginSet(
         enabled=[PluginRef(name=name, weight=1) for name in names], disabled=[PluginRef(name="*")]
     )
-
-
-def _others(given: list[PluginConfig], score: GpuScore) -> list[PluginConfig]:
-    own = {each.name for each in _args(score)}
-    return [each for each in given if each.name not in own]
 
 
 def _args(score: GpuScore) -> list[PluginConfig]:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from koordinator.api import crd, defaults, kinds
-from koordinator.api.core import Node, Pod
+from koordinator.api.core import Namespace, Node, Pod
 from koordinator.api.groups import ClusterColocationProfile
 from koordinator.clock import LoopClock
 from koordinator.cluster import garbage
@@ -190,10 +190,7 @@ class _Day:
 
     async def _install(self) -> None:
         """Create what an installation brings, and the two namespaces."""
-        definitions = self.registry.resolve("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-        for definition in crd.manifests():
-            await self.registry.create(definitions, "", definition)
-        for obj in defaults.objects():
+        for obj in (*crd.manifests(), *defaults.objects()):
             if obj["kind"] == "Namespace":
                 continue  # the registry has it
             if obj["kind"] == "ConfigMap":
@@ -203,15 +200,11 @@ class _Day:
                     | REPORT_POLICY
                     | lent
                 ).decode()
-            group, _, _ = obj["apiVersion"].rpartition("/")
-            resource = kinds.by_kind(group, obj["kind"])
-            assert resource is not None, obj
-            await self.registry.create(resource, obj["metadata"].get("namespace", ""), obj)
+            namespace = obj["metadata"].get("namespace", "")
+            await self.registry.create(kinds.resource_of(obj), namespace, obj)
         for name in (services.NAMESPACE, batch_platform.NAMESPACE):
-            resource = self.registry.resolve("", "v1", "namespaces")
-            await self.registry.create(
-                resource, "", {"metadata": {"name": name, "labels": {"workload": name}}}
-            )
+            namespace = {"metadata": {"name": name, "labels": {"workload": name}}}
+            await self.registry.create(Namespace.resource, "", namespace)
 
     def _on_step(self, now_s: float) -> None:
         elapsed_s, self._stepped_s = now_s - self._stepped_s, now_s
@@ -289,10 +282,7 @@ async def admit_by(
         admission.register_handler(f"{_NAME}{path}", _answering(handler))
     registry.admission = admission
     for wanted in configuration.configurations(f"{INPROC}://{_NAME}", paths=handlers.keys()):
-        group, _, _ = wanted["apiVersion"].rpartition("/")
-        resource = kinds.by_kind(group, wanted["kind"])
-        assert resource is not None, wanted
-        await registry.create(resource, "", wanted)
+        await registry.create(kinds.resource_of(wanted), "", wanted)
 
 
 def _answering(handler: review.Handler) -> review.Answering:

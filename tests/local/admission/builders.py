@@ -10,6 +10,8 @@ import msgspec
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import ObjectRecord, WriteOptions
 from koordinator.local.admission import BackendSource, ServiceResolver, UnresolvedService, WebhookAdmission
+from koordinator.local.admission.rules import CompiledWebhook
+from koordinator.local.admission.webhooks import compiled
 from koordinator.local.interfaces import AdmissionAttributes
 
 Json = dict[str, Any]
@@ -24,16 +26,15 @@ class Source(BackendSource):
     """Configurations and namespaces as plain lists."""
 
     def __init__(self, mutating: Sequence[Json] = (), validating: Sequence[Json] = ()) -> None:
-        self._mutating = [ObjectRecord(one, 1) for one in mutating]
-        self._validating = [ObjectRecord(one, 1) for one in validating]
+        self._webhooks = [
+            *compiled([ObjectRecord(one, 1) for one in mutating], mutating=True),
+            *compiled([ObjectRecord(one, 1) for one in validating], mutating=False),
+        ]
         self.namespaces: dict[str, Mapping[str, str]] = {"default": {"team": "a"}}
         self.versions: list[Resource] = []
 
-    def mutating(self) -> Sequence[ObjectRecord]:
-        return self._mutating
-
-    def validating(self) -> Sequence[ObjectRecord]:
-        return self._validating
+    def webhooks(self) -> Sequence[CompiledWebhook]:
+        return self._webhooks
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]:
         return self.namespaces.get(namespace, {})

@@ -16,6 +16,7 @@ from koordinator.cluster.backend import (
     WriteOptions,
 )
 from koordinator.cluster.protocol import EventType, PatchType
+from koordinator.local.registry import metadata
 
 PODS = Resource(
     group="", version="v1", kind="Pod", plural="pods", short_names=("po",), categories=("all",),
@@ -107,6 +108,7 @@ class FakeBackend:
         self, resource: Resource, namespace: str, obj: dict[str, Any], options: WriteOptions = WriteOptions()
     ) -> ObjectRecord:
         self.calls.append(("create", resource.plural, namespace, options))
+        obj["metadata"] = metadata.place(metadata.of(obj), resource, namespace)
         obj["metadata"].setdefault("creationTimestamp", rfc3339(self.clock.now()))
         return self._store(resource, namespace, obj["metadata"].get("name", "generated"), obj)
 

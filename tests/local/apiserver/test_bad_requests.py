@@ -52,25 +52,6 @@ REFUSED = [
         "POST", PODS_PATH, pod() | {"kind": 1}, 400, "cannot unmarshal number", id="a kind that is no text"
     ),
     pytest.param(
-        "POST", PODS_PATH, pod() | {"metadata": []}, 400, "cannot unmarshal array", id="metadata is a list"
-    ),
-    pytest.param(
-        "POST",
-        PODS_PATH,
-        {**pod(), "metadata": {"name": "web", "namespace": "other"}},
-        400,
-        "the namespace of the provided object does not match",
-        id="another namespace",
-    ),
-    pytest.param(
-        "PUT",
-        POD,
-        pod("other"),
-        400,
-        "the name of the object (other) does not match the name on the URL (web)",
-        id="another name",
-    ),
-    pytest.param(
         "POST", PODS_PATH + "?dryRun=maybe", pod(), 422, 'dryRun: Unsupported value: "maybe"', id="dryRun"
     ),
     pytest.param(

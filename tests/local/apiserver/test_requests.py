@@ -54,6 +54,16 @@ async def test_deletion_of_most_kinds_is_answered_with_a_status(http: aiohttp.Cl
     )
 
 
+async def test_a_kind_without_namespaces_forgets_the_one_that_a_client_sent(
+    http: aiohttp.ClientSession,
+) -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "namespace": "default"}}
+
+    code, created = await send(http, "POST", "/api/v1/nodes", node)
+
+    assert (code, created["metadata"].get("namespace")) == (201, None)
+
+
 async def test_options_reach_the_backend(http: aiohttp.ClientSession, backend: FakeBackend) -> None:
     query = "?dryRun=All&fieldManager=me&fieldValidation=Strict"
     await send(http, "POST", PODS_PATH + query, pod())

@@ -195,6 +195,27 @@ def test_pods_of_a_deleted_job_can_be_deleted() -> None:
     play(working, scenario)
 
 
+def test_pods_of_a_job_that_is_being_deleted_are_let_go_though_the_api_refuses_at_first() -> None:
+    async def scenario(world: World) -> None:
+        await make_job(world)
+        await asyncio.sleep(5)
+        real, refusals = world.cluster.patch, [errors.TooManyRequests("try again")]
+
+        async def busy(view: type[Object], name: str, patch: Any, *args: Any, **more: Any) -> Any:
+            if refusals and "finalizers" in patch.get("metadata", {}):
+                raise refusals.pop()
+            return await real(view, name, patch, *args, **more)
+
+        world.cluster.patch = busy  # type: ignore[method-assign]
+        await world.cluster.delete(Job, "web", "default", propagation="Foreground")
+        await asyncio.sleep(5)
+
+        (pod,) = await pods(world)
+        assert (refusals, job_pods.is_tracked(pod)) == ([], False)
+
+    play(working, scenario)
+
+
 def policy(**rule: Any) -> dict[str, Any]:
     return {"rules": [rule]}
 

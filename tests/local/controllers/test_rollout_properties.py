@@ -85,7 +85,7 @@ def test_a_rollout_keeps_its_bounds_at_every_step_and_ends(seed: int, has_troubl
     replicas = rng.randint(1, 12)
     surge = rng.choice([0, 1, 3, "25%", "100%"])
     unavailable = rng.choice([0, 1, 2, "25%", "50%"])
-    bounds = rollout.bounds(surge, unavailable, replicas, "")
+    bounds = rollout.bounds(surge, unavailable, replicas, "", up=False)
 
     async def scenario(world: World) -> None:
         strategy = {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
@@ -193,4 +193,4 @@ def test_bounds_of_a_percentage(value: int | str, total: int, up: bool, expected
 
 
 def test_bounds_that_both_come_out_as_nothing_let_one_pod_be_missing() -> None:
-    assert rollout.bounds("0%", "9%", 10, "") == rollout.RolloutBounds(0, 1)
+    assert rollout.bounds("0%", "9%", 10, "", up=False) == rollout.RolloutBounds(0, 1)

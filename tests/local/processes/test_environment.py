@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from koordinator.local.processes import environment
 from koordinator.local.processes.environment import ContainerConfigError, EnvironmentSources, NoCommand
+from koordinator.local.processes.launch import Identity
 from tests.local.processes.pods import container, pod
 
 AROUND = EnvironmentSources(
@@ -27,6 +28,39 @@ def variables(*env: dict[str, object], **more: object) -> dict[str, str]:
 
 def of(name: str, source: dict[str, object]) -> dict[str, object]:
     return {"name": name, "valueFrom": source}
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "of_container", "expected"),
+    [
+        ({}, {}, Identity()),
+        ({"runAsUser": 7, "runAsGroup": 8}, {}, Identity(7, 8)),
+        ({"runAsUser": 7, "runAsGroup": 8}, {"runAsUser": 0}, Identity(0, 8)),
+        ({"runAsNonRoot": True, "runAsUser": 7}, {}, Identity(7)),
+        ({"runAsNonRoot": True}, {"runAsNonRoot": False}, Identity()),
+    ],
+)
+def test_a_container_has_a_user_of_its_own_or_the_one_of_its_pod(
+    of_pod: dict[str, object], of_container: dict[str, object], expected: Identity
+) -> None:
+    found = pod(container(securityContext=of_container), securityContext=of_pod)
+
+    assert environment.identity(found, found.spec.containers[0], own_user=0) == expected
+
+
+@pytest.mark.parametrize(
+    ("of_container", "reason"),
+    [
+        ({}, "container has runAsNonRoot and image will run as root"),
+        ({"runAsUser": 0}, "container's runAsUser breaks non-root policy"),
+    ],
+)
+def test_root_is_refused_where_a_pod_does_not_want_it(of_container: dict[str, object], reason: str) -> None:
+    found = pod(container(securityContext=of_container), securityContext={"runAsNonRoot": True})
+
+    with pytest.raises(ContainerConfigError) as refused:
+        environment.identity(found, found.spec.containers[0], own_user=0)
+    assert str(refused.value) == f'{reason} (pod: "web_default(uid-web)", container: main)'
 
 
 @pytest.mark.parametrize(

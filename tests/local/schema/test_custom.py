@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.cluster.errors import ApiError, BadRequest
-from koordinator.local.schema import Catalog, UnknownResource
+from koordinator.local.schema import Catalog
+from koordinator.local.schema.builtin.models import MissingModel
 from koordinator.local.schema.custom.schema import CustomSchema
 from tests.local.schema.builders import CATALOG, resource, texts
 
@@ -260,7 +261,7 @@ def test_a_catalog_forgets_what_a_definition_no_longer_serves() -> None:
     crd["spec"]["versions"][0]["served"] = False
     assert catalog.add_crd(crd) == []
 
-    with pytest.raises(UnknownResource):
+    with pytest.raises(MissingModel):
         catalog.schema_of(served)
     catalog.remove_crd(crd)
     assert len(calls) == 3

@@ -28,6 +28,7 @@ PREFIX = "cannot be handled as a {}: "
         pytest.param(workload("Deployment", {"containers": {}}), "json: cannot unmarshal object into Go struct field PodSpec.spec.template.spec.containers of type []v1.Container", id="object for a list"),
         pytest.param(workload("Deployment", {"containers": [{"image": 1}]}), "json: cannot unmarshal number into Go struct field Container.spec.template.spec.containers.image of type string", id="number for a text"),
         pytest.param({**workload("Deployment"), "metadata": {"labels": {"a": 1}}}, "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string", id="number as a label"),
+        pytest.param({**workload("Deployment"), "metadata": []}, "json: cannot unmarshal array into Go struct field Deployment.metadata of type v1.ObjectMeta", id="a list as metadata"),
     ],
 )  # fmt: skip
 def test_wrong_types_are_refused_in_gos_words(obj: Any, text: str) -> None:

@@ -14,14 +14,9 @@ from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.framework import Plugin, PreFilterPlugin, PreFilterResult
 from koordinator.scheduler.plugin.status import unschedulable
 from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun
-from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
-    JobMember,
-    JobPreemption,
-    JobResidents,
-    PreemptReason,
-)
+from koordinator.scheduler.plugins.coscheduling.job_preemptor import JobPreemption, PreemptReason
+from koordinator.scheduler.plugins.coscheduling.jobs import JobResidents, PreemptorJob
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.plugins.coscheduling.preemption import PreemptorJob
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of
 from tests.scheduler.coscheduling.test_preemption import with_preemption
@@ -138,7 +133,7 @@ def test_victims_make_room_for_all_members_at_once_and_none_of_them_could_stay(s
 
     assert {place.pod.key: place.row for place in cluster.table.places()} == before
     by_key = {place.pod.key: place.pod for place in cluster.table.places()}
-    gone = [each.victim.key for each in found.evictions]
+    gone = [each.pod.key for each in found.evictions]
     if found.reason is not PreemptReason.SUCCESS:
         assert not gone
         assert not found.nominations
@@ -188,14 +183,14 @@ def test_columns_of_pods_follow_them() -> None:
         cluster.table.assign(cluster.info(body(name)), "n")
     first, second = residents.slot_of("a"), residents.slot_of("b")
     assert residents.jobs[first] == residents.jobs[second]
-    assert set(residents.victims_below(1).tolist()) == {first, second}
+    assert set(residents.below(1).tolist()) == {first, second}
 
     cluster.table.assign(cluster.info(body("b", **{labels.DISABLE_PREEMPTIBLE: "true"})), "n")
-    assert residents.victims_below(1).tolist() == [first]
+    assert residents.below(1).tolist() == [first]
 
     cluster.table.unassign("a")
     cluster.table.unassign("b")
-    assert not residents.victims_below(1).size
+    assert not residents.below(1).size
     cluster.table.assign(cluster.info(pod("c")), "n")
     cluster.table.assign(cluster.info(pod("d")), "n")
     assert residents.jobs[residents.slot_of("c")] != residents.jobs[residents.slot_of("d")]
@@ -254,7 +249,7 @@ def test_a_node_that_was_cleared_in_vain_is_not_tried_again_when_more_are(
     tried: list[Sequence[str]] = []
     clear = PreemptionDryRun.clear
 
-    def noted(self: PreemptionDryRun, members: Sequence[JobMember]) -> Sequence[str]:
+    def noted(self: PreemptionDryRun, members: Sequence[PodInfo]) -> Sequence[str]:
         tried.append(clear(self, members))
         return tried[-1]
 
@@ -263,7 +258,7 @@ def test_a_node_that_was_cleared_in_vain_is_not_tried_again_when_more_are(
 
     assert tried == [["cheap"], ["dear"]]
     assert found.nominations == {"default/m": "dear"}
-    assert [each.victim.key for each in found.evictions] == ["default/on-dear"]
+    assert [each.pod.key for each in found.evictions] == ["default/on-dear"]
 
 
 class Guarded(PreFilterPlugin[None]):
@@ -290,7 +285,7 @@ def test_who_refuses_members_as_a_whole_and_names_nobody_is_served_where_no_memb
 
     found = cluster.preempt([cluster.info(pod("m", cpu="4", priority=PRIORITY))])
 
-    assert [each.victim.key for each in found.evictions] == ["default/guard"], found.message
+    assert [each.pod.key for each in found.evictions] == ["default/guard"], found.message
     assert found.nominations == {"default/m": "free"}
 
 

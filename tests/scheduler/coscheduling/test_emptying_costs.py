@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.scheduler.plugins.coscheduling.job_preemptor import DrainCosts
+from koordinator.scheduler.plugins.coscheduling.jobs import DrainCosts
 
 NODES = 4
 PODS = st.lists(

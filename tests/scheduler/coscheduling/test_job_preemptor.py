@@ -2,19 +2,17 @@
 
 from typing import Any
 
+import msgspec
+
 from koordinator.api import labels
 from koordinator.clock import rfc3339
 from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
-    JobMember,
     JobPreemption,
-    JobPreemptor,
-    JobResidents,
-    PlacedPod,
     PreemptReason,
-    VictimAction,
     preempt,
 )
+from koordinator.scheduler.plugins.coscheduling.jobs import JobResidents, PreemptorJob, VictimAction
 from koordinator.scheduler.table.trial import rehearsal_of
 from tests.scheduler.small_cluster import NOW_S, SmallCluster
 from tests.scheduler.world import Json, node, pod
@@ -22,14 +20,24 @@ from tests.scheduler.world import Json, node, pod
 CPU = 8
 
 
+class Occupant(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    node: str
+    priority: int
+    job: str = ""
+    spare: int = 0
+    is_terminating: bool = False
+    is_waiting: bool = False
+
+
 class Cluster:
     """Nodes of `CPU` cores; each pod with its size."""
 
-    def __init__(self, pods: list[tuple[PlacedPod, int]], sizes: list[int], node_count: int) -> None:
+    def __init__(self, pods: list[tuple[Occupant, int]], sizes: list[int], node_count: int) -> None:
         self.nodes = [f"n{number}" for number in range(node_count)]
-        self.members = tuple(JobMember(key=f"m{number}") for number in range(len(sizes)))
-        self.size = {pod.key: size for pod, size in pods}
-        self.size |= {member.key: size for member, size in zip(self.members, sizes, strict=True)}
+        self.members = [f"m{number}" for number in range(len(sizes))]
+        self.surplus: frozenset[str] = frozenset()
+        self.size = {pod.key: size for pod, size in pods} | dict(zip(self.members, sizes, strict=True))
         self.pods = {node: [pod for pod, _ in pods if pod.node == node] for node in self.nodes}
 
     def preempt(self, priority: int = 10) -> JobPreemption:
@@ -40,24 +48,23 @@ class Cluster:
         for each in there.values():
             cluster.pod(self._body(each), is_assumed=each.is_waiting)
         members = {
-            each.key: cluster.pod(self._body(PlacedPod(key=each.key, node="", priority=priority)))
-            for each in self.members
+            key: cluster.pod(self._body(Occupant(key=key, node="", priority=priority)))
+            for key in self.members
         }
-        trigger = members[self.members[0].key]
+        trigger = members[self.members[0]]
+        job = PreemptorJob(name="job", trigger=trigger, members=members, surplus=self.surplus)
         with rehearsal_of(cluster.table) as trial:
             dry_run = PreemptionDryRun(
                 cluster.table,
                 cluster.table.shared(JobResidents),
                 trial,
                 cluster.refused(trigger),
-                trigger,
-                members,
-                members.keys(),
+                job,
                 spare=lambda pod: there[pod.key].spare,
             )
-            return preempt(JobPreemptor(trigger=self.members[0], members=self.members), dry_run)
+            return preempt(job, dry_run)
 
-    def _body(self, each: PlacedPod) -> Json:
+    def _body(self, each: Occupant) -> Json:
         body = pod(each.key, cpu=str(self.size[each.key]), memory=None, priority=each.priority)
         marks = {labels.QUESTIONED_OBJECT_KEY: each.job} if each.job else {}
         body["metadata"] = {"name": each.key, "uid": each.key, "labels": marks}
@@ -67,8 +74,8 @@ class Cluster:
         return body
 
 
-def occupant(key: str, node: str, priority: int = 0, **parts: Any) -> PlacedPod:
-    return PlacedPod(key=key, node=node, priority=priority, **parts)
+def occupant(key: str, node: str, priority: int = 0, **parts: Any) -> Occupant:
+    return Occupant(key=key, node=node, priority=priority, **parts)
 
 
 def test_members_that_do_not_fit_on_one_node_together_are_spread() -> None:
@@ -97,7 +104,7 @@ def test_victims_that_wait_or_leave_already_are_not_deleted() -> None:
 
     found = Cluster(pods, [8], 1).preempt()
 
-    actions = {each.victim.key: each.action for each in found.evictions}
+    actions = {each.pod.key: each.action for each in found.evictions}
     assert actions == {"a": VictimAction.REJECT, "b": VictimAction.NOTHING}
 
 
@@ -106,7 +113,7 @@ def test_victims_of_one_job_are_preferred_to_those_of_several() -> None:
 
     found = Cluster(pods, [8, 8, 8], 6).preempt()
 
-    assert {each.victim.job for each in found.evictions} == {"job-0"}
+    assert {each.job for each in found.evictions} == {"job-0"}
 
 
 def test_pods_without_a_job_cost_as_much_as_jobs_of_their_own() -> None:
@@ -131,13 +138,13 @@ def test_of_equally_important_pods_that_goes_whose_job_loses_others_already() ->
 
     found = Cluster(pods, [8, 4], 2).preempt()
 
-    assert {each.victim.key for each in found.evictions} == {"a", "c"}
+    assert {each.pod.key for each in found.evictions} == {"a", "c"}
 
 
-def gone_for(size: int, *pods: PlacedPod) -> set[str]:
+def gone_for(size: int, *pods: Occupant) -> set[str]:
     """Who goes from one node of pods of 2 cores for a member of this size."""
     found = Cluster([(each, 2) for each in pods], [size], 1).preempt()
-    return {each.victim.key for each in found.evictions}
+    return {each.pod.key for each in found.evictions}
 
 
 def test_of_equally_important_pods_those_go_that_no_other_pod_misses() -> None:
@@ -166,9 +173,9 @@ def test_of_gangs_that_would_break_the_one_goes_that_loses_most() -> None:
 
 def test_members_that_are_not_needed_get_room_where_there_is_some() -> None:
     cluster = Cluster([(occupant("a", "n0"), 8), (occupant("b", "n1"), 8)], [8, 8, 8], 2)
-    cluster.members = tuple(JobMember(key=each.key, is_needed=each.key == "m1") for each in cluster.members)
+    cluster.surplus = frozenset({"m0", "m2"})
 
     found = cluster.preempt()
 
     assert found.nominations == {"m1": "n0", "m0": "n1"}
-    assert {each.victim.key for each in found.evictions} == {"a", "b"}
+    assert {each.pod.key for each in found.evictions} == {"a", "b"}

@@ -12,7 +12,7 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import PodGroup
 from koordinator.scheduler.plugins.coscheduling.events import Effect, Next, PermitReason, is_on_its_own
-from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup, key_of, uid_of
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup, uid_of
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
 
 LABEL = "pod-group.scheduling.sigs.k8s.io"
@@ -45,7 +45,7 @@ class Scheduler:
         self.activate_one(effect.one_of)
 
     def pod_set(self, pod: Pod) -> None:
-        key, known = key_of(pod), self.pods.get(key_of(pod))
+        key, known = pod.key, self.pods.get(pod.key)
         self.pods[key] = pod
         self.carry_out(self.rounds.on_pod_add(pod) if known is None else self.rounds.on_pod_update(pod))
         is_out = (
@@ -136,7 +136,7 @@ class Scheduler:
             return
         self.binding[key] = pod
         self.release(permit.allowed)
-        self.activate_one(permit.one_of)
+        self.activate_one(permit.ended.one_of)
         self.check_whole(pod)
 
     def ended(self, found: Next) -> None:

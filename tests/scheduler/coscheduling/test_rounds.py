@@ -10,7 +10,7 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import PodGroup
 from koordinator.scheduler.plugins.coscheduling.events import EndReason, GateReason, PermitReason
-from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds, key_of
+from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
 
 GANG = "pod-group.scheduling.sigs.k8s.io"
 GROUPS = "gang.scheduling.koordinator.sh/groups"
@@ -51,7 +51,7 @@ class Cluster:
         for name, minimum in self.minimum.items():
             for number in range(minimum + self.rng.randint(0, 2)):
                 each = pod(f"{name}{number}", name)
-                self.pods[key_of(each)] = each
+                self.pods[each.key] = each
                 self.rounds.on_pod_add(each)
         self.waiting: set[str] = set()
         self.released: set[str] = set()
@@ -155,7 +155,7 @@ def test_members_beyond_the_minimum_are_woken_when_the_gang_is_released() -> Non
     answer = rounds.permit(pods["d/b"])
 
     assert answer.allowed == ("d/a",)
-    assert answer.one_of == ("d/c",)
+    assert answer.ended.one_of == ("d/c",)
 
 
 def test_another_member_is_woken_when_the_one_that_failed_the_round_is_deleted() -> None:

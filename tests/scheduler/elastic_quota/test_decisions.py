@@ -5,21 +5,23 @@ from hypothesis import strategies as st
 
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.plugin.status import Code
 from koordinator.scheduler.plugins.elastic_quota.admission import (
     AdmissionReason,
-    QuotaStanding,
     admit,
     fits,
     has_room,
 )
 from koordinator.scheduler.plugins.elastic_quota.evictions import (
     QuotaPod,
-    RevokeReason,
-    choose_victims,
     revoke,
 )
-from koordinator.scheduler.plugins.elastic_quota.quota import QuotaPodRequest, QuotaSpec, exceeding, nanos_of
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    Quota,
+    QuotaPodRequest,
+    QuotaSpec,
+    exceeding,
+    nanos_of,
+)
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 
 
@@ -27,14 +29,17 @@ def amounts(**units: int | str) -> Amounts:
     return resource_list.of(units)
 
 
-def standing(name: str = "q", *, used: Amounts, limit: Amounts) -> QuotaStanding:
-    ceiling = amounts(cpu=100, memory="100Gi", gpu=100)
-    return QuotaStanding(name=name, max=ceiling, min={}, used=used, non_preemptible_used={}, limit=limit)
+def standing(*, used: Amounts, limit: Amounts) -> Quota:
+    spec = QuotaSpec(name="q", max=amounts(cpu=100, memory="100Gi", gpu=100))
+    quota = Quota(spec=spec, lends=True, runtime=nanos_of(limit))
+    quota.follow(spec, lends=True)
+    quota.below.used = nanos_of(used)
+    return quota
 
 
 def pods(*asks: tuple[int, Amounts]) -> list[QuotaPod]:
     return [
-        QuotaPod(name=f"p{number}", quota="q", priority=priority, request=request)
+        QuotaPod(name=f"p{number}", priority=priority, request=request)
         for number, (priority, request) in enumerate(asks)
     ]
 
@@ -42,7 +47,7 @@ def pods(*asks: tuple[int, Amounts]) -> list[QuotaPod]:
 def test_the_message_names_the_quota_its_figures_and_what_is_exceeded() -> None:
     quota = standing(used=amounts(cpu=4, memory="1Gi"), limit=amounts(cpu=5, memory="4Gi"))
 
-    decision = admit(amounts(cpu="1500m", disk=3), quota)
+    decision = admit(amounts(cpu="1500m", disk=3), quota, has_runtime=True)
 
     assert decision.message == (
         "Insufficient quotas, quotaName: q, runtime: cpu:5,memory:4Gi, used: cpu:4,memory:1Gi, "
@@ -53,7 +58,7 @@ def test_the_message_names_the_quota_its_figures_and_what_is_exceeded() -> None:
 def test_an_ancestor_that_is_not_known_is_named_with_the_path() -> None:
     quota = standing(used={}, limit=amounts(cpu=5))
 
-    decision = admit(amounts(cpu=1), quota, ancestors=["gone"])
+    decision = admit(amounts(cpu=1), quota, has_runtime=True, ancestors=["gone"])
 
     assert decision.reason is AdmissionReason.ANCESTOR_MISSING
     assert decision.message == "Could not find the elasticQuota gone, quotaNameTopo: [gone q]"
@@ -62,43 +67,25 @@ def test_an_ancestor_that_is_not_known_is_named_with_the_path() -> None:
 def test_only_what_the_pod_asks_for_counts() -> None:
     quota = standing(used=amounts(gpu=9), limit=amounts(cpu=5, gpu=8))
 
-    assert admit(amounts(cpu=1, gpu=0), quota).exceeded == ("gpu",)
-    assert admit(amounts(cpu=1), quota).is_allowed
+    assert admit(amounts(cpu=1, gpu=0), quota, has_runtime=True).exceeded == ("gpu",)
+    assert admit(amounts(cpu=1), quota, has_runtime=True).is_allowed
 
 
 @given(used=st.integers(0, 20), limit=st.integers(0, 20), asked=st.integers(0, 20))
 def test_an_admitted_pod_never_lifts_its_quota_above_the_limit(used: int, limit: int, asked: int) -> None:
-    decision = admit(amounts(cpu=asked), standing(used=amounts(cpu=used), limit=amounts(cpu=limit)))
+    quota = standing(used=amounts(cpu=used), limit=amounts(cpu=limit))
+
+    decision = admit(amounts(cpu=asked), quota, has_runtime=True)
 
     assert decision.is_allowed == (used + asked <= limit)
-
-
-def test_a_pod_that_must_go_for_the_quota_does_not_count_as_violating_a_budget() -> None:
-    [victim] = pods((1, amounts(cpu=4)))
-
-    choice = choose_victims(
-        amounts(cpu=4), [victim], [], used=amounts(cpu=4), limit=amounts(cpu=4), fits=lambda staying: True
-    )
-
-    assert (choice.code, choice.victims, choice.violations) == (Code.SUCCESS, (victim,), 0)
-
-
-def test_a_pod_that_fits_neither_node_nor_quota_is_a_victim_once() -> None:
-    [victim] = pods((1, amounts(cpu=4)))
-
-    choice = choose_victims(
-        amounts(cpu=4), [victim], [], used=amounts(cpu=4), limit=amounts(cpu=4), fits=lambda stay: not stay
-    )
-
-    assert (choice.victims, choice.violations) == ((victim,), 1)
 
 
 def test_pods_of_different_shapes_are_all_counted_when_taking_back() -> None:
     assigned = pods((1, amounts(cpu=2)), (2, amounts(gpu=1)))
 
-    decision = revoke(amounts(cpu=2, gpu=1), amounts(cpu=0, gpu=0), assigned)
+    evicted = revoke(amounts(cpu=2, gpu=1), amounts(cpu=0, gpu=0), assigned)
 
-    assert {each.name for each in decision.evict} == {"p0", "p1"}
+    assert {each.name for each in evicted} == {"p0", "p1"}
 
 
 @given(
@@ -113,12 +100,11 @@ def test_taking_back_is_enough_and_no_eviction_is_needless(
     used = resource_list.sum_of([amounts(cpu=0, gpu=0), *(each.request for each in assigned)])
     runtime = amounts(cpu=cpu, gpu=gpu)
 
-    decision = revoke(used, runtime, assigned)
+    evicted = revoke(used, runtime, assigned)
 
-    left = resource_list.sub(used, resource_list.sum_of(each.request for each in decision.evict))
-    assert decision.reason is not RevokeReason.NOT_ENOUGH
+    left = resource_list.sub(used, resource_list.sum_of(each.request for each in evicted))
     assert not exceeding(left, runtime)
-    assert all(exceeding(resource_list.add(left, each.request), runtime) for each in decision.evict)
+    assert all(exceeding(resource_list.add(left, each.request), runtime) for each in evicted)
 
 
 @given(data=st.data())
@@ -142,9 +128,10 @@ def test_the_quick_check_of_a_pod_agrees_with_the_one_that_explains(data: st.Dat
 
     decision = admit(
         request,
-        QuotaStanding.of(quota, has_runtime=True),
+        quota,
+        has_runtime=True,
         is_preemptible=preemptible,
-        ancestors=[QuotaStanding.of(parent, has_runtime=True)],
+        ancestors=[parent],
     )
 
     asked = nanos_of(request)

@@ -14,11 +14,7 @@ from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.elastic_quota import hints
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.hints import (
-    QueueingHintReason,
-    QuotaQueueingHints,
-    TreeSnapshot,
-)
+from koordinator.scheduler.plugins.elastic_quota.hints import QuotaQueueingHints, TreeSnapshot
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.elastic_quota.test_tree import spec
@@ -26,47 +22,38 @@ from tests.scheduler.world import pod
 
 TREE = TreeSnapshot(
     parents={"leaf": "mid", "mid": "top", "top": ROOT, "other": ROOT, "a": "b", "b": "a"},
-    assigned={name: frozenset({"ns/gone"}) for name in ("leaf", "mid", "top", "other", "b")},
+    idle={"ns/new"},
 )
 LEAF = QuotaRef("leaf", "")
 
 
 @pytest.mark.parametrize(
-    ("deleted", "key", "checks_ancestors", "reason"),
+    ("deleted", "key", "checks_ancestors", "helps"),
     [
-        pytest.param(None, "ns/gone", True, QueueingHintReason.UNREADABLE, id="unreadable"),
-        pytest.param(QuotaRef("leaf", ""), "ns/gone", False, QueueingHintReason.SAME_QUOTA, id="its own"),
-        pytest.param(
-            QuotaRef("leaf", ""), "ns/new", False, QueueingHintReason.NOT_ASSIGNED, id="used nothing"
-        ),
-        pytest.param(
-            QuotaRef("gone", ""), "ns/gone", True, QueueingHintReason.OTHER_QUOTA, id="quota is gone, too"
-        ),
-        pytest.param(QuotaRef("", ""), "ns/gone", True, QueueingHintReason.NO_QUOTA, id="without a quota"),
-        pytest.param(
-            QuotaRef("leaf", "t"), "ns/gone", True, QueueingHintReason.OTHER_TREE, id="of another tree"
-        ),
-        pytest.param(QuotaRef("mid", ""), "ns/gone", True, QueueingHintReason.ANCESTOR, id="a parent"),
-        pytest.param(QuotaRef("top", ""), "ns/gone", True, QueueingHintReason.ANCESTOR, id="a grandparent"),
-        pytest.param(
-            QuotaRef("top", ""), "ns/gone", False, QueueingHintReason.OTHER_QUOTA, id="not looked at"
-        ),
-        pytest.param(QuotaRef("other", ""), "ns/gone", True, QueueingHintReason.OTHER_QUOTA, id="a sibling"),
+        pytest.param(None, "ns/gone", True, True, id="unreadable"),
+        pytest.param(QuotaRef("leaf", ""), "ns/gone", False, True, id="its own"),
+        pytest.param(QuotaRef("leaf", ""), "ns/new", False, False, id="used nothing"),
+        pytest.param(QuotaRef("gone", ""), "ns/gone", True, False, id="quota is gone, too"),
+        pytest.param(QuotaRef("", ""), "ns/gone", True, False, id="without a quota"),
+        pytest.param(QuotaRef("leaf", "t"), "ns/gone", True, False, id="of another tree"),
+        pytest.param(QuotaRef("mid", ""), "ns/gone", True, True, id="a parent"),
+        pytest.param(QuotaRef("top", ""), "ns/gone", True, True, id="a grandparent"),
+        pytest.param(QuotaRef("top", ""), "ns/gone", False, False, id="not looked at"),
+        pytest.param(QuotaRef("other", ""), "ns/gone", True, False, id="a sibling"),
     ],
 )
 def test_the_end_of_a_pod_helps_those_below_its_quota(
-    deleted: QuotaRef | None, key: str, checks_ancestors: bool, reason: QueueingHintReason
+    deleted: QuotaRef | None, key: str, checks_ancestors: bool, helps: bool
 ) -> None:
     found = hints.on_pod_delete(LEAF, deleted, key, TREE, checks_ancestors=checks_ancestors)
-    assert found is reason
+    assert found is helps
 
 
 def test_quotas_that_are_not_known_yet_or_not_at_all_make_a_pod_try() -> None:
-    assert hints.on_pod_delete(LEAF, LEAF, "ns/gone", None).queues
+    assert hints.on_pod_delete(LEAF, LEAF, "ns/gone", None)
     gone = QuotaRef("gone", "")
-    assert hints.on_pod_delete(gone, gone, "ns/x", TREE) is QueueingHintReason.SAME_QUOTA
-    nobody = hints.on_pod_delete(QuotaRef("", ""), LEAF, "ns/gone", TREE)
-    assert (nobody, nobody.queues) == (QueueingHintReason.NO_QUOTA, False)
+    assert hints.on_pod_delete(gone, gone, "ns/x", TREE)
+    assert not hints.on_pod_delete(QuotaRef("", ""), LEAF, "ns/gone", TREE)
 
 
 def test_parents_in_a_circle_end() -> None:
@@ -78,22 +65,20 @@ def test_parents_in_a_circle_end() -> None:
 def test_another_quota_helps_when_something_that_counts_changed() -> None:
     old, new = spec("mid", high=10), spec("mid", high=11)
 
-    def reason(waiting: QuotaRef = LEAF, tree_id: str = "", **more: bool) -> QueueingHintReason:
+    def helps(waiting: QuotaRef = LEAF, tree_id: str = "", **more: bool) -> bool:
         options = {"checks_ancestors": True, **more}
         return hints.on_quota_update(waiting, old, new, tree_id, TREE, **options)
 
-    assert reason() is QueueingHintReason.ANCESTOR
-    assert reason(checks_ancestors=False) is QueueingHintReason.OTHER_QUOTA
-    assert reason(QuotaRef("mid", "")) is QueueingHintReason.SAME_QUOTA
-    assert reason(QuotaRef("", "")) is QueueingHintReason.NO_QUOTA
-    assert reason(tree_id="t") is QueueingHintReason.OTHER_TREE
-    assert reason(is_tree_known=False) is QueueingHintReason.NO_TREE
+    assert helps()
+    assert not helps(checks_ancestors=False)
+    assert helps(QuotaRef("mid", ""))
+    assert not helps(QuotaRef("", ""))
+    assert not helps(tree_id="t")
+    assert not helps(is_tree_known=False)
     for before, after in ((None, new), (old, None)):
-        assert hints.on_quota_update(LEAF, before, after, "", TREE) is QueueingHintReason.UNREADABLE
-    same = hints.on_quota_update(LEAF, old, spec("mid", high=10), "", TREE, checks_ancestors=True)
-    assert same is QueueingHintReason.UNCHANGED
-    hooked = hints.on_quota_update(LEAF, old, old, "", None, checks_ancestors=True, hooks_see_change=True)
-    assert (hooked, hooked.queues) == (QueueingHintReason.NO_SNAPSHOT, True)
+        assert hints.on_quota_update(LEAF, before, after, "", TREE)
+    assert not hints.on_quota_update(LEAF, old, spec("mid", high=10), "", TREE, checks_ancestors=True)
+    assert hints.on_quota_update(LEAF, old, old, "", None, checks_ancestors=True, hooks_see_change=True)
 
 
 def test_a_pod_frees_nothing_when_it_goes_that_the_snapshot_knows_without_a_place() -> None:

@@ -73,4 +73,4 @@ def test_no_more_labels_are_remembered_than_there_is_room_for(monkeypatch: pytes
     remembered = PodQuotaCache(book, has_runtime=True, asks_ancestors=False)
     for number in range(35):
         remembered.of(pod(f"unknown-{number}", "other"))
-        assert len(remembered) <= 10
+        assert len(remembered._places) <= 10

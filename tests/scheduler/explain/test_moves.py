@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from koordinator.clock import SystemClock
 from koordinator.cluster import proof
-from koordinator.cluster.config import Anonymous, Credentials, StaticHeader
+from koordinator.cluster.config import ANONYMOUS, Credentials, StaticHeader
 from koordinator.cluster.proof import MoveAnswer, MoveQuestion, ProofError
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve import http
@@ -48,7 +48,7 @@ async def test_room_is_counted_for_all_moves_together_and_given_back() -> None:
         uids = [one.metadata.uid for one in scheduler.caches.pods.list()]
         wanted = [MoveQuestion(uid, ("n-1",)) for uid in (*uids, "gone")]
 
-        found = await proof.over_http(url, Anonymous())(wanted)
+        found = await proof.over_http(url, ANONYMOUS)(wanted)
 
         assert found[0] == MoveAnswer("n-1")
         assert "Insufficient cpu" in found[1].why and not found[1].node
@@ -59,7 +59,7 @@ async def test_room_is_counted_for_all_moves_together_and_given_back() -> None:
 async def test_only_the_leader_answers() -> None:
     async with served(leader=False) as (_, url):
         with pytest.raises(ProofError, match="503"):
-            await proof.over_http(url, Anonymous())([MoveQuestion("uid-a", ("n-1",))])
+            await proof.over_http(url, ANONYMOUS)([MoveQuestion("uid-a", ("n-1",))])
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ async def test_only_the_leader_answers() -> None:
     [
         pytest.param(StaticHeader("Bearer good"), None, id="a token that is known"),
         pytest.param(StaticHeader("Bearer bad"), "401", id="another token"),
-        pytest.param(Anonymous(), "401", id="no token"),
+        pytest.param(ANONYMOUS, "401", id="no token"),
     ],
 )
 async def test_a_guarded_scheduler_answers_whom_it_knows(
@@ -105,7 +105,7 @@ async def test_a_token_goes_over_tls_or_stays_on_this_machine() -> None:
 
 
 async def test_authorities_that_cannot_be_read_are_told() -> None:
-    ask = proof.over_http("https://localhost:1", Anonymous(), "/nowhere/ca.crt")
+    ask = proof.over_http("https://localhost:1", ANONYMOUS, "/nowhere/ca.crt")
     with pytest.raises(ProofError, match=r"plan\.schedulerCAFile.*/nowhere/ca\.crt"):
         await ask([MoveQuestion("uid-a", ("n-1",))])
 
@@ -113,9 +113,9 @@ async def test_authorities_that_cannot_be_read_are_told() -> None:
 async def test_too_many_moves_are_refused() -> None:
     async with served() as (_, url):
         with pytest.raises(ProofError, match="501 moves, at most 500 at once"):
-            await proof.over_http(url, Anonymous())([MoveQuestion("uid-a", ("n-1",))] * 501)
+            await proof.over_http(url, ANONYMOUS)([MoveQuestion("uid-a", ("n-1",))] * 501)
 
 
 async def test_a_silent_scheduler_is_an_error() -> None:
     with pytest.raises(ProofError, match=r"http://127\.0\.0\.1:1"):
-        await proof.over_http("http://127.0.0.1:1", Anonymous())([MoveQuestion("uid-a", ("n-1",))])
+        await proof.over_http("http://127.0.0.1:1", ANONYMOUS)([MoveQuestion("uid-a", ("n-1",))])

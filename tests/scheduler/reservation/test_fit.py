@@ -31,10 +31,8 @@ rooms = st.builds(
 )
 
 
-def node(allocatable: dict[str, int], requested: dict[str, int], matched: int = 0) -> ReservationNodeView:
-    return ReservationNodeView(
-        allocatable={"pods": 9, **allocatable}, requested=requested, matched=matched, pods=matched
-    )
+def node(allocatable: dict[str, int], requested: dict[str, int]) -> ReservationNodeView:
+    return ReservationNodeView(allocatable={"pods": 9, **allocatable}, requested=requested)
 
 
 @given(
@@ -48,7 +46,7 @@ def test_every_refusal_has_a_reason(
     must: bool,
 ) -> None:
     found = fit.fit(
-        ReservationRequest(request=request, must_reserve=must), node(allocatable, requested, len(held)), held
+        ReservationRequest(request=request, must_reserve=must), node(allocatable, requested), held
     )
 
     assert found.ok is not bool(found.reasons)
@@ -59,7 +57,7 @@ def test_every_refusal_has_a_reason(
 def test_who_asks_for_less_fits_as_well(
     request: dict[str, int], more: dict[str, int], held: list[ReservationAmounts]
 ) -> None:
-    view = node({"cpu": 9, "memory": 9, "x/y": 9}, {"cpu": 5, "memory": 5}, len(held))
+    view = node({"cpu": 9, "memory": 9, "x/y": 9}, {"cpu": 5, "memory": 5})
     larger = fit.fit(ReservationRequest(request=sum_of((request, more)), must_reserve=True), view, held)
     smaller = fit.fit(
         ReservationRequest(

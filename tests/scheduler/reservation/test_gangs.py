@@ -4,6 +4,7 @@ from typing import Any
 
 from koordinator.api import labels
 from koordinator.cluster import errors
+from tests.scheduler.coscheduling.test_early_refusal import early_of
 from tests.scheduler.reservation.test_plugin import (
     Json,
     node_of,
@@ -152,5 +153,21 @@ def test_why_the_reservations_of_a_gang_wait_is_told_on_them() -> None:
         assert messages[1].startswith(
             '0/1 nodes are available: 1 GangGroup "default/g/reservations" gets rejected'
         )
+
+    play(story)
+
+
+def test_reservations_of_a_gang_that_are_gone_are_not_remembered() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        for name in "ab":
+            put_reservation(world, for_gang(name))
+        await world.settle(5)
+        early = early_of(world)
+        assert len(early._keys) == 2
+        for name in "ab":
+            world.api.remove("Reservation", name)
+        await world.settle(1)
+        assert not early._keys
 
     play(story)

@@ -12,7 +12,6 @@ from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.api.sigs import PodGroup
 from koordinator.scheduler.plugins.coscheduling.config import GangDefaults, GangSource
 from koordinator.scheduler.plugins.coscheduling.events import Effect, Next, PermitReason
-from koordinator.scheduler.plugins.coscheduling.gangs import key_of
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
 
 Case = dict[str, Any]
@@ -139,7 +138,7 @@ class Play:
     def event(self, prefix: str, event: str, body: Case) -> Any:
         if prefix == "pod":
             pod = from_builtins(body, Pod)
-            self.pods[key_of(pod)] = pod
+            self.pods[pod.key] = pod
         effect = feed(self.rounds, event, body)
         # Others stand by for the first, in case something else holds it back: here nothing does.
         return {"activate": list(effect.activate), "activateOneOf": list(effect.one_of[:1])}
@@ -204,8 +203,9 @@ def _permit(rounds: GangRounds, pod: Pod) -> Case:
             return {"decision": "wait", "timeoutSeconds": answer.wait_s}
         case PermitReason.GANG_UNKNOWN:
             return {"decision": "unschedulable", "message": answer.reason.value}
-    ended = {"cycleEnds": answer.ended.value} if answer.ended is not None else {}
-    return {"decision": "success", "allowed": list(answer.allowed), **ended}
+    ended = answer.ended.ended
+    cycle = {"cycleEnds": ended.value} if ended is not None else {}
+    return {"decision": "success", "allowed": list(answer.allowed), **cycle}
 
 
 def same_states(expected: Any, actual: Any) -> bool:

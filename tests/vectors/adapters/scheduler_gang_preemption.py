@@ -11,8 +11,8 @@ from koordinator.api.network_topology import NetworkTopologySpec
 from koordinator.clock import rfc3339
 from koordinator.scheduler.plugin.topology_tree import build
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import JobPreemption, PreemptReason
+from koordinator.scheduler.plugins.coscheduling.jobs import PreemptorJob
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.plugins.coscheduling.preemption import PreemptorJob
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.small_cluster import NOW_S, SmallCluster
 from tests.vectors.adapters.scheduler_network_topology import LAYERS
@@ -147,8 +147,8 @@ def _answer(found: JobPreemption, job: PreemptorJob) -> Case:
         **answer,
         "nominatedNode": nodes.get(_of(job.trigger), ""),
         "nominations": {**dict.fromkeys(map(_of, job.members.values()), ""), **nodes, **kept},
-        "victims": sorted(_name(each.victim.key) for each in found.evictions),
-        "victimActions": {_name(each.victim.key): each.action.value for each in found.evictions},
+        "victims": sorted(_name(each.pod.key) for each in found.evictions),
+        "victimActions": {_name(each.pod.key): each.action.value for each in found.evictions},
         "waitingRejectedBy": plugin,
     }
 

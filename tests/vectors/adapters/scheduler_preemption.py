@@ -1,5 +1,6 @@
 """Areas `stock-preemption-*`: dry runs on a node table, with the filters of the case."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from koordinator.api.core import Pod
@@ -9,7 +10,7 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import rfc3339
 from koordinator.scheduler.config import config
 from koordinator.scheduler.plugin.status import SUCCESS, Code, Status
-from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption, objection
+from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.plugins.preemption.victims import Candidate, Victim, choose
 from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.small_cluster import NOW_S, SmallCluster
@@ -117,26 +118,31 @@ def _victim(priority: int, age_s: float) -> Victim:
 
 
 def eligible(case: Case) -> Any:
-    pods = [_pod(f"other-{number}", each) for number, each in enumerate(case["podsOnNominatedNode"])]
-    status = SUCCESS
-    if case["nominatedNode"]:
-        codes = {code.word: code for code in Code}
-        status = Status(codes[case["nominatedNodeStatus"]])
-    preemptor = _pod("preemptor", case)
-    message = objection(preemptor, status, pods if case["nominatedNode"] else ())
+    cluster = SmallCluster.shipped()
+    cluster.node({"metadata": {"name": "n"}, "status": {"allocatable": {"pods": "1000"}}})
+    for number, each in enumerate(case["podsOnNominatedNode"]):
+        cluster.pod(_pod(f"other-{number}", each, "n"))
+    body = _pod("preemptor", case) | {"status": {"nominatedNodeName": "n" if case["nominatedNode"] else ""}}
+    codes = {code.word: code for code in Code}
+    status = Status(codes[case["nominatedNodeStatus"]]) if case["nominatedNode"] else SUCCESS
+    diagnosis: Any = SimpleNamespace(status_of=lambda row: status)
+    message = cluster.plugin(DefaultPreemption).preemptor.objection(cluster.pod(body), diagnosis)
     return {"eligible": not message, "message": message}
 
 
-def _pod(name: str, case: Case) -> PodInfo:
+def _pod(name: str, case: Case, node: str = "") -> Case:
     meta: Case = {"name": name, "namespace": "default"}
     if case.get("terminating"):
         meta["deletionTimestamp"] = rfc3339(NOW_S)
     conditions = []
     if case.get("preemptionCondition"):
         conditions.append({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"})
-    spec = {"priority": case["priority"], "preemptionPolicy": case.get("preemptionPolicy")}
-    body = {"metadata": meta, "spec": spec, "status": {"conditions": conditions}}
-    return PodInfo.of(from_builtins(body, Pod), ResourceRegistry())
+    spec = {
+        "nodeName": node,
+        "priority": case["priority"],
+        "preemptionPolicy": case.get("preemptionPolicy"),
+    }
+    return {"metadata": meta, "spec": spec, "status": {"conditions": conditions}}
 
 
 ADAPTERS = {

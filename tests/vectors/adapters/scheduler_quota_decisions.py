@@ -2,31 +2,42 @@
 
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
-from koordinator.api import labels, resource_list
+from koordinator.api import labels, resource_list, sigs
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.groups import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.api.sigs import ElasticQuota
-from koordinator.clock import FixedClock
+from koordinator.clock import FixedClock, rfc3339
+from koordinator.scheduler.config import config
 from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.status import Code, Status
 from koordinator.scheduler.plugins.elastic_quota import evictions, hints
-from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
+from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason, admit, fits
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.plugins.elastic_quota.checks import decide_at, place_in
-from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod, VictimReason
+from koordinator.scheduler.plugins.elastic_quota.checks import place_in
+from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.quota import QuotaPodRequest, above, nanos_of
+from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
+from koordinator.scheduler.plugins.elastic_quota.quota import (
+    QuotaPodRequest,
+    above,
+    accumulate_in_place,
+    nanos_of,
+    negated,
+)
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
 from koordinator.scheduler.plugins.preemption import victims as stock
+from koordinator.scheduler.plugins.preemption.search import NO_VICTIMS, try_without
 from koordinator.scheduler.table.pod_info import PodInfo
+from tests.scheduler.small_cluster import NOW_S, SmallCluster
 from tests.vectors.adapters.scheduler_quota_tree import RESERVED, Play, spec_of
 
 Case = dict[str, Any]
+NODE = "n"
 
 ADMISSION = {
     AdmissionReason.OK: "Success",
@@ -59,11 +70,12 @@ def admission(case: Case) -> Any:
     )
     if isinstance(place, Status):
         return {"status": place.code.word}
-    decision = decide_at(
-        place,
+    decision = admit(
         resource_list.of(pod["request"]),
+        place.quota,
         has_runtime=has_runtime,
         is_preemptible=not pod.get("nonPreemptible", False),
+        ancestors=place.ancestors,
     )
     status = ADMISSION.get(decision.reason, "Unschedulable")
     if status == "Success":
@@ -112,45 +124,82 @@ def _ref(pod: Case, quotas: Sequence[Case], gates: Sequence[str] = ()) -> QuotaR
             "labels": {labels.QUOTA_TREE_ID: each.get("treeId", "")},
             "annotations": {labels.QUOTA_NAMESPACES: json.dumps(each.get("namespaces") or [])},
         }
-        book.set_quota(from_builtins({"metadata": meta}, ElasticQuota))
+        book.set_quota(from_builtins({"metadata": meta}, sigs.ElasticQuota))
     own = {labels.QUOTA_NAME: pod["quotaLabel"]} if pod.get("quotaLabel") else {}
     meta = {"name": "p", "namespace": pod.get("namespace", "elsewhere"), "labels": own}
     return book.quota_of(from_builtins({"metadata": meta}, Pod))
 
 
-def _rival(pod: Case, known: Sequence[str] = ()) -> QuotaPod:
-    quota = pod.get("quota") or _ref(pod, [{"name": name} for name in known]).name
-    return QuotaPod(
-        name=pod.get("name", ""),
-        quota=quota,
-        priority=pod.get("priority", 0),
-        start_s=pod.get("start", 0),
-        request=resource_list.of(pod.get("request") or {}),
-        is_preemptible=not pod.get("nonPreemptible", False),
-        is_terminating=pod.get("terminating", False),
-    )
+class Scene:
+    """The plugin, with nodes and the quotas that a case names."""
+
+    def __init__(self, case: Case, allocatable: Case | None = None) -> None:
+        enabled = [
+            {"name": name} for name in ("ElasticQuota", "NodeResourcesFit", "PrioritySort", "DefaultBinder")
+        ]
+        plugins = {"multiPoint": {"enabled": enabled, "disabled": [{"name": "*"}]}}
+        own = {"name": "ElasticQuota", "args": case.get("args") or {}}
+        settings = {"profiles": [{"plugins": plugins, "pluginConfig": [own]}]}
+        self.cluster = SmallCluster(config.decode(settings))
+        self.plugin = self.cluster.plugin(ElasticQuota)
+        self.preemption = self.plugin._preemption
+        self.cluster.node(
+            {
+                "metadata": {"name": NODE},
+                "status": {"allocatable": {"pods": "1000", **(allocatable or {"cpu": "1000"})}},
+            }
+        )
+        for name in case.get("knownQuotas") or ():
+            self.quota(name)
+
+    def quota(self, name: str) -> None:
+        meta = {"name": name, "namespace": "quotas"}
+        self.plugin.book.set_quota(from_builtins({"metadata": meta}, sigs.ElasticQuota))
+
+    def pod(self, name: str, pod: Case, node: str = "") -> PodInfo:
+        own = {
+            labels.QUOTA_NAME: pod.get("quota") or pod.get("quotaLabel"),
+            labels.QUOTA_PREEMPTIBLE: "false" if pod.get("nonPreemptible") else None,
+        }
+        meta: Case = {"name": name, "namespace": pod.get("namespace", "elsewhere"), "uid": name}
+        if pod.get("terminating"):
+            meta["deletionTimestamp"] = rfc3339(NOW_S)
+        body = {
+            "metadata": {**meta, "labels": {key: value for key, value in own.items() if value}},
+            "spec": {
+                "nodeName": node,
+                "priority": pod.get("priority", 0),
+                "preemptionPolicy": pod.get("preemptionPolicy"),
+                "containers": [{"name": "c", "resources": {"requests": pod.get("request") or {}}}],
+            },
+            "status": {
+                "startTime": rfc3339(pod.get("start", 0)),
+                "nominatedNodeName": NODE if pod.get("nominatedNode") else "",
+            },
+        }
+        self.plugin.book.set_pod(from_builtins(body, Pod))
+        return self.cluster.pod(body)
+
+    def lesser(self, pod: PodInfo) -> list[PodInfo]:
+        """Pods that may go for this one."""
+        found = self.preemption.lesser(pod, self.plugin.book.quota_of(pod.pod))
+        return [each for pods in found.values() for each in pods]
 
 
 def _can_preempt(case: Case) -> Any:
-    known = case.get("knownQuotas") or []
-    reason = evictions.may_evict(
-        _rival(case["pod"], known),
-        _rival(case["victim"], known),
-        protects_default=case["args"].get("disableDefaultQuotaPreemption", True),
-    )
-    return {"allowed": reason is VictimReason.OK}
+    scene = Scene(case)
+    victim = scene.pod("victim", case["victim"], NODE)
+    return {"allowed": victim.uid in [each.uid for each in scene.lesser(scene.pod("pod", case["pod"]))]}
 
 
 def _eligible(case: Case) -> Any:
-    known = case.get("knownQuotas") or []
-    pod, codes = case["pod"], {code.word: code for code in Code}
-    is_nominated = bool(pod.get("nominatedNode"))
-    message = evictions.objection(
-        _rival(pod, known),
-        never=pod.get("preemptionPolicy") == "Never",
-        nominated_code=codes[case.get("nominatedNodeStatus", "Success")],
-        on_nominated_node=[_rival(each, known) for each in case.get("nodePods") or () if is_nominated],
-    )
+    scene = Scene(case)
+    for number, each in enumerate(case.get("nodePods") or ()):
+        scene.pod(f"other-{number}", each, NODE)
+    pod, codes = scene.pod("pod", case["pod"]), {code.word: code for code in Code}
+    status = Status(codes[case.get("nominatedNodeStatus", "Success")])
+    diagnosis: Any = SimpleNamespace(status_of=lambda row: status)
+    message = scene.preemption.objection(pod, scene.plugin.book.quota_of(pod.pod), diagnosis)
     return {"eligible": not message, "message": message}
 
 
@@ -184,48 +233,50 @@ def _pdb_split(case: Case) -> Any:
 
 
 def _victims(case: Case) -> Any:
-    pod, node = _rival(case["pod"]), case["node"]
-    counted = set(case.get("inQuotaCache") or ())
-    there = [
-        QuotaPod(
-            name=each["name"],
-            quota=each.get("quota", "q"),
-            priority=each.get("priority", 0),
-            start_s=each.get("start", 0),
-            request=resource_list.of(each["request"]),
-            is_preemptible=not each.get("nonPreemptible", False),
-            is_counted=each["name"] in counted,
-        )
-        for each in node["pods"]
-    ]
-    protects = (case.get("args") or {}).get("disableDefaultQuotaPreemption", True)
-    allowed = [
-        each for each in there if evictions.may_evict(pod, each, protects_default=protects) is VictimReason.OK
-    ]
-    others = [each for each in there if each not in allowed]
-    allocatable = resource_list.of(node["allocatable"])
+    """The figures of the quota are those of the case."""
+    scene = Scene(case, case["node"]["allocatable"])
+    for name in {each.get("quota", "q") for each in (case["pod"], *case["node"]["pods"])}:
+        scene.quota(name)
+    sizes = {each["name"]: nanos_of(resource_list.of(each["request"])) for each in case["node"]["pods"]}
+    for each in case["node"]["pods"]:
+        scene.pod(each["name"], {"quota": "q", **each}, NODE)
+    pod = scene.pod("preemptor", {"quota": "q", **case["pod"]})
+    request, limit = (nanos_of(resource_list.of(x)) for x in (case["pod"]["request"], case["quotaLimit"]))
+    table = scene.cluster.table
 
-    def fits(staying: Sequence[QuotaPod]) -> bool:
-        total = resource_list.sum_of(each.request for each in (*others, *staying, pod))
-        return resource_list.fits_completely(total, allocatable)
+    def may_stay() -> bool:
+        used = nanos_of(resource_list.of(case["quotaUsed"]))
+        for name in case.get("inQuotaCache") or ():
+            if table.place_of(name) is None:
+                accumulate_in_place(used, negated(sizes[name]))
+        return fits(request, limit, used, limit)
 
-    choice = evictions.choose_victims(
-        pod.request,
-        (),
-        evictions.by_importance(allowed),
-        used=resource_list.of(case["quotaUsed"]),
-        limit=resource_list.of(case["quotaLimit"]),
-        fits=fits,
-    )
-    return {"status": choice.code.word, "victims": [each.name for each in choice.victims]}
+    removed = [stock.Victim.of(each, NOW_S) for each in scene.lesser(pod)]
+    diagnosis = scene.cluster.refused(pod)
+    found = try_without(removed, table, 0, stock.Budgets(), diagnosis, may_stay)
+    if isinstance(found, stock.Candidate):
+        return {"status": "Success", "victims": [each.pod.uid for each in found.victims]}
+    if found is NO_VICTIMS:
+        return {"status": found.code.word, "victims": []}
+    # Nobody has to go, or it does not help: the node itself may have said why for good.
+    return {"status": "Success" if found.code is Code.ERROR else "Unschedulable", "victims": []}
 
 
 def overuse_revoke(case: Case) -> Any:
     if case["kind"] == "monitor":
         return {"trigger": _triggers(case)}
-    assigned = [_rival({"quota": "q", **each}) for each in case["assignedPods"]]
-    decision = evictions.revoke(resource_list.of(case["used"]), resource_list.of(case["runtime"]), assigned)
-    return {"evict": [each.name for each in decision.evict]}
+    assigned = [
+        QuotaPod(
+            name=each.get("name", ""),
+            priority=each.get("priority", 0),
+            start_s=each.get("start", 0),
+            request=resource_list.of(each.get("request") or {}),
+            is_preemptible=not each.get("nonPreemptible", False),
+        )
+        for each in case["assignedPods"]
+    ]
+    evicted = evictions.revoke(resource_list.of(case["used"]), resource_list.of(case["runtime"]), assigned)
+    return {"evict": [each.name for each in evicted]}
 
 
 def _triggers(case: Case) -> list[bool]:
@@ -262,10 +313,10 @@ def requeue_hint(case: Case) -> Any:
         )
     snapshot = hints.TreeSnapshot.of(tree) if case.get("snapshotPresent", True) else None
     if case["kind"] == "podDelete":
-        decision = hints.on_pod_delete(waiting, gone, "p", snapshot, checks_ancestors=checks)
+        helps = hints.on_pod_delete(waiting, gone, "p", snapshot, checks_ancestors=checks)
     else:
         old, new = case.get("old"), case.get("new")
-        decision = hints.on_quota_update(
+        helps = hints.on_quota_update(
             waiting,
             spec_of(old) if old else None,
             spec_of(new) if new else None,
@@ -275,7 +326,7 @@ def requeue_hint(case: Case) -> Any:
             checks_ancestors=checks,
             hooks_see_change=False,
         )
-    return {"hint": "Queue" if decision.queues else "Skip"}
+    return {"hint": "Queue" if helps else "Skip"}
 
 
 ADAPTERS = {

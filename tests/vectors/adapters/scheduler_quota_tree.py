@@ -116,8 +116,7 @@ class Play:
         return QuotaPodRequest(
             key=pod["name"],
             request=resource_list.of(pod["request"]),
-            is_on_node=bool(pod.get("node")),
-            is_over=pod.get("phase") in ("Succeeded", "Failed"),
+            is_on_node=bool(pod.get("node")) and pod.get("phase") not in ("Succeeded", "Failed"),
             is_preemptible=not pod.get("nonPreemptible", False),
             is_ignored=is_ignored(self.policy, NOW_S, deleted_s, grace_s),
         )

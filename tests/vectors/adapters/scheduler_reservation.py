@@ -196,8 +196,7 @@ def _node(case: Case, matched: int) -> ReservationNodeView:
     return ReservationNodeView(
         allocatable=fit.ints(case.get("nodeAllocatable") or {}),
         requested=sum_of((counted, *({name: -amount for name, amount in part.items()} for part in less))),
-        pods=case.get("podsOnNode", 0),
-        matched=matched,
+        pods=case.get("podsOnNode", 0) - matched,
     )
 
 

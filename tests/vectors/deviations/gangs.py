@@ -13,8 +13,8 @@ from koordinator.api.core import Pod
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.events import Effect
-from koordinator.scheduler.plugins.coscheduling.gangs import FINISHED_PHASES, Gang
-from koordinator.scheduler.plugins.coscheduling.job_preemptor import DrainCosts
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang
+from koordinator.scheduler.plugins.coscheduling.jobs import DrainCosts
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
 from koordinator.scheduler.table.columns import Rows
 from tests.vectors.adapters.scheduler_gang import Play
@@ -147,7 +147,7 @@ def _without_ends(steps: list[Case]) -> list[Case]:
     """The steps as a reader sees them who does not look at how pods end."""
     kept = []
     for step in steps:
-        is_over = ((step.get("object") or {}).get("status") or {}).get("phase") in FINISHED_PHASES
+        is_over = ((step.get("object") or {}).get("status") or {}).get("phase") in ("Succeeded", "Failed")
         if step["op"] == "podUpdate" and is_over and "id" not in step:
             continue
         plain = copy.deepcopy(step)

@@ -7,7 +7,7 @@ from unittest import mock
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.plugins.elastic_quota import evictions
-from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod, RevokeDecision, RevokeReason
+from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     ROOT,
     Nanos,
@@ -104,7 +104,7 @@ def judged_by_the_last_pod(case: Case, ask: Ask) -> Any:
         return ask(case)
 
 
-def _revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> RevokeDecision:
+def _revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> list[QuotaPod]:
     taken: list[QuotaPod] = []
     for pod in reversed(evictions.by_importance(assigned)):
         if not exceeding(used, runtime):
@@ -113,14 +113,14 @@ def _revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> Re
             used = resource_list.mask(resource_list.sub(used, pod.request), pod.request)
             taken.append(pod)
     if exceeding(used, runtime):
-        return RevokeDecision(RevokeReason.NOT_ENOUGH, tuple(taken))
+        return taken
     evicted: list[QuotaPod] = []
     for pod in reversed(taken):
         used = resource_list.mask(resource_list.add(used, pod.request), pod.request)
         if exceeding(used, runtime):
             evicted.append(pod)
             used = resource_list.sub(used, pod.request)
-    return RevokeDecision(RevokeReason.ENOUGH, tuple(evicted))
+    return evicted
 
 
 class _TakesWholeRequests(GroupQuotaTree):

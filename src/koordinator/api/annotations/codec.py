@@ -66,12 +66,8 @@ class ValueCodec(msgspec.Struct, frozen=True):
     is_nullable_item: bool = True
 
 
-def shape_of(payload: Any) -> ValueCodec:
-    """Return the shape of a payload type. Raises: TypeError for a type that payloads cannot have."""
-    return _shape(inspect.type_info(payload))
-
-
 def _shape(info: inspect.Type) -> ValueCodec:
+    """Raises: TypeError for a type that payloads cannot have."""
     match info:
         case inspect.StructType():
             return _struct(info)
@@ -338,7 +334,6 @@ NotNull = msgspec.Meta(extra={"json": "not-null"})
 _DECODER = msgspec.json.Decoder(float_hook=JSONNumber)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
-_NESTING_REASON = "nested too deeply"
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name, gc=False):
@@ -369,7 +364,7 @@ class Annotation(Generic[T]):
         self._empty = empty
         self._null_is_error = null_is_error
         self._null_is_absent = null_is_absent
-        self._shape = shape_of(payload)
+        self._shape = _shape(inspect.type_info(payload))
 
     def read(self, annotations: Mapping[str, str], obj: str = "") -> T | None:
         """Return the payload in an object's annotations, None when absent; `obj` names the object in errors.
@@ -396,7 +391,7 @@ class Annotation(Generic[T]):
         except CodecMismatch as mismatch:
             raise ProtocolError(obj, self.key, str(mismatch)) from mismatch
         except RecursionError as error:
-            raise ProtocolError(obj, self.key, _NESTING_REASON) from error
+            raise ProtocolError(obj, self.key, "nested too deeply") from error
         except ValueError as error:
             raise ProtocolError(obj, self.key, f"not JSON: {error}") from error
 

@@ -213,6 +213,12 @@ def manifest(definition: Definition) -> dict[str, Any]:
     }
 
 
+def file_name(crd: dict[str, Any]) -> str:
+    """`group_plural.yaml`."""
+    spec = crd["spec"]
+    return f"{spec['group']}_{spec['names']['plural']}.yaml"
+
+
 def _version(view: type[Object], columns: tuple[PrinterColumn, ...], *, is_stored: bool) -> dict[str, Any]:
     version: dict[str, Any] = {
         "name": view.resource.version,
@@ -229,13 +235,13 @@ def _version(view: type[Object], columns: tuple[PrinterColumn, ...], *, is_store
 
 def object_schema(view: type[Object]) -> dict[str, Any]:
     """Schema of a whole custom object: what the view says, below the members that all objects have."""
-    result = schema.of_struct(view, without=frozenset({"metadata"}))
-    result["properties"] = {
+    result = schema.of_struct(view)
+    every = {
         "apiVersion": {"type": "string", "description": "Group and version of the object."},
         "kind": {"type": "string", "description": "Kind of the object."},
         "metadata": {"type": "object"},
-        **result["properties"],
     }
+    result["properties"] = every | result["properties"] | every
     return result
 
 

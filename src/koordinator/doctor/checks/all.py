@@ -39,10 +39,6 @@ from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.snapshot import NOT_SERVED, ClusterSnapshot, RawDefinition
 
 
-def _always(_: ClusterSnapshot) -> bool:
-    return True
-
-
 class Check(msgspec.Struct, frozen=True):
     """A check. `needs` are the kinds without which it can say nothing; `was_asked` tells whether what only a running
     cluster can answer is there."""
@@ -51,7 +47,7 @@ class Check(msgspec.Struct, frozen=True):
     question: str
     run: Callable[[ClusterSnapshot], Iterable[Finding]]
     needs: tuple[type[Object], ...] = ()
-    was_asked: Callable[[ClusterSnapshot], bool] = _always
+    was_asked: Callable[[ClusterSnapshot], bool] = lambda _: True
 
 
 _CONFIGURATIONS = (MutatingWebhookConfiguration, ValidatingWebhookConfiguration)

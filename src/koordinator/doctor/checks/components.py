@@ -8,15 +8,19 @@ from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.api.core import Pod
 from koordinator.api.groups import Lease
 from koordinator.api.meta import find_condition
+from koordinator.clock import parse_rfc3339_or
 from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.installation import ComponentName, ComponentWorkload, Installation
-from koordinator.doctor.snapshot import ClusterSnapshot, seconds
+from koordinator.doctor.snapshot import ClusterSnapshot
 
 _LOSS = {
     ComponentName.MANAGER: "batch resources and node policies are not updated, and pods are not admitted",
     ComponentName.SCHEDULER: "pods that name koord-scheduler stay Pending",
     ComponentName.KOORDLET: "nodes report no usage, so they offer no batch resources, and services are not protected",
+    ComponentName.DESCHEDULER: "pods stay on hot nodes",
+    ComponentName.YARN_OPERATOR: "YARN keeps the totals that it has, whatever services need",
 }
+_OPTIONAL = (ComponentName.DESCHEDULER, ComponentName.YARN_OPERATOR)
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
 _KIND = {ComponentName.KOORDLET: DaemonSet}
 
@@ -28,14 +32,8 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         workload = installation.get(component)
         if workload is not None:
             yield from _replicas(workload, loss)
-        elif not installation.is_in_process(component):
+        elif component not in _OPTIONAL and not installation.is_in_process(component):
             yield from _missing(snapshot, component, loss)
-    descheduler = installation.get(ComponentName.DESCHEDULER)
-    if descheduler is not None:
-        yield from _replicas(descheduler, "pods stay on hot nodes")
-    operator = installation.get(ComponentName.YARN_OPERATOR)
-    if operator is not None:
-        yield from _replicas(operator, "YARN keeps the totals that it has, whatever services need")
     yield from _versions(installation)
 
 
@@ -179,12 +177,9 @@ def leads(snapshot: ClusterSnapshot, component: ComponentName) -> bool:
 
 def is_fresh(lease: Lease, now_s: float) -> bool:
     """Return whether its holder has renewed it in time."""
-    renewed_s = seconds(lease.spec.renew_time)
-    return bool(lease.spec.holder_identity) and renewed_s is not None and now_s - renewed_s <= _lease_s(lease)
-
-
-def _lease_s(lease: Lease) -> float:
-    return float(lease.spec.lease_duration_seconds or LEASE_S)
+    renewed_s = parse_rfc3339_or(lease.spec.renew_time, None)
+    duration_s = lease.spec.lease_duration_seconds or LEASE_S
+    return bool(lease.spec.holder_identity) and renewed_s is not None and now_s - renewed_s <= duration_s
 
 
 def check_leases(snapshot: ClusterSnapshot) -> Iterator[Finding]:
@@ -213,7 +208,7 @@ def _held(
     snapshot: ClusterSnapshot, component: ComponentName, workload: ComponentWorkload | None, lease: Lease
 ) -> Iterator[Finding]:
     now_s, spec = snapshot.now_s, lease.spec
-    renewed_s = seconds(spec.renew_time)
+    renewed_s = parse_rfc3339_or(spec.renew_time, None)
     if renewed_s is not None and renewed_s - now_s > SKEW_S_MAX:
         yield Finding.warning(
             lease,

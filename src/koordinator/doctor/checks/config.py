@@ -18,7 +18,7 @@ from koordinator.api.annotations.codec import Annotation
 from koordinator.api.core import ConfigMap, Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import SystemConfig
-from koordinator.doctor.finding import Finding, FindingSeverity, some_of
+from koordinator.doctor.finding import Finding, FindingSeverity, edit, some_of
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.config import colocation_config, node_slo_spec, validation
 from koordinator.manager.config.node_entries import NodeEntry
@@ -77,10 +77,6 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     yield from _unprotected(snapshot, found)
 
 
-def _edit(found: ConfigMap) -> str:
-    return f"kubectl -n {found.metadata.namespace} edit configmap {found.metadata.name}"
-
-
 def _problem(snapshot: ClusterSnapshot, found: ConfigMap, key: str, problem: str) -> Finding:
     is_checked = table.VALIDATE_CONFIG_MAP in snapshot.webhook_paths
     hint = (
@@ -92,7 +88,7 @@ def _problem(snapshot: ClusterSnapshot, found: ConfigMap, key: str, problem: str
         found,
         f"{key}: {problem}",
         why="the manager keeps the last valid configuration, and has none after a restart",
-        do=(_edit(found), *hint),
+        do=(edit(found), *hint),
     )
 
 
@@ -118,7 +114,7 @@ def _key(
             found,
             f"{name}: unknown fields: {some_of(unknown)}",
             why="unknown fields are silently ignored",
-            do=(_edit(found),),
+            do=(edit(found),),
             objects=unknown if len(unknown) > 1 else (),
         )
     yield from _entries(found, key, entries, nodes)
@@ -150,7 +146,7 @@ def _entries(
             f"{key.codec.key}: node {overlap.node} matches several entries of {key.entries}: "
             f"{', '.join(name or '(unnamed)' for name in overlap.entries)}",
             why=f"only the first one applies ({overlap.entries[0] or 'unnamed'}); the others have no effect there",
-            do=(_edit(found), f"kubectl get node {overlap.node} --show-labels"),
+            do=(edit(found), f"kubectl get node {overlap.node} --show-labels"),
         )
     if not nodes:
         return
@@ -169,7 +165,7 @@ def _entries(
                 found,
                 f"{key.codec.key}: {label} {reason}",
                 why="the entry has no effect",
-                do=("kubectl get nodes --show-labels", _edit(found)),
+                do=("kubectl get nodes --show-labels", edit(found)),
             )
 
 
@@ -181,7 +177,7 @@ def _strangers(found: ConfigMap) -> Iterator[Finding]:
                 found,
                 f"unknown key {name} (did you mean {alike[0]}?)",
                 why="unknown keys are silently ignored",
-                do=(_edit(found),),
+                do=(edit(found),),
             )
 
 
@@ -202,7 +198,7 @@ def _unprotected(snapshot: ClusterSnapshot, found: ConfigMap) -> Iterator[Findin
         found,
         f"{slo_config.RESOURCE_THRESHOLD.key} is off on nodes that offer batch resources: {some_of(exposed)}",
         why="node agents neither suppress nor evict batch pods when services need the CPU and memory back",
-        do=(_edit(found) + '    # resource-threshold-config: {"clusterStrategy": {"enable": true}}',),
+        do=(edit(found) + '    # resource-threshold-config: {"clusterStrategy": {"enable": true}}',),
         objects=exposed,
     )
 

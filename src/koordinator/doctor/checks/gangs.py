@@ -4,6 +4,7 @@ What the scheduler reads as "not said" (a malformed annotation, the second of tw
 here.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from koordinator.api.meta import Object, named
 from koordinator.api.network_topology import CLUSTER_LAYER, OBJECT_NAME, ClusterNetworkTopology
 from koordinator.api.pod_labels import is_terminated
 from koordinator.api.sigs import PodGroup
-from koordinator.doctor.finding import Finding, some_of
+from koordinator.doctor.finding import Finding, edit, some_of
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.scheduler.plugins.coscheduling.config import (
     GATHER_STRATEGIES,
@@ -91,9 +92,8 @@ def _gangs(snapshot: ClusterSnapshot) -> dict[str, Seen]:
 
 
 def _edit(gang: Seen) -> str:
-    namespace, _, name = gang.gang_id.partition("/")
     if gang.group is not None:
-        return f"kubectl -n {namespace} edit podgroup {name}"
+        return edit(gang.group)
     return f"correct the template of pod {min(pod.key for pod in gang.pods)}"
 
 
@@ -218,11 +218,7 @@ def _agreement(gang: Seen) -> Iterator[Finding]:
 
 
 def _counted(pods: Iterable[Pod], of: Callable[[Pod], str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for pod in pods:
-        text = of(pod)
-        found[text] = found.get(text, 0) + 1
-    return dict(sorted(found.items()))
+    return dict(sorted(Counter(map(of, pods)).items()))
 
 
 def _listed(counts: Mapping[str, int]) -> str:
@@ -365,5 +361,5 @@ def _network(snapshot: ClusterSnapshot, gang: Seen) -> Iterator[Finding]:
             gang.title,
             f"it requires network layers that do not exist: {', '.join(unknown)}",
             why=f"the layers are {', '.join(sorted(known))}; the gang cannot be placed by any other",
-            do=(_edit(gang), f"kubectl edit clusternetworktopology {OBJECT_NAME}"),
+            do=(_edit(gang), edit(topology)),
         )

@@ -10,7 +10,7 @@ from koordinator.descheduler.configuration import DeschedulerConfigError
 from koordinator.descheduler.migration import jobs
 from koordinator.descheduler.plugins.built_in import installed_plugins
 from koordinator.doctor.checks.components import leads
-from koordinator.doctor.finding import Finding
+from koordinator.doctor.finding import Finding, edit
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.install.configs import DESCHEDULER_CONFIG
@@ -40,7 +40,7 @@ def _config(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             found,
             "; ".join(map(str, error.problems)),
             why="a descheduler that starts with it ends at once; one that runs goes on with the former one",
-            do=(f"kubectl -n {snapshot.namespace} edit configmap {DESCHEDULER_CONFIG}",),
+            do=(edit(found),),
         )
 
 

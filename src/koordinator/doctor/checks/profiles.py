@@ -12,10 +12,11 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Namespace, Pod
 from koordinator.api.groups import ClusterColocationProfile, PriorityClass
 from koordinator.api.labels import SKIP_UPDATE_RESOURCES
+from koordinator.api.meta import wire_name
 from koordinator.api.pod_resources import FORBIDDEN_PRIORITIES
-from koordinator.api.priority import BANDS, INSTALLED_NUMBERS
+from koordinator.api.priority import BANDS
 from koordinator.doctor.checks import pods
-from koordinator.doctor.finding import Finding, FindingSeverity
+from koordinator.doctor.finding import Finding, FindingSeverity, edit
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.profiles import profile_matching
 from koordinator.manager.profiles.profile_matching import Profiles
@@ -50,13 +51,9 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
                 reach.profile,
                 "namespaceSelector matches no namespace that the webhooks cover",
                 why="the profile has no effect",
-                do=("kubectl get namespaces --show-labels", _edit(reach.profile)),
+                do=("kubectl get namespaces --show-labels", edit(reach.profile)),
             )
     yield from _contradictions(reaches, sizes)
-
-
-def _edit(profile: ClusterColocationProfile) -> str:
-    return f"kubectl edit clustercolocationprofile {profile.metadata.name}"
 
 
 def _broken(
@@ -66,7 +63,7 @@ def _broken(
     compiled = profile_matching.compile_profile(profile)
     for defect, why in ((compiled.unusable, _REACHES_NOBODY), (compiled.broken, _REFUSES)):
         if defect is not None:
-            yield Finding.error(profile, str(defect), why=why, do=(_edit(profile),))
+            yield Finding.error(profile, str(defect), why=why, do=(edit(profile),))
     yield from _priority(snapshot, profile)
     if spec.scheduler_name and running is not None and spec.scheduler_name not in running:
         yield Finding.error(
@@ -74,7 +71,7 @@ def _broken(
             f"spec.schedulerName: no scheduler runs as {spec.scheduler_name} (running: "
             f"{', '.join(sorted(running))})",
             why="its pods stay Pending, without any event",
-            do=(_edit(profile),),
+            do=(edit(profile),),
         )
 
 
@@ -92,7 +89,7 @@ def _priority(snapshot: ClusterSnapshot, profile: ClusterColocationProfile) -> I
             profile,
             f"spec.priorityClassName: no PriorityClass {spec.priority_class_name} exists",
             why=_REFUSES,
-            do=(f"kubectl create priorityclass {spec.priority_class_name} --value=NUMBER", _edit(profile)),
+            do=(f"kubectl create priorityclass {spec.priority_class_name} --value=NUMBER", edit(profile)),
         )
         return
     qos_class, means = qos.of_name(spec.qos_class), priority.of_number(found.value)
@@ -102,7 +99,7 @@ def _priority(snapshot: ClusterSnapshot, profile: ClusterColocationProfile) -> I
             f"spec: qosClass {qos_class} and priorityClassName {spec.priority_class_name} "
             f"({means or 'no class'}) cannot be used in combination",
             why=_REFUSES,
-            do=(_edit(profile),),
+            do=(edit(profile),),
         )
     elif (
         means in (priority.PriorityClass.BATCH, priority.PriorityClass.MID)
@@ -153,19 +150,15 @@ def _contradictions(reaches: Sequence[_Reach], sizes: Sequence[int]) -> Iterator
                 other.profile,
                 f"contradicts {one.profile.metadata.name} in {', '.join(fields)}, {where}",
                 why=f"both are applied in the order of their names, so {other.profile.metadata.name} wins",
-                do=("change the selector of one of them", _edit(other.profile)),
+                do=("change the selector of one of them", edit(other.profile)),
             )
 
 
 def _differences(one: ClusterColocationProfile, other: ClusterColocationProfile) -> list[str]:
     """Return members that both set, to different values."""
-    pairs = {
-        "qosClass": (one.spec.qos_class, other.spec.qos_class),
-        "priorityClassName": (one.spec.priority_class_name, other.spec.priority_class_name),
-        "schedulerName": (one.spec.scheduler_name, other.spec.scheduler_name),
-        "koordinatorPriority": (one.spec.koordinator_priority, other.spec.koordinator_priority),
-    }
-    return [f"{name} ({a} / {b})" for name, (a, b) in pairs.items() if a and b and a != b]
+    fields = ("qos_class", "priority_class_name", "scheduler_name", "koordinator_priority")
+    values = ((name, getattr(one.spec, name), getattr(other.spec, name)) for name in fields)
+    return [f"{wire_name(name)} ({a} / {b})" for name, a, b in values if a and b and a != b]
 
 
 def _meet(one: _Reach, other: _Reach, sizes: Sequence[int]) -> str:
@@ -197,7 +190,7 @@ def check_priority_classes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
                 f"PriorityClass {name.value}",
                 "missing",
                 why="pods and profiles that name it are refused",
-                do=(_create(name.value, INSTALLED_NUMBERS[name]),),
+                do=(_create(name.value, lowest),),
             )
         elif not lowest <= found.value <= highest:
             means = priority.of_number(found.value)
@@ -208,7 +201,7 @@ def check_priority_classes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
                 "suppressed and evicted as such",
                 do=(
                     f"kubectl delete priorityclass {name.value}    # its value cannot be changed",
-                    _create(name.value, INSTALLED_NUMBERS[name]),
+                    _create(name.value, lowest),
                 ),
             )
     for each in snapshot.of(PriorityClass):

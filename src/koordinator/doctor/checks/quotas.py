@@ -9,7 +9,7 @@ from koordinator.api import labels, pod_labels
 from koordinator.api.core import Pod
 from koordinator.api.quantity import QuantityError
 from koordinator.api.sigs import ElasticQuota
-from koordinator.doctor.finding import Finding
+from koordinator.doctor.finding import Finding, edit
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.quota import validation
 from koordinator.manager.quota.tree import ROOT, QuotaInfo, QuotaTree, quota_info
@@ -40,16 +40,12 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         try:
             tree.put(quota_info(quota))
         except QuantityError as error:
-            yield Finding.error(quota, str(error), why=_UNFIT, do=(_edit(quota),))
+            yield Finding.error(quota, str(error), why=_UNFIT, do=(edit(quota),))
             continue
         quotas[name] = quota
     yield from _circles(tree, quotas)
     yield from _rules(snapshot, tree, quotas)
     yield from _pods(snapshot, quotas)
-
-
-def _edit(quota: ElasticQuota) -> str:
-    return f"kubectl -n {quota.metadata.namespace} edit elasticquota {quota.metadata.name}"
 
 
 def circle_of(tree: QuotaTree, info: QuotaInfo) -> list[str]:
@@ -108,7 +104,7 @@ def _rules(snapshot: ClusterSnapshot, tree: QuotaTree, quotas: dict[str, Elastic
         tree.put(info)
     for message, found in sorted(objections.items()):
         yield Finding.error(
-            ("ElasticQuota", [each.key for each in found]), message, why=_UNFIT, do=(_edit(found[0]),)
+            ("ElasticQuota", [each.key for each in found]), message, why=_UNFIT, do=(edit(found[0]),)
         )
 
 

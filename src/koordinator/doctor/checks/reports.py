@@ -11,11 +11,12 @@ from koordinator.api.meta import find_condition
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.quantity import QuantityError
 from koordinator.api.slo import NodeSLO
+from koordinator.clock import parse_rfc3339_or
 from koordinator.doctor.checks import config
 from koordinator.doctor.checks.components import pod_trouble
 from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.installation import ComponentName
-from koordinator.doctor.snapshot import ClusterSnapshot, seconds
+from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.config import colocation_config
 from koordinator.manager.noderesource import decide, rows
 from koordinator.manager.noderesource.decide import Withdrawal
@@ -39,8 +40,8 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     for node in snapshot.nodes:
         name = node.metadata.name
         metric = snapshot.find(NodeMetric, name)
-        is_new = snapshot.age_s(node) < NEW_NODE_S + interval_s(metric)
-        reported_s = seconds(metric.status.update_time) if metric is not None else None
+        is_new = _is_new(snapshot, node)
+        reported_s = _reported_s(metric)
         if metric is None:
             if not is_new:
                 missing.append(name)
@@ -79,6 +80,10 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             do=("kubectl get nodemetric NAME -o yaml", _logs(snapshot)),
         )
     yield from _policies(snapshot)
+
+
+def _reported_s(metric: NodeMetric | None) -> float | None:
+    return parse_rfc3339_or(metric.status.update_time, None) if metric is not None else None
 
 
 def interval_s(metric: NodeMetric | None) -> float:
@@ -265,12 +270,6 @@ def _offered(node: Node) -> int | None:
         return None
 
 
-def _report_age_s(snapshot: ClusterSnapshot, node: Node) -> float | None:
-    metric = snapshot.find(NodeMetric, node.metadata.name)
-    reported_s = seconds(metric.status.update_time) if metric is not None else None
-    return None if reported_s is None else snapshot.now_s - reported_s
-
-
 def _strategy(snapshot: ClusterSnapshot, node: Node) -> colocation_config.NodeStrategy:
     merged = snapshot.colocation
     assert merged is not None, "the check ends without a configuration"
@@ -312,8 +311,9 @@ def _is_settled(snapshot: ClusterSnapshot, node: Node) -> bool:
 
 def _is_overdue(snapshot: ClusterSnapshot, node: Node) -> bool:
     """Return whether the manager had time since the report became too old."""
-    age_s = _report_age_s(snapshot, node)
-    return age_s is None or age_s > _strategy(snapshot, node).degrade_s + SETTLE_S
+    reported_s = _reported_s(snapshot.find(NodeMetric, node.metadata.name))
+    old_s = _strategy(snapshot, node).degrade_s + SETTLE_S
+    return reported_s is None or snapshot.now_s - reported_s > old_s
 
 
 def _nobody_lends(snapshot: ClusterSnapshot) -> Iterator[Finding]:

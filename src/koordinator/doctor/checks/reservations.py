@@ -10,7 +10,7 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.meta import find_condition, named
 from koordinator.api.pod_labels import is_terminated
 from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation, ReservationAllocated
-from koordinator.doctor.finding import Finding, some_of
+from koordinator.doctor.finding import Finding, edit, some_of
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.scheduler.plugins.reservation import lifecycle, objects
 from koordinator.scheduler.plugins.reservation.matching import RequiredReservations, ReservationOwners
@@ -43,10 +43,6 @@ def _show(reservation: Reservation) -> str:
     return f"kubectl describe reservation {reservation.metadata.name}"
 
 
-def _edit(reservation: Reservation) -> str:
-    return f"kubectl edit reservation {reservation.metadata.name}"
-
-
 # Reservations
 
 
@@ -56,13 +52,13 @@ def _wrong(reservation: Reservation) -> Finding | None:
         return None
     why = "the scheduler neither places it nor gives it to anybody"
     if reason := objects.invalid_reason(reservation):
-        return Finding.error(reservation, reason, why=why, do=(_edit(reservation),))
+        return Finding.error(reservation, reason, why=why, do=(edit(reservation),))
     if error := ReservationOwners.of(reservation.spec.owners).error:
         return Finding.error(
             reservation,
             f"spec.owners cannot be read: {error}",
             why="it holds room that nobody may use",
-            do=(_edit(reservation),),
+            do=(edit(reservation),),
         )
     try:
         objects.requests(reservation)
@@ -72,7 +68,7 @@ def _wrong(reservation: Reservation) -> Finding | None:
             reservation,
             str(error),
             why="nobody can tell what it asks for, or when it ends",
-            do=(_edit(reservation),),
+            do=(edit(reservation),),
         )
     return None
 
@@ -152,7 +148,7 @@ def _unused(snapshot: ClusterSnapshot, reservation: Reservation, users: _Users) 
             reservation,
             "nobody uses it, and it is for no pod that exists",
             why=f"it holds room on {reservation.status.node_name}; spec.owners may say something else than was meant",
-            do=(_edit(reservation), f"kubectl delete reservation {name}"),
+            do=(edit(reservation), f"kubectl delete reservation {name}"),
         )
 
 

@@ -7,7 +7,7 @@ from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.tidal_pool import TidalPool
 from koordinator.doctor.checks.components import leads
-from koordinator.doctor.finding import Finding
+from koordinator.doctor.finding import Finding, edit
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.manager.tidal import status as pool_status
@@ -50,7 +50,7 @@ def _pool(pool: TidalPool) -> Iterator[Finding]:
             pool,
             f"{error.field}: {error.reason}",
             why="none of its nodes moves",
-            do=(f"kubectl edit tidalpool {pool.metadata.name}",),
+            do=(edit(pool),),
         )
         return
     for each in pool.status.conditions:

@@ -1,6 +1,6 @@
 """Does ClusterNetworkTopology describe a tree, and do nodes have a place in it?"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from koordinator.api.core import Node
 from koordinator.api.network_topology import (
@@ -10,7 +10,7 @@ from koordinator.api.network_topology import (
     ClusterNetworkTopology,
     NetworkTopologySpec,
 )
-from koordinator.doctor.finding import Finding, some_of
+from koordinator.doctor.finding import Finding, edit, some_of
 from koordinator.doctor.snapshot import ClusterSnapshot
 
 BUILD_S = 60.0
@@ -35,11 +35,10 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     found = snapshot.find(ClusterNetworkTopology, OBJECT_NAME)
     if found is None:
         return
-    edit = f"kubectl edit clusternetworktopology {OBJECT_NAME}"
     specs = found.spec.network_topology_spec
     problems = list(chain_problems(specs))
     for problem in problems:
-        yield Finding.error(found, problem, why=_NO_TREE, do=(edit,))
+        yield Finding.error(found, problem, why=_NO_TREE, do=(edit(found),))
     if problems:
         return
     if not found.status.detail_status and snapshot.age_s(found) > BUILD_S:
@@ -49,7 +48,7 @@ def check(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             why="the scheduler reads it only with --enable-network-topology-manager",
             do=("run the scheduler with --enable-network-topology-manager=true",),
         )
-    yield from _nodes(snapshot.of(Node), specs, edit)
+    yield from _nodes(snapshot.of(Node), found)
 
 
 def chain_problems(specs: Sequence[NetworkTopologySpec]) -> Iterator[str]:
@@ -80,10 +79,10 @@ def chain_problems(specs: Sequence[NetworkTopologySpec]) -> Iterator[str]:
         yield f"no labelKey for {', '.join(blank)}: no node belongs to these layers"
 
 
-def _nodes(nodes: Sequence[Node], specs: Sequence[NetworkTopologySpec], edit: str) -> Iterator[Finding]:
+def _nodes(nodes: Sequence[Node], topology: ClusterNetworkTopology) -> Iterator[Finding]:
     """Yield nodes that lack the label of a layer."""
-    by_name: Mapping[str, NetworkTopologySpec] = {spec.topology_layer: spec for spec in specs}
-    lowest = by_name[NODE_LAYER].parent_topology_layer
+    specs = topology.spec.network_topology_spec
+    lowest = next(spec.parent_topology_layer for spec in specs if spec.topology_layer == NODE_LAYER)
     for spec in specs:
         if spec.topology_layer == NODE_LAYER:
             continue
@@ -107,5 +106,5 @@ def _nodes(nodes: Sequence[Node], specs: Sequence[NetworkTopologySpec], edit: st
                 ("Node", without),
                 f"no label of {spec.topology_layer} ({some_of(spec.label_key)})",
                 why="the node is not in the tree, and gets no pods of gangs that require network topology",
-                do=(label, edit),
+                do=(label, edit(topology)),
             )

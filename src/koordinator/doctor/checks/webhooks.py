@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 
 from koordinator.api import label_selector, labels
 from koordinator.api.admission import ServiceReference, Webhook
 from koordinator.api.core import Pod, Secret, Service
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import Object, is_condition_true, named
+from koordinator.cluster.certificates import is_signed_by_any
 from koordinator.doctor.finding import Finding, FindingSeverity, some_of
 from koordinator.doctor.gather import ca_of
 from koordinator.doctor.inquiries import AdmissionTest, AdmissionTrial, TrialOutcome, address
@@ -170,7 +170,7 @@ def _service_problem(snapshot: ClusterSnapshot, reference: ServiceReference) -> 
             f"points to port {port} of Service {where}, which has no such port",
             f"kubectl -n {reference.namespace} describe service {reference.name}",
         )
-    if not service.spec.selector or _ready_pods(snapshot, service):
+    if not service.spec.selector or _has_ready_pod(snapshot, service):
         return "", ""
     return (
         f"points to Service {where}, which has no ready pod",
@@ -179,9 +179,9 @@ def _service_problem(snapshot: ClusterSnapshot, reference: ServiceReference) -> 
     )
 
 
-def _ready_pods(snapshot: ClusterSnapshot, service: Service) -> int:
+def _has_ready_pod(snapshot: ClusterSnapshot, service: Service) -> bool:
     wanted = service.spec.selector.items()
-    return sum(
+    return any(
         pod.metadata.namespace == service.metadata.namespace
         and wanted <= pod.metadata.labels.items()
         and is_condition_true(pod.status.conditions, "Ready")
@@ -323,7 +323,8 @@ def facts(pem: bytes) -> CertificateFacts | None:
 def vouches(ca: bytes, certificate: bytes) -> bool:
     """Return whether the first certificate of `certificate` is signed by (or is) one of `ca`; both PEM."""
     served = _load(certificate)
-    return bool(served) and any(each == served[0] or _signed(each, served[0]) for each in _load(ca))
+    trusted = _load(ca)
+    return bool(served) and (served[0] in trusted or is_signed_by_any(served[0], trusted))
 
 
 def covers(found: CertificateFacts, host: str) -> bool:
@@ -346,14 +347,6 @@ def _names(found: x509.Certificate) -> tuple[str, ...]:
         return ()
     addresses = [str(each) for each in names.get_values_for_type(x509.IPAddress)]
     return (*names.get_values_for_type(x509.DNSName), *addresses)
-
-
-def _signed(ca: x509.Certificate, certificate: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(ca)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
 
 
 def check_admission(snapshot: ClusterSnapshot) -> Iterator[Finding]:
@@ -384,7 +377,8 @@ def check_admission(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         )
     if tried.good.outcome is TrialOutcome.CREATED:
         yield from _unchanged(snapshot, tried.good, about)
-    if tried.bad.outcome is TrialOutcome.CREATED and _expects(snapshot, table.VALIDATE_POD):
+    # A webhook that is not configured is told by `check`.
+    if tried.bad.outcome is TrialOutcome.CREATED and table.VALIDATE_POD in snapshot.webhook_paths:
         yield Finding.error(
             about,
             "a pod that breaks the rules (batch resources without QoS BE) is accepted",
@@ -393,16 +387,9 @@ def check_admission(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         )
 
 
-def _expects(snapshot: ClusterSnapshot, path: str) -> bool:
-    """Return whether the webhook is configured; when it is missing, the check `webhooks` says so."""
-    return path in snapshot.webhook_paths
-
-
 def _unchanged(snapshot: ClusterSnapshot, trial: AdmissionTrial, about: str) -> Iterator[Finding]:
     annotations = (trial.pod.get("metadata") or {}).get("annotations") or {}
-    if labels.EXTENDED_RESOURCE_SPEC in annotations:
-        return
-    if not _expects(snapshot, table.MUTATE_POD):
+    if labels.EXTENDED_RESOURCE_SPEC in annotations or table.MUTATE_POD not in snapshot.webhook_paths:
         return
     if snapshot.installation.manager_gate("DisableExtendedResourceSpec"):
         return
@@ -436,5 +423,5 @@ def _unreachable_in_trial(snapshot: ClusterSnapshot, tried: AdmissionTest, about
 def _steps(snapshot: ClusterSnapshot) -> tuple[str, ...]:
     return (
         "koordinator doctor --check webhooks --check components",
-        f"kubectl -n {snapshot.namespace} logs -l koord-app={ComponentName.MANAGER} --tail=50",
+        _manager_log(snapshot),
     )

@@ -9,7 +9,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import QoSClass
 from koordinator.api.slo_config import HostApplicationConfig
 from koordinator.doctor.checks.components import leads
-from koordinator.doctor.finding import Finding
+from koordinator.doctor.finding import Finding, edit
 from koordinator.doctor.installation import ComponentName
 from koordinator.doctor.snapshot import ClusterSnapshot
 from koordinator.install.rbac import YARN_COPILOT
@@ -65,7 +65,7 @@ def _group(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             found,
             f"{slo_config.HOST_APPLICATION.key} names no application of QoS BE",
             why="what YARN containers use counts as the system's, and shrinks what nodes lend to them",
-            do=(f"kubectl -n {found.metadata.namespace} edit configmap {found.metadata.name}", _PAGE),
+            do=(edit(found), _PAGE),
         )
 
 

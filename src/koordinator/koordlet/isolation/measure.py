@@ -27,10 +27,13 @@ from koordinator.host.host import Host
 from koordinator.host.syscalls import LONGEST_SLICE_NS
 from koordinator.koordlet.isolation import verdicts, worker
 from koordinator.koordlet.isolation.verdicts import Mechanism, MechanismVerdict, Spun
+from koordinator.koordlet.writing.executor import Executor
 
 log = logging.getLogger(__name__)
 
 GROUP = "koordinator-probe"
+OWNER = "IsolationProbe"
+"""Of notes in the journal."""
 ANSWER_S_MAX = 10.0
 PAUSE_S = 2.0
 """Between two mechanisms."""
@@ -74,14 +77,15 @@ class Worker:
 class IsolationMeasurement:
     """One run on one host. `parent` is the group below which the probe has its own."""
 
-    def __init__(self, host: Host, parent: str, scratch: str, pause_s: float = PAUSE_S) -> None:
+    def __init__(
+        self, host: Host, executor: Executor, parent: str, scratch: str, pause_s: float = PAUSE_S
+    ) -> None:
         self._host = host
+        self._executor = executor
         self._cgroups = host.cgroups
         self._top = cgroup_layout.join(parent, GROUP)
         self._scratch = f"{scratch}/{GROUP}.{os.getpid()}"
         self._pause_s = pause_s
-        self._handed_out: list[str] = []
-        """Controllers that the group above did not hand out before (v2)."""
         self._is_stuck = False
         """Groups could not be removed, so each try would only take its time."""
 
@@ -96,9 +100,7 @@ class IsolationMeasurement:
                 await asyncio.sleep(self._pause_s)
         finally:
             await asyncio.shield(clean(self._host, self._top))
-            for controller in self._handed_out:
-                above = self._cgroups.directory(os.path.dirname(self._top))
-                self._host.files.write(f"{above}/{_HANDED_OUT}", f"-{controller}")
+            take_back_controllers(self._host, self._executor)
             with contextlib.suppress(OSError):
                 os.unlink(self._scratch)
         return found
@@ -292,10 +294,11 @@ class IsolationMeasurement:
         if self._cgroups.version == V2:
             path = f"{self._cgroups.directory(parent)}/{_HANDED_OUT}"
             before = (self._host.files.read(path) or "").split()
-            for controller in _CONTROLLERS:
-                is_new = controller not in before and self._host.files.write(path, f"+{controller}") is None
-                if is_new and group == self._top:
-                    self._handed_out.append(controller)
+            new = [each for each in _CONTROLLERS if each not in before]
+            if new and group == self._top:
+                self._executor.note(path, " ".join(new), owner=OWNER, group=parent)
+            for controller in new:
+                self._host.files.write(path, f"+{controller}")
         else:
             for name in ("cpuset.mems", "cpuset.cpus"):
                 text = self._host.files.read(f"{self._cgroups.directory(parent, 'cpuset')}/{name}")
@@ -351,6 +354,14 @@ def parent_group(host: Host, driver: Driver) -> str:
     """Return the group below which the probe works: that of best-effort pods, where there is one."""
     group = cgroup_layout.class_dir(driver, KubeQoS.BEST_EFFORT)
     return group if host.cgroups.exists(group) else ""
+
+
+def take_back_controllers(host: Host, executor: Executor) -> None:
+    """Take from the group above what it did not hand out before a run (v2), also one of an agent that was killed."""
+    for record in executor.changed_by(OWNER):
+        for controller in record.wrote.split():
+            host.files.write(record.path, f"-{controller}")
+        executor.unnote(record.path, owner=OWNER)
 
 
 async def clean(host: Host, top: str, *, keep_top: bool = False) -> bool:

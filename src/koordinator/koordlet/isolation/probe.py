@@ -99,7 +99,7 @@ class IsolationProbe:
         shared = self._shared
         parent = measure.parent_group(shared.host, shared.view.driver)
         try:
-            return await IsolationMeasurement(shared.host, parent, _scratch(shared)).run()
+            return await IsolationMeasurement(shared.host, shared.executor, parent, _scratch(shared)).run()
         except HostError as error:
             return {each: verdicts.unknown(str(error)) for each in Mechanism}
 
@@ -208,11 +208,13 @@ def _scratch(shared: Shared) -> str:
 
 
 async def clean_left_overs(shared: Shared) -> None:
-    """Remove the groups and files of a run that was killed; on a dry run they may be those of a live one."""
+    """Remove groups and files of a run that was killed, and take back what it handed out; on a dry run they may be
+    those of a live one."""
     if shared.executor.is_dry_run:
         return
     for parent in {"", measure.parent_group(shared.host, shared.view.driver)}:
         await measure.clean(shared.host, cgroup_layout.join(parent, measure.GROUP))
+    measure.take_back_controllers(shared.host, shared.executor)
     for path in glob.glob(f"{glob.escape(_scratch(shared))}/{measure.GROUP}.*"):
         with contextlib.suppress(OSError):
             os.unlink(path)

@@ -48,7 +48,7 @@ class DeviceAccess(AdmissionPlugin):
             raise errors.invalid_object(asked.resource, name, [errors.forbidden(field, _DETAIL)])
 
 
-def access_asked(obj: Json, subresource: str = "") -> str:
+def access_asked(obj: Json, subresource: str) -> str:
     """Return the first field of a claim or template that asks for administrative access, or (of a status) grants it;
     "" when none does."""
     if subresource == "status":

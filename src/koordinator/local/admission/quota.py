@@ -22,6 +22,7 @@ from koordinator.api.resource_list import Amounts
 from koordinator.clock import Clock
 from koordinator.cluster.backend import ObjectRecord
 from koordinator.cluster.errors import Forbidden, StatusDetails
+from koordinator.local.schema.builtin.checks.common import is_native
 from koordinator.local.store import ObjectStore
 
 Json = dict[str, Any]
@@ -30,15 +31,6 @@ _ONE, _ZERO = Quantity.of_value(1), Quantity.of_value(0)
 _COUNTED_PLAINLY = frozenset({"configmaps", "replicationcontrollers", "resourcequotas", "secrets"})
 """Kinds that quotas may also name without `count/`."""
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
-_POD_NAMES = frozenset(
-    (
-        "count/pods",
-        "pods",
-        *_COMPUTE,
-        *(f"requests.{name}" for name in _COMPUTE),
-        *(f"limits.{name}" for name in _COMPUTE),
-    )
-)
 _MUST_BE_SET = frozenset(("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"))
 """Resources that every container of a pod must state where a quota names them."""
 _SERVICE_NAMES = frozenset(("count/services", "services", "services.nodeports", "services.loadbalancers"))
@@ -51,16 +43,7 @@ _CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 
 def names_for(resource: Resource, names: Iterable[str]) -> list[str]:
     """Return the quota's names that speak of objects of this resource."""
-    match resource.qualified:
-        case "pods":
-            return [name for name in names if name in _POD_NAMES or _is_other_of_pods(name)]
-        case "services":
-            return [name for name in names if name in _SERVICE_NAMES]
-        case "persistentvolumeclaims":
-            return [name for name in names if name == "count/persistentvolumeclaims" or _is_of_claims(name)]
-        case qualified:
-            own = {f"count/{qualified}", *({qualified} & _COUNTED_PLAINLY)}
-            return [name for name in names if name in own]
+    return [name for name in names if counted_kinds(name) == resource.qualified]
 
 
 def counted_kinds(name: str) -> str:
@@ -72,17 +55,6 @@ def counted_kinds(name: str) -> str:
     if name in _SERVICE_NAMES:
         return "services"
     return "persistentvolumeclaims" if _is_of_claims(name) else "pods"
-
-
-def _is_other_of_pods(name: str) -> bool:
-    """Huge pages, and `requests.` of extended resources."""
-    if name.startswith((_HUGE, _REQUESTS + _HUGE)):
-        return True
-    return name.startswith(_REQUESTS) and _is_extended(name.removeprefix(_REQUESTS))
-
-
-def _is_extended(name: str) -> bool:
-    return "/" in name and "kubernetes.io/" not in name
 
 
 def _is_of_claims(name: str) -> bool:
@@ -123,7 +95,7 @@ def _of_amounts(requests: Amounts, limits: Amounts) -> Amounts:
     for name, amount in requests.items():
         if name in _COMPUTE or name.startswith(_HUGE):
             found[name] = found[_REQUESTS + name] = amount
-        elif _is_extended(name):
+        elif not is_native(name):
             found[_REQUESTS + name] = amount
     found.update({f"limits.{name}": limits[name] for name in _COMPUTE if name in limits})
     return found

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from koordinator import cel
@@ -35,7 +35,7 @@ from koordinator.local.admission.rules import CompiledWebhook
 from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.patches import json_patch
 from koordinator.local.schema import Catalog
-from koordinator.local.store import ObjectStore, Table
+from koordinator.local.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -53,23 +53,9 @@ class StoredBackend(Backend, Protocol):
 
     store: ObjectStore
 
-    def versions_of(self, resource: Resource) -> Sequence[Resource]:
-        """Return all versions in which a resource is served; cheap."""
+    def other_versions_of(self, resource: Resource) -> Sequence[Resource]:
+        """Return the other versions in which a resource is served; cheap."""
         ...
-
-
-class _WholeTable:
-    """All objects of a table, gathered again only when one of them has changed."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
-        self._position = -1
-        self._records: Sequence[ObjectRecord] = ()
-
-    def records(self) -> Sequence[ObjectRecord]:
-        if self._position != self._table.position:
-            self._position, self._records = self._table.position, tuple(self._table.records())
-        return self._records
 
 
 class BackendSource:
@@ -77,15 +63,20 @@ class BackendSource:
 
     def __init__(self, backend: StoredBackend) -> None:
         self._backend = backend
-        self._mutating = _WholeTable(backend.store.table(f"mutatingwebhookconfigurations.{_GROUP}"))
-        self._validating = _WholeTable(backend.store.table(f"validatingwebhookconfigurations.{_GROUP}"))
+        self._mutating = backend.store.table(f"mutatingwebhookconfigurations.{_GROUP}")
+        self._validating = backend.store.table(f"validatingwebhookconfigurations.{_GROUP}")
         self._namespaces = backend.resolve("", "v1", "namespaces")
+        self._positions = (-1, -1)
+        self._webhooks: Sequence[CompiledWebhook] = ()
 
-    def mutating(self) -> Sequence[ObjectRecord]:
-        return self._mutating.records()
-
-    def validating(self) -> Sequence[ObjectRecord]:
-        return self._validating.records()
+    def webhooks(self) -> Sequence[CompiledWebhook]:
+        """Return all webhooks in order: the same object until a configuration changes."""
+        positions = self._mutating.position, self._validating.position
+        if self._positions != positions:
+            mutating = compiled(self._mutating.records(), mutating=True)
+            self._webhooks = mutating + compiled(self._validating.records(), mutating=False)
+            self._positions = positions
+        return self._webhooks
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]:
         try:
@@ -96,8 +87,7 @@ class BackendSource:
         return labels
 
     def equivalents(self, resource: Resource) -> Sequence[Resource]:
-        versions = self._backend.versions_of(resource)
-        return [other for other in versions if other.version != resource.version] if len(versions) > 1 else ()
+        return self._backend.other_versions_of(resource)
 
 
 class WebhookAdmission:
@@ -112,8 +102,7 @@ class WebhookAdmission:
         self._services = services
         self._caller = Caller(services)
         self._rng = rng
-        self._records: tuple[Sequence[ObjectRecord], Sequence[ObjectRecord]] = ((), ())
-        self._webhooks: list[CompiledWebhook] = []
+        self._webhooks: Sequence[CompiledWebhook] = ()
         self._asked: dict[tuple[str, ...], list[Match]] = {}
 
     @classmethod
@@ -159,7 +148,10 @@ class WebhookAdmission:
 
     def _matches(self, resource: Resource, operation: str, subresource: str) -> Sequence[Match]:
         """Return the webhooks whose rules name the request, in order; asked at every write, so it is remembered."""
-        webhooks = self._current()
+        webhooks = self._source.webhooks()
+        if webhooks is not self._webhooks:
+            self._webhooks = webhooks
+            self._asked.clear()
         if not webhooks or resource.group == _GROUP:  # a bad configuration could not be repaired
             return ()
         equivalents = self._source.equivalents(resource)
@@ -174,27 +166,9 @@ class WebhookAdmission:
             ]
         return found
 
-    def _current(self) -> list[CompiledWebhook]:
-        """Return all webhooks in order; compiled again only when a configuration changed."""
-        mutating, validating = self._source.mutating(), self._source.validating()
-        if not mutating and not validating:
-            if self._webhooks:
-                self._records, self._webhooks = ((), ()), []
-                self._asked.clear()
-            return self._webhooks
-        if not (_same(mutating, self._records[0]) and _same(validating, self._records[1])):
-            self._webhooks = _compiled(mutating, True) + _compiled(validating, False)
-            self._records = (tuple(mutating), tuple(validating))
-            self._asked.clear()
-        return self._webhooks
 
-
-def _same(new: Sequence[ObjectRecord], known: Sequence[ObjectRecord]) -> bool:
-    return new is known or (len(new) == len(known) and all(a is b for a, b in zip(new, known, strict=True)))
-
-
-def _compiled(records: Sequence[ObjectRecord], mutating: bool) -> list[CompiledWebhook]:
-    """By the name of their configuration; those of one configuration stay as they are listed."""
+def compiled(records: Iterable[ObjectRecord], *, mutating: bool) -> list[CompiledWebhook]:
+    """Return the webhooks of configurations, in the order of their names; those of one stay as they are listed."""
     return [
         rules.compile_webhook(webhook, mutating=mutating)
         for record in sorted(records, key=lambda record: str(record.obj["metadata"]["name"]))

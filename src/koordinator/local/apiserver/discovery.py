@@ -1,7 +1,7 @@
 """Discovery documents: which groups, versions and resources are served; the old and the aggregated form."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -206,8 +206,3 @@ def _version_rank(version: str) -> tuple[int, int, int, str]:
         if version.startswith("v") and major.isdigit() and (minor or "0").isdigit():
             return stage, -int(major), -int(minor or 0), version
     return 3, 0, 0, version
-
-
-def fingerprint(served: Sequence[Served]) -> int:
-    """Changes whenever the set of served resources does."""
-    return hash(tuple(served))

@@ -1,13 +1,12 @@
 """Everything that is no resource: discovery, OpenAPI, version, health and the server's own metrics."""
 
-import bisect
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from koordinator import health
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.host.protobuf import field
@@ -18,7 +17,7 @@ from koordinator.local.apiserver.extras import Extra
 from koordinator.local.apiserver.short_requests import AnyRequest
 from koordinator.local.apiserver.watching import Watches
 from koordinator.local.openapi import OpenApi
-from koordinator.prometheus import escaped
+from koordinator.prometheus import Counter, GaugeReading, Histogram, MetricsRegistry
 
 VERSION = {
     "major": interfaces.KUBERNETES.split(".")[0],
@@ -32,7 +31,7 @@ VERSION = {
     "platform": "linux/amd64",
 }
 _HEALTH = ("/healthz", "/livez", "/readyz")
-_CHECKS = ("ping",)  # the store is this process: if it answers at all, it is ready
+_CHECKS = {"ping": ""}  # the store is this process: if it answers at all, it is ready
 _AGGREGATED_TYPE = "application/json;g=apidiscovery.k8s.io;v=%s;as=APIGroupDiscoveryList"
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -40,71 +39,53 @@ _VERBS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Telemetry:
-    """The server's counts so far."""
+    """The server's metrics."""
 
-    def __init__(self) -> None:
-        self._requests: Counter[tuple[str, str, str, int]] = Counter()
-        self._durations: dict[str, list[float]] = {}
+    def __init__(self, watches: Watches) -> None:
         self.in_flight = 0
         self.panics = 0
+        self._requests = Counter(
+            "apiserver_request_total",
+            "Requests by verb, group, resource and HTTP code.",
+            ("code", "group", "resource", "verb"),
+        )
+        self._durations = Histogram(
+            "apiserver_request_duration_seconds",
+            "Time from the request's head to the answer's end, without watches.",
+            _BUCKETS_S,
+            ("verb",),
+        )
+        self._all = MetricsRegistry((self._requests, self._durations))
+        self._read(
+            "apiserver_current_inflight_requests",
+            "Requests being answered, without watches.",
+            lambda: self.in_flight,
+        )
+        self._read("apiserver_longrunning_requests", "Open watches.", lambda: watches.open_count)
+        self._read(
+            "apiserver_terminated_watchers_total",
+            "Watches cut off because the client fell behind.",
+            lambda: watches.cut_off_count,
+        )
+        self._read(
+            "apiserver_request_panics_total",
+            "Requests that ended in an error of our own.",
+            lambda: self.panics,
+        )
+
+    def _read(self, name: str, description: str, number: Callable[[], int]) -> None:
+        kind = "counter" if name.endswith("_total") else "gauge"
+        self._all.add(GaugeReading(name, description, (), lambda: {(): number()}, kind=kind))
 
     def record(self, verb: str, group: str, resource: str, code: int, duration_s: float) -> None:
         """One finished request."""
         verb = verb if verb in _VERBS else "OTHER"
-        self._requests[verb, group, resource, code] += 1
-        row = self._durations.get(verb)
-        if row is None:
-            # One count per bucket, one for +Inf, then the sum.
-            row = self._durations[verb] = [0.0] * (len(_BUCKETS_S) + 2)
-        row[bisect.bisect_left(_BUCKETS_S, duration_s)] += 1
-        row[-1] += duration_s
+        self._requests.inc(str(code), group, resource, verb)
+        self._durations.of(verb).observe(duration_s)
 
-    def exposition(self, *, watches: int, cut_off: int) -> str:
+    def exposition(self) -> str:
         """Return the text of `/metrics`."""
-        lines = _head(
-            "apiserver_request_total", "counter", "Requests by verb, group, resource and HTTP code."
-        )
-        for (verb, group, resource, code), requests in sorted(self._requests.items()):
-            labels = f'code="{code}",group="{escaped(group)}",resource="{escaped(resource)}",verb="{verb}"'
-            lines.append(f"apiserver_request_total{{{labels}}} {requests}")
-        name = "apiserver_request_duration_seconds"
-        lines += _head(
-            name, "histogram", "Time from the request's head to the answer's end, without watches."
-        )
-        for verb, row in sorted(self._durations.items()):
-            total = 0.0
-            for bound, count in zip((*_BUCKETS_S, "+Inf"), row[:-1], strict=True):
-                total += count
-                lines.append(f'{name}_bucket{{verb="{verb}",le="{bound}"}} {int(total)}')
-            lines.append(f'{name}_sum{{verb="{verb}"}} {row[-1]:.6f}')
-            lines.append(f'{name}_count{{verb="{verb}"}} {int(total)}')
-        for gauge, kind, words, number in (
-            (
-                "apiserver_current_inflight_requests",
-                "gauge",
-                "Requests being answered, without watches.",
-                self.in_flight,
-            ),
-            ("apiserver_longrunning_requests", "gauge", "Open watches.", watches),
-            (
-                "apiserver_terminated_watchers_total",
-                "counter",
-                "Watches cut off because the client fell behind.",
-                cut_off,
-            ),
-            (
-                "apiserver_request_panics_total",
-                "counter",
-                "Requests that ended in an error of our own.",
-                self.panics,
-            ),
-        ):
-            lines += [*_head(gauge, kind, words), f"{gauge} {number}"]
-        return "\n".join(lines) + "\n"
-
-
-def _head(name: str, kind: str, words: str) -> list[str]:
-    return [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+        return self._all.text()
 
 
 class Pages:
@@ -116,14 +97,12 @@ class Pages:
         extras: list[Extra],
         openapi: OpenApi | None,
         telemetry: Telemetry,
-        watches: Watches,
     ) -> None:
         self._backend = backend
         self._extras = extras
         self._openapi = openapi
         self._telemetry = telemetry
-        self._watches = watches
-        self._known: tuple[int, discovery.Documents] | None = None
+        self._known: tuple[list[discovery.Served], discovery.Documents] | None = None
         self._encoded: dict[tuple[str, MediaForm, str], tuple[bytes, str]] = {}
         self.address = ""
 
@@ -132,16 +111,13 @@ class Pages:
         if request.method not in ("GET", "HEAD"):
             raise errors.MethodNotSupported("the server does not allow this method on the requested resource")
         path = path.rstrip("/") or "/"
-        for health in _HEALTH:
-            if path == health or path.startswith(health + "/"):
-                return _health(request, health, path)
+        for endpoint in _HEALTH:
+            if path == endpoint or path.startswith(endpoint + "/"):
+                return _health(request, endpoint, path)
         if path == "/version":
             return calls.answer(VERSION)
         if path == "/metrics":
-            text = self._telemetry.exposition(
-                watches=self._watches.open_count, cut_off=self._watches.cut_off_count
-            )
-            return web.Response(text=text, content_type="text/plain", charset="utf-8")
+            return web.Response(text=self._telemetry.exposition(), content_type="text/plain", charset="utf-8")
         if path.startswith("/openapi/"):
             return self._open_api(request, path)
         return self._discovery(request, path)
@@ -191,9 +167,8 @@ class Pages:
             for resource in self._backend.resources()
             if (resource.group, resource.version, resource.plural) not in own
         ]
-        mark = discovery.fingerprint(served)
-        if self._known is None or self._known[0] != mark:
-            self._known = (mark, discovery.Documents(served))
+        if self._known is None or self._known[0] != served:
+            self._known = (served, discovery.Documents(served))
             self._encoded.clear()
         return self._known[1]
 
@@ -243,11 +218,9 @@ def _tagged(request: AnyRequest, body: bytes, tag: str, media: str) -> web.Respo
     return web.Response(body=body, headers=headers)
 
 
-def _health(request: AnyRequest, health: str, path: str) -> web.Response:
-    single = path.removeprefix(health).strip("/")
-    if single and single not in _CHECKS:
+def _health(request: AnyRequest, endpoint: str, path: str) -> web.Response:
+    single = path.removeprefix(endpoint).strip("/")
+    if single not in ("", *_CHECKS):
         raise errors.NotFound("the server could not find the requested resource")
-    if "verbose" in request.query and not single:
-        lines = [f"[+]{check} ok" for check in _CHECKS]
-        return web.Response(text="\n".join([*lines, f"{health.strip('/')} check passed", ""]))
-    return web.Response(text="ok")
+    verbose = "verbose" in request.query and not single
+    return web.Response(text=health.report(endpoint.strip("/"), _CHECKS, verbose=verbose).text)

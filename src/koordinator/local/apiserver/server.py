@@ -79,15 +79,15 @@ class ApiServer:
         if not is_loopback(host) and not (self._authenticator.enabled and tls is not None):
             raise UnsafeBind(host)
         self._host, self._port, self._tls = host, port, tls
-        self.telemetry = Telemetry()
         self.watches = Watches(backend, random.Random(seed))
+        self.telemetry = Telemetry(self.watches)
         extras: list[Extra] = [
             *all_reviews(self._authenticator, self._access.authorizer),
             Bindings(backend),
             UsageMetrics("NodeMetrics", "nodes", backend),
             UsageMetrics("PodMetrics", "pods", backend),
         ]
-        self._pages = Pages(backend, extras, openapi, self.telemetry, self.watches)
+        self._pages = Pages(backend, extras, openapi, self.telemetry)
         self._requests = Requests(backend, extras, self.watches, streams or NoStreams())
         self._server: web.Server | None = None
         self._short: ShortServer | None = None
@@ -150,7 +150,7 @@ class ApiServer:
         try:
             self._access.user_of(request, request.path, None)
         except errors.ApiError as error:
-            return refused(error.code, error.reason, error.message)
+            return refused(error)
         return None
 
     async def _answer(self, request: AnyRequest) -> web.StreamResponse:

@@ -73,7 +73,6 @@ class Verbs:
         target = call.target
         options = call.write_options("CreateOptions")
         obj = await self.read_object(call, options.field_validation)
-        _place_in_namespace(call, obj)
         record = await self._backend.create(call.resource, target.namespace, obj, options)
         return self._object(call, record, status=201)
 
@@ -81,8 +80,6 @@ class Verbs:
         target = call.target
         options = call.write_options("UpdateOptions")
         obj = await self.read_object(call, options.field_validation)
-        _check_name(call, obj)
-        _place_in_namespace(call, obj)
         record = await self._backend.update(
             call.resource, target.namespace, target.name, obj, options, target.subresource
         )
@@ -235,46 +232,6 @@ def _check_kind(resource: Resource, obj: dict[str, Any], body: bytes) -> None:
 
 def _is_custom(resource: Resource) -> bool:
     return "." in resource.group and not resource.group.endswith(".k8s.io")
-
-
-def _check_name(call: ResourceCall, obj: dict[str, Any]) -> None:
-    meta = _metadata(call, obj)
-    name = meta.get("name", "")
-    if name != call.target.name:
-        if not name:
-            raise errors.BadRequest(
-                "the name of the object must be set: metadata.name: Required value: name is required"
-            )
-        raise errors.BadRequest(
-            f"the name of the object ({name}) does not match the name on the URL ({call.target.name})"
-        )
-
-
-def _place_in_namespace(call: ResourceCall, obj: dict[str, Any]) -> None:
-    """Take the namespace from the URL where the object has none; refuse another one."""
-    meta = _metadata(call, obj)
-    namespace = meta.get("namespace", "")
-    if namespace == call.target.namespace:
-        return
-    if namespace:
-        raise errors.BadRequest(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
-    meta["namespace"] = call.target.namespace
-
-
-def _metadata(call: ResourceCall, obj: dict[str, Any]) -> dict[str, Any]:
-    meta = obj.get("metadata")
-    if meta is None:
-        meta = obj["metadata"] = {}
-    if not isinstance(meta, dict):
-        kind = call.resource.kind
-        raise errors.BadRequest(
-            f'{kind} in version "{call.resource.version}" cannot be handled as a {kind}: json: '
-            f"cannot unmarshal {word_of(meta)} into Go struct field {kind}.metadata of type "
-            "v1.ObjectMeta"
-        )
-    return meta
 
 
 async def _decode_patch(body: bytes, patch_type: PatchType) -> Any:

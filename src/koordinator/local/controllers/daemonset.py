@@ -146,16 +146,10 @@ def plan_pods(places: Sequence[OnNode], by: PodCriteria, *, surges: bool) -> Dae
         made.delete.extend(over)
         running = [pod for pod in living if pod_health.is_active(pod)]
         made.delete.extend(_surplus(running, by) if surges else running[1:])
-        if place.fit.starts and not place.pods:
+        # With a surge, an old pod that stops may do so in its own time.
+        is_free = not over and not running and not any(by.is_new(pod) for pod in place.pods)
+        if place.fit.starts and (not place.pods or (surges and is_free)):
             made.create.append(place.name)
-        elif (
-            place.fit.starts
-            and surges
-            and not running
-            and not over
-            and all(not by.is_new(pod) for pod in place.pods)
-        ):
-            made.create.append(place.name)  # the old pod may stop in its own time
     return made
 
 
@@ -170,21 +164,12 @@ def _surplus(running: Sequence[Pod], by: PodCriteria) -> list[Pod]:
 
 
 def bounds_of(obj: DaemonSet, desired: int) -> rollout.RolloutBounds:
-    """Surge and unavailability in pods, both rounded up; one pod when both are nothing.
-
-    Raises: ProtocolError.
-    """
+    """Return surge and unavailability in pods, both rounded up. Raises: ProtocolError."""
     rolling = obj.spec.update_strategy.rolling_update
     surge = rolling.max_surge if rolling is not None else None
     unavailable = rolling.max_unavailable if rolling is not None else None
-    field = "spec.updateStrategy.rollingUpdate"
-    found = rollout.RolloutBounds(
-        rollout.resolved(surge or 0, desired, f"{field}.maxSurge", up=True),
-        rollout.resolved(
-            1 if unavailable is None else unavailable, desired, f"{field}.maxUnavailable", up=True
-        ),
-    )
-    return found if found.surge or found.unavailable else rollout.RolloutBounds(0, 1)
+    least = 1 if unavailable is None else unavailable
+    return rollout.bounds(surge or 0, least, desired, "spec.updateStrategy.rollingUpdate", up=True)
 
 
 def plan_update(places: Sequence[OnNode], bounds: rollout.RolloutBounds, by: PodCriteria) -> DaemonPlan:
@@ -252,8 +237,7 @@ def new_pod(obj: DaemonSet, node: str, revision: str) -> dict[str, Any]:
     body = pod_control.pod_from_template(obj.spec.template, obj)
     body["metadata"]["labels"] = {**body["metadata"].get("labels", {}), POD_LABEL: revision}
     spec = dict(body["spec"])
-    own = msgspec.convert({"hostNetwork": bool(spec.get("hostNetwork"))}, PodSpec)
-    added = msgspec.to_builtins(daemon_tolerations(own))
+    added = msgspec.to_builtins(daemon_tolerations(PodSpec(host_network=bool(spec.get("hostNetwork")))))
     present = spec.get("tolerations") or []
     spec["tolerations"] = [*present, *(one for one in added if one not in present)]
     # The node was chosen by the other terms already: only its name is left to say.
@@ -265,11 +249,6 @@ def new_pod(obj: DaemonSet, node: str, revision: str) -> dict[str, Any]:
     }
     spec["affinity"] = affinity
     return {**body, "spec": spec}
-
-
-def nodes_of(nodes: Sequence[Node], spec: PodSpec) -> dict[str, Eligibility]:
-    judge = eligibility(spec)
-    return {node.metadata.name: judge(node) for node in nodes}
 
 
 WORKERS = 2
@@ -332,7 +311,8 @@ class DaemonSetController(ControllerLoop):
         waits_s = self._pods.expectations.left_s(obj.metadata.uid, self._cluster.clock.now())
         pods = await self._pods.claim(obj)
         spec = msgspec.convert(obj.spec.template.get("spec") or {}, PodSpec)
-        nodes = nodes_of(list(self._nodes.objects.values()), spec)
+        judge = eligibility(spec)
+        nodes = {node.metadata.name: judge(node) for node in self._nodes.objects.values()}
         places = by_node(nodes, pods)
         pause_s = None
         if waits_s is None:
@@ -406,4 +386,4 @@ class DaemonSetController(ControllerLoop):
 
 def _is_used(one: ControllerRevision, pods: list[Pod]) -> bool:
     value = one.metadata.labels.get(revisions.HASH_LABEL, "")
-    return any(pod.metadata.labels.get(POD_LABEL) == value for pod in pods)
+    return any(is_updated(pod, value) for pod in pods)

@@ -24,7 +24,7 @@ from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster, delete_if_same, patch_same
 from koordinator.local.controllers import pod_control, revisions, rollout
 from koordinator.local.controllers.ownership import BY_CONTROLLER, Children, controller_uid, is_deleting
-from koordinator.local.controllers.pod_control import without_condition
+from koordinator.local.controllers.pod_control import with_condition, without_condition
 from koordinator.local.controllers.replicaset import REPLICA_FAILURE
 
 log = logging.getLogger(__name__)
@@ -304,17 +304,6 @@ def _condition(kind: str, status: str, reason: str, message: str, now_s: float) 
 
 
 progressing = functools.partial(_condition, PROGRESSING)
-
-
-def with_condition(conditions: Sequence[Condition], new: Condition) -> list[Condition]:
-    """Set a condition: unchanged while status and reason stay, and with its old transition time while the
-    status stays."""
-    old = find_condition(conditions, new.type)
-    if old is not None and (old.status, old.reason) == (new.status, new.reason):
-        return list(conditions)
-    if old is not None and old.status == new.status:
-        new = msgspec.structs.replace(new, last_transition_time=old.last_transition_time)
-    return [*without_condition(conditions, new.type), new]
 
 
 def with_pause(deployment: Deployment, now_s: float) -> DeploymentStatus:

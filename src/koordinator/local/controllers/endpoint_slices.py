@@ -240,7 +240,6 @@ def _ready_changed(pod: Pod) -> str:
 SLICE_MAX = 100
 """Endpoints of one slice."""
 CONTROLLER = "endpointslice-controller.k8s.io"
-_GENERATED_MAX = 63 - 5  # names end in five drawn characters, and stay usable as labels
 
 Zone = Callable[[str], str | None]
 """The zone of a node by name, empty when it has none, None when there is no such node."""
@@ -268,11 +267,6 @@ def labels_of(service: Service) -> dict[str, str]:
     """Return the labels of a Service's slices."""
     reserved = {SERVICE_NAME: service.metadata.name, MANAGED_BY: CONTROLLER}
     return labels(service, reserved, is_headless(service))
-
-
-def name_prefix(service: str) -> str:
-    """Return the `generateName` of a Service's slices."""
-    return f"{service[: _GENERATED_MAX - 1]}-"
 
 
 def endpoint_of(pod: Pod, service: Service, family: str, zone: str) -> Json:

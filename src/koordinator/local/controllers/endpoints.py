@@ -13,7 +13,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
-from koordinator.cluster.protocol import Cluster, patch_same
+from koordinator.cluster.protocol import Cluster, delete_if_same, patch_same
 from koordinator.local.controllers import endpoint_slices, pod_control, selected_pods
 from koordinator.local.controllers.endpoint_slices import TriggerTimes
 from koordinator.local.controllers.ownership import Expectations, is_deleting, owner_reference
@@ -94,17 +94,17 @@ class EndpointsController:
         self._wake_service(one)
 
     def _wake_service(self, one: EndpointSlice) -> None:
-        name = one.metadata.labels.get(SERVICE_NAME, "")
-        if name and one.metadata.labels.get(MANAGED_BY) == endpoint_slices.CONTROLLER:
-            self._controller.queue.add((one.metadata.namespace, name))
+        if _service_of(one):
+            self._controller.queue.add((one.metadata.namespace, one.metadata.labels[SERVICE_NAME]))
 
     # Making it so
 
     async def _reconcile(self, key: Key) -> float | None:
         service = self._services.get(key[1], key[0])
         if service is None:
-            if self._endpoints.get(key[1], key[0]) is not None:
-                await self._delete(Endpoints, key[1], key[0])
+            orphan = self._endpoints.get(key[1], key[0])
+            if orphan is not None:
+                await delete_if_same(self._cluster, orphan)
             return None
         if not endpoint_slices.has_endpoints(service):
             return None
@@ -161,7 +161,7 @@ class EndpointsController:
             fields = {"ports": update.ports, "endpoints": update.endpoints}
             await self._replace(update.old, labels, annotations, fields)
         for one in plan.deletes:
-            await self._delete(EndpointSlice, one.metadata.name, meta.namespace, uid=one.metadata.uid)
+            await delete_if_same(self._cluster, one)
             self._expected.deleted(meta.uid, one, self._cluster.clock.now())
         creates = [] if is_deleting(service) else plan.creates
         work = [functools.partial(self._create_slice, service, when, *one) for one in creates]
@@ -181,7 +181,7 @@ class EndpointsController:
         meta = service.metadata
         body: dict[str, Any] = {
             "metadata": {
-                "generateName": endpoint_slices.name_prefix(meta.name),
+                "generateName": pod_control.generate_name(meta.name),
                 "labels": endpoint_slices.labels_of(service),
                 "annotations": {TRIGGER_TIME: when} if when else {},
                 "ownerReferences": [owner_reference(service)],
@@ -203,12 +203,6 @@ class EndpointsController:
         new = await patch_same(self._cluster, old, {"metadata": about, **fields})
         if isinstance(new, EndpointSlice):
             self._written[new.metadata.uid] = new.metadata.resource_version
-
-    async def _delete(self, view: type[Object], name: str, namespace: str, *, uid: str = "") -> None:
-        try:
-            await self._cluster.delete(view, name, namespace, uid=uid)
-        except (errors.NotFound, errors.Conflict):
-            return  # gone, or another object of that name by now
 
     def _zone_of(self, node: str) -> str | None:
         found = self._nodes.get(node)

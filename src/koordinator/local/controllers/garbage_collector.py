@@ -15,6 +15,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster, get_if_there
+from koordinator.local.registry.metadata import FOREGROUND, ORPHAN
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +24,6 @@ ABSENT_MAX = 5_000  # uids known to be gone; a few per deleted workload, asked f
 
 # Objects that come and go by the thousands and own nothing.
 IGNORED = frozenset({"events", "events.events.k8s.io"})
-
-
-FOREGROUND = "foregroundDeletion"
-ORPHAN = "orphan"
 
 
 class GraphNode(msgspec.Struct, frozen=True):
@@ -238,12 +235,9 @@ class GarbageCollector:
 
     async def _drop_references(self, entry: GraphNode, uids: set[str]) -> None:
         kept = [owner for owner in entry.owners if owner.uid not in uids]
-        await self._patch_metadata(entry, {"ownerReferences": [_wire(owner) for owner in kept] or None})
+        await self._patch_metadata(entry, {"ownerReferences": msgspec.to_builtins(kept) or None})
 
     async def _delete_foreground(self, entry: GraphNode) -> None:
-        for child in self._graph.blocking(entry.uid):
-            if not child.is_deleting:
-                self._controller.queue.add(child.uid)
         for child in self._graph.dependents(entry.uid):
             if not child.is_deleting:
                 self._controller.queue.add(child.uid)
@@ -267,17 +261,3 @@ class GarbageCollector:
             await self._cluster.patch(view, entry.name, {"metadata": {**guard, **metadata}}, entry.namespace)
         except errors.NotFound:
             return
-
-
-def _wire(owner: OwnerReference) -> dict[str, object]:
-    wire: dict[str, object] = {
-        "apiVersion": owner.api_version,
-        "kind": owner.kind,
-        "name": owner.name,
-        "uid": owner.uid,
-    }
-    if owner.controller is not None:
-        wire["controller"] = owner.controller
-    if owner.block_owner_deletion is not None:
-        wire["blockOwnerDeletion"] = owner.block_owner_deletion
-    return wire

@@ -116,17 +116,17 @@ class JobController:
         job = self._jobs.get(key[1], key[0])
         if job is None or job.spec.managed_by not in (None, CONTROLLER_NAME) or self._is_behind(job):
             return None
-        if is_deleting(job):
-            await self._release(job, [pod for pod in self._pods.of(job) if job_pods.is_tracked(pod)])
-            return None
-        if job_plan.is_finished(job):
-            await self._release(job, [pod for pod in self._pods.of(job) if job_pods.is_tracked(pod)])
-            return await self._expire(job)
+        tracked = [pod for pod in self._pods.of(job) if job_pods.is_tracked(pod)]
+        if is_deleting(job) or job_plan.is_finished(job):
+            failure = await self._release(job, tracked)
+            if failure is not None:
+                raise failure
+            return None if is_deleting(job) else await self._expire(job)
         uid, now_s = job.metadata.uid, self._cluster.clock.now()
         waits_s = self._pods.expectations.left_s(uid, now_s)
         pods = await self._pods.claim(job)
         released = self._released.setdefault(uid, set())
-        released &= {pod.metadata.uid for pod in self._pods.of(job) if job_pods.is_tracked(pod)}
+        released &= {pod.metadata.uid for pod in tracked}
         plan = job_plan.plan(
             job,
             pods,

@@ -90,9 +90,7 @@ class JobPods(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_finished(job: Job) -> bool:
-    return is_condition_true(job.status.conditions, COMPLETE) or is_condition_true(
-        job.status.conditions, FAILED
-    )
+    return any(is_condition_true(job.status.conditions, kind) for kind in (COMPLETE, FAILED))
 
 
 def finished_at_s(job: Job) -> float | None:
@@ -182,7 +180,7 @@ def look(job: Job, pods: Sequence[Pod], released: frozenset[str]) -> JobPods:
     fresh = [pod for uid, pod in tracked.items() if uid not in known]
     new_succeeded = [pod for pod in fresh if pod.status.phase == pod_health.SUCCEEDED]
     new_failed = [pod for pod in fresh if job_pods.has_failed(pod, job)]
-    counted = [pod for pod in new_failed if job_pods.judge(job, pod).action is not PodFailureAction.IGNORE]
+    counted = [pod for pod in new_failed if not job_pods.is_ignored(job, pod)]
     done, broken = _index_sets(job)
     failures: dict[int, int] = {}
     if indexed:
@@ -227,10 +225,7 @@ def _index_failures(job: Job, pods: Sequence[Pod]) -> dict[int, int]:
     for pod in pods:
         index = job_pods.index_of(pod)
         if index is not None:
-            own = (
-                job_pods.has_failed(pod, job)
-                and job_pods.judge(job, pod).action is not PodFailureAction.IGNORE
-            )
+            own = job_pods.has_failed(pod, job) and not job_pods.is_ignored(job, pod)
             found[index] = max(found.get(index, 0), job_pods.index_failures(pod) + own)
     return found
 
@@ -258,11 +253,7 @@ def _counted(job: Job, facts: JobPods) -> JobStatus:
     more_failed = len(noted.failed) - len(failed)
     if not indexed:
         succeeded += [pod.metadata.uid for pod in facts.new_succeeded]
-    failed += [
-        pod.metadata.uid
-        for pod in facts.new_failed
-        if job_pods.judge(job, pod).action is not PodFailureAction.IGNORE
-    ]
+    failed += [pod.metadata.uid for pod in facts.new_failed if not job_pods.is_ignored(job, pod)]
     uncounted = UncountedTerminatedPods(
         succeeded=succeeded[:UNCOUNTED_MAX], failed=failed[: max(UNCOUNTED_MAX - len(succeeded), 0)]
     )
@@ -289,7 +280,7 @@ def _is_accounted(job: Job, pod: Pod, status: JobStatus) -> bool:
         return True
     if pod.status.phase == pod_health.SUCCEEDED:
         return job_pods.is_indexed(job)  # by its index
-    return job_pods.has_failed(pod, job) and job_pods.judge(job, pod).action is PodFailureAction.IGNORE
+    return job_pods.has_failed(pod, job) and job_pods.is_ignored(job, pod)
 
 
 def _backed_off(job: Job, facts: JobPods, backoff: JobBackoff, now_s: float) -> JobBackoff:
@@ -299,7 +290,7 @@ def _backed_off(job: Job, facts: JobPods, backoff: JobBackoff, now_s: float) -> 
     for at_s, is_failure, pod in sorted(ends, key=lambda end: (end[0], end[2].metadata.uid)):
         if not is_failure:
             backoff = JobBackoff()
-        elif job_pods.judge(job, pod).action is not PodFailureAction.IGNORE:
+        elif not job_pods.is_ignored(job, pod):
             backoff = JobBackoff(backoff.failures + 1, max(at_s, backoff.last_s))
     return backoff
 

@@ -82,13 +82,13 @@ def is_tracked(pod: Pod) -> bool:
 def index_of(pod: Pod) -> int | None:
     """Return the completion index of a pod; None when it has none."""
     text = pod.metadata.annotations.get(INDEX, "")
-    return int(text) if text.isascii() and text.isdecimal() else None
+    return int(text) if _is_number(text) else None
 
 
 def index_failures(pod: Pod) -> int:
     """Return how often the pod's index had failed when it was made."""
     text = pod.metadata.annotations.get(INDEX_FAILURES, "")
-    return int(text) if text.isascii() and text.isdecimal() else 0
+    return int(text) if _is_number(text) else 0
 
 
 def replaces_only_failed(job: Job) -> bool:
@@ -165,6 +165,11 @@ def judge(job: Job, pod: Pod) -> Judgement:
                 PodFailureAction(rule.action), f"{why} matching {rule.action} rule at index {number}"
             )
     return Judgement(PodFailureAction.COUNT)
+
+
+def is_ignored(job: Job, pod: Pod) -> bool:
+    """Return whether the failure policy does not count a failed pod."""
+    return judge(job, pod).action is PodFailureAction.IGNORE
 
 
 def _match(rule: PodFailureRule, pod: Pod) -> str:

@@ -6,6 +6,7 @@ every namespaced resource is cleared, what needs time (grace, finalizers) is wai
 in `spec.finalizers` is removed last.
 """
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -16,7 +17,7 @@ from koordinator.api.meta import Object, Resource, metadata_view
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, patch_if_there
 from koordinator.local.controllers import pod_control
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 WORKERS = 4
 RETRY_S = 1.0  # while objects with finalizers remain; their removal wakes nobody else
 FINALIZER = "kubernetes"
+_view_of = functools.cache(metadata_view)
 
 
 class NamespaceController(ControllerLoop):
@@ -34,7 +36,6 @@ class NamespaceController(ControllerLoop):
     ) -> None:
         self._cluster = cluster
         self._resources = resources
-        self._views: dict[tuple[str, str], type[Object]] = {}
         self._namespaces = factory.informer(Namespace)
         self._controller: Controller[str] = Controller("namespace", self._reconcile, workers=WORKERS)
         self._controller.watch(self._namespaces, lambda ns: [ns.metadata.name])
@@ -60,7 +61,7 @@ class NamespaceController(ControllerLoop):
         remaining: dict[str, int] = {}
         finalizers: dict[str, int] = {}
         for resource in self._namespaced():
-            view = self._view(resource)
+            view = _view_of(resource)
             try:
                 items = (await self._cluster.list(view, name)).items
             except errors.NotFound:
@@ -82,13 +83,6 @@ class NamespaceController(ControllerLoop):
             if resource.namespaced:
                 chosen.setdefault((resource.group, resource.plural), resource)
         return sorted(chosen.values(), key=lambda r: (r.qualified != "pods", r.qualified))
-
-    def _view(self, resource: Resource) -> type[Object]:
-        identity = (resource.group, resource.plural)
-        view = self._views.get(identity)
-        if view is None:
-            view = self._views[identity] = metadata_view(resource)
-        return view
 
     async def _delete(self, view: type[Object], obj: Object) -> bool:
         """Delete one object; return whether it is gone now."""
@@ -137,15 +131,8 @@ class NamespaceController(ControllerLoop):
         have = {c.type: (c.status, c.message) for c in namespace.status.conditions}
         if have == {str(c["type"]): (c["status"], c["message"]) for c in conditions}:
             return
-        try:
-            await self._cluster.patch(
-                Namespace,
-                namespace.metadata.name,
-                {"status": {"conditions": conditions}},
-                subresource="status",
-            )
-        except errors.NotFound:
-            return
+        status = {"status": {"conditions": conditions}}
+        await patch_if_there(self._cluster, namespace, status, subresource="status", any_version=True)
 
     async def _finalize(self, name: str) -> None:
         path = Namespace.resource.path(name=name)

@@ -93,21 +93,21 @@ class _Evaluation:
 
     def set_condition(self, kind: str, state: ConditionState) -> None:
         status = "True" if state.holds else "False"
+        old = find_condition(self.conditions, kind)
+        since: str | None = clock.rfc3339(self.now_s)
+        if old is not None and old.status == status:
+            since = old.last_transition_time
         new = Condition(
             type=kind,
             status=status,
             reason=state.reason,
             message=state.message,
-            last_transition_time=clock.rfc3339(self.now_s),
+            last_transition_time=since,
         )
-        old = find_condition(self.conditions, kind)
-        if old is not None and old.status == status:
-            new = msgspec.structs.replace(new, last_transition_time=old.last_transition_time)
-        places = [one.type for one in self.conditions]
         if old is None:
             self.conditions.append(new)
         else:
-            self.conditions[places.index(kind)] = new
+            self.conditions[self.conditions.index(old)] = new
 
 
 class PodAutoscalerController(ControllerLoop):

@@ -18,13 +18,11 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer, Key
 from koordinator.cluster.protocol import Cluster, delete_if_same, patch_if_there
 from koordinator.local.controllers.ownership import Expectations, is_deleting, owner_reference
+from koordinator.local.registry.metadata import GENERATED_BASE_LENGTH_MAX
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
-
-# Names from generateName keep five characters for the server's suffix.
-GENERATED_BASE_LENGTH_MAX = 58
 
 
 def pod_from_template(template: dict[str, Any], owner: Object, *, name: str = "") -> dict[str, Any]:
@@ -46,7 +44,7 @@ def pod_from_template(template: dict[str, Any], owner: Object, *, name: str = ""
 
 
 def generate_name(owner: str) -> str:
-    """Return the `generateName` of a workload's pods."""
+    """Return the `generateName` of what is made for an object: of a workload's pods, of a Service's slices."""
     return f"{owner[: GENERATED_BASE_LENGTH_MAX - 1]}-"
 
 
@@ -189,9 +187,10 @@ async def write(
 
 
 def with_condition(conditions: Sequence[Condition], new: Condition) -> list[Condition]:
-    """Return the conditions with one set anew; it keeps its transition time while its status stays."""
+    """Return the conditions with one set: unchanged while status and reason stay, and with its old transition time
+    while the status stays."""
     old = find_condition(conditions, new.type)
-    if old is not None and (old.status, old.reason, old.message) == (new.status, new.reason, new.message):
+    if old is not None and (old.status, old.reason) == (new.status, new.reason):
         return list(conditions)
     if old is not None and old.status == new.status:
         new = msgspec.structs.replace(new, last_transition_time=old.last_transition_time)

@@ -21,6 +21,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster, delete_if_same, patch_same
 from koordinator.local.controllers import rollout
 from koordinator.local.controllers.ownership import is_deleting, owner_reference
+from koordinator.local.registry.metadata import GENERATED_CHARS
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +42,7 @@ _OWN = frozenset(
         "deprecated.deployment.rollback.to",
     }
 )
-# No vowels: no words by accident. 27 letters to the power of ten are more than 47 bits.
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-_HASH_LENGTH = 10
+_HASH_LENGTH = 10  # 27 letters to the power of ten are more than 47 bits
 
 
 def template_hash(template: Mapping[str, Any], collisions: int = 0) -> str:
@@ -53,8 +52,8 @@ def template_hash(template: Mapping[str, Any], collisions: int = 0) -> str:
     number = int.from_bytes(digest, "big")
     letters = []
     for _ in range(_HASH_LENGTH):
-        number, rest = divmod(number, len(_LETTERS))
-        letters.append(_LETTERS[rest])
+        number, rest = divmod(number, len(GENERATED_CHARS))
+        letters.append(GENERATED_CHARS[rest])
     return "".join(letters)
 
 
@@ -155,7 +154,6 @@ def _is_idle(one: ReplicaSet) -> bool:
 
 POD_LABEL = "controller-revision-hash"
 HASH_LABEL = "controller.kubernetes.io/hash"
-LIMIT_DEFAULT = 10
 _NAME_BASE_LENGTH_MAX = 223  # what is left of 253 characters after the hash, as upstream
 
 Owner = StatefulSet | DaemonSet
@@ -232,7 +230,7 @@ def outdated(
     """Revisions beyond the history limit, the oldest first; those named in `live` do not count."""
     limit = owner.spec.revision_history_limit
     idle = sorted((one for one in revisions if one.metadata.name not in live), key=lambda one: one.revision)
-    return idle[: max(len(idle) - (LIMIT_DEFAULT if limit is None else limit), 0)]
+    return idle[: max(len(idle) - (HISTORY_LIMIT_DEFAULT if limit is None else limit), 0)]
 
 
 async def truncate(

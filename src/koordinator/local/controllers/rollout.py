@@ -46,14 +46,16 @@ def resolved(value: IntOrString, total: int, field: str, *, up: bool) -> int:
     return -(-product // 100) if up else product // 100
 
 
-def bounds(surge: IntOrString, unavailable: IntOrString, total: int, field: str) -> RolloutBounds:
-    """Surge rounds up, unavailable down; when both come out as 0, one may be missing (else nothing moves).
+def bounds(
+    surge: IntOrString, unavailable: IntOrString, total: int, field: str, *, up: bool
+) -> RolloutBounds:
+    """Surge rounds up, unavailable as `up` says; when both come out as 0, one may be missing (else nothing moves).
 
     Raises: ProtocolError.
     """
     found = RolloutBounds(
         resolved(surge, total, f"{field}.maxSurge", up=True),
-        resolved(unavailable, total, f"{field}.maxUnavailable", up=False),
+        resolved(unavailable, total, f"{field}.maxUnavailable", up=up),
     )
     return found if found.surge or found.unavailable else RolloutBounds(0, 1)
 
@@ -75,6 +77,7 @@ def bounds_of(deployment: Deployment) -> RolloutBounds:
         BOUND_DEFAULT if unavailable is None else unavailable,
         replicas,
         "spec.strategy.rollingUpdate",
+        up=False,
     )
     return RolloutBounds(found.surge, min(found.unavailable, replicas))
 

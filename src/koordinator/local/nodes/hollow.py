@@ -11,6 +11,7 @@ import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import msgspec
@@ -144,7 +145,8 @@ class HollowNodes:
         raise AssertionError("the ticker never ends by itself")
 
     async def _register(self, now_s: float) -> None:
-        await self._ignoring(errors.AlreadyExists, self._ensure_namespace())
+        with suppress(errors.AlreadyExists):
+            await self._cluster.create(Namespace, {"metadata": {"name": kubelet.LEASE_NAMESPACE}})
         for row, shape in enumerate(self.fleet.shapes):
             try:
                 node = await self._cluster.create(Node, kubelet.node_object(shape, row, now_s))
@@ -152,17 +154,13 @@ class HollowNodes:
                 patch = kubelet.node_status(shape, row, now_s, now_s)
                 node = await self._cluster.patch(Node, shape.name, patch, subresource="status")
             lease = kubelet.lease_object(shape.name, node.metadata.uid, self._config.lease_duration_s, now_s)
-            await self._ignoring(
-                errors.AlreadyExists, self._cluster.create(Lease, lease, kubelet.LEASE_NAMESPACE)
-            )
+            with suppress(errors.AlreadyExists):
+                await self._cluster.create(Lease, lease, kubelet.LEASE_NAMESPACE)
             await self._breathe()
         # Spread over the interval, as kubelets that started at different times are.
         spread = np.arange(len(self.fleet.shapes)) / len(self.fleet.shapes)
         self._next_lease_s = now_s + self._config.lease_interval_s * (0.5 + spread / 2)
         self._next_status_s = now_s + self._config.status_interval_s * (0.5 + spread / 2)
-
-    async def _ensure_namespace(self) -> None:
-        await self._cluster.create(Namespace, {"metadata": {"name": kubelet.LEASE_NAMESPACE}})
 
     async def _tick_and_pause(self) -> float:
         await self.tick()
@@ -449,12 +447,6 @@ class HollowNodes:
             return False
         await self._breathe()
         return True
-
-    async def _ignoring(self, expected: type[errors.ApiError], write: Awaitable[Any]) -> None:
-        try:
-            await write
-        except expected:
-            log.debug("already there")
 
     async def _breathe(self) -> None:
         self._writes += 1

@@ -14,6 +14,7 @@ from koordinator.api import pod_resize
 from koordinator.api.core import Container, Pod, PodSpec, PodStatus, Probe, ResourceRequirements
 from koordinator.api.meta import Condition
 from koordinator.api.pod_resize import is_sidecar
+from koordinator.api.quantity import text_of_milli
 from koordinator.local import interfaces
 from koordinator.local.nodes.behaviour import HOLLOW_LABEL, Behaviour
 from koordinator.local.nodes.fleet import NodeShape
@@ -139,12 +140,7 @@ def _address(second: int, index: int) -> str:
 
 def node_object(shape: NodeShape, row: int, now_s: float) -> dict[str, Any]:
     """Return a Node as its kubelet registers it."""
-    labels = {
-        "beta.kubernetes.io/arch": shape.arch,
-        "beta.kubernetes.io/os": "linux",
-        "kubernetes.io/arch": shape.arch,
-        "kubernetes.io/hostname": shape.name,
-        "kubernetes.io/os": "linux",
+    labels = labels_of(shape.name, shape.arch) | {
         "node.kubernetes.io/instance-type": shape.instance_type,
         "topology.kubernetes.io/region": "local",
         "topology.kubernetes.io/zone": shape.zone,
@@ -157,14 +153,26 @@ def node_object(shape: NodeShape, row: int, now_s: float) -> dict[str, Any]:
     )
 
 
+def labels_of(name: str, architecture: str) -> dict[str, str]:
+    """Return the labels that every kubelet gives its node."""
+    return {
+        "beta.kubernetes.io/arch": architecture,
+        "beta.kubernetes.io/os": "linux",
+        "kubernetes.io/arch": architecture,
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+    }
+
+
 def node_status(shape: NodeShape, row: int, started_s: float, now_s: float) -> dict[str, Any]:
     """Return a patch of the node's status."""
     size = {"ephemeral-storage": "200Gi", "hugepages-1Gi": "0", "hugepages-2Mi": "0", "pods": str(shape.pods)}
     cpu_milli = shape.cpu_milli - shape.reserved_milli
     memory_ki = (shape.memory_bytes - shape.reserved_bytes) // 1024
     status = {
-        "capacity": {"cpu": _cpu(shape.cpu_milli), "memory": f"{shape.memory_bytes // 1024}Ki"} | size,
-        "allocatable": {"cpu": _cpu(cpu_milli), "memory": f"{memory_ki}Ki"} | size,
+        "capacity": {"cpu": text_of_milli(shape.cpu_milli), "memory": f"{shape.memory_bytes // 1024}Ki"}
+        | size,
+        "allocatable": {"cpu": text_of_milli(cpu_milli), "memory": f"{memory_ki}Ki"} | size,
         "conditions": node_conditions(started_s, now_s),
         "addresses": [
             {"type": "InternalIP", "address": host_ip(row)},
@@ -454,7 +462,3 @@ def _gated(pod: Pod, before: Mapping[str, Condition]) -> Json:
     if not missing:
         return _READY
     return {"status": "False", "reason": "ReadinessGatesNotReady", "message": ", ".join(missing)}
-
-
-def _cpu(milli: int) -> str:
-    return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"

@@ -169,7 +169,7 @@ class SchemaDefinitions:
             return
         body: Json = {"type": "object"}
         self.schemas[name] = body  # before its fields: a type may contain itself
-        said = models.descriptions(shape.name) if models.is_model(shape.name) else {}
+        said = models.descriptions(shape.name)
         properties = {
             key: self._field(field, said.get(key, ""), package) for key, field in shape.fields.items()
         }
@@ -328,8 +328,6 @@ KINDS: dict[str, str] = {
     "Lifecycle": "What to do when a container has started and before it is stopped.",
     "SecurityContext": "Security settings of a container.",
     "PodSecurityContext": "Security settings of a pod.",
-    "NodeMetrics": "What a node uses now.",
-    "PodMetrics": "What the containers of a pod use now.",
 }
 
 

@@ -6,6 +6,7 @@ One task (`run`) goes through all its runs; `stop` may be called from elsewhere 
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from typing import Protocol
 
@@ -28,7 +29,7 @@ from koordinator.local.processes.environment import (
     Services,
 )
 from koordinator.local.processes.groups import GroupError
-from koordinator.local.processes.launch import Exit, Identity, Process, StartError
+from koordinator.local.processes.launch import AS_WE_ARE, Exit, Process, StartError
 from koordinator.local.processes.logs import LogFile, Output
 from koordinator.local.processes.pod_spec import Container, Handler, KubeletPod, Probe
 from koordinator.local.processes.probing import ProbeKind, Prober
@@ -80,6 +81,7 @@ class ContainerLife:
         """Number of the run whose log is the latest; -1 before the first."""
         self._post_start: asyncio.Task[None] | None = None
         self._output: Output | None = None
+        self._identity = AS_WE_ARE
 
     @property
     def is_stopping(self) -> bool:
@@ -115,7 +117,7 @@ class ContainerLife:
             folder=self.folder,
             output=output,
             enter=self._enter,
-            identity=_identity(self._home.pod, self.record),
+            identity=self._identity,
             stdin=stdin,
         )
 
@@ -179,6 +181,7 @@ class ContainerLife:
             around = await self._home.surroundings(self.record)
             variables = environment.of_container(self._home.pod, self.record.spec, around)
             words = environment.command_line(self.record.spec, variables)
+            self._identity = environment.identity(self._home.pod, self.record.spec, os.geteuid())
         except ContainerConfigError as error:
             self._cannot("CreateContainerConfigError", str(error), f"Error: {error}")
             await self._wait(CONFIG_RETRY_S)
@@ -199,10 +202,9 @@ class ContainerLife:
         services, record = self._services, self.record
         own_id = services.new_id(self._home.pod, self.name, record.restarts)
         self.group = services.groups.container_group(self._home.group, own_id)
-        identity = _identity(self._home.pod, record)
         try:
             self._make_group()
-            self._home.files.give(self.name, identity.user, identity.group)
+            self._home.files.give(self.name, self._identity.user, self._identity.group)
             output = self._new_output()
         except (GroupError, OSError) as error:
             await self._remove_group()
@@ -218,7 +220,7 @@ class ContainerLife:
                 folder=str(self._home.files.working(record.spec)),
                 output=output.ends,
                 enter=self._enter,
-                identity=identity,
+                identity=self._identity,
             )
         except (StartError, GroupError, OSError) as error:
             self._failed_to_start(own_id, error)
@@ -423,17 +425,6 @@ class ContainerLife:
 
     def _warn(self, reason: str, message: str) -> None:
         self._services.warn(self._home.pod, reason, message, container=self.name, field=self._field)
-
-
-def _identity(pod: KubeletPod, record: ContainerRecord) -> Identity:
-    """Return the user and group of the container: its own word counts before the pod's."""
-    own, shared = record.spec.security_context, pod.spec.security_context
-    user = own.run_as_user if own is not None and own.run_as_user is not None else None
-    group = own.run_as_group if own is not None and own.run_as_group is not None else None
-    if shared is not None:
-        user = shared.run_as_user if user is None else user
-        group = shared.run_as_group if group is None else group
-    return Identity(user, group)
 
 
 def _duration(seconds: float) -> str:

@@ -22,7 +22,7 @@ from koordinator.host.cgroup_layout import ContainerID, Runtime
 from koordinator.host.errors import HostError
 from koordinator.host.machine import Processes
 from koordinator.local.processes.groups import PodGroups
-from koordinator.local.processes.launch import DEFAULT_PATH
+from koordinator.local.processes.launch import DEFAULT_PATH, Identity
 from koordinator.local.processes.pod_spec import Container, KubeletPod
 
 _REFERENCE = re.compile(r"\$(\$|\([^)]*\))")
@@ -31,7 +31,8 @@ _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 
 class ContainerConfigError(HostError):
-    """A container's configuration refers to something that is not there (CreateContainerConfigError)."""
+    """A container's configuration refers to something that is not there, or contradicts itself
+    (CreateContainerConfigError)."""
 
 
 class NoCommand(HostError):
@@ -85,6 +86,23 @@ def command_line(container: Container, environment: Mapping[str, str]) -> list[s
     if image is None:
         raise NoCommand(container.image)
     return [*image.entrypoint, *(arguments or image.command)]
+
+
+def identity(pod: KubeletPod, container: Container, own_user: int) -> Identity:
+    """Return the user and group of a container; without a word about them it runs as `own_user`, as we do.
+
+    Raises: ContainerConfigError when that is root, and the pod does not want it.
+    """
+    wanted = pod.security_of(container)
+    user = own_user if wanted.run_as_user is None else wanted.run_as_user
+    if wanted.run_as_non_root and user == 0:
+        meta = pod.raw.metadata
+        why = "container has runAsNonRoot and image will run as root"
+        if wanted.run_as_user is not None:
+            why = "container's runAsUser breaks non-root policy"
+        whose = f'pod: "{meta.name}_{meta.namespace}({meta.uid})", container: {container.name}'
+        raise ContainerConfigError(f"{why} ({whose})")
+    return Identity(wanted.run_as_user, wanted.run_as_group)
 
 
 def of_container(pod: KubeletPod, container: Container, around: EnvironmentSources) -> dict[str, str]:

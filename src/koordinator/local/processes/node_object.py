@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api.quantity import ResourceList
+from koordinator.api.quantity import ResourceList, text_of_milli
 from koordinator.local.nodes import kubelet
 
 PODS_MAX = 110
@@ -41,7 +41,7 @@ def amounts(facts: MachineFacts, *, is_allocatable: bool) -> ResourceList:
     cpu_milli = facts.allocatable_milli if is_allocatable else facts.cpu_milli
     memory_bytes = facts.allocatable_bytes if is_allocatable else facts.memory_bytes
     return {
-        "cpu": str(cpu_milli // 1000) if cpu_milli % 1000 == 0 else f"{cpu_milli}m",
+        "cpu": text_of_milli(cpu_milli),
         "memory": f"{memory_bytes // 1024}Ki",
         "ephemeral-storage": f"{facts.storage_bytes // 1024}Ki",
         "hugepages-1Gi": "0",
@@ -62,15 +62,7 @@ def node(facts: MachineFacts, now_s: float) -> dict[str, Any]:
 
 def labels_of(facts: MachineFacts) -> dict[str, str]:
     """Labels that a kubelet gives its node, and one by which process nodes are known."""
-    architecture = _architecture()
-    return {
-        "beta.kubernetes.io/arch": architecture,
-        "beta.kubernetes.io/os": "linux",
-        "kubernetes.io/arch": architecture,
-        "kubernetes.io/hostname": facts.name,
-        "kubernetes.io/os": "linux",
-        NODE_LABEL: "true",
-    }
+    return {**kubelet.labels_of(facts.name, _architecture()), NODE_LABEL: "true"}
 
 
 def status(facts: MachineFacts, now_s: float) -> dict[str, Any]:

@@ -65,14 +65,12 @@ class TokenFile(ViewPart, frozen=True, kw_only=True):
 
 
 class Projection(ViewPart, frozen=True, kw_only=True):
-    """One source of a projected volume; one of the first four members is set."""
+    """One source of a projected volume; one of its members is set, none for a kind that this node does not have."""
 
     config_map: ObjectFiles | None = None
     secret: ObjectFiles | None = None
     downward_api: FieldFiles | None = None
     service_account_token: TokenFile | None = None
-    cluster_trust_bundle: dict[str, Any] | None = None
-    pod_certificate: dict[str, Any] | None = None
 
 
 class Projected(ViewPart, frozen=True, kw_only=True):
@@ -233,6 +231,14 @@ class KubeletPod:
         if asked is None:
             asked = self.spec.termination_grace_period_seconds
         return 30 if asked is None else max(asked, 0)
+
+    def security_of(self, container: Container) -> SecurityContext:
+        """Return the user and group of a container: its own word counts before the pod's."""
+        own = container.security_context or SecurityContext()
+        shared = self.spec.security_context or SecurityContext()
+        names = SecurityContext.__struct_fields__
+        words = {name: (getattr(own, name), getattr(shared, name)) for name in names}
+        return SecurityContext(**{name: b if a is None else a for name, (a, b) in words.items()})
 
     def to_json(self) -> dict[str, Any]:
         """Return the pod as the kubelet's `/pods` shows it."""

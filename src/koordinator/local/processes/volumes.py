@@ -94,11 +94,8 @@ class VolumeSources(msgspec.Struct, frozen=True, kw_only=True):
 def owner(pod: KubeletPod) -> FileOwner:
     """Return the user, where all containers run as the same one, and the group of the pod's volumes."""
     shared = pod.spec.security_context
-    users = set()
-    for container in (*pod.spec.init_containers, *pod.spec.containers):
-        own = container.security_context
-        of_pod = None if shared is None else shared.run_as_user
-        users.add(of_pod if own is None or own.run_as_user is None else own.run_as_user)
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    users = {pod.security_of(container).run_as_user for container in containers}
     return FileOwner(users.pop() if len(users) == 1 else None, None if shared is None else shared.fs_group)
 
 

@@ -15,7 +15,7 @@ from koordinator.cluster.backend import DeleteRequest, ObjectRecord, WriteOption
 from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.local import service_account_tokens
 from koordinator.local.registry import metadata, refusals
-from koordinator.local.registry.kinds import ServedKind
+from koordinator.local.registry.kinds import ServedKind, is_condition_true
 from koordinator.local.registry.writing import ObjectWriter
 from koordinator.local.schema import errors as fields
 from koordinator.local.schema.builtin.checks.common import selects
@@ -116,7 +116,7 @@ def judge(pod: dict[str, Any], budgets: Iterable[dict[str, Any]], now: str) -> d
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         )
     budget = matching[0]
-    if not _is_ready(pod) and _lets_unready_go(budget):
+    if not is_condition_true(pod, "Ready") and _lets_unready_go(budget):
         return None
     return _paid(budget, pod["metadata"]["name"], now)
 
@@ -124,11 +124,6 @@ def judge(pod: dict[str, Any], budgets: Iterable[dict[str, Any]], now: str) -> d
 def _covers(budget: dict[str, Any], pod: dict[str, Any]) -> bool:
     selector = (budget.get("spec") or {}).get("selector")
     return selector is not None and selects(selector, pod["metadata"].get("labels") or {})
-
-
-def _is_ready(pod: dict[str, Any]) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
 
 
 def _lets_unready_go(budget: dict[str, Any]) -> bool:

@@ -99,8 +99,13 @@ def conflict(crd: dict[str, Any], others: list[dict[str, Any]]) -> tuple[str, st
 
 def is_established(crd: dict[str, Any]) -> bool:
     """Return whether its names were accepted, so that it can be served."""
-    conditions = (crd.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == "Established" and one.get("status") == "True" for one in conditions)
+    return is_condition_true(crd, "Established")
+
+
+def is_condition_true(obj: dict[str, Any], kind: str) -> bool:
+    """Return whether the condition of a type is there and True."""
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == kind and one.get("status") == "True" for one in conditions)
 
 
 def _conditions(clash: tuple[str, str], now: str) -> list[dict[str, Any]]:

@@ -13,27 +13,14 @@ from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import WriteContext
 from koordinator.local.patches import ObjectPatcher
 from koordinator.local.schema import Catalog
+from koordinator.local.schema.custom import definition
 
 
 class PlainCatalog(Catalog):
     """Serves every definition as it says, without looking at its schemas."""
 
     def add_crd(self, crd: dict[str, Any]) -> list[Resource]:
-        spec, names = crd["spec"], crd["spec"]["names"]
-        return [
-            Resource(
-                group=spec["group"],
-                version=version["name"],
-                kind=names["kind"],
-                plural=names["plural"],
-                namespaced=spec.get("scope", "Namespaced") == "Namespaced",
-                short_names=tuple(names.get("shortNames") or ()),
-                categories=tuple(names.get("categories") or ()),
-                subresources=tuple(version.get("subresources") or ()),
-            )
-            for version in spec["versions"]
-            if version.get("served", True)
-        ]
+        return [resource for resource, _ in definition.resources_of(crd)]
 
 
 class PlainPatcher(ObjectPatcher):

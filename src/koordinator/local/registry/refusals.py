@@ -25,7 +25,7 @@ def not_served() -> errors.NotFound:
     return errors.NotFound("the server could not find the requested resource", details=StatusDetails())
 
 
-def already_exists(resource: Resource, name: str, *, is_deleting: bool = False) -> errors.AlreadyExists:
+def already_exists(resource: Resource, name: str, *, is_deleting: bool) -> errors.AlreadyExists:
     """409: the name is taken, perhaps by an object that waits for its finalizers."""
     prefix = "object is being deleted: " if is_deleting else ""
     return errors.AlreadyExists(

@@ -84,14 +84,11 @@ class ObjectRegistry:
     def resources(self) -> Iterable[Resource]:
         return self.kinds.resources()
 
-    def versions_of(self, resource: Resource) -> list[Resource]:
-        """Return all versions in which a resource is served."""
-        kind = self.kinds.of_group(resource.group, resource.plural)
-        return [] if kind is None else list(kind.versions.values())
-
     def other_versions_of(self, resource: Resource) -> list[Resource]:
         """Return the other versions in which a resource is served."""
-        return [other for other in self.versions_of(resource) if other.version != resource.version]
+        kind = self.kinds.of_group(resource.group, resource.plural)
+        versions = () if kind is None else kind.versions.values()
+        return [other for other in versions if other.version != resource.version]
 
     def resolve(self, group: str, version: str, plural: str) -> Resource:
         return self.kinds.find(group, version, plural)[1]
@@ -225,8 +222,10 @@ class ObjectRegistry:
         kind, resource = self._find(resource)
         self._check_subresource(resource, subresource)
         if subresource == "scale":
+            metadata.check_named(metadata.of(obj), name)
             return await self._scale(kind, resource, namespace, name, lambda _: obj, options)
         obj = self._decoder.decoded(resource, obj, options)
+        metadata.check_named(metadata.of(obj), name)
         for _ in range(PATCH_TRIES_MAX):
             old = self._stored(kind, resource, namespace, name)
             admitted = await self._admit_update(kind, resource, old, obj, options, subresource)

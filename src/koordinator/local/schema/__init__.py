@@ -10,6 +10,6 @@ every decoding failure of a patched object with `errors.invalid_patch`. `names.c
 A pod's `spec.nodeName` is set by the binding subresource, which must not run `validate`.
 """
 
-from koordinator.local.schema.catalog import Catalog, UnknownResource
+from koordinator.local.schema.catalog import Catalog
 
-__all__ = ["Catalog", "UnknownResource"]
+__all__ = ["Catalog"]

@@ -1,17 +1,16 @@
-"""The schemas of everything that is served: built-in kinds on demand, custom ones as their CRDs come and go, and the
-metrics of pods and nodes, which no model class describes."""
+"""The schemas of everything that is served: built-in kinds on demand, custom ones as their CRDs come and go."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
-from koordinator.local.schema import errors, types
+from koordinator.local.schema import errors
 from koordinator.local.schema.builtin import models
 from koordinator.local.schema.builtin.schema import BuiltinSchema
 from koordinator.local.schema.custom import definition
 from koordinator.local.schema.custom.schema import CustomSchema
-from koordinator.local.schema.types import Fields, SchemaField, SchemaType, WireKind
+from koordinator.local.schema.types import SchemaType
 
 _Key = tuple[str, str, str]
 
@@ -22,10 +21,6 @@ SUBRESOURCE_KINDS = {
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }
 """Subresources whose body is of another kind than the resource itself: group, version, kind."""
-
-
-class UnknownResource(LookupError):
-    """A resource that is neither built in nor defined by a CRD: the registry must not ask for it."""
 
 
 class Catalog:
@@ -43,25 +38,16 @@ class Catalog:
         self._listeners: list[Callable[[], None]] = []
 
     def schema_of(self, resource: Resource) -> BuiltinSchema | CustomSchema:
-        """Raises: UnknownResource."""
+        """Raises: MissingModel for a resource that is neither built in nor defined by a CRD."""
         key = _key(resource)
         custom = self._custom.get(key)
         if custom is not None:
             return custom
         found = self._schemas.get(key)
         if found is None:
-            found = self._schemas[key] = BuiltinSchema(resource, self._builtin_type(resource))
+            shape = models.struct_of(models.model_of(*key))
+            found = self._schemas[key] = BuiltinSchema(resource, shape)
         return found
-
-    def _builtin_type(self, resource: Resource) -> SchemaType:
-        key = _key(resource)
-        open_kind = OPEN_KINDS.get(key)
-        if open_kind is not None:
-            return open_kind
-        try:
-            return models.struct_of(models.model_of(*key))
-        except models.MissingModel as error:
-            raise UnknownResource(str(error)) from error
 
     def type_of(self, resource: Resource, subresource: str = "") -> SchemaType:
         """Return the shape of a resource, or of the object that one of its subresources takes."""
@@ -125,38 +111,3 @@ class Catalog:
 
 def _key(resource: Resource) -> _Key:
     return resource.group, resource.version, resource.kind
-
-
-_USAGE = SchemaType(WireKind.MAP, element=types.QUANTITY)
-
-
-def _object(name: str, **fields: SchemaType) -> SchemaType:
-    def load() -> Fields:
-        common = {
-            "apiVersion": types.STRING,
-            "kind": types.STRING,
-            "metadata": models.struct_of("V1ObjectMeta"),
-            "timestamp": types.TIME,
-            "window": types.STRING,
-        }
-        return {key: SchemaField(name=key, type=shape) for key, shape in (common | fields).items()}
-
-    return SchemaType(WireKind.STRUCT, name=name, load=load)
-
-
-def _container() -> Fields:
-    return {
-        "name": SchemaField(name="name", type=types.STRING),
-        "usage": SchemaField(name="usage", type=_USAGE),
-    }
-
-
-_CONTAINERS = SchemaType(
-    WireKind.LIST, element=SchemaType(WireKind.STRUCT, name="V1beta1ContainerMetrics", load=_container)
-)
-
-OPEN_KINDS: dict[tuple[str, str, str], SchemaType] = {
-    ("metrics.k8s.io", "v1beta1", "NodeMetrics"): _object("V1beta1NodeMetrics", usage=_USAGE),
-    ("metrics.k8s.io", "v1beta1", "PodMetrics"): _object("V1beta1PodMetrics", containers=_CONTAINERS),
-}
-"""(group, version, kind) → type."""

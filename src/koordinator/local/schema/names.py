@@ -34,9 +34,7 @@ def check_metadata(
     if not name:
         causes.append(errors.required("metadata.name", "name or generateName is required"))
     else:
-        reason = rule(name)
-        if reason:
-            causes.append(errors.invalid("metadata.name", name, reason))
+        causes += check(rule, name, "metadata.name")
     causes += _check_namespace(meta.get("namespace", ""), namespaced)
     if "labels" in meta:
         causes += check_labels(meta["labels"], "metadata.labels")
@@ -52,10 +50,7 @@ def check_metadata(
 def _check_namespace(namespace: str, namespaced: bool) -> list[StatusCause]:
     if not namespaced:
         return [errors.forbidden("metadata.namespace", "not allowed on this type")] if namespace else []
-    if not namespace:
-        return [errors.required("metadata.namespace")]
-    reason = label_1123(namespace)
-    return [errors.invalid("metadata.namespace", namespace, reason)] if reason else []
+    return check_required(label_1123, namespace, "metadata.namespace")
 
 
 def _check_owners(owners: list[dict[str, Any]]) -> list[StatusCause]:

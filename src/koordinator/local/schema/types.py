@@ -50,7 +50,6 @@ class SchemaField(msgspec.Struct, frozen=True, kw_only=True):
     required: bool = False
     strategies: tuple[str, ...] = ()
     merge_key: str = ""
-    description: str = ""
 
 
 Fields = dict[str, SchemaField]

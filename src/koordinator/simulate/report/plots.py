@@ -27,16 +27,13 @@ def use_over_time(run: RunResult) -> go.Figure:
     ]
     free = [max(cores - o - b - i, 0.0) for o, b, i in zip(own, series.batch, idle_lent, strict=True)]
     figure = _figure("cores")
-    for values, name, colour in (
+    layers = (
         (own, "used by services and system", SERVICES),
         (series.batch, "used by batch", BATCH),
         (idle_lent, "lent to batch, not used", LENT),
         (free, "neither used nor lent", FREE),
-    ):
-        figure.add_scatter(
-            x=series.hour, y=values, name=name, stackgroup="cores", mode="lines",
-            line={"width": 0.5, "color": colour}, fillcolor=colour,
-        )  # fmt: skip
+    )
+    page.stack(figure, series.hour, layers)
     requested = [min(r, cores) for r in series.requested]
     figure.add_scatter(
         x=series.hour, y=requested, name="requested", mode="lines", line={"color": REQUESTED, "dash": "dash"}

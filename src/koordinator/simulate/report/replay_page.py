@@ -4,7 +4,7 @@ import html
 
 import plotly.graph_objects as go
 
-from koordinator.report.page import div, page, table
+from koordinator.report.page import div, page, stack, table
 from koordinator.report.page import figure as new_figure
 from koordinator.simulate.gpu_course import GpuReport
 from koordinator.simulate.replay_report import BINS, ReplayReport
@@ -47,19 +47,15 @@ def _course(found: GpuReport) -> go.Figure:
     """Stack what is allocated, and what is left by why a pod of the list cannot use it."""
     figure = new_figure("% of all GPU", "GPU requested so far, % of all")
     arrived = [each.arrived_percent for each in found.course]
-    parts = (
-        ("allocated", [each.allocated_percent for each in found.course]),
-        ("left: parts too small", [each.left.too_small for each in found.course]),
-        ("left: no CPU", [each.left.no_cpu for each in found.course]),
-        ("left: no memory", [each.left.no_memory for each in found.course]),
-        ("left: wrong model", [each.left.wrong_model for each in found.course]),
-        ("left: of use", [each.left.usable for each in found.course]),
+    layers = (
+        ([each.allocated_percent for each in found.course], "allocated"),
+        ([each.left.too_small for each in found.course], "left: parts too small"),
+        ([each.left.no_cpu for each in found.course], "left: no CPU"),
+        ([each.left.no_memory for each in found.course], "left: no memory"),
+        ([each.left.wrong_model for each in found.course], "left: wrong model"),
+        ([each.left.usable for each in found.course], "left: of use"),
     )
-    for colour, (name, values) in zip(_COLOURS, parts, strict=True):
-        figure.add_scatter(
-            x=arrived, y=values, name=name, stackgroup="gpu", mode="lines",
-            line={"width": 0.5, "color": colour}, fillcolor=colour,
-        )  # fmt: skip
+    stack(figure, arrived, [(*layer, colour) for layer, colour in zip(layers, _COLOURS, strict=True)])
     figure.update_yaxes(range=[0, 100])
     return figure
 

@@ -1,10 +1,13 @@
 """The pictures of the page about co-location."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import plotly.graph_objects as go
 
 from koordinator.report import page
 from koordinator.simulate.report.plots import AFTER, ALONE, BATCH, BEFORE, FREE, LENT, SERVICES
-from koordinator.simulate.whatif.summary import StrategyResult, WhatIfAnswer
+from koordinator.simulate.whatif.summary import StrategyResult, WhatIfAnswer, WhatIfFigures, WorkloadLine
 
 _POINTS_MAX = 1_000
 """Points of a line: a week of five minutes is more than a screen shows."""
@@ -22,23 +25,19 @@ def _thinned(values: list[float]) -> list[float]:
 def use_over_time(found: WhatIfAnswer, result: StrategyResult) -> go.Figure:
     """Return who uses the CPUs, stacked."""
     series = result.series
-    days = _days(series.hour)
     own = [a + b for a, b in zip(_thinned(series.services), _thinned(series.system), strict=True)]
     batch, lent = _thinned(series.batch), _thinned(series.lent)
     idle = [max(a - b, 0.0) for a, b in zip(lent, batch, strict=True)]
     free = [max(found.cores - sum(parts), 0.0) for parts in zip(own, batch, idle, strict=True)]
     figure = page.figure("cores", "day")
     figure.update_layout(hovermode="x unified")
-    for values, name, colour in (
+    layers = (
         (own, "services and system", SERVICES),
         (batch, "batch", BATCH),
         (idle, "lent, not used", LENT),
         (free, "kept free", FREE),
-    ):
-        figure.add_scatter(
-            x=days, y=values, name=name, stackgroup="cores", mode="lines",
-            line={"width": 0.5, "color": colour}, fillcolor=colour,
-        )  # fmt: skip
+    )
+    page.stack(figure, _days(series.hour), layers)
     figure.update_yaxes(range=[0, found.cores])
     return figure
 
@@ -114,15 +113,10 @@ def strategies(found: WhatIfAnswer) -> go.Figure:
     figure = page.figure("growth of p99, %", "batch core-hours a day")
     for result, colour in zip(found.strategies, _COLOURS * len(found.strategies), strict=False):
         figures = result.figures
-        growth = 100 * figures.p99_growth
-        error = {
-            "type": "data", "symmetric": False, "thickness": 2, "width": 8,
-            "array": [100 * figures.p99_growth_high - growth],
-            "arrayminus": [growth - 100 * figures.p99_growth_low],
-        }  # fmt: skip
         figure.add_scatter(
-            x=[figures.batch_core_hours_per_day], y=[growth], name=result.strategy, mode="markers+text",
-            text=[result.strategy], textposition="top right", error_y=error,
+            x=[figures.batch_core_hours_per_day], y=[100 * figures.p99_growth], name=result.strategy,
+            mode="markers+text", text=[result.strategy], textposition="top right",
+            error_y=_intervals([figures]) | {"thickness": 2, "width": 8},
             marker={"size": 14, "color": colour},
         )  # fmt: skip
     most = max((each.figures.batch_core_hours_per_day for each in found.strategies), default=0.0)
@@ -132,19 +126,21 @@ def strategies(found: WhatIfAnswer) -> go.Figure:
     return figure
 
 
+def _intervals(growths: Sequence[WhatIfFigures | WorkloadLine]) -> dict[str, Any]:
+    return {
+        "type": "data", "symmetric": False,
+        "array": [100 * (each.p99_growth_high - each.p99_growth) for each in growths],
+        "arrayminus": [100 * (each.p99_growth - each.p99_growth_low) for each in growths],
+    }  # fmt: skip
+
+
 def workloads(result: StrategyResult) -> go.Figure:
     """Growth of p99 of the workloads that feel it most, with intervals."""
     shown = result.workloads[:_WORKLOADS_SHOWN][::-1]
     figure = page.figure("", "growth of p99, %")
-    growth = [100 * each.p99_growth for each in shown]
-    error = {
-        "type": "data", "symmetric": False,
-        "array": [100 * each.p99_growth_high - g for each, g in zip(shown, growth, strict=True)],
-        "arrayminus": [g - 100 * each.p99_growth_low for each, g in zip(shown, growth, strict=True)],
-    }  # fmt: skip
     figure.add_scatter(
-        x=growth, y=[each.workload for each in shown], mode="markers", error_x=error,
-        marker={"size": 9, "color": AFTER},
+        x=[100 * each.p99_growth for each in shown], y=[each.workload for each in shown], mode="markers",
+        error_x=_intervals(shown), marker={"size": 9, "color": AFTER},
     )  # fmt: skip
     figure.update_yaxes(type="category", dtick=1, automargin=True)
     figure.update_xaxes(rangemode="tozero")

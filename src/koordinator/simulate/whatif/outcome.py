@@ -71,7 +71,6 @@ class NodeOutcome(msgspec.Struct, frozen=True, eq=False):
 
     lent_core_hours: F64
     batch_core_hours: F64
-    services_core_hours: F64
     hot_before: F64
     hot: F64
     evictions: F64
@@ -103,7 +102,7 @@ class Adder:
         self._capacity = cpu_milli
         self._node, self._workload = node, workload
         self._system_bytes = system_bytes
-        self._nodes = np.zeros((6, nodes))  # lent, batch, services, hot before, hot, evictions
+        self._nodes = np.zeros((5, nodes))  # lent, batch, hot before, hot, evictions
         self._nodes_p99 = np.zeros((2, nodes))
         self._terms = np.zeros((nodes, len(TERMS), 2))
         self._workloads = np.zeros((5, workloads))  # p99, low, high, alone, requests
@@ -120,7 +119,7 @@ class Adder:
         limit = self._capacity * (HOT_PERCENT / 100)
         hot_before, hot = before > limit, used > limit
         self._nodes += elapsed_s * np.stack(
-            [step.lent.amounts[CPU], step.batch, step.services, hot_before, hot, step.evicted / elapsed_s]
+            [step.lent.amounts[CPU], step.batch, hot_before, hot, step.evicted / elapsed_s]
         )
         series = self.series
         series.hour.append(round(hour, 4))
@@ -168,12 +167,11 @@ class Adder:
 
     def nodes(self) -> NodeOutcome:
         """Return the nodes over the whole time."""
-        lent, batch, services, hot_before, hot, evictions = self._nodes
+        lent, batch, hot_before, hot, evictions = self._nodes
         hours = 1 / 3.6e6
         return NodeOutcome(
             lent * hours,
             batch * hours,
-            services * hours,
             hot_before / self.seconds,
             hot / self.seconds,
             evictions,

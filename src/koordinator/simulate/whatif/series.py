@@ -4,6 +4,7 @@
 cores or bytes. An empty cell is a time of which nothing is known.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -74,10 +75,7 @@ class SeriesBuilder:
 
 def is_of_pods(path: Path) -> bool:
     """Return whether the lines of a file are about pods: the first name has a namespace. Raises: FileError."""
-    for number, line in enumerate(user_files.lines(path)):
-        if line.strip() and not (number == 0 and line.startswith(HEADER)):
-            return "/" in line.partition(",")[0]
-    return False
+    return any("/" in name for _, name, _ in itertools.islice(_lines(path), 1))
 
 
 def read(path: Path) -> PodSeries:

@@ -258,7 +258,8 @@ def cap(owners: Owners) -> Owners:
     return kept
 
 
-# Fields that belong to nobody: the API server sets them, or they say which object this is.
+# Fields that belong to nobody: the API server sets them, or they say which object this is. `generateName` is a choice
+# of who made the object, and theirs.
 _UNOWNED: Node = {
     "f:apiVersion": LEAF,
     "f:kind": LEAF,
@@ -267,7 +268,6 @@ _UNOWNED: Node = {
         for name in (
             "name",
             "namespace",
-            "generateName",
             "creationTimestamp",
             "selfLink",
             "uid",
@@ -280,7 +280,6 @@ _UNOWNED: Node = {
         )
     },
 }
-_UNOWNED["f:metadata"].pop("f:generateName")  # a user's own choice, owned by who made it
 
 
 def ownable(fields: Node | None, resource: Resource, subresource: str) -> Node | None:

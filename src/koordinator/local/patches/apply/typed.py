@@ -13,6 +13,7 @@ import msgspec
 
 from koordinator.local.patches.apply import managed
 from koordinator.local.patches.apply.managed import LEAF, Node
+from koordinator.local.schema.errors import shown
 from koordinator.local.schema.known import ByIdentity, is_shared
 from koordinator.local.schema.types import ListType, SchemaType, WireKind
 
@@ -91,7 +92,7 @@ def children(shape: SchemaType, value: Any) -> Iterator[tuple[str, SchemaType, A
 
 def _list_element(shape: SchemaType, item: Any) -> str:
     if shape.list_type is ListType.SET:
-        return f"v:{_json(item)}"
+        return f"v:{shown(item)}"
     if not isinstance(item, dict):
         raise Mismatch("associative list with keys may not have non-map elements")
     values = []
@@ -99,7 +100,7 @@ def _list_element(shape: SchemaType, item: Any) -> str:
         value = item.get(key, shape.key_defaults.get(key))
         if value is None:
             raise Mismatch(
-                f"associative list with keys has an element that omits key field {_json(key)} "
+                f"associative list with keys has an element that omits key field {shown(key)} "
                 "(and doesn't have default value)"
             )
         values.append(value)
@@ -111,11 +112,7 @@ def _list_element(shape: SchemaType, item: Any) -> str:
 @functools.lru_cache(maxsize=8192)  # names of containers, ports and variables come again and again
 def _key_text(keys: tuple[str, ...], values: tuple[Any, ...], types: tuple[type, ...]) -> str:
     """`types` only keeps 1 and true apart."""
-    return f"k:{_json(dict(sorted(zip(keys, values, strict=True))))}"
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return f"k:{shown(dict(sorted(zip(keys, values, strict=True))))}"
 
 
 def _parts(shape: SchemaType, value: Any) -> dict[str, tuple[SchemaType, Any]] | None:

@@ -179,7 +179,7 @@ BYTE_FIELDS = frozenset(
 
 
 _IMPORT = re.compile(r"^from kubernetes_asyncio\.client\.models\.(\w+) import (\w+)", re.MULTILINE)
-_PAIR = re.compile(r"'(\w+)': '([^']+)'")
+_PAIR = re.compile(r"'(\w+)': '([^']*)'")
 _REQUIRED = re.compile(r"client_side_validation and (\w+) is None")
 _DESCRIPTION = re.compile(
     r'"""Gets the (\w+) of this \w+\.  # noqa: E501\n\n        (\S.*?)(?:  # noqa: E501)?\n\n', re.DOTALL
@@ -248,7 +248,7 @@ def _table(source: str, name: str) -> dict[str, str]:
 def _load(model: str) -> Fields:
     source = _source(model)
     kinds = _table(source, "openapi_types")
-    wire_names = _wire_names(source)
+    wire_names = _table(source, "attribute_map")
     required = set(_REQUIRED.findall(source))
     owner = go_name(model)
     fields: Fields = {}
@@ -265,11 +265,6 @@ def _load(model: str) -> Fields:
         )
     _source.cache_clear()
     return fields
-
-
-def _wire_names(source: str) -> dict[str, str]:
-    start = source.index("    attribute_map = {")
-    return dict(re.findall(r"'(\w+)': '([^']*)'", source[start : source.index("    }\n", start)]))
 
 
 def _type(owner: str, name: str, text: str, fact: Fact) -> SchemaType:
@@ -304,16 +299,11 @@ def _type(owner: str, name: str, text: str, fact: Fact) -> SchemaType:
     return struct_of(text)
 
 
-def is_model(name: str) -> bool:
-    """Return whether a type's name is that of a model class."""
-    return name in _modules()
-
-
 def descriptions(model: str) -> dict[str, str]:
     """Return what each field means, by JSON name, for `kubectl explain`."""
     source = _source(model)
     _source.cache_clear()
-    wire_names = _wire_names(source)
+    wire_names = _table(source, "attribute_map")
     return {
         wire_names[attr]: text.strip().replace('\\"', '"')
         for attr, text in _DESCRIPTION.findall(source)

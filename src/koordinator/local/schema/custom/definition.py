@@ -97,7 +97,7 @@ def _node(schema: Any, field: str, role: str) -> list[StatusCause]:
         causes += _node(schema["items"], f"{field}.items", "items")
     elif schema.get("type") == "array":
         causes.append(errors.required(f"{field}.items", "must be specified"))
-    causes += _check_junctors(schema, field)
+    causes += _check_junctors(schema, schema, field)
     if not causes:
         causes += _check_default(schema, field)
     return causes
@@ -171,13 +171,14 @@ def _check_list(schema: Json, field: str) -> list[StatusCause]:
     return causes
 
 
-def _check_junctors(schema: Json, field: str) -> list[StatusCause]:
+def _check_junctors(schema: Json, outer: Json, field: str) -> list[StatusCause]:
+    """Check the junctors of a schema; `outer` is what stands outside of all of them."""
     causes: list[StatusCause] = []
     for name in ("allOf", "anyOf", "oneOf"):
         for index, inner in enumerate(schema.get(name) or ()):
-            causes += _inside(inner, schema, f"{field}.{name}[{index}]", name)
+            causes += _inside(inner, outer, f"{field}.{name}[{index}]", name)
     if "not" in schema:
-        causes += _inside(schema["not"], schema, f"{field}.not", "not")
+        causes += _inside(schema["not"], outer, f"{field}.not", "not")
     return causes
 
 
@@ -203,12 +204,7 @@ def _inside(inner: Any, outer: Any, field: str, junctor: str) -> list[StatusCaus
         causes += _inside(below, known.get(name), f"{field}.properties[{name}]", junctor)
     if "items" in inner:
         causes += _inside(inner["items"], outer.get("items"), f"{field}.items", junctor)
-    for name in ("allOf", "anyOf", "oneOf"):
-        for index, below in enumerate(inner.get(name) or ()):
-            causes += _inside(below, outer, f"{field}.{name}[{index}]", name)
-    if "not" in inner:
-        causes += _inside(inner["not"], outer, f"{field}.not", "not")
-    return causes
+    return causes + _check_junctors(inner, outer, field)
 
 
 def _check_default(schema: Json, field: str) -> list[StatusCause]:
@@ -260,9 +256,8 @@ def check(crd: Json) -> list[StatusCause]:
 def _check_group(group: str, annotations: Json) -> list[StatusCause]:
     if not group:
         return []  # the required-field rule has said so
-    reason = names.subdomain_1123(group)
-    if reason:
-        return [errors.invalid("spec.group", group, reason)]
+    if causes := names.check(names.subdomain_1123, group, "spec.group"):
+        return causes
     if "." not in group:
         return [errors.invalid("spec.group", group, "should be a domain with at least one dot")]
     if not any(group == suffix or group.endswith(f".{suffix}") for suffix in _PROTECTED):

@@ -203,7 +203,6 @@ def _fields(schema: Json, embedded: bool) -> Fields:
             name=name,
             type=shape_of(inner),
             required=name in required,
-            description=inner.get("description", ""),
         )
         for name, inner in (schema.get("properties") or {}).items()
     }

@@ -27,46 +27,32 @@ Check = Callable[[Any], list[Trouble] | None]
 
 def compile_schema(schema: Json) -> Check:
     """Return the check of one structural schema (assumed to have passed `structural.check`)."""
-    check_type = _type(schema)
-    rest = [part for part in (_bounds(schema), _children(schema), _junctors(schema)) if part]
-    nullable = bool(schema.get("nullable"))
-    if check_type is None:
-        return _untyped(rest)
-    wrong: Check = check_type
-    accepted = _classes(schema)
+    rules = _all([part for part in (_bounds(schema), _children(schema), _junctors(schema)) if part])
+    rest: Check = rules or _anything
+    wanted = _type(schema)
+    accepted = _CLASSES.get(wanted)
+    if accepted is None:
+        return _anything if rules is None else lambda value: None if value is None else rest(value)
+    nullable, takes_whole = bool(schema.get("nullable")), int in accepted
 
     def check(value: Any) -> list[Trouble] | None:
         if type(value) not in accepted:
             if value is None and nullable:
                 return None
-            found = wrong(value)
-            if found:  # a value of the wrong type would only repeat itself below
-                return found
-        found = None
-        for part in rest:
-            more = part(value)
-            if more:
-                found = [*found, *more] if found else more
-        return found
+            if not (takes_whole and type(value) is float and value.is_integer()):
+                return _wrong_type(value, wanted)  # the rest would only say so again
+        return rest(value)
 
     return check
 
 
-def _classes(schema: Json) -> frozenset[type]:
-    return _CLASSES["int-or-string" if schema.get("x-kubernetes-int-or-string") else schema.get("type", "")]
+def _type(schema: Json) -> str:
+    return "integer,string" if schema.get("x-kubernetes-int-or-string") else schema.get("type", "")
 
 
 def _plain_classes(schema: Json) -> frozenset[type]:
     """Return the classes of which every value is good: a parent needs no call for those. Empty when there are rules."""
-    return frozenset() if schema.keys() & _RULES or _type(schema) is None else _classes(schema)
-
-
-def _untyped(parts: list[Check]) -> Check:
-    every = _all(parts)
-    if every is None:
-        return _anything
-    inner: Check = every
-    return lambda value: None if value is None else inner(value)
+    return frozenset() if schema.keys() & _RULES else _CLASSES.get(_type(schema), frozenset())
 
 
 def causes_of(check: Check, value: Any, path: str) -> list[StatusCause]:
@@ -77,7 +63,6 @@ def causes_of(check: Check, value: Any, path: str) -> list[StatusCause]:
     return [make(f"{path}{suffix}".lstrip(".") or "<nil>") for suffix, make in found]
 
 
-# What surely has a type, told without a call; for all other values `_type` decides.
 _CLASSES: dict[str, frozenset[type]] = {
     "object": frozenset({dict}),
     "array": frozenset({list}),
@@ -85,8 +70,9 @@ _CLASSES: dict[str, frozenset[type]] = {
     "boolean": frozenset({bool}),
     "integer": frozenset({int}),
     "number": frozenset({int, float}),
-    "int-or-string": frozenset({int, str}),
+    "integer,string": frozenset({int, str}),
 }
+"""The classes of JSON values that have a type; a float without a fraction is an integer, too."""
 _RULES = frozenset(
     {
         *("enum", "minimum", "maximum", "multipleOf", "minLength", "maxLength", "pattern", "format"),
@@ -107,64 +93,20 @@ def _invalid(value: Any, detail: str) -> list[Trouble]:
     return [("", lambda path: errors.invalid(path, value, f"{path} in body {detail}"))]
 
 
-def _type(schema: Json) -> Check | None:
-    if schema.get("x-kubernetes-int-or-string"):
-        return _of_type("integer,string", lambda v: isinstance(v, str) or _is_integer(v))
-    match schema.get("type"):
-        case "object":
-            return _of_type("object", lambda v: isinstance(v, dict))
-        case "array":
-            return _of_type("array", lambda v: isinstance(v, list))
-        case "string":
-            return _of_type("string", lambda v: isinstance(v, str))
-        case "boolean":
-            return _of_type("boolean", lambda v: isinstance(v, bool))
-        case "integer":
-            return _of_type("integer", _is_integer)
-        case "number":
-            return _of_type("number", lambda v: isinstance(v, int | float) and not isinstance(v, bool))
-    return None
+def _wrong_type(value: Any, wanted: str) -> list[Trouble]:
+    word = _JSON_TYPES.get(type(value), "object")
+    detail = f'in body must be of type {wanted}: "{word}"'
+    return [("", lambda path: errors.type_invalid(path, word, f"{path} {detail}"))]
 
 
-def _is_integer(value: Any) -> bool:
-    if isinstance(value, float):
-        return value.is_integer()
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _of_type(wanted: str, fits: Callable[[Any], bool]) -> Check:
-    def check(value: Any) -> list[Trouble] | None:
-        if fits(value):
-            return None
-        word = json_type(value)
-        return [
-            (
-                "",
-                lambda path: errors.type_invalid(
-                    path, word, f'{path} in body must be of type {wanted}: "{word}"'
-                ),
-            )
-        ]
-
-    return check
-
-
-def json_type(value: Any) -> str:
-    """Return the JSON schema type of a value."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case str():
-            return "string"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case list():
-            return "array"
-    return "object"
+_JSON_TYPES = {
+    type(None): "null",
+    bool: "boolean",
+    str: "string",
+    int: "integer",
+    float: "number",
+    list: "array",
+}
 
 
 def _bounds(schema: Json) -> Check | None:

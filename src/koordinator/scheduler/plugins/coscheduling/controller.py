@@ -9,7 +9,6 @@ import asyncio
 import enum
 import math
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -230,6 +229,7 @@ class PodGroupController:
         self._is_status_apart = False
         """True when the CRD that is served has a status subresource."""
         self._running: Controller[str] | None = None
+        self.background = BackgroundController(NAME, self.run)
         handle.watch(Watch.newest(PodGroup, self._group_set, self._group_gone))
         handle.watch(Watch.changes(Pod, self._pod_changed))
 
@@ -237,10 +237,6 @@ class PodGroupController:
     def of(cls, handle: Handle, workers: int) -> "PodGroupController":
         """Return the scheduler's one; it has as many workers as its first profile says."""
         return handle.shared(cls, lambda first: cls(first, workers))
-
-    def loops(self) -> Sequence[BackgroundController]:
-        """Return the controllers that run beside scheduling."""
-        return (BackgroundController(NAME, self.run),)
 
     async def run(self) -> None:
         """Write statuses until cancelled."""

@@ -12,19 +12,17 @@ import numpy as np
 
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.framework import Diagnosis, Mask
-from koordinator.scheduler.plugin.status import Code, Status, count_reasons, fit_error
-from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
-    NO_VICTIMS,
+from koordinator.scheduler.plugin.status import Status, count_reasons, fit_error
+from koordinator.scheduler.plugins.coscheduling.jobs import (
     DrainCosts,
-    JobMember,
     JobResidents,
     PlacedPod,
+    PreemptorJob,
     job_name,
-    may_go,
 )
 from koordinator.scheduler.plugins.node_resources_fit import FitState, NodeResourcesFit
-from koordinator.scheduler.plugins.preemption.executor import is_terminating_victim
 from koordinator.scheduler.plugins.preemption.plugin import NOT_HELPFUL
+from koordinator.scheduler.plugins.preemption.victims import may_evict
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -37,6 +35,7 @@ hundreds of nodes gets there, and is told that there is no room."""
 MANY = 1 << 40
 """Members that a node takes of a pod that asks for nothing."""
 
+NO_VICTIMS = "no potential victims"
 
 Rivals = Callable[[str, PodInfo], Iterable[str] | None]
 """Given a plugin that refused a pod as a whole: uids of the pods that use up what is limited, None when unknown."""
@@ -78,9 +77,11 @@ class TrialMemberClass(msgspec.Struct, eq=False):
 
 
 class PreemptionDryRun:
-    """The `Ground` of a job. `members` by key are all that need a node; `own` (uids) belong to the job, so that they
-    are no victims; `doomed` pods are being preempted, whether that shows yet or not; `spare`: see `PlacedPod`. Lives
-    as long as `trial`."""
+    """The cluster in thought: pods leave nodes and members of a job take their room, and nothing really happens.
+
+    `diagnosis` is that of the job's trigger; `doomed` pods are being preempted, whether that shows yet or not; `spare`:
+    see `PlacedPod`. Lives as long as `trial`.
+    """
 
     def __init__(
         self,
@@ -88,9 +89,7 @@ class PreemptionDryRun:
         residents: JobResidents,
         trial: Trial,
         diagnosis: Diagnosis,
-        trigger: PodInfo,
-        members: Mapping[str, PodInfo],
-        own: Collection[str],
+        job: PreemptorJob,
         *,
         doomed: Collection[str] = (),
         rivals: Rivals = lambda _plugin, _pod: None,
@@ -100,13 +99,11 @@ class PreemptionDryRun:
         self._residents = residents
         self._trial = trial
         self._asked = diagnosis
-        self._trigger = trigger
-        self._members = members
-        self._own = own
+        self._job = job
+        self._own = {pod.uid for pod in job.pods}
         self._doomed = doomed
         self._rivals = rivals
         self._spare = spare
-        self._infos: dict[str, PodInfo] = {}
         self._kinds: list[TrialMemberClass] = []
         self._kind_of: dict[str, int] = {}
         self._cleared: dict[int, list[PlacedPod]] = {}
@@ -127,12 +124,12 @@ class PreemptionDryRun:
     def _see_kinds(self) -> None:
         numbers: dict[Hashable, int] = {}
         rows = self._table.rows
-        for key, pod in self._members.items():
+        for key, pod in self._job.members.items():
             kind = self._asked.class_key(pod)
             number = numbers.get(kind)
             if number is None:
                 number = numbers[kind] = len(self._kinds)
-                is_trigger = kind == self._asked.class_key(self._trigger)
+                is_trigger = kind == self._asked.class_key(self._job.trigger)
                 asked = self._asked if is_trigger else self._asked.about(pod)
                 self._kinds.append(TrialMemberClass.of(pod, asked, rows))
                 if is_trigger:
@@ -144,7 +141,7 @@ class PreemptionDryRun:
         is_candidate = np.zeros(capacity, np.bool_)
         for kind in self._kinds:
             is_candidate |= kind.is_open
-        slots = residents.victims_below(self._trigger.priority)
+        slots = residents.below(self._job.trigger.priority)
         slots = slots[is_candidate[residents.rows[slots]]]
         own = self._slots_of(self._own)
         slots = slots[~np.isin(slots, own)] if own else slots
@@ -169,28 +166,18 @@ class PreemptionDryRun:
         return [self._residents.slot_of(uid) for uid in uids if self._table.place_of(uid) is not None]
 
     def _may_go(self, pod: PodInfo) -> bool:
-        return pod.priority < self._trigger.priority and pod.uid not in self._own and may_go(pod.pod)
-
-    # What is the case
-
-    def code_of(self, node: str) -> Code:
-        row = self._table.row_of(node)
-        return self._asked.status_of(row).code if row is not None else Code.SUCCESS
-
-    def is_vacating(self, node: str) -> bool:
-        row = self._table.row_of(node)
-        there = self._table.pods_at(row).values() if row is not None else ()
-        return any(
-            (pod.uid in self._doomed or is_terminating_victim(pod.pod)) and self._may_go(pod) for pod in there
-        )
-
-    @property
-    def has_victims(self) -> bool:
-        return bool(self._held_pods.any())
+        return may_evict(self._job.trigger, pod) and pod.uid not in self._own
 
     # Choosing nodes
 
-    def clear(self, members: Sequence[JobMember]) -> Sequence[str]:
+    @property
+    def has_victims(self) -> bool:
+        """Return whether the job may evict anybody from the nodes that come into question."""
+        return bool(self._held_pods.any())
+
+    def clear(self, members: Sequence[PodInfo]) -> Sequence[str]:
+        """Take all that the job may evict off more nodes, the cheapest ones first: about as many nodes as these
+        members need. The nodes to try now; none when there are no more."""
         needed = Counter(self._kind_of[member.key] for member in members)
         if not self._clearings and self._is_beyond_all(needed):
             return ()
@@ -323,8 +310,9 @@ class PreemptionDryRun:
             found = np.minimum(found, (table.free[column][which] + held) // amount)
         return np.maximum(found, 0)
 
-    def room_for(self, member: JobMember) -> I64:
-        """Return the members (table rows,) as the protocol says; closed nodes take none."""
+    def room_for(self, member: PodInfo) -> I64:
+        """Return how many such members nodes would take once all that may go has gone, as far as resources tell:
+        (table rows,)."""
         kind = self._kinds[self._kind_of[member.key]]
         return np.where(kind.is_open | kind.is_free, self._slots(kind), 0)
 
@@ -333,8 +321,6 @@ class PreemptionDryRun:
     def _clear(self, row: int) -> None:
         table, name = self._table, self._table.name_of(row)
         gone = [pod for pod in table.pods_at(row).values() if self._may_go(pod)]
-        for pod in gone:
-            self._infos[pod.key] = pod
         self._cleared[row] = [self._occupant(pod, name) for pod in gone]
         for pod in gone:
             self._trial.take(pod)
@@ -347,9 +333,8 @@ class PreemptionDryRun:
     def _occupant(self, pod: PodInfo, node: str) -> PlacedPod:
         place = self._table.place_of(pod.uid)
         return PlacedPod(
-            key=pod.key,
+            pod=pod,
             node=node,
-            priority=pod.priority,
             job=job_name(pod.pod),
             spare=self._spare(pod),
             is_terminating=pod.uid in self._doomed or pod.pod.metadata.deletion_timestamp is not None,
@@ -357,21 +342,20 @@ class PreemptionDryRun:
         )
 
     def cleared(self) -> Mapping[str, Sequence[PlacedPod]]:
+        """Node → the pods that were taken off it, in the order of clearing."""
         return {self._table.name_of(row): pods for row, pods in self._cleared.items()}
 
     def costs(self) -> Mapping[str, int]:
+        """Node → what it costs that the pods which were taken off it go, whatever goes elsewhere."""
         return {self._table.name_of(row): int(self._costs_by_row[row]) for row in self._cleared}
 
-    def info(self, pod: PlacedPod) -> PodInfo:
-        """Return a pod that was taken off its node."""
-        return self._infos[pod.key]
-
     def may_hold(self, pods: Sequence[PlacedPod]) -> bool:
+        """A first glance: False only where pods of a node could not all come back."""
         more: dict[int, Counter[int]] = {}
         for pod in pods:
             row = self._table.row_of(pod.node)
             if row is not None and row in self._placed:
-                more.setdefault(row, Counter()).update(dict(self._infos[pod.key].requests))
+                more.setdefault(row, Counter()).update(dict(pod.pod.requests))
         return not any(
             self._is_short(self._kinds[number], row, held)
             for row, held in more.items()
@@ -379,18 +363,21 @@ class PreemptionDryRun:
         )
 
     def put_back(self, pods: Sequence[PlacedPod]) -> None:
+        """Put the pods back where they were."""
         for pod in pods:
-            self._trial.add(self._infos[pod.key], pod.node)
+            self._trial.add(pod.pod, pod.node)
 
     def take(self, pods: Sequence[PlacedPod]) -> None:
+        """Take them off their nodes."""
         for pod in pods:
-            self._trial.take(self._infos[pod.key])
+            self._trial.take(pod.pod)
 
-    def place(self, node: str, member: JobMember) -> bool:
+    def place(self, node: str, member: PodInfo) -> bool:
+        """Put a member on a node if that takes it beside what is there; return whether it does."""
         row = self._table.row_of(node)
         assert row is not None, node
         number = self._kind_of[member.key]
-        kind, pod = self._kinds[number], self._members[member.key]
+        kind = self._kinds[number]
         stamp = self._clearings if self._refuser or kind.is_wide else 0
         stamp = stamp << 32 | self._moves[row]
         known = self._refused.get((number, row))
@@ -404,9 +391,9 @@ class PreemptionDryRun:
             if status is not None and status.plugin not in kind.filters:
                 self._refuser = status.plugin
             return False
-        self._trial.add(pod, node)
+        self._trial.add(member, node)
         self._moves[row] += 1
-        self._placed.setdefault(row, {}).setdefault(number, []).append(pod)
+        self._placed.setdefault(row, {}).setdefault(number, []).append(member)
         return True
 
     def _is_short(self, kind: TrialMemberClass, row: int, more: Mapping[int, int]) -> bool:
@@ -417,6 +404,7 @@ class PreemptionDryRun:
         return any(int(free[column, row]) < more.get(column, 0) for column, _ in kind.wanted)
 
     def holds(self, nodes: Collection[str]) -> bool:
+        """Return whether the members that pods on these nodes matter to can be where they are."""
         rows = {row for name in nodes if (row := self._table.row_of(name)) is not None}
         if any(self._is_short(self._kinds[n], row, {}) for row in rows for n in self._placed.get(row, ())):
             return False
@@ -446,7 +434,8 @@ class PreemptionDryRun:
 
     # Words
 
-    def failure(self, members: Sequence[JobMember]) -> str:
+    def failure(self, members: Sequence[PodInfo]) -> str:
+        """Return why no node takes the first of these members, in words."""
         reasons: Counter[str] = Counter()
         number = self._kind_of[members[0].key] if members else 0
         kind = self._kinds[number]

@@ -19,9 +19,10 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.engine.view import Prospects, prospects_of
 from koordinator.scheduler.plugin.capabilities import JobRefusal, ResizePodPlugin
 from koordinator.scheduler.plugin.framework import Handle, Plugin, PostFilterPlugin, PostFilterResult, Watch
+from koordinator.scheduler.plugin.reservation_capabilities import ReservePods
 from koordinator.scheduler.plugin.status import SKIP, Status, fit_error, listed, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
-from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of, uid_of
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang, uid_of
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import PreemptReason
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
 from koordinator.scheduler.plugins.network_topology import slots
@@ -211,9 +212,11 @@ class EarlyRefusals:
         self._is_aware = is_aware
         self._is_for_jobs = is_for_jobs
         self._keys: dict[str, tuple[PodInfo, Hashable]] = {}
-        handle.watch(
-            Watch(Pod, lambda _: None, lambda _, __: None, lambda pod: self._keys.pop(uid_of(pod), None))
-        )
+        handle.watch(Watch(Pod, lambda _: None, lambda _, __: None, self._forget))
+        ReservePods.of(handle).follow(lambda _: None, self._forget)
+
+    def _forget(self, pod: Pod) -> None:
+        self._keys.pop(uid_of(pod), None)
 
     def shortage(self, pod: PodInfo) -> GangShortage | None:
         """Return what the gang group of a pod lacks that starts a round; None when the round may succeed, when room may
@@ -264,7 +267,7 @@ class EarlyRefusals:
 
     def _samples(self, pod: PodInfo, gangs: Iterable[Gang]) -> Iterator[PodInfo]:
         """Yield of each gang the member that came first, or the last one: a leader and its workers differ."""
-        own = key_of(pod.pod)
+        own = pod.key
         for gang in gangs:
             first = next(iter(gang.pending), "")
             info = self._gangs.info(first if first != own else next(reversed(gang.pending)))

@@ -9,6 +9,7 @@ import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMatchPolicy
+from koordinator.api.pod_labels import is_terminated
 from koordinator.api.sigs import PodGroup
 from koordinator.scheduler.plugin.status import Suggestion
 from koordinator.scheduler.plugins.coscheduling.config import (
@@ -18,11 +19,9 @@ from koordinator.scheduler.plugins.coscheduling.config import (
     gang_id_of,
 )
 from koordinator.scheduler.plugins.coscheduling.gangs import (
-    FINISHED_PHASES,
     Gang,
     GangCache,
     GangGroup,
-    key_of,
 )
 
 
@@ -39,6 +38,8 @@ class Effect(msgspec.Struct, frozen=True):
     """Waiting pods that must give their place back."""
     message: str = ""
     """Reason for which they must."""
+    is_tired: bool = False
+    """The time of those that waited was up: others shall have a go, and the group again after them."""
 
 
 class GateReason(enum.Enum):
@@ -123,20 +124,7 @@ class Permit(msgspec.Struct, frozen=True):
     reason: PermitReason
     wait_s: float = 0.0
     allowed: tuple[str, ...] = ()
-    ended: EndReason | None = None
-    tried_count: int = 0
-    """Members that were tried in the round that ended."""
-    one_of: tuple[str, ...] = ()
-    """Members without a place one of which shall enter the queue now."""
-
-
-class Rejection(msgspec.Struct, frozen=True):
-    """Waiting pods that must give their place back; no message when the others are left alone."""
-
-    message: str = ""
-    rejected: tuple[str, ...] = ()
-    is_tired: bool = False
-    """The time was up: others shall have a go, and the group again after them."""
+    ended: Next = Next()
 
 
 class GangRound(msgspec.Struct):
@@ -185,7 +173,7 @@ class GangEvents:
 
     def on_pod_add(self, pod: Pod) -> Effect:
         """Note that a pod was created, or is seen for the first time."""
-        key, had_started = key_of(pod), self._has_started(pod)
+        key, had_started = pod.key, self._has_started(pod)
         gang = self._see(pod)
         if gang is None:
             return Effect()
@@ -195,13 +183,13 @@ class GangEvents:
 
     def on_pod_update(self, pod: Pod) -> Effect:
         """Note that a pod changed. Of pods that have ended nothing counts but that they have."""
-        known, key = self.cache.get(gang_id_of(pod)), key_of(pod)
+        known, key = self.cache.get(gang_id_of(pod)), pod.key
         had_started = self._has_started(pod)
         is_awaited = known is not None and key in (known.group.representative, known.group.root_cause)
         was_bound = known is not None and key in known.bound
         was_pending = known is not None and key in known.pending
         was_leaving = known is not None and key in known.leaving
-        if pod.status.phase in FINISHED_PHASES:
+        if is_terminated(pod):
             if known is None:
                 self.cache.remember(pod)
                 return Effect()
@@ -219,7 +207,7 @@ class GangEvents:
 
     def on_pod_delete(self, pod: Pod) -> Effect:
         """Note that a pod is gone. When its group relied on it to be tried again, another member should be."""
-        key, gang_id = key_of(pod), gang_id_of(pod)
+        key, gang_id = pod.key, gang_id_of(pod)
         self._take_one(gang_id, key)
         gang = self.cache.get(gang_id)
         if gang is None:
@@ -274,7 +262,7 @@ class GangEvents:
         return self.cache.candidates(gang.group) if gang is not None else ()
 
     def _see(self, pod: Pod) -> Gang | None:
-        gang_id, key = gang_id_of(pod), key_of(pod)
+        gang_id, key = gang_id_of(pod), pod.key
         if not gang_id:
             return None
         gang = self.cache.ensure(gang_id)

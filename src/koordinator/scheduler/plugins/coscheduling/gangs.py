@@ -14,23 +14,17 @@ import msgspec
 from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMatchPolicy
+from koordinator.api.pod_labels import is_terminated
 from koordinator.scheduler.plugins.coscheduling.config import GangConfig, GangSource
 from koordinator.scheduler.table.columns import discard
-
-FINISHED_PHASES = ("Succeeded", "Failed")
 
 CANDIDATES_MAX = 8
 """Members that are asked one after the other to stand for their group: the first may be held back elsewhere."""
 
 
-def key_of(pod: Pod) -> str:
-    """`namespace/name`."""
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"
-
-
 def uid_of(pod: Pod) -> str:
     """Return what tells a pod from another one of its name."""
-    return pod.metadata.uid or key_of(pod)
+    return pod.metadata.uid or pod.key
 
 
 class GangGroup(msgspec.Struct):
@@ -216,7 +210,7 @@ class GangCache:
 
     def add_member(self, gang: Gang, pod: Pod) -> None:
         """Note that a pod of the gang exists, or changed."""
-        key = key_of(pod)
+        key = pod.key
         self.version += 1
         discard(self._orphans, gang.gang_id, key)
         was_bound = key in gang.bound
@@ -238,7 +232,7 @@ class GangCache:
         """Sort the member into leaving, spent or succeeded; return whether that changed anything."""
         is_bound, phase = key in gang.bound, pod.status.phase
         is_deleted = pod.metadata.deletion_timestamp is not None
-        is_new = _set(gang.leaving, key, to=not is_bound and (is_deleted or phase in FINISHED_PHASES))
+        is_new = _set(gang.leaving, key, to=not is_bound and (is_deleted or is_terminated(pod)))
         is_new |= _set(gang.spent, key, to=is_bound and (is_deleted or phase == "Failed"))
         is_new |= _set(gang.succeeded, key, to=is_bound and not is_deleted and phase == "Succeeded")
         if key in gang.leaving:
@@ -247,12 +241,12 @@ class GangCache:
 
     def remember(self, pod: Pod) -> None:
         """Note that a pod changed that is a member of no known gang now."""
-        if key_of(pod) in self.pods:
-            self.pods[key_of(pod)] = pod
+        if pod.key in self.pods:
+            self.pods[pod.key] = pod
 
     def ended(self, gang: Gang, pod: Pod) -> None:
         """Note that a member has succeeded or failed, perhaps without that it was seen on a node."""
-        key = key_of(pod)
+        key = pod.key
         self.version += 1
         self.remember(pod)
         if key in gang.children and self._settle(gang, key, pod):
@@ -288,7 +282,7 @@ class GangCache:
 
     def remove_member(self, gang_id: str, pod: Pod) -> None:
         """Note that a pod of the gang is gone; with the last one goes a gang that only pods described."""
-        key = key_of(pod)
+        key = pod.key
         self.version += 1
         self.pods.pop(key, None)
         discard(self._orphans, gang_id, key)
@@ -309,7 +303,7 @@ class GangCache:
 
     def is_current(self, pod: Pod) -> bool:
         """Return whether the member of that name is this pod, and not another one that came after it."""
-        known = self.pods.get(key_of(pod))
+        known = self.pods.get(pod.key)
         return known is not None and uid_of(known) == uid_of(pod)
 
     def candidates(self, group: GangGroup, first: str = "") -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Gangs that ask for a network topology: all members are planned when the first one of a round is tried.
 Source: behaviour/gangs 7.2, 7.3, 15 and 16."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 
 import msgspec
 import numpy as np
@@ -12,14 +12,11 @@ from koordinator.scheduler.plugin.capabilities import FoundNode, PlacementPlan
 from koordinator.scheduler.plugin.framework import Handle, Scores
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
+from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun
 from koordinator.scheduler.plugins.coscheduling.events import GangRound, is_on_its_own
-from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup, key_of
-from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
-    JobMember,
-    JobPlacement,
-    Placer,
-    PreemptionCluster,
-)
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup
+from koordinator.scheduler.plugins.coscheduling.job_preemptor import JobPlacement, Placer
+from koordinator.scheduler.plugins.coscheduling.jobs import PreemptorJob
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.plugins.network_topology import placement
 from koordinator.scheduler.plugins.network_topology.placement import MUST_GATHER
@@ -64,7 +61,7 @@ class GangPlanning:
     def wakes(self, pod: Pod) -> bool:
         """Return whether another tree may help the pod: one per gang group tries."""
         group = self._gangs.group_of(pod) if self.asks(pod) else None
-        return group is not None and group.root_cause in ("", key_of(pod))
+        return group is not None and group.root_cause in ("", pod.key)
 
     # Nodes
 
@@ -74,13 +71,13 @@ class GangPlanning:
         if now is None or now.failure:
             return NO_OPINION
         if now.planned:
-            node = now.planned.get(key_of(pod.pod), "")
+            node = now.planned.get(pod.key, "")
             return (
                 FoundNode(SUCCESS, node, is_revisable=True)
                 if node
                 else FoundNode(status.error("no planned pods"))
             )
-        if now.first != key_of(pod.pod):
+        if now.first != pod.key:
             return FoundNode(status.error("no planned pods"))
         return self._plan(pod, now)
 
@@ -99,7 +96,7 @@ class GangPlanning:
             return FoundNode(unschedulable(found.message), rejected_by=found.rejected_by, verdict=found)
         by_uid = {member.uid: member for member in job.members}
         planned = [by_uid[uid] for uid in found.plan.nodes]
-        self._gangs.rounds.plan({key_of(each.pod): found.plan.nodes[each.uid] for each in planned})
+        self._gangs.rounds.plan({each.pod.key: found.plan.nodes[each.uid] for each in planned})
         return FoundNode(SUCCESS, plan=PlacementPlan(tuple(planned), found.plan.nodes), is_revisable=True)
 
     # Preemption for the whole gang
@@ -109,26 +106,25 @@ class GangPlanning:
         if not self.asks(pod.pod):
             return None
         now = self._gangs.round_of(pod.pod)
-        if now is not None and now.first != key_of(pod.pod):
-            return lambda members, dry_run: JobPlacement(failure=PLAN_INVALID)
+        if now is not None and now.first != pod.key:
+            return lambda job, dry_run: JobPlacement(failure=PLAN_INVALID)
         return self._place
 
-    def _place(self, members: Sequence[JobMember], dry_run: PreemptionCluster) -> JobPlacement:
+    def _place(self, job: PreemptorJob, dry_run: PreemptionDryRun) -> JobPlacement:
         """Clear the cheapest nodes, more each time, until the gang can be planned on what is there then."""
-        infos = {member.key: info for member in members if (info := self._gangs.info(member.key)) is not None}
-        tree = self._handle.network()
-        gang = self._gangs.rounds.cache.get(gang_id_of(next(iter(infos.values())).pod)) if infos else None
-        if tree is None or gang is None or len(infos) < len(members):
+        members, tree = tuple(job.members.values()), self._handle.network()
+        gang = self._gangs.rounds.cache.get(gang_id_of(members[0].pod))
+        if tree is None or gang is None:
             return JobPlacement(failure=PLAN_INVALID)
-        job = msgspec.structs.replace(self.job_of(gang), least=())
+        asked = msgspec.structs.replace(self.job_of(gang), least=())
         while dry_run.clear(members):
-            found = self.planner.plan(tree, msgspec.structs.replace(job, costs=dry_run.costs()))
+            found = self.planner.plan(tree, msgspec.structs.replace(asked, costs=dry_run.costs()))
             if found.plan.is_placed:
-                return _settle(found, members, infos, dry_run)
+                return _settle(found, members, dry_run)
         if dry_run.cleared():
-            return JobPlacement(failure=self.planner.plan(tree, job).message)
+            return JobPlacement(failure=self.planner.plan(tree, asked).message)
         # All nodes together are too small, so none was cleared; the words tell what they would take if they were.
-        return JobPlacement(failure=self.planner.shortage(tree, job, dry_run.room_for(members[0])))
+        return JobPlacement(failure=self.planner.shortage(tree, asked, dry_run.room_for(members[0])))
 
     # Explanations
 
@@ -210,10 +206,8 @@ class GangPlanning:
         )
 
 
-def _settle(
-    found: JobPlan, members: Sequence[JobMember], infos: Mapping[str, PodInfo], dry_run: PreemptionCluster
-) -> JobPlacement:
-    nodes = {member.key: found.plan.nodes[infos[member.key].uid] for member in members}
+def _settle(found: JobPlan, members: Sequence[PodInfo], dry_run: PreemptionDryRun) -> JobPlacement:
+    nodes = {member.key: found.plan.nodes[member.uid] for member in members}
     for member in members:
         if not dry_run.place(nodes[member.key], member):
             return JobPlacement(failure=PLAN_INVALID)

@@ -70,7 +70,7 @@ from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
 from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals
 from koordinator.scheduler.plugins.coscheduling.events import GangGate, GateReason, Next, PermitReason
-from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangCache, GangGroup, key_of
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangCache, GangGroup
 from koordinator.scheduler.plugins.coscheduling.planning import GangPlanning
 from koordinator.scheduler.plugins.coscheduling.preemption import GangPreemption
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
@@ -190,7 +190,7 @@ def whole_group(gangs: RunningGangs, pod: PodInfo, *, falls_back: bool = False) 
     All gangs of the group need their minimum; members beyond it are placed as far as there is room. Where each goes is
     left to the engine.
     """
-    key, now, group = key_of(pod.pod), gangs.round_of(pod.pod), gangs.group_of(pod.pod)
+    key, now, group = pod.key, gangs.round_of(pod.pod), gangs.group_of(pod.pod)
     if now is None or group is None or now.first != key or now.failure:
         return None
     members, quorums = [pod], []
@@ -331,7 +331,7 @@ class Coscheduling(
                 failure.condition_patches, fit_error(count, {}, message, post_filter_text)
             )
         found = SharedFailure(message, NAME, post_filter_text, now.suggestion)
-        self._reported.add(now.group_id, f"{message} {found.post_filter_text}", key_of(pod.pod), pod.uid)
+        self._reported.add(now.group_id, f"{message} {found.post_filter_text}", pod.key, pod.uid)
         return found
 
     def _objection(self, pod: PodInfo, ended: Next) -> Status | JobRefusal:
@@ -496,4 +496,4 @@ class Coscheduling(
 
     def controllers(self) -> Sequence[BackgroundController]:
         reporter = BackgroundController("descriptions of gangs", self.gangs.report_problems)
-        return (*self._pod_groups.loops(), reporter)
+        return self._pod_groups.background, reporter

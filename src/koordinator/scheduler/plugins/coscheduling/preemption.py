@@ -8,8 +8,6 @@ stock preemption makes room for the member that failed its round, and for no oth
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import msgspec
-
 from koordinator.api import pod_labels
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.prometheus import Histogram, exponential
@@ -24,22 +22,18 @@ from koordinator.scheduler.plugin.framework import (
     PreemptionOffer,
 )
 from koordinator.scheduler.plugin.handle import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT
-from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import SUCCESS, Code, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.dry_run_cluster import PreemptionDryRun
 from koordinator.scheduler.plugins.coscheduling.events import GangRound, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
 from koordinator.scheduler.plugins.coscheduling.job_preemptor import (
-    JobMember,
     JobPreemption,
-    JobPreemptor,
-    JobResidents,
     Placer,
     PreemptReason,
-    VictimAction,
-    may_go,
     preempt,
 )
+from koordinator.scheduler.plugins.coscheduling.jobs import JobResidents, PreemptorJob, VictimAction
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
 from koordinator.scheduler.plugins.preemption.executor import (
     PreemptionExecutor,
@@ -47,28 +41,13 @@ from koordinator.scheduler.plugins.preemption.executor import (
     is_terminating_victim,
 )
 from koordinator.scheduler.plugins.preemption.plugin import WAITING
+from koordinator.scheduler.plugins.preemption.victims import may_evict
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import rehearsal_of
 
 JOBS_MEASURED_MAX = 1_000
 """Jobs with a time series of their own: names of jobs come and go for ever."""
 OTHER_JOBS = "others"
-
-
-class PreemptorJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A preemptor: a gang group, or a single pod."""
-
-    name: str
-    trigger: PodInfo
-    members: Mapping[str, PodInfo]
-    """By key, in the order in which they choose nodes."""
-    surplus: frozenset[str] = frozenset()
-    """Members without which the gangs can start."""
-    waiting: tuple[PodInfo, ...] = ()
-    """Members that have a place and wait in Permit."""
-    is_gang: bool = False
-    is_complete: bool = True
-    """Whether it starts once all members have a place."""
 
 
 class GangPreemption:
@@ -79,7 +58,7 @@ class GangPreemption:
         args: CoschedulingArgs,
         handle: Handle,
         gangs: RunningGangs,
-        placer_of: Callable[[PodInfo], Placer | None] = lambda _: None,
+        placer_of: Callable[[PodInfo], Placer | None],
     ) -> None:
         """`placer_of` places the job of a pod that may not go just anywhere; None for all others."""
         self._placer_of = placer_of
@@ -161,11 +140,11 @@ class GangPreemption:
         gone, row, table = event.old, event.row, self._handle.table
         if self._residents is None or gone is None or row is None or table.node_at(row) is None:
             return False
-        if gone.priority < pod.priority and may_go(gone.pod):
+        if may_evict(pod, gone):
             return False
         left = {column: amount - int(table.free[column, row]) for column, amount in pod.requests}
         for other in table.pods_at(row).values():
-            if other.priority < pod.priority and may_go(other.pod):
+            if may_evict(pod, other):
                 for column, amount in other.requests:
                     left[column] = left.get(column, 0) - amount
         return all(amount <= 0 for amount in left.values())
@@ -221,7 +200,7 @@ class GangPreemption:
         """Return whether somebody still has to leave a node that is kept for a member of the pod's job."""
         # The victims are those of stock preemption here.
         job, table, node_for = self._job_of(pod), self._handle.table, self._handle.nominations.node_for
-        rows = {table.row_of(node_for(each)) for each in (*job.members.values(), *job.waiting)}
+        rows = {table.row_of(node_for(each)) for each in job.pods}
         return any(
             other.priority < pod.priority and is_terminating_victim(other.pod)
             for row in rows
@@ -234,38 +213,51 @@ class GangPreemption:
     ) -> tuple[JobPreemption, Mapping[str, Sequence[PodInfo]]]:
         """Return the decision, and on success whom to evict from each node."""
         assert self._residents is not None
-        table, trigger = self._handle.table, job.trigger
+        if earlier:
+            return JobPreemption(reason=PreemptReason.ATTEMPTED, message=earlier), {}
+        table = self._handle.table
         self._doomed = {uid for uid in self._doomed if table.place_of(uid) is not None}
-        preemptor = JobPreemptor(
-            trigger=self._member(trigger),
-            never=trigger.pod.spec.preemption_policy == "Never",
-            is_complete=job.is_complete,
-            members=tuple(
-                self._member(each, is_needed=key not in job.surplus) for key, each in job.members.items()
-            ),
-            waiting=tuple(map(self._member, job.waiting)),
-            earlier=earlier,
-        )
-        own = {pod.uid for pod in (*job.members.values(), *job.waiting)}
+        if objection := self._objection(job, diagnosis):
+            return JobPreemption(reason=objection, message=objection.value), {}
         with self._without_nominations(job), rehearsal_of(table) as trial:
             dry_run = PreemptionDryRun(
                 table,
                 self._residents,
                 trial,
                 diagnosis,
-                trigger,
-                job.members,
-                own,
+                job,
                 doomed=self._doomed,
                 rivals=self._rivals,
                 spare=self._spare,
             )
-            found = preempt(preemptor, dry_run, self._placer_of(trigger))
-            victims: dict[str, list[PodInfo]] = {}
-            for each in found.evictions:
-                if each.action is not VictimAction.NOTHING:
-                    victims.setdefault(each.victim.node, []).append(dry_run.info(each.victim))
+            found = preempt(job, dry_run, self._placer_of(job.trigger))
+        victims: dict[str, list[PodInfo]] = {}
+        for each in found.evictions:
+            if each.action is not VictimAction.NOTHING:
+                victims.setdefault(each.node, []).append(each.pod)
         return found, victims
+
+    def _objection(self, job: PreemptorJob, diagnosis: Diagnosis) -> PreemptReason | None:
+        """Return why the job may evict nobody now; None when it may."""
+        if not job.members:
+            return PreemptReason.NO_MEMBERS
+        if job.trigger.pod.spec.preemption_policy == "Never":
+            return PreemptReason.NEVER
+        if not job.is_complete:
+            return PreemptReason.INCOMPLETE
+        own, table = {pod.uid for pod in job.pods}, self._handle.table
+        for member in job.members.values():
+            row = table.row_of(self._handle.nominations.node_for(member))
+            if row is None or (
+                member.uid == job.trigger.uid
+                and diagnosis.status_of(row).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+            ):
+                continue
+            for other in table.pods_at(row).values():
+                is_vacating = other.uid in self._doomed or is_terminating_victim(other.pod)
+                if is_vacating and other.uid not in own and may_evict(job.trigger, other):
+                    return PreemptReason.TERMINATING
+        return None
 
     def _spare(self, pod: PodInfo) -> int:
         """Return how many members the pod's gang has beyond its minimum."""
@@ -278,14 +270,11 @@ class GangPreemption:
         found = next((each for each in knowing if each.name == plugin), None)
         return found.rivals(pod) if found is not None else None
 
-    def _member(self, pod: PodInfo, *, is_needed: bool = True) -> JobMember:
-        return JobMember(key=pod.key, nominated=self._handle.nominations.node_for(pod), is_needed=is_needed)
-
     @contextlib.contextmanager
     def _without_nominations(self, job: PreemptorJob) -> Iterator[None]:
         """Members do not keep room from each other while all of them look for a node."""
         nominations = self._handle.nominations
-        kept = [(pod, nominations.node_of(pod.uid)) for pod in (*job.members.values(), *job.waiting)]
+        kept = [(pod, nominations.node_of(pod.uid)) for pod in job.pods]
         for pod, _ in kept:
             nominations.remove(pod.uid)
         try:
@@ -336,7 +325,7 @@ class GangPreemption:
 
     def _give_up(self, job: PreemptorJob, message: str) -> None:
         nominations, table = self._handle.nominations, self._handle.table
-        for pod in (*job.members.values(), *job.waiting):
+        for pod in job.pods:
             row = table.row_of(nominations.node_of(pod.uid))
             if nominations.remove(pod.uid) is not None and row is not None:
                 self._handle.happened(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))

@@ -23,10 +23,9 @@ from koordinator.scheduler.plugins.coscheduling.events import (
     Next,
     Permit,
     PermitReason,
-    Rejection,
     is_on_its_own,
 )
-from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of, uid_of
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang, uid_of
 
 OPEN = GangGate(GateReason.OK)
 GO_ON = Begin(OPEN)
@@ -45,9 +44,9 @@ class GangRounds(GangEvents):
         """Return whether the pod may enter the active queue: one member of each group may, once all are there."""
         gang, gate = self._looked_at(pod)
         if gang is not None and gate.is_open:
-            gang.group.representative = key_of(pod)
+            gang.group.representative = pod.key
         elif gang is not None:
-            self.cache.forget_representative(gang, key_of(pod))
+            self.cache.forget_representative(gang, pod.key)
         return gate
 
     def look(self, pod: Pod) -> GangGate:
@@ -58,7 +57,7 @@ class GangRounds(GangEvents):
         gang, gate = self._checked(pod)
         if gang is None or not gate.is_open:
             return gang, gate
-        key, group, now = key_of(pod), gang.group, self.round
+        key, group, now = pod.key, gang.group, self.round
         if now is not None and gang.gang_id in now.gangs and key not in now.tried:
             message = f"gangGroup {group.group_id} is scheduling and this pod has not been attempted"
             return gang, GangGate(GateReason.ROUND_RUNNING, message)
@@ -67,7 +66,7 @@ class GangRounds(GangEvents):
         if group.representative != key and self._is_represented(group):
             other = f"representative pod {group.representative} of gangGroupID {group.group_id}"
             return gang, GangGate(GateReason.REPRESENTED, f"{other} already exists")
-        return gang, GangGate(GateReason.OK)
+        return gang, OPEN
 
     def begin(self, pod: Pod, *, has_topology: bool = True) -> Begin:
         """Return whether the pod may be tried now; the first member of a group starts its round.
@@ -78,14 +77,14 @@ class GangRounds(GangEvents):
         if now is not None and now.version == self.cache.version and not now.failure:
             known = self.cache.get(gang_id_of(pod))
             if known is not None and known.group.group_id == now.group_id:
-                now.tried.add(key_of(pod))
+                now.tried.add(pod.key)
                 return GO_ON
         gang, gate = self._checked(pod)
         if gang is None or not gate.is_open:
             if gang is not None:
-                self.cache.forget_representative(gang, key_of(pod))
+                self.cache.forget_representative(gang, pod.key)
             return Begin(gate)
-        key, group = key_of(pod), gang.group
+        key, group = pod.key, gang.group
         if now is not None and now.group_id == group.group_id:
             if now.failure:
                 return Begin(GangGate(GateReason.ROUND_FAILED, now.failure))
@@ -99,13 +98,13 @@ class GangRounds(GangEvents):
         self.round = GangRound(
             key, gang.gang_id, gang.config.group, group.group_id, {key}, version=self.cache.version
         )
-        return Begin(GangGate(GateReason.OK), has_started=True, ended=ended)
+        return Begin(OPEN, has_started=True, ended=ended)
 
     def _checked(self, pod: Pod) -> tuple[Gang | None, GangGate]:
         """Return the gang, if its rules apply to the pod, and whether all gangs of its group are complete."""
-        gang_id, key = gang_id_of(pod), key_of(pod)
+        gang_id, key = gang_id_of(pod), pod.key
         if not gang_id:
-            return None, GangGate(GateReason.OK)
+            return None, OPEN
         gang = self.cache.get(gang_id)
         if gang is None or not gang.config.is_initialised:
             about = f"gangName: {gang_id}, podName: {key}"
@@ -242,7 +241,7 @@ class GangRounds(GangEvents):
         gang = self.cache.get(gang_id_of(pod))
         if gang is None or is_on_its_own(gang):
             return ""
-        key, now, group = key_of(pod), self.round, gang.group
+        key, now, group = pod.key, self.round, gang.group
         quoted = f'GangGroup "{group.group_id}" gets rejected due to member'
         if now is None or now.group_id != group.group_id:
             return f'{quoted} pod "{key}" is unschedulable'
@@ -261,7 +260,7 @@ class GangRounds(GangEvents):
         gang = self.cache.get(gang_id_of(pod))
         if gang is None or is_on_its_own(gang):
             return MemberFailure()
-        key, now = key_of(pod), self.round
+        key, now = pod.key, self.round
         in_round = now is not None and now.group_id == gang.group.group_id
         message = self.fail_round(pod, fit_error)
         patched: tuple[str, ...] = ()
@@ -286,7 +285,7 @@ class GangRounds(GangEvents):
 
     def permit(self, pod: Pod) -> Permit:
         """Return whether a pod that has a place may be bound: when its whole group has enough places."""
-        gang_id, key = gang_id_of(pod), key_of(pod)
+        gang_id, key = gang_id_of(pod), pod.key
         if not gang_id:
             return Permit(PermitReason.NO_GANG)
         gang = self.cache.get(gang_id)
@@ -303,19 +302,15 @@ class GangRounds(GangEvents):
         if not group.binding:
             members = self.cache.members_of(group)
             group.binding = frozenset(each.children[k] for each in members for k in each.waiting)
-        ended, tried_count = None, 0
-        if self.round is not None and self.round.group_id == group.group_id:
-            tried_count = len(self.round.tried)
-            self.round, ended = None, EndReason.SUCCEEDED
-        group.root_cause = ""
-        return Permit(
-            PermitReason.RELEASED,
-            allowed=self._take_held(gang.config.group),
-            ended=ended,
-            tried_count=tried_count,
-            # Members beyond the minimum are gated, and no event would ever wake them.
-            one_of=() if is_alone else self.cache.candidates(group, gang_id),
-        )
+        now, group.root_cause = self.round, ""
+        allowed = self._take_held(gang.config.group)
+        # Members beyond the minimum are gated, and no event would ever wake them.
+        one_of = () if is_alone else self.cache.candidates(group, gang_id)
+        if now is None or now.group_id != group.group_id:
+            return Permit(PermitReason.RELEASED, allowed=allowed, ended=Next(one_of=one_of))
+        self.round = None
+        ended = Next(ended=EndReason.SUCCEEDED, tried_count=len(now.tried), one_of=one_of)
+        return Permit(PermitReason.RELEASED, allowed=allowed, ended=ended)
 
     def _has_to_wait(self, gang: Gang, *, is_alone: bool) -> bool:
         """Return whether some gang of the group lacks members. A group that has started waits for nobody, also not for
@@ -326,10 +321,10 @@ class GangRounds(GangEvents):
             return True
         return not all(map(self._is_ready, gang.config.group))
 
-    def unreserve(self, pod: Pod) -> Rejection:
+    def unreserve(self, pod: Pod) -> Effect:
         """Note that the pod lost its place, for whatever reason: in a strict gang, so do the others. One that is
         gone is not missed where enough others are left."""
-        gang_id, key = gang_id_of(pod), key_of(pod)
+        gang_id, key = gang_id_of(pod), pod.key
         gang = self.cache.get(gang_id)
         is_current = self.cache.is_current(pod)
         is_tired = False
@@ -344,20 +339,21 @@ class GangRounds(GangEvents):
         self.cache.gave_up_place(gang, key)
         self._line_up(key, gang_id)
         if gang.config.mode is not GangMode.STRICT or is_on_its_own(gang):
-            return Rejection(is_tired=is_tired)
+            return Effect(is_tired=is_tired)
         if key in gang.leaving and not self._incomplete(gang.config):
-            return Rejection()
+            return Effect()
         message = f'Gang "{gang.gang_id}" gets rejected due to Pod "{pod.metadata.name}" in Unreserve'
-        return Rejection(message, self._take_held(gang.config.group), is_tired)
+        rejected = self._take_held(gang.config.group)
+        return Effect(rejected=rejected, message=message, is_tired=is_tired)
 
-    def _gone(self, gang: Gang | None) -> Rejection:
+    def _gone(self, gang: Gang | None) -> Effect:
         """Note that a pod that is no member any more lost its place."""
         if gang is None or gang.config.mode is not GangMode.STRICT or is_on_its_own(gang):
-            return Rejection()
+            return Effect()
         if not self._incomplete(gang.config):
-            return Rejection()
+            return Effect()
         message = f'Gang "{gang.gang_id}" gets rejected due to a pod that is gone'
-        return Rejection(message, self._take_held(gang.config.group))
+        return Effect(rejected=self._take_held(gang.config.group), message=message)
 
     def is_released(self, pod: Pod) -> bool:
         """Return whether the pod is being bound together with its group."""
@@ -376,7 +372,7 @@ class GangRounds(GangEvents):
 
     def post_bind(self, pod: Pod) -> Effect:
         """Note that the pod was bound."""
-        gang_id, key = gang_id_of(pod), key_of(pod)
+        gang_id, key = gang_id_of(pod), pod.key
         gang = self.cache.get(gang_id)
         if gang is None or not self.cache.is_current(pod):
             return Effect()

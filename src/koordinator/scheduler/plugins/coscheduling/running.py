@@ -40,7 +40,7 @@ from koordinator.scheduler.plugins.coscheduling.events import (
     Permit,
     PermitReason,
 )
-from koordinator.scheduler.plugins.coscheduling.gangs import GangGroup, key_of, uid_of
+from koordinator.scheduler.plugins.coscheduling.gangs import GangGroup, uid_of
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -140,7 +140,7 @@ class RunningGangs:
     def needed_with(self, pod: Pod) -> list[PodInfo]:
         """Return the pod and as many other members without a place as its group lacks to start."""
         group = self.group_of(pod)
-        keys = dict.fromkeys((key_of(pod),))
+        keys = dict.fromkeys((pod.key,))
         for gang in self.rounds.cache.members_of(group) if group is not None else ():
             lacking = self.rounds.lacking(gang) - (gang.gang_id == gang_id_of(pod))
             others = (key for key in gang.startable() if key not in keys)
@@ -194,7 +194,7 @@ class RunningGangs:
             self._check_labels(pod)
 
     def _pod_deleted(self, pod: Pod) -> None:
-        self._infos.pop(key_of(pod), None)
+        self._infos.pop(pod.key, None)
         self._carry_out(self.rounds.on_pod_delete(pod))
 
     def _reserve_pod_set(self, pod: Pod) -> None:
@@ -203,14 +203,14 @@ class RunningGangs:
             group = self._pod_groups.get(gang_id.removesuffix(config.OF_RESERVATIONS))
             if group is not None:
                 self._describe(config.for_reservations(group), self.rounds.on_pod_group_add)
-        old = self.pod(key_of(pod))
+        old = self.pod(pod.key)
         if old is None:
             self._pod_added(pod)
         else:
             self._pod_updated(old, pod)
 
     def _reserve_pod_gone(self, pod: Pod) -> None:
-        self._pod_deleted(self.pod(key_of(pod)) or pod)
+        self._pod_deleted(self.pod(pod.key) or pod)
 
     def _of_reservations(self, group: PodGroup) -> PodGroup | None:
         """Return the description of the Reservations for a PodGroup's gang; None when there are none."""
@@ -333,8 +333,7 @@ class RunningGangs:
         if permit.reason is PermitReason.WAIT:
             return permit
         self.allow(permit.allowed)
-        self._observe(permit.ended, permit.tried_count)
-        self.activate_one(permit.one_of)
+        self._ended(permit.ended)
         return permit
 
     def _carry_out(self, effect: Effect) -> None:
@@ -347,10 +346,10 @@ class RunningGangs:
 
     def unreserve(self, pod: Pod) -> None:
         """Note that a member lost its place."""
-        rejection = self.rounds.unreserve(pod)
-        self.reject(rejection.rejected, rejection.message)
+        effect = self.rounds.unreserve(pod)
+        self._carry_out(effect)
         group = self.group_of(pod)
-        if rejection.is_tired and group is not None and group.group_id not in self._tired:
+        if effect.is_tired and group is not None and group.group_id not in self._tired:
             self._tired.add(group.group_id)
             name, group_id = f"rest of gang group {group.group_id}", group.group_id
             if not self._handle.actions.spawn(
@@ -400,11 +399,11 @@ class RunningGangs:
             if (uid := self._uid(key)) is not None:
                 self._handle.actions.allow_waiting(uid, NAME)
 
-    def reject(self, keys: Iterable[str], message: str, by: str = JOB_REJECT) -> None:
-        """Have waiting members give their places back; `by` decides on their nominations (`failures`)."""
+    def reject(self, keys: Iterable[str], message: str) -> None:
+        """Have waiting members give their places back."""
         for key in keys:
             if (uid := self._uid(key)) is not None:
-                self._handle.actions.reject_waiting(uid, by, message)
+                self._handle.actions.reject_waiting(uid, JOB_REJECT, message)
 
     def report_unscheduled(self, keys: Iterable[str], message: str) -> None:
         """Say in the status of members why they are not scheduled."""
@@ -424,13 +423,9 @@ class RunningGangs:
     def _ended(self, found: Next) -> None:
         if found.ended is not None:
             self.reject(found.rejected, found.ended.value)
-            self._observe(found.ended, found.tried_count)
-            self.activate_one(found.one_of)
-
-    def _observe(self, ended: EndReason | None, tried_count: int) -> None:
-        if ended is not None:
             took_s = max(0.0, self._handle.clock.now() - self._round_began_s)
-            self._cycle_duration.of(ended.value, job_size(tried_count)).observe(took_s)
+            self._cycle_duration.of(found.ended.value, job_size(found.tried_count)).observe(took_s)
+        self.activate_one(found.one_of)
 
 
 def job_size(tried_count: int) -> str:

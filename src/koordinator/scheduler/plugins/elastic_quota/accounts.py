@@ -262,21 +262,19 @@ def status_patch(found: ElasticQuota, quota: Quota, *, may_lower: bool = True) -
 
 def reserved_objects(args: ElasticQuotaArgs) -> list[dict[str, Any]]:
     """Return the three quotas that every cluster has."""
+    namespace = args.quota_group_namespace
     root_labels = {
         labels.QUOTA_IS_PARENT: "true",
         labels.QUOTA_ALLOW_LENT_RESOURCE: "false",
         labels.QUOTA_PARENT: "",
     }
-    namespace = args.quota_group_namespace
-
-    def body(name: str, own: dict[str, str], spec: dict[str, Any]) -> dict[str, Any]:
-        meta: dict[str, Any] = {"name": name, "namespace": namespace}
-        return {"metadata": {**meta, "labels": own} if own else meta, **({"spec": spec} if spec else {})}
-
+    maxima = {SYSTEM: args.system_quota_group_max, DEFAULT: args.default_quota_group_max}
     return [
-        body(ROOT, root_labels, {}),
-        body(SYSTEM, {}, {"max": dict(args.system_quota_group_max)}),
-        body(DEFAULT, {}, {"max": dict(args.default_quota_group_max)}),
+        {"metadata": {"name": ROOT, "namespace": namespace, "labels": root_labels}},
+        *(
+            {"metadata": {"name": name, "namespace": namespace}, "spec": {"max": dict(most)}}
+            for name, most in maxima.items()
+        ),
     ]
 
 

@@ -15,7 +15,6 @@ from koordinator.api import labels, readable, resource_list, resources
 from koordinator.api.quantity import ZERO, Quantity
 from koordinator.api.resource_list import Amounts, add, mask
 from koordinator.scheduler.plugins.elastic_quota.quota import (
-    OUTSIDE_THE_SHARES,
     ROOT,
     Nanos,
     Quota,
@@ -37,31 +36,6 @@ class AdmissionReason(enum.Enum):
     NON_PREEMPTIBLE = "Insufficient non-preemptible quotas"
     ANCESTOR = "Insufficient quotas of an ancestor"
     ANCESTOR_MISSING = "an ancestor of the quota is not known"
-
-
-class QuotaStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a quota that decide. `limit` is its runtime, or its max where runtime is not used."""
-
-    name: str
-    max: Amounts
-    min: Amounts
-    used: Amounts
-    non_preemptible_used: Amounts
-    limit: Amounts
-
-    @classmethod
-    def of(cls, quota: Quota, *, has_runtime: bool, like: Amounts | None = None) -> "QuotaStanding":
-        """Return a quota as it stands; its runtime has been refreshed by the caller. `has_runtime`: runtimes limit
-        quotas. Its use is written as in `like`, the request of the pod that asks."""
-        is_limited_by_it = has_runtime and quota.spec.name not in OUTSIDE_THE_SHARES
-        return cls(
-            name=quota.spec.name,
-            max=quota.spec.max,
-            min=quota.spec.min,
-            used=amounts_of(quota.below.used, like),
-            non_preemptible_used=amounts_of(quota.below.non_preemptible_used, like),
-            limit=amounts_of(quota.runtime) if is_limited_by_it else quota.spec.max,
-        )
 
 
 class AdmissionDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,60 +104,76 @@ def fits(request: Nanos, counted: Collection[str], used: Nanos, limit: Nanos) ->
 
 def admit(
     request: Amounts,
-    quota: QuotaStanding,
+    quota: Quota,
     *,
+    has_runtime: bool,
     is_preemptible: bool = True,
-    ancestors: Sequence[QuotaStanding | str] = (),
+    ancestors: Sequence[Quota | str] = (),
     pod_count: int = 1,
 ) -> AdmissionDecision:
     """Return whether the quota has room for a request, then whether its minimum has (for a pod that cannot be
-    preempted), then its ancestors.
+    preempted), then its ancestors. All are up to date; `has_runtime`: runtimes limit quotas.
 
     `ancestors` go from the parent up, without the root; a name stands for one that is not known. `pod_count` pods ask
     together. Upstream refuses a pod also for a resource that it does not ask for, when its quota is above the limit
     there already.
     """
-    asked = mask(request, quota.max)
-    path = (*(each if isinstance(each, str) else each.name for each in reversed(ancestors)), quota.name)
-    questions = [(AdmissionReason.QUOTA, quota.used, quota.limit)]
-    if not is_preemptible:
-        questions.append((AdmissionReason.NON_PREEMPTIBLE, quota.non_preemptible_used, quota.min))
-    for reason, used, limit in questions:
-        if exceeded := exceeding(mask(add(asked, used), asked), limit):
-            return AdmissionDecision(
-                reason=reason,
-                quota=quota.name,
-                limit=limit,
-                used=used,
-                request=asked,
-                exceeded=exceeded,
-                pod_count=pod_count,
-            )
-    for ancestor in ancestors:
-        decision = admit_above(asked, ancestor, path=path, pod_count=pod_count)
-        if not decision.is_allowed:
-            return decision
-    return AdmissionDecision(reason=AdmissionReason.OK, quota=quota.name, request=asked, pod_count=pod_count)
+    asked, below = mask(request, quota.max), quota.below
+    path = (
+        *(each if isinstance(each, str) else each.spec.name for each in reversed(ancestors)),
+        quota.spec.name,
+    )
+    limit = _limit_of(quota, has_runtime)
+    decision = _compared(AdmissionReason.QUOTA, asked, quota, below.used, limit, pod_count)
+    if decision.is_allowed and not is_preemptible:
+        used, limit = below.non_preemptible_used, quota.spec.min
+        decision = _compared(AdmissionReason.NON_PREEMPTIBLE, asked, quota, used, limit, pod_count)
+    for ancestor in ancestors if decision.is_allowed else ():
+        above = admit_above(asked, ancestor, has_runtime=has_runtime, path=path, pod_count=pod_count)
+        if not above.is_allowed:
+            return above
+    return decision
 
 
 def admit_above(
-    asked: Amounts, ancestor: QuotaStanding | str, *, path: tuple[str, ...], pod_count: int = 1
+    asked: Amounts, ancestor: Quota | str, *, has_runtime: bool, path: tuple[str, ...], pod_count: int = 1
 ) -> AdmissionDecision:
     """Return whether an ancestor (a name: one that is not known) of the quota at the end of `path` has room for what
     its descendants count of a request."""
     if isinstance(ancestor, str):
         return AdmissionDecision(reason=AdmissionReason.ANCESTOR_MISSING, quota=ancestor, path=path)
-    exceeded = exceeding(mask(add(asked, ancestor.used), asked), ancestor.limit)
+    used, limit = ancestor.below.used, _limit_of(ancestor, has_runtime)
+    return _compared(AdmissionReason.ANCESTOR, asked, ancestor, used, limit, pod_count, path)
+
+
+def _compared(
+    refusal: AdmissionReason,
+    asked: Amounts,
+    quota: Quota,
+    used: Nanos,
+    limit: Amounts,
+    pod_count: int,
+    path: tuple[str, ...] = (),
+) -> AdmissionDecision:
+    """Return whether the limit leaves what is asked for beside what is used, which is written as in the request."""
+    taken = amounts_of(used, asked)
+    exceeded = exceeding(mask(add(asked, taken), asked), limit)
     return AdmissionDecision(
-        reason=AdmissionReason.ANCESTOR if exceeded else AdmissionReason.OK,
-        quota=ancestor.name,
+        reason=refusal if exceeded else AdmissionReason.OK,
+        quota=quota.spec.name,
         path=path,
-        limit=ancestor.limit,
-        used=ancestor.used,
+        limit=limit,
+        used=taken,
         request=asked,
         exceeded=exceeded,
         pod_count=pod_count,
     )
+
+
+def _limit_of(quota: Quota, has_runtime: bool) -> Amounts:
+    """Return the limit for people: a maximum as its owner wrote it."""
+    limit = quota.limit(has_runtime=has_runtime)
+    return quota.spec.max if limit is quota.max else amounts_of(limit)
 
 
 ROOT_SHOWN = "root"

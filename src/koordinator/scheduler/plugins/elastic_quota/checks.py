@@ -12,7 +12,7 @@ from koordinator.api import labels, quota_labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
-from koordinator.api.resource_list import Amounts, mask
+from koordinator.api.resource_list import mask
 from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unschedulable
 from koordinator.scheduler.plugins.elastic_quota import admission
@@ -20,7 +20,6 @@ from koordinator.scheduler.plugins.elastic_quota.admission import (
     AdmissionDecision,
     AdmissionReason,
     PodStanding,
-    QuotaStanding,
 )
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
@@ -39,11 +38,6 @@ from koordinator.scheduler.table.pod_info import PodInfo
 
 REMEMBERED_MAX = 20_000
 """Labels and namespaces; pods may come with any number of them."""
-
-
-def limit_of(quota: Quota, *, has_runtime: bool) -> Nanos:
-    """Return what a quota may use now, as far as it is up to date. `has_runtime`: whether runtimes limit quotas."""
-    return quota.runtime if has_runtime and quota.spec.name not in OUTSIDE_THE_SHARES else quota.max
 
 
 class PodQuota(msgspec.Struct, frozen=True, eq=False):
@@ -99,30 +93,22 @@ class PodQuotaCache:
         self._has_runtime = has_runtime
         self._asks_ancestors = asks_ancestors
         self._revision = book.revision
-        self._by_label: dict[str, PodQuota | Status] = {}
-        self._by_namespace: dict[str, PodQuota | Status] = {}
-        """Quotas of pods without a label."""
-
-    def __len__(self) -> int:
-        return len(self._by_label) + len(self._by_namespace)
+        self._places: dict[str, PodQuota | Status] = {}
+        """By label, or for pods without one by `/namespace`."""
 
     def of(self, pod: Pod) -> PodQuota | Status:
         """Return where a pod belongs; Skip for one without a quota, an error where its quota is out of reach."""
         if self._revision != self._book.revision:
-            self._forget()
+            self._revision = self._book.revision
+            self._places.clear()
         meta = pod.metadata
-        label = meta.labels.get(labels.QUOTA_NAME)
-        known = self._by_label.get(label) if label else self._by_namespace.get(meta.namespace)
-        if known is not None:
-            return known
-        ref = self._book.quota_of(pod)
-        place = self.at(ref) if ref.name else SKIP
-        if len(self) >= REMEMBERED_MAX:
-            self._forget()
-        if label:
-            self._by_label[label] = place
-        else:
-            self._by_namespace[meta.namespace] = place
+        key = meta.labels.get(labels.QUOTA_NAME) or "/" + meta.namespace
+        place = self._places.get(key)
+        if place is None:
+            if len(self._places) >= REMEMBERED_MAX:
+                self._places.clear()
+            ref = self._book.quota_of(pod)
+            place = self._places[key] = self.at(ref) if ref.name else SKIP
         return place
 
     def at(self, ref: QuotaRef) -> PodQuota | Status:
@@ -133,11 +119,6 @@ class PodQuotaCache:
                 f"Could not find the specified ElasticQuotaManager for quota: {ref.name}, tree: {ref.tree_id}"
             )
         return place_in(tree, ref, has_runtime=self._has_runtime, asks_ancestors=self._asks_ancestors)
-
-    def _forget(self) -> None:
-        self._revision = self._book.revision
-        self._by_label.clear()
-        self._by_namespace.clear()
 
 
 class QuotaChecks:
@@ -152,7 +133,7 @@ class QuotaChecks:
 
     def limit_of(self, quota: Quota) -> Nanos:
         """Return what a quota may use now, as far as it is up to date."""
-        return limit_of(quota, has_runtime=self._has_runtime)
+        return quota.limit(has_runtime=self._has_runtime)
 
     def place_of(self, pod: Pod) -> PodQuota | Status:
         """Return where a pod belongs, brought up to date; Skip for one without a quota, an error where its quota is out
@@ -197,16 +178,14 @@ class QuotaChecks:
         """Return whether there is room for so many pods like this one, with the figures. Raises: QuantityError,
         ProtocolError."""
         request, written = self.request_of(pod, place.quota), self._book.request_of(pod)
-        return decide_at(
-            place,
+        return admission.admit(
             amounts_of({name: count * number for name, number in request.items()}, written),
+            place.quota,
             has_runtime=self._has_runtime,
             is_preemptible=not quota_labels.is_pod_non_preemptible(pod.metadata.labels),
+            ancestors=place.ancestors,
             pod_count=count,
         )
-
-    def _standing_of(self, quota: Quota) -> QuotaStanding:
-        return QuotaStanding.of(quota, has_runtime=self._has_runtime)
 
     def standing(self, pod: Pod, count: int = 1) -> PodStanding | None:
         """Return what so many pods like this one meet at their quota, for people; None where no quota has a say."""
@@ -272,11 +251,17 @@ class QuotaChecks:
 
     def _decide_together(self, group: "_Group", groups: Iterable["_Group"]) -> AdmissionDecision:
         """Return whether the pods of one quota fit there, and further up with those of other quotas."""
-        standing = self._standing_of(group.place.quota)
-        decision = admission.admit(amounts_of(group.request), standing, pod_count=group.count)
+        quota, has_runtime = group.place.quota, self._has_runtime
+        decision = admission.admit(
+            amounts_of(group.request), quota, has_runtime=has_runtime, pod_count=group.count
+        )
         if decision.is_allowed and group.fixed:
             decision = admission.admit(
-                amounts_of(group.fixed), standing, is_preemptible=False, pod_count=group.fixed_count
+                amounts_of(group.fixed),
+                quota,
+                has_runtime=has_runtime,
+                is_preemptible=False,
+                pod_count=group.fixed_count,
             )
         if decision.is_allowed and group.place.ancestors:
             return self._decide_above(group, groups)
@@ -292,30 +277,14 @@ class QuotaChecks:
                 accumulate_in_place(together, mask(each.request, each.place.quota.max))
             decision = admission.admit_above(
                 amounts_of(together),
-                ancestor if isinstance(ancestor, str) else self._standing_of(ancestor),
+                ancestor,
+                has_runtime=self._has_runtime,
                 path=place.path,
                 pod_count=sum(each.count for each in below),
             )
             if not decision.is_allowed:
                 return decision
         return decision
-
-
-def decide_at(
-    place: PodQuota, request: Amounts, *, has_runtime: bool, is_preemptible: bool = True, pod_count: int = 1
-) -> AdmissionDecision:
-    """Return whether there is room for a request where it belongs, brought up to date, and above. `has_runtime`:
-    runtimes limit quotas."""
-    return admission.admit(
-        request,
-        QuotaStanding.of(place.quota, has_runtime=has_runtime, like=request),
-        is_preemptible=is_preemptible,
-        ancestors=[
-            QuotaStanding.of(each, has_runtime=has_runtime, like=request) if isinstance(each, Quota) else each
-            for each in place.ancestors
-        ],
-        pod_count=pod_count,
-    )
 
 
 class _Group:

@@ -7,15 +7,14 @@ runtime.
 """
 
 import asyncio
-import enum
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
-from koordinator.api import duration, priority, quota_labels
+from koordinator.api import duration
 from koordinator.api.core import Pod
-from koordinator.api.resource_list import Amounts, add, mask, sub
+from koordinator.api.resource_list import Amounts, add, sub
 from koordinator.clock import parse_rfc3339
 from koordinator.cluster import errors
 from koordinator.scheduler.config.default_plugins import ElasticQuotaArgs
@@ -26,9 +25,9 @@ from koordinator.scheduler.plugin.framework import (
     PostFilterResult,
     PreemptionOffer,
 )
-from koordinator.scheduler.plugin.status import SUCCESS, Code, unschedulable
+from koordinator.scheduler.plugin.status import SUCCESS, unschedulable
+from koordinator.scheduler.plugins.elastic_quota.admission import fits
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.plugins.elastic_quota.checks import limit_of
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
@@ -37,7 +36,6 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     Nanos,
     Quota,
     above,
-    accumulate,
     amounts_of,
     exceeding,
     nanos_of,
@@ -45,112 +43,26 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
 from koordinator.scheduler.plugins.elastic_quota.quota_changes import QuotaChanges
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor
-from koordinator.scheduler.plugins.preemption.plugin import followed_budgets
+from koordinator.scheduler.plugins.preemption.plugin import followed_budgets, objection
+from koordinator.scheduler.plugins.preemption.search import try_without
 from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Victim
 from koordinator.scheduler.table.pod_info import PodInfo
-from koordinator.scheduler.table.trial import trial_of
 
 
 class QuotaPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod in the eyes of quota preemption, be it the one that wants a place or the one that has it."""
+    """A pod that uses its quota."""
 
-    name: str = ""
-    quota: str
+    name: str
     priority: int
     start_s: float = 0.0
     request: Amounts = {}
     """Already reduced to the resources that the quota counts."""
     is_preemptible: bool = True
-    is_counted: bool = True
-    """Whether it is part of what the quota uses."""
-    is_terminating: bool = False
-
-
-class VictimReason(enum.Enum):
-    """The reason whether one pod may be evicted for another."""
-
-    OK = "may be evicted"
-    NON_PREEMPTIBLE = "the victim is not preemptible"
-    DEFAULT_QUOTA = "pods of the default quota are not preempted"
-    PRIORITY = "the victim is as important"
-    OTHER_QUOTA = "the victim belongs to another quota"
-
-
-def may_evict(pod: QuotaPod, victim: QuotaPod, *, protects_default: bool) -> VictimReason:
-    """Return whether `victim` may be evicted for `pod`."""
-    if not victim.is_preemptible:
-        return VictimReason.NON_PREEMPTIBLE
-    if protects_default and victim.quota == DEFAULT:
-        return VictimReason.DEFAULT_QUOTA
-    if pod.priority <= victim.priority:
-        return VictimReason.PRIORITY
-    return VictimReason.OK if pod.quota == victim.quota else VictimReason.OTHER_QUOTA
-
-
-def objection(
-    pod: QuotaPod, *, never: bool, nominated_code: Code, on_nominated_node: Iterable[QuotaPod]
-) -> str:
-    """Return why the pod may not preempt now, empty when it may. `on_nominated_node` is empty without nomination."""
-    if never:
-        return "not eligible due to preemptionPolicy=Never."
-    if nominated_code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-        return ""
-    for other in on_nominated_node:
-        if other.is_terminating and (other.quota == pod.quota) and (other.priority < pod.priority):
-            return "not eligible due to a terminating pod on the nominated node."
-    return ""
-
-
-class VictimChoice(msgspec.Struct, frozen=True):
-    """Pods to evict, in the order they were decided on, and how many of them violate a budget."""
-
-    code: Code
-    victims: tuple[QuotaPod, ...] = ()
-    violations: int = 0
 
 
 def by_importance(pods: Iterable[QuotaPod]) -> list[QuotaPod]:
     """Higher priority first, among equals the one that runs longest."""
     return sorted(pods, key=lambda pod: (-pod.priority, pod.start_s))
-
-
-def choose_victims(
-    request: Amounts,
-    violating: Sequence[QuotaPod],
-    harmless: Sequence[QuotaPod],
-    *,
-    used: Amounts,
-    limit: Amounts,
-    fits: Callable[[Sequence[QuotaPod]], bool],
-) -> VictimChoice:
-    """Choose which of the pods that may be evicted from a node have to go for `request`.
-
-    `violating` and `harmless` are those pods, most important first, split by whether a disruption budget
-    protects them; `used` and `limit` belong to the quota. `fits` tells whether the node holds the pod beside
-    these of them. A pod may stay if both node and quota have room with it.
-    """
-    everyone = (*violating, *harmless)
-    if not everyone:
-        return VictimChoice(Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
-    if not fits(()):
-        return VictimChoice(Code.UNSCHEDULABLE)
-    for pod in everyone:
-        used = accumulate(used, sub({}, pod.request)) if pod.is_counted else used
-    staying: list[QuotaPod] = []
-    victims: list[QuotaPod] = []
-    violations = 0
-    for is_violating, group in ((True, violating), (False, harmless)):
-        for pod in group:
-            has_room = fits((*staying, pod))
-            used_with = add(used, pod.request) if pod.is_counted else used
-            if has_room and not exceeding(mask(add(used_with, request), request), limit):
-                staying.append(pod)
-                used = used_with
-                continue
-            victims.append(pod)
-            # As upstream counts: not one that leaves for the sake of the quota.
-            violations += is_violating and not has_room
-    return VictimChoice(Code.SUCCESS, tuple(victims), violations)
 
 
 class OveruseTimer:
@@ -182,24 +94,10 @@ class OveruseTimer:
         return is_due
 
 
-class RevokeReason(enum.Enum):
-    """The extent to which evictions help."""
-
-    WITHIN = "nothing to take back"
-    ENOUGH = "within the runtime after these evictions"
-    NOT_ENOUGH = "above the runtime even without all pods that may be evicted"
-
-
-class RevokeDecision(msgspec.Struct, frozen=True):
-    """Pods to evict, in this order."""
-
-    reason: RevokeReason
-    evict: tuple[QuotaPod, ...] = ()
-
-
-def revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> RevokeDecision:
-    """Takes the least important pods until the quota is within its runtime, then gives back, the most important first,
-    what turns out not to be needed. Pods that are not preemptible stay. Source: behaviour/elastic-quota 15."""
+def revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> list[QuotaPod]:
+    """Return the pods to evict, in this order: the least important ones until the quota is within its runtime, less
+    those, the most important first, that turn out not to be needed. Pods that are not preemptible stay, though the
+    quota may stay above its runtime then. Source: behaviour/elastic-quota 15."""
     taken: list[QuotaPod] = []
     for pod in reversed(by_importance(assigned)):
         if not exceeding(used, runtime):
@@ -208,7 +106,7 @@ def revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> Rev
             used = sub(used, pod.request)
             taken.append(pod)
     if exceeding(used, runtime):
-        return RevokeDecision(RevokeReason.NOT_ENOUGH, tuple(taken))
+        return taken
     evicted: list[QuotaPod] = []
     for pod in reversed(taken):
         with_pod = add(used, pod.request)
@@ -216,7 +114,7 @@ def revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> Rev
             evicted.append(pod)
         else:
             used = with_pod
-    return RevokeDecision(RevokeReason.ENOUGH if taken else RevokeReason.WITHIN, tuple(evicted))
+    return evicted
 
 
 log = logging.getLogger(__name__)
@@ -282,12 +180,12 @@ class OverUse:
             return None
         tree, quota = place
         tree.bring_up_to_date(name)
-        return quota if above(quota.below.used, limit_of(quota, has_runtime=True)) else None
+        return quota if above(quota.below.used, quota.limit(has_runtime=True)) else None
 
     async def _take_back(self, quota: Quota) -> None:
         """Evicts as long as the quota stays above: it may get more, or others may go, before the last one's turn. A pod
         that leaves already is not taken a second time, however long it takes."""
-        used, runtime = amounts_of(quota.below.used), amounts_of(limit_of(quota, has_runtime=True))
+        used, runtime = amounts_of(quota.below.used), amounts_of(quota.limit(has_runtime=True))
         staying: list[QuotaPod] = []
         for pod, each in self._assigned(quota):
             is_deleted = pod.metadata.deletion_timestamp is not None
@@ -295,11 +193,11 @@ class OverUse:
                 used = sub(used, each.request)
             else:
                 staying.append(each)
-        decision = revoke(used, runtime, staying)
-        for first in range(0, len(decision.evict), EVICTIONS_AT_ONCE):
+        leaving = revoke(used, runtime, staying)
+        for first in range(0, len(leaving), EVICTIONS_AT_ONCE):
             if self._above(quota.spec.name) is not quota:
                 return
-            batch = decision.evict[first : first + EVICTIONS_AT_ONCE]
+            batch = leaving[first : first + EVICTIONS_AT_ONCE]
             pods = [found for each in batch if (found := self._book.pod(each.name)) is not None]
             await asyncio.gather(*(self._evict(pod, quota) for pod in pods))
 
@@ -311,7 +209,6 @@ class OverUse:
             started = pod.status.start_time
             each = QuotaPod(
                 name=key,
-                quota=quota.spec.name,
                 priority=pod.spec.priority or 0,
                 start_s=parse_rfc3339(started) if started else self._handle.clock.now(),
                 request=amounts_of(counted.amounts),
@@ -339,16 +236,14 @@ class OverUse:
 NODES_MAX = 256
 """Nodes tried per attempt: the next attempt begins where this one ended."""
 
-LimitOf = Callable[[Quota], Nanos]
-
 
 class QuotaPreemption:
     """PostFilter of ElasticQuota."""
 
-    def __init__(self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, limit_of: LimitOf) -> None:
+    def __init__(self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook) -> None:
         self._handle = handle
         self._book = book
-        self._limit_of = limit_of
+        self._has_runtime = args.enable_runtime_quota
         self._protects_default = args.disable_default_quota_preemption
         self._budgets = handle.shared(Budgets, followed_budgets)
         self._eviction = PreemptionExecutor(handle)
@@ -371,22 +266,28 @@ class QuotaPreemption:
 
     def _decide(self, pod: PodInfo, diagnosis: Diagnosis) -> tuple[PostFilterResult, Candidate | None]:
         ref = self._book.quota_of(pod.pod)
-        quota = self._book.quota_at(ref)
-        if quota is None or (self._protects_default and ref.name == DEFAULT):
-            return PostFilterResult(unschedulable()), None
-        if self._objection(pod, ref, diagnosis):
-            return PostFilterResult(unschedulable()), None  # DefaultPreemption says the same
-        request = amounts_of({k: n for k, n in self._request(pod, quota).items() if k in quota.max})
-        limit, used = amounts_of(self._limit_of(quota)), amounts_of(quota.below.used)
-        rows = list(self._rows(pod, ref, quota))
-        if not rows:
+        quota, lesser = self._book.quota_at(ref), self.lesser(pod, ref)
+        if quota is None or not lesser or self.objection(pod, ref, diagnosis):
             return PostFilterResult(unschedulable()), None  # nothing that users need to be told
-        found = [
-            candidate
-            for row, lesser in rows
-            if (candidate := self._try(pod, row, lesser, ref, request, used, limit, diagnosis)) is not None
-        ]
-        best = victims.choose(found)
+        request, limit = self._request(pod, quota), quota.limit(has_runtime=self._has_runtime)
+        table, now_s = self._handle.table, self._handle.clock.now()
+
+        def has_room() -> bool:
+            """The books of the quota follow trials of the table."""
+            return fits(request, quota.max, quota.below.used, limit)
+
+        found = (
+            try_without(
+                [Victim.of(each, now_s) for each in lesser[row]],
+                table,
+                row,
+                self._budgets,
+                diagnosis,
+                has_room,
+            )
+            for row in self._next_of(list(lesser))
+        )
+        best = victims.choose(each for each in found if isinstance(each, Candidate))
         if best is None:
             text = f"preemption: no eviction of less important pods of quota {ref.name} would make room"
             return PostFilterResult(unschedulable(text)), None
@@ -396,84 +297,30 @@ class QuotaPreemption:
         counted = quota.pods.get(pod.key)
         return counted.request if counted is not None else nanos_of(self._book.request_of(pod.pod))
 
-    def _objection(self, pod: PodInfo, ref: QuotaRef, diagnosis: Diagnosis) -> str:
-        nominated = self._handle.nominations.node_for(pod)
-        table = self._handle.table
-        row = table.row_of(nominated) if nominated else None
-        there = table.pods_at(row).values() if row is not None else ()
-        return objection(
-            self._rival(pod, ref),
-            never=pod.pod.spec.preemption_policy == "Never",
-            nominated_code=diagnosis.status_of(row).code if row is not None else Code.SUCCESS,
-            on_nominated_node=[self._rival(each, self._book.counted_in(each.key)) for each in there],
-        )
+    def objection(self, pod: PodInfo, ref: QuotaRef, diagnosis: Diagnosis) -> str:
+        """Return why a pod of the quota may not preempt now; "" when it may."""
 
-    def _rows(self, pod: PodInfo, ref: QuotaRef, quota: Quota) -> Iterator[tuple[int, list[PodInfo]]]:
-        """Yield nodes with pods that may go for this one, and these pods; at most `NODES_MAX`."""
-        table, own = self._handle.table, self._rival(pod, ref)
-        lesser: dict[int, list[PodInfo]] = {}
+        def is_leaving(other: PodInfo) -> bool:
+            is_deleted = other.pod.metadata.deletion_timestamp is not None
+            return is_deleted and self._book.counted_in(other.key).name == ref.name
+
+        return objection(self._handle, pod, diagnosis, is_leaving)
+
+    def lesser(self, pod: PodInfo, ref: QuotaRef) -> dict[int, list[PodInfo]]:
+        """Row → pods of the quota that may go for one of it, in order of rows."""
+        table, quota = self._handle.table, self._book.quota_at(ref)
+        found: dict[int, list[PodInfo]] = {}
+        if quota is None or (self._protects_default and ref.name == DEFAULT):
+            return found
         for key, counted in quota.pods.items():
             known = self._book.pod(key) if counted.is_assigned else None
             place = table.place_of(known.metadata.uid or key) if known is not None else None
-            if place is None or place.pod.priority >= pod.priority:
-                continue
-            allowed = may_evict(own, self._rival(place.pod, ref), protects_default=self._protects_default)
-            if allowed is VictimReason.OK:
-                lesser.setdefault(place.row, []).append(place.pod)
-        rows = sorted(lesser)
+            if place is not None and victims.may_evict(pod, place.pod):
+                found.setdefault(place.row, []).append(place.pod)
+        return dict(sorted(found.items()))
+
+    def _next_of(self, rows: list[int]) -> list[int]:
+        """Return the nodes to try, at most `NODES_MAX`."""
         first = self._start % len(rows) if len(rows) > NODES_MAX else 0
         self._start = first + NODES_MAX
-        for row in (*rows[first:], *rows[:first])[:NODES_MAX]:
-            yield row, lesser[row]
-
-    def _try(
-        self,
-        pod: PodInfo,
-        row: int,
-        lesser: Sequence[PodInfo],
-        ref: QuotaRef,
-        request: Amounts,
-        used: Amounts,
-        limit: Amounts,
-        diagnosis: Diagnosis,
-    ) -> Candidate | None:
-        table, now_s = self._handle.table, self._handle.clock.now()
-        name = table.name_of(row)
-        ranked = victims.by_importance(Victim.of(each, now_s) for each in lesser)
-        by_key = {each.pod.key: each for each in ranked}
-        protected, harmless = self._budgets.split(ranked)
-
-        def rivals(group: Sequence[Victim]) -> list[QuotaPod]:
-            return [self._rival(each.pod, ref, each.start_s) for each in group]
-
-        def fits(staying: Sequence[QuotaPod]) -> bool:
-            kept = {rival.name for rival in staying}
-            with trial_of(table) as trial:
-                for victim in ranked:
-                    if victim.pod.key not in kept:
-                        trial.take(victim.pod)
-                return diagnosis.check(row).is_success
-
-        choice = choose_victims(
-            request, rivals(protected), rivals(harmless), used=used, limit=limit, fits=fits
-        )
-        if choice.code is not Code.SUCCESS or not choice.victims:
-            return None
-        gone = victims.by_importance(by_key[rival.name] for rival in choice.victims)
-        return Candidate(name, tuple(gone), choice.violations)
-
-    def _rival(self, pod: PodInfo, ref: QuotaRef, start_s: float = 0.0) -> QuotaPod:
-        quota = self._book.quota_at(ref)
-        counted = quota.pods.get(pod.key) if quota is not None else None
-        meta = pod.pod.metadata
-        return QuotaPod(
-            name=pod.key,
-            quota=ref.name,
-            priority=pod.priority,
-            start_s=start_s,
-            request=amounts_of(counted.amounts) if counted is not None else {},
-            is_preemptible=priority.is_preemptible(meta.labels)
-            and not quota_labels.is_pod_non_preemptible(meta.labels),
-            is_counted=counted is not None,
-            is_terminating=meta.deletion_timestamp is not None,
-        )
+        return (rows[first:] + rows[:first])[:NODES_MAX]

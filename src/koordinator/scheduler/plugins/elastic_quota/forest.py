@@ -57,8 +57,6 @@ class QuotaForest:
     def __init__(
         self, reserved: Mapping[str, Amounts], *, scales_min: bool = True, keeps_guarantee: bool = False
     ) -> None:
-        self._scales_min = scales_min
-        self._keeps_guarantee = keeps_guarantee
         default = GroupQuotaTree(reserved=reserved, scales_min=scales_min, keeps_guarantee=keeps_guarantee)
         self._trees: dict[str, GroupQuotaTree] = {DEFAULT_TREE: default}
         self.tree_ids: dict[str, str] = dict.fromkeys(reserved, DEFAULT_TREE)
@@ -87,9 +85,7 @@ class QuotaForest:
         """
         tree_id = self.tree_ids.setdefault(spec.name, tree_id)
         if tree_id not in self._trees:
-            self._trees[tree_id] = GroupQuotaTree(
-                scales_min=self._scales_min, keeps_guarantee=self._keeps_guarantee
-            )
+            self._trees[tree_id] = self._trees[DEFAULT_TREE].bare()
         if root is not None and tree_id != DEFAULT_TREE:
             self._roots[tree_id] = (spec.name, root)
             self._share_out()

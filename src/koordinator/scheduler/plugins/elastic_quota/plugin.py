@@ -240,7 +240,7 @@ class ElasticQuota(
         self.checks = QuotaChecks(args, book, self.accounts.timed)
         self._refusals = QuotaRefusals(self.checks, self._wake)
         self.accounts.changes.on_change.append(self._refusals.recheck)
-        self._preemption = QuotaPreemption(args, handle, book, self.checks.limit_of)
+        self._preemption = QuotaPreemption(args, handle, book)
         self._hints = QuotaQueueingHints(args, book, handle.clock) if args.enable_queue_hint else None
 
     def _wake(self, names: frozenset[str]) -> None:

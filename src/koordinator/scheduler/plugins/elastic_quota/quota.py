@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from koordinator.api import labels, normalization, quantity, quota_labels, resource_list, resources
+from koordinator.api import labels, normalization, quota_labels, resource_list, resources
 from koordinator.api.quantity import NANO, Family, Quantity
-from koordinator.api.resource_list import Amounts, add, mask, maximum
+from koordinator.api.resource_list import Amounts, mask, maximum
 from koordinator.api.sigs import ElasticQuota
 
 Nanos = dict[str, int]
@@ -83,14 +83,6 @@ def grown(after: Mapping[str, int], before: Mapping[str, int]) -> Nanos:
 def above(nanos: Mapping[str, int], limit: Mapping[str, int]) -> bool:
     """Return whether any entry is above the limit. A name that `limit` lacks is not limited."""
     return any(number > limit[name] for name, number in nanos.items() if name in limit)
-
-
-def accumulate(total: Amounts, delta: Amounts) -> Amounts:
-    """`total` + `delta`, where an entry never falls below zero."""
-    return {
-        name: amount if amount >= quantity.ZERO else quantity.ZERO
-        for name, amount in add(total, delta).items()
-    }
 
 
 def exceeding(amounts: Amounts, limit: Amounts) -> tuple[str, ...]:
@@ -167,16 +159,10 @@ class QuotaPodRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`namespace/name`."""
     request: Amounts
     is_on_node: bool = False
-    is_over: bool = False
-    """Succeeded or Failed."""
+    """Whether it uses its quota."""
     is_preemptible: bool = True
     is_ignored: bool = False
     """Being deleted, and not to be counted any more."""
-
-    @property
-    def takes_up_room(self) -> bool:
-        """Return whether it uses its quota."""
-        return self.is_on_node and not self.is_over
 
 
 class CountedRequest(msgspec.Struct, frozen=True, gc=False):
@@ -286,6 +272,10 @@ class Quota(msgspec.Struct, kw_only=True):
         asked = self.below.request
         return asked if self.lends else maximum(asked, self.min)
 
+    def limit(self, *, has_runtime: bool) -> Nanos:
+        """Return what it may use now, as far as it is up to date. `has_runtime`: whether runtimes limit quotas."""
+        return self.runtime if has_runtime and self.spec.name not in OUTSIDE_THE_SHARES else self.max
+
     @property
     def guaranteed(self) -> Nanos:
         """Return what is never taken back: the minimum, or what was allocated already."""
@@ -312,16 +302,7 @@ def change_of(before: CountedRequest | None, after: CountedRequest | None) -> Su
         return Sums() if after is None else _sums_of(after)
     if after is None:
         return _sums_of(before).negative()
-    if before.amounts is after.amounts and before.is_preemptible == after.is_preemptible:
-        return _sums_of_place(after) if before.is_assigned != after.is_assigned else Sums()
     return _sums_of(after).minus(_sums_of(before))
-
-
-def _sums_of_place(counted: CountedRequest) -> Sums:
-    """Return what a pod adds when it gets its place, or takes away when it gives it up: nothing else changes."""
-    sign = 1 if counted.is_assigned else -1
-    used = {name: sign * number for name, number in counted.amounts.items() if number}
-    return Sums(used=used, non_preemptible_used={} if counted.is_preemptible else used)
 
 
 def _sums_of(counted: CountedRequest) -> Sums:

@@ -52,6 +52,7 @@ class GroupQuotaTree:
         root = Quota(spec=QuotaSpec(name=ROOT, parent="", is_parent=True), lends=True)
         self._quotas: dict[str, Quota] = {ROOT: root}
         self._chains = QuotaChains(self._quotas)
+        self.path = self._chains.path
         self._levels: dict[str, RuntimeCalculator] = {}
         self._shared_names = SharedNames()
         self._touched: set[str] = set()
@@ -122,11 +123,6 @@ class GroupQuotaTree:
         self.version += 1
         self._touched.add(ROOT)
         self._unsettled.add(ROOT)
-
-    def path(self, name: str) -> list[str]:
-        """From the quota up: itself, its parent, and so on; the last one is the root, or a name that is not
-        known (or was met before) where the tree is broken."""
-        return self._chains.path(name)
 
     def _changing(self, parent: str) -> RuntimeCalculator:
         """Return the level of a parent, about to change."""
@@ -323,7 +319,7 @@ class GroupQuotaTree:
         quota = self._quotas.get(quota_name)
         if quota is None or pod.key in quota.pods or pod.is_ignored:
             return
-        self._count(quota, pod, is_assigned=pod.takes_up_room)
+        self._count(quota, pod, is_assigned=pod.is_on_node)
 
     def update_pod(self, quota_name: str, pod: QuotaPodRequest, was_in: str | None = None) -> None:
         """Note that a pod changed; `was_in` is its former quota when that is another one."""
@@ -338,7 +334,7 @@ class GroupQuotaTree:
             self.remove_pod(quota_name, pod.key)
             return
         known = quota.pods.get(pod.key)
-        is_assigned = pod.takes_up_room or (known is not None and known.is_assigned)
+        is_assigned = pod.is_on_node or (known is not None and known.is_assigned)
         self._count(quota, pod, is_assigned=is_assigned)
 
     def remove_pod(self, quota_name: str, key: str) -> None:

@@ -62,7 +62,6 @@ class NetworkTopologyManager:
         self._announced: TopologyTree | None = None
         self._is_status_due = False
         self._write_problem = ""
-        self.build_count = 0
         self.background = BackgroundController("NetworkTopology", self._run)
         self.watches: tuple[Watch[Any], ...] = (
             Watch(Node, self._node_set, self._node_changed, self._node_gone),
@@ -79,7 +78,6 @@ class NetworkTopologyManager:
 
     def _build(self, finder: PathFinder) -> None:
         self._version += 1
-        self.build_count += 1
         self._tree = assemble(finder.layers, self._paths.values(), version=self._version)
         self._built_s = self._clock.now()
         self._is_stale = False

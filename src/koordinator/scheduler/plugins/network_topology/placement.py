@@ -13,6 +13,7 @@ import numpy as np
 
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugin.framework import SCORE_MAX
 from koordinator.scheduler.plugin.topology_tree import Indices, TopologyTree
 
 MUST_GATHER, PREFER_GATHER = "MustGather", "PreferGather"
@@ -263,7 +264,7 @@ def plan(
     for at, index in offers.candidates(depth, top, wanted):
         shares = offers.distribute(at, index, wanted)
         if sum(count for _, count in shares) == wanted:
-            return placed(tree, at, index, members, shares)
+            return placed(tree, at, index, dict(zip(members, spread(tree, shares), strict=True)))
     return no_room(PlanReason.NO_ROOM, demand, offers, depth, top, wanted)
 
 
@@ -280,18 +281,21 @@ def places_to_gather(
     return depth, np.arange(len(tree.levels[depth]))
 
 
-def placed(
-    tree: TopologyTree, depth: int, index: int, members: Sequence[str], shares: Iterable[tuple[int, int]]
-) -> TopologyPlacement:
-    """Return the members on their nodes, in the order of both."""
-    level, names = tree.levels[depth], tree.levels[-1].names
-    nodes = [names[leaf] for leaf, count in shares for _ in range(count)]
+def spread(tree: TopologyTree, shares: Iterable[tuple[int, int]]) -> list[str]:
+    """Return nodes with how many members each takes as names, one for each member."""
+    names = tree.levels[-1].names
+    return [names[leaf] for leaf, count in shares for _ in range(count)]
+
+
+def placed(tree: TopologyTree, depth: int, index: int, nodes: Mapping[str, str]) -> TopologyPlacement:
+    """Return the plan that puts members on their nodes, all of them in the place."""
+    level = tree.levels[depth]
     return TopologyPlacement(
         reason=PlanReason.OK,
-        nodes=dict(zip(members, nodes, strict=True)),
+        nodes=nodes,
         place_layer=level.layer,
         place_name=level.names[index],
-        wanted=len(members),
+        wanted=len(nodes),
     )
 
 
@@ -311,9 +315,6 @@ def no_room(
         offer_count=int(top.size),
         multiples=tuple(sorted(demand.multiples.items())),
     )
-
-
-SCORE_MAX = 100
 
 
 def scores(tree: TopologyTree, leaves: Indices, name_of: Callable[[int], str], existing: I64) -> I64:

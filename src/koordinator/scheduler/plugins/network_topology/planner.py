@@ -264,14 +264,8 @@ class PlanDraft(msgspec.Struct, frozen=True, eq=False):
                 continue
             nodes = self._fill(kinds, wanted, at, index)
             if len(nodes) == len(members) and not (looks_around and self._refused(members, kinds, nodes)):
-                level = self.tree.levels[at]
-                return TopologyPlacement(
-                    reason=PlanReason.OK,
-                    nodes={member.uid: nodes[member.uid] for member in members},
-                    place_layer=level.layer,
-                    place_name=level.names[index],
-                    wanted=len(members),
-                )
+                in_order = {member.uid: nodes[member.uid] for member in members}
+                return placement.placed(self.tree, at, index, in_order)
         shown = top[np.argsort(-offers.slots[depth][top], kind="stable")[:CANDIDATES_MAX]].tolist()
         return TopologyPlacement(
             reason=PlanReason.NO_ROOM,
@@ -300,9 +294,8 @@ class PlanDraft(msgspec.Struct, frozen=True, eq=False):
         """Return the members that find room in a place together: uid → node."""
         if len(self.kinds) != 1:
             return self._fill(self.kinds, [kind.members for kind in self.kinds], depth, index)
-        members, names = self.kinds[0].members, self.tree.levels[-1].names
-        shares = self.offers().distribute(depth, index, len(members))
-        nodes = [names[leaf] for leaf, count in shares for _ in range(count)]
+        members = self.kinds[0].members
+        nodes = placement.spread(self.tree, self.offers().distribute(depth, index, len(members)))
         return {member.uid: node for member, node in zip(members, nodes, strict=False)}
 
     def rows_below(self, depth: int, index: int) -> Rows:

@@ -80,14 +80,10 @@ class Attraction(RowKeeper):
         """Changes when pods with the selector come or go; 0 while there are none."""
         return self._versions.get(selector, 0)
 
-    def of(self, selector: str) -> Mapping[int, int]:
-        """Row → pods with the selector; nothing for an empty one."""
-        return self._counts.get(selector, {})
-
     def by_row(self, selector: str) -> I64:
         """(capacity,)"""
         found = np.zeros(self._table.capacity, np.int64)
-        there = self.of(selector)
+        there = self._counts.get(selector, {})
         found[list(there)] = list(there.values())
         return found
 

@@ -59,9 +59,6 @@ class PreemptionTerms(msgspec.Struct, frozen=True):
     """Hears of victims that the API has agreed to delete."""
 
 
-STOCK = PreemptionTerms()
-
-
 class PreemptionExecutor:
     """Preemptions under way."""
 
@@ -84,7 +81,7 @@ class PreemptionExecutor:
         preemptor: PodInfo,
         victims: Mapping[str, Sequence[PodInfo]],
         profile_name: str,
-        terms: PreemptionTerms = STOCK,
+        terms: PreemptionTerms,
     ) -> None:
         """The same for several nodes."""
         actions, nominations = self._handle.actions, self._handle.nominations

@@ -2,7 +2,7 @@
 DefaultPreemption, reviewed by extenders where there are any. Source: behaviour/scheduler B7."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -35,7 +35,7 @@ from koordinator.scheduler.plugin.status import (
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor, is_terminating_victim
 from koordinator.scheduler.plugins.preemption.search import FoundCandidates, Search
-from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Residents, Victim
+from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Victim
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -60,8 +60,7 @@ class Preemptor:
         self._absolute = absolute
         self._table = handle.table
         self.budgets = handle.shared(Budgets, followed_budgets)
-        residents = handle.table.shared(Residents)
-        self._search = Search(handle.table, residents, self.budgets, handle.nominations, handle.clock)
+        self.search = Search(handle, self.budgets)
         self._attempt_count = 0
         self._eviction = handle.shared(PreemptionExecutor, PreemptionExecutor)
 
@@ -92,8 +91,8 @@ class Preemptor:
 
     def _decide(self, pod: PodInfo, diagnosis: Diagnosis) -> tuple[PostFilterResult, FoundCandidates]:
         nothing = FoundCandidates([], Counter())
-        if objection := self.objection(pod, diagnosis):
-            return PostFilterResult(unschedulable(f"preemption: {objection}")), nothing
+        if problem := self.objection(pod, diagnosis):
+            return PostFilterResult(unschedulable(f"preemption: {problem}")), nothing
         rows = self._table.rows
         is_hopeless = diagnosis.unresolvable_rows()[rows]
         found = self.dry_run(pod, rows[~is_hopeless], diagnosis)
@@ -112,21 +111,13 @@ class Preemptor:
         return f"preemption: {fit_error(self._table.node_count, counted)}"
 
     def objection(self, pod: PodInfo, diagnosis: Diagnosis) -> str:
-        """Return why the pod may not preempt; "" when it may."""
-        nominated = self._handle.nominations.node_for(pod)
-        row = self._table.row_of(nominated) if nominated else None
-        status = diagnosis.status_of(row) if row is not None else SUCCESS
-        there = self._table.pods_at(row).values() if row is not None else ()
-        return objection(pod, status, there)
+        """Return why the pod may not preempt now; "" when it may."""
+        return objection(self._handle, pod, diagnosis, lambda other: is_terminating_victim(other.pod))
 
     def dry_run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis) -> FoundCandidates:
         """Return options among `rows` (rows,), as many as the arguments want."""
         wanted = min(max(int(rows.size) * self._percentage // 100, self._absolute), int(rows.size))
-        return self._search.run(pod, self._from_somewhere(pod, rows, wanted), diagnosis, wanted)
-
-    def try_row(self, pod: PodInfo, row: int, diagnosis: Diagnosis) -> Candidate | Status:
-        """Return the candidate that one node makes, or why it is none, by moving its pods in a trial."""
-        return self._search.try_row(pod, row, diagnosis)
+        return self.search.run(pod, self._from_somewhere(pod, rows, wanted), diagnosis, wanted)
 
     def _from_somewhere(self, pod: PodInfo, rows: Rows, wanted: int) -> Rows:
         """Return all rows; those that were left out last time come first sooner or later."""
@@ -136,16 +127,19 @@ class Preemptor:
         return np.roll(rows, -start)
 
 
-def objection(pod: PodInfo, nominated_status: Status, on_nominated_node: Iterable[PodInfo]) -> str:
-    """Return why a pod may not preempt. `nominated_status` is what its nominated node got in this cycle, success when
-    it has none; `on_nominated_node` are the pods there."""
+def objection(
+    handle: Handle, pod: PodInfo, diagnosis: Diagnosis, is_leaving: Callable[[PodInfo], bool]
+) -> str:
+    """Return why a pod may not preempt now; "" when it may. On its nominated node less important pods that are leaving
+    make room for it already."""
     if pod.pod.spec.preemption_policy == "Never":
         return "not eligible due to preemptionPolicy=Never."
-    if nominated_status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+    row = handle.table.row_of(handle.nominations.node_for(pod))
+    if row is None or diagnosis.status_of(row).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
         return ""
-    for other in on_nominated_node:
-        if other.priority < pod.priority and is_terminating_victim(other.pod):
-            return "not eligible due to a terminating pod on the nominated node."
+    there = handle.table.pods_at(row).values()
+    if any(other.priority < pod.priority and is_leaving(other) for other in there):
+        return "not eligible due to a terminating pod on the nominated node."
     return ""
 
 

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
-from koordinator.clock import Clock
-from koordinator.scheduler.plugin.framework import Diagnosis, FilterPlugin, Mask, Plugin, ReasonCodes
+from koordinator.scheduler.plugin.framework import Diagnosis, FilterPlugin, Handle, Mask, Plugin, ReasonCodes
 from koordinator.scheduler.plugin.status import Status, error, unresolvable
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.plugins.preemption import victims
@@ -29,7 +28,7 @@ from koordinator.scheduler.plugins.preemption.victims import (
 )
 from koordinator.scheduler.table.columns import RowChange, Rows
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
-from koordinator.scheduler.table.pod_info import Nominations, PodInfo
+from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of
 
 NOBODY = -1
@@ -89,7 +88,6 @@ def losses_of(
     priorities: I64,
     starts_s: npt.NDArray[np.float64],
     is_protected: Mask,
-    priority_offset: int,
 ) -> VictimCosts:
     """Return what each node loses. Shapes: `order` (nodes, slots) are indices of pods, `must_go` (nodes, slots);
     `priorities`, `starts_s` and `is_protected` (pods,)."""
@@ -99,7 +97,7 @@ def losses_of(
     return VictimCosts(
         violations=(must_go & is_protected[order]).sum(axis=1),
         top=top,
-        priorities=np.where(must_go, priorities[order] + priority_offset, 0).sum(axis=1),
+        priorities=np.where(must_go, priorities[order] + PRIORITY_OFFSET, 0).sum(axis=1),
         counts=must_go.sum(axis=1),
         earliest_s=np.where(is_top, starts_s[order], np.inf).min(axis=1),
     )
@@ -151,20 +149,18 @@ class FoundCandidates(msgspec.Struct, frozen=True):
 class Search:
     """Dry runs. Nothing is changed for good."""
 
-    def __init__(
-        self, table: NodeTable, residents: Residents, budgets: Budgets, nominations: Nominations, clock: Clock
-    ) -> None:
-        self._table = table
-        self._residents = residents
+    def __init__(self, handle: Handle, budgets: Budgets) -> None:
+        self._table = handle.table
+        self._residents = handle.table.shared(Residents)
         self._budgets = budgets
-        self._nominations = nominations
-        self._clock = clock
+        self._nominations = handle.nominations
+        self._clock = handle.clock
 
     def run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis, wanted: int) -> FoundCandidates:
         """Return options among `rows` (rows,), in this order, until there are `wanted`, one of them without harm to a
         budget."""
         found = FoundCandidates([], Counter())
-        if rows.size and not self._residents.has_below(pod.priority):
+        if rows.size and not self._residents.below(pod.priority).size:
             # As the outlook would say of each row; most pods that wait are no more important than those that run.
             found.refusals.update(dict.fromkeys(NO_VICTIMS.reasons, int(rows.size)))
             return found
@@ -208,25 +204,9 @@ class Search:
     def try_row(self, pod: PodInfo, row: int, diagnosis: Diagnosis) -> Candidate | Status:
         """Return the candidate that a node makes, or why it is none, by moving pods in a trial."""
         now_s = self._clock.now()
-        name = self._table.name_of(row)
         there = self._table.pods_at(row).values()
         removed = [Victim.of(each, now_s) for each in there if victims.is_preemptible(each, pod)]
-        if not removed:
-            return NO_VICTIMS
-        with trial_of(self._table) as trial:
-            for victim in removed:
-                trial.take(victim.pod)
-            status = diagnosis.check(row)
-            if not status.is_success:
-                return status
-            chosen, violations = victims.select(
-                removed,
-                self._budgets,
-                put_back=lambda victim: trial.add(victim.pod, name),
-                take=lambda victim: trial.take(victim.pod),
-                fits=lambda: diagnosis.check(row).is_success,
-            )
-        return Candidate(name, chosen, violations) if chosen else _nobody_has_to_go(name)
+        return try_without(removed, self._table, row, self._budgets, diagnosis)
 
     # Many at once
 
@@ -250,7 +230,7 @@ class Search:
         order = in_ranks(node_of, (~is_protected, *by_importance), rows.size)
         amounts = residents.amounts_of(outlook.columns, slots)
         must_go = victims_of(order, amounts, outlook.room(rows))
-        losses = losses_of(order, must_go, priorities, starts_s, is_protected, PRIORITY_OFFSET)
+        losses = losses_of(order, must_go, priorities, starts_s, is_protected)
         for index, row in enumerate(rows.tolist()):
             name = self._table.name_of(row)
             if not losses.counts[index]:
@@ -280,6 +260,36 @@ class Search:
             if covered:
                 is_protected[covered] = self._budgets.violating(covering[each] for each in covered)
         return is_protected
+
+
+def try_without(
+    removed: Sequence[Victim],
+    table: NodeTable,
+    row: int,
+    budgets: Budgets,
+    diagnosis: Diagnosis,
+    may_stay: Callable[[], bool] = lambda: True,
+) -> Candidate | Status:
+    """Return the candidate that a node makes of which `removed` may go, or why it is none, by moving them in a trial;
+    `may_stay` as for `victims.select`."""
+    if not removed:
+        return NO_VICTIMS
+    name = table.name_of(row)
+    with trial_of(table) as trial:
+        for victim in removed:
+            trial.take(victim.pod)
+        status = diagnosis.check(row)
+        if not status.is_success:
+            return status
+        chosen, violations = victims.select(
+            removed,
+            budgets,
+            put_back=lambda victim: trial.add(victim.pod, name),
+            take=lambda victim: trial.take(victim.pod),
+            fits=lambda: diagnosis.check(row).is_success,
+            may_stay=may_stay,
+        )
+    return Candidate(name, chosen, violations) if chosen else _nobody_has_to_go(name)
 
 
 class _Outlook:

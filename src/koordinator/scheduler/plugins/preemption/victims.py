@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import label_selector, pod_labels, priority
+from koordinator.api import label_selector, pod_labels, priority, quota_labels
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import PodDisruptionBudget
@@ -39,6 +39,12 @@ def is_preemptible(victim: PodInfo, preemptor: PodInfo) -> bool:
 def _can_go(pod: PodInfo) -> bool:
     meta = pod.pod.metadata
     return priority.is_preemptible(meta.labels) and not pod_labels.is_reserve_pod(meta.annotations)
+
+
+def may_evict(preemptor: PodInfo, victim: PodInfo) -> bool:
+    """Return whether a pod is less important than another and may have to go for it, where quotas protect pods, too."""
+    marks = victim.pod.metadata.labels
+    return is_preemptible(victim, preemptor) and not quota_labels.is_pod_non_preemptible(marks)
 
 
 class Victim(msgspec.Struct, frozen=True):
@@ -104,20 +110,24 @@ def select(
     put_back: Callable[[Victim], None],
     take: Callable[[Victim], None],
     fits: Callable[[], bool],
+    may_stay: Callable[[], bool] = lambda: True,
 ) -> tuple[tuple[Victim, ...], int]:
     """Return victims among `removed` (all less important pods of a node, taken away already) and how many budgets they
-    violate: pods are put back as long as the preemptor fits, protected ones first."""
+    violate: pods are put back as long as the preemptor fits, protected ones first. `may_stay`: whether there is room
+    also where not the node has the say (a quota); who goes for the sake of that violates no budget, as upstream counts.
+    """
     violating, harmless = budgets.split(by_importance(removed))
     victims: list[Victim] = []
     violations = 0
     for is_violating, group in ((True, violating), (False, harmless)):
         for victim in group:
             put_back(victim)
-            if fits():
+            has_room = fits()
+            if has_room and may_stay():
                 continue
             take(victim)
             victims.append(victim)
-            violations += is_violating
+            violations += is_violating and not has_room
     return tuple(by_importance(victims)), violations
 
 
@@ -167,13 +177,14 @@ class Residents(RowKeeper):
                 found[index] = self.amounts[column, slots]
         return found
 
-    def has_below(self, priority: int) -> bool:
-        """Return whether any pod is below a priority."""
-        return bool(((self.rows != NOWHERE) & (self.priorities < priority)).any())
+    def below(self, priority: int) -> I64:
+        """Slots of pods that may have to go for one of this priority."""
+        found: I64 = np.flatnonzero((self.rows != NOWHERE) & (self.priorities < priority))
+        return found
 
     def freed(self, priority: int, columns: list[int]) -> tuple[I64, I64]:
         """Return what pods below a priority hold: (columns, table rows) of resources, and (table rows,) pods."""
-        slots = np.flatnonzero((self.rows != NOWHERE) & (self.priorities < priority))
+        slots = self.below(priority)
         rows = self.rows[slots]
         counts = np.bincount(rows, minlength=self._table.capacity)
         held = np.zeros((len(columns), self._table.capacity), np.int64)

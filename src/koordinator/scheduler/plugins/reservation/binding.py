@@ -5,20 +5,23 @@ import asyncio
 import logging
 import random
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 from koordinator.api import pod_labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
-from koordinator.api.meta import ObjectMeta
+from koordinator.api.meta import ObjectReference
 from koordinator.api.reservation import (
     RESERVATION_ALLOCATED,
     Reservation,
     ReservationAllocated,
     ReservationStatus,
+    without_allocated,
 )
 from koordinator.cluster import backoff, errors
+from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.plugin.events import BINDING, SCHEDULING
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugin.handle import SchedulingFailure
@@ -45,23 +48,20 @@ class AllocationWriter:
         Returns once the scheduler itself has seen it, so that nobody takes their room for unused when the Reservation
         becomes Available. Raises: ApiError, ProtocolError; NotActiveError when one of them may not use it any more.
         """
-        async with self._lock(reservation.metadata.uid):
-            await self._take_over_all(pods, reservation, node_name)
-
-    async def _take_over_all(self, pods: Collection[Pod], reservation: Reservation, node_name: str) -> None:
         uid, chosen = reservation.metadata.uid, {pod.metadata.uid for pod in pods}
-        for other in self._ledger.users_of(uid):
-            if other.uid not in chosen:  # left by an attempt that a restart cut off
-                await self._release(other.pod, uid, "")
-        for pod in pods:
-            await self._take_over(pod, reservation, node_name)
-        for pause_s in (*RETRY_PAUSES_S, None):
-            if all(self._ledger.used_by(each) == uid for each in chosen):
-                return
-            if pause_s is None or any(not self._ledger.is_placed(each) for each in chosen):
-                break
-            await asyncio.sleep(pause_s)
-        raise lifecycle.NotActiveError("not seen to use the reservation")
+        async with self._lock(uid):
+            for other in self._ledger.users_of(uid):
+                if other.uid not in chosen:  # left by an attempt that a restart cut off
+                    await self._release(other.pod, uid, "")
+            for pod in pods:
+                await self._take_over(pod, reservation, node_name)
+            for pause_s in (*RETRY_PAUSES_S, None):
+                if all(self._ledger.used_by(each) == uid for each in chosen):
+                    return
+                if pause_s is None or any(not self._ledger.is_placed(each) for each in chosen):
+                    break
+                await asyncio.sleep(pause_s)
+            raise lifecycle.NotActiveError("not seen to use the reservation")
 
     async def _take_over(self, pod: Pod, reservation: Reservation, node_name: str) -> None:
         cluster, meta, uid = self._handle.cluster, pod.metadata, reservation.metadata.uid
@@ -76,7 +76,7 @@ class AllocationWriter:
                 raise lifecycle.NotActiveError(f"pod {pod.key} uses reservation {used.name}")
             if used is None:
                 allocated = ReservationAllocated(name=reservation.metadata.name, uid=uid)
-                await self._annotate(live, RESERVATION_ALLOCATED.encode(allocated))
+                await _annotate(cluster, live, RESERVATION_ALLOCATED.encode(allocated))
 
         await backoff.retry_on_conflict(attempt, self._rng, on=backoff.LOST_RACE_OR_CONNECTION)
 
@@ -92,23 +92,22 @@ class AllocationWriter:
 
     async def let_go(self, pods: Collection[Pod], reservation: Reservation) -> None:
         """Undo `take_over` of a Reservation that did not get the node; the pods stay where they are."""
-        if pods:
-            async with self._lock(reservation.metadata.uid):
-                await self._let_go(pods, reservation.metadata)
-
-    async def _let_go(self, pods: Collection[Pod], meta: ObjectMeta) -> None:
-        try:
-            live = await self._handle.cluster.get(Reservation, meta.name)
-            if live.metadata.uid == meta.uid and objects.is_available(live):
-                return  # it got it all the same
-        except errors.NotFound:
-            pass
-        except (errors.ApiError, KoordinatorError) as problem:
-            # The next attempt of the Reservation takes them over, or lets them go.
-            log.warning("pods not let go: %s", problem, extra={"reservation": meta.name})
+        meta = reservation.metadata
+        if not pods:
             return
-        for pod in pods:
-            await self._take_back(pod, meta.uid, "")
+        async with self._lock(meta.uid):
+            try:
+                live = await self._handle.cluster.get(Reservation, meta.name)
+                if live.metadata.uid == meta.uid and objects.is_available(live):
+                    return  # it got it all the same
+            except errors.NotFound:
+                pass
+            except (errors.ApiError, KoordinatorError) as problem:
+                # The next attempt of the Reservation takes them over, or lets them go.
+                log.warning("pods not let go: %s", problem, extra={"reservation": meta.name})
+                return
+            for pod in pods:
+                await self._take_back(pod, meta.uid, "")
 
     def take_back(self, pod: Pod, uid: str, node_name: str) -> None:
         """Take the name of a reservation off a pod that was not bound after all, in the background."""
@@ -124,25 +123,30 @@ class AllocationWriter:
     async def _release(self, pod: Pod, uid: str, node_name: str) -> None:
         """Take the name off unless the pod is bound to this node, whatever the binding's answer was. Raises: ApiError,
         ProtocolError."""
-        cluster, meta = self._handle.cluster, pod.metadata
-
-        async def attempt() -> None:
-            live = await cluster.get(Pod, meta.name, meta.namespace)
-            allocated = RESERVATION_ALLOCATED.read(live.metadata.annotations, live.key)
-            is_bound = bool(node_name) and live.spec.node_name == node_name
-            if live.metadata.uid == meta.uid and not is_bound and allocated and allocated.uid == uid:
-                await self._annotate(live, None)
-
+        meta = pod.metadata
+        reference = ObjectReference(namespace=meta.namespace, name=meta.name, uid=meta.uid)
+        attempt = partial(take_name_off, self._handle.cluster, reference, uid, node_name)
         try:
             await backoff.retry_on_conflict(attempt, self._rng, on=backoff.LOST_RACE_OR_CONNECTION)
         except errors.NotFound:
             return
 
-    async def _annotate(self, live: Pod, text: str | None) -> None:
-        meta = live.metadata
-        guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        body = {"metadata": {**guard, "annotations": {RESERVATION_ALLOCATED.key: text}}}
-        await self._handle.cluster.patch(Pod, meta.name, body, meta.namespace)
+
+async def take_name_off(cluster: Cluster, pod: ObjectReference, uid: str, bound_to: str = "") -> None:
+    """Have a pod name the reservation `uid` no more, unless it is bound to a node. Raises: ApiError, ProtocolError."""
+    live = await cluster.get(Pod, pod.name, pod.namespace)
+    is_bound = bool(bound_to) and live.spec.node_name == bound_to
+    if live.metadata.uid != pod.uid or is_bound:
+        return
+    if without_allocated(live.metadata.annotations, uid, live.key) is not None:
+        await _annotate(cluster, live, None)
+
+
+async def _annotate(cluster: Cluster, live: Pod, text: str | None) -> None:
+    meta = live.metadata
+    guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+    body = {"metadata": {**guard, "annotations": {RESERVATION_ALLOCATED.key: text}}}
+    await cluster.patch(Pod, meta.name, body, meta.namespace)
 
 
 log = logging.getLogger(__name__)

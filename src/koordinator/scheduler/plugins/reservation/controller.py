@@ -16,7 +16,7 @@ import msgspec
 from koordinator.api import labels, pod_labels, pod_resources
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError, ProtocolError
-from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation, without_allocated
+from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.prometheus import GaugeOfObjects, Samples
@@ -24,6 +24,7 @@ from koordinator.scheduler.config.default_plugins import ReservationArgs
 from koordinator.scheduler.plugin.capabilities import BackgroundController
 from koordinator.scheduler.plugin.framework import Handle, Watch
 from koordinator.scheduler.plugins.reservation import lifecycle, objects
+from koordinator.scheduler.plugins.reservation.binding import take_name_off
 from koordinator.scheduler.plugins.reservation.ledger import ReservationLedger
 from koordinator.scheduler.plugins.reservation.lifecycle import OwnerPod
 from koordinator.scheduler.table.columns import discard
@@ -60,13 +61,6 @@ class ReservationKey(NamedTuple):
         return cls(allocated.name, allocated.uid) if allocated is not None and allocated.uid else None
 
 
-class PlacedOwner(NamedTuple):
-    """A pod that names the reservation, where it is."""
-
-    pod: OwnerPod
-    node_name: str
-
-
 class ReservationBook:
     """The reservations, the pods that name them and the nodes, as the API last said."""
 
@@ -75,9 +69,9 @@ class ReservationBook:
         """By name."""
         self.nodes: set[str] = set()
         self._on_node: defaultdict[str, set[ReservationKey]] = defaultdict(set)
-        self._users: defaultdict[ReservationKey, dict[str, PlacedOwner]] = defaultdict(dict)
+        self._users: defaultdict[ReservationKey, dict[str, OwnerPod]] = defaultdict(dict)
         """By uid of the pod."""
-        self._gone: dict[ReservationKey, PlacedOwner] = {}
+        self._gone: dict[ReservationKey, OwnerPod] = {}
         """Pods that are gone and used up a reservation for one, until its status says so."""
 
     def find(self, key: ReservationKey) -> Reservation | None:
@@ -113,7 +107,7 @@ class ReservationBook:
         users = list(self._users.get(key, {}).values())
         if not users and key in self._gone:
             users.append(self._gone[key])
-        return [user.pod for user in users if user.node_name == reservation.status.node_name]
+        return [user for user in users if user.node_name == reservation.status.node_name]
 
     def strays(self, reservation: Reservation) -> list[OwnerPod]:
         """Return the pods that name a reservation and are on other nodes than it: an attempt to place it onto them was
@@ -121,7 +115,7 @@ class ReservationBook:
         on, users = reservation.status.node_name, self._users.get(ReservationKey.of(reservation), {})
         if not on or not reservation.spec.pre_allocation:
             return []
-        return [user.pod for user in users.values() if user.node_name != on]
+        return [user for user in users.values() if user.node_name != on]
 
     def is_spent(self, reservation: Reservation) -> bool:
         """Return whether it is for one owner, and that one has ended."""
@@ -131,20 +125,20 @@ class ReservationBook:
 
     def users(self, key: ReservationKey) -> list[OwnerPod]:
         """Return the pods that name a reservation, wherever they are."""
-        return [user.pod for user in self._users.get(key, {}).values()]
+        return list(self._users.get(key, {}).values())
 
     def add_user(self, key: ReservationKey, pod: Pod) -> None:
         """The pod has a node and names the reservation. Raises: QuantityError."""
         meta = pod.metadata
-        owner = OwnerPod(
+        self._users[key][meta.uid] = OwnerPod(
             meta.uid,
             meta.namespace,
             meta.name,
             pod_resources.requests(pod),
             key.uid,
             has_ended=pod_labels.is_terminated(pod),
+            node_name=pod.spec.node_name,
         )
-        self._users[key][meta.uid] = PlacedOwner(owner, pod.spec.node_name)
 
     def drop_user(self, key: ReservationKey, pod: Pod, *, is_gone: bool) -> None:
         """The pod is gone, or names another one."""
@@ -156,8 +150,7 @@ class ReservationBook:
             del self._users[key]
         found = self.find(key)
         if is_gone and found is not None and objects.is_once(found) and not objects.is_terminated(found):
-            ended = msgspec.structs.replace(user.pod, has_ended=True)
-            self._gone[key] = user._replace(pod=ended)
+            self._gone[key] = msgspec.structs.replace(user, has_ended=True)
 
     def forget(self, key: ReservationKey) -> None:
         """The reservation has ended, or is gone: nobody asks who used it up."""
@@ -349,19 +342,9 @@ class ReservationController:
 
     async def _release_pod(self, key: ReservationKey, owner: OwnerPod) -> None:
         try:
-            pod = await self._handle.cluster.get(Pod, owner.name, owner.namespace)
-            if pod.metadata.uid != owner.uid or not _names(pod, key):
-                return
-            body = {
-                "metadata": {
-                    "uid": owner.uid,
-                    "resourceVersion": pod.metadata.resource_version,
-                    "annotations": {labels.RESERVATION_ALLOCATED: None},
-                }
-            }
-            await self._handle.cluster.patch(Pod, owner.name, body, owner.namespace)
-        except errors.NotFound:
-            return
+            await take_name_off(self._handle.cluster, owner.reference, key.uid)
+        except (errors.NotFound, ProtocolError):
+            return  # it is gone, or nobody can tell what it uses
 
     # Garbage
 
@@ -395,13 +378,6 @@ def _ineffective(args: ReservationArgs, handle: Handle) -> Iterator[str]:
         yield "argument reservationSelectorIndex of the plugin Reservation"
     if handle.gates.is_on("LazyReservationRestore"):
         yield "feature gate LazyReservationRestore"
-
-
-def _names(pod: Pod, key: ReservationKey) -> bool:
-    try:
-        return without_allocated(pod.metadata.annotations, key.uid, f"Pod {pod.key}") is not None
-    except ProtocolError:
-        return False
 
 
 def _gauges(book: ReservationBook) -> tuple[GaugeOfObjects, ...]:

@@ -60,13 +60,13 @@ class ReservationAmounts(msgspec.Struct, frozen=True, kw_only=True):
 class ReservationNodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node before matched reservations are given back.
 
-    `requested` counts everything on it, reserve pods with what their owners leave; `pods` counts reserve pods, too.
+    `requested` counts everything on it, reserve pods with what their owners leave; `pods` counts reserve pods, too, but
+    not those of the matched ones.
     """
 
     allocatable: Ints
     requested: Ints
     pods: int = 0
-    matched: int = 0
 
     @classmethod
     def of(
@@ -79,8 +79,8 @@ class ReservationNodeView(msgspec.Struct, frozen=True, kw_only=True):
             allocatable[name] = int(table.allocatable[column, row])
             back = sum(amount for pod in away for at, amount in pod.requests if at == column)
             requested[name] = int(table.requested[column, row]) + back
-        pods = int(table.pod_count[row]) + len(away)
-        return cls(allocatable=allocatable, requested=requested, pods=pods, matched=matched)
+        pods = int(table.pod_count[row]) + len(away) - matched
+        return cls(allocatable=allocatable, requested=requested, pods=pods)
 
 
 def ints(wire: Mapping[str, RawQuantity]) -> dict[str, int]:
@@ -93,7 +93,7 @@ def short_on_node(
 ) -> list[str]:
     """Return names that the node lacks for the request when all of `given_back` is free again; `pods` first."""
     short = []
-    if node.pods - node.matched + 1 > node.allocatable.get(resources.PODS, 0):
+    if node.pods + 1 > node.allocatable.get(resources.PODS, 0):
         short.append(resources.PODS)
     back = sum_of(given_back)
     for name, wanted in request.items():

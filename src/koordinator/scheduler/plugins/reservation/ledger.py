@@ -229,12 +229,8 @@ class ReservationLedger(HoldingKeeper[str, bool]):
         return [place.pod for place in places if place is not None]
 
     def is_placed(self, pod_uid: str) -> bool:
-        """Return whether a pod counts on a node."""
+        """Return whether a pod counts on a node at this moment: within trials it may not."""
         return self._table.place_of(pod_uid) is not None
-
-    def is_in_table(self, record: ReservationRecord) -> bool:
-        """Return whether the reserve pod counts at this moment: within trials it may not."""
-        return self._table.place_of(record.uid) is not None
 
     # Reservations
 
@@ -327,7 +323,7 @@ class ReservationLedger(HoldingKeeper[str, bool]):
             self._follow_mode(row, new)
             super().pod_changed(row, old, new)
             if not old.asks_like(new):
-                self._recount_of(new.uid)
+                self._recount_uid(self._used.get(new.uid, ""))
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
         record = self._records.get(pod.uid)
@@ -421,11 +417,6 @@ class ReservationLedger(HoldingKeeper[str, bool]):
         record.row = None
         tally(record.group.rows, row, -1)
         discard(self._at, row, record.uid)
-
-    def _recount_of(self, pod_uid: str) -> None:
-        uid = self._used.get(pod_uid)
-        if uid is not None:
-            self._recount_uid(uid)
 
     def _recount_uid(self, uid: str) -> None:
         record = self._records.get(uid)

@@ -37,7 +37,7 @@ class NotActiveError(KoordinatorError):
 
 
 class OwnerPod(msgspec.Struct, frozen=True):
-    """A pod on the reservation's node, and the reservation that its annotation names (None: none)."""
+    """A pod on a node, and the reservation that its annotation names (None: none)."""
 
     uid: str
     namespace: str
@@ -45,6 +45,11 @@ class OwnerPod(msgspec.Struct, frozen=True):
     requests: Amounts
     allocated_uid: str | None
     has_ended: bool = False
+    node_name: str = ""
+
+    @property
+    def reference(self) -> ObjectReference:
+        return ObjectReference(namespace=self.namespace, name=self.name, uid=self.uid)
 
 
 class Sync(msgspec.Struct, frozen=True):
@@ -136,7 +141,7 @@ def sync(
     owners = sorted((pod for pod in using if is_once or not pod.has_ended), key=lambda pod: pod.uid)
     held = resource_list.of(status.allocatable)
     allocated = resource_list.mask(resource_list.sum_of(owner.requests for owner in owners), held)
-    current = [ObjectReference(namespace=each.namespace, name=each.name, uid=each.uid) for each in owners]
+    current = [owner.reference for owner in owners]
     known = sorted(status.current_owners, key=lambda owner: owner.uid)
     if known == current and resource_list.of(status.allocated) == allocated:
         return Sync(status, False, revisit_s(reservation, now_s))

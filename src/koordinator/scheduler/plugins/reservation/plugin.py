@@ -26,6 +26,7 @@ from koordinator.scheduler.plugin.capabilities import (
 )
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
+    SCORE_MAX,
     BindPlugin,
     Diagnosis,
     FilterPlugin,
@@ -51,7 +52,7 @@ from koordinator.scheduler.plugin.reservation_capabilities import (
     ReservationScorePlugin,
     ReservePodProvider,
 )
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, error, unschedulable
 from koordinator.scheduler.plugins.preemption.plugin import Preemptor
 from koordinator.scheduler.plugins.reservation import objects, pre_allocated, preallocation, verdict
 from koordinator.scheduler.plugins.reservation.binding import ReservationWriter
@@ -279,7 +280,7 @@ class ReservationPlugin(
         return self.live_key(pod)
 
     def facts(self, state: State, row: int) -> tuple[str, ...]:
-        return verdict.facts(self.judge, self.ledger, state, row) if isinstance(state, OwnerState) else ()
+        return verdict.facts(self.judge, state, row) if isinstance(state, OwnerState) else ()
 
     # PostFilter
 
@@ -292,8 +293,8 @@ class ReservationPlugin(
         if not isinstance(state, OwnerState):
             return PostFilterResult(SKIP)
         found.wake_by(self.name)  # other filters judge events by what nodes are to strangers
-        reasons = verdict.reasons(self.judge, self.ledger, state, found)
-        return PostFilterResult(verdict.status(reasons))
+        reasons = verdict.reasons(self.judge, state, found)
+        return PostFilterResult(unschedulable(*reasons) if reasons else SKIP)
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
         if self._preemptor is None or not pod_labels.is_reserve_pod(pod.pod.metadata.annotations):
@@ -312,7 +313,7 @@ class ReservationPlugin(
         scores = np.zeros(rows.size, np.int64)
         if not isinstance(state, OwnerState):
             if state is not None and state.pre is not None:
-                scores[:] = preallocation.SCORE_MAX
+                scores[:] = SCORE_MAX
                 for index in positions(rows, self._pre.rows(state.pre)):
                     scores[index] = self._pre.score(state.pre, int(rows[index]))
             return scores

@@ -9,6 +9,7 @@ import numpy as np
 from koordinator.api.resource_list import sum_of
 from koordinator.api.resource_vector import I64
 from koordinator.api.scalars import ScalarError, parse_int
+from koordinator.scheduler.plugin.framework import SCORE_MAX
 from koordinator.scheduler.plugins.reservation.fit import (
     NOTHING_IGNORED,
     Ignored,
@@ -20,7 +21,6 @@ from koordinator.scheduler.plugins.reservation.fit import (
     short_on_node,
 )
 
-SCORE_MAX = 100
 NOBODY = "node(s) no pod(s) to meet the pre-allocation requirements"
 
 
@@ -156,8 +156,6 @@ def _left(node: ReservationNodeView, leaving: int) -> ReservationNodeView:
 PREFERRED_SCORE = 1000
 """Score of the node with the smallest order: beats every other by far."""
 
-USED_UP = "reservation has allocateOnce enabled and has already been allocated"
-
 
 class NominationCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A matched reservation that the pod fits; `order` is 0 without one, `score` the sum over plugins."""
@@ -188,16 +186,11 @@ def nominate(
         return options[0].name
     if any(each.name == existing for each in options):
         return existing
-    usable = [each for each in options if not refusal(each)]
+    usable = [each for each in options if not (each.is_once and each.assigned)]
     if not usable:
         return None
     ordered = [(each.order, each.name) for each in usable if each.order]
     return min(ordered)[1] if ordered else min(usable, key=lambda each: (-each.score, each.name)).name
-
-
-def refusal(option: NominationCandidate) -> str:
-    """Return why a reservation cannot be nominated, or empty."""
-    return USED_UP if option.is_once and option.assigned > 0 else ""
 
 
 def order_of(text: str) -> int:

@@ -13,7 +13,6 @@ from koordinator.api.resource_vector import texts
 from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiRequest
 from koordinator.scheduler.plugin.framework import Diagnosis
 from koordinator.scheduler.plugin.status import (
-    SKIP,
     SUCCESS,
     RefusalCodes,
     Status,
@@ -83,7 +82,7 @@ class NodeJudge:
         skips_node: bool,
     ) -> None:
         self._table = table
-        self._ledger = ledger
+        self.ledger = ledger
         self.ignored = ignored
         self._omits_node_labels = omits_node_labels
         self._skips_node = skips_node
@@ -108,7 +107,7 @@ class NodeJudge:
         reservations all of them."""
         groups = state.groups
         found = []
-        for record in self._ledger.at(row):
+        for record in self.ledger.at(row):
             if record.group.number not in groups and not state.asked.is_ignoring:
                 continue
             if not record.availability.is_matchable and not state.asked.is_ignoring:
@@ -122,7 +121,7 @@ class NodeJudge:
     def view(self, state: OwnerState, row: int, matched: Sequence[ReservationRecord]) -> ReservationNodeView:
         """Return the node as it was before the matched reservations were given back, whether they are now or not."""
         table = self._table
-        away = [each.rest(table.registry) for each in matched if not self._ledger.is_in_table(each)]
+        away = [each.rest(table.registry) for each in matched if not self.ledger.is_placed(each.uid)]
         return ReservationNodeView.of(table, row, state.asked.request, away, len(matched))
 
     def fit(self, state: OwnerState, row: int, matched: Sequence[ReservationRecord]) -> Fit:
@@ -169,23 +168,19 @@ def score(state: OwnerState, record: ReservationRecord) -> int:
     return preallocation.score(state.asked.request, record.amounts)
 
 
-def reasons(judge: NodeJudge, ledger: ReservationLedger, state: OwnerState, found: Diagnosis) -> list[str]:
+def reasons(judge: NodeJudge, state: OwnerState, found: Diagnosis) -> list[str]:
     """Return the texts for users, most of them with a number of reservations."""
-    counts = {
-        str(row): _counts(judge, ledger, state, row, found) for row in sorted(ledger.rows_of(state.groups))
-    }
+    rows = sorted(judge.ledger.rows_of(state.groups))
+    counts = {str(row): _counts(judge, state, row, found) for row in rows}
     return matching.reasons(counts, state.asked.must_reserve)
 
 
-def status(texts: list[str]) -> Status:
-    """Return what PostFilter says: nothing when reservations had no part in it."""
-    return unschedulable(*texts) if texts else SKIP
-
-
-def _counts(
-    judge: NodeJudge, ledger: ReservationLedger, state: OwnerState, row: int, found: Diagnosis
-) -> NodeCounts:
-    matches = [match for _, match in _candidates(judge, ledger, state, row)]
+def _counts(judge: NodeJudge, state: OwnerState, row: int, found: Diagnosis) -> NodeCounts:
+    matches = [
+        judge.match(state, record, row)
+        for record in judge.ledger.at(row)
+        if record.group.number in state.groups and record.availability.is_matchable
+    ]
     outcomes = Counter(match.outcome for match in matches)
     taints = Counter(f"{{{m.taint.key}: {m.taint.value}}}" for m in matches if m.taint is not None)
     return NodeCounts(
@@ -201,17 +196,6 @@ def _counts(
     )
 
 
-def _candidates(
-    judge: NodeJudge, ledger: ReservationLedger, state: OwnerState, row: int
-) -> list[tuple[ReservationRecord, Match]]:
-    """Return the reservations on a row that name the pod as an owner and can take one more."""
-    return [
-        (record, judge.match(state, record, row))
-        for record in ledger.at(row)
-        if record.group.number in state.groups and record.availability.is_matchable
-    ]
-
-
 _WORDS = {
     MatchOutcome.NAME_UNMATCHED: "is not the one that the pod names",
     MatchOutcome.UNSCHEDULABLE: "takes no new owners (spec.unschedulable, or it is being deleted)",
@@ -220,11 +204,11 @@ _WORDS = {
 }
 
 
-def facts(judge: NodeJudge, ledger: ReservationLedger, state: OwnerState, row: int) -> tuple[str, ...]:
+def facts(judge: NodeJudge, state: OwnerState, row: int) -> tuple[str, ...]:
     """Return what each reservation on a node is to the pod, one sentence for each."""
     return tuple(
         f"reservation {record.name} {words(judge, state, record, row)}"
-        for record in sorted(ledger.at(row), key=lambda each: each.name)
+        for record in sorted(judge.ledger.at(row), key=lambda each: each.name)
     )
 
 

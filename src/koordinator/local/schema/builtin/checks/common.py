@@ -98,9 +98,8 @@ _STANDARD_IN_CONTAINERS = frozenset(("cpu", "memory", "ephemeral-storage"))
 
 def check_resource_name(name: str, field: str) -> list[StatusCause]:
     """Check the name of a resource: one of Kubernetes' own, or one with a domain."""
-    reason = names.qualified_name(name)
-    if reason:
-        return [errors.invalid(field, name, reason)]
+    if causes := names.check(names.qualified_name, name, field):
+        return causes
     if "/" in name or name in _STANDARD or _is_huge_page(name.removeprefix("requests.")):
         return []
     return [errors.invalid(field, name, "must be a standard resource type or fully qualified")]

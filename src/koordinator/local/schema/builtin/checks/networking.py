@@ -11,13 +11,11 @@ from typing import Any
 from koordinator.api.scalars import is_ip
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
-from koordinator.local.schema.builtin.checks.common import (
-    check_port,
-    check_unique,
-)
+from koordinator.local.schema.builtin.checks.common import check_port, check_unique
 
 Json = dict[str, Any]
 
+_NO_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 _NODE_PORT_RANGE = "provided port is not in the valid range. The range of valid ports is 30000-32767"
 
 
@@ -29,7 +27,7 @@ def check_service(obj: Json) -> list[StatusCause]:
     causes: list[StatusCause] = []
     if not ports and kind != "ExternalName" and address != "None":
         causes.append(errors.required("spec.ports"))
-    causes += _check_ports(ports, "spec.ports")
+    causes += _check_ports(ports)
     causes += names.check_labels(spec.get("selector"), "spec.selector")
     if kind == "ExternalName":
         if not spec.get("externalName"):
@@ -43,12 +41,10 @@ def check_service(obj: Json) -> list[StatusCause]:
             detail = f"may not be set to 'None' for {kind} services"
             causes.append(errors.invalid("spec.clusterIPs[0]", address, detail))
     elif address and not is_ip(address):
-        detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
-        causes.append(errors.invalid("spec.clusterIPs[0]", address, detail))
+        causes.append(errors.invalid("spec.clusterIPs[0]", address, _NO_ADDRESS))
     for index, external in enumerate(spec.get("externalIPs") or ()):
         if not is_ip(external):
-            detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
-            causes.append(errors.invalid(f"spec.externalIPs[{index}]", external, detail))
+            causes.append(errors.invalid(f"spec.externalIPs[{index}]", external, _NO_ADDRESS))
     if kind == "ClusterIP":
         causes += [
             errors.forbidden(f"spec.ports[{index}].nodePort", "may not be used when `type` is 'ClusterIP'")
@@ -58,34 +54,29 @@ def check_service(obj: Json) -> list[StatusCause]:
     return causes
 
 
-def _check_ports(ports: list[Json], field: str) -> list[StatusCause]:
+def _check_ports(ports: list[Json]) -> list[StatusCause]:
     causes: list[StatusCause] = []
     for index, port in enumerate(ports):
-        where = f"{field}[{index}]"
+        where = f"spec.ports[{index}]"
         name = port.get("name", "")
         if not name and len(ports) > 1:
             causes.append(errors.required(f"{where}.name"))
         causes += names.check_given(names.label_1123, name, f"{where}.name")
         if "port" not in port:
-            causes.append(errors.invalid(f"{where}.port", 0, "must be between 1 and 65535, inclusive"))
-        target = port.get("targetPort")
-        if isinstance(target, int) and target and not 1 <= target <= 65535:
-            causes.append(
-                errors.invalid(f"{where}.targetPort", target, "must be between 1 and 65535, inclusive")
-            )
-        elif isinstance(target, str) and target:
-            causes += names.check(names.port_name, target, f"{where}.targetPort")
+            causes += check_port(0, f"{where}.port")
+        if port.get("targetPort"):
+            causes += check_port(port["targetPort"], f"{where}.targetPort")
         node_port = port.get("nodePort")
         if node_port and not 30_000 <= node_port <= 32_767:
             causes.append(errors.invalid(f"{where}.nodePort", node_port, _NODE_PORT_RANGE))
     causes += check_unique(
-        (f"{field}[{i}].name", port["name"]) for i, port in enumerate(ports) if port.get("name")
+        (f"spec.ports[{i}].name", port["name"]) for i, port in enumerate(ports) if port.get("name")
     )
     seen: set[tuple[Any, Any]] = set()
     for index, port in enumerate(ports):
         key = (port.get("protocol", "TCP"), port.get("port"))
         if key in seen:
-            causes.append(errors.duplicate(f"{field}[{index}]", {"port": key[1], "protocol": key[0]}))
+            causes.append(errors.duplicate(f"spec.ports[{index}]", {"port": key[1], "protocol": key[0]}))
         seen.add(key)
     return causes
 
@@ -104,7 +95,6 @@ def check_service_update(obj: Json, old: Json) -> list[StatusCause]:
 
 _ENDPOINTS_MAX, _ADDRESSES_MAX = 1000, 100
 _VERSIONS = {"IPv4": 4, "IPv6": 6}
-_NO_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 
 
 def check_subset(subset: Json, field: str) -> list[StatusCause]:
@@ -190,8 +180,7 @@ def check_ingress(ingress: Json) -> list[StatusCause]:
 
 
 def _check_host(host: str, field: str) -> list[StatusCause]:
-    reason = names.wildcard_subdomain(host) if "*" in host else names.subdomain_1123(host)
-    return [errors.invalid(field, host, reason)] if reason else []
+    return names.check(names.wildcard_subdomain if "*" in host else names.subdomain_1123, host, field)
 
 
 def check_hosts(hosts: list[str], field: str) -> list[StatusCause]:

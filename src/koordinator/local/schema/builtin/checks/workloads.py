@@ -202,16 +202,22 @@ def _check_selector_and_template(obj: Json, empty: str) -> list[StatusCause]:
     causes: list[StatusCause] = []
     selector = spec.get("selector")
     if selector is not None:
-        labels = (template.get("metadata") or {}).get("labels") or {}
         if is_empty_selector(selector):
             causes.append(errors.invalid("spec.selector", selector, empty))
-        elif not selects(selector, labels) and not check_label_selector(selector, "spec.selector"):
-            detail = "`selector` does not match template `labels`"
-            causes.append(errors.invalid("spec.template.metadata.labels", labels, detail))
+        elif not check_label_selector(selector, "spec.selector"):
+            causes += _check_selected(selector, template)
     claims = [
         (claim.get("metadata") or {}).get("name", "") for claim in spec.get("volumeClaimTemplates") or ()
     ]
     return causes + pods.check_mounts(template.get("spec") or {}, "spec.template.spec", claims)
+
+
+def _check_selected(selector: Json, template: Json) -> list[StatusCause]:
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    if selects(selector, labels):
+        return []
+    detail = "`selector` does not match template `labels`"
+    return [errors.invalid("spec.template.metadata.labels", labels, detail)]
 
 
 def _check_always_restarts(spec: Json) -> list[StatusCause]:
@@ -270,11 +276,7 @@ def check_replication_controller(obj: Json) -> list[StatusCause]:
     selector, template = spec.get("selector") or {}, spec.get("template") or {}
     if not selector:
         return [errors.required("spec.selector")]
-    labels = (template.get("metadata") or {}).get("labels") or {}
-    causes: list[StatusCause] = []
-    if not selects({"matchLabels": selector}, labels):
-        detail = "`selector` does not match template `labels`"
-        causes.append(errors.invalid("spec.template.metadata.labels", labels, detail))
+    causes = _check_selected({"matchLabels": selector}, template)
     causes += pods.check_mounts(template.get("spec") or {}, "spec.template.spec")
     return causes + _check_always_restarts(spec)
 
@@ -320,12 +322,10 @@ def check_job(obj: Json) -> list[StatusCause]:
         if spec.get("manualSelector"):
             causes.append(errors.required("spec.selector"))
     else:
-        labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
         if not spec.get("manualSelector") and not _is_generated(selector):
             causes.append(errors.invalid("spec.selector", selector, "`selector` not auto-generated"))
-        elif not selects(selector, labels):
-            detail = "`selector` does not match template `labels`"
-            causes.append(errors.invalid("spec.template.metadata.labels", labels, detail))
+        else:
+            causes += _check_selected(selector, spec.get("template") or {})
     return causes + _check_job_spec(spec, "spec")
 
 
