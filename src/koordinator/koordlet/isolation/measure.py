@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 GROUP = "koordinator-probe"
 OWNER = "IsolationProbe"
-"""Of notes in the journal."""
+"""The name under which the journal has the notes of the probe."""
 ANSWER_S_MAX = 10.0
 PAUSE_S = 2.0
 """Between two mechanisms."""
