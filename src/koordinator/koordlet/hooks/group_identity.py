@@ -17,7 +17,6 @@ from koordinator.api.slo_qos import ResourceQOS, ResourceQOSStrategy
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import KernelSupport
-from koordinator.host.errors import LayoutError
 from koordinator.koordlet.hooks import contexts
 from koordinator.koordlet.hooks.contexts import (
     KATA,
@@ -261,14 +260,10 @@ class GroupIdentity(Hook):
             yield Update(group, Knob.CPU_BVT, "0", REASON)
         yield from self._containers_and_unknown(OFF)
 
-    def _pods_on_disk(self, kube_qos: KubeQoS) -> Iterator[str]:
+    def _pods_on_disk(self, kube_qos: KubeQoS) -> list[str]:
         driver = self.shared.view.driver
-        for group in self.shared.host.cgroups.children(cgroup_layout.class_dir(driver, kube_qos)) or ():
-            try:
-                cgroup_layout.pod_uid_of_dirname(driver, group.rpartition("/")[2])
-            except LayoutError:
-                continue
-            yield group
+        groups = self.shared.host.cgroups.children(cgroup_layout.class_dir(driver, kube_qos)) or ()
+        return [group for group in groups if cgroup_layout.is_pod_dir(driver, group)]
 
 
 _UNREADABLE = -1
