@@ -142,7 +142,7 @@ class HookServer:
             self._pods.of(request.pod),
             meta.name,
             self._whole_id(meta.id, request.container_annotations),
-            current=hook_pods.current(resources),
+            hook_pods.current(resources),
         )
         response = self._answer(self._hooks.at_runtime(stage, container))
         return ContainerResourceHookResponse(

@@ -233,9 +233,7 @@ def of_containers(pod: PodContext, record: PodRecord) -> list[ContainerContext]:
     for container in record.containers:
         spec = specs.get(container.name)
         current = (
-            _of_containers([spec.resources.requests], [spec.resources.limits])
-            if spec is not None
-            else GroupResources()
+            UNKNOWN if spec is None else _of_containers([spec.resources.requests], [spec.resources.limits])
         )
         found.append(
             ContainerContext(
@@ -293,10 +291,13 @@ def batch_resources_of(pod: Pod, running: Iterable[Container]) -> Mapping[str, C
         requests, limits = _batch(container.resources.requests), _batch(container.resources.limits)
         if requests or limits:
             found[container.name] = ContainerResources(requests=requests, limits=limits)
-    if found:
-        return found
+    return found or annotated_batch_resources(pod.metadata.annotations)
+
+
+def annotated_batch_resources(annotations: Mapping[str, str]) -> Mapping[str, ContainerResources] | None:
+    """Return batch resources by container as a webhook noted them; None when there are none that can be read."""
     try:
-        spec = EXTENDED_RESOURCE_SPEC.read(pod.metadata.annotations)
+        spec = EXTENDED_RESOURCE_SPEC.read(annotations)
     except ProtocolError:
         return None  # told by the webhook that wrote it; nothing known means left alone
     return spec.containers or None if spec is not None else None

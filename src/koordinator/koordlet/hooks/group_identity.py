@@ -132,10 +132,6 @@ class GroupIdentity(Hook):
         self._is_ready = False
         """The kernel's switches are as the rule needs them."""
 
-    def support(self) -> KernelSupport:
-        bvt = self._bvt()
-        return bvt if bvt.is_supported else self._idle.support()
-
     def rules(self) -> Sequence[HookRule[Any]]:
         return (self._rule,)
 

@@ -122,10 +122,10 @@ class NamespaceRunner:
 class Commands:
     """Commands of one owner: those that look, and those that change something."""
 
-    def __init__(self, runner: Runner, executor: Executor, owner: str, reason: str) -> None:
+    def __init__(self, runner: Runner, executor: Executor, owner: str) -> None:
         self._runner = runner
         self._executor = executor
-        self._owner, self._reason = owner, reason
+        self._owner = owner
 
     async def look(self, *command: str) -> CommandResult:
         """Ask; done in a dry run, too."""
@@ -144,7 +144,7 @@ class Commands:
 
     def _log_command(self, words: str, text: str) -> None:
         what = text.strip().replace("\n", "; ") or "run"
-        self._executor.perform(words, what, lambda: None, self._owner, self._reason)
+        self._executor.perform(words, what, lambda: None, self._owner, REASON)
 
 
 class ReconcileLevel(enum.Enum):
@@ -180,10 +180,6 @@ class ReconcileEntry(msgspec.Struct, frozen=True):
     """Condition → name of the hook, function."""
     deliver: Deliver | None = None
     """Carries an answer out where it is no value in a file; called on every refresh."""
-
-    def function(self, condition: Hashable) -> tuple[str, HookFunction] | None:
-        """Hook and function for a condition."""
-        return self.functions.get(condition)
 
 
 class HookAnswer(msgspec.Struct, frozen=True):
@@ -312,7 +308,7 @@ class IdleGroups:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._slices = TimeSlices(shared)
+        self._slices = TimeSlices(shared, REASON)
         self._wanted: dict[str, frozenset[KubeQoS]] = {}
 
     def support(self) -> KernelSupport:
@@ -351,7 +347,7 @@ class IdleGroups:
         """Give what pods have started since the last time long time slices; where this yields, others may have their
         turn."""
         if self._wanted and self.support().is_supported:
-            yield from self._slices.give(self._groups(), REASON)
+            yield from self._slices.give(self._groups())
 
     def covers(self, group: str) -> bool:
         """Return whether a group is idle with the class that it is directly below."""
@@ -362,7 +358,7 @@ class IdleGroups:
         """Nobody wants anything idle any more."""
         self._wanted.clear()
         self._restore(keep=frozenset())
-        for _ in self._slices.give((), REASON):
+        for _ in self._slices.give(()):
             pass
 
     def _restore(self, keep: Collection[str]) -> None:
@@ -456,10 +452,6 @@ class Hook(abc.ABC):
         self.shared = shared
         self.invalidate: Callable[[], None] = lambda: None
         """To be called when answers change otherwise than by a rule: all pods are asked for anew."""
-
-    def support(self) -> KernelSupport:
-        """Return whether this host can do it at all; asked at the start and, while not, now and then."""
-        return KernelSupport(True)
 
     def rules(self) -> Sequence[HookRule[Any]]:
         """Return what it follows."""

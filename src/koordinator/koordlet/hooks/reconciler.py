@@ -71,7 +71,7 @@ class _Plan:
 
     def add(self, hook: str, level: int, group: str, response: HookResponse) -> None:
         """Add what a hook answered for a group of the pod (level 0) or of a container (1)."""
-        self.levels_by_hook.setdefault(hook, [[], []])[level].extend(updates_of(response, group, REASON))
+        self.levels_by_hook.setdefault(hook, [[], []])[level].extend(updates_of(response, group))
         if response.quota_us is not None and response.quota_us_max is not None:
             self.raised_us[group] = response.quota_us, response.quota_us_max
 
@@ -192,7 +192,7 @@ class Reconciler:
     def deliver(self, pod: PodContext, result: StageResult) -> None:
         """Write what hooks answered a runtime about a pod: no runtime sets the files of a pod's own group."""
         for answer in result.answers:
-            if updates := list(updates_of(answer.response, pod.group, REASON)):
+            if updates := list(updates_of(answer.response, pod.group)):
                 self._shared.executor.update(updates, owner=answer.hook)
             for entry in self._registry.entries(ReconcileLevel.POD):
                 if entry.deliver is not None and answer.hook in {
@@ -228,15 +228,13 @@ class Reconciler:
             for entry in self._registry.entries(level):
                 answer = self._answer(entry, ALL, context)
                 if answer is not None:
-                    updates.setdefault(answer.hook, []).extend(
-                        updates_of(answer.response, context.group, REASON)
-                    )
+                    updates.setdefault(answer.hook, []).extend(updates_of(answer.response, context.group))
         for hook, of_hook in updates.items():
             self._shared.executor.update(of_hook, owner=hook)
 
     def _answer(self, entry: ReconcileEntry, condition: object, context: Context) -> HookAnswer | None:
         """Return what the function for the condition says; None without one, or when the input is malformed."""
-        found = entry.function(condition)
+        found = entry.functions.get(condition)
         if found is None:
             return None
         hook, function = found
@@ -262,7 +260,7 @@ class Reconciler:
             log.warning("hook failed", extra={"what": what, "problem": problem})
 
 
-def updates_of(response: HookResponse, group: str, reason: str) -> Iterator[Update]:
+def updates_of(response: HookResponse, group: str) -> Iterator[Update]:
     """Yield what the files of a group should say; what no file holds (environment, mounts, devices) is left out."""
     for knob, value in (
         (Knob.CPU_SHARES, response.shares),
@@ -274,4 +272,4 @@ def updates_of(response: HookResponse, group: str, reason: str) -> Iterator[Upda
         *response.files.items(),
     ):
         if value is not None:
-            yield Update(group, knob, str(value), reason)
+            yield Update(group, knob, str(value), REASON)

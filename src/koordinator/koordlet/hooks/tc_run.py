@@ -19,7 +19,6 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet.hooks import tc
 from koordinator.koordlet.hooks.contexts import HookResponse, HookStage, PodContext
 from koordinator.koordlet.hooks.hook import (
-    REASON,
     CommandResult,
     Commands,
     Hook,
@@ -61,9 +60,7 @@ class TCNetworkQoS(Hook):
         self._rule: HookRule[NetworkRule | None] = HookRule(
             self.name, (Topic.NODE_SLO, Topic.ALLOWANCE), lambda: tc.rule_of(shared.view), None
         )
-        self._commands = Commands(
-            tools.runner or host_runner(shared.host), shared.executor, self.name, REASON
-        )
+        self._commands = Commands(tools.runner or host_runner(shared.host), shared.executor, self.name)
         self._minors: dict[str, int] = {}
         """Pods with limits of their own → minor number of their class."""
         self._unlimited: set[str] = set()
