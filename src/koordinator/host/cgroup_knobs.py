@@ -261,6 +261,18 @@ _FILES = {
     ),
     Knob.IO_PRESSURE: _File("cpuacct", "io.pressure", "io.pressure", presence=Presence.KUBEPODS_FILE_ON_V1),
 }
+UNSET_BY_DISK = {
+    **dict.fromkeys(
+        (Knob.BLKIO_READ_IOPS, Knob.BLKIO_READ_BPS, Knob.BLKIO_WRITE_IOPS, Knob.BLKIO_WRITE_BPS), "0"
+    ),
+    Knob.BLKIO_WEIGHT: "100",
+    Knob.BLKIO_QOS: "enable=0",
+    Knob.IO_MAX: "rbps=max wbps=max riops=max wiops=max",
+    Knob.IO_WEIGHT: "default",
+}
+"""Files with a line for each disk → the text by which they forget one."""
+DEVICE_KNOBS = UNSET_BY_DISK.keys() | {Knob.BLKIO_MODEL}
+"""Files with a line for each disk; nothing takes the cost model back."""
 _STAYS_A_V1_HIERARCHY = frozenset((Knob.NET_CLASS,))  # cgroup v2 has no such controller
 _UNLIMITED_AS_MAX = frozenset((Knob.CPU_QUOTA, Knob.CPU_PERIOD, Knob.MEMORY_LIMIT))
 _DEVICE_NUMBER = re.compile(r"[0-9]+:[0-9]+ ([0-9]+)")
@@ -330,6 +342,11 @@ def check(knob: Knob, version: int, value: str) -> None:
             _check_range(knob, version, value, str(int(value, 16)) if _HEX.fullmatch(value) else value)
         case KnobFormat.TEXT:
             pass
+
+
+def is_unset(value: str) -> bool:
+    """Return whether a value of a disk is what the kernel shows no line for."""
+    return value in ("0", "default") or all(word.endswith("=max") for word in value.split())
 
 
 def number(text: str) -> int:
