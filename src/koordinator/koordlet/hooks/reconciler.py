@@ -40,11 +40,11 @@ from koordinator.koordlet.hooks.hook import (
 from koordinator.koordlet.metrics import status_of
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.writing.update_plan import Result, Update, WriteOutcome
+from koordinator.koordlet.writing import update_plan
+from koordinator.koordlet.writing.update_plan import Result, Update
 
 log = logging.getLogger(__name__)
 
-_UNSETTLED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD))
 _PROBLEMS_MAX = 4_096
 _PODS_AT_ONCE = 2
 """Pods in one go: a millisecond or two where all is worked out anew."""
@@ -169,11 +169,7 @@ class Reconciler:
             ]
             results += self._shared.executor.update_leveled(due, owner=hook)
         running = {each.group for each in plan.record.containers if each.is_running}
-        is_held = not any(
-            result.outcome in _UNSETTLED
-            or (result.outcome is WriteOutcome.MISSING and result.update.group in running)
-            for result in results
-        )
+        is_held = update_plan.are_settled(results, running)
         plan.given_us = (
             {group: quota_us for group, (quota_us, _) in plan.raised_us.items()} if is_held else {}
         )

@@ -37,8 +37,8 @@ from koordinator.koordlet.qos.cpu_suppress import (
     SuppressPodClass,
     UsableCPUs,
 )
-from koordinator.koordlet.view import NodeView, Topic
-from koordinator.koordlet.writing.update_plan import Update, WriteOutcome
+from koordinator.koordlet.view import NodeView, Topic, are_same
+from koordinator.koordlet.writing.update_plan import HELD, Update
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +96,6 @@ REASON = "AdjustBEByNodeCPUUsage"
 STARVED = "BestEffortCPUStarved"
 """The event that says that no CPU is left for best-effort pods."""
 AUDIT_LEVEL = 1
-_SETTLED = frozenset(
-    (WriteOutcome.WRITTEN, WriteOutcome.UNCHANGED, WriteOutcome.SKIPPED, WriteOutcome.WOULD_WRITE)
-)
 CHECKS_PER_ROUND = 4
 
 
@@ -321,9 +318,7 @@ class CPUSuppress:
         """None when the topology is not known, or says what nobody understands."""
         view, pods = self._view, self._pods_now()
         found_for = (pods, view.cpu, view.topology)
-        if len(self._facts_of) != len(found_for) or any(
-            a is not b for a, b in zip(self._facts_of, found_for, strict=True)
-        ):
+        if not are_same(self._facts_of, found_for):
             self._facts_of, self._facts = found_for, None
             if view.cpu is not None and view.topology is not None:
                 try:
@@ -443,7 +438,7 @@ class CPUSuppress:
         (result,) = self._shared.executor.update(
             [update], owner=self.name, cacheable=False, is_audited=is_audited
         )
-        return result.outcome in _SETTLED
+        return result.outcome in HELD
 
 
 class CPUSurge:
