@@ -9,7 +9,6 @@ import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from urllib.parse import quote
 
 import msgspec
 
@@ -129,7 +128,7 @@ class UnaryConnection(GrpcConnection):
         try:
             found = self._handled(call)
         except CallError as error:
-            self._end(stream, _refusal(error))
+            self._end(stream, http2.refusal(error.code, error.reason))
             return
         if isinstance(found, bytes):
             body = http2.grpc_message(found)
@@ -153,7 +152,7 @@ class UnaryConnection(GrpcConnection):
         try:
             answer = found if isinstance(found, bytes) else await found
         except CallError as error:
-            self._end(stream, _refusal(error))
+            self._end(stream, http2.refusal(error.code, error.reason))
             return
         unsent = await self._send_body(stream, call, http2.grpc_message(answer))
         self._end(stream, _TRAILERS, unsent)
@@ -187,17 +186,6 @@ class UnaryConnection(GrpcConnection):
             call.window -= len(chunk)
             unsent += http2.frame(http2.DATA, 0, stream, chunk)
         return unsent
-
-
-def _refusal(error: CallError) -> bytes:
-    """Return the headers of an answer that is an error."""
-    return http2.literals(
-        (
-            ("content-type", "application/grpc"),
-            ("grpc-status", str(error.code.value)),
-            ("grpc-message", quote(error.reason[:2_000], safe=" /:,()'{}[]=")),
-        )
-    )
 
 
 class UnaryServer:
