@@ -12,6 +12,7 @@ import msgspec
 
 from koordinator.api import copilot, decode
 from koordinator.api.copilot import ContainerInfo, CopilotProblem, KillRequest
+from koordinator.host import grpc_sockets
 from koordinator.host.errors import HostError
 from koordinator.host.files import Files
 
@@ -43,11 +44,10 @@ def sockets(files: Files, directory: str) -> list[str]:
 
 def _is_trusted(path: str) -> bool:
     try:
-        found = os.stat(path, follow_symlinks=False)
+        found = os.lstat(path)
     except OSError:
         return False
-    is_open_to_others = found.st_mode & stat.S_IWOTH
-    return stat.S_ISSOCK(found.st_mode) and found.st_uid in (0, os.geteuid()) and not is_open_to_others
+    return stat.S_ISSOCK(found.st_mode) and not grpc_sockets.distrust(path, found)
 
 
 async def containers(socket: str) -> list[ContainerInfo]:

@@ -12,6 +12,7 @@ import msgspec
 from koordinator.api import quantity, resources
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.quantity import Family, ResourceList
+from koordinator.host import sysfs
 from koordinator.koordlet.report.xpu import XPUDevice, XPUStatus, XPUTopology
 
 _UNITS = {
@@ -324,9 +325,8 @@ def _status(health: str, code: str, message: str) -> XPUStatus | None:
 
 
 def _place(cards: Collection[PCIDevice], text: str) -> XPUTopology:
-    """Return where the card is; tools write addresses in either case, with four or eight digits of the domain."""
-    domain, _, rest = text.lower().partition(":")
-    bus_id = f"{domain[-4:]}:{rest}" if rest.count(":") == 1 else text.lower()
+    """Return where the card is; tools write addresses in many ways."""
+    bus_id = sysfs.bus_id(text)
     for card in cards:
         if card.bus_id == bus_id:
             return XPUTopology(
