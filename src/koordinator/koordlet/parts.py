@@ -130,6 +130,6 @@ class Reporter(Protocol):
 
 @runtime_checkable
 class Following(Protocol):
-    """A part whose rounds follow a change instead of a clock of their own (`pace.of` makes the pauses)."""
+    """A part whose rounds follow a change instead of a clock of their own (`agent.Pace` makes the pauses)."""
 
     after: Topic
