@@ -11,7 +11,6 @@ from koordinator.api.annotations.koordlet import CPU_BURST
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_labels import NO_RATIO
 from koordinator.api.slo import CPUBurstStrategy
-from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.errors import ContentError
 from koordinator.koordlet import metric_kinds as kinds
@@ -80,8 +79,7 @@ class _Pod:
     @property
     def base_us(self) -> int:
         """Return the pod's quota while none of its containers is raised, `UNLIMITED` without."""
-        quota_us = cgroup_knobs.quota_of_milli(pod_resources.cpu_limit_milli(self.record.pod))
-        return cpu_burst.scaled_us(quota_us, self.ratio)
+        return cpu_burst.base_quota_us(pod_resources.cpu_limit_milli(self.record.pod), self.ratio)
 
 
 class CPUBurst:

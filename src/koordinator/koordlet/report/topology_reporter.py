@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import pod_labels
+from koordinator.api import decode, pod_labels
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object, to_wire
 from koordinator.api.node_topology import NodeResourceTopology
@@ -61,17 +61,12 @@ class KubeletSource:
             return
         try:
             raw = await self._shared.kubelet.config()
-            self._config = msgspec.convert(_without_nulls(raw), KubeletConfig)
+            self._config = decode.from_builtins(raw, KubeletConfig)  # it writes null where nothing is set
         except (KubeletError, msgspec.ValidationError) as error:
             self._outage.failed(error, now_s)
             return
         self._read_s = now_s
         self._outage.ended()
-
-
-def _without_nulls(raw: dict[str, object]) -> dict[str, object]:
-    """The kubelet writes null where nothing is set."""
-    return {key: value for key, value in raw.items() if value is not None}
 
 
 class TopologyReporter:
