@@ -12,6 +12,7 @@ import msgspec
 
 from koordinator.api import copilot, decode
 from koordinator.api.copilot import ContainerInfo, CopilotProblem, KillRequest
+from koordinator.api.errors import SubjectError
 from koordinator.host import grpc_sockets
 from koordinator.host.errors import HostError
 from koordinator.host.files import Files
@@ -24,15 +25,12 @@ CONTAINERS_MAX = 10_000
 _SUFFIX = ".sock"
 
 
-class CopilotError(HostError):
+class CopilotError(SubjectError, HostError):
     """An agent did not answer as it should. `is_away`: nobody answers at the socket."""
 
     def __init__(self, socket: str, reason: str, *, is_away: bool = False) -> None:
         super().__init__(socket, reason)
-        self.socket, self.reason, self.is_away = socket, reason, is_away
-
-    def __str__(self) -> str:
-        return f"{self.socket}: {self.reason}"
+        self.is_away = is_away
 
 
 def sockets(files: Files, directory: str) -> list[str]:

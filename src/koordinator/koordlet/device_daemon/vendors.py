@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 import msgspec
 
 from koordinator.api import quantity, resources
-from koordinator.api.errors import KoordinatorError
+from koordinator.api.errors import SubjectError
 from koordinator.api.quantity import Family, ResourceList
 from koordinator.host import sysfs
 from koordinator.koordlet.report.xpu import XPUDevice, XPUStatus, XPUTopology
@@ -29,15 +29,8 @@ _AMOUNT = re.compile(r"([0-9]+)\s*([A-Za-z]*)")
 _NOTHING = frozenset(("", "na", "n/a", "-", "none"))
 
 
-class ToolError(KoordinatorError):
-    """A vendor's tool failed, or printed something else than it is known to; `tool` names it."""
-
-    def __init__(self, tool: str, reason: str) -> None:
-        super().__init__(tool, reason)
-        self.tool, self.reason = tool, reason
-
-    def __str__(self) -> str:
-        return f"{self.tool}: {self.reason}"
+class ToolError(SubjectError):
+    """A vendor's tool failed, or printed something else than it is known to."""
 
 
 class ToolValues(msgspec.Struct, frozen=True):

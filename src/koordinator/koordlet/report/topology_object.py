@@ -194,7 +194,7 @@ class _Report:
         try:
             return _pinned(self._in)
         except NodeConfigError as error:
-            self._problems[error.field] = error.reason
+            self._problems[error.subject] = error.reason
             return self._pinned_before or _NONE_PINNED
 
     def _policy(self) -> str | None:
