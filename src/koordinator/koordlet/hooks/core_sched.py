@@ -5,8 +5,7 @@ waits: the kernel hands a cookie on through the calling thread, between two call
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -22,7 +21,6 @@ from koordinator.koordlet.hooks.hook import (
     REASON,
     Hook,
     HookRegistry,
-    HookRule,
     HookTools,
     ReconcileLevel,
     by_pod_qos,
@@ -250,9 +248,7 @@ class CoreSchedHook(Hook):
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
         self._idle = tools.idle
-        self._rule: HookRule[CoreSchedRule | None] = HookRule(
-            self.name, (Topic.NODE_SLO,), self._parsed, None, self._changed
-        )
+        self._rule = self.rule((Topic.NODE_SLO,), self._parsed, None, self._changed)
         self._cookies = Cookies(shared.host.core_sched)
         self._due: list[tuple[ContainerContext, CoreGroup]] = []
         self._marks = {
@@ -260,9 +256,6 @@ class CoreSchedHook(Hook):
         }
         """Group of a container → group of pods whose cookie we gave it; written ahead, so known after a restart."""
         self._is_recovered = False
-
-    def rules(self) -> Sequence[HookRule[Any]]:
-        return (self._rule,)
 
     def register(self, registry: HookRegistry) -> None:
         conditions = (QoSClass.BE, QoSClass.LS, QoSClass.LSR, QoSClass.LSE, QoSClass.NONE)

@@ -4,8 +4,7 @@
 `cpu.idle=1` on the groups of best-effort pods, which run only on CPU time that nobody else wants.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -26,7 +25,7 @@ from koordinator.koordlet.hooks.contexts import (
     HostApplicationContext,
     PodContext,
 )
-from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, HookRule, HookTools, ReconcileLevel
+from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, HookTools, ReconcileLevel
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
 from koordinator.koordlet.writing.update_plan import Update
@@ -126,14 +125,9 @@ class GroupIdentity(Hook):
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
         self._idle = tools.idle
-        self._rule: HookRule[GroupIdentityRule | None] = HookRule(
-            self.name, (Topic.NODE_SLO,), self._parsed, None, self._changed
-        )
+        self._rule = self.rule((Topic.NODE_SLO,), self._parsed, None, self._changed)
         self._is_ready = False
         """The kernel's switches are as the rule needs them."""
-
-    def rules(self) -> Sequence[HookRule[Any]]:
-        return (self._rule,)
 
     def register(self, registry: HookRegistry) -> None:
         registry.at_stage(HookStage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)

@@ -396,7 +396,7 @@ class HookRule(Generic[T]):
         topics: Collection[Topic],
         parse: Callable[[], T | None],
         initial: T,
-        changed: Callable[[], None] = lambda: None,
+        changed: Callable[[], None],
     ) -> None:
         """`parse` answers None while nothing is known. Raises (parse): KoordinatorError."""
         self.name = name
@@ -452,10 +452,19 @@ class Hook(abc.ABC):
         self.shared = shared
         self.invalidate: Callable[[], None] = lambda: None
         """To be called when answers change otherwise than by a rule: all pods are asked for anew."""
+        self.rules: list[HookRule[Any]] = []
+        """What it follows."""
 
-    def rules(self) -> Sequence[HookRule[Any]]:
-        """Return what it follows."""
-        return ()
+    def rule(
+        self,
+        topics: Collection[Topic],
+        parse: Callable[[], T | None],
+        initial: T,
+        changed: Callable[[], None] = lambda: None,
+    ) -> HookRule[T]:
+        """Return a new rule that this hook follows."""
+        self.rules.append(HookRule(self.name, topics, parse, initial, changed))
+        return self.rules[-1]
 
     @abc.abstractmethod
     def register(self, registry: HookRegistry) -> None:

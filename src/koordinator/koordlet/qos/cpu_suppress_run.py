@@ -9,7 +9,12 @@ from collections.abc import Iterable
 import msgspec
 
 from koordinator.api import cpuset, node_reservation, quantity, resources
-from koordinator.api.annotations.node import KUBELET_CPU_MANAGER_POLICY, NODE_RESERVATION, SYSTEM_QOS_RESOURCE
+from koordinator.api.annotations.node import (
+    KUBELET_CPU_MANAGER_POLICY,
+    NODE_RESERVATION,
+    STATIC_CPU_POLICY,
+    SYSTEM_QOS_RESOURCE,
+)
 from koordinator.api.annotations.placement import RESOURCE_STATUS
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.errors import ProtocolError
@@ -89,8 +94,6 @@ class ServiceUsage:
         return counted[0] - counted[1]
 
 
-STATIC_POLICY = "static"
-
 REASON = "AdjustBEByNodeCPUUsage"
 """Reason in the audit log."""
 STARVED = "BestEffortCPUStarved"
@@ -163,7 +166,7 @@ def of_node(cpu: HostCPUTopology, topology: NodeResourceTopology, holders: Itera
         usable=cpu_suppress.usable_cpus(cpu.processors, owners, reserved, system),
         recovery=cpu_suppress.recovery_cpus(cpu.processors, owners, reserved, system),
         floor=cpu_suppress.floor_cpus(cpu.processors, reserved, system),
-        is_static=policy is not None and policy.policy == STATIC_POLICY,
+        is_static=policy is not None and policy.policy == STATIC_CPU_POLICY,
     )
 
 

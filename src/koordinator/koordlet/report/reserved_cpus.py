@@ -13,7 +13,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from koordinator.api import cpuset, node_reservation, qos, quantity, resources
-from koordinator.api.annotations.node import CPUSharedPool, NodeReservation, PodCPUAlloc, SystemQOSResource
+from koordinator.api.annotations.node import (
+    STATIC_CPU_POLICY,
+    CPUSharedPool,
+    NodeReservation,
+    PodCPUAlloc,
+    SystemQOSResource,
+)
 from koordinator.api.annotations.placement import RESOURCE_STATUS
 from koordinator.api.core import Pod
 from koordinator.api.cpuset import CPUSet, CPUSetError
@@ -112,7 +118,6 @@ def _union(texts: Mapping[str, str]) -> CPUSet:
     return cpus
 
 
-STATIC_POLICY = "static"
 _RESERVABLE = frozenset(("cpu", "memory", "ephemeral-storage", "pid"))
 
 _LEVELS = ("socket", "node", "core")
@@ -151,7 +156,7 @@ def kubelet_reserved(topology: HostCPUTopology, config: KubeletConfig) -> CPUSet
 
     Raises: NodeConfigError when the configuration makes no sense, as the kubelet would not start with it.
     """
-    if config.cpu_manager_policy != STATIC_POLICY:
+    if config.cpu_manager_policy != STATIC_CPU_POLICY:
         return frozenset()
     explicit = _explicit(topology, config.reserved_system_cpus)
     if explicit:
