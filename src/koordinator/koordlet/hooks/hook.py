@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 REASON = "runtime-hooks"
 """Reason in the audit log of writes by hooks."""
 FAIL = "Fail"
-"""Plugin failure policy: stop at the first hook that fails."""
+"""Plugin failure policy: stop at the first hook that fails, and fail the runtime's call."""
 
 HookFunction = Callable[[Any], HookResponse]
 """Takes the kind of context that its stage or level has. Raises: KoordinatorError, for bad annotations."""
@@ -189,16 +189,27 @@ class HookAnswer(msgspec.Struct, frozen=True):
     response: HookResponse
 
 
+class HookFailed(KoordinatorError):
+    """A hook failed, and its failure is to fail the runtime's call (--runtime-hooks-plugin-failure-policy=Fail)."""
+
+
 class StageResult(msgspec.Struct, frozen=True, dict=True):
-    """Answers of all hooks of a stage in order, and what went wrong."""
+    """Answers of all hooks of a stage in order, and what went wrong; `fails_call` where that is to fail the call."""
 
     answers: tuple[HookAnswer, ...]
-    errors: tuple[KoordinatorError, ...] = ()
+    errors: tuple[KoordinatorError, ...]
+    fails_call: bool
 
     @functools.cached_property
     def response(self) -> HookResponse:
         """Return all answers as one."""
         return contexts.merged(answer.response for answer in self.answers)
+
+    def accepted(self) -> HookResponse:
+        """Return the response for the runtime. Raises: HookFailed."""
+        if self.fails_call:
+            raise HookFailed(str(self.errors[0]))
+        return self.response
 
 
 class HookRegistry:
@@ -292,7 +303,8 @@ class HookRegistry:
             self._metrics.hook_invoked.of(hook, stage, status_of(is_success)).observe(duration_ms)
             if errors and self._failure_policy == FAIL:
                 break
-        return StageResult(tuple(answers), tuple(errors))
+        fails_call = bool(errors) and self._failure_policy == FAIL
+        return StageResult(tuple(answers), tuple(errors), fails_call)
 
 
 class IdleGroups:
