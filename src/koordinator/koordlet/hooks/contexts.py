@@ -15,7 +15,6 @@ from koordinator.api import pod_resources, resources
 from koordinator.api.annotations.koordlet import EXTENDED_RESOURCE_SPEC, ContainerResources
 from koordinator.api.core import Container, Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.pod_resize import is_sidecar
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.quantity import ResourceList, milli, value
 from koordinator.host import cgroup_knobs, cgroup_layout
@@ -204,7 +203,7 @@ def merged(responses: Iterable[HookResponse]) -> HookResponse:
 def of_pod(record: PodRecord) -> PodContext:
     """Return the pod with what its spec asks for. Side-cars count as containers: they run beside them."""
     pod = record.pod
-    running = running_together(pod)
+    running = pod_resources.running_together(pod)
     current = _of_containers(
         [each.resources.requests for each in running], [each.resources.limits for each in running]
     )
@@ -264,11 +263,6 @@ def of_sandbox(
         return None  # runtimes without sandboxes, and pods in the middle of a restart
     group = cgroup_layout.container_dir(driver, pod.group, cgroup_layout.parse_container_id(found))
     return ContainerContext(pod=pod, name="", id=found, group=group, is_sandbox=True)
-
-
-def running_together(pod: Pod) -> list[Container]:
-    """Return the containers and side-cars of a pod: what runs beside each other."""
-    return [*pod.spec.containers, *filter(is_sidecar, pod.spec.init_containers)]
 
 
 def _of_containers(requests: list[ResourceList], limits: list[ResourceList]) -> GroupResources:

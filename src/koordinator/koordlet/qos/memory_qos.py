@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from koordinator.api import pod_labels, pod_resize, pod_resources, qos, quantity, resources, slo_qos
+from koordinator.api import pod_labels, pod_resources, qos, quantity, resources, slo_qos
 from koordinator.api.annotations.koordlet import MEMORY_QOS
 from koordinator.api.core import Container, Pod, ResourceRequirements
 from koordinator.api.errors import ProtocolError
@@ -199,9 +199,8 @@ def _page_cache(settings: MemoryQOS, limit: int) -> dict[Knob, int | None]:
 def _pod_limit_bytes(pod: Pod) -> int:
     if qos.raw(pod) is QoSClass.BE:
         return pod_resources.batch(pod).limit_memory_bytes
-    sidecars = filter(pod_resize.is_sidecar, pod.spec.init_containers)
-    limits = [_memory_limit(container.resources) for container in (*pod.spec.containers, *sidecars)]
-    return sum(limits) or UNLIMITED
+    running = pod_resources.running_together(pod)
+    return sum(_memory_limit(container.resources) for container in running) or UNLIMITED
 
 
 def _memory_limit(requirements: ResourceRequirements) -> int:
