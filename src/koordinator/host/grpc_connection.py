@@ -32,7 +32,7 @@ class GrpcConnection(asyncio.Protocol, Generic[C]):
         self._taken = 0
         """Bytes that the other end may not send again yet on this connection."""
         self._calls: dict[int, C] = {}
-        """Those under way, by stream."""
+        """Calls under way, by stream."""
         self._more = asyncio.Event()
         """Set when windows or calls have changed."""
 

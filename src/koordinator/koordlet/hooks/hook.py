@@ -465,7 +465,7 @@ class Hook(abc.ABC):
         self.invalidate: Callable[[], None] = lambda: None
         """To be called when answers change otherwise than by a rule: all pods are asked for anew."""
         self.rules: list[HookRule[Any]] = []
-        """What it follows."""
+        """Rules that it follows."""
 
     def rule(
         self,
