@@ -172,21 +172,3 @@ def test_a_process_is_named_for_good_by_its_id_and_when_it_started() -> None:
     assert procfs.start_ticks(f"7 (sh) {' '.join(fields[:20])}") == 22
     with pytest.raises(ContentError, match="19 fields after the command, expected 20"):
         procfs.start_ticks(f"7 (sh) {' '.join(fields[:19])}")
-
-
-def test_groups_of_a_process_are_known_by_each_subsystem() -> None:
-    text = "4:cpu,cpuacct:/kubepods/pod1\n1:name=systemd:/a:b\n0::/kubepods\ngarbage\n"
-    assert procfs.cgroups_of(text) == {
-        "cpu": "kubepods/pod1",
-        "cpuacct": "kubepods/pod1",
-        "name=systemd": "a:b",
-        "": "kubepods",
-    }
-
-
-def test_load_is_numbers_or_an_error() -> None:
-    assert procfs.loadavg("0.50 1.25 2.00 3/456 789\n") == procfs.LoadAverage(0.5, 1.25, 2.0, 3, 456)
-    assert procfs.loadavg("0.50 1.25 2.00 3/456") == procfs.LoadAverage(0.5, 1.25, 2.0, 3, 456)
-    for text in ("", "0.5 1.25 2.0", "0.5 1.25 2.0 3", "a b c 3/4"):
-        with pytest.raises(ContentError, match="does not tell the load"):
-            procfs.loadavg(text)

@@ -162,14 +162,12 @@ def test_cookies_are_set_or_politely_refused(host: Host, group: str, spawn: Spaw
 
 def test_the_machine_tells_of_itself(host: Host) -> None:
     machine = host.machine
-    memory, load = machine.memory(), machine.load()
+    memory = machine.memory()
     assert memory is not None
     assert 0 < memory.usage_bytes < memory.total_bytes
     ticks = machine.cpu_ticks()
     assert ticks is not None
     assert sum(ticks.by_cpu.values()) <= ticks.total + 1_000
-    assert load is not None
-    assert load.tasks > 0
     assert len(machine.boot_id()) == 36
     assert machine.cpu_model().vendor
     assert machine.numa_meminfo_kib()[0]["MemTotal"] > 0
@@ -186,7 +184,6 @@ def test_a_process_is_known_by_id_and_start(host: Host, group: str, spawn: Spawn
     assert processes.command(pid) == ["sleep", "20"]
     assert processes.name(pid) == "sleep"
     assert (processes.start_ticks(pid) or 0) > 0
-    assert group in (processes.cgroups(pid) or {}).values()
     assert processes.set_oom_score_adj(pid, 500) is None
     assert processes.oom_score_adj(pid) == 500
     assert processes.start_ticks(2**22 + 1) is None

@@ -60,7 +60,7 @@ class FakeKubelet:
 
     def _check(self, path: str) -> None:
         if self.trouble:
-            raise KubeletError(path, 0, self.trouble)
+            raise KubeletError(path, self.trouble)
 
 
 class UnsteadyCluster:

@@ -36,7 +36,7 @@ async def hooks(folder: Path) -> None:
     garbage.set_aside()  # as the agent does
     socket = str(folder / HOOKS)
     config = HookServerConfig(address=socket, host_endpoint=socket, directory=str(folder / REGISTRY))
-    await HookServer(config, node.hooks, node.view, plugin_policy="Ignore").run()
+    await HookServer(config, node.hooks, node.view).run()
 
 
 if __name__ == "__main__":

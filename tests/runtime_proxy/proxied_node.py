@@ -46,7 +46,7 @@ class ProxiedNode:
         node.group("kubepods/besteffort/podu1")
         socket = str(self.root / "koordlet.sock")
         config = HookServerConfig(address=socket, host_endpoint=socket, directory=str(self.hooks), **options)
-        server = HookServer(config, node.hooks, node.view, plugin_policy="Ignore")
+        server = HookServer(config, node.hooks, node.view)
         self._tasks.append(asyncio.create_task(server.run()))
         while not (self.hooks / "koordlet.json").exists():  # noqa: ASYNC110 - written by a task
             await asyncio.sleep(0.01)

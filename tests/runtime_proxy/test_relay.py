@@ -68,6 +68,7 @@ class Line:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.body: bytes | None = b""
+        self.problem = "no, 100 % no"
         self.kubelet, self.runtime = Peer(), Peer(http2.PREFACE)
         self.last: Changed | None = None
         self.encoder = hpack.Encoder()
@@ -86,7 +87,7 @@ class Line:
 
     async def intercept(self, method: str, raw: bytes) -> Changed:
         if self.body is None:
-            raise Refused("no, 100 % no")
+            raise Refused(self.problem)
         self.last = Changed(self.body)
         return self.last
 
@@ -150,6 +151,15 @@ async def test_a_refused_call_is_an_error_for_the_kubelet_and_a_reset_for_the_ru
     assert (headers["grpc-status"], headers["grpc-message"]) == ("13", "no, 100 %25 no")
     assert (await line.runtime.until(http2.RST_STREAM))[0].stream == 1
     assert line.granted() == 105
+
+
+async def test_an_error_as_long_as_a_hook_likes_can_be_read(line: Line) -> None:
+    line.body, line.problem = None, "\N{BALLOT X}" * 10_000
+
+    line.call(1, b"k")
+
+    [trailers] = await line.kubelet.until(http2.HEADERS)
+    assert dict(hpack.Decoder().decode(trailers.payload))["grpc-message"].startswith("%E2%9C%97")
 
 
 async def test_an_answer_is_read_on_its_way(line: Line) -> None:

@@ -9,6 +9,17 @@ class KoordinatorError(Exception):
         return ": ".join(str(part) for part in self.args if part)
 
 
+class SubjectError(KoordinatorError):
+    """Base of the errors that name what is wrong and say why."""
+
+    def __init__(self, subject: str, reason: str) -> None:
+        super().__init__(subject, reason)
+        self.subject, self.reason = subject, reason
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.reason}"
+
+
 class ProtocolError(KoordinatorError, ValueError):
     """An object from outside breaks its format; the caller applies the safe default.
 

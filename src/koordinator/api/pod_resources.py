@@ -5,8 +5,6 @@
 `violations` decides which QoS classes, priority classes and resources go together in a pod (behaviour/api 4.5).
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
 from koordinator.api import quantity, resource_list, resources
@@ -136,13 +134,18 @@ class BatchAmounts(msgspec.Struct, frozen=True):
 
 def batch(pod: Pod) -> BatchAmounts:
     """Batch requests and limits summed over containers and sidecars."""
-    running = [c.resources for c in _running(pod)]
+    running = [c.resources for c in running_together(pod)]
     return BatchAmounts(
         request_cpu_milli=_sum_requests(running, resources.BATCH_CPU),
         request_memory_bytes=_sum_requests(running, resources.BATCH_MEMORY),
         limit_cpu_milli=_sum_limits(running, resources.BATCH_CPU),
         limit_memory_bytes=_sum_limits(running, resources.BATCH_MEMORY),
     )
+
+
+def running_together(pod: Pod) -> list[Container]:
+    """Return the containers and sidecars of a pod: what runs beside each other."""
+    return [*pod.spec.containers, *filter(is_sidecar, pod.spec.init_containers)]
 
 
 def is_pod_level(name: str) -> bool:
@@ -167,11 +170,6 @@ def _with_init_containers(total: Amounts, init_containers: list[Container]) -> A
             need = resource_list.add(sidecars, own)
         steps = resource_list.maximum(steps, need)
     return resource_list.maximum(resource_list.add(total, sidecars), steps)
-
-
-def _running(pod: Pod) -> Iterator[Container]:
-    yield from pod.spec.containers
-    yield from filter(is_sidecar, pod.spec.init_containers)
 
 
 def _cpu_limit_milli(container: Container) -> int:

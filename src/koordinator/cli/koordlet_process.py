@@ -75,9 +75,8 @@ async def _tidy(agent: Agent) -> None:
 async def _serve_hooks(agent: Agent) -> None:
     """Answer the runtime proxy as soon as hooks can."""
     await agent.are_hooks_started.wait()
-    config, shared = agent.shared.config, agent.shared
-    policy = config.hooks.plugin_failure_policy
-    await HookServer(config.hook_server, agent.hooks, shared.view, plugin_policy=policy).run()
+    shared = agent.shared
+    await HookServer(shared.config.hook_server, agent.hooks, shared.view).run()
 
 
 async def _join_runtime(agent: Agent) -> None:
@@ -88,7 +87,6 @@ async def _join_runtime(agent: Agent) -> None:
         shared.config.nri,
         agent.hooks,
         var_run=shared.host.roots.var_run,
-        plugin_policy=shared.config.hooks.plugin_failure_policy,
         disabled_stages=shared.config.hook_server.disabled_stages,
         rng=new_rng(shared.rng),
     ).run()

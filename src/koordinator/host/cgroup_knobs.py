@@ -1,7 +1,7 @@
 """The files of a cgroup by name: where they are on v1 and v2, what may be written, and in which form.
 
-A knob is named after its v1 file and its values are those of v1, whatever the kernel has. Source:
-behaviour/koordlet-observe 3.3; behaviour/koordlet-act 3.3 and 3.5.
+A knob is named after its v1 file (its v2 file where v1 has none) and its values are those of v1, whatever the kernel
+has. Source: behaviour/koordlet-observe 3.3; behaviour/koordlet-act 3.3 and 3.5.
 
 CPU amounts are counted as the kernel counts them (behaviour/koordlet-act 3.4 and 3.5).
 """
@@ -142,125 +142,101 @@ _ANY: Range = (-COUNT_MAX - 1, COUNT_MAX)
 
 
 class _File(msgspec.Struct, frozen=True):
-    """One knob: v1 subsystem and file names; None where a version has no such file."""
+    """One knob: its v1 subsystem, and how the file differs from one of the same name that all versions have."""
 
     subsystem: str
-    v1: str | None
-    v2: str | None
     form: KnobFormat = KnobFormat.READ_ONLY
     allowed: Range = _ANY
+    v2: str = ""
+    """The name on v2 where it is another."""
     allowed_v2: Range | None = None
+    only: int | None = None
+    """The one version that has it."""
     presence: Presence = Presence.ALWAYS
     merge: Merge = Merge.NONE
 
 
-def _own(subsystem: str, knob: Knob, low: int, high: int) -> _File:
-    """Return a vendor kernel's number with the same name on both versions."""
-    return _File(subsystem, knob, knob, KnobFormat.NUMBER, (low, high), presence=Presence.OWN_FILE)
+def _own(subsystem: str, low: int, high: int, *, only: int | None = None) -> _File:
+    """Return a vendor kernel's number."""
+    return _File(subsystem, KnobFormat.NUMBER, (low, high), only=only, presence=Presence.OWN_FILE)
 
 
-def _page_cache(knob: Knob, high: int) -> _File:
-    return _File("memory", None, knob, KnobFormat.NUMBER, (0, high), presence=Presence.OWN_FILE)
-
-
-def _protected(knob: Knob) -> _File:
-    presence = Presence.KUBEPODS_FILE_ON_V1
-    return _File(
-        "memory", knob, knob, KnobFormat.NUMBER, (0, COUNT_MAX), presence=presence, merge=Merge.LARGER
-    )
-
-
-def _throttle(knob: Knob) -> _File:
-    allowed = (0, COUNT_MAX)
-    return _File("blkio", knob, None, KnobFormat.DEVICE_NUMBER, allowed, presence=Presence.KUBEPODS_FILE)
-
-
+_PROTECTED = _File(
+    "memory",
+    KnobFormat.NUMBER,
+    (0, COUNT_MAX),
+    presence=Presence.KUBEPODS_FILE_ON_V1,
+    merge=Merge.LARGER,
+)
+_THROTTLE = _File("blkio", KnobFormat.DEVICE_NUMBER, (0, COUNT_MAX), only=V1, presence=Presence.KUBEPODS_FILE)
+_DISK_COST = _File("blkio", KnobFormat.TEXT, presence=Presence.ROOT_FILE)
+_OF_DISKS_V2 = _File("blkio", KnobFormat.TEXT, only=V2, presence=Presence.OWN_FILE)
+_PRESSURE = _File("cpuacct", presence=Presence.KUBEPODS_FILE_ON_V1)
 _FILES = {
-    Knob.CPU_SHARES: _File(
-        "cpu",
-        "cpu.shares",
-        "cpu.weight",
-        KnobFormat.NUMBER,
-        (SHARES_MIN, SHARES_MAX),
-    ),
-    Knob.CPU_QUOTA: _File("cpu", "cpu.cfs_quota_us", "cpu.max", KnobFormat.NUMBER, merge=Merge.LARGER),
-    Knob.CPU_PERIOD: _File("cpu", "cpu.cfs_period_us", "cpu.max", KnobFormat.NUMBER),
+    Knob.CPU_SHARES: _File("cpu", KnobFormat.NUMBER, (SHARES_MIN, SHARES_MAX), "cpu.weight"),
+    Knob.CPU_QUOTA: _File("cpu", KnobFormat.NUMBER, v2="cpu.max", merge=Merge.LARGER),
+    Knob.CPU_PERIOD: _File("cpu", KnobFormat.NUMBER, v2="cpu.max"),
     Knob.CPU_BURST: _File(
         "cpu",
-        "cpu.cfs_burst_us",
-        "cpu.max.burst",
         KnobFormat.NUMBER,
         (0, 100_000_000),
-        allowed_v2=(0, COUNT_MAX),
+        "cpu.max.burst",
+        (0, COUNT_MAX),
         presence=Presence.OWN_FILE,
     ),
-    Knob.CPU_BVT: _own("cpu", Knob.CPU_BVT, -1, 2),
-    Knob.CPU_IDLE: _File(
-        "cpu", "cpu.idle", "cpu.idle", KnobFormat.NUMBER, (0, 1), presence=Presence.KUBEPODS_FILE
-    ),
-    Knob.TASKS: _File("cpu", "tasks", "cgroup.threads", KnobFormat.TEXT),
-    Knob.PROCS: _File("cpu", "cgroup.procs", "cgroup.procs", KnobFormat.TEXT),
-    Knob.CPUSET: _File("cpuset", "cpuset.cpus", "cpuset.cpus", KnobFormat.CPUS, merge=Merge.UNION),
-    Knob.CPUSET_EFFECTIVE: _File("cpuset", None, "cpuset.cpus.effective"),
-    Knob.MEMORY_LIMIT: _File("memory", "memory.limit_in_bytes", "memory.max", KnobFormat.NUMBER),
-    Knob.MEMORY_USAGE: _File("memory", "memory.usage_in_bytes", "memory.current"),
-    Knob.MEMORY_MIN: _protected(Knob.MEMORY_MIN),
-    Knob.MEMORY_LOW: _protected(Knob.MEMORY_LOW),
-    Knob.MEMORY_HIGH: _protected(Knob.MEMORY_HIGH),
-    Knob.MEMORY_WMARK_RATIO: _own("memory", Knob.MEMORY_WMARK_RATIO, 0, 100),
-    Knob.MEMORY_WMARK_SCALE: _own("memory", Knob.MEMORY_WMARK_SCALE, 1, 1000),
-    Knob.MEMORY_WMARK_MIN_ADJ: _own("memory", Knob.MEMORY_WMARK_MIN_ADJ, -25, 50),
-    Knob.MEMORY_PRIORITY: _own("memory", Knob.MEMORY_PRIORITY, 0, 12),
-    Knob.MEMORY_USE_PRIORITY_OOM: _own("memory", Knob.MEMORY_USE_PRIORITY_OOM, 0, 1),
-    Knob.MEMORY_OOM_GROUP: _own("memory", Knob.MEMORY_OOM_GROUP, 0, 1),
-    Knob.PAGE_CACHE_ENABLE: _page_cache(Knob.PAGE_CACHE_ENABLE, 1),
-    Knob.PAGE_CACHE_SIZE: _page_cache(Knob.PAGE_CACHE_SIZE, COUNT_MAX),
-    Knob.PAGE_CACHE_SYNC: _page_cache(Knob.PAGE_CACHE_SYNC, 1),
-    Knob.BLKIO_READ_IOPS: _throttle(Knob.BLKIO_READ_IOPS),
-    Knob.BLKIO_WRITE_IOPS: _throttle(Knob.BLKIO_WRITE_IOPS),
-    Knob.BLKIO_READ_BPS: _throttle(Knob.BLKIO_READ_BPS),
-    Knob.BLKIO_WRITE_BPS: _throttle(Knob.BLKIO_WRITE_BPS),
-    Knob.BLKIO_WEIGHT: _File(
-        "blkio",
-        "blkio.cost.weight",
-        None,
-        KnobFormat.DEVICE_NUMBER,
-        (1, 100),
-        presence=Presence.KUBEPODS_FILE,
-    ),
-    Knob.BLKIO_QOS: _File(
-        "blkio", "blkio.cost.qos", "io.cost.qos", KnobFormat.TEXT, presence=Presence.ROOT_FILE
-    ),
-    Knob.BLKIO_MODEL: _File(
-        "blkio", "blkio.cost.model", "io.cost.model", KnobFormat.TEXT, presence=Presence.ROOT_FILE
-    ),
-    Knob.IO_MAX: _File("blkio", None, "io.max", KnobFormat.TEXT, presence=Presence.OWN_FILE),
-    Knob.IO_WEIGHT: _File("blkio", None, "io.weight", KnobFormat.TEXT, presence=Presence.OWN_FILE),
-    Knob.IO_BYTES: _File(
-        "blkio", "blkio.throttle.io_service_bytes_recursive", "io.stat", presence=Presence.OWN_FILE
-    ),
-    Knob.NET_CLASS: _File(
-        "net_cls",
-        "net_cls.classid",
-        "net_cls.classid",
-        KnobFormat.CLASS_ID,
-        (0, COUNT_MAX),
-        presence=Presence.KUBEPODS_FILE,
-    ),
-    Knob.CPU_STAT: _File("cpu", "cpu.stat", "cpu.stat"),
-    Knob.CPU_USAGE: _File("cpuacct", "cpuacct.usage", "cpu.stat"),
-    Knob.CPUACCT_STAT: _File("cpuacct", "cpuacct.stat", "cpu.stat"),
-    Knob.MEMORY_STAT: _File("memory", "memory.stat", "memory.stat"),
-    Knob.MEMORY_NUMA_STAT: _File("memory", "memory.numa_stat", "memory.numa_stat"),
-    Knob.MEMORY_IDLE_PAGES: _File("memory", "memory.idle_page_stats", None, presence=Presence.KUBEPODS_FILE),
-    Knob.CPU_PRESSURE: _File(
-        "cpuacct", "cpu.pressure", "cpu.pressure", presence=Presence.KUBEPODS_FILE_ON_V1
-    ),
-    Knob.MEMORY_PRESSURE: _File(
-        "cpuacct", "memory.pressure", "memory.pressure", presence=Presence.KUBEPODS_FILE_ON_V1
-    ),
-    Knob.IO_PRESSURE: _File("cpuacct", "io.pressure", "io.pressure", presence=Presence.KUBEPODS_FILE_ON_V1),
+    Knob.CPU_BVT: _own("cpu", -1, 2),
+    Knob.CPU_IDLE: _File("cpu", KnobFormat.NUMBER, (0, 1), presence=Presence.KUBEPODS_FILE),
+    Knob.TASKS: _File("cpu", KnobFormat.TEXT, v2="cgroup.threads"),
+    Knob.PROCS: _File("cpu", KnobFormat.TEXT),
+    Knob.CPUSET: _File("cpuset", KnobFormat.CPUS, merge=Merge.UNION),
+    Knob.CPUSET_EFFECTIVE: _File("cpuset", only=V2),
+    Knob.MEMORY_LIMIT: _File("memory", KnobFormat.NUMBER, v2="memory.max"),
+    Knob.MEMORY_USAGE: _File("memory", v2="memory.current"),
+    Knob.MEMORY_MIN: _PROTECTED,
+    Knob.MEMORY_LOW: _PROTECTED,
+    Knob.MEMORY_HIGH: _PROTECTED,
+    Knob.MEMORY_WMARK_RATIO: _own("memory", 0, 100),
+    Knob.MEMORY_WMARK_SCALE: _own("memory", 1, 1000),
+    Knob.MEMORY_WMARK_MIN_ADJ: _own("memory", -25, 50),
+    Knob.MEMORY_PRIORITY: _own("memory", 0, 12),
+    Knob.MEMORY_USE_PRIORITY_OOM: _own("memory", 0, 1),
+    Knob.MEMORY_OOM_GROUP: _own("memory", 0, 1),
+    Knob.PAGE_CACHE_ENABLE: _own("memory", 0, 1, only=V2),
+    Knob.PAGE_CACHE_SIZE: _own("memory", 0, COUNT_MAX, only=V2),
+    Knob.PAGE_CACHE_SYNC: _own("memory", 0, 1, only=V2),
+    Knob.BLKIO_READ_IOPS: _THROTTLE,
+    Knob.BLKIO_WRITE_IOPS: _THROTTLE,
+    Knob.BLKIO_READ_BPS: _THROTTLE,
+    Knob.BLKIO_WRITE_BPS: _THROTTLE,
+    Knob.BLKIO_WEIGHT: msgspec.structs.replace(_THROTTLE, allowed=(1, 100)),
+    Knob.BLKIO_QOS: msgspec.structs.replace(_DISK_COST, v2="io.cost.qos"),
+    Knob.BLKIO_MODEL: msgspec.structs.replace(_DISK_COST, v2="io.cost.model"),
+    Knob.IO_MAX: _OF_DISKS_V2,
+    Knob.IO_WEIGHT: _OF_DISKS_V2,
+    Knob.IO_BYTES: _File("blkio", v2="io.stat", presence=Presence.OWN_FILE),
+    Knob.NET_CLASS: _File("net_cls", KnobFormat.CLASS_ID, (0, COUNT_MAX), presence=Presence.KUBEPODS_FILE),
+    Knob.CPU_STAT: _File("cpu"),
+    Knob.CPU_USAGE: _File("cpuacct", v2="cpu.stat"),
+    Knob.CPUACCT_STAT: _File("cpuacct", v2="cpu.stat"),
+    Knob.MEMORY_STAT: _File("memory"),
+    Knob.MEMORY_NUMA_STAT: _File("memory"),
+    Knob.MEMORY_IDLE_PAGES: _File("memory", only=V1, presence=Presence.KUBEPODS_FILE),
+    Knob.CPU_PRESSURE: _PRESSURE,
+    Knob.MEMORY_PRESSURE: _PRESSURE,
+    Knob.IO_PRESSURE: _PRESSURE,
 }
+UNSET_BY_DISK = {
+    **dict.fromkeys(
+        (Knob.BLKIO_READ_IOPS, Knob.BLKIO_READ_BPS, Knob.BLKIO_WRITE_IOPS, Knob.BLKIO_WRITE_BPS), "0"
+    ),
+    Knob.BLKIO_WEIGHT: "100",
+    Knob.BLKIO_QOS: "enable=0",
+    Knob.IO_MAX: "rbps=max wbps=max riops=max wiops=max",
+    Knob.IO_WEIGHT: "default",
+}
+"""Files with a line for each disk → the text by which they forget one."""
+DEVICE_KNOBS = UNSET_BY_DISK.keys() | {Knob.BLKIO_MODEL}
+"""Files with a line for each disk; nothing takes the cost model back."""
 _STAYS_A_V1_HIERARCHY = frozenset((Knob.NET_CLASS,))  # cgroup v2 has no such controller
 _UNLIMITED_AS_MAX = frozenset((Knob.CPU_QUOTA, Knob.CPU_PERIOD, Knob.MEMORY_LIMIT))
 _DEVICE_NUMBER = re.compile(r"[0-9]+:[0-9]+ ([0-9]+)")
@@ -280,12 +256,11 @@ def merge_of(knob: Knob) -> Merge:
 def path(knob: Knob, version: int, directory: str) -> str:
     """File of a group, relative to the cgroup root. Raises: UnsupportedError when this version has no such file."""
     file = _FILES[knob]
-    name = file.v1 if version == V1 else file.v2
-    if name is None:
+    if file.only not in (None, version):
         raise UnsupportedError(knob, version)
     if version == V1 or knob in _STAYS_A_V1_HIERARCHY:
-        return cgroup_layout.join(file.subsystem, directory, name)
-    return cgroup_layout.join(directory, name)
+        return cgroup_layout.join(file.subsystem, directory, knob)
+    return cgroup_layout.join(directory, file.v2 or knob)
 
 
 def perf_dir(version: int, directory: str) -> str:
@@ -330,6 +305,11 @@ def check(knob: Knob, version: int, value: str) -> None:
             _check_range(knob, version, value, str(int(value, 16)) if _HEX.fullmatch(value) else value)
         case KnobFormat.TEXT:
             pass
+
+
+def is_unset(value: str) -> bool:
+    """Return whether a value of a disk is what the kernel shows no line for."""
+    return value in ("0", "default") or all(word.endswith("=max") for word in value.split())
 
 
 def number(text: str) -> int:

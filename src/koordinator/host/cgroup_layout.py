@@ -160,6 +160,15 @@ def pod_uid_of_dirname(driver: Driver, dirname: str) -> str:
     raise LayoutError(dirname, f"not the directory of a pod below driver {driver}")
 
 
+def is_pod_dir(driver: Driver, directory: str) -> bool:
+    """Return whether a directory has the name of a pod's."""
+    try:
+        pod_uid_of_dirname(driver, posixpath.basename(directory))
+    except LayoutError:
+        return False
+    return True
+
+
 def container_id_of_dirname(driver: Driver, dirname: str) -> str:
     """Return the id within a container directory's name, without the runtime.
 

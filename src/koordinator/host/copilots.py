@@ -12,6 +12,8 @@ import msgspec
 
 from koordinator.api import copilot, decode
 from koordinator.api.copilot import ContainerInfo, CopilotProblem, KillRequest
+from koordinator.api.errors import SubjectError
+from koordinator.host import grpc_sockets
 from koordinator.host.errors import HostError
 from koordinator.host.files import Files
 
@@ -23,15 +25,12 @@ CONTAINERS_MAX = 10_000
 _SUFFIX = ".sock"
 
 
-class CopilotError(HostError):
+class CopilotError(SubjectError, HostError):
     """An agent did not answer as it should. `is_away`: nobody answers at the socket."""
 
     def __init__(self, socket: str, reason: str, *, is_away: bool = False) -> None:
         super().__init__(socket, reason)
-        self.socket, self.reason, self.is_away = socket, reason, is_away
-
-    def __str__(self) -> str:
-        return f"{self.socket}: {self.reason}"
+        self.is_away = is_away
 
 
 def sockets(files: Files, directory: str) -> list[str]:
@@ -43,11 +42,10 @@ def sockets(files: Files, directory: str) -> list[str]:
 
 def _is_trusted(path: str) -> bool:
     try:
-        found = os.stat(path, follow_symlinks=False)
+        found = os.lstat(path)
     except OSError:
         return False
-    is_open_to_others = found.st_mode & stat.S_IWOTH
-    return stat.S_ISSOCK(found.st_mode) and found.st_uid in (0, os.geteuid()) and not is_open_to_others
+    return stat.S_ISSOCK(found.st_mode) and not grpc_sockets.distrust(path, found)
 
 
 async def containers(socket: str) -> list[ContainerInfo]:

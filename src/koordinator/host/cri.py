@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from koordinator.host import protobuf_messages
+from koordinator.host import grpc_sockets, protobuf_messages
 from koordinator.host.cgroup_layout import ContainerID, Runtime
 from koordinator.host.cri_messages import (
     IMAGE_SERVICE,
@@ -62,7 +62,7 @@ class ContainerRuntimes:
         """Path of a runtime's socket; None when there is none."""
         given = self._endpoints.get(runtime)
         if given is not None:
-            path = given.removeprefix("unix://")
+            path = grpc_sockets.path_of(given)
             return path if self._files.exists(path) else None
         places = [f"{base}/{name}" for base in self._bases for name in _SOCKETS[runtime]]
         return next((path for path in places if self._files.exists(path)), None)
@@ -118,14 +118,13 @@ class ContainerRuntimes:
         services: Sequence[str],
         method: str,
         request: Message,
-        wait_s: float | None = None,
+        wait_s: float = CALL_S_MAX,
     ) -> bytes:
         """Return the answer of the first service that knows a method. Raises: RuntimeCallError."""
         if problem := self.problem(runtime):
             raise RuntimeCallError("", problem)
         path = self.socket(runtime) or ""
         channel = importlib.import_module(_CLIENT).Channel(path)
-        wait_s = CALL_S_MAX if wait_s is None else wait_s
         try:
             async with asyncio.timeout(wait_s):
                 return await _call(channel, services, method, protobuf_messages.encode(request), wait_s)

@@ -2,22 +2,15 @@
 
 import enum
 
-from koordinator.api.errors import KoordinatorError
+from koordinator.api.errors import KoordinatorError, SubjectError
 
 
 class HostError(KoordinatorError):
     """Base of the errors of this room."""
 
 
-class ContentError(HostError, ValueError):
-    """A file or a command's output does not say what it should; `source` names it."""
-
-    def __init__(self, source: str, reason: str) -> None:
-        super().__init__(source, reason)
-        self.source, self.reason = source, reason
-
-    def __str__(self) -> str:
-        return f"{self.source}: {self.reason}"
+class ContentError(SubjectError, HostError, ValueError):
+    """A file or a command's output, the subject, does not say what it should."""
 
 
 class LayoutError(HostError, ValueError):

@@ -160,7 +160,7 @@ def _opened(files: Files, roots: HostRoots) -> tuple[GPUs | None, str]:
 
 
 def _device(nvml: Any, handle: Any, files: Files, roots: HostRoots) -> GPUDevice:
-    bus_id = _bus_id(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+    bus_id = sysfs.bus_id(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
     where = f"{roots.sys}/bus/pci/devices/{bus_id}"
     return GPUDevice(
         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
@@ -171,12 +171,6 @@ def _device(nvml: Any, handle: Any, files: Files, roots: HostRoots) -> GPUDevice
         numa_node=sysfs.numa_node(files.read(f"{where}/numa_node") or "-1"),
         root_complex=sysfs.root_complex(files.link(where) or ""),
     )
-
-
-def _bus_id(text: str) -> str:
-    """NVML writes eight digits of the domain, the kernel four."""
-    domain, _, rest = text.lower().partition(":")
-    return f"{domain[-4:]}:{rest}"
 
 
 def _text(value: Any) -> str:

@@ -6,14 +6,12 @@ Source: gRPC over HTTP/2; RFC 9113.
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import unquote
-
-import msgspec
 
 from koordinator.host import http2
 from koordinator.host.errors import CallError, ContentError, GrpcCode
-from koordinator.host.grpc_connection import GrpcConnection
+from koordinator.host.grpc_connection import GrpcConnection, OpenCall
 from koordinator.host.grpc_sockets import MESSAGE_BYTES_MAX
 from koordinator.host.http2 import Frame
 
@@ -38,10 +36,9 @@ class _NotLookedAt(CallError):
     """The server has refused a stream, so that the call may be made again."""
 
 
-class _Call(msgspec.Struct):
-    """A call: the answer so far, and what may be sent on its stream."""
+class _Call(OpenCall):
+    """A call: the answer so far."""
 
-    window: int
     answer: asyncio.Future[bytes]
     body: bytearray
 
@@ -103,18 +100,14 @@ class Channel:
             self._connection = None
 
 
-class _Connection(GrpcConnection):
+class _Connection(GrpcConnection[_Call]):
     """One connection. `is_open` says whether calls can begin on it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_open = True
-        self._calls: dict[int, _Call] = {}
         self._next = 1
         self._streams_max = _STREAM_MAX
-
-    def _open_calls(self) -> Iterable[_Call]:
-        return self._calls.values()
 
     def begin(self, path: str, message: bytes, timeout_s: float) -> Awaitable[bytes] | None:
         """Send a call in one write, and return its answer; None where something has to be waited for."""
@@ -231,10 +224,6 @@ class _Connection(GrpcConnection):
             case http2.SETTINGS if not found.flags & http2.ACK:
                 wanted = self._take_settings(found)
                 self._streams_max = wanted.get(http2.MAX_CONCURRENT_STREAMS, self._streams_max)
-            case http2.PING if not found.flags & http2.ACK:
-                self._send(http2.PING, http2.ACK, 0, found.payload)
-            case http2.WINDOW_UPDATE:
-                self._take_window(found, self._calls.get(found.stream))
             case http2.RST_STREAM:
                 self._fail(found.stream, _of_reset(http2.error_code(found)))
             case http2.GOAWAY:
@@ -242,6 +231,8 @@ class _Connection(GrpcConnection):
                 last = http2.last_stream(found)
                 for stream in [each for each in self._calls if each > last]:
                     self._fail(stream, _NotLookedAt(GrpcCode.UNAVAILABLE, "the server is about to end"))
+            case _:
+                super()._take(found)
 
     def _take_headers(self, found: Frame, headers: Mapping[bytes, bytes]) -> None:
         """Take the headers of an answer, or the trailers that end it."""

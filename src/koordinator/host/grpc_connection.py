@@ -1,9 +1,9 @@
 """Both ends of a gRPC connection: frames cut and sent, windows kept. Source: RFC 9113, 5.2 and 6."""
 
-import abc
 import asyncio
-from collections.abc import Iterable
-from typing import Protocol, cast
+from typing import Generic, TypeVar, cast
+
+import msgspec
 
 from koordinator.host import http2
 from koordinator.host.http2 import Frame, FrameReader, HeaderReader
@@ -11,14 +11,17 @@ from koordinator.host.http2 import Frame, FrameReader, HeaderReader
 HEADERS_BYTES_MAX = 64 * 1024
 
 
-class OpenCall(Protocol):
+class OpenCall(msgspec.Struct):
     """A call under way."""
 
     window: int
     """Bytes that may be sent on its stream."""
 
 
-class GrpcConnection(asyncio.Protocol, abc.ABC):
+C = TypeVar("C", bound=OpenCall)
+
+
+class GrpcConnection(asyncio.Protocol, Generic[C]):
     """One end. Errors of the methods that take frames: ContentError, for damaged ones."""
 
     def __init__(self) -> None:
@@ -28,29 +31,37 @@ class GrpcConnection(asyncio.Protocol, abc.ABC):
         """Bytes that may be sent on the connection, and at first on a stream."""
         self._taken = 0
         """Bytes that the other end may not send again yet on this connection."""
+        self._calls: dict[int, C] = {}
+        """Calls under way, by stream."""
         self._more = asyncio.Event()
         """Set when windows or calls have changed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # that of uvloop is none of its subclasses
 
-    @abc.abstractmethod
-    def _open_calls(self) -> Iterable[OpenCall]:
-        """Return the calls under way."""
+    def _take(self, found: Frame) -> None:
+        """Take a frame of those that mean the same to both ends; others mean nothing."""
+        match found.kind:
+            case http2.SETTINGS if not found.flags & http2.ACK:
+                self._take_settings(found)
+            case http2.PING if not found.flags & http2.ACK:
+                self._send(http2.PING, http2.ACK, 0, found.payload)
+            case http2.WINDOW_UPDATE:
+                self._take_window(found)
 
     def _take_settings(self, found: Frame) -> dict[int, int]:
         """Take settings, which change the windows of calls under way, too; return them."""
         wanted = http2.settings(found)
         window = wanted.get(http2.INITIAL_WINDOW_SIZE, self._stream_window)
-        for call in self._open_calls():
+        for call in self._calls.values():
             call.window += window - self._stream_window
         self._stream_window = window
         self._send(http2.SETTINGS, http2.ACK, 0, b"")
         self._more.set()
         return wanted
 
-    def _take_window(self, found: Frame, call: OpenCall | None) -> None:
-        size = http2.increment(found)
+    def _take_window(self, found: Frame) -> None:
+        size, call = http2.increment(found), self._calls.get(found.stream)
         if found.stream == 0:
             self._window += size
         elif call is not None:

@@ -8,14 +8,11 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from urllib.parse import quote
-
-import msgspec
+from collections.abc import Awaitable, Callable, Mapping
 
 from koordinator.host import grpc_sockets, http2
 from koordinator.host.errors import CallError, ContentError, GrpcCode
-from koordinator.host.grpc_connection import GrpcConnection
+from koordinator.host.grpc_connection import GrpcConnection, OpenCall
 from koordinator.host.http2 import Frame
 
 log = logging.getLogger(__name__)
@@ -27,16 +24,15 @@ Handler = Callable[[bytes], bytes | Awaitable[bytes]]
 """From message to message, at once or later. Raises: CallError."""
 
 
-class _Call(msgspec.Struct):
-    """A call: its path, the body so far, and what may be sent on its stream."""
+class _Call(OpenCall):
+    """A call: its path, and the body so far."""
 
     path: str
-    window: int
     body: bytearray
     task: asyncio.Task[None] | None = None
 
 
-class UnaryConnection(GrpcConnection):
+class UnaryConnection(GrpcConnection[_Call]):
     """One caller. `handlers` are by path; messages have at most `message_bytes_max`."""
 
     def __init__(
@@ -51,14 +47,10 @@ class UnaryConnection(GrpcConnection):
         self._handlers = handlers
         self._bytes_max = message_bytes_max
         self._preface = b""
-        self._calls: dict[int, _Call] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._send(http2.SETTINGS, 0, 0, http2.setting(http2.MAX_CONCURRENT_STREAMS, STREAMS_MAX))
-
-    def _open_calls(self) -> Iterable[_Call]:
-        return self._calls.values()
 
     def connection_lost(self, _: Exception | None) -> None:
         for call in self._calls.values():
@@ -89,16 +81,12 @@ class UnaryConnection(GrpcConnection):
                 self._begin_call(found)
             case http2.DATA:
                 self._data(found)
-            case http2.SETTINGS if not found.flags & http2.ACK:
-                self._take_settings(found)
-            case http2.PING if not found.flags & http2.ACK:
-                self._send(http2.PING, http2.ACK, 0, found.payload)
-            case http2.WINDOW_UPDATE:
-                self._take_window(found, self._calls.get(found.stream))
             case http2.RST_STREAM:
                 call = self._calls.pop(found.stream, None)
                 if call is not None and call.task is not None:
                     call.task.cancel()
+            case _:
+                super()._take(found)
 
     def _begin_call(self, found: Frame) -> None:
         headers = self._headers.read(found)
@@ -107,7 +95,7 @@ class UnaryConnection(GrpcConnection):
         if found.stream in self._calls or len(self._calls) >= STREAMS_MAX:
             raise ContentError("http2", f"stream {found.stream} begins twice, or is one too many")
         path = bytes(headers.get(b":path", b"")).decode("latin-1")
-        call = self._calls[found.stream] = _Call(path, self._stream_window, bytearray())
+        call = self._calls[found.stream] = _Call(self._stream_window, path, bytearray())
         if found.kind == http2.HEADERS and found.flags & http2.END_STREAM:
             self._begin(found.stream, call)
 
@@ -129,7 +117,7 @@ class UnaryConnection(GrpcConnection):
         try:
             found = self._handled(call)
         except CallError as error:
-            self._end(stream, _refusal(error))
+            self._end(stream, http2.refusal(error.code, error.reason))
             return
         if isinstance(found, bytes):
             body = http2.grpc_message(found)
@@ -153,7 +141,7 @@ class UnaryConnection(GrpcConnection):
         try:
             answer = found if isinstance(found, bytes) else await found
         except CallError as error:
-            self._end(stream, _refusal(error))
+            self._end(stream, http2.refusal(error.code, error.reason))
             return
         unsent = await self._send_body(stream, call, http2.grpc_message(answer))
         self._end(stream, _TRAILERS, unsent)
@@ -187,17 +175,6 @@ class UnaryConnection(GrpcConnection):
             call.window -= len(chunk)
             unsent += http2.frame(http2.DATA, 0, stream, chunk)
         return unsent
-
-
-def _refusal(error: CallError) -> bytes:
-    """Return the headers of an answer that is an error."""
-    return http2.literals(
-        (
-            ("content-type", "application/grpc"),
-            ("grpc-status", str(error.code.value)),
-            ("grpc-message", quote(error.reason[:2_000], safe=" /:,()'{}[]=")),
-        )
-    )
 
 
 class UnaryServer:

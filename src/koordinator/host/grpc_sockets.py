@@ -4,6 +4,7 @@ import os
 import socket
 import stat
 
+from koordinator.api.errors import SubjectError
 from koordinator.host.errors import HostError
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -13,15 +14,8 @@ _UMASK = 0o117
 """Sockets of ours have the mode 0660, as those of containerd and CRI-O."""
 
 
-class SocketError(HostError):
-    """A socket cannot be used; `reason` says why."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+class SocketError(SubjectError, HostError):
+    """A socket cannot be used."""
 
 
 def path_of(endpoint: str) -> str:

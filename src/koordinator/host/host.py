@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from koordinator.api import cpuset
 from koordinator.api.cpuset import CPUSetError
-from koordinator.host import cgroups, cold_pages, machine, perf_events, resctrl
+from koordinator.host import cgroup_knobs, cgroups, cold_pages, machine, perf_events, resctrl
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import KernelSupport
 from koordinator.host.files import (
@@ -50,7 +50,7 @@ class TreeFiles(Files):
     def write(self, path: str, text: str) -> FileProblem | None:
         if self.refusals.get(path):
             return self.refusals[path].pop(0)
-        content = self.read(path)
+        content = self._writable(path)
         if content is None:
             return self.why(path) or FileProblem(path, FileFailure.GONE, errno.ENOENT)
         after = self._after(path, content.rstrip("\n"), text.strip())
@@ -65,6 +65,10 @@ class TreeFiles(Files):
                 self._weigh_idle(os.path.dirname(path), is_idle=after == "1")
             self.written.append((path, text))
         return problem
+
+    def _writable(self, path: str) -> str | None:
+        """Return what a file says before it is written; None when it cannot be."""
+        return self.read(path)
 
     def _put(self, path: str, text: str) -> FileProblem | None:
         """Make a file say this."""
@@ -138,8 +142,7 @@ class TreeFiles(Files):
         if name.startswith(_KEYED_BY_DISK):
             disk, _, value = text.partition(" ")
             others = [line for line in content.splitlines() if line.split()[:1] != [disk]]
-            is_unset = value in ("0", "default") or all(word.endswith("=max") for word in value.split())
-            return "\n".join(others if is_unset else [*others, text])
+            return "\n".join(others if cgroup_knobs.is_unset(value) else [*others, text])
         return text
 
     def _leave_others(self, path: str, thread: str) -> None:
@@ -152,7 +155,7 @@ class TreeFiles(Files):
             members = (self.read(f"{group}/tasks") or "").split()
             if group != directory and thread in members:
                 members.remove(thread)
-                super().write(f"{group}/tasks", "".join(f"{each}\n" for each in members))
+                self._put(f"{group}/tasks", "\n".join(members))
 
     def _cpus(self, path: str, text: str) -> str | None:
         """Return a list of CPUs within the parent's and around the children's, as v1 demands it."""

@@ -3,6 +3,7 @@ over HTTP/2."""
 
 import struct
 from collections.abc import Iterable, Iterator
+from urllib.parse import quote
 
 import hpack
 import msgspec
@@ -28,6 +29,8 @@ _HEAD, _PREFIX_BYTES = struct.Struct(">HBBBI"), 5
 _PRIORITY_BYTES = 5
 _STREAM_BITS = 0x7FFF_FFFF
 _SETTING = struct.Struct(">HI")
+_REASON_BYTES_MAX = 4_000
+"""Quoted, each is three bytes at most."""
 _BLOCKS_MAX, _BLOCK_BYTES_MAX = 16, 1024
 """Number and size of the header blocks that are remembered."""
 
@@ -179,6 +182,12 @@ class HeaderReader:
 def literals(headers: Iterable[tuple[str, str]]) -> bytes:
     """Return headers as literals that leave the dynamic table alone; `:status` is 200, the first of them."""
     return b"\x88" + _literals(headers)
+
+
+def refusal(code: int, reason: str) -> bytes:
+    """Return the headers of a gRPC answer that is an error, in a block that fits into one frame."""
+    said = ("grpc-message", quote(reason.encode()[:_REASON_BYTES_MAX], safe=" /:,()'{}[]="))
+    return literals((("content-type", "application/grpc"), ("grpc-status", str(code)), said))
 
 
 def request_headers(path: str, headers: Iterable[tuple[str, str]]) -> bytes:

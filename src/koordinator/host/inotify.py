@@ -12,7 +12,6 @@ import errno
 import os
 import struct
 from collections import deque
-from collections.abc import Callable
 from typing import Self
 
 import msgspec
@@ -119,7 +118,12 @@ class Inotify:
             if error.errno in (errno.EAGAIN, errno.EINTR):
                 return
             raise
-        _each(data, self._take)
+        at = 0
+        while at + _HEAD.size <= len(data):
+            watch, mask, _, length = _HEAD.unpack_from(data, at)
+            at += _HEAD.size
+            self._take(watch, mask, os.fsdecode(data[at : at + length].rstrip(b"\0")))
+            at += length
         self._has_some.set()
 
     def _take(self, watch: int, mask: int, name: str) -> None:
@@ -147,12 +151,3 @@ class Inotify:
         if is_directory:
             self.unwatch(f"{directory}/{name}")
         return DirectoryEvent(GroupChange.REMOVED, directory, name, is_directory)
-
-
-def _each(data: bytes, take: Callable[[int, int, str], None]) -> None:
-    position = 0
-    while position + _HEAD.size <= len(data):
-        watch, mask, _, length = _HEAD.unpack_from(data, position)
-        position += _HEAD.size
-        take(watch, mask, os.fsdecode(data[position : position + length].rstrip(b"\0")))
-        position += length

@@ -17,6 +17,7 @@ import msgspec
 
 from koordinator.api import decode, yaml_text
 from koordinator.api.core import Pod
+from koordinator.api.errors import SubjectError
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import HostError
@@ -32,15 +33,8 @@ _CONFIG_KEY = "kubeletconfig"
 _NO_ANSWER = "<error>"
 
 
-class KubeletError(HostError):
-    """The kubelet did not answer as it should; the caller keeps what it knew. `status` is 0 without an answer."""
-
-    def __init__(self, url: str, status: int, reason: str) -> None:
-        super().__init__(url, status, reason)
-        self.url, self.status, self.reason = url, status, reason
-
-    def __str__(self) -> str:
-        return f"{self.url}: {self.reason}"
+class KubeletError(SubjectError, HostError):
+    """The kubelet did not answer as it should; the caller keeps what it knew."""
 
 
 class KubeletAccess(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +93,7 @@ class KubeletClient:
         try:
             items = msgspec.json.decode(data, type=_PodItems).items or []
         except msgspec.MsgspecError as error:
-            raise KubeletError(self._access.url + PODS, 200, f"not a list of pods: {error}") from error
+            raise KubeletError(self._access.url + PODS, f"not a list of pods: {error}") from error
         pods: list[Pod] = []
         for number, item in enumerate(items, start=1):
             if (pod := self._pod(item)) is not None:
@@ -118,7 +112,7 @@ class KubeletClient:
         try:
             config = msgspec.json.decode(data, type=dict[str, dict[str, Any]])[_CONFIG_KEY]
         except (msgspec.MsgspecError, KeyError) as error:
-            raise KubeletError(self._access.url + CONFIG, 200, f"no {_CONFIG_KEY}: {error}") from error
+            raise KubeletError(self._access.url + CONFIG, f"no {_CONFIG_KEY}: {error}") from error
         config.pop("logging", None)
         return config
 
@@ -152,12 +146,12 @@ class KubeletClient:
                     data += await answer.content.read(ANSWER_BYTES_MAX - len(data))
         except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError) as error:
             await self.close()  # certificates may have been renewed
-            raise KubeletError(url, 0, f"no answer: {type(error).__name__}: {error}") from error
+            raise KubeletError(url, f"no answer: {type(error).__name__}: {error}") from error
         finally:
             if self._on_answer is not None:
                 self._on_answer("get", path, str(status) if status else _NO_ANSWER, loop.time() - begun_s)
         if status != 200:
-            raise KubeletError(url, status, f"status {status}: {data[:200].decode(errors='replace').strip()}")
+            raise KubeletError(url, f"status {status}: {data[:200].decode(errors='replace').strip()}")
         return data
 
     async def _headers(self) -> dict[str, str]:

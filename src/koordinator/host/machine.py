@@ -13,7 +13,7 @@ from koordinator.api.cpuset import CPUSet
 from koordinator.host import procfs, sysfs
 from koordinator.host.errors import ContentError
 from koordinator.host.files import FileProblem, Files, HostRoots
-from koordinator.host.procfs import CPUModel, CPUTicks, LoadAverage, Memory
+from koordinator.host.procfs import CPUModel, CPUTicks, Memory
 from koordinator.host.sysfs import HostCPUTopology
 
 
@@ -28,13 +28,9 @@ class Processes:
         """Ids of all processes, ascending."""
         return sorted(int(name) for name in self._files.names(self._proc) or () if name.isdigit())
 
-    def stat(self, pid: int) -> str | None:
-        """Return text of `/proc/<pid>/stat`."""
-        return self._files.read(f"{self._proc}/{pid}/stat")
-
     def start_ticks(self, pid: int) -> int | None:
         """Return when a process started: ids are used again, the pair of both is not."""
-        text = self.stat(pid)
+        text = self._files.read(f"{self._proc}/{pid}/stat")
         try:
             return None if text is None else procfs.start_ticks(text)
         except ContentError:
@@ -49,11 +45,6 @@ class Processes:
         """Return the short name of a process."""
         text = self._files.read(f"{self._proc}/{pid}/comm")
         return None if text is None else text.rstrip("\n")
-
-    def cgroups(self, pid: int) -> dict[str, str] | None:
-        """Group by subsystem; that of v2 stands under the empty name."""
-        text = self._files.read(f"{self._proc}/{pid}/cgroup")
-        return None if text is None else procfs.cgroups_of(text)
 
     def oom_score_adj(self, pid: int) -> int | None:
         """Return the process's `oom_score_adj`, -1000 to 1000; the larger it is, the sooner the kernel kills the
@@ -98,10 +89,6 @@ class Machine:
     def cpu_ticks(self) -> CPUTicks | None:
         """Return how long all CPUs together were busy, and each."""
         return self._hot("stat", procfs.cpu_ticks)
-
-    def load(self) -> LoadAverage | None:
-        """Runnable and waiting tasks."""
-        return self._hot("loadavg", procfs.loadavg)
 
     def uptime_s(self) -> float | None:
         """Return the time since the machine was started, from which `start_ticks` of processes count."""
@@ -177,7 +164,9 @@ class Machine:
 
     def default_interface(self) -> str:
         """Interface of the default route; empty without."""
-        return self._first(("1/net/route", "net/route"), procfs.default_interface) or ""
+        first = self._files.read(f"{self._proc}/1/net/route")
+        text = first if first is not None else self._files.read(f"{self._proc}/net/route") or ""
+        return procfs.default_interface(text)
 
     # Settings
 
@@ -194,13 +183,6 @@ class Machine:
         debug = f"{self._sys}/kernel/debug"
         places = (f"{debug}/sched/features", f"{debug}/sched_features")
         return next((path for path in places if self._files.exists(path)), None)
-
-    def _first(self, names: tuple[str, ...], parse: Callable[[str], T]) -> T | None:
-        for name in names:
-            text = self._files.read(f"{self._proc}/{name}")
-            if text is not None:
-                return parse(text)
-        return None
 
     def _hot(self, name: str, parse: Callable[[str], T]) -> T | None:
         text = self._hot_text(f"{self._proc}/{name}")

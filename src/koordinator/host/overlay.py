@@ -4,11 +4,10 @@ Each write reads back as the kernel would show it (`host.TreeFiles` has the rule
 it wrote before decides in every round as if it had been written. Nothing below is ever changed.
 """
 
-import errno
 import os
 from collections.abc import Iterable
 
-from koordinator.host.files import FileFailure, FileProblem, Files, Identity
+from koordinator.host.files import FileProblem, Files, Identity
 from koordinator.host.host import Host, TreeFiles
 from koordinator.host.syscalls import NoSyscalls
 
@@ -62,18 +61,6 @@ class OverlayFiles(TreeFiles):
 
     # Writing
 
-    def write(self, path: str, text: str) -> FileProblem | None:
-        content = self.read(path)
-        if content is None and not self._is_made(path):
-            return self.why(path) or FileProblem(path, FileFailure.GONE, errno.ENOENT)
-        after = self._after(path, (content or "").rstrip("\n"), text.strip())
-        if after is None:
-            return FileProblem(path, FileFailure.INVALID, errno.EINVAL)
-        self._put(path, after)
-        self._narrow(path, after)
-        self.written.append((path, text))
-        return None
-
     def make_directory(self, path: str) -> FileProblem | None:
         if not self._real.exists(path):
             self._made.add(path)
@@ -97,6 +84,10 @@ class OverlayFiles(TreeFiles):
 
     def close(self) -> None:
         """Close nothing: the files below belong to somebody else."""
+
+    def _writable(self, path: str) -> str | None:
+        content = self.read(path)
+        return "" if content is None and self._is_made(path) else content
 
     def _put(self, path: str, text: str) -> FileProblem | None:
         self._texts[path] = (text + "\n" if text else "", self._real.identity(path))

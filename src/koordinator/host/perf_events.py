@@ -96,9 +96,10 @@ class PerfWatch:
         leaders: list[int] = []
         try:
             for cpu in cpus:
-                leader = _open(syscalls, pair.leader, directory_fd, cpu, -1)
+                leader = _open(syscalls, pair.leader, directory_fd, cpu, -1, _OF_GROUP)
                 leaders.append(leader)
-                self._followers.append(_open(syscalls, pair.follower, directory_fd, cpu, leader))
+                follower = _open(syscalls, pair.follower, directory_fd, cpu, leader, _OF_GROUP)
+                self._followers.append(follower)
                 fcntl.ioctl(leader, _IOC_ENABLE, _WHOLE_GROUP)
         except OSError as error:
             self.problems[group] = problem_of(directory, error)
@@ -137,7 +138,7 @@ def directory(cgroups: Cgroups, group: str) -> str:
 def support(syscalls: Syscalls, pair: EventPair = CYCLES_AND_INSTRUCTIONS) -> KernelSupport:
     """Return whether this machine counts these events, asked with our own process."""
     try:
-        os.close(_open_event(syscalls, pair.leader, 0, -1, -1, 0))
+        os.close(_open(syscalls, pair.leader, 0, -1, -1, 0))
     except OSError as error:
         return KernelSupport(
             False, f"perf_event_open: {error.strerror}: no such counter on this machine, or not for us"
@@ -145,11 +146,7 @@ def support(syscalls: Syscalls, pair: EventPair = CYCLES_AND_INSTRUCTIONS) -> Ke
     return KernelSupport(True)
 
 
-def _open(syscalls: Syscalls, kind: EventKind, directory_fd: int, cpu: int, leader: int) -> int:
-    return _open_event(syscalls, kind, directory_fd, cpu, leader, _OF_GROUP)
-
-
-def _open_event(syscalls: Syscalls, kind: EventKind, pid: int, cpu: int, leader: int, flags: int) -> int:
+def _open(syscalls: Syscalls, kind: EventKind, pid: int, cpu: int, leader: int, flags: int) -> int:
     read_format = _ENABLED | _RUNNING | _GROUP
     state = _DISABLED if leader < 0 else 0
     attributes = _ATTRIBUTES.pack(kind.type, _ATTRIBUTES.size, kind.config, 0, 0, read_format, state, 0, 0, 0)

@@ -47,16 +47,6 @@ class CPUTicks(msgspec.Struct, frozen=True):
     stolen: int = 0
 
 
-class LoadAverage(msgspec.Struct, frozen=True):
-    """Runnable and waiting tasks, averaged over 1, 5 and 15 minutes; how many run and exist now."""
-
-    avg1: float
-    avg5: float
-    avg15: float
-    running: int
-    tasks: int
-
-
 class ProcessStat(msgspec.Struct, frozen=True):
     """The first fields of `/proc/<pid>/stat`."""
 
@@ -187,26 +177,6 @@ def start_ticks(text: str) -> int:
     if len(fields) < _START_FIELD + 1:
         raise ContentError("pid stat", f"{len(fields)} fields after the command, expected {_START_FIELD + 1}")
     return count("pid stat", fields[_START_FIELD])
-
-
-def cgroups_of(text: str) -> dict[str, str]:
-    """Group by subsystem, from `/proc/<pid>/cgroup`; that of v2 stands under the empty name."""
-    found = {}
-    for line in text.splitlines():
-        parts = line.split(":", 2)
-        if len(parts) == 3:
-            found.update(dict.fromkeys(parts[1].split(","), parts[2].strip("/")))
-    return found
-
-
-def loadavg(text: str) -> LoadAverage:
-    """Return what `/proc/loadavg` says. Raises: ContentError."""
-    fields = text.split()
-    running, _, tasks = (fields[3] if len(fields) > 3 else "").partition("/")
-    try:
-        return LoadAverage(float(fields[0]), float(fields[1]), float(fields[2]), int(running), int(tasks))
-    except (ValueError, IndexError) as error:
-        raise ContentError("loadavg", f"{text[:60]!r} does not tell the load") from error
 
 
 def default_interface(route: str) -> str:

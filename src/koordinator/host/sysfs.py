@@ -163,31 +163,13 @@ _L1, _L3 = "1", "3"
 
 
 class _Numbers:
-    """Numbers for sets of CPUs in the order in which they are met."""
+    """Numbers for sets of CPUs: what the kernel says at the first CPU of one, else the order in which they are met."""
 
     def __init__(self) -> None:
         self._known: dict[CPUSet, int] = {}
 
-    def of(self, cpus: CPUSet) -> int:
-        return self._known.setdefault(cpus, len(self._known))
-
-
-class _Cache(msgspec.Struct, frozen=True):
-    """CPUs that share it, and the kernel's id for it where it has one (resctrl knows caches by that)."""
-
-    cpus: CPUSet
-    id: int | None
-
-
-class _CacheNumbers:
-    """Ids of caches: what the kernel says at the first CPU that shares one, else in the order in which they are met."""
-
-    def __init__(self) -> None:
-        self._known: dict[CPUSet, int] = {}
-
-    def of(self, cache: _Cache) -> int:
-        number = cache.id if cache.id is not None else len(self._known)
-        return self._known.setdefault(cache.cpus, number)
+    def of(self, cpus: CPUSet, number: int | None = None) -> int:
+        return self._known.setdefault(cpus, len(self._known) if number is None else number)
 
 
 def topology(files: Files, sys: str) -> HostCPUTopology:
@@ -197,7 +179,7 @@ def topology(files: Files, sys: str) -> HostCPUTopology:
     if not online:
         raise ContentError("cpu/online", "no CPU")
     node_of = _numa_nodes(files, sys)
-    cores, l1s, l3s = _Numbers(), _CacheNumbers(), _CacheNumbers()
+    cores, l1s, l3s = _Numbers(), _Numbers(), _Numbers()
     sockets: dict[int, int] = {}
     processors = []
     for cpu in sorted(online):
@@ -211,8 +193,8 @@ def topology(files: Files, sys: str) -> HostCPUTopology:
                 socket=sockets.setdefault(socket, len(sockets)),
                 core=cores.of(siblings),
                 cpu=cpu,
-                l1l2=str(l1s.of(caches[_L1])) if _L1 in caches else NO_CACHE.l1l2,
-                l3=l3s.of(caches[_L3]) if _L3 in caches else NO_CACHE.l3,
+                l1l2=str(l1s.of(*caches[_L1])) if _L1 in caches else NO_CACHE.l1l2,
+                l3=l3s.of(*caches[_L3]) if _L3 in caches else NO_CACHE.l3,
             )
         )
     return topology_of(processors)
@@ -230,9 +212,10 @@ def _numa_nodes(files: Files, sys: str) -> dict[int, int]:
     return found
 
 
-def _shared_caches(files: Files, where: str, cpu: int) -> dict[str, _Cache]:
-    """Return the caches of this CPU by level; the data cache where a level has two."""
-    found: dict[str, _Cache] = {}
+def _shared_caches(files: Files, where: str, cpu: int) -> dict[str, tuple[CPUSet, int | None]]:
+    """Return the caches of this CPU by level, the data cache where a level has two: the CPUs that share one, and the
+    kernel's id for it where it has one (resctrl knows caches by that)."""
+    found: dict[str, tuple[CPUSet, int | None]] = {}
     for name in files.names(f"{where}/cache") or ():
         if not name.startswith("index"):
             continue
@@ -241,7 +224,7 @@ def _shared_caches(files: Files, where: str, cpu: int) -> dict[str, _Cache]:
         if kind != "Instruction":
             own = (files.read(f"{where}/cache/{name}/id") or "").strip()
             cpus = _cpus(files, f"{where}/cache/{name}/shared_cpu_list", cpu)
-            found[level] = _Cache(cpus, int(own) if own.isdigit() else None)
+            found[level] = cpus, int(own) if own.isdigit() else None
     return found
 
 
@@ -265,6 +248,13 @@ _ACTIVE = "ACTIVE"
 def bus_ids(entries: Iterable[str]) -> list[str]:
     """Entries of a driver's directory that are PCI addresses, in lower case."""
     return [name for name in (entry.lower() for entry in entries) if _BUS_ID.fullmatch(name)]
+
+
+def bus_id(text: str) -> str:
+    """Return a PCI address as the kernel writes it, in lower case and with four digits of the domain; tools have
+    eight."""
+    domain, _, rest = text.lower().partition(":")
+    return f"{domain[-4:]}:{rest}" if rest.count(":") == 1 else text.lower()
 
 
 def numa_node(text: str) -> int:

@@ -419,8 +419,7 @@ class Agent:
         """Put back everything, also what was changed before a restart and by parts that never started."""
         guard = Guard("restoring")
         if self._parts is not None:
-            for strategy in self._parts.strategies:
-                guard.call(strategy.disable)
+            disable(self._parts.strategies)
             await guard.call_async(self._parts.hooks.disable)
         for owner in self.shared.executor.owners():
             guard.call(self.shared.executor.restore, owner)

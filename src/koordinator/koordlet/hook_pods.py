@@ -15,7 +15,6 @@ from koordinator.host.hook_messages import HookContainerMetadata
 from koordinator.host.protobuf_messages import Entries, Message
 from koordinator.koordlet.hooks import runtime_calls
 from koordinator.koordlet.hooks.contexts import GroupResources, PodContext
-from koordinator.koordlet.hooks.runtime_calls import RuntimePod
 from koordinator.koordlet.view import NodeView
 
 PODS_MAX = 512
@@ -84,16 +83,14 @@ class CalledPods:
         metadata = protobuf_messages.decode(PodSandboxMetadata, b"".join(part.metadata))
         resources = protobuf_messages.decode(LinuxContainerResources, b"".join(part.resources))
         found = runtime_calls.pod_context(
-            RuntimePod(
-                namespace=metadata.namespace,
-                name=metadata.name,
-                uid=metadata.uid,
-                labels=protobuf_messages.texts(part.labels),
-                annotations=protobuf_messages.texts(part.annotations),
-                group=part.cgroup_parent or self._group_of(metadata.uid),
-                runtime_class=runtime_class,
-                current=current(resources),
-            )
+            namespace=metadata.namespace,
+            name=metadata.name,
+            uid=metadata.uid,
+            labels=protobuf_messages.texts(part.labels),
+            annotations=protobuf_messages.texts(part.annotations),
+            cgroup_parent=part.cgroup_parent or self._group_of(metadata.uid),
+            runtime_class=runtime_class,
+            current=current(resources),
         )
         if part.cgroup_parent:  # else the kubelet may tell of its group later
             self._known[part] = found

@@ -33,7 +33,6 @@ from koordinator.koordlet.hook_pods import CalledPods, ContainerCall, PodCall
 from koordinator.koordlet.hooks import runtime_calls
 from koordinator.koordlet.hooks.all import DeliveryMode, RuntimeHooks
 from koordinator.koordlet.hooks.contexts import HookResponse, HookStage
-from koordinator.koordlet.hooks.hook import FAIL, StageResult
 from koordinator.koordlet.view import NodeView
 
 log = logging.getLogger(__name__)
@@ -55,14 +54,10 @@ M = TypeVar("M", bound=Message)
 class HookServer:
     """Serves until cancelled; what fails is tried again, and the socket is made again when somebody removes it."""
 
-    def __init__(
-        self, config: HookServerConfig, hooks: RuntimeHooks, view: NodeView, *, plugin_policy: str
-    ) -> None:
-        """`plugin_policy` Fail makes a call fail when a hook did."""
+    def __init__(self, config: HookServerConfig, hooks: RuntimeHooks, view: NodeView) -> None:
         self._config = config
         self._hooks = hooks
         self._pods = CalledPods(view)
-        self._fails_calls = plugin_policy == FAIL
         self._problem = ""
 
     async def run(self) -> NoReturn:
@@ -122,10 +117,10 @@ class HookServer:
         return found
 
     def of_pod(self, stage: HookStage, request: PodCall) -> PodSandboxHookResponse:
-        """Answer for a sandbox. Raises: KoordinatorError when a hook failed and calls are to fail then."""
+        """Answer for a sandbox. Raises: HookFailed."""
         self._hooks.delivered(DeliveryMode.PROXY, True)  # every container begins with a sandbox
         pod = self._pods.of(request.pod, request.runtime_handler)
-        response = self._answer(self._hooks.at_runtime(stage, pod))
+        response = self._hooks.at_runtime(stage, pod).accepted()
         resources = protobuf_messages.decode(LinuxContainerResources, b"".join(request.resources))
         return PodSandboxHookResponse(
             labels=request.labels,
@@ -135,27 +130,22 @@ class HookServer:
         )
 
     def of_container(self, stage: HookStage, request: ContainerCall) -> ContainerResourceHookResponse:
-        """Answer for a container. Raises: KoordinatorError when a hook failed and calls are to fail then."""
+        """Answer for a container. Raises: HookFailed."""
         meta = request.container_meta or HookContainerMetadata()
         resources = request.container_resources or LinuxContainerResources()
         container = runtime_calls.container_context(
             self._pods.of(request.pod),
             meta.name,
             self._whole_id(meta.id, request.container_annotations),
-            current=hook_pods.current(resources),
+            hook_pods.current(resources),
         )
-        response = self._answer(self._hooks.at_runtime(stage, container))
+        response = self._hooks.at_runtime(stage, container).accepted()
         return ContainerResourceHookResponse(
             container_annotations=request.container_annotations,
             container_resources=overwritten(resources, response),
             pod_cgroup_parent=request.pod_cgroup_parent,
             container_envs=with_variables(request.container_envs, response.environment),
         )
-
-    def _answer(self, result: StageResult) -> HookResponse:
-        if result.errors and self._fails_calls:
-            raise result.errors[0]
-        return result.response
 
     def _whole_id(self, own: str, annotations: Entries) -> str:
         if not own or "://" in own:

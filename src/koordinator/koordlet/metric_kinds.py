@@ -59,9 +59,9 @@ GPU_MINOR = "gpu_minor"
 GPU_UUID = "gpu_device_uuid"
 BE_RESOURCE, BE_ALLOCATION = "be_resource", "be_allocation"
 BE_USAGE, BE_REQUEST, BE_REAL_LIMIT = "usage", "request", "real-limit"
+"""Values of `be_allocation`."""
 BE_CPU_USED = {BE_RESOURCE: "cpu", BE_ALLOCATION: BE_USAGE}
 """Properties of the series of CPU that best-effort pods use together."""
-"""Values of `be_allocation`."""
 
 _GPU = (GPU_MINOR, GPU_UUID)
 _PSI = ("psi_resource", "psi_precision", "psi_degree")

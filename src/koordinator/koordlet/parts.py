@@ -1,17 +1,20 @@
 """The interfaces of the agent's loops, and what all of them share."""
 
+import asyncio
+import logging
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from koordinator.api.core import Pod
+from koordinator.api.core import Node, Pod
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.clock import Clock
+from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, PatchType
 from koordinator.host.cgroup_layout import Runtime
 from koordinator.host.cri import ContainerRuntimes
 from koordinator.host.gpu import GPUs
@@ -22,6 +25,10 @@ from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.series import Readings, SeriesStore
 from koordinator.koordlet.view import NodeView, Topic
 from koordinator.koordlet.writing.executor import Executor
+
+log = logging.getLogger(__name__)
+
+WRITE_S_MAX = 20.0
 
 
 class Kubelet(Protocol):
@@ -71,6 +78,20 @@ def container_runtimes(shared: Shared) -> ContainerRuntimes:
         Runtime.POUCH: config.pouch_endpoint,
     }
     return ContainerRuntimes(shared.host.files, shared.host.roots, endpoints)
+
+
+async def patch_node(shared: Shared, what: str, patch: Mapping[str, object]) -> bool:
+    """Write a strategic merge patch of our Node and its status; False where it failed, which is said in the log."""
+    name = shared.config.node_name
+    try:
+        async with asyncio.timeout(WRITE_S_MAX):
+            await shared.cluster.patch(
+                Node, name, patch, patch_type=PatchType.STRATEGIC, subresource="status"
+            )
+    except (errors.ApiError, TimeoutError) as error:
+        log.warning("%s not written on Node %s: %s", what, name, error)
+        return False
+    return True
 
 
 class Collector(Protocol):
@@ -130,6 +151,6 @@ class Reporter(Protocol):
 
 @runtime_checkable
 class Following(Protocol):
-    """A part whose rounds follow a change instead of a clock of their own (`pace.of` makes the pauses)."""
+    """A part whose rounds follow a change instead of a clock of their own (`agent.Pace` makes the pauses)."""
 
     after: Topic

@@ -5,7 +5,8 @@ consistent one. Source: behaviour/koordlet-observe 7.1.
 """
 
 import enum
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from koordinator.api import quantity, resources
@@ -24,6 +25,11 @@ from koordinator.koordlet import allowance
 from koordinator.koordlet.allowance import AS_CONFIGURED, BatchAllowance
 from koordinator.koordlet.degradation import Interference, Learnt
 from koordinator.koordlet.node_pods import ForeignContainer, PodRecord
+
+
+def are_same(some: Sequence[object], others: Sequence[object]) -> bool:
+    """Return whether these are the very same objects: values are replaced as a whole, so nothing has changed then."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 class Topic(enum.Enum):
@@ -105,15 +111,13 @@ class NodeView:
         if strategy is None or self.allowance is AS_CONFIGURED:
             return strategy
         known = self._shrunk
-        if known is None or known[0] is not strategy or known[1] is not self.allowance:
-            found = allowance.shrunk(strategy, self.allowance)
-            is_same = known is not None and known[0] is strategy and known[2] == found
-            known = self._shrunk = (
-                strategy,
-                self.allowance,
-                known[2] if known is not None and is_same else found,
-            )
-        return known[2]
+        if known is not None and are_same(known[:2], (strategy, self.allowance)):
+            return known[2]
+        found = allowance.shrunk(strategy, self.allowance)
+        if known is not None and known[0] is strategy and known[2] == found:
+            found = known[2]
+        self._shrunk = strategy, self.allowance, found
+        return found
 
     @property
     def host_applications(self) -> list[HostApplicationSpec]:

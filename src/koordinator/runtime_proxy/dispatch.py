@@ -41,8 +41,6 @@ class Stages(msgspec.Struct, frozen=True):
     checkpoint: Checkpoint = Checkpoint.KEEP
 
 
-PASSED_THROUGH = Stages()
-
 STAGES: Mapping[str, Stages] = {
     "RunPodSandbox": Stages("PreRunPodSandbox", "", Checkpoint.STORE),
     "StopPodSandbox": Stages("", "PostStopPodSandbox", Checkpoint.DELETE),
@@ -54,33 +52,21 @@ STAGES: Mapping[str, Stages] = {
 """CRI method → its stages; methods that are not here go to the runtime unchanged."""
 
 
-class Route(msgspec.Struct, frozen=True):
-    """The steps of one call, in order; `reason` says why there are no hooks in it, or empty."""
-
-    before: str
-    after: str
-    checkpoint: Checkpoint
-    reason: str = ""
-
-
 def route(
     method: str,
     registered: Collection[str],
     labels: Mapping[str, str],
     skip: tuple[str, str] = (SKIP_LABEL, SKIP_VALUE),
-) -> Route:
-    """Return the hooks that a call of `method` for a pod with these labels reaches.
+) -> Stages:
+    """Return the stages that a call of `method` for a pod with these labels reaches.
 
     `registered` holds the stages that some hook server asked for.
     """
-    stages = STAGES.get(method, PASSED_THROUGH)
-    if stages is PASSED_THROUGH:
-        return Route("", "", Checkpoint.KEEP, "no hooks belong to this method")
+    stages = STAGES.get(method, Stages())
     if labels.get(skip[0]) == skip[1]:
-        return Route("", "", stages.checkpoint, f"the pod's label {skip[0]} is {skip[1]}")
-    before = stages.before if stages.before in registered else ""
-    after = stages.after if stages.after in registered else ""
-    return Route(before, after, stages.checkpoint, "" if before or after else "no hook server asked for it")
+        registered = ()
+    before, after = (each if each in registered else "" for each in (stages.before, stages.after))
+    return Stages(before, after, stages.checkpoint)
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -90,7 +76,7 @@ class Calls(msgspec.Struct, frozen=True):
     is_error: bool
 
 
-def calls(path: Route, policy: FailurePolicy, hook_fails: bool) -> Calls:
+def calls(path: Stages, policy: FailurePolicy, hook_fails: bool) -> Calls:
     """Return the steps of a call whose runtime answers well and whose hook before it fails or not."""
     if path.before and hook_fails and policy is FailurePolicy.FAIL:
         return Calls((path.before,), True)

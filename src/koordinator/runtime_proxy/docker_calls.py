@@ -127,9 +127,8 @@ def create(
     name: str, body: Body, sandbox: SandboxInfo | None, driver: str
 ) -> CreateSandbox | CreateContainer:
     """Return a `create`; `sandbox` is that of a container. Raises: ContentError where the kubelet did not name it."""
-    info = sandbox_info(name, body, driver) if is_sandbox(body) else None
-    if info is not None:
-        return CreateSandbox(body, info, driver)
+    if is_sandbox(body):
+        return CreateSandbox(body, sandbox_info(name, body, driver), driver)
     if sandbox is None:
         raise ContentError("docker", f"the sandbox {sandbox_id(body)!r} of {name} is not known")
     return CreateContainer(body, container_info(name, body, sandbox), driver)

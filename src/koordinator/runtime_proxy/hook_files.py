@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from koordinator.api.errors import SubjectError
 from koordinator.host import grpc_sockets
 from koordinator.host.errors import HostError
 from koordinator.runtime_proxy.dispatch import FailurePolicy
@@ -18,15 +19,8 @@ FILE_BYTES_MAX = 64 * 1024
 """A list of seven stages takes some hundred bytes."""
 
 
-class HookFileError(HostError):
-    """A file of a hook server cannot be used; `reason` says why."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+class HookFileError(SubjectError, HostError):
+    """A file of a hook server cannot be used."""
 
 
 class _HookFile(msgspec.Struct, rename="kebab"):

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from koordinator.host.errors import ContentError
 from koordinator.runtime_proxy import dispatch
 from koordinator.runtime_proxy.checkpoints import Checkpoints
-from koordinator.runtime_proxy.dispatch import Checkpoint
+from koordinator.runtime_proxy.dispatch import Checkpoint, Stages
 from koordinator.runtime_proxy.hook_client import HookClient, HookOutcome
 from koordinator.runtime_proxy.interception import Interception
 from koordinator.runtime_proxy.relay import Refused
@@ -21,9 +21,7 @@ log = logging.getLogger(__name__)
 class HookedExchange:
     """A call whose hooks have run."""
 
-    def __init__(
-        self, call: Interception, path: dispatch.Route, checkpoints: Checkpoints, hooks: HookClient
-    ) -> None:
+    def __init__(self, call: Interception, path: Stages, checkpoints: Checkpoints, hooks: HookClient) -> None:
         self.request = call.request()
         self._call, self._path = call, path
         self._checkpoints = checkpoints
@@ -58,7 +56,7 @@ class HookedCalls:
         path = dispatch.route(method, self._hooks.by_stage, call.labels, self._skip)
         return HookedExchange(await self._before(path, call), path, self._checkpoints, self._hooks)
 
-    async def _before(self, path: dispatch.Route, call: Interception) -> Interception:
+    async def _before(self, path: Stages, call: Interception) -> Interception:
         if not path.before:
             return call
         asked = self._hooks.call(path.before, call.hook_request())

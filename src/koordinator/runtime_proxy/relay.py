@@ -10,12 +10,11 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
-from urllib.parse import quote
 
 import msgspec
 
 from koordinator.host import http2
-from koordinator.host.errors import ContentError
+from koordinator.host.errors import ContentError, GrpcCode
 from koordinator.host.grpc_sockets import MESSAGE_BYTES_MAX
 from koordinator.host.http2 import Frame, FrameReader, HeaderReader
 
@@ -28,8 +27,6 @@ LATER_S = 0.005
 """Time that frames of no use alone wait for those that follow."""
 HELD_MAX = 1_000
 """Calls with hooks at once; a kubelet makes some dozens."""
-_INTERNAL = "13"
-"""gRPC's code for what went wrong inside."""
 
 
 class Refused(Exception):
@@ -238,15 +235,9 @@ class Relay:
         """End a call with an error of ours: trailers for the kubelet, a reset for the runtime."""
         self._settle(held, 0)
         self.runtime.send(http2.frame(http2.RST_STREAM, 0, stream, http2.CANCEL.to_bytes(4, "big")))
-        block = http2.literals(
-            (
-                ("content-type", "application/grpc"),
-                ("grpc-status", _INTERNAL),
-                ("grpc-message", quote(problem, safe=" /:,()'{}[]=")),
-            )
-        )
+        block = http2.refusal(GrpcCode.INTERNAL, problem)
         flags = http2.END_HEADERS | http2.END_STREAM
-        self.kubelet.send(http2.frame(http2.HEADERS, flags, stream, block[: http2.CHUNK_BYTES]))
+        self.kubelet.send(http2.frame(http2.HEADERS, flags, stream, block))
         del self._held[stream]
 
     # From the runtime

@@ -46,7 +46,7 @@ async def test_a_command_has_ten_seconds_unless_said_otherwise(monkeypatch: pyte
 @pytest.mark.parametrize("dry_run", [False, True])
 async def test_what_changes_something_is_audited_or_only_reported(tmp_path: Path, dry_run: bool) -> None:
     node = HookNode(tmp_path, dry_run=dry_run)
-    commands = Commands(NamespaceRunner(), node.executor, "TCNetworkQoS", "runtime-hooks")
+    commands = Commands(NamespaceRunner(), node.executor, "TCNetworkQoS")
     target = tmp_path / "made"
 
     done = await commands.change("touch", str(target))

@@ -53,7 +53,7 @@ def test_a_runtime_is_told_what_the_reconciler_writes(
 def reconciled(
     node: HookNode, level: ReconcileLevel, context: PodContext | ContainerContext, of_pod: PodContext
 ) -> HookResponse:
-    found = (each.function(each.select(of_pod)) for each in node.hooks.registry.entries(level))
+    found = (each.functions.get(each.select(of_pod)) for each in node.hooks.registry.entries(level))
     return contexts.merged(function(context) for _, function in filter(None, found))
 
 

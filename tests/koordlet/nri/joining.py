@@ -14,7 +14,7 @@ QUICK = NRIConfig(backoff_s=0.02, backoff_max_s=0.05, connect_timeout_s=5)
 
 
 def new_plugin(node: HookNode, config: NRIConfig = QUICK, **options: Any) -> NRIPlugin:
-    given = {"plugin_policy": "Ignore", "disabled_stages": (), **options}
+    given = {"disabled_stages": (), **options}
     return NRIPlugin(config, node.hooks, var_run=str(node.root), rng=random.Random(1), **given)
 
 

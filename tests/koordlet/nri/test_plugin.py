@@ -12,6 +12,7 @@ import pytest
 
 from koordinator.api import labels
 from koordinator.host.cgroup_knobs import Knob
+from koordinator.koordlet.config import HookConfig
 from koordinator.koordlet.hooks.contexts import BindMount, DeviceNode, HookResponse, HookStage, ResctrlGroup
 from koordinator.koordlet.nri import adjustments, messages
 from koordinator.koordlet.nri import plugin as nri
@@ -53,8 +54,8 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
     await made.stop()
 
 
-def batch_node(root: Path) -> HookNode:
-    node = HookNode(root)
+def batch_node(root: Path, hooks: HookConfig | None = None) -> HookNode:
+    node = HookNode(root, hooks=hooks)
     node.group(GROUP)
     node.hooks.start()
     return node
@@ -180,7 +181,8 @@ async def test_a_failing_hook_refuses_the_container_only_where_that_is_asked_for
     tmp_path: Path, runtime: Runtime, policy: str, refused: bool
 ) -> None:
     broken = msgspec.structs.replace(JOB, annotations={**JOB.annotations, **BOUND})
-    async with running(new_plugin(batch_node(tmp_path), plugin_policy=policy)):
+    node = batch_node(tmp_path, HookConfig(plugin_failure_policy=policy))
+    async with running(new_plugin(node)):
         connection = await runtime.plugin()
         await connection.register()
         if refused:

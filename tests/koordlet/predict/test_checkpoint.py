@@ -32,4 +32,4 @@ def test_a_file_of_the_reference_is_understood() -> None:
 def test_a_file_that_is_no_model_is_refused_by_name(content: bytes) -> None:
     with pytest.raises(ModelError) as refused:
         models.decode_checkpoint("pod-uid", content)
-    assert refused.value.model == "pod-uid"
+    assert refused.value.subject == "pod-uid"

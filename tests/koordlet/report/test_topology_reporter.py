@@ -260,7 +260,7 @@ async def test_a_kubelet_that_does_not_answer_keeps_what_was_known(
 ) -> None:
     async with reporting(tmp_path, config=STATIC) as found:
         await found.round()
-        found.kubelet.answer = KubeletError("https://x/configz", 0, "no answer")
+        found.kubelet.answer = KubeletError("https://x/configz", "no answer")
         asked = found.kubelet.asked
 
         for _ in range(100):
@@ -275,7 +275,7 @@ async def test_a_kubelet_that_does_not_answer_keeps_what_was_known(
 async def test_an_unknown_kubelet_leaves_alone_what_an_earlier_agent_reported(tmp_path: Path) -> None:
     async with reporting(tmp_path, config=STATIC) as before:
         await before.round()
-    unknown = KubeletError("https://x/configz", 0, "no answer")
+    unknown = KubeletError("https://x/configz", "no answer")
     async with reporting(tmp_path, config=unknown, cluster=before.cluster) as after:
         after.node.view.cpu_info = CPUBasicInfo(cpu_model="Z")
         after.node.pods(pod_object("old", qos=""))

@@ -1,7 +1,6 @@
-"""Pods and containers are told as their directories come and go (plain directories: inotify needs no root)."""
+"""New pods and containers are noticed by their directories (plain directories: inotify needs no root)."""
 
 import asyncio
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from koordinator.host.files import Files
 from koordinator.host.inotify import DirectoryEvent, GroupChange, Inotify
 from koordinator.host.mounts import CgroupMounts
 from koordinator.host.syscalls import LinuxSyscalls
-from koordinator.koordlet.states.pods import LifecycleEventType, PodEvent, PodLifecycle
+from koordinator.koordlet.states.pods import PodGroups
 
 ROOT, BURSTABLE, BEST_EFFORT = "kubepods", "kubepods/burstable", "kubepods/besteffort"
 
@@ -23,8 +22,7 @@ class Node:
         self.base = root / "cpu"
         self.base.mkdir(exist_ok=True)
         self.inotify = inotify
-        self.cgroups = Cgroups(Files(), CgroupMounts(1, str(root)))
-        self.lifecycle = PodLifecycle(self.cgroups, driver, inotify)
+        self.groups = PodGroups(Cgroups(Files(), CgroupMounts(1, str(root))), driver, inotify)
 
     def make(self, *groups: str) -> None:
         for group in groups:
@@ -34,11 +32,8 @@ class Node:
         for group in groups:
             (self.base / group).rmdir()
 
-    async def events(self, count: int) -> list[tuple[LifecycleEventType, str]]:
-        found: list[PodEvent] = []
-        while len(found) < count:
-            found += await asyncio.wait_for(self.lifecycle.next(), 5)
-        return [(each.what, each.container or each.pod_uid) for each in found]
+    async def is_new(self) -> bool:
+        return await asyncio.wait_for(self.groups.next(), 5)
 
 
 @pytest.fixture
@@ -49,84 +44,93 @@ async def node(tmp_path: Path) -> Iterator[Node]:  # type: ignore[misc]
         yield made
 
 
-async def test_a_pod_and_its_container_are_told_from_start_to_end(node: Node) -> None:
-    assert node.lifecycle.rescan() == []
+async def test_a_pod_and_its_container_are_noticed_when_they_come_but_not_when_they_go(node: Node) -> None:
+    assert not node.groups.rescan()
 
     pod = f"{BURSTABLE}/poduid-1"
     node.make(pod)
-    assert await node.events(1) == [(LifecycleEventType.POD_ADDED, "uid-1")]
+    assert await node.is_new()
     node.make(f"{pod}/abc")
-    assert await node.events(1) == [(LifecycleEventType.CONTAINER_ADDED, "abc")]
+    assert await node.is_new()
     node.remove(f"{pod}/abc", pod)
+    while len(node.inotify.directories) > 3:
+        assert not await node.is_new()
 
-    assert await node.events(2) == [
-        (LifecycleEventType.CONTAINER_REMOVED, "abc"),
-        (LifecycleEventType.POD_REMOVED, "uid-1"),
-    ]
-    assert len(node.inotify.directories) == 3, "only the classes are watched again"
+    node.make(pod)
+    assert await node.is_new(), "another pod of the same name"
+
+
+async def test_a_container_that_comes_again_is_new(node: Node) -> None:
+    pod = f"{BURSTABLE}/poda"
+    node.make(f"{pod}/x")
+    assert node.groups.rescan()
+
+    node.remove(f"{pod}/x")
+    assert not await node.is_new()
+    node.make(f"{pod}/x")
+
+    assert await node.is_new()
+    assert not node.groups.rescan()
 
 
 async def test_guaranteed_pods_are_beside_the_classes(node: Node) -> None:
-    node.lifecycle.rescan()
+    node.groups.rescan()
 
-    node.make(f"{ROOT}/podg", f"{ROOT}/not-a-pod")
+    node.make(f"{ROOT}/not-a-pod")
+    assert not await node.is_new()
+    node.make(f"{ROOT}/podg")
 
-    assert await node.events(1) == [(LifecycleEventType.POD_ADDED, "g")]
+    assert await node.is_new()
 
 
 async def test_pods_that_were_there_before_are_watched_inside(node: Node) -> None:
     node.make(f"{BEST_EFFORT}/podold/one")
 
-    assert [(each.what, each.container or each.pod_uid) for each in node.lifecycle.rescan()] == [
-        (LifecycleEventType.POD_ADDED, "old"),
-        (LifecycleEventType.CONTAINER_ADDED, "one"),
-    ]
+    assert node.groups.rescan()
     node.make(f"{BEST_EFFORT}/podold/two")
-    assert await node.events(1) == [(LifecycleEventType.CONTAINER_ADDED, "two")]
+    assert await node.is_new()
 
 
 async def test_a_fresh_node_without_class_directories_is_watched_once_they_come(tmp_path: Path) -> None:
     with Inotify(LinuxSyscalls()) as inotify:
         node = Node(tmp_path, inotify)
-        assert node.lifecycle.rescan() == []
+        assert not node.groups.rescan()
 
         node.make(f"{BURSTABLE}/poda")
 
-        assert [each.pod_uid for each in node.lifecycle.rescan()] == ["a"]
+        assert node.groups.rescan()
         node.make(f"{BEST_EFFORT}/podb")
-        assert (LifecycleEventType.POD_ADDED, "b") in await node.events(1)
+        assert await node.is_new()
 
 
-async def test_lost_events_are_made_up_for_by_looking(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.make(f"{BURSTABLE}/poda/x", f"{BURSTABLE}/podb")
-    node.lifecycle.rescan()
-    node.remove(f"{BURSTABLE}/poda/x", f"{BURSTABLE}/podb")
-    node.make(f"{BURSTABLE}/poda/y", f"{BURSTABLE}/podc")
-
+@pytest.mark.parametrize("new", [f"{BURSTABLE}/poda/y", f"{BURSTABLE}/podc"])
+async def test_lost_events_are_made_up_for_by_looking(
+    node: Node, monkeypatch: pytest.MonkeyPatch, new: str
+) -> None:
     async def lost() -> list[DirectoryEvent]:
         return [DirectoryEvent(GroupChange.OVERFLOW)]
 
+    node.make(f"{BURSTABLE}/poda/x", f"{BURSTABLE}/podb")
+    node.groups.rescan()
     monkeypatch.setattr(node.inotify, "next", lost)
+    node.remove(f"{BURSTABLE}/poda/x", f"{BURSTABLE}/podb")
+    assert not await node.groups.next()
 
-    assert sorted(
-        (each.what.value, each.container or each.pod_uid) for each in await node.lifecycle.next()
-    ) == [
-        ("container added", "y"),
-        ("container removed", "x"),
-        ("pod added", "c"),
-        ("pod removed", "b"),
-    ]
-    assert node.lifecycle.rescan() == []
+    node.make(new)
+
+    assert await node.groups.next()
+    assert not node.groups.rescan()
 
 
 async def test_systemd_names_are_read(tmp_path: Path) -> None:
     with Inotify(LinuxSyscalls()) as inotify:
         node = Node(tmp_path, inotify, Driver.SYSTEMD)
-        slice_ = "kubepods.slice/kubepods-besteffort.slice"
-        node.make(f"{slice_}/kubepods-besteffort-podu_1.slice/cri-containerd-abc.scope")
+        pod = "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podu_1.slice"
+        node.make(f"{pod}/other.scope")
+        assert node.groups.rescan()
 
-        assert [(each.pod_uid, each.container) for each in node.lifecycle.rescan()] == [
-            ("u-1", ""),
-            ("u-1", "abc"),
-        ]
-        assert os.path.exists(node.base / slice_)
+        node.make(f"{pod}/another.scope")
+        assert not node.groups.rescan()
+        node.make(f"{pod}/cri-containerd-abc.scope")
+
+        assert node.groups.rescan()

@@ -18,10 +18,7 @@ from koordinator.api.core import (
 from koordinator.api.meta import Condition, ObjectMeta
 from koordinator.clock import SystemClock
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.cgroups import Cgroups
-from koordinator.host.files import Files
-from koordinator.host.mounts import CgroupMounts
-from koordinator.host.syscalls import LinuxSyscalls
+from koordinator.host.syscalls import LinuxSyscalls, NoSyscalls
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.states import pods
@@ -204,14 +201,18 @@ def test_batch_amounts_have_their_own_units() -> None:
     assert not metrics.container_requests.values and not metrics.container_limits.values
 
 
-def test_a_guess_about_names_of_groups_is_corrected_by_what_comes(tmp_path: Path) -> None:
-    class Host:
-        cgroups = Cgroups(Files(), CgroupMounts(1, str(tmp_path)))
+async def test_a_guess_about_names_of_groups_is_corrected_by_what_comes(tmp_path: Path) -> None:
+    node = PodsNode(tmp_path, NoSyscalls())
+    state, view = PodsState(node.shared, node.kubelet), node.shared.view
+    node.base.rmdir()
+    node.base.parent.rmdir()
+    view.driver = Driver.SYSTEMD
 
-    host: Any = Host()
-    assert pods.corrected_driver(host, Driver.SYSTEMD) is Driver.SYSTEMD
-    (tmp_path / "cpu/kubepods").mkdir(parents=True)
-    assert pods.corrected_driver(host, Driver.SYSTEMD) is Driver.CGROUPFS
+    await state.sync()
+    assert view.driver is Driver.SYSTEMD
+    node.base.mkdir(parents=True)
+    await state.sync()
+    assert view.driver is Driver.CGROUPFS
 
 
 async def test_a_new_group_makes_the_kubelet_be_asked_at_once(tmp_path: Path) -> None:

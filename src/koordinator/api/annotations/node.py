@@ -175,6 +175,9 @@ class PodCPUAlloc(Payload, frozen=True, kw_only=True):
     managed_by_kubelet: bool = False
 
 
+STATIC_CPU_POLICY = "static"
+
+
 class KubeletCPUManagerPolicy(Payload, frozen=True, kw_only=True):
     """`policy` is static or none; `options` as in the kubelet's configuration."""
 
@@ -185,7 +188,7 @@ class KubeletCPUManagerPolicy(Payload, frozen=True, kw_only=True):
     @property
     def is_full_pcpus_only(self) -> bool:
         """Return whether the kubelet binds whole physical cores only."""
-        return self.policy == "static" and self.options.get("full-pcpus-only") == "true"
+        return self.policy == STATIC_CPU_POLICY and self.options.get("full-pcpus-only") == "true"
 
 
 CPU_TOPOLOGY = Annotation(labels.NODE_CPU_TOPOLOGY, CPUTopology)

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 import msgspec
 
 from koordinator.api import quantity, resources
-from koordinator.api.errors import KoordinatorError
+from koordinator.api.errors import SubjectError
 from koordinator.api.quantity import Family, ResourceList
+from koordinator.host import sysfs
 from koordinator.koordlet.report.xpu import XPUDevice, XPUStatus, XPUTopology
 
 _UNITS = {
@@ -28,15 +29,8 @@ _AMOUNT = re.compile(r"([0-9]+)\s*([A-Za-z]*)")
 _NOTHING = frozenset(("", "na", "n/a", "-", "none"))
 
 
-class ToolError(KoordinatorError):
-    """A vendor's tool failed, or printed something else than it is known to; `tool` names it."""
-
-    def __init__(self, tool: str, reason: str) -> None:
-        super().__init__(tool, reason)
-        self.tool, self.reason = tool, reason
-
-    def __str__(self) -> str:
-        return f"{self.tool}: {self.reason}"
+class ToolError(SubjectError):
+    """A vendor's tool failed, or printed something else than it is known to."""
 
 
 class ToolValues(msgspec.Struct, frozen=True):
@@ -324,9 +318,8 @@ def _status(health: str, code: str, message: str) -> XPUStatus | None:
 
 
 def _place(cards: Collection[PCIDevice], text: str) -> XPUTopology:
-    """Return where the card is; tools write addresses in either case, with four or eight digits of the domain."""
-    domain, _, rest = text.lower().partition(":")
-    bus_id = f"{domain[-4:]}:{rest}" if rest.count(":") == 1 else text.lower()
+    """Return where the card is; tools write addresses in many ways."""
+    bus_id = sysfs.bus_id(text)
     for card in cards:
         if card.bus_id == bus_id:
             return XPUTopology(

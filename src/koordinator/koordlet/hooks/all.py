@@ -100,7 +100,7 @@ class RuntimeHooks:
             self._guard.call(hook.disable)
         if not self._has_idle:
             self._idle.disable()
-        followed = {topic for hook in self._hooks for rule in hook.rules() for topic in rule.topics}
+        followed = {topic for hook in self._hooks for rule in hook.rules for topic in rule.topics}
         for topic in followed | {Topic.PODS, Topic.NODE_SLO}:
             self._shared.view.listen(topic, self.name, functools.partial(self._on_change, (topic,)))
         self._guard.call(self._on_change, Topic)
@@ -160,7 +160,7 @@ class RuntimeHooks:
         """Something changed in the view."""
         changed = []
         for hook in self._hooks:
-            changed += [rule for rule in hook.rules() if rule.topics.intersection(topics) and rule.refresh()]
+            changed += [rule for rule in hook.rules if rule.topics.intersection(topics) and rule.refresh()]
         if changed:
             self._reconciler.invalidate()
             for rule in changed:

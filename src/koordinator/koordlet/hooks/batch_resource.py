@@ -3,8 +3,7 @@
 Source: behaviour/koordlet-act 16.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -24,7 +23,7 @@ from koordinator.koordlet.hooks.contexts import (
     HookResponse,
     PodContext,
 )
-from koordinator.koordlet.hooks.hook import Hook, HookRegistry, HookRule, HookTools
+from koordinator.koordlet.hooks.hook import Hook, HookRegistry, HookTools
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import cpu_burst, cpu_suppress
 from koordinator.koordlet.view import Topic
@@ -120,11 +119,8 @@ class BatchResourceHook(Hook):
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
         topics = (Topic.NODE_SLO, Topic.ALLOWANCE)
-        self._rule = HookRule(self.name, topics, self._parsed, BatchRule())
-        self._ratio = cpu_normalization_run.ratio_rule(self.name, shared.view)
-
-    def rules(self) -> Sequence[HookRule[Any]]:
-        return (self._rule, self._ratio)
+        self._rule = self.rule(topics, self._parsed, BatchRule())
+        self._ratio = cpu_normalization_run.ratio_rule(self)
 
     def register(self, registry: HookRegistry) -> None:
         registry.at_resource_stages(self.name, self.of_pod, self.of_container)

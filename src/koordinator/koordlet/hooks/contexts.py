@@ -15,7 +15,6 @@ from koordinator.api import pod_resources, resources
 from koordinator.api.annotations.koordlet import EXTENDED_RESOURCE_SPEC, ContainerResources
 from koordinator.api.core import Container, Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.pod_resize import is_sidecar
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.quantity import ResourceList, milli, value
 from koordinator.host import cgroup_knobs, cgroup_layout
@@ -204,7 +203,7 @@ def merged(responses: Iterable[HookResponse]) -> HookResponse:
 def of_pod(record: PodRecord) -> PodContext:
     """Return the pod with what its spec asks for. Side-cars count as containers: they run beside them."""
     pod = record.pod
-    running = running_together(pod)
+    running = pod_resources.running_together(pod)
     current = _of_containers(
         [each.resources.requests for each in running], [each.resources.limits for each in running]
     )
@@ -233,9 +232,7 @@ def of_containers(pod: PodContext, record: PodRecord) -> list[ContainerContext]:
     for container in record.containers:
         spec = specs.get(container.name)
         current = (
-            _of_containers([spec.resources.requests], [spec.resources.limits])
-            if spec is not None
-            else GroupResources()
+            UNKNOWN if spec is None else _of_containers([spec.resources.requests], [spec.resources.limits])
         )
         found.append(
             ContainerContext(
@@ -268,11 +265,6 @@ def of_sandbox(
     return ContainerContext(pod=pod, name="", id=found, group=group, is_sandbox=True)
 
 
-def running_together(pod: Pod) -> list[Container]:
-    """Return the containers and side-cars of a pod: what runs beside each other."""
-    return [*pod.spec.containers, *filter(is_sidecar, pod.spec.init_containers)]
-
-
 def _of_containers(requests: list[ResourceList], limits: list[ResourceList]) -> GroupResources:
     """Sums as the kubelet takes them: one container without limit makes all unlimited."""
     cpu_limits = [milli(each.get(resources.CPU, 0)) for each in limits]
@@ -293,10 +285,13 @@ def batch_resources_of(pod: Pod, running: Iterable[Container]) -> Mapping[str, C
         requests, limits = _batch(container.resources.requests), _batch(container.resources.limits)
         if requests or limits:
             found[container.name] = ContainerResources(requests=requests, limits=limits)
-    if found:
-        return found
+    return found or annotated_batch_resources(pod.metadata.annotations)
+
+
+def annotated_batch_resources(annotations: Mapping[str, str]) -> Mapping[str, ContainerResources] | None:
+    """Return batch resources by container as a webhook noted them; None when there are none that can be read."""
     try:
-        spec = EXTENDED_RESOURCE_SPEC.read(pod.metadata.annotations)
+        spec = EXTENDED_RESOURCE_SPEC.read(annotations)
     except ProtocolError:
         return None  # told by the webhook that wrote it; nothing known means left alone
     return spec.containers or None if spec is not None else None

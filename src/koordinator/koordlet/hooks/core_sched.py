@@ -5,8 +5,7 @@ waits: the kernel hands a cookie on through the calling thread, between two call
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -14,7 +13,6 @@ from koordinator.api import pod_labels as pod_label_values
 from koordinator.api import qos
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo_qos import ResourceQOS, ResourceQOSStrategy
-from koordinator.host.cgroups import KernelSupport
 from koordinator.host.files import FileFailure, FileProblem
 from koordinator.host.syscalls import NO_COOKIE, CoreSchedCookies
 from koordinator.koordlet.hooks.contexts import ContainerContext, CoreGroup, HookResponse
@@ -23,7 +21,6 @@ from koordinator.koordlet.hooks.hook import (
     REASON,
     Hook,
     HookRegistry,
-    HookRule,
     HookTools,
     ReconcileLevel,
     by_pod_qos,
@@ -251,9 +248,7 @@ class CoreSchedHook(Hook):
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
         self._idle = tools.idle
-        self._rule: HookRule[CoreSchedRule | None] = HookRule(
-            self.name, (Topic.NODE_SLO,), self._parsed, None, self._changed
-        )
+        self._rule = self.rule((Topic.NODE_SLO,), self._parsed, None, self._changed)
         self._cookies = Cookies(shared.host.core_sched)
         self._due: list[tuple[ContainerContext, CoreGroup]] = []
         self._marks = {
@@ -261,12 +256,6 @@ class CoreSchedHook(Hook):
         }
         """Group of a container → group of pods whose cookie we gave it; written ahead, so known after a restart."""
         self._is_recovered = False
-
-    def support(self) -> KernelSupport:
-        return self.shared.host.core_sched.support()
-
-    def rules(self) -> Sequence[HookRule[Any]]:
-        return (self._rule,)
 
     def register(self, registry: HookRegistry) -> None:
         conditions = (QoSClass.BE, QoSClass.LS, QoSClass.LSR, QoSClass.LSE, QoSClass.NONE)
@@ -334,13 +323,17 @@ class CoreSchedHook(Hook):
         """Return whether cookies may be given now."""
         if self._rule.value is None or not self._rule.value.is_enabled:
             return False
-        machine, executor = self.shared.host.machine, self.shared.executor
+        machine, executor, kernel = (
+            self.shared.host.machine,
+            self.shared.executor,
+            self.shared.host.core_sched,
+        )
         identity = machine.sysctl_path(IDENTITY_SYSCTL)
         if self.shared.host.files.exists(identity):
             problem = executor.write_file(identity, "0", owner=self.name, reason=REASON)
             if problem is not None:
                 return False
-        if self.support().is_supported:
+        if kernel.support().is_supported:
             return True
         switch = machine.sysctl_path(CORE_SCHED_SYSCTL)
         is_on = self.shared.host.files.exists(switch) and (
@@ -356,7 +349,7 @@ class CoreSchedHook(Hook):
                 part=FEATURE,
                 is_held=lambda text: NO_FEATURE not in text.split(),
             )
-        return self.support().is_supported
+        return kernel.support().is_supported
 
     # Cookies
 

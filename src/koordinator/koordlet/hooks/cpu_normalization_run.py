@@ -4,8 +4,7 @@ CPU burst writes the same files. Both start from the normalized limit, and a quo
 own bounds is left to it.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
@@ -18,7 +17,7 @@ from koordinator.koordlet.hooks.contexts import ContainerContext, HookResponse, 
 from koordinator.koordlet.hooks.hook import Hook, HookRegistry, HookRule, HookTools
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import cpu_burst
-from koordinator.koordlet.view import NodeView, Topic
+from koordinator.koordlet.view import Topic
 
 _SHARING = (QoSClass.LS, QoSClass.NONE)
 _RAISING_POLICIES = ("auto", "cfsQuotaBurstOnly")
@@ -28,18 +27,18 @@ _PLAIN = 1.0
 """The ratio under which every pod gets the quota of its limit."""
 
 
-def ratio_rule(name: str, view: NodeView, changed: Callable[[], None] = lambda: None) -> HookRule[float]:
+def ratio_rule(hook: Hook, changed: Callable[[], None] = lambda: None) -> HookRule[float]:
     """Return the rule of a hook that follows the node's ratio: one that is malformed holds nothing else back."""
 
     def parsed() -> float | None:
         """Return the ratio, the old one where the difference is not worth it. Raises: ProtocolError."""
-        node = view.node
+        node = hook.shared.view.node
         if node is None:
             return None
         new = node_labels.cpu_normalization_ratio(node.metadata.annotations, f"Node {node.metadata.name}")
         return cpu_burst.next_ratio(rule.value, new)
 
-    rule = HookRule(name, (Topic.NODE,), parsed, NO_RATIO, changed)
+    rule = hook.rule((Topic.NODE,), parsed, NO_RATIO, changed)
     return rule
 
 
@@ -50,19 +49,14 @@ class CPUNormalizationHook(Hook):
 
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
-        self._ratio = ratio_rule(self.name, shared.view, self._changed)
-        self._burst: HookRule[CPUBurstStrategy | None] = HookRule(
-            self.name, (Topic.NODE_SLO,), self._parsed, None
-        )
+        self._ratio = ratio_rule(self, self._changed)
+        self._burst = self.rule((Topic.NODE_SLO,), self._parsed, None)
         """The settings by which CPU burst raises quotas; None where it does not."""
         self._has_burst = shared.gates.is_on("CPUBurst")
         self._is_growing_back = bool(shared.executor.changed_by(self.name))
         """Quotas that were made smaller, perhaps before a restart, are plain again after the next refresh."""
         self._given_us: dict[tuple[str, str], tuple[int, tuple[int, ...]]] = {}
         """UID of the pod and name of the container → quota of its spec, and what was answered for that, last last."""
-
-    def rules(self) -> Sequence[HookRule[Any]]:
-        return (self._ratio, self._burst)
 
     def register(self, registry: HookRegistry) -> None:
         registry.at_resource_stages(self.name, self.of_pod, self.of_told)

@@ -4,7 +4,6 @@ Source: behaviour/koordlet-act 15.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -13,6 +12,7 @@ from koordinator.api.annotations.node import (
     BE_CPU_SHARED_POOLS,
     CPU_SHARED_POOLS,
     KUBELET_CPU_MANAGER_POLICY,
+    STATIC_CPU_POLICY,
     SYSTEM_QOS_RESOURCE,
     CPUSharedPool,
 )
@@ -31,15 +31,12 @@ from koordinator.koordlet.hooks.contexts import (
 from koordinator.koordlet.hooks.hook import (
     Hook,
     HookRegistry,
-    HookRule,
     HookTools,
     ReconcileLevel,
     by_pod_qos,
 )
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
-
-KUBELET_STATIC = "static"
 
 
 class NodeCPUPools(msgspec.Struct, frozen=True):
@@ -82,7 +79,7 @@ def decide(
         return _joined(pools.shared)
     if cgroup_layout.kube_qos_of_dir(directory) is KubeQoS.BEST_EFFORT:
         return ""  # those of all best-effort pods
-    if pools.kubelet_policy == KUBELET_STATIC:
+    if pools.kubelet_policy == STATIC_CPU_POLICY:
         return None  # the kubelet's static policy chooses them
     return _joined(pools.shared)
 
@@ -136,14 +133,9 @@ class CPUSetAllocator(Hook):
 
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
-        self._rule: HookRule[NodeCPUPools | None] = HookRule(
-            self.name, (Topic.TOPOLOGY,), self._parsed, None, self._count_pools
-        )
+        self._rule = self.rule((Topic.TOPOLOGY,), self._parsed, None, self._count_pools)
         self._has_be_manager = shared.gates.is_on("BECPUManager")
         self._counts_cpus = shared.gates.is_on("PerCPUMetric")
-
-    def rules(self) -> Sequence[HookRule[Any]]:
-        return (self._rule,)
 
     def register(self, registry: HookRegistry) -> None:
         registry.at_resource_stages(self.name, self.of_pod, self.of_container)

@@ -4,8 +4,7 @@
 `cpu.idle=1` on the groups of best-effort pods, which run only on CPU time that nobody else wants.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -17,7 +16,6 @@ from koordinator.api.slo_qos import ResourceQOS, ResourceQOSStrategy
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import KernelSupport
-from koordinator.host.errors import LayoutError
 from koordinator.koordlet.hooks import contexts
 from koordinator.koordlet.hooks.contexts import (
     KATA,
@@ -27,7 +25,7 @@ from koordinator.koordlet.hooks.contexts import (
     HostApplicationContext,
     PodContext,
 )
-from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, HookRule, HookTools, ReconcileLevel
+from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, HookTools, ReconcileLevel
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
 from koordinator.koordlet.writing.update_plan import Update
@@ -127,18 +125,9 @@ class GroupIdentity(Hook):
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
         self._idle = tools.idle
-        self._rule: HookRule[GroupIdentityRule | None] = HookRule(
-            self.name, (Topic.NODE_SLO,), self._parsed, None, self._changed
-        )
+        self._rule = self.rule((Topic.NODE_SLO,), self._parsed, None, self._changed)
         self._is_ready = False
         """The kernel's switches are as the rule needs them."""
-
-    def support(self) -> KernelSupport:
-        bvt = self._bvt()
-        return bvt if bvt.is_supported else self._idle.support()
-
-    def rules(self) -> Sequence[HookRule[Any]]:
-        return (self._rule,)
 
     def register(self, registry: HookRegistry) -> None:
         registry.at_stage(HookStage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
@@ -261,14 +250,10 @@ class GroupIdentity(Hook):
             yield Update(group, Knob.CPU_BVT, "0", REASON)
         yield from self._containers_and_unknown(OFF)
 
-    def _pods_on_disk(self, kube_qos: KubeQoS) -> Iterator[str]:
+    def _pods_on_disk(self, kube_qos: KubeQoS) -> list[str]:
         driver = self.shared.view.driver
-        for group in self.shared.host.cgroups.children(cgroup_layout.class_dir(driver, kube_qos)) or ():
-            try:
-                cgroup_layout.pod_uid_of_dirname(driver, group.rpartition("/")[2])
-            except LayoutError:
-                continue
-            yield group
+        groups = self.shared.host.cgroups.children(cgroup_layout.class_dir(driver, kube_qos)) or ()
+        return [group for group in groups if cgroup_layout.is_pod_dir(driver, group)]
 
 
 _UNREADABLE = -1

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 REASON = "runtime-hooks"
 """Reason in the audit log of writes by hooks."""
 FAIL = "Fail"
-"""Plugin failure policy: stop at the first hook that fails."""
+"""Plugin failure policy: stop at the first hook that fails, and fail the runtime's call."""
 
 HookFunction = Callable[[Any], HookResponse]
 """Takes the kind of context that its stage or level has. Raises: KoordinatorError, for bad annotations."""
@@ -122,10 +122,10 @@ class NamespaceRunner:
 class Commands:
     """Commands of one owner: those that look, and those that change something."""
 
-    def __init__(self, runner: Runner, executor: Executor, owner: str, reason: str) -> None:
+    def __init__(self, runner: Runner, executor: Executor, owner: str) -> None:
         self._runner = runner
         self._executor = executor
-        self._owner, self._reason = owner, reason
+        self._owner = owner
 
     async def look(self, *command: str) -> CommandResult:
         """Ask; done in a dry run, too."""
@@ -144,7 +144,7 @@ class Commands:
 
     def _log_command(self, words: str, text: str) -> None:
         what = text.strip().replace("\n", "; ") or "run"
-        self._executor.perform(words, what, lambda: None, self._owner, self._reason)
+        self._executor.perform(words, what, lambda: None, self._owner, REASON)
 
 
 class ReconcileLevel(enum.Enum):
@@ -181,10 +181,6 @@ class ReconcileEntry(msgspec.Struct, frozen=True):
     deliver: Deliver | None = None
     """Carries an answer out where it is no value in a file; called on every refresh."""
 
-    def function(self, condition: Hashable) -> tuple[str, HookFunction] | None:
-        """Hook and function for a condition."""
-        return self.functions.get(condition)
-
 
 class HookAnswer(msgspec.Struct, frozen=True):
     """The answer of one hook."""
@@ -193,16 +189,27 @@ class HookAnswer(msgspec.Struct, frozen=True):
     response: HookResponse
 
 
+class HookFailed(KoordinatorError):
+    """A hook failed, and its failure is to fail the runtime's call (--runtime-hooks-plugin-failure-policy=Fail)."""
+
+
 class StageResult(msgspec.Struct, frozen=True, dict=True):
-    """Answers of all hooks of a stage in order, and what went wrong."""
+    """Answers of all hooks of a stage in order, and what went wrong; `fails_call` where that is to fail the call."""
 
     answers: tuple[HookAnswer, ...]
-    errors: tuple[KoordinatorError, ...] = ()
+    errors: tuple[KoordinatorError, ...]
+    fails_call: bool
 
     @functools.cached_property
     def response(self) -> HookResponse:
         """Return all answers as one."""
         return contexts.merged(answer.response for answer in self.answers)
+
+    def accepted(self) -> HookResponse:
+        """Return the response for the runtime. Raises: HookFailed."""
+        if self.fails_call:
+            raise HookFailed(str(self.errors[0]))
+        return self.response
 
 
 class HookRegistry:
@@ -296,7 +303,8 @@ class HookRegistry:
             self._metrics.hook_invoked.of(hook, stage, status_of(is_success)).observe(duration_ms)
             if errors and self._failure_policy == FAIL:
                 break
-        return StageResult(tuple(answers), tuple(errors))
+        fails_call = bool(errors) and self._failure_policy == FAIL
+        return StageResult(tuple(answers), tuple(errors), fails_call)
 
 
 class IdleGroups:
@@ -312,7 +320,7 @@ class IdleGroups:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._slices = TimeSlices(shared)
+        self._slices = TimeSlices(shared, REASON)
         self._wanted: dict[str, frozenset[KubeQoS]] = {}
 
     def support(self) -> KernelSupport:
@@ -351,7 +359,7 @@ class IdleGroups:
         """Give what pods have started since the last time long time slices; where this yields, others may have their
         turn."""
         if self._wanted and self.support().is_supported:
-            yield from self._slices.give(self._groups(), REASON)
+            yield from self._slices.give(self._groups())
 
     def covers(self, group: str) -> bool:
         """Return whether a group is idle with the class that it is directly below."""
@@ -362,7 +370,7 @@ class IdleGroups:
         """Nobody wants anything idle any more."""
         self._wanted.clear()
         self._restore(keep=frozenset())
-        for _ in self._slices.give((), REASON):
+        for _ in self._slices.give(()):
             pass
 
     def _restore(self, keep: Collection[str]) -> None:
@@ -400,7 +408,7 @@ class HookRule(Generic[T]):
         topics: Collection[Topic],
         parse: Callable[[], T | None],
         initial: T,
-        changed: Callable[[], None] = lambda: None,
+        changed: Callable[[], None],
     ) -> None:
         """`parse` answers None while nothing is known. Raises (parse): KoordinatorError."""
         self.name = name
@@ -456,14 +464,19 @@ class Hook(abc.ABC):
         self.shared = shared
         self.invalidate: Callable[[], None] = lambda: None
         """To be called when answers change otherwise than by a rule: all pods are asked for anew."""
+        self.rules: list[HookRule[Any]] = []
+        """Rules that it follows."""
 
-    def support(self) -> KernelSupport:
-        """Return whether this host can do it at all; asked at the start and, while not, now and then."""
-        return KernelSupport(True)
-
-    def rules(self) -> Sequence[HookRule[Any]]:
-        """Return what it follows."""
-        return ()
+    def rule(
+        self,
+        topics: Collection[Topic],
+        parse: Callable[[], T | None],
+        initial: T,
+        changed: Callable[[], None] = lambda: None,
+    ) -> HookRule[T]:
+        """Return a new rule that this hook follows."""
+        self.rules.append(HookRule(self.name, topics, parse, initial, changed))
+        return self.rules[-1]
 
     @abc.abstractmethod
     def register(self, registry: HookRegistry) -> None:

@@ -40,11 +40,11 @@ from koordinator.koordlet.hooks.hook import (
 from koordinator.koordlet.metrics import status_of
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.writing.update_plan import Result, Update, WriteOutcome
+from koordinator.koordlet.writing import update_plan
+from koordinator.koordlet.writing.update_plan import Result, Update
 
 log = logging.getLogger(__name__)
 
-_UNSETTLED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD))
 _PROBLEMS_MAX = 4_096
 _PODS_AT_ONCE = 2
 """Pods in one go: a millisecond or two where all is worked out anew."""
@@ -71,7 +71,7 @@ class _Plan:
 
     def add(self, hook: str, level: int, group: str, response: HookResponse) -> None:
         """Add what a hook answered for a group of the pod (level 0) or of a container (1)."""
-        self.levels_by_hook.setdefault(hook, [[], []])[level].extend(updates_of(response, group, REASON))
+        self.levels_by_hook.setdefault(hook, [[], []])[level].extend(updates_of(response, group))
         if response.quota_us is not None and response.quota_us_max is not None:
             self.raised_us[group] = response.quota_us, response.quota_us_max
 
@@ -169,11 +169,7 @@ class Reconciler:
             ]
             results += self._shared.executor.update_leveled(due, owner=hook)
         running = {each.group for each in plan.record.containers if each.is_running}
-        is_held = not any(
-            result.outcome in _UNSETTLED
-            or (result.outcome is WriteOutcome.MISSING and result.update.group in running)
-            for result in results
-        )
+        is_held = update_plan.are_settled(results, running)
         plan.given_us = (
             {group: quota_us for group, (quota_us, _) in plan.raised_us.items()} if is_held else {}
         )
@@ -192,7 +188,7 @@ class Reconciler:
     def deliver(self, pod: PodContext, result: StageResult) -> None:
         """Write what hooks answered a runtime about a pod: no runtime sets the files of a pod's own group."""
         for answer in result.answers:
-            if updates := list(updates_of(answer.response, pod.group, REASON)):
+            if updates := list(updates_of(answer.response, pod.group)):
                 self._shared.executor.update(updates, owner=answer.hook)
             for entry in self._registry.entries(ReconcileLevel.POD):
                 if entry.deliver is not None and answer.hook in {
@@ -228,15 +224,13 @@ class Reconciler:
             for entry in self._registry.entries(level):
                 answer = self._answer(entry, ALL, context)
                 if answer is not None:
-                    updates.setdefault(answer.hook, []).extend(
-                        updates_of(answer.response, context.group, REASON)
-                    )
+                    updates.setdefault(answer.hook, []).extend(updates_of(answer.response, context.group))
         for hook, of_hook in updates.items():
             self._shared.executor.update(of_hook, owner=hook)
 
     def _answer(self, entry: ReconcileEntry, condition: object, context: Context) -> HookAnswer | None:
         """Return what the function for the condition says; None without one, or when the input is malformed."""
-        found = entry.function(condition)
+        found = entry.functions.get(condition)
         if found is None:
             return None
         hook, function = found
@@ -262,7 +256,7 @@ class Reconciler:
             log.warning("hook failed", extra={"what": what, "problem": problem})
 
 
-def updates_of(response: HookResponse, group: str, reason: str) -> Iterator[Update]:
+def updates_of(response: HookResponse, group: str) -> Iterator[Update]:
     """Yield what the files of a group should say; what no file holds (environment, mounts, devices) is left out."""
     for knob, value in (
         (Knob.CPU_SHARES, response.shares),
@@ -274,4 +268,4 @@ def updates_of(response: HookResponse, group: str, reason: str) -> Iterator[Upda
         *response.files.items(),
     ):
         if value is not None:
-            yield Update(group, knob, str(value), reason)
+            yield Update(group, knob, str(value), REASON)

@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 
 from koordinator.api import labels
 from koordinator.api.annotations.koordlet import RESCTRL, ResctrlResource
-from koordinator.host.cgroups import KernelSupport
 from koordinator.host.files import FileFailure, FileProblem
 from koordinator.host.resctrl import schemata_needs_write
 from koordinator.koordlet.hooks.contexts import (
@@ -105,9 +104,6 @@ class ResctrlHook(Hook):
         self._reported: dict[str, str] = {}
         self._has_adopted = False
 
-    def support(self) -> KernelSupport:
-        return self.shared.host.resctrl.support()
-
     def register(self, registry: HookRegistry) -> None:
         registry.at_stage(HookStage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
         registry.at_stage(HookStage.PRE_CREATE_CONTAINER, self.name, self.of_container)
@@ -153,7 +149,7 @@ class ResctrlHook(Hook):
         """Remove groups whose pods are gone."""
         if not self._made_s and self._has_adopted:
             return
-        if not self.support().is_supported:
+        if not self.shared.host.resctrl.is_mounted():
             return
         self._adopt()
         pods, now_s = self.shared.view.pods, self.shared.clock.now()
@@ -177,7 +173,7 @@ class ResctrlHook(Hook):
 
     def disable(self) -> None:
         """Remove all groups of pods."""
-        if self.support().is_supported:
+        if self.shared.host.resctrl.is_mounted():
             self._adopt()
             for name in list(self._made_s):
                 self.remove(name)

@@ -6,8 +6,7 @@ not leave.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from koordinator.api import qos
 from koordinator.api.annotations import koordlet as annotations
@@ -19,12 +18,10 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet.hooks import tc
 from koordinator.koordlet.hooks.contexts import HookResponse, HookStage, PodContext
 from koordinator.koordlet.hooks.hook import (
-    REASON,
     CommandResult,
     Commands,
     Hook,
     HookRegistry,
-    HookRule,
     HookTools,
     ReconcileLevel,
     host_runner,
@@ -58,12 +55,8 @@ class TCNetworkQoS(Hook):
 
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
-        self._rule: HookRule[NetworkRule | None] = HookRule(
-            self.name, (Topic.NODE_SLO, Topic.ALLOWANCE), lambda: tc.rule_of(shared.view), None
-        )
-        self._commands = Commands(
-            tools.runner or host_runner(shared.host), shared.executor, self.name, REASON
-        )
+        self._rule = self.rule((Topic.NODE_SLO, Topic.ALLOWANCE), lambda: tc.rule_of(shared.view), None)
+        self._commands = Commands(tools.runner or host_runner(shared.host), shared.executor, self.name)
         self._minors: dict[str, int] = {}
         """Pods with limits of their own → minor number of their class."""
         self._unlimited: set[str] = set()
@@ -72,9 +65,6 @@ class TCNetworkQoS(Hook):
         self._next_check_s = float("-inf")
         self._problem = ""
         self._has_adopted = False
-
-    def rules(self) -> Sequence[HookRule[Any]]:
-        return (self._rule,)
 
     def register(self, registry: HookRegistry) -> None:
         registry.at_stage(HookStage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.host.files import FileProblem, problem_of
 from koordinator.koordlet.hooks import tc
-from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, HookRule, HookTools
+from koordinator.koordlet.hooks.hook import REASON, Hook, HookRegistry, HookTools
 from koordinator.koordlet.hooks.tc import NetworkRule
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
@@ -69,15 +68,10 @@ class TerwayQoS(Hook):
 
     def __init__(self, shared: Shared, tools: HookTools) -> None:
         super().__init__(shared, tools)
-        self._rule: HookRule[NetworkRule | None] = HookRule(
-            self.name, (Topic.NODE_SLO, Topic.ALLOWANCE), lambda: tc.rule_of(shared.view), None
-        )
+        self._rule = self.rule((Topic.NODE_SLO, Topic.ALLOWANCE), lambda: tc.rule_of(shared.view), None)
         self._texts: dict[str, str] = {}
         """Contents that were written to the files."""
         self._problems: dict[str, str] = {}
-
-    def rules(self) -> Sequence[HookRule[Any]]:
-        return (self._rule,)
 
     def register(self, registry: HookRegistry) -> None:
         """Nothing of a pod's own is written: Terway reads the files."""

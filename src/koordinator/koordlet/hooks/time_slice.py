@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
-from koordinator.host.cgroups import KernelSupport
 from koordinator.host.files import FileFailure, FileProblem
 from koordinator.host.syscalls import DEFAULT_SLICE_NS, LONGEST_SLICE_NS
 from koordinator.koordlet.parts import Shared
@@ -37,35 +36,33 @@ class TimeSlices:
 
     name = "TimeSlice"
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, reason: str) -> None:
+        """`reason` is that of changes in the audit log."""
         self._shared = shared
+        self._reason = reason
         self._given = {record.group: _Given() for record in shared.executor.changed_by(self.name)}
         """By group, those of a former run of the agent included."""
         self._newest: Collection[str] = ()
         """The groups that were named last."""
 
-    def support(self) -> KernelSupport:
-        """Return whether this kernel has slices that can be given."""
-        return self._shared.host.slices.support()
-
-    def give(self, groups: Collection[str], reason: str) -> Iterator[None]:
+    def give(self, groups: Collection[str]) -> Iterator[None]:
         """Let threads in and below these groups have long slices, and those of other groups the kernel's own again.
 
         Where this yields, others may have their turn.
         """
-        if not (groups or self._given) or not self.support().is_supported:
+        if not (groups or self._given) or not self._shared.host.slices.support().is_supported:
             return
         self._newest = groups
         for group in self._given.keys() - set(groups):
-            self._take_back(group, reason)
+            self._take_back(group)
         for number, group in enumerate(groups, 1):
-            self._give(group, reason)
+            self._give(group)
             if number % _GROUPS_AT_ONCE == 0:
                 yield
                 if self._newest is not groups:
                     return  # other ones were named meanwhile
 
-    def _give(self, group: str, reason: str) -> None:
+    def _give(self, group: str) -> None:
         now_s, known = self._shared.clock.now(), self._given.get(group, _Given())
         children = tuple(sorted(self._shared.host.cgroups.children(group) or ()))
         if children == known.children and 0 <= now_s - known.read_s < LOOK_AGAIN_S:
@@ -73,15 +70,15 @@ class TimeSlices:
         threads = self._threads(group)
         if new := threads - known.threads:
             self._note(group)
-            if self._set(group, new, LONGEST_SLICE_NS, reason) is not None:
+            if self._set(group, new, LONGEST_SLICE_NS) is not None:
                 return
         # A group comes before its first thread does: new ones are read once more.
         is_new = children != known.children
         self._given[group] = _Given(threads, children, -math.inf if is_new else now_s)
 
-    def _take_back(self, group: str, reason: str) -> None:
+    def _take_back(self, group: str) -> None:
         if self._shared.host.cgroups.exists(group):
-            if self._set(group, self._threads(group), DEFAULT_SLICE_NS, reason) is not None:
+            if self._set(group, self._threads(group), DEFAULT_SLICE_NS) is not None:
                 return
             self._shared.executor.unnote(self._shared.host.cgroups.directory(group), owner=self.name)
         del self._given[group]
@@ -92,14 +89,14 @@ class TimeSlices:
             path = self._shared.host.cgroups.directory(group)
             self._shared.executor.note(path, "long", owner=self.name, group=group)
 
-    def _set(self, group: str, threads: Iterable[int], slice_ns: int, reason: str) -> FileProblem | None:
+    def _set(self, group: str, threads: Iterable[int], slice_ns: int) -> FileProblem | None:
         what = "default" if slice_ns == DEFAULT_SLICE_NS else f"{slice_ns // 1_000_000} ms"
         return self._shared.executor.perform(
             f"time slices of {group}",
             what,
             functools.partial(self._set_all, threads, slice_ns),
             self.name,
-            reason,
+            self._reason,
             TASKS_AUDIT_LEVEL,
             group=group,
         )

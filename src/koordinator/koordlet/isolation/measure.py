@@ -162,7 +162,7 @@ class IsolationMeasurement:
         return verdicts.weight(heavy, light)
 
     async def _idle(self) -> MechanismVerdict:
-        if not self._host.files.exists(self._path(Knob.CPU_IDLE, self._top)):
+        if not self._host.files.exists(self._cgroups.path(Knob.CPU_IDLE, self._top)):
             return verdicts.unknown("this kernel has no cpu.idle")
         return verdicts.idle(*await self._side_by_side(Knob.CPU_IDLE, "0", "1"))
 
@@ -281,9 +281,6 @@ class IsolationMeasurement:
 
     def _group(self, name: str) -> str:
         return f"{self._top}/{name}"
-
-    def _path(self, knob: Knob, group: str) -> str:
-        return self._cgroups.path(knob, group)
 
     def _make(self, group: str) -> None:
         """Make a group that processes may enter. Raises: HostError."""

@@ -4,7 +4,6 @@ Results go to the Node (annotation, labels by kind, condition `IsolationProven`)
 `IsolationProbe`. Groups that an agent left behind when it was killed are removed at the next start, whatever the gate.
 """
 
-import asyncio
 import contextlib
 import glob
 import logging
@@ -17,14 +16,12 @@ from koordinator.api.core import Node
 from koordinator.api.feature_gates import FeatureGate, FeatureGates, FeatureStage
 from koordinator.api.isolation import MechanismState, NodeIsolation
 from koordinator.clock import rfc3339
-from koordinator.cluster import errors
-from koordinator.cluster.protocol import PatchType
 from koordinator.host import cgroup_layout
 from koordinator.host.errors import HostError
 from koordinator.koordlet.isolation import measure, verdicts
 from koordinator.koordlet.isolation.measure import IsolationMeasurement
 from koordinator.koordlet.isolation.verdicts import Mechanism, MechanismVerdict, Works
-from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.parts import Shared, patch_node
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +36,6 @@ CHECK_S = 60.0
 """Interval at which kernel and runtime are compared with those of the last run."""
 AGAIN_S = 3_600.0
 """Time after which a broken or unclear mechanism is measured again."""
-WRITE_S_MAX = 20.0
 BROKEN = "IsolationBroken"
 """Event on the Node."""
 _NUMBERS = {Works.YES: 1.0, Works.NO: 0.0, Works.UNKNOWN: -1.0}
@@ -81,7 +77,7 @@ class IsolationProbe:
             return
         if not shared.gates.is_on(GATE):
             if isolation.NODE_ISOLATION.key in node.metadata.annotations:
-                await self._write(WITHDRAWAL)
+                await patch_node(shared, self.name, WITHDRAWAL)
             return
         info, now_s = node.status.node_info, shared.clock.now()
         signature = shared.host.machine.boot_id(), info.kernel_version, info.container_runtime_version
@@ -92,8 +88,10 @@ class IsolationProbe:
             self._due_s = float("inf") if is_settled else now_s + AGAIN_S
             self._report(node, found)
             self._unwritten = summary(found, rfc3339(now_s))
-        if self._unwritten is not None and await self._write(node_patch(self._unwritten, node, now_s)):
-            self._unwritten = None
+        if self._unwritten is not None:
+            patch = node_patch(self._unwritten, node, now_s)
+            if await patch_node(shared, self.name, patch):
+                self._unwritten = None
 
     async def _measure(self) -> Mapping[Mechanism, MechanismVerdict]:
         shared = self._shared
@@ -114,18 +112,6 @@ class IsolationProbe:
             log.warning("isolation broken: %s", message)
             self._shared.events.warning(node, BROKEN, message)
         self._reported = now
-
-    async def _write(self, patch: Mapping[str, object]) -> bool:
-        name = self._shared.config.node_name
-        try:
-            async with asyncio.timeout(WRITE_S_MAX):
-                await self._shared.cluster.patch(
-                    Node, name, patch, patch_type=PatchType.STRATEGIC, subresource="status"
-                )
-        except (errors.ApiError, TimeoutError) as error:
-            log.warning("isolation not written on Node %s: %s", name, error)
-            return False
-        return True
 
 
 def resting_on_broken(found: Mapping[Mechanism, MechanismVerdict], gates: FeatureGates) -> Iterator[str]:
@@ -163,12 +149,9 @@ WITHDRAWAL: Mapping[str, object] = {
 
 def node_patch(found: NodeIsolation, node: Node, now_s: float) -> dict[str, object]:
     """Return what the Node is to say, as a strategic merge patch of its status."""
-    states = {
-        Mechanism(name): MechanismVerdict(Works(each.state), each.why)
-        for name, each in found.mechanisms.items()
-    }
-    broken = sorted(name for name, each in states.items() if each.works is Works.NO)
-    unknown = sorted(name for name, each in states.items() if each.works is Works.UNKNOWN)
+    states = {Mechanism(name): Works(each.state) for name, each in found.mechanisms.items()}
+    broken = sorted(name for name, works in states.items() if works is Works.NO)
+    unknown = sorted(name for name, works in states.items() if works is Works.UNKNOWN)
     reason, message = "Proven", "every mechanism has its effect"
     if broken:
         reason, message = "Broken", f"without effect: {', '.join(broken)}"

@@ -160,11 +160,11 @@ def io_limit(amount: int, bytes_per_s: int, free_s: float, limited_s: float) -> 
     return MechanismVerdict(Works.YES if works else Works.NO, numbers)
 
 
-def provided(found: Mapping[Mechanism, MechanismVerdict]) -> dict[str, Works]:
+def provided(found: Mapping[Mechanism, Works]) -> dict[str, Works]:
     """Return by what pods may require whether it is there: broken when a part is, proven when all are."""
     outcome = {}
     for name, parts in GROUPS.items():
-        states = {found[part].works if part in found else Works.UNKNOWN for part in parts}
+        states = {found.get(part, Works.UNKNOWN) for part in parts}
         if Works.NO in states:
             outcome[name] = Works.NO
         else:

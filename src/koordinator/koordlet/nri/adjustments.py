@@ -5,7 +5,6 @@ Source: behaviour/koordlet-act 13.4.
 
 from koordinator.koordlet.hooks import runtime_calls
 from koordinator.koordlet.hooks.contexts import ContainerContext, GroupResources, HookResponse, PodContext
-from koordinator.koordlet.hooks.runtime_calls import RuntimePod
 from koordinator.koordlet.nri.messages import (
     Container,
     ContainerAdjustment,
@@ -30,16 +29,14 @@ def pod_context(pod: PodSandbox) -> PodContext:
     """Return the context of a pod. Raises: LayoutError when its group lies outside of the cgroup root."""
     linux = pod.linux or LinuxPodSandbox()
     return runtime_calls.pod_context(
-        RuntimePod(
-            namespace=pod.namespace,
-            name=pod.name,
-            uid=pod.uid,
-            labels=pod.labels,
-            annotations=pod.annotations,
-            group=linux.cgroup_parent,
-            runtime_class=pod.runtime_handler,
-            current=_current(linux.pod_resources),
-        )
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        labels=pod.labels,
+        annotations=pod.annotations,
+        cgroup_parent=linux.cgroup_parent,
+        runtime_class=pod.runtime_handler,
+        current=_current(linux.pod_resources),
     )
 
 
@@ -48,8 +45,7 @@ def container_context(
 ) -> ContainerContext:
     """Return the context of a container, with the resources that it is about to get instead of its own if given."""
     own = container.linux.resources if container.linux is not None else None
-    current = _current(resources or own)
-    return runtime_calls.container_context(pod, container.name, container.id, current=current)
+    return runtime_calls.container_context(pod, container.name, container.id, _current(resources or own))
 
 
 def adjustment(response: HookResponse) -> ContainerAdjustment | None:

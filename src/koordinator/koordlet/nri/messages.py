@@ -42,13 +42,11 @@ class RegisterPluginRequest(Message, frozen=True):
 
 
 class ConfigureRequest(Message, frozen=True):
-    """The plugin's configuration file and who calls; time limits in ms."""
+    """The plugin's configuration file and who calls."""
 
     config: Annotated[str, 1] = ""
     runtime_name: Annotated[str, 2] = ""
     runtime_version: Annotated[str, 3] = ""
-    registration_timeout: Annotated[int, 4] = 0
-    request_timeout: Annotated[int, 5] = 0
 
 
 class ConfigureResponse(Message, frozen=True):
@@ -228,7 +226,6 @@ class Request(Message, frozen=True):
     service: Annotated[str, 1] = ""
     method: Annotated[str, 2] = ""
     payload: Annotated[bytes, 3] = b""
-    timeout_nano: Annotated[int, 4] = 0
 
 
 class Status(Message, frozen=True):

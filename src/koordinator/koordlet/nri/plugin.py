@@ -21,8 +21,7 @@ from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.host import grpc_sockets, protobuf_messages
 from koordinator.koordlet.config import NRIConfig
 from koordinator.koordlet.hooks.all import DeliveryMode, RuntimeHooks
-from koordinator.koordlet.hooks.contexts import HookResponse, HookStage
-from koordinator.koordlet.hooks.hook import FAIL, StageResult
+from koordinator.koordlet.hooks.contexts import HookStage
 from koordinator.koordlet.nri import adjustments, messages
 from koordinator.koordlet.nri.frames import FrameError
 from koordinator.koordlet.nri.messages import Container, Event, PodSandbox
@@ -51,10 +50,6 @@ class PluginConfigError(KoordinatorError, ValueError):
         super().__init__(f"configuration of the NRI plugin: {field}: {reason}")
 
 
-class HookFailed(KoordinatorError):
-    """A hook failed, and its failure is to fail the runtime's call (--runtime-hooks-plugin-failure-policy=Fail)."""
-
-
 class NRIPlugin:
     """The plugin; `run` until cancelled."""
 
@@ -64,14 +59,12 @@ class NRIPlugin:
         hooks: RuntimeHooks,
         *,
         var_run: str,
-        plugin_policy: str,
         disabled_stages: tuple[str, ...],
         rng: random.Random,
     ) -> None:
-        """`var_run` is where a relative socket path begins; `plugin_policy` Fail makes a call fail when a hook did."""
+        """`var_run` is where a relative socket path begins."""
         self._config = config
         self._hooks = hooks
-        self._fails_calls = plugin_policy == FAIL
         self.path = os.path.join(var_run, config.socket)
         self.events = events_of(hooks.registry.stages(), disabled_stages)
         """Events that a hook answers."""
@@ -194,7 +187,7 @@ class NRIPlugin:
         container = request.container or Container()
         pod = adjustments.pod_context(request.pod or PodSandbox())
         context = adjustments.container_context(pod, container)
-        response = self._response(self._hooks.at_runtime(HookStage.PRE_CREATE_CONTAINER, context))
+        response = self._hooks.at_runtime(HookStage.PRE_CREATE_CONTAINER, context).accepted()
         return messages.CreateContainerResponse(adjustments.adjustment(response))
 
     def _update(self, payload: bytes) -> messages.UpdateContainerResponse:
@@ -202,8 +195,7 @@ class NRIPlugin:
         container = request.container or Container()
         pod = adjustments.pod_context(request.pod or PodSandbox())
         context = adjustments.container_context(pod, container, request.linux_resources)
-        stage = HookStage.PRE_UPDATE_CONTAINER_RESOURCES
-        response = self._response(self._hooks.at_runtime(stage, context))
+        response = self._hooks.at_runtime(HookStage.PRE_UPDATE_CONTAINER_RESOURCES, context).accepted()
         return messages.UpdateContainerResponse(adjustments.updates(container.id, response))
 
     def _state_change(self, payload: bytes) -> messages.Empty:
@@ -211,13 +203,8 @@ class NRIPlugin:
         stage = _STAGES.get(request.event)  # type: ignore[call-overload] # events of later versions
         if stage in (HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_REMOVE_RUN_POD_SANDBOX):
             pod = adjustments.pod_context(request.pod or PodSandbox())
-            self._response(self._hooks.at_runtime(stage, pod))
+            self._hooks.at_runtime(stage, pod).accepted()
         return messages.Empty()
-
-    def _response(self, result: StageResult) -> HookResponse:
-        if result.errors and self._fails_calls:
-            raise HookFailed(str(result.errors[0]))
-        return result.response
 
 
 def events_of(hooked: list[HookStage], disabled: tuple[str, ...]) -> tuple[Event, ...]:

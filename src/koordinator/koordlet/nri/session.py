@@ -4,13 +4,12 @@ Source: github.com/containerd/ttrpc, PROTOCOL.md.
 """
 
 import asyncio
-import enum
 from collections.abc import Callable
 
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster.supervise import Guard
 from koordinator.host import protobuf_messages
-from koordinator.host.errors import ContentError
+from koordinator.host.errors import ContentError, GrpcCode
 from koordinator.koordlet.nri import frames
 from koordinator.koordlet.nri.frames import (
     PLUGIN_CONNECTION,
@@ -29,15 +28,6 @@ SEND_S_MAX = 5.0
 """A runtime that does not read its answers is given up."""
 _READ_BYTES = 1 << 16
 _STREAMS_MAX = 1 << 32
-
-
-class StatusCode(enum.IntEnum):
-    """The codes that are answered here."""
-
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
 
 
 class CallFailed(KoordinatorError):
@@ -110,11 +100,11 @@ class Session:
                 raise UnknownMethod(f"no service {request.service[:80]!r}")
             return Response(payload=self._handler(request.method, request.payload))
         except UnknownMethod as error:
-            return Response(Status(StatusCode.UNIMPLEMENTED, str(error)))
+            return Response(Status(GrpcCode.UNIMPLEMENTED, str(error)))
         except ContentError as error:
-            return Response(Status(StatusCode.INVALID_ARGUMENT, str(error)))
+            return Response(Status(GrpcCode.INVALID_ARGUMENT, str(error)))
         except KoordinatorError as error:
-            return Response(Status(StatusCode.UNKNOWN, str(error)))
+            return Response(Status(GrpcCode.UNKNOWN, str(error)))
 
     async def _send(self, frame: Frame) -> None:
         self._writer.write(frames.written(frame))
@@ -124,4 +114,4 @@ class Session:
 
 
 def _broken(error: Exception) -> Response:
-    return Response(Status(StatusCode.INTERNAL, f"{type(error).__name__}: {error}"))
+    return Response(Status(GrpcCode.INTERNAL, f"{type(error).__name__}: {error}"))

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from koordinator.api import pod_labels
-from koordinator.api.errors import ProtocolError
-from koordinator.api.quantity import QuantityError
 from koordinator.host.gpu import GPUDevice
 from koordinator.koordlet import gpu_shares
 from koordinator.koordlet import metric_kinds as kinds
@@ -94,13 +92,11 @@ class GPUTrainer:
         return pod in pods if pods else None
 
     def _shares(self, card: GPUDevice) -> Iterator[tuple[PodRecord, GPUShare]]:
-        """Yield the parts of a card that pods hold; a pod whose allocation cannot be read holds none that we know."""
+        """Yield the parts of a card that pods hold."""
         for record in self._shared.view.pods.values():
-            try:
-                found = gpu_shares.shares_of(record.pod)
-            except (ProtocolError, QuantityError):
-                continue  # the scheduler says so in its log
-            yield from ((record, each) for each in found if each.is_of(card.minor, card.uuid))
+            for share in gpu_shares.shares_of(record.pod):
+                if share.is_of(card.minor, card.uuid):
+                    yield record, share
 
     def _usages(self, card: GPUDevice, now_s: float) -> dict[str, TrainingUsage]:
         """Return the 90th percentile over the last interval of each owner of a card, and of all that is not lent."""

@@ -52,7 +52,7 @@ class HourlyPeaks:
     def __init__(self, nodes: int, config: PredictConfig) -> None:
         """Nothing is known yet."""
         self._nodes = nodes
-        self._margin_percent = config.safety_margin_percent
+        self._margin_ratio = (_PERCENT + config.safety_margin_percent) / _PERCENT
         self._of_hours = ModelRows(_with_half_life(config, HOUR_HALF_LIFE_S))  # row: node * HOURS + hour
         self._of_hours.grow(nodes * HOURS)
         self._of_day = ModelRows(_with_half_life(config, DAY_HALF_LIFE_S))
@@ -93,7 +93,7 @@ class HourlyPeaks:
         day = self._of_day.peaks(rows, DAY_PEAK_SHARE, DAY_PEAK_SHARE)
         is_known = self._samples[rows] >= HOUR_SAMPLES_MIN
         found = chosen(hours, day, is_known, self._losses[:, rows])
-        return (found * ((_PERCENT + self._margin_percent) / _PERCENT)).astype(np.int64)
+        return (found * self._margin_ratio).astype(np.int64)
 
     def _begin(self, hour: int, now_s: float) -> None:
         """Judge the predictions of the hour that is over, if it was seen, and note those of the new one."""
@@ -104,8 +104,7 @@ class HourlyPeaks:
             self._losses = np.where(is_over[None, :, None], kept + costs, self._losses)
         at = hour % HOURS
         models = self._rows * HOURS + at
-        margin = (_PERCENT + self._margin_percent) / _PERCENT
-        self._expected = margin * np.stack(
+        self._expected = self._margin_ratio * np.stack(
             (
                 self._of_hours.peaks(models, HOUR_PEAK_SHARE, HOUR_PEAK_SHARE),
                 self._of_day.peaks(self._rows, DAY_PEAK_SHARE, DAY_PEAK_SHARE),
@@ -139,12 +138,10 @@ class HourlyPeaks:
         fits = len(saved.cpu) == len(saved.memory) == HOURS + 1 and len(saved.samples) == HOURS
         if not (fits and losses.shape == (2, 2) and np.isfinite(losses).all() and min(saved.samples) >= 0):
             raise ModelError("hours", "the checkpoint has not 24 hours and a day")
-        tables = ((self._of_hours.cpu, self._of_day.cpu, saved.cpu),)
+        cpu = self._of_hours.cpu, self._of_day.cpu, saved.cpu
+        memory = self._of_hours.memory, self._of_day.memory, saved.memory
         try:
-            for hours, day, histograms in (
-                *tables,
-                (self._of_hours.memory, self._of_day.memory, saved.memory),
-            ):
+            for hours, day, histograms in (cpu, memory):
                 for hour in range(HOURS):
                     hours.load(row * HOURS + hour, histograms[hour])
                 day.load(row, histograms[HOURS])

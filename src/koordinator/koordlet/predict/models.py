@@ -315,8 +315,7 @@ class Models:
             model.updated_s = min(model.updated_s, now_s)
             if now_s - model.updated_s > after_s:
                 gone.append(name)
-        rows = [self._models.pop(name).row for name in gone]
-        self._free += rows
+        self._free += [self._models.pop(name).row for name in gone]
         return gone
 
     def unsaved(self, now_s: float, after_s: float, count_max: int) -> list[str]:

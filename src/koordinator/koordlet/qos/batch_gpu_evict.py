@@ -6,16 +6,14 @@ or what it uses where nothing holds it to that (docs/devices.md says what does).
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from koordinator.api import pod_labels, priority, qos, resources
 from koordinator.api.annotations import koordlet as koordlet_annotations
 from koordinator.api.core import Pod
-from koordinator.api.errors import ProtocolError
 from koordinator.api.feature_gates import FeatureGate, FeatureStage
-from koordinator.api.quantity import QuantityError
 from koordinator.host.gpu import GPUDevice
 from koordinator.koordlet import gpu_shares
 from koordinator.koordlet import metric_kinds as kinds
@@ -101,7 +99,7 @@ class BatchGPUEvict(EvictionStrategy):
         owners, borrowers, batch = NO_USE, NO_USE, {}
         for pod in pods:
             uid = pod.metadata.uid
-            for share in _shares(pod):
+            for share in gpu_shares.shares_of(pod):
                 if not share.is_of(device.minor, device.uuid):
                     continue
                 used = self._used(kinds.POD_GPU_CORE, kinds.POD_GPU_MEMORY, device, uid) or NO_USE
@@ -125,13 +123,6 @@ class BatchGPUEvict(EvictionStrategy):
         core = plausible(readings.average(core_kind, WINDOW_S, at).value, WHOLE_PERCENT)
         memory = plausible(readings.latest(memory_kind, at), device.memory_bytes)
         return None if core is None or memory is None else CardUse(core, memory)
-
-
-def _shares(pod: Pod) -> Sequence[gpu_shares.GPUShare]:
-    try:
-        return gpu_shares.shares_of(pod)
-    except (ProtocolError, QuantityError):
-        return ()  # the scheduler says so in its log
 
 
 def wanted(cards: Iterable[LentCard], pods: Iterable[Pod]) -> list[EvictionTask]:

@@ -19,13 +19,12 @@ from koordinator.host.errors import ContentError
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.writing.restore_log import RestoreRecord
-from koordinator.koordlet.writing.update_plan import Result, Update, WriteOutcome
+from koordinator.koordlet.writing.update_plan import NOT_TAKEN, Result, Update, WriteOutcome
 
 SUBSYSTEM = "cpuset"
 RETRY_S = 10.0
 """Time after which writes that the kernel refused are repeated, unless something changes before."""
 _LEVELS_BELOW = 2
-_FAILED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD, WriteOutcome.REFUSED))
 
 
 class TreeCPUs(msgspec.Struct, frozen=True):
@@ -176,7 +175,7 @@ class BestEffortCPUs:
 
 
 def _has_failed(results: Iterable[Result]) -> bool:
-    return any(result.outcome in _FAILED for result in results)
+    return any(result.outcome in NOT_TAKEN for result in results)
 
 
 def _is_same(a: str, b: str) -> bool:

@@ -17,13 +17,14 @@ from koordinator.api.annotations.koordlet import BLKIO_QOS
 from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo_qos import BlkIOQOS, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
-from koordinator.host import cgroup_layout
-from koordinator.host.cgroup_knobs import V1, Knob
+from koordinator.host import cgroup_knobs, cgroup_layout
+from koordinator.host.cgroup_knobs import UNSET_BY_DISK, V1, Knob
 from koordinator.host.errors import UnsupportedError
 from koordinator.host.storage import LocalStorage
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.writing.update_plan import Result, Update, WriteOutcome
+from koordinator.koordlet.view import are_same
+from koordinator.koordlet.writing.update_plan import NOT_TAKEN, Result, Update, WriteOutcome
 
 log = logging.getLogger(__name__)
 
@@ -184,18 +185,6 @@ WEIGHT_PERCENT = 100
 LATENCY_US = 3_000
 LATENCY_PERCENT = 95
 
-_OFF = {
-    Knob.BLKIO_READ_IOPS: "0",
-    Knob.BLKIO_READ_BPS: "0",
-    Knob.BLKIO_WRITE_IOPS: "0",
-    Knob.BLKIO_WRITE_BPS: "0",
-    Knob.BLKIO_WEIGHT: str(WEIGHT_PERCENT),
-    Knob.BLKIO_QOS: "enable=0",
-    Knob.IO_MAX: "rbps=max wbps=max riops=max wiops=max",
-    Knob.IO_WEIGHT: "default",
-}
-"""Text by which each file forgets a disk; the cost model stays."""
-
 REASON = "UpdateBlkIO"
 RETRY_S = 10.0
 """Time after which writes that the kernel refused are repeated."""
@@ -203,7 +192,6 @@ _FLAT_FILE = "cgroup.sane_behavior"
 _THROTTLES = (Knob.BLKIO_READ_IOPS, Knob.BLKIO_READ_BPS, Knob.BLKIO_WRITE_IOPS, Knob.BLKIO_WRITE_BPS)
 _GROUP_KNOBS = {1: (*_THROTTLES, Knob.BLKIO_WEIGHT), 2: (Knob.IO_MAX, Knob.IO_WEIGHT)}
 _ROOT_KNOBS = (Knob.BLKIO_QOS, Knob.BLKIO_MODEL)
-_UNMET = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD, WriteOutcome.REFUSED))
 ROOT = ""
 
 
@@ -237,7 +225,7 @@ def unified_texts(disk: str, limits: IOConfig) -> dict[Knob, str]:
     weight = _or(limits.io_weight_percent, WEIGHT_PERCENT)
     return {
         Knob.IO_MAX: f"{disk} {' '.join(words)}",
-        Knob.IO_WEIGHT: f"{disk} {_OFF[Knob.IO_WEIGHT] if weight == WEIGHT_PERCENT else weight}",
+        Knob.IO_WEIGHT: f"{disk} {UNSET_BY_DISK[Knob.IO_WEIGHT] if weight == WEIGHT_PERCENT else weight}",
     }
 
 
@@ -258,9 +246,9 @@ def removals(contents: Mapping[Knob, str], configured: Collection[str]) -> dict[
     """Texts that make files forget disks that are not configured any more."""
     wanted: dict[Knob, list[str]] = {}
     for knob, content in contents.items():
-        if knob in _OFF:
+        if knob in UNSET_BY_DISK:
             gone = [disk for disk in _disks(content) if disk not in configured]
-            texts = [f"{disk} {_OFF[knob]}" for disk in gone]
+            texts = [f"{disk} {UNSET_BY_DISK[knob]}" for disk in gone]
             wanted[knob] = [text for text in texts if needs_write(content, text)]
     return {knob: texts for knob, texts in wanted.items() if texts}
 
@@ -268,7 +256,7 @@ def removals(contents: Mapping[Knob, str], configured: Collection[str]) -> dict[
 def needs_write(content: str, text: str) -> bool:
     """Return whether a file with this content must be written: no limit only where the disk has one."""
     disk, _, value = text.partition(" ")
-    if value in ("0", _OFF[Knob.IO_MAX], _OFF[Knob.IO_WEIGHT]):
+    if cgroup_knobs.is_unset(value):
         return disk in _disks(content)
     return text not in (line.strip() for line in content.splitlines())
 
@@ -320,8 +308,7 @@ class BlkIO:
             return
         now_s = asyncio.get_running_loop().time()
         seen = strategy, view.pods, view.storage, view.volumes
-        is_same = len(self._seen) == len(seen) and all(a is b for a, b in zip(self._seen, seen, strict=True))
-        if is_same and now_s < self._check_at_s:
+        if are_same(self._seen, seen) and now_s < self._check_at_s:
             return
         self._seen, self._check_at_s = seen, now_s + self._shared.config.qos.force_update_s
         cgroups = self._shared.host.cgroups
@@ -376,7 +363,7 @@ class BlkIO:
     def _unmet(self, result: Result) -> str:
         """Return why an update is not in force; empty when it is, or its group has gone."""
         group, knob = result.update.group, result.update.knob
-        if result.outcome in _UNMET:
+        if result.outcome in NOT_TAKEN:
             return f"{group or '/'}: {result.problem}"
         is_limit = knob in _THROTTLES or knob is Knob.IO_MAX
         if (

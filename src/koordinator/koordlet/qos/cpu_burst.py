@@ -271,8 +271,7 @@ def decide(settings: CPUBurstStrategy, state: BurstNodeState, container: Contain
 
 def base_quota_us(limit_milli: int, normalization_ratio: float = 0.0) -> int:
     """Return the quota that stands for the limit itself."""
-    quota_us = cgroup_knobs.quota_of_milli(limit_milli)
-    return math.ceil(quota_us / normalization_ratio) if normalization_ratio > 1 else quota_us
+    return scaled_us(cgroup_knobs.quota_of_milli(limit_milli), normalization_ratio)
 
 
 def target_us(settings: CPUBurstStrategy, operation: Operation, old_us: int, base_us: int) -> int:

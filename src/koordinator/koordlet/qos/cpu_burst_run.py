@@ -11,7 +11,6 @@ from koordinator.api.annotations.koordlet import CPU_BURST
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_labels import NO_RATIO
 from koordinator.api.slo import CPUBurstStrategy
-from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.errors import ContentError
 from koordinator.koordlet import metric_kinds as kinds
@@ -25,8 +24,8 @@ from koordinator.koordlet.qos.cpu_burst import (
     ContainerQuota,
     PoolPod,
 )
-from koordinator.koordlet.view import Topic
-from koordinator.koordlet.writing.update_plan import Update, WriteOutcome
+from koordinator.koordlet.view import Topic, are_same
+from koordinator.koordlet.writing.update_plan import HELD, NOT_TAKEN, Update
 
 BUFFER_REASON, QUOTA_REASON = "CPUBurst", "CFSQuotaBurst"
 """Reasons in the audit log."""
@@ -36,10 +35,6 @@ STEP_S_MAX = 10.0
 """More time than this between two steps of a bucket is a step of the clock."""
 RETRY_S = 10.0
 _IDLE_PERIODS = 2
-_REFUSED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD, WriteOutcome.REFUSED))
-_DONE = frozenset(
-    (WriteOutcome.WRITTEN, WriteOutcome.UNCHANGED, WriteOutcome.SKIPPED, WriteOutcome.WOULD_WRITE)
-)
 
 
 class _Container:
@@ -84,8 +79,7 @@ class _Pod:
     @property
     def base_us(self) -> int:
         """Return the pod's quota while none of its containers is raised, `UNLIMITED` without."""
-        quota_us = cgroup_knobs.quota_of_milli(pod_resources.cpu_limit_milli(self.record.pod))
-        return cpu_burst.scaled_us(quota_us, self.ratio)
+        return cpu_burst.base_quota_us(pod_resources.cpu_limit_milli(self.record.pod), self.ratio)
 
 
 class CPUBurst:
@@ -151,7 +145,7 @@ class CPUBurst:
         now_s, view = self._shared.clock.now(), self._view
         wanted_for = (view.pods, strategy, view.node)
         is_due = not 0 <= now_s - self._planned_s < self._shared.config.qos.force_update_s
-        if all(a is b for a, b in zip(wanted_for, self._planned_for, strict=True)) and not is_due:
+        if are_same(wanted_for, self._planned_for) and not is_due:
             return
         self._planned_for, self._planned_s = wanted_for, now_s
         self._ratio = self._node_ratio()
@@ -241,7 +235,7 @@ class CPUBurst:
         amounts.append((pod.record.group, sum(amount for _, amount in amounts)))
         updates = [Update(group, Knob.CPU_BURST, str(amount), BUFFER_REASON) for group, amount in amounts]
         results = self._shared.executor.update(updates, owner=self.name, is_probe=is_probe)
-        return not any(result.outcome in _REFUSED for result in results)
+        return not any(result.outcome in NOT_TAKEN for result in results)
 
     def _burst_us(self, pod: _Pod, container: _Container) -> int:
         wanted_us = cpu_burst.burst_us(pod.settings, container.limit_milli)
@@ -299,7 +293,7 @@ class CPUBurst:
     def _write(self, group: str, quota_us: int) -> bool:
         update = Update(group, Knob.CPU_QUOTA, str(quota_us), QUOTA_REASON)
         (result,) = self._shared.executor.update([update], owner=self.name, cacheable=False)
-        return result.outcome in _DONE
+        return result.outcome in HELD
 
     # Buckets
 

@@ -9,7 +9,12 @@ from collections.abc import Iterable
 import msgspec
 
 from koordinator.api import cpuset, node_reservation, quantity, resources
-from koordinator.api.annotations.node import KUBELET_CPU_MANAGER_POLICY, NODE_RESERVATION, SYSTEM_QOS_RESOURCE
+from koordinator.api.annotations.node import (
+    KUBELET_CPU_MANAGER_POLICY,
+    NODE_RESERVATION,
+    STATIC_CPU_POLICY,
+    SYSTEM_QOS_RESOURCE,
+)
 from koordinator.api.annotations.placement import RESOURCE_STATUS
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.errors import ProtocolError
@@ -37,8 +42,8 @@ from koordinator.koordlet.qos.cpu_suppress import (
     SuppressPodClass,
     UsableCPUs,
 )
-from koordinator.koordlet.view import NodeView, Topic
-from koordinator.koordlet.writing.update_plan import Update, WriteOutcome
+from koordinator.koordlet.view import NodeView, Topic, are_same
+from koordinator.koordlet.writing.update_plan import HELD, Update
 
 log = logging.getLogger(__name__)
 
@@ -89,16 +94,11 @@ class ServiceUsage:
         return counted[0] - counted[1]
 
 
-STATIC_POLICY = "static"
-
 REASON = "AdjustBEByNodeCPUUsage"
 """Reason in the audit log."""
 STARVED = "BestEffortCPUStarved"
 """The event that says that no CPU is left for best-effort pods."""
 AUDIT_LEVEL = 1
-_SETTLED = frozenset(
-    (WriteOutcome.WRITTEN, WriteOutcome.UNCHANGED, WriteOutcome.SKIPPED, WriteOutcome.WOULD_WRITE)
-)
 CHECKS_PER_ROUND = 4
 
 
@@ -166,7 +166,7 @@ def of_node(cpu: HostCPUTopology, topology: NodeResourceTopology, holders: Itera
         usable=cpu_suppress.usable_cpus(cpu.processors, owners, reserved, system),
         recovery=cpu_suppress.recovery_cpus(cpu.processors, owners, reserved, system),
         floor=cpu_suppress.floor_cpus(cpu.processors, reserved, system),
-        is_static=policy is not None and policy.policy == STATIC_POLICY,
+        is_static=policy is not None and policy.policy == STATIC_CPU_POLICY,
     )
 
 
@@ -321,9 +321,7 @@ class CPUSuppress:
         """None when the topology is not known, or says what nobody understands."""
         view, pods = self._view, self._pods_now()
         found_for = (pods, view.cpu, view.topology)
-        if len(self._facts_of) != len(found_for) or any(
-            a is not b for a, b in zip(self._facts_of, found_for, strict=True)
-        ):
+        if not are_same(self._facts_of, found_for):
             self._facts_of, self._facts = found_for, None
             if view.cpu is not None and view.topology is not None:
                 try:
@@ -443,7 +441,7 @@ class CPUSuppress:
         (result,) = self._shared.executor.update(
             [update], owner=self.name, cacheable=False, is_audited=is_audited
         )
-        return result.outcome in _SETTLED
+        return result.outcome in HELD
 
 
 class CPUSurge:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from koordinator.api import copilot, pod_labels, pod_resize, pod_resources, priority, qos, quantity, resources
+from koordinator.api import copilot, pod_labels, pod_resources, priority, qos, quantity, resources
 from koordinator.api.annotations import koordlet as koordlet_annotations
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
@@ -105,8 +105,7 @@ def request(pod: Pod, resource: str) -> Request:
     if named is None:
         amount = pod_resources.requests(pod).get(resource, ZERO)
         return Request(resource, amount.milli if resource == resources.CPU else amount.value)
-    sidecars = filter(pod_resize.is_sidecar, pod.spec.init_containers)
-    running = (*pod.spec.containers, *sidecars)
+    running = pod_resources.running_together(pod)
     amounts = (quantity.value(container.resources.requests.get(named, 0)) for container in running)
     return Request(named, sum(max(amount, 0) for amount in amounts))
 

@@ -7,17 +7,18 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from koordinator.api import pod_labels, pod_resize, pod_resources, qos, quantity, resources, slo_qos
+from koordinator.api import pod_labels, pod_resources, qos, quantity, resources, slo_qos
 from koordinator.api.annotations.koordlet import MEMORY_QOS
 from koordinator.api.core import Container, Pod, ResourceRequirements
 from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.quantity import ZERO
 from koordinator.api.slo_qos import MemoryQOS, ResourceQOS, ResourceQOSStrategy
-from koordinator.host import cgroup_knobs, cgroup_layout
+from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import COUNT_MAX, UNLIMITED, V1, Knob
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.writing.update_plan import Update, WriteOutcome
+from koordinator.koordlet.writing import update_plan
+from koordinator.koordlet.writing.update_plan import Update
 
 PAGE_BYTES = 4096
 _PERCENT = 100
@@ -38,7 +39,6 @@ REASON = "UpdateCgroups"
 """Reason in the audit log."""
 RETRY_S = 5.0
 """Groups that are not there yet, and values that the kernel refused, have their next chance after this time."""
-_REFUSED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD))
 
 
 class MemoryPlan(msgspec.Struct, frozen=True):
@@ -199,9 +199,8 @@ def _page_cache(settings: MemoryQOS, limit: int) -> dict[Knob, int | None]:
 def _pod_limit_bytes(pod: Pod) -> int:
     if qos.raw(pod) is QoSClass.BE:
         return pod_resources.batch(pod).limit_memory_bytes
-    sidecars = filter(pod_resize.is_sidecar, pod.spec.init_containers)
-    limits = [_memory_limit(container.resources) for container in (*pod.spec.containers, *sidecars)]
-    return sum(limits) or UNLIMITED
+    running = pod_resources.running_together(pod)
+    return sum(_memory_limit(container.resources) for container in running) or UNLIMITED
 
 
 def _memory_limit(requirements: ResourceRequirements) -> int:
@@ -296,11 +295,7 @@ class MemoryQoS:
         running = {
             each.group for record in view.pods.values() for each in record.containers if each.is_running
         }
-        self._is_pending = any(
-            result.outcome in _REFUSED
-            or (result.outcome is WriteOutcome.MISSING and result.update.group in running)
-            for result in results
-        )
+        self._is_pending = not update_plan.are_settled(results, running)
         self._done_for, self._done_s = inputs, self._shared.clock.now()
 
     def disable(self) -> None:
@@ -353,6 +348,4 @@ class MemoryQoS:
         """Return whether this kernel has the file; a knob that counts as always there may be missing all the same."""
         if not self._cgroups.support(knob, top).is_supported:
             return False
-        return self._cgroups.files.exists(
-            self._cgroups.absolute(cgroup_knobs.path(knob, self._cgroups.version, top))
-        )
+        return self._cgroups.files.exists(self._cgroups.path(knob, top))

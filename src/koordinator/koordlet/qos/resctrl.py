@@ -13,7 +13,7 @@ import msgspec
 from koordinator.api import labels, pod_labels, qos
 from koordinator.api.core import Pod
 from koordinator.api.qos import QoSClass
-from koordinator.api.slo_qos import ResctrlQOS, ResourceQOS, ResourceQOSStrategy
+from koordinator.api.slo_qos import ResctrlQOS, ResourceQOSStrategy
 from koordinator.host.errors import ContentError
 from koordinator.host.files import FileProblem
 from koordinator.host.host import Host
@@ -100,8 +100,7 @@ def bandwidth(vendor: str, percent: int | None) -> int | None:
 
 def group_lines(strategy: ResourceQOSStrategy, cpu: ResctrlCPU) -> dict[str, list[str]]:
     """Lines to write to each group's schemata, in order; a setting that makes no sense leaves it alone."""
-    sections = dict(zip(GROUPS, (strategy.lsr_class, strategy.ls_class, strategy.be_class), strict=True))
-    return {group: _lines(_resctrl(section), cpu) for group, section in sections.items()}
+    return {group: _lines(settings, cpu) for group, settings in _settings(strategy).items()}
 
 
 def l3_line(masks: Mapping[int, int]) -> str:
@@ -122,18 +121,12 @@ def pod_group(pod: Pod, strategy: ResourceQOSStrategy) -> str | None:
     group = _GROUP_OF_QOS.get(qos.default(pod))
     if group is None:
         return None
-    section = {"LSR": strategy.lsr_class, "LS": strategy.ls_class, "BE": strategy.be_class}[group]
-    settings = _resctrl(section)
-    return group if settings is not None and settings.enable else None
+    return group if _is_on(_settings(strategy)[group]) else None
 
 
 def new_tasks(threads: Iterable[int], group_threads: Collection[int]) -> list[int]:
     """Threads to write to a group's tasks, one per write, in order."""
     return sorted(set(threads) - set(group_threads))
-
-
-def _resctrl(section: ResourceQOS | None) -> ResctrlQOS | None:
-    return section.resctrl_qos if section is not None else None
 
 
 def _lines(settings: ResctrlQOS | None, cpu: ResctrlCPU) -> list[str]:
@@ -216,7 +209,7 @@ class ResctrlStrategy:
     def _cpu(self, strategy: ResourceQOSStrategy) -> ResctrlCPU | None:
         """Return what can be divided, and mount the file system if a class wants it; None when nothing can."""
         machine = self._shared.host.machine
-        is_wanted = any(_is_on(section) for section in _sections(strategy).values())
+        is_wanted = any(map(_is_on, _settings(strategy).values()))
         if self._host.full_mask() is None:
             support = support_of(machine.cpu_model().flags)
             if not is_wanted or not (support.cache and support.bandwidth):
@@ -233,14 +226,14 @@ class ResctrlStrategy:
     def _reconcile(self, strategy: ResourceQOSStrategy, cpu: ResctrlCPU) -> None:
         lines = group_lines(strategy, cpu)
         wanted = self._threads(strategy)
-        for group, section in _sections(strategy).items():
-            if _is_on(section):
+        for group, settings in _settings(strategy).items():
+            if _is_on(settings):
                 self._make(group)
             elif not self._shared.host.files.exists(self._host.schemata_path(group)):
                 continue
             for line in lines[group]:
                 self._divide(group, line)
-            if _is_on(section):
+            if _is_on(settings):
                 self._fill(group, wanted.get(group, set()))
             else:
                 self._empty(group)
@@ -267,7 +260,7 @@ class ResctrlStrategy:
         have = self._tasks(group)
         if have is not None:
             # Threads that have ended meanwhile are refused: nothing to tell.
-            new = new_tasks(threads, set(have))
+            new = new_tasks(threads, have)
             path = f"{self._host.root}/{group}/tasks"
             self._shared.executor.add_tasks(path, new, owner=self.name, reason=REASON)
 
@@ -309,10 +302,11 @@ class ResctrlStrategy:
             self._reported.pop(what, None)
 
 
-def _sections(strategy: ResourceQOSStrategy) -> dict[str, ResourceQOS | None]:
-    return dict(zip(GROUPS, (strategy.lsr_class, strategy.ls_class, strategy.be_class), strict=True))
+def _settings(strategy: ResourceQOSStrategy) -> dict[str, ResctrlQOS | None]:
+    sections = strategy.lsr_class, strategy.ls_class, strategy.be_class
+    found = (section.resctrl_qos if section is not None else None for section in sections)
+    return dict(zip(GROUPS, found, strict=True))
 
 
-def _is_on(section: ResourceQOS | None) -> bool:
-    settings = section.resctrl_qos if section is not None else None
+def _is_on(settings: ResctrlQOS | None) -> bool:
     return settings is not None and bool(settings.enable)

@@ -214,11 +214,6 @@ class Shadowed:
             shared.host.files.sweep()
             self._count(cost, seconds)
 
-    def disable(self) -> None:
-        """Put back what the live ones changed."""
-        for part in self.live:
-            part.disable()
-
     def _count(self, cost: RoundCost, seconds: float) -> None:
         for kind, cores in (
             ("held-back", cost.held_back_cores),

@@ -26,7 +26,7 @@ class BilledEviction(msgspec.Struct, frozen=True, rename="camel"):
     at: str
 
 
-class StrategyHour(msgspec.Struct, rename="camel", omit_defaults=True):
+class StrategyHour(msgspec.Struct, rename="camel"):
     """One hour of one strategy. Core-seconds unless the name says otherwise."""
 
     hour_s: int
@@ -120,19 +120,8 @@ def bodies(found: Mapping[str, list[StrategyHour]]) -> dict[str, list[dict[str, 
 
 
 def _body(hour: StrategyHour) -> dict[str, Any]:
-    body: dict[str, Any] = {"hour": clock.rfc3339(hour.hour_s), "rounds": hour.rounds}
-    for name in (
-        "writes",
-        "held_back_core_seconds",
-        "raised_core_seconds",
-        "relieved_seconds",
-        "lent_core_seconds",
-        "evicted_count",
-    ):
-        value = getattr(hour, name)
-        if value:
-            head, *rest = name.split("_")
-            body[head + "".join(word.capitalize() for word in rest)] = round(value, 3)
-    if hour.evicted:
-        body["evicted"] = [msgspec.to_builtins(each) for each in hour.evicted]
-    return body
+    """Return an hour as JSON, without what is 0."""
+    found = {name: value for name, value in msgspec.to_builtins(hour).items() if value}
+    found |= {name: round(value, 3) for name, value in found.items() if isinstance(value, float)}
+    found.pop("hourS", None)
+    return {"hour": clock.rfc3339(hour.hour_s), "rounds": hour.rounds, **found}

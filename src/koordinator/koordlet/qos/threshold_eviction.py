@@ -22,6 +22,7 @@ from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
 from koordinator.koordlet.qos.eviction import LENT, Amounts, EvictionTask, ReleaseTarget, Used
 from koordinator.koordlet.qos.eviction_strategy import CarriesOut, EvictionStrategy
+from koordinator.koordlet.view import are_same
 
 Integers = NDArray[np.int64]
 
@@ -292,9 +293,7 @@ class LentResources:
 
     def is_known_to_fit(self, *facts: object) -> bool:
         """Return whether requests were found to fit these very objects, so that nobody needs to add them up again."""
-        return len(facts) == len(self._fitting) and all(
-            a is b for a, b in zip(facts, self._fitting, strict=True)
-        )
+        return are_same(facts, self._fitting)
 
     def found_to_fit(self, *facts: object) -> None:
         """Remember that requests fit what is lent; not while something is gone and only counts as plenty."""

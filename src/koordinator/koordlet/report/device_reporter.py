@@ -15,7 +15,6 @@ from koordinator.api import labels
 from koordinator.api.annotations.device import GPU_PARTITIONS
 from koordinator.api.device import Device
 from koordinator.api.meta import controller_reference
-from koordinator.cluster.informer import Informer
 from koordinator.host import network
 from koordinator.host.errors import ContentError
 from koordinator.host.gpu import XidEvent
@@ -96,16 +95,12 @@ class DeviceReporter:
         self._gpus = gpus.devices if gpus is not None and self._accelerators else []
         self._health = GPUHealth((gpu.uuid for gpu in self._gpus), gpus.without_health if gpus else ())
         self._stored = StoredObject(shared, Device, new=self._new, patch_of=patch_of)
+        self.informers = [self._stored.informer]
 
     @property
     def interval_s(self) -> float:
         """Return a few seconds; short until the first report."""
         return self._rounds.interval_s
-
-    @property
-    def informers(self) -> list[Informer[Any]]:
-        """Caches that must be run for the report to be written."""
-        return [self._stored.informer]
 
     async def run(self) -> None:
         """One round. Errors of cards are heard of even while the API is away."""

@@ -6,18 +6,15 @@ fit into `TEXT_BYTES_MAX`. Off by default (gate `ImageReport`): the reference te
 annotation goes.
 """
 
-import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
 from koordinator.api.annotations.node import NODE_IMAGES, NodeImage, NodeImages
-from koordinator.api.core import ContainerImage, Node
+from koordinator.api.core import ContainerImage
 from koordinator.api.feature_gates import FeatureGate, FeatureStage
-from koordinator.cluster import errors
-from koordinator.cluster.protocol import PatchType
 from koordinator.host.cri_messages import Image
 from koordinator.host.errors import ContentError, RuntimeCallError
-from koordinator.koordlet.parts import Shared, container_runtimes
+from koordinator.koordlet.parts import Shared, container_runtimes, patch_node
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +32,6 @@ TEXT_BYTES_MAX = 64 * 1024
 """Part of the 256 KiB that all annotations of an object have together."""
 NAMES_MAX = 5
 """Names of one image, as the kubelet limits them."""
-WRITE_S_MAX = 10.0
 
 
 def unnamed(images: Iterable[Image], named: Sequence[ContainerImage]) -> NodeImages | None:
@@ -80,7 +76,7 @@ class ImageReporter:
         found = unnamed(images, node.status.images)
         wanted = None if found is None else NODE_IMAGES.encode(found)
         if wanted != node.metadata.annotations.get(NODE_IMAGES.key):
-            await self._write(wanted)
+            await patch_node(shared, self.name, {"metadata": {"annotations": {NODE_IMAGES.key: wanted}}})
 
     async def _images(self) -> list[Image] | None:
         """Return the images of all runtimes; None while one does not answer."""
@@ -96,14 +92,3 @@ class ImageReporter:
             log.warning("images not listed", extra={"problem": problem})
         self._problem = problem
         return None if problem else found
-
-    async def _write(self, text: str | None) -> None:
-        name = self._shared.config.node_name
-        patch = {"metadata": {"annotations": {NODE_IMAGES.key: text}}}
-        try:
-            async with asyncio.timeout(WRITE_S_MAX):
-                await self._shared.cluster.patch(
-                    Node, name, patch, patch_type=PatchType.STRATEGIC, subresource="status"
-                )
-        except (errors.ApiError, TimeoutError) as error:
-            log.warning("images not written on Node %s: %s", name, error)

@@ -8,12 +8,18 @@ Pods that the kubelet's CPU manager pinned, and its topology policy, are read fr
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from koordinator.api import cpuset, node_reservation, qos, quantity, resources
-from koordinator.api.annotations.node import CPUSharedPool, NodeReservation, PodCPUAlloc, SystemQOSResource
+from koordinator.api.annotations.node import (
+    STATIC_CPU_POLICY,
+    CPUSharedPool,
+    NodeReservation,
+    PodCPUAlloc,
+    SystemQOSResource,
+)
 from koordinator.api.annotations.placement import RESOURCE_STATUS
 from koordinator.api.core import Pod
 from koordinator.api.cpuset import CPUSet, CPUSetError
@@ -112,10 +118,9 @@ def _union(texts: Mapping[str, str]) -> CPUSet:
     return cpus
 
 
-STATIC_POLICY = "static"
 _RESERVABLE = frozenset(("cpu", "memory", "ephemeral-storage", "pid"))
 
-_GroupOf = Callable[[Processor], int]
+_LEVELS = ("socket", "node", "core")
 
 
 class KubeletConfig(ViewPart, frozen=True, kw_only=True):
@@ -140,9 +145,10 @@ def take(topology: HostCPUTopology, free: CPUSet, count: int) -> CPUSet:
     if count > len(free):
         raise NodeConfigError("reserved CPUs", f"{count} wanted, {len(free)} are free")
     taken: CPUSet = frozenset()
-    for group_of in (_socket, _node, _core):
-        taken |= _take_whole(topology, free - taken, count - len(taken), group_of)
-    return taken | _take_single(topology, free - taken, count - len(taken))
+    for depth in range(1, len(_LEVELS) + 1):
+        taken |= _take_whole(topology, free - taken, count - len(taken), _LEVELS[:depth])
+    singles = [cpu for cpus in _ordered(topology, free - taken, _LEVELS) for cpu in sorted(cpus)]
+    return taken.union(singles[: count - len(taken)])
 
 
 def kubelet_reserved(topology: HostCPUTopology, config: KubeletConfig) -> CPUSet:
@@ -150,7 +156,7 @@ def kubelet_reserved(topology: HostCPUTopology, config: KubeletConfig) -> CPUSet
 
     Raises: NodeConfigError when the configuration makes no sense, as the kubelet would not start with it.
     """
-    if config.cpu_manager_policy != STATIC_POLICY:
+    if config.cpu_manager_policy != STATIC_CPU_POLICY:
         return frozenset()
     explicit = _explicit(topology, config.reserved_system_cpus)
     if explicit:
@@ -202,53 +208,23 @@ def _checked(field: str, amounts: ResourceList, ignored: Collection[str]) -> Map
     return checked
 
 
-def _socket(processor: Processor) -> int:
-    return processor.socket
-
-
-def _node(processor: Processor) -> int:
-    return processor.node
-
-
-def _core(processor: Processor) -> int:
-    return processor.core
-
-
-def _take_whole(topology: HostCPUTopology, free: CPUSet, count: int, group_of: _GroupOf) -> CPUSet:
-    """Groups that are free as a whole and not larger than what is still needed."""
-    groups = {group_of(processor) for processor in topology.processors}
-    whole = len(topology.processors) // len(groups)
+def _take_whole(topology: HostCPUTopology, free: CPUSet, count: int, levels: Sequence[str]) -> CPUSet:
+    """Groups of the last level that are free as a whole and not larger than what is still needed."""
+    whole = len(topology.processors) // len(topology.by(levels[-1]))
     taken: CPUSet = frozenset()
-    for cpus in _ordered(topology, free, group_of):
+    for cpus in _ordered(topology, free, levels):
         if len(cpus) == whole and len(cpus) <= count - len(taken):
             taken |= cpus
     return taken
 
 
-def _take_single(topology: HostCPUTopology, free: CPUSet, count: int) -> CPUSet:
-    singles = [cpu for cpus in _ordered(topology, free, _core) for cpu in sorted(cpus)]
-    return frozenset(singles[:count])
-
-
-def _ordered(topology: HostCPUTopology, free: CPUSet, group_of: _GroupOf) -> list[CPUSet]:
-    """Free CPUs by group: level by level from the socket down, fewest free first, then the smaller id."""
-    levels: list[_GroupOf] = [_socket, _node, _core]
-    levels = levels[: levels.index(group_of) + 1]
-    processors = [processor for processor in topology.processors if processor.cpu in free]
-    return _descend(processors, levels)
-
-
-def _descend(processors: list[Processor], levels: list[_GroupOf]) -> list[CPUSet]:
+def _ordered(topology: HostCPUTopology, free: CPUSet, levels: Sequence[str]) -> list[CPUSet]:
+    """Free CPUs by group of the last level: level by level, fewest free first, then the smaller id."""
     level, *below = levels
-    groups: dict[int, list[Processor]] = {}
-    for processor in processors:
-        groups.setdefault(level(processor), []).append(processor)
+    groups = [(free & set(cpus), number) for number, cpus in topology.by(level).items()]
     ordered: list[CPUSet] = []
-    for _, members in sorted(groups.items(), key=lambda item: (len(item[1]), item[0])):
-        if below:
-            ordered += _descend(members, below)
-        else:
-            ordered.append(frozenset(member.cpu for member in members))
+    for cpus, _ in sorted((each for each in groups if each[0]), key=lambda each: (len(each[0]), each[1])):
+        ordered += _ordered(topology, cpus, below) if below else [cpus]
     return ordered
 
 

@@ -16,6 +16,7 @@ from koordinator.api.annotations.node import (
     KUBELET_CPU_MANAGER_POLICY,
     NODE_RESERVATION,
     POD_CPU_ALLOCS,
+    STATIC_CPU_POLICY,
     SYSTEM_QOS_RESOURCE,
     CPUBasicInfo,
     CPUInfo,
@@ -194,7 +195,7 @@ class _Report:
         try:
             return _pinned(self._in)
         except NodeConfigError as error:
-            self._problems[error.field] = error.reason
+            self._problems[error.subject] = error.reason
             return self._pinned_before or _NONE_PINNED
 
     def _policy(self) -> str | None:
@@ -271,7 +272,7 @@ def _pinned(inputs: Inputs) -> KubeletAllocations:
     if inputs.kubelet is None:
         return _NONE_PINNED
     config = inputs.kubelet.config
-    if config is not None and config.cpu_manager_policy != reserved_cpus.STATIC_POLICY:
+    if config is not None and config.cpu_manager_policy != STATIC_CPU_POLICY:
         return _NONE_PINNED  # a state file may have been left by an older policy
     return allocations(inputs.kubelet.state, inputs.pods, inputs.finished)
 

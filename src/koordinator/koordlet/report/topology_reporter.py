@@ -9,11 +9,10 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import pod_labels
+from koordinator.api import decode, pod_labels
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object, to_wire
 from koordinator.api.node_topology import NodeResourceTopology
-from koordinator.cluster.informer import Informer
 from koordinator.host.kubelet import KubeletError, cpu_manager_state
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
@@ -61,17 +60,12 @@ class KubeletSource:
             return
         try:
             raw = await self._shared.kubelet.config()
-            self._config = msgspec.convert(_without_nulls(raw), KubeletConfig)
+            self._config = decode.from_builtins(raw, KubeletConfig)  # it writes null where nothing is set
         except (KubeletError, msgspec.ValidationError) as error:
             self._outage.failed(error, now_s)
             return
         self._read_s = now_s
         self._outage.ended()
-
-
-def _without_nulls(raw: dict[str, object]) -> dict[str, object]:
-    """The kubelet writes null where nothing is set."""
-    return {key: value for key, value in raw.items() if value is not None}
 
 
 class TopologyReporter:
@@ -91,16 +85,12 @@ class TopologyReporter:
         self._finished: frozenset[str] = frozenset()
         self._is_reporting = shared.gates.is_on(GATE)
         self._stored = StoredObject(shared, NodeResourceTopology, new=_new, patch_of=_patch_of)
+        self.informers = [self._stored.informer] if self._is_reporting else []
 
     @property
     def interval_s(self) -> float:
         """Return the configured interval; a short one until the first report."""
         return self._rounds.interval_s
-
-    @property
-    def informers(self) -> list[Informer[Any]]:
-        """Caches that must be run for the report to be written."""
-        return [self._stored.informer] if self._is_reporting else []
 
     async def run(self) -> None:
         """One round."""

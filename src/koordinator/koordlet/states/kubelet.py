@@ -61,7 +61,7 @@ class NodeKubelet:
         found = None if node is None else access(node, self._config, self._identity)
         if found is None:
             reason = "the Node is not known yet" if node is None else "the Node has no address yet"
-            raise KubeletError("kubelet", 0, reason)
+            raise KubeletError("kubelet", reason)
         if found != self._access or self._client is None:
             await self.close()
             self._access = found
@@ -79,7 +79,7 @@ class NodeKubelet:
         try:
             return await self._identity.authorization()
         except ClusterConfigError as error:
-            raise KubeletError("kubelet", 0, f"no credentials: {error}") from error
+            raise KubeletError("kubelet", f"no credentials: {error}") from error
 
 
 def access(node: Node, config: KubeletClientConfig, identity: KubeletIdentity) -> KubeletAccess | None:

@@ -7,7 +7,7 @@ The policies are its NodeSLO over the defaults, the last good one. Source: behav
 import abc
 import asyncio
 import logging
-import random
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import msgspec
@@ -41,24 +41,21 @@ NODE_UNITS = {resources.CPU: "core", resources.MEMORY: "byte"}
 V = TypeVar("V", bound=Object)
 
 
-def own_name(shared: Shared) -> str:
-    """Return the field selector of the objects that have the name of our node."""
-    return f"metadata.name={shared.config.node_name}"
-
-
-def own_rng(shared: Shared) -> random.Random:
-    """Return a generator whose numbers nobody else draws."""
-    return new_rng(shared.rng)
-
-
 class FollowedState(abc.ABC, Generic[V]):
-    """Follows the objects of one kind that concern this node; its informer has delivered nothing yet."""
+    """Follows the objects of one kind that have the name of this node, or all of them."""
 
     name: str
     is_required = False
+    view: type[V]
+    is_of_this_node = True
 
-    def __init__(self, shared: Shared, informer: Informer[V]) -> None:
-        self._shared, self._informer = shared, informer
+    def __init__(self, shared: Shared, transform: Callable[[V], V] | None = None) -> None:
+        """`transform` leaves out what nobody reads."""
+        self._shared = shared
+        own = f"metadata.name={shared.config.node_name}" if self.is_of_this_node else ""
+        self._informer = Informer(
+            shared.cluster, self.view, rng=new_rng(shared.rng), field_selector=own, transform=transform
+        )
         self.synced = self._informer.synced
         self._informer.add_handler(self._seen, lambda _, found: self._seen(found), self._deleted)
 
@@ -84,13 +81,10 @@ class NodeState(FollowedState[Node]):
 
     name = "node"
     is_required = True
+    view = Node
 
     def __init__(self, shared: Shared) -> None:
-        own, rng = own_name(shared), own_rng(shared)
-        super().__init__(
-            shared,
-            Informer(shared.cluster, Node, rng=rng, field_selector=own, transform=_without_images),
-        )
+        super().__init__(shared, _without_images)
         self.synced = asyncio.Event()  # not before there is a Node
 
     @property
@@ -147,10 +141,7 @@ class NodeMetricState(FollowedState[NodeMetricPolicy]):
     """Keeps `view.metric_spec`; None while there is no NodeMetric, also after it was deleted."""
 
     name = "NodeMetric"
-
-    def __init__(self, shared: Shared) -> None:
-        own, rng = own_name(shared), own_rng(shared)
-        super().__init__(shared, Informer(shared.cluster, NodeMetricPolicy, rng=rng, field_selector=own))
+    view = NodeMetricPolicy
 
     def _seen(self, found: NodeMetricPolicy) -> None:
         self._shared.view.metric_spec = found.spec
@@ -166,11 +157,12 @@ class VolumesState(FollowedState[PersistentVolumeClaim]):
     """Keeps `view.volumes`."""
 
     name = "PersistentVolumeClaim"
+    view = PersistentVolumeClaim
+    is_of_this_node = False
 
     def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, _binding)
         shared.view.volumes = self._volumes = dict[str, str]()
-        rng = own_rng(shared)
-        super().__init__(shared, Informer(shared.cluster, PersistentVolumeClaim, rng=rng, transform=_binding))
 
     def _seen(self, found: PersistentVolumeClaim) -> None:
         if found.spec.volume_name:
@@ -270,11 +262,11 @@ class NodeSLOState(FollowedState[AnyNodeSLO]):
 
     name = "NodeSLO"
     is_required = True
+    view = AnyNodeSLO
 
     def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
         self._ending: asyncio.TimerHandle | None = None
-        own, rng = own_name(shared), own_rng(shared)
-        super().__init__(shared, Informer(shared.cluster, AnyNodeSLO, rng=rng, field_selector=own))
 
     async def run(self) -> NoReturn:
         """Follow the NodeSLO."""

@@ -6,20 +6,17 @@ wait ten seconds for its limits. How the kubelet names groups is found by what i
 asking it.
 
 Groups are watched by inotify: the three class directories, and each pod in them (also those that were there before).
-Where a class directory is missing, or events were lost, `PodLifecycle.rescan` looks for itself, now and then.
+Where a class directory is missing, or events were lost, `PodGroups.rescan` looks for itself, now and then.
 """
 
 import asyncio
-import enum
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
-import msgspec
-
 from koordinator.api import quantity
-from koordinator.api.core import Container, Pod
+from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import KubeQoS
 from koordinator.api.quantity import QuantityError, ResourceList
@@ -44,26 +41,8 @@ log = logging.getLogger(__name__)
 SUBSYSTEM = "cpu"
 
 
-class LifecycleEventType(enum.Enum):
-    """The event of a pod or container."""
-
-    POD_ADDED = "pod added"
-    POD_REMOVED = "pod removed"
-    CONTAINER_ADDED = "container added"
-    CONTAINER_REMOVED = "container removed"
-
-
-class PodEvent(msgspec.Struct, frozen=True):
-    """One event; `container` is an id without runtime, empty for events of pods."""
-
-    what: LifecycleEventType
-    group: str
-    pod_uid: str
-    container: str = ""
-
-
-class PodLifecycle:
-    """Pods and containers known by their groups; `inotify` watches them meanwhile."""
+class PodGroups:
+    """Groups of pods and of their containers as they come and go; `inotify` watches them meanwhile."""
 
     def __init__(self, cgroups: Cgroups, driver: Driver, inotify: Inotify) -> None:
         self._cgroups = cgroups
@@ -71,105 +50,77 @@ class PodLifecycle:
         self._inotify = inotify
         self._base = cgroups.directory("", SUBSYSTEM)
         self._classes = [cgroup_layout.class_dir(driver, kube) for kube in KubeQoS]
-        self._pods: dict[str, str] = {}
-        """Group → uid."""
-        self._containers: dict[str, dict[str, str]] = {}
-        """Group of a pod → directory name of a container → id."""
+        self._known: dict[str, set[str]] = {}
+        """Group of a pod → names of its containers' directories."""
 
-    async def next(self) -> list[PodEvent]:
-        """Wait for events and return them: at least one, unless it concerns neither pods nor containers."""
-        events: list[PodEvent] = []
+    async def next(self) -> bool:
+        """Wait until something has changed, and return whether a pod or container came."""
         changes = await self._inotify.next()
         if any(each.change is GroupChange.OVERFLOW for each in changes):
             return self.rescan()
-        for each in changes:
-            events += self._pod_events(each)
-        return events
+        are_new = [self._takes(each) for each in changes]
+        return any(are_new)
 
-    def rescan(self) -> list[PodEvent]:
-        """Look at all groups; what differs from what was known, as events. Watches what is not watched yet."""
-        events: list[PodEvent] = []
-        found: dict[str, str] = {}
+    def rescan(self) -> bool:
+        """Look at all groups, and return whether a pod or container came. Watches what is not watched yet."""
+        found: list[str] = []
         for class_dir in self._classes:
             self._watch(class_dir)
-            for group in self._cgroups.children(class_dir, SUBSYSTEM) or ():
-                uid = self._pod_uid(os.path.basename(group))
-                if uid is not None:
-                    found[group] = uid
-        for group in [group for group in self._pods if group not in found]:
-            events += self._pod_removed(group)
-        for group, uid in found.items():
-            events += self._pod_seen(group, uid)
-        return events
+            groups = self._cgroups.children(class_dir, SUBSYSTEM) or ()
+            found += [group for group in groups if cgroup_layout.is_pod_dir(self._driver, group)]
+        for group in self._known.keys() - set(found):
+            self._forget(group)
+        are_new = [self._look(group) for group in found]
+        return any(are_new)
 
-    def _pod_events(self, event: DirectoryEvent) -> Iterator[PodEvent]:
+    def _takes(self, event: DirectoryEvent) -> bool:
+        """Take note of a change, and return whether a pod or container came."""
         if not event.is_directory or not event.name:
-            return
+            return False
         parent = event.directory.removeprefix(self._base).strip("/")
         group = cgroup_layout.join(parent, event.name)
         is_new = event.change is GroupChange.CREATED
-        if parent in self._classes and group in self._classes:
-            if is_new:
-                yield from self.rescan()  # a class directory that the kubelet has just made
-        elif parent in self._classes:
-            uid = self._pod_uid(event.name)
-            if uid is not None:
-                yield from self._pod_seen(group, uid) if is_new else self._pod_removed(group)
-        elif parent in self._pods:
-            yield from (
-                self._container_seen(parent, event.name)
-                if is_new
-                else self._container_removed(parent, event.name)
-            )
+        if parent in self._known:
+            containers = self._known[parent]
+            if not is_new:
+                containers.discard(event.name)
+            elif event.name not in containers and self._is_container(event.name):
+                containers.add(event.name)
+                return True
+            return False
+        if parent not in self._classes:
+            return False
+        if group in self._classes:
+            return is_new and self.rescan()  # a class directory that the kubelet has just made
+        if not is_new:
+            self._forget(group)
+            return False
+        return cgroup_layout.is_pod_dir(self._driver, group) and self._look(group)
 
-    def _pod_seen(self, group: str, uid: str) -> Iterator[PodEvent]:
-        if group not in self._pods:
-            self._pods[group] = uid
-            self._containers[group] = {}
-            yield PodEvent(LifecycleEventType.POD_ADDED, group, uid)
+    def _look(self, group: str) -> bool:
+        """Look into the group of a pod, and return whether it is new, or a container in it."""
+        before = self._known.get(group)
         # First the watch, then the look: what comes in between is seen twice rather than never.
         self._watch(group)
         names = [os.path.basename(each) for each in self._cgroups.children(group, SUBSYSTEM) or ()]
-        for name in [name for name in self._containers[group] if name not in names]:
-            yield from self._container_removed(group, name)
-        for name in names:
-            yield from self._container_seen(group, name)
+        self._known[group] = now = set(filter(self._is_container, names))
+        return before is None or not now <= before
 
-    def _pod_removed(self, group: str) -> Iterator[PodEvent]:
-        uid = self._pods.pop(group, None)
-        if uid is None:
-            return
-        self._inotify.unwatch(self._cgroups.directory(group, SUBSYSTEM))
-        for container in self._containers.pop(group).values():
-            yield PodEvent(LifecycleEventType.CONTAINER_REMOVED, group, uid, container)
-        yield PodEvent(LifecycleEventType.POD_REMOVED, group, uid)
-
-    def _container_seen(self, group: str, name: str) -> Iterator[PodEvent]:
-        if name in self._containers[group]:
-            return
-        try:
-            container = cgroup_layout.container_id_of_dirname(self._driver, name)
-        except LayoutError:
-            return
-        self._containers[group][name] = container
-        yield PodEvent(LifecycleEventType.CONTAINER_ADDED, group, self._pods[group], container)
-
-    def _container_removed(self, group: str, name: str) -> Iterator[PodEvent]:
-        container = self._containers[group].pop(name, None)
-        if container is not None:
-            yield PodEvent(LifecycleEventType.CONTAINER_REMOVED, group, self._pods[group], container)
+    def _forget(self, group: str) -> None:
+        if self._known.pop(group, None) is not None:
+            self._inotify.unwatch(self._cgroups.directory(group, SUBSYSTEM))
 
     def _watch(self, group: str) -> None:
         directory = self._cgroups.directory(group, SUBSYSTEM)
         if directory not in self._inotify.directories:
             self._inotify.watch(directory)  # a group that is gone by now is found missing by the next look
 
-    def _pod_uid(self, name: str) -> str | None:
+    def _is_container(self, name: str) -> bool:
         try:
-            uid = cgroup_layout.pod_uid_of_dirname(self._driver, name)
+            cgroup_layout.container_id_of_dirname(self._driver, name)
         except LayoutError:
-            return None
-        return uid.replace("_", "-")  # systemd's names have no dashes, and UIDs no underscores
+            return False
+        return True
 
 
 DRIVER_RETRY_S = 10.0
@@ -214,12 +165,6 @@ async def find_driver(host: Host, kubelet: Kubelet | None) -> Driver | None:
     return Driver(driver)
 
 
-def corrected_driver(host: Host, driver: Driver) -> Driver:
-    """Return the driver by the directories that there are now, the known one while there are none: a guess may be
-    wrong."""
-    return host.cgroups.driver() or driver
-
-
 TRIGGERED = Rate(per_s=5.0, burst=10)
 """Highest rate of asking the kubelet because of new groups."""
 RESCAN_S = 30.0
@@ -240,18 +185,14 @@ def report_resources(metrics: AgentMetrics, pods: Iterable[PodRecord]) -> None:
             spec = specs.get(container.name)
             if spec is not None:
                 labels = pod_labels(pod, container.id, container.name)
-                _report_container(metrics, spec, labels)
+                _report_amounts(metrics.container_requests, spec.resources.requests, labels)
+                _report_amounts(metrics.container_limits, spec.resources.limits, labels)
 
 
 def pod_labels(pod: PodRecord, container_id: str, container_name: str) -> tuple[str, ...]:
     """Values of the labels that name a container."""
     meta = pod.pod.metadata
     return pod.uid, meta.name, meta.namespace, container_id, container_name
-
-
-def _report_container(metrics: AgentMetrics, spec: Container, labels: tuple[str, ...]) -> None:
-    _report_amounts(metrics.container_requests, spec.resources.requests, labels)
-    _report_amounts(metrics.container_limits, spec.resources.limits, labels)
 
 
 def _report_amounts(gauge: NodeGauge, amounts: ResourceList, labels: tuple[str, ...]) -> None:
@@ -318,7 +259,7 @@ class PodsState:
             self._missed(str(error))
             return
         shared = self._shared
-        shared.view.driver = corrected_driver(shared.host, shared.view.driver)
+        shared.view.driver = shared.host.cgroups.driver() or shared.view.driver  # a guess may be wrong
         if not pods and self._has_processes():
             self._missed("the kubelet lists no pods although some run: it has just started, perhaps")
             return
@@ -388,31 +329,31 @@ class PodsState:
             await asyncio.Event().wait()
             raise
         with inotify:
-            lifecycle, of_driver = None, None
+            groups, of_driver = None, None
 
             async def follow() -> None:
-                nonlocal lifecycle, of_driver
-                if lifecycle is None or of_driver is not self._shared.view.driver:
+                nonlocal groups, of_driver
+                if groups is None or of_driver is not self._shared.view.driver:
                     of_driver = self._shared.view.driver
-                    lifecycle = PodLifecycle(self._shared.host.cgroups, of_driver, inotify)
-                    self._wake_on_added(lifecycle.rescan())
-                self._wake_on_added(await self._events(lifecycle))
+                    groups = PodGroups(self._shared.host.cgroups, of_driver, inotify)
+                    is_new = groups.rescan()
+                else:
+                    is_new = await _is_next_new(groups)
+                if is_new:
+                    self._wake.set()
 
             while True:
                 if await self._guard.call_async(follow) is not None:
                     await asyncio.sleep(SOON_S)
 
-    async def _events(self, lifecycle: PodLifecycle) -> list[PodEvent]:
-        try:
-            async with asyncio.timeout(RESCAN_S):
-                return await lifecycle.next()
-        except TimeoutError:
-            return lifecycle.rescan()
 
-    def _wake_on_added(self, events: list[PodEvent]) -> None:
-        for event in events:
-            if event.what in (LifecycleEventType.POD_ADDED, LifecycleEventType.CONTAINER_ADDED):
-                self._wake.set()
+async def _is_next_new(groups: PodGroups) -> bool:
+    """Wait for the next change, and look for one now and then; return whether a pod or container came."""
+    try:
+        async with asyncio.timeout(RESCAN_S):
+            return await groups.next()
+    except TimeoutError:
+        return groups.rescan()
 
 
 def is_starting(pod: PodRecord) -> bool:

@@ -78,12 +78,9 @@ class States:
                     for state in missing:
                         await state.synced.wait()
             except TimeoutError:
-                self._report_waiting()
-
-    def _report_waiting(self) -> None:
-        for state in self.all:
-            if state.is_required and not state.synced.is_set():
-                log.warning("waiting for %s", state.name, extra={"trouble": state.trouble})
+                for state in missing:
+                    if not state.synced.is_set():
+                        log.warning("waiting for %s", state.name, extra={"trouble": state.trouble})
 
     async def _follow_pods(self) -> None:
         await self._node.synced.wait()

@@ -29,6 +29,7 @@ from koordinator.koordlet.writing import idle_shares, restore_log, update_plan
 from koordinator.koordlet.writing.file_writer import CGROUP_UPDATE, OTHER_UPDATE, FileWriter, PlannedWrite
 from koordinator.koordlet.writing.restore_log import Restored, RestoreLog, RestoreRecord
 from koordinator.koordlet.writing.update_plan import (
+    FAILED,
     Cache,
     CacheEntry,
     Contents,
@@ -46,7 +47,6 @@ TRIES_MAX = 3
 """The first and two with fresh contents; children that come and go meanwhile make the kernel refuse."""
 _WARNINGS_MAX = 4_096
 _SHADOW_MAX = 65_536
-_FAILED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD))
 
 
 class _Manner(msgspec.Struct, frozen=True):
@@ -234,7 +234,7 @@ class Executor(FileWriter):
         results = self._run(levels, update_plan.plan_leveled, _Manner(owner, records=False))
         restored = [Restored(of_key[key_of(each.update)], each.outcome, each.problem) for each in results]
         for each in restored:
-            if each.outcome not in _FAILED:
+            if each.outcome not in FAILED:
                 self._settled(each.record)
         return restored
 
@@ -391,7 +391,7 @@ class Executor(FileWriter):
 
     def _warn(self, result: Result, owner: str) -> None:
         key = key_of(result.update)
-        if result.outcome not in _FAILED:
+        if result.outcome not in FAILED:
             self._warned.pop(key, None)
         elif self._warned.get(key) != result.problem:
             if len(self._warned) >= _WARNINGS_MAX:

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from koordinator.host import cgroup_knobs
-from koordinator.host.cgroup_knobs import UNLIMITED, V1, Knob, Merge
+from koordinator.host.cgroup_knobs import DEVICE_KNOBS, UNLIMITED, UNSET_BY_DISK, V1, Knob, Merge
 from koordinator.host.files import FileFailure, FileProblem, Identity, problem_of
 from koordinator.host.resctrl import schemata_needs_write
 from koordinator.koordlet.writing import update_plan
-from koordinator.koordlet.writing.update_plan import DEVICE_KNOBS, ID_KNOBS, Update, WriteOutcome
+from koordinator.koordlet.writing.update_plan import ID_KNOBS, Update, WriteOutcome
 
 LINES_SPARED = 1_000
 """The journal is rewritten when it has this many lines more than twice the records."""
@@ -183,14 +183,6 @@ class RestoreLog:
         self.problem = None
 
 
-_UNSET_LINE = {
-    Knob.BLKIO_WEIGHT: "100",
-    Knob.BLKIO_QOS: "enable=0",
-    Knob.IO_MAX: "rbps=max wbps=max riops=max wiops=max",
-    Knob.IO_WEIGHT: "default",
-}
-"""Line for a disk that has none of its own; limits are 0."""
-
 PRESENT, ABSENT = "present", "absent"
 """State of a claimed name before the claim."""
 _SCHEMATA = "schemata"
@@ -268,10 +260,7 @@ def means_all_cpus(record: RestoreRecord) -> bool:
 
 def is_ours(record: RestoreRecord, content: str) -> bool:
     """Return whether the file says what we made it say. Killed between record and write, it still says what it said
-    before: the work of others, or an earlier write of ours.
-
-    Killed between record and write it says what it said, be that the work of others or an earlier write of ours.
-    """
+    before: the work of others, or an earlier write of ours."""
     return any(
         matches(record, content, text) for text in (record.wrote, record.before, record.was or record.before)
     )
@@ -306,7 +295,7 @@ def _line_of(disk: str, content: str, knob: Knob) -> str:
     for line in content.splitlines():
         if line.split()[:1] == [disk]:
             return line.strip()
-    return f"{disk} {_UNSET_LINE.get(knob, '0')}"
+    return f"{disk} {UNSET_BY_DISK[knob]}"
 
 
 def _is_part(record: RestoreRecord) -> bool:

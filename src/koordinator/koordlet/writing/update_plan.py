@@ -6,7 +6,7 @@ passes: parents are widened first, from the top; then everything gets its exact 
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -14,7 +14,15 @@ from koordinator.api import cpuset
 from koordinator.api.cpuset import CPUSetError
 from koordinator.api.scalars import ScalarError
 from koordinator.host import cgroup_knobs
-from koordinator.host.cgroup_knobs import COUNT_MAX, UNLIMITED, UNLIMITED_BYTES_MIN, V1, Knob, Merge
+from koordinator.host.cgroup_knobs import (
+    COUNT_MAX,
+    DEVICE_KNOBS,
+    UNLIMITED,
+    UNLIMITED_BYTES_MIN,
+    V1,
+    Knob,
+    Merge,
+)
 from koordinator.host.errors import ContentError, KnobValueError, UnsupportedError
 from koordinator.host.files import FileFailure, FileProblem
 
@@ -25,19 +33,6 @@ CACHE_S_MAX = 120.0
 
 _CPU_MAX_KNOBS = frozenset((Knob.CPU_QUOTA, Knob.CPU_PERIOD))
 ID_KNOBS = frozenset((Knob.TASKS, Knob.PROCS))
-DEVICE_KNOBS = frozenset(
-    (
-        Knob.BLKIO_READ_IOPS,
-        Knob.BLKIO_WRITE_IOPS,
-        Knob.BLKIO_READ_BPS,
-        Knob.BLKIO_WRITE_BPS,
-        Knob.BLKIO_WEIGHT,
-        Knob.BLKIO_QOS,
-        Knob.BLKIO_MODEL,
-        Knob.IO_MAX,
-        Knob.IO_WEIGHT,
-    )
-)
 _PAGE_KNOBS = frozenset((Knob.MEMORY_LIMIT, Knob.MEMORY_MIN, Knob.MEMORY_LOW, Knob.MEMORY_HIGH))
 PAGE_BYTES = 4096
 _AGAIN = frozenset((FileFailure.INVALID, FileFailure.BUSY, FileFailure.FULL, FileFailure.DENIED))
@@ -61,6 +56,14 @@ class WriteOutcome(enum.Enum):
     WOULD_WRITE = "the file would be written, but this is a dry run"
     FOREIGN = "somebody else has changed the file since, so it is left alone"
     SHARED = "another owner still needs its value there"
+
+
+HELD = frozenset(
+    (WriteOutcome.WRITTEN, WriteOutcome.UNCHANGED, WriteOutcome.SKIPPED, WriteOutcome.WOULD_WRITE)
+)
+FAILED = frozenset((WriteOutcome.FAILED, WriteOutcome.NOT_HELD))
+NOT_TAKEN = FAILED | {WriteOutcome.REFUSED}
+"""Outcomes of values that the kernel did not take, or would not."""
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -96,6 +99,14 @@ class Result(msgspec.Struct, frozen=True):
     update: Update
     outcome: WriteOutcome
     problem: str = ""
+
+
+def are_settled(results: Iterable[Result], running: Container[str]) -> bool:
+    """Return whether another try is not worth it: nothing has failed, and no group is missing of those that run."""
+    return not any(
+        each.outcome in FAILED or (each.outcome is WriteOutcome.MISSING and each.update.group in running)
+        for each in results
+    )
 
 
 class UpdatePlan(msgspec.Struct, frozen=True):
@@ -345,15 +356,10 @@ def _device_differs(content: str, text: str) -> bool:
     lines = dict(line.strip().partition(" ")[::2] for line in content.splitlines())
     have = lines.get(device)
     if have is None:
-        return not is_unset(value)
+        return not cgroup_knobs.is_unset(value)
     settings = dict(word.partition("=")[::2] for word in have.split())
     wanted = dict(word.partition("=")[::2] for word in value.split())
     return any(name not in settings or not _is_same(settings[name], wanted[name]) for name in wanted)
-
-
-def is_unset(value: str) -> bool:
-    """Return whether a value of a disk is what the kernel shows no line for."""
-    return value in ("0", "default") or all(word.endswith("=max") for word in value.split())
 
 
 def _is_same(a: str, b: str) -> bool:

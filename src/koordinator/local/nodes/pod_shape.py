@@ -120,7 +120,7 @@ def read(
 
 def group_of(pod: Pod, rule: BatchRule) -> GroupResources:
     """Return what the pod's group holds: what the kubelet writes, and over it what the hook `BatchResource` does."""
-    running = contexts.running_together(pod)
+    running = pod_resources.running_together(pod)
     extended = contexts.batch_resources_of(pod, running)
     found = batch_resource.pod_limits(qos.raw(pod), extended, rule, [each.name for each in running])
     request_milli = _amount(pod_resources.requests(pod), resources.CPU).milli
