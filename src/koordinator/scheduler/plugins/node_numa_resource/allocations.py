@@ -24,8 +24,8 @@ from koordinator.api.core import Node
 from koordinator.api.node_labels import NodeCPUBindPolicy
 from koordinator.api.reservation import RESERVATION_ALLOCATED
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugins.node_numa_resource import holdings, node_view
-from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
+from koordinator.scheduler.plugins.node_numa_resource import holdings
+from koordinator.scheduler.plugins.node_numa_resource.admission import KINDS, NUMAPlacement, kind_of
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import TOPOLOGIES_MAX, Topologies
 from koordinator.scheduler.plugins.node_numa_resource.holdings import NO_FACTS, NodeTopologyFacts, facts_of
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
@@ -33,7 +33,7 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     NUMAStatus,
     PodHolding,
 )
-from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS, NUMANodeView
+from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMANodeView
 from koordinator.scheduler.plugins.node_numa_resource.reservations import Held, ReservedHoldings
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.table.columns import RowChange, Rows, at
@@ -279,7 +279,7 @@ class NUMAColumns:
 
 log = logging.getLogger(__name__)
 
-_NO_KIND: Hashable = node_view.kind_of(NO_FACTS)
+_NO_KIND: Hashable = kind_of(NO_FACTS)
 
 
 class NodeNUMARecord:
@@ -371,7 +371,7 @@ class NUMAAllocations(ReservableHoldingKeeper[Held, NUMAPlacement]):
         self.special_count += record.facts.is_plain - facts.is_plain
         if had_special != (self.special_count > 0):
             self._table.start_over()  # ordinary pods skip Filter as long as there is no such node
-        record.facts, record.kind = facts, node_view.kind_of(facts)
+        record.facts, record.kind = facts, kind_of(facts)
         self.columns.set_facts(row, facts)
         self._dirty.add(row)
 

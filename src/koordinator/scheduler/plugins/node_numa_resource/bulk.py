@@ -10,16 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api import resources
-from koordinator.api.annotations.placement import NUMANodeExclusive
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.framework import SCORE_MAX, Mask, ReasonCodes, Scores
 from koordinator.scheduler.plugin.status import Reason
 from koordinator.scheduler.plugins.node_numa_resource import admission, policy
 from koordinator.scheduler.plugins.node_numa_resource import allocations as cols
+from koordinator.scheduler.plugins.node_numa_resource.admission import KINDS
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAColumns, NUMAColumnSlice
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NOT_ENOUGH
-from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.score import (
     NUMAScoringStrategies,
@@ -62,8 +61,6 @@ class NUMARequest(msgspec.Struct, frozen=True, eq=False):
     required_kind: int
     own_policy: int
     """The pod's NUMA policy (`NUMA_POLICIES`)."""
-    is_exclusive: bool
-    """Whether NUMA nodes must not be shared with pods that reach beyond them."""
 
     @classmethod
     def of(cls, plan: PodPlan, columns: NUMAColumns) -> "NUMARequest":
@@ -76,7 +73,6 @@ class NUMARequest(msgspec.Struct, frozen=True, eq=False):
             cpu_count=plan.cpu_count,
             required_kind=KINDS.get(plan.required_policy, 0),
             own_policy=cols.NUMA_POLICIES[plan.numa_policy],
-            is_exclusive=admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED,
         )
 
     @property
@@ -207,7 +203,7 @@ def _judge_numa(
         is_sure &= is_all
     if binds is not None:
         is_sure &= ~binds
-    if demand.is_exclusive:
+    if demand.plan.is_exclusive:
         is_sure[:] = False
     judgement.is_open[is_left & (judgement.codes == 0) & ~is_sure] = True
 
@@ -294,7 +290,7 @@ def _fitting_slots(window: NUMAColumnSlice, demand: NUMARequest, binds: Mask | N
     if binds is not None:
         is_known &= ~binds | (window.offers[demand.cpu_index] > 0 if demand.cpu_index >= 0 else False)
         fits &= ~binds | (_by_kind(window.usable, kinds) >= demand.cpu_count)
-    if demand.is_exclusive:
+    if demand.plan.is_exclusive:
         fits &= window.status != cols.SHARED
     fits &= is_known
     found = Fitting(fits, np.logical_or.reduce(fits, axis=0), is_known)

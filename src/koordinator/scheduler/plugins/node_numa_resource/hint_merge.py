@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api.annotations.placement import NUMANodeExclusive, NUMATopologyPolicy
+from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.scheduler.plugin.framework import Plugin, S
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource.allocate import NUMAMask
@@ -41,13 +41,12 @@ class NUMAAdmission(msgspec.Struct, frozen=True):
 class Exclusivity(msgspec.Struct, frozen=True):
     """The demand of the pod on the NUMA nodes' other pods, and how those are."""
 
-    policy: str = ""
-    """`NUMANodeExclusive`; "" is none."""
+    is_required: bool = False
     statuses: Mapping[int, NUMAStatus] = {}
 
     def allows(self, numa_nodes: NUMAMask) -> bool:
         """Return whether several NUMA nodes disturb no pod that has one of them alone, or one is not shared."""
-        if self.policy != NUMANodeExclusive.REQUIRED:
+        if not self.is_required:
             return True
         refused = NUMAStatus.SINGLE if numa_nodes.bit_count() > 1 else NUMAStatus.SHARED
         return not any(s is refused and numa_nodes >> numa & 1 for numa, s in self.statuses.items())

@@ -53,11 +53,10 @@ from koordinator.scheduler.plugins.node_numa_resource import (
     policy,
     score,
 )
-from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, OtherHints
+from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, NUMAPodTerms, OtherHints
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NodeNUMARecord, NUMAAllocations
 from koordinator.scheduler.plugins.node_numa_resource.bulk import FIRST_OWN_CODE, NUMAReason, NUMARequest
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHintProvider
-from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMAPodTerms
 from koordinator.scheduler.plugins.node_numa_resource.pod_state import NUMAState, Provider, TableAmounts
 from koordinator.scheduler.plugins.node_numa_resource.policy import (
     BoundCPUUsage,
@@ -196,7 +195,7 @@ class NodeNUMAResource(
         """Filter for one row."""
         record = self.books.at(row)
         terms = self._terms(state, record)
-        status = node_view.judge(record.view, state.plan, terms, self._usage(row))
+        status = node_view.judge(record.view, terms, self._usage(row))
         if status is not None:
             return state.code_of(status)
         if terms.is_known:
@@ -208,7 +207,7 @@ class NodeNUMAResource(
     def _terms(self, state: NUMAState, record: NodeNUMARecord) -> NUMAPodTerms:
         terms = state.terms.get(record.kind)
         if terms is None:
-            terms = state.terms[record.kind] = node_view.terms_of(state.plan, record.facts)
+            terms = state.terms[record.kind] = admission.terms_of(state.plan, record.facts)
         return terms
 
     def detail(self, state: NUMAState, rows: Rows, codes: ReasonCodes) -> ReasonCodes:
@@ -234,7 +233,7 @@ class NodeNUMAResource(
         """Return what a trial on the node says; one tells it for all nodes that are alike as far as the pod goes."""
         record = self.books.at(row)
         terms = self._terms(state, record)
-        key = None if state.needs_trial else node_view.verdict_key(record.view, state.plan, terms)
+        key = None if state.needs_trial else node_view.verdict_key(record.view, terms)
         if key is None:
             return self._tried(state, row).status
         full_key = (record.kind, key, self._usage(row))
@@ -270,8 +269,9 @@ class NodeNUMAResource(
             return explained.place(state.plan, record.facts, record.node_allocation, state.chosen, others)
         usage = self._usage(row, state.plan.cpu_milli if counted else 0)
         seen = use or ReservedNode(record.node_allocation)
+        terms = self._terms(state, record)
         return admission.place(
-            state.plan, record.facts, seen.node_allocation, usage, self._strategies, seen.use, others
+            terms, record.facts, seen.node_allocation, usage, self._strategies, seen.use, others
         )
 
     def _usage(self, row: int, own_milli: int = 0) -> BoundCPUUsage:
@@ -324,7 +324,7 @@ class NodeNUMAResource(
         record = self.books.at(row)
         allocatable, requested = self._amounts.at(row)
         terms = self._terms(state, record)
-        points = node_view.points(record.view, state.plan, terms, allocatable, requested, self._strategies)
+        points = node_view.points(record.view, terms, allocatable, requested, self._strategies)
         return self.exact_score(state, row) if points is None else points
 
     def exact_score(self, state: NUMAState, row: int) -> int:
@@ -385,9 +385,7 @@ class NodeNUMAResource(
             self.books.sync()
             record = self.books.at(row)
             terms, usage = self._terms(state, record), self._usage(row, state.plan.cpu_milli)
-            found = node_view.place(
-                record.view, record.node_allocation, state.plan, terms, usage, self._strategies
-            )
+            found = node_view.place(record.view, record.node_allocation, terms, usage, self._strategies)
             if found is not None:
                 return found
         return self.trial(state, pod, row, counted=True)
@@ -398,17 +396,19 @@ class NodeNUMAResource(
         """Return a node as a pod sees it that uses one of its reservations or ignores them all, or a reserve pod that
         takes over running pods; None when these hold nothing of ours."""
         record = self.books.at(row)
-        if reservation is None and pod_labels.is_reservation_ignored(pod.pod.metadata.labels):
-            rests = record.held.rests()
-            return ReservedNode.of_ignored(record.node_allocation, rests, record.facts.options.cpus)
+        topology = record.facts.options.cpus
         if reservation is None:
-            taken = self.books.held_by(row, pre_allocated_pods(self.handle, pod.uid))
-            return ReservedNode.of_pods(record.node_allocation, taken, record.facts.options.cpus)
+            takes_over = not pod_labels.is_reservation_ignored(pod.pod.metadata.labels)
+            parts = record.held.rests()
+            if takes_over:
+                taken = self.books.held_by(row, pre_allocated_pods(self.handle, pod.uid))
+                parts = [each.holding for each in taken]
+            return ReservedNode.of_all(record.node_allocation, parts, topology, takes_over=takes_over)
         found = self.books.reserved_by(row, reservation.metadata.uid)
         if found is None:
             return None
         is_restricted = reservation.spec.allocate_policy == "Restricted"
-        return ReservedNode.of(*found, record.facts.options.cpus, is_restricted=is_restricted)
+        return ReservedNode.of(*found, topology, is_restricted=is_restricted)
 
     def filter_reservation(
         self, state: NUMAState, pod: PodInfo, reservation: Reservation | None, row: int
@@ -465,7 +465,7 @@ class NodeNUMAResource(
         """Return what the pod asks for there, and what is free of the node, by NUMA node."""
         self.books.sync()
         record = self.books.at(row)
-        return explained.facts(state.plan, self._terms(state, record), record.view)
+        return explained.facts(self._terms(state, record), record.view)
 
     def reliefs(self, state: NUMAState, rows: Rows) -> list[Relief]:
         if state.needs_trial:
@@ -474,8 +474,7 @@ class NodeNUMAResource(
         records = [(row, self.books.at(row)) for row in rows.tolist()]
         name_of = self._table.name_of
         return explained.reliefs(
-            (row, name_of(row), state.plan, self._terms(state, record), record.view)
-            for row, record in records
+            (row, name_of(row), self._terms(state, record), record.view) for row, record in records
         )
 
     def endpoints(self) -> tuple[Endpoint, ...]:

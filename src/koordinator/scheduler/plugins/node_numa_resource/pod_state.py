@@ -10,7 +10,7 @@ from koordinator.scheduler.plugin.framework import Scores
 from koordinator.scheduler.plugin.percent import ScoredRequest, free_percent
 from koordinator.scheduler.plugin.status import RefusalCodes, Status
 from koordinator.scheduler.plugins.node_numa_resource import bulk
-from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
+from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, NUMAPodTerms
 from koordinator.scheduler.plugins.node_numa_resource.bulk import (
     FIRST_OWN_CODE,
     NodeAmounts,
@@ -21,7 +21,6 @@ from koordinator.scheduler.plugins.node_numa_resource.bulk import (
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Amounts
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHintProvider
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import PodHolding
-from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMAPodTerms
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
