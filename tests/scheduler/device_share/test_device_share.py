@@ -38,6 +38,7 @@ from koordinator.scheduler.plugins.device_share.node_device_record import NodeDe
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
 from koordinator.scheduler.plugins.device_share.request import RefusalKind, parse, per_gpu
 from koordinator.scheduler.plugins.device_share.reservations import allocate_reserved
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of
 
 GIB = 1 << 30
 VF = {"rdma": DeviceHint(vf_selector=LabelSelector())}
@@ -84,11 +85,7 @@ def recorded(decision: DeviceDecision) -> DeviceAllocations:
             DeviceAllocation(
                 minor=picked.minor,
                 resources=dict(picked.amounts),
-                extension=AllocationExtension(
-                    vfs=[VirtualFunction(minor=picked.vf.minor, bus_id=picked.vf.bus_id)]
-                )
-                if picked.vf
-                else None,
+                extension=AllocationExtension(vfs=list(picked.vfs)) if picked.vfs else None,
             )
             for picked in of_type
         ]
@@ -285,11 +282,12 @@ def test_every_numa_hint_can_be_allocated(asked: dict[str, int], busy: set[int])
 
     hints = numa_hints(machine, wish)
 
-    for hint in hints.by_type.get("gpu", ()):
-        decision = allocate(machine, wish, DeviceLimits(numa_nodes=hint.numa_nodes))
+    for hint in hints.by_resource.get("gpu") or ():
+        numa_nodes = set(cpus_of(hint.numa_nodes or 0))
+        decision = allocate(machine, wish, DeviceLimits(numa_nodes=numa_nodes))
         assert decision.status.is_success
         near = {machine.devices["gpu"][p.minor].numa_node for p in decision.by_type["gpu"]}
-        assert near <= set(hint.numa_nodes)
+        assert near <= numa_nodes
 
 
 @given(st.integers(1, 8), st.integers(1, 800), st.integers(1, 800))
@@ -355,7 +353,7 @@ def test_a_node_that_is_vouched_for_is_tried_for_whole_cards_only_whatever_else_
     asked = pod({"gpu": 2, "rdma": 1}, joint=JointAllocate(device_types=["gpu"]))
 
     assert set(allocate(node(of=machine), asked).by_type) == {"gpu"}
-    assert set(numa_hints(node(of=machine), asked).by_type) == {"gpu"}
+    assert set(numa_hints(node(of=machine), asked).by_resource) == {"gpu"}
     taken = allocate(node(of=machine), asked, options=AllocateOptions(is_reserve=True))
     assert taken.status == unresolvable("Insufficient rdma devices")
 
@@ -383,7 +381,7 @@ def test_a_device_chosen_beforehand_gives_any_virtual_function_where_none_was_re
 
     decision = allocate(node(), asked, designated(NO_LIMITS, node(), {"rdma": chosen}))
 
-    found = [picked.vf.bus_id for picked in decision.by_type["rdma"] if picked.vf]
+    found = [vf.bus_id for picked in decision.by_type["rdma"] for vf in picked.vfs]
     assert found == ["0000:00:00.1", "0000:01:00.0"]
 
 

@@ -22,9 +22,10 @@ from koordinator.scheduler.plugins.device_share import partition
 from koordinator.scheduler.plugins.device_share.inventory import (
     NO_LIMITS,
     DeviceLimits,
+    Held,
+    HeldDevice,
     NodeDevices,
     View,
-    VisibleDevice,
     amounts_of,
     view_of,
 )
@@ -32,7 +33,6 @@ from koordinator.scheduler.plugins.device_share.pick import (
     DeviceCountRequest,
     DeviceScoringStrategy,
     PickDecision,
-    Picked,
     Scorer,
     VFChoice,
     device_score,
@@ -88,7 +88,7 @@ class AllocateOptions(msgspec.Struct, frozen=True):
 class DeviceDecision(msgspec.Struct, frozen=True):
     """The devices that a pod gets by type; nothing when `status` is a refusal."""
 
-    by_type: Mapping[str, tuple[Picked, ...]] = {}
+    by_type: Held = {}
     status: Status = SUCCESS
 
 
@@ -184,7 +184,7 @@ class _Attempt:
         self.node, self.pod, self.limits, self.options, self.wanted = node, pod, limits, options, wanted
 
     def run(self, joint: list[str]) -> DeviceDecision:
-        found: dict[str, tuple[Picked, ...]] = {}
+        found: dict[str, tuple[HeldDevice, ...]] = {}
         if joint:
             decision = self._joint(joint)
             if not decision.status.is_success:
@@ -216,11 +216,11 @@ class _Attempt:
             found[device_type] = picked.picked
         return DeviceDecision(found)
 
-    def _pcies(self, device_type: str, picked: tuple[Picked, ...]) -> frozenset[str]:
+    def _pcies(self, device_type: str, picked: tuple[HeldDevice, ...]) -> frozenset[str]:
         devices = self.node.devices[device_type]
         return frozenset(devices[p.minor].pcie for p in picked if devices[p.minor].has_topology)
 
-    def _completed(self, found: Mapping[str, tuple[Picked, ...]]) -> DeviceDecision:
+    def _completed(self, found: Held) -> DeviceDecision:
         """With memory and its ratio on each GPU."""
         by_type = dict(found)
         gpus = []
@@ -256,27 +256,34 @@ class _Attempt:
         back = self.limits.given_back_vfs.get(device_type, {}).values()
         return VFChoice(hint.vf_selector, taken.difference(*back), allowed)
 
-    def _scorer(self, device_type: str, amounts: Mapping[str, int]) -> Scorer | None:
-        strategy = self.options.strategy
-        if self.options.card_points and device_type == DeviceType.GPU:
-            return self._points
+    def _scorer(
+        self, device_type: str, amounts: Mapping[str, int], *, is_by_topology: bool = False
+    ) -> Scorer | None:
+        """By closeness, total and free change places, as users know it: cards partly in use all score alike."""
+        strategy, points = self.options.strategy, self.options.card_points
+        if points and device_type == DeviceType.GPU:
+            return lambda device: points.get(device.minor, 0)
         if strategy is None:
             return None
+        if is_by_topology:
+            return lambda device: device_score(strategy, amounts, device.free, device.entry.total)
         return lambda device: device_score(strategy, amounts, device.entry.total, device.free)
 
     def _pick_gpus(self, view: View, wanted: PerDevice, generic: Callable[[], PickDecision]) -> PickDecision:
-        template = self._template(wanted)
-        if not template.status.is_success:
-            return PickDecision(status=template.status)
+        templates, names = self.options.templates, []
+        if templates is not None and templates.concern(wanted):
+            names = templates.equal_on(self.node.node_labels, wanted.amounts)
+            if not names:
+                return PickDecision(status=NO_TEMPLATE)
         used = self._used_gpus(view)
         if not wanted.is_shared:
             decision = self._partition(view, wanted, used)
             if decision is not None:
                 return decision
         decision = self._by_topology(view, wanted, used) or generic()
-        if not template.name:
+        if len(names) != 1:
             return decision
-        picked = tuple(msgspec.structs.replace(p, template=template.name) for p in decision.picked)
+        picked = tuple(msgspec.structs.replace(p, template=names[0]) for p in decision.picked)
         return PickDecision(picked, decision.status)
 
     def _used_gpus(self, view: View) -> frozenset[int]:
@@ -284,15 +291,6 @@ class _Attempt:
         hidden = self.node.devices[DeviceType.GPU].keys() - view.keys()
         seen = {minor for minor, device in view.items() if device.is_used}
         return frozenset(seen | {minor for minor in hidden if self.node.is_used(DeviceType.GPU, minor)})
-
-    def _template(self, wanted: PerDevice) -> "_TemplateDecision":
-        templates = self.options.templates
-        if templates is None or not templates.concern(wanted):
-            return _TemplateDecision()
-        equal = templates.equal_on(self.node.node_labels, wanted.amounts)
-        if not equal:
-            return _TemplateDecision(status=NO_TEMPLATE)
-        return _TemplateDecision(equal[0] if len(equal) == 1 else "")
 
     def _partition(self, view: View, wanted: PerDevice, used: frozenset[int]) -> PickDecision | None:
         """By the partition table; None when there is nothing and the pod need not keep to it."""
@@ -314,35 +312,15 @@ class _Attempt:
             return PickDecision(status=MULTI_SHARED) if scope else None
         level = TOPOLOGY_SCOPE_LEVELS.get(scope, 0)
         asked = partition.GPURequest(wanted.count, wanted.amounts, wanted.is_shared, level)
-        minors = partition.closest(cards, view, asked, used, self._tree_scorer(wanted.amounts))
+        score = self._scorer(DeviceType.GPU, wanted.amounts, is_by_topology=True)
+        minors = partition.closest(cards, view, asked, used, score)
         if minors:
             return _picked(minors, wanted)
         return PickDecision(status=NONE_IN_SCOPE if scope else NO_GPU)
 
-    def _points(self, device: VisibleDevice) -> int:
-        return self.options.card_points.get(device.minor, 0)
-
-    def _tree_scorer(self, amounts: Mapping[str, int]) -> Scorer | None:
-        """Total and free change places, as users know it: cards partly in use all score alike."""
-        strategy = self.options.strategy
-        if self.options.card_points:
-            return self._points
-        if strategy is None:
-            return None
-
-        def score(device: VisibleDevice) -> int:
-            return device_score(strategy, amounts, device.free, device.entry.total)
-
-        return score
-
-
-class _TemplateDecision(msgspec.Struct, frozen=True):
-    name: str = ""
-    status: Status = SUCCESS
-
 
 def _picked(minors: tuple[int, ...], wanted: PerDevice) -> PickDecision:
-    return PickDecision(tuple(Picked(minor, wanted.amounts) for minor in sorted(minors)))
+    return PickDecision(tuple(HeldDevice(minor, wanted.amounts) for minor in sorted(minors)))
 
 
 NO_HAMI_CORE = error("GPUIsolationProviderHAMICore not found on the node")

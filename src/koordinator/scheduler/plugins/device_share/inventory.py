@@ -1,7 +1,7 @@
 """Keep which devices a node has, what is used, and what a pod may see of them. Source: behaviour/devices 5.1 and
 5.3."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -109,7 +109,7 @@ class HeldDevice(msgspec.Struct, frozen=True):
     template: str = ""
 
 
-Held = Mapping[str, Sequence[HeldDevice]]
+Held = Mapping[str, tuple[HeldDevice, ...]]
 """Devices that one pod holds, by type."""
 
 
@@ -126,7 +126,7 @@ def entries_of(device: Device) -> dict[str, dict[int, DeviceEntry]]:
 def held_by(allocations: DeviceAllocations) -> Held:
     """Return what a pod's annotation says it holds. Raises: QuantityError when an amount is no quantity."""
     return {
-        device_type: [
+        device_type: tuple(
             HeldDevice(
                 each.minor,
                 amounts_of(each.resources),
@@ -134,7 +134,7 @@ def held_by(allocations: DeviceAllocations) -> Held:
                 each.extension.gpu_shared_resource_template if each.extension is not None else "",
             )
             for each in of_type
-        ]
+        )
         for device_type, of_type in allocations.items()
     }
 

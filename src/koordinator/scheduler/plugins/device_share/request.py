@@ -42,25 +42,17 @@ NAMES = (
 LENT = frozenset(resources.BATCH_GPU_RESOURCES)
 """Resources that batch pods have of cards that belong to others."""
 _ALONE = frozenset((*_VENDOR_GPUS, resources.GPU, resources.RDMA, resources.FPGA))
-_BY_PERCENT = frozenset(
+_PARTS = frozenset(
     frozenset(names)
     for names in (
         (resources.GPU_MEMORY,),
         (resources.GPU_MEMORY_RATIO,),
         (resources.GPU_CORE, resources.GPU_MEMORY),
         (resources.GPU_CORE, resources.GPU_MEMORY_RATIO),
-        (resources.HUAWEI_NPU_CORE, resources.GPU_MEMORY_RATIO),
     )
 )
-_SHARED = frozenset(
-    frozenset((resources.GPU_SHARED, *names))
-    for names in (
-        (resources.GPU_MEMORY,),
-        (resources.GPU_MEMORY_RATIO,),
-        (resources.GPU_CORE, resources.GPU_MEMORY),
-        (resources.GPU_CORE, resources.GPU_MEMORY_RATIO),
-    )
-)
+_BY_PERCENT = _PARTS | {frozenset((resources.HUAWEI_NPU_CORE, resources.GPU_MEMORY_RATIO))}
+_SHARED = frozenset(names | {resources.GPU_SHARED} for names in _PARTS)
 _NPU_SLICE = frozenset(
     (resources.GPU_SHARED, resources.HUAWEI_NPU_CORE, resources.HUAWEI_NPU_CPU, resources.GPU_MEMORY)
 )

@@ -38,7 +38,7 @@ def left_of(reserved: Held, owners: Sequence[Held]) -> Held:
                 add_in_place(used.setdefault((device_type, device.minor), {}), device.amounts)
                 taken.update((device_type, vf.bus_id) for vf in device.vfs)
     return {
-        device_type: [
+        device_type: tuple(
             HeldDevice(
                 device.minor,
                 less(device.amounts, used.get((device_type, device.minor), {})),
@@ -46,7 +46,7 @@ def left_of(reserved: Held, owners: Sequence[Held]) -> Held:
                 device.template,
             )
             for device in devices
-        ]
+        )
         for device_type, devices in reserved.items()
     }
 
@@ -99,7 +99,7 @@ def all_of(holdings: Sequence[Held]) -> ReservedDevices:
                 vfs = (*known.vfs, *device.vfs)
                 of_type[device.minor] = HeldDevice(device.minor, amounts, vfs, device.template)
     return ReservedDevices(
-        "", {device_type: list(of_type.values()) for device_type, of_type in together.items()}
+        "", {device_type: tuple(of_type.values()) for device_type, of_type in together.items()}
     )
 
 

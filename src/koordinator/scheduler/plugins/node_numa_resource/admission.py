@@ -72,11 +72,11 @@ def hints_of(
     demand = score.demand(request.amounts, node.cpu_ratio, binds_cpus=request.binds_cpus)
     known: dict[str, list[tuple[NUMAMask, int]]] = {}
     smallest = dict.fromkeys(request.amounts, len(node.zones))
-    for subset in _subsets(node.zones, sizes_max):
+    for subset in subsets_of(node.zones, sizes_max):
         total = resource_list.sum_of(node.zones[numa] for numa in subset)
         for name in request.amounts.keys() & total.keys():
             known.setdefault(name, [])
-        mask = sum(1 << numa for numa in subset)
+        mask = mask_of(subset)
         if not trial(mask):
             continue
         left = resource_list.sum_of(available.get(numa, {}) for numa in subset)
@@ -95,7 +95,8 @@ def hints_of(
     }
 
 
-def _subsets(numa_nodes: Iterable[int], sizes_max: int | None) -> Iterator[tuple[int, ...]]:
+def subsets_of(numa_nodes: Iterable[int], sizes_max: int | None = None) -> Iterator[tuple[int, ...]]:
+    """Yield the sets of NUMA nodes that are tried, smaller ones first."""
     ids = sorted(numa_nodes)
     sizes: Iterable[int] = range(1, len(ids) + 1)
     if len(ids) > ALL_SUBSETS_NODES_MAX:
@@ -109,8 +110,7 @@ def _lacking(offered: Zones, available: Mapping[int, Mapping[str, int]]) -> dict
     """NUMA nodes where nothing is left, per resource that any zone offers."""
     names = {name for zone in offered.values() for name in zone}
     return {
-        name: sum(1 << numa for numa in offered if available.get(numa, {}).get(name, 0) <= 0)
-        for name in names
+        name: mask_of(numa for numa in offered if available.get(numa, {}).get(name, 0) <= 0) for name in names
     }
 
 
