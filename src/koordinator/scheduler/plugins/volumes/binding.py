@@ -6,7 +6,6 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from koordinator.api.affinity import LabelSelector, NodeSelectorRequirement, NodeSelectorTerm
 from koordinator.api.meta import is_controlled_by
@@ -52,6 +51,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     not_owned,
 )
 from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import F64
 from koordinator.scheduler.table.pod_info import PodInfo
 
 # Bits of a reason code, in the order in which users read the reasons.
@@ -64,7 +64,6 @@ _REASONS = (
 _AFFINITY, _UNBOUND, _NO_SPACE = (bit for bit, _ in _REASONS)
 _VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 
-F64 = npt.NDArray[np.float64]
 Claims = tuple[PersistentVolumeClaim, ...]
 
 
@@ -157,7 +156,7 @@ class VolumeBinding(
             if volume is None:
                 return np.full(rows.size, _NO_VOLUME, np.uint16)
             codes[~self._reaches(volume, rows)] |= _AFFINITY
-        is_unbound, is_short = self._plan(state.unbound, rows, PodVolumes(static=[], dynamic=[]))
+        is_unbound, is_short = self._plan(state.unbound, rows, PodVolumes())
         codes[is_unbound] |= _UNBOUND
         codes[is_short & ~is_unbound] |= _NO_SPACE
         return codes
@@ -180,7 +179,7 @@ class VolumeBinding(
                 reach = "reaches" if self._reaches(volume, rows)[0] else "does not reach"
                 lines.append(f"claim {claim.key} is bound to volume {name}, which {reach} this node")
         for claim in state.unbound:
-            is_unbound, is_short = self._plan((claim,), rows, PodVolumes(static=[], dynamic=[]))
+            is_unbound, is_short = self._plan((claim,), rows, PodVolumes())
             found = "no volume for it here" if is_unbound[0] else "a volume can be had here"
             if is_short[0] and not is_unbound[0]:
                 found = "not enough storage to make one here"
@@ -300,7 +299,7 @@ class VolumeBinding(
     def score(self, state: BindingState, rows: Rows) -> Scores:
         """Mean over storage classes of the shape at what is asked of the volumes found there."""
         fillings: dict[str, StorageUtilization] = {}
-        self._plan(state.unbound, rows, PodVolumes(static=[], dynamic=[]), fillings)
+        self._plan(state.unbound, rows, PodVolumes(), fillings)
         sums = np.zeros(rows.size)
         counts = np.zeros(rows.size, np.int64)
         for filling in fillings.values():
@@ -318,7 +317,7 @@ class VolumeBinding(
     def reserve(self, state: BindingState, pod: PodInfo, row: int) -> Status:
         if not state.unbound:
             return SUCCESS
-        plan = PodVolumes(static=[], dynamic=[])
+        plan = PodVolumes()
         is_unbound, is_short = self._plan(state.unbound, np.array([row], np.intp), plan)
         if is_unbound.any() or is_short.any():
             return self.refusal(state, _UNBOUND if is_unbound.any() else _NO_SPACE)

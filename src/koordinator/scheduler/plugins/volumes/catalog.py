@@ -26,6 +26,7 @@ from koordinator.cluster.informer import key_of
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent, newest
 from koordinator.scheduler.plugin.framework import FilterPlugin, Handle, Watch
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error
+from koordinator.scheduler.table.columns import discard
 from koordinator.scheduler.table.label_columns import LabelColumns
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -105,18 +106,13 @@ class VolumeCatalog:
         for volume, is_new in ((old, False), (new, True)):
             if volume is None:
                 continue
-            ref = volume.spec.claim_ref
-            claim = None if ref is None else (ref.namespace, ref.name)
-            if claim is None:
-                volumes = self._free.setdefault(class_of_volume(volume), {})
-            else:
-                volumes = self._meant.setdefault(claim, {})
+            ref, name = volume.spec.claim_ref, volume.metadata.name
+            groups: dict[Any, dict[str, PersistentVolume]] = self._free if ref is None else self._meant
+            group = class_of_volume(volume) if ref is None else (ref.namespace, ref.name)
             if is_new:
-                volumes[volume.metadata.name] = volume
+                groups.setdefault(group, {})[name] = volume
             else:
-                volumes.pop(volume.metadata.name, None)
-                if not volumes and claim is not None:
-                    del self._meant[claim]
+                discard(groups, group, name)
 
 
 _HELPS_BY_GOING = (CSINode, CSIDriver, VolumeAttachment)
@@ -277,9 +273,9 @@ def free_volumes(claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolum
     return sorted(found, key=lambda volume: (size_of(volume), volume.metadata.name))
 
 
-def can_provision(storage_class: StorageClass | None) -> bool:
+def can_provision(storage_class: StorageClass) -> bool:
     """Return whether somebody makes volumes of the class on demand."""
-    return storage_class is not None and storage_class.provisioner not in ("", NO_PROVISIONER)
+    return storage_class.provisioner not in ("", NO_PROVISIONER)
 
 
 def has_room(capacity: CSIStorageCapacity, storage_class: StorageClass, claim: PersistentVolumeClaim) -> bool:
@@ -297,8 +293,8 @@ BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 class PodVolumes(msgspec.Struct, frozen=True):
     """The needs of a pod: claims to give to existing volumes, and claims to have volumes made for."""
 
-    static: list[tuple[PersistentVolumeClaim, PersistentVolume]]
-    dynamic: list[PersistentVolumeClaim]
+    static: list[tuple[PersistentVolumeClaim, PersistentVolume]] = []
+    dynamic: list[PersistentVolumeClaim] = []
 
 
 class AssumedClaims(RowKeeper):
