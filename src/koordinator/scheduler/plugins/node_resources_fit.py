@@ -167,14 +167,13 @@ class NodeResourcesFit(
         self._scorable: list[tuple[int, int, int | None, bool]] | None = None
         """Column, weight, row of `nonzero_requested`, and whether only pods that request the resource are scored by
         it; the table learns of resources when the first pod comes."""
-        self._mean = _round_down_mean
+        self._is_by_ratio = strategy.type == "RequestedToCapacityRatio"
         self._resource_score: Callable[[I64, I64], I64] = least_allocated
         if strategy.type == "MostAllocated":
             self._resource_score = most_allocated
-        elif strategy.type == "RequestedToCapacityRatio" and strategy.requested_to_capacity_ratio is not None:
+        elif self._is_by_ratio and strategy.requested_to_capacity_ratio is not None:
             shape = scaled_shape(strategy.requested_to_capacity_ratio.shape)
             self._resource_score = lambda used, capacity: requested_to_capacity_ratio(used, capacity, shape)
-            self._mean = _half_up_mean_of_positive
 
     def prepare(self, pod: PodInfo) -> FitState:
         amounts = dict(pod.requests)
@@ -329,8 +328,16 @@ class NodeResourcesFit(
                 present = at(table.requested[resource.column], rows)
             used = np.asarray(present + resource.amount * copies, np.int64)
             score = self._resource_score(used, capacity)
-            self._mean(weighted, weights, score, np.where(capacity > 0, resource.weight, 0))
-        return self._finish(weighted, weights)
+            counts = capacity > 0
+            if self._is_by_ratio:
+                counts &= score > 0  # those that score 0 do not pull the mean down
+            weight = np.where(counts, resource.weight, 0)
+            weighted += score * weight
+            weights += weight
+        divisor = np.maximum(weights, 1)
+        if self._is_by_ratio:  # rounded half up
+            return np.asarray((2 * weighted + divisor) // (2 * divisor))
+        return np.asarray(weighted // divisor)
 
     def _least_allocated(self, state: FitState, rows: Rows, copies: Copies) -> Scores:
         """Return the same for LeastAllocated and resources that all nodes have: in floating point, but exact."""
@@ -349,12 +356,6 @@ class NodeResourcesFit(
             np.subtract(free, resource.amount * PERCENT * copies, out=left[index])
         columns = [resource.column for resource in state.scored]
         return mean_percent(left, at(table.divisor, rows)[columns], weights)
-
-    def _finish(self, weighted: I64, weights: I64) -> Scores:
-        divisor = np.maximum(weights, 1)
-        if self._mean is _half_up_mean_of_positive:
-            return np.asarray((2 * weighted + divisor) // (2 * divisor))
-        return np.asarray(weighted // divisor)
 
     # Events
 
@@ -477,17 +478,6 @@ def is_scalar(name: str) -> bool:
 
 
 NATIVE_ORDER = {resources.CPU: 0, resources.MEMORY: 1, resources.EPHEMERAL_STORAGE: 2}
-
-
-def _round_down_mean(weighted: I64, weights: I64, score: I64, weight: I64) -> None:
-    weighted += score * weight
-    weights += weight
-
-
-def _half_up_mean_of_positive(weighted: I64, weights: I64, score: I64, weight: I64) -> None:
-    """Resources that score 0 do not pull the mean down."""
-    weighted += score * weight
-    weights += np.where(score > 0, weight, 0)
 
 
 def _combination_codes(masks: I64, combinations: list[int]) -> ReasonCodes:

@@ -28,7 +28,7 @@ from koordinator.scheduler.plugins.node_resources_fit import (
 )
 from koordinator.scheduler.table import pod_info
 from koordinator.scheduler.table.columns import RowChange, Rows, at
-from koordinator.scheduler.table.nodes import RowKeeper
+from koordinator.scheduler.table.nodes import F64, RowKeeper
 from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
 
 log = logging.getLogger(__name__)
@@ -260,9 +260,6 @@ class NodeResourcesFitPlus(
             used = np.asarray(at(requested, rows) + wanted.amount * copies, np.int64)
             total += wanted.strategy.weight * formula(used, capacity)
         return total // weights
-
-
-F64 = npt.NDArray[np.float64]
 
 
 class BalancedArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

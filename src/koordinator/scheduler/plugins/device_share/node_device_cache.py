@@ -82,9 +82,9 @@ class NodeDeviceCache(ReservableHoldingKeeper[DevicesOfPod, Held]):
             record = self._records[row] = NodeDeviceRecord()
         return record
 
-    def reported_rows(self) -> Iterable[tuple[int, NodeDeviceRecord]]:
+    def reported_rows(self) -> Iterable[int]:
         """Yield the rows of nodes that have, or had, a Device object."""
-        return ((row, record) for row, record in self._records.items() if record.is_reported)
+        return (row for row, record in self._records.items() if record.is_reported)
 
     # Devices and nodes
 

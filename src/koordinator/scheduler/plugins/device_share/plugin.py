@@ -461,7 +461,7 @@ class DeviceShare(
         return explained.facts(state.asked, self.cache.at(row), kept_by)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        return explained.DeviceSummaries(self._table, self.cache).endpoints()
+        return explained.endpoints(self._table, self.cache)
 
 
 def _reserved_by(record: NodeDeviceRecord, reservation: Reservation | None) -> ReservedDevices | None:

@@ -5,8 +5,7 @@ report all of this costs a comparison per pod. Ours; the reference has nothing o
 """
 
 import logging
-from collections.abc import Hashable, Iterable, Iterator
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -57,7 +56,7 @@ COLUMNS = (
 class InterferenceLevels:
     """Keeps levels of rows, and counts of pods of workloads that pairs name."""
 
-    def __init__(self, columns: dict[str, TableColumn], table: NodeTable) -> None:
+    def __init__(self, columns: Mapping[str, TableColumn], table: NodeTable) -> None:
         self._table = table
         self._level, self._percent = columns["interferencePercent"], columns["reportedInterference"]
         self._at_s, self._half_life_s = columns["interferenceReportedAt"], columns["interferenceHalfLife"]
@@ -211,10 +210,8 @@ class InterferenceLevels:
                 peers.setdefault(culprit, set()).add(victim)
                 peers.setdefault(victim, set()).add(culprit)
         self._culprits = frozenset(culprit for each in self._pairs_of.values() for _, culprit in each)
-        before, self._peers = (
-            self._peers,
-            {workload: frozenset(others) for workload, others in peers.items()},
-        )
+        before = self._peers
+        self._peers = {workload: frozenset(others) for workload, others in peers.items()}
         if self._peers == before:
             return set()
         self._version += 1
@@ -266,8 +263,3 @@ def _marked(codes: ReasonCodes | None, refused: npt.NDArray[np.bool_], code: int
         codes = np.zeros(refused.size, np.uint16)
     codes[refused & (codes == 0)] = code
     return codes
-
-
-def columns_of(every: Any) -> dict[str, TableColumn]:
-    """Return the columns that this module declares, by name."""
-    return {spec.name: every[spec.name] for spec in COLUMNS}

@@ -125,7 +125,7 @@ class LoadAwareScheduling(
         self._prod_is_judged = columns["prodIsJudged"]
         self._expires_s = columns["expires"]
         self._is_expired = columns["isExpired"]
-        self._interference = InterferenceLevels(interference_levels.columns_of(columns), handle.table)
+        self._interference = InterferenceLevels(columns, handle.table)
         handle.watch(Watch.changes(NodeMetric, self.set_metric))
         handle.watch(Watch(Pod, lambda _: None, lambda _, __: None, self._forget))
 

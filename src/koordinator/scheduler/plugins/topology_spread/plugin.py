@@ -159,7 +159,7 @@ class SpreadState(msgspec.Struct, eq=False):
     hard: tuple[tuple[Constraint, Inclusion], ...]
     soft: tuple[tuple[Constraint, Inclusion], ...]
     needs_keys: bool
-    frame: "Frame | None" = None
+    frame: Frame | None = None
     """Feasible nodes as the score needs them, as long as they are the same."""
 
 
@@ -277,7 +277,7 @@ class PodTopologySpread(
 
     def _default_constraints(self, pod: PodInfo) -> Constraints:
         """Pods with equal labels under one controller have the same, until some selector changes."""
-        meta, spec = pod.pod.metadata, pod.pod.spec
+        meta = pod.pod.metadata
         version = self.owners.version(meta.namespace)
         if version == 0:
             return UNCONSTRAINED  # there was never anything in the namespace that selects pods
@@ -285,9 +285,7 @@ class PodTopologySpread(
         key = (
             pod.labelled,
             None if owner is None else (owner.api_version, owner.kind, owner.name),
-            placement_key(pod.pod, True, True)
-            if spec.node_selector or spec.affinity or spec.tolerations
-            else b"",
+            placement_key(pod.pod, True, True),
         )
         return self._derived.get(meta.namespace, version, key, lambda: self._derive(pod.pod))
 
