@@ -11,7 +11,7 @@ from koordinator.api.annotations.device import DeviceAllocations
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
 from koordinator.scheduler.plugin.framework import default_normalize
-from koordinator.scheduler.plugin.status import Status
+from koordinator.scheduler.plugin.status import Status, unschedulable
 from koordinator.scheduler.plugins.device_share import inventory, pick, request
 from koordinator.scheduler.plugins.device_share.allocate import (
     AllocateOptions,
@@ -149,15 +149,16 @@ def device_allocate(case: Case) -> Any:
     if pod_labels.is_reservation_ignored(case["pod"].get("labels", {})):
         decision, source = allocate_ignoring(node, pod, booked, limits, options), "ignored"
     else:
-        reserved = allocate_reserved(
-            node,
-            pod,
-            booked,
-            is_required=case.get("requiredFromReservation", False),
-            limits=limits,
-            options=options,
-        )
-        decision, source = reserved.decision, reserved.reservation or "node"
+        tried = {each.name: allocate_reserved(node, pod, each, limits, options) for each in booked}
+        fitting = [name for name, decision in tried.items() if decision.status.is_success]
+        if fitting:
+            source = fitting[0]
+            decision = tried[source]
+        elif tried and case.get("requiredFromReservation", False):
+            reasons = [reason for decision in tried.values() for reason in decision.status.reasons]
+            return _refused(unschedulable(*dict.fromkeys(reasons)))
+        else:
+            decision, source = allocate_ignoring(node, pod, booked, limits, options), "node"
     if not decision.status.is_success:
         return _refused(decision.status)
     return {

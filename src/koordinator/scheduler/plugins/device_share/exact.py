@@ -45,7 +45,7 @@ NO_NUMA_NODE = unschedulable("Designated Allocation Lack NUMA Node ID")
 
 class Room(msgspec.Struct, frozen=True):
     """The part of a node that a pod may look at: these NUMA nodes (a mask; None: any), and besides what is free what is
-    left of `reserved`, of which it takes one or, if `is_ignoring`, all together."""
+    left of `reserved`: one, or several if `is_ignoring`."""
 
     numa_nodes: int | None = None
     reserved: Sequence[ReservedDevices] = ()
@@ -69,9 +69,10 @@ def decide_within(
         return allocate_ignoring(node, pod, room.reserved, limits, options)
     if not room.reserved:
         return allocate(node, pod, limits, options)
-    found = allocate_reserved(node, pod, room.reserved, is_required=True, limits=limits, options=options)
-    lacks = room.must_have and not includes(found.decision.by_type, room.reserved[0].left)
-    return DeviceDecision(status=NOT_TAKEN_OVER) if lacks else found.decision
+    [reserved] = room.reserved
+    found = allocate_reserved(node, pod, reserved, limits, options)
+    lacks = room.must_have and not includes(found.by_type, reserved.left)
+    return DeviceDecision(status=NOT_TAKEN_OVER) if lacks else found
 
 
 def numa_hints(

@@ -1,6 +1,5 @@
 """Read what a pod asks of devices: checked, by type, in base names, per device. Source: behaviour/devices 4."""
 
-import enum
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -58,21 +57,10 @@ _NPU_SLICE = frozenset(
 )
 
 
-class RefusalKind(enum.StrEnum):
-    """The flaw of a request."""
-
-    NONE = ""
-    UNIT = "unit"
-    """More than one device, but not whole ones."""
-    COMBINATION = "combination"
-    """Names or values that do not go together."""
-
-
 class PodDeviceRequest(msgspec.Struct, frozen=True):
     """Amounts by type in base names; nothing when refused."""
 
     by_type: Mapping[str, Amounts] = {}
-    refusal: RefusalKind = RefusalKind.NONE
     status: Status = SUCCESS
 
 
@@ -101,22 +89,20 @@ def parse(requests: ResourceList) -> PodDeviceRequest:
         asked = {name: amount for name, amount in asked.items() if amount > 0}
         if not asked:
             continue
-        refused = _check(asked)
-        if refused is not None:
-            return refused
+        status = _check(asked)
+        if not status.is_success:
+            return PodDeviceRequest(status=status)
         by_type[device_type] = _in_base_names(asked)
     return PodDeviceRequest(by_type)
 
 
-def _check(asked: Amounts) -> PodDeviceRequest | None:
+def _check(asked: Amounts) -> Status:
     for name in _UNIT_CHECKED:
         if _is_broken(asked.get(name, 0)):
-            status = unresolvable(f"invalid resource unit {name}: {asked[name]}")
-            return PodDeviceRequest(refusal=RefusalKind.UNIT, status=status)
+            return unresolvable(f"invalid resource unit {name}: {asked[name]}")
     if _fits_together(asked):
-        return None
-    status = unresolvable(f"invalid resource device requests: [{' '.join(sorted(asked))}]")
-    return PodDeviceRequest(refusal=RefusalKind.COMBINATION, status=status)
+        return SUCCESS
+    return unresolvable(f"invalid resource device requests: [{' '.join(sorted(asked))}]")
 
 
 def _is_broken(percent: int) -> bool:
@@ -171,10 +157,9 @@ def per_device(
     device_type: str,
     asked: Mapping[str, int],
     device_labels: Sequence[Mapping[str, str]],
-    hint: DeviceHint | None = None,
+    hint: DeviceHint,
 ) -> PerDevice:
     """Return number of NICs or FPGAs on a node whose devices have these labels, and the amount of each."""
-    hint = hint or DeviceHint()
     name = NAMES_BY_TYPE[device_type][0]
     amount = asked[name]
     refused = PerDevice(status=unresolvable(insufficient(device_type)))
