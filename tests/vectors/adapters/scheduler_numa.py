@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import cpuset, labels, quantity, resource_vector
+from koordinator.api import cpuset, labels, pod_resources, quantity, resource_list, resource_vector
 from koordinator.api.annotations.node import KubeletCPUManagerPolicy
 from koordinator.api.annotations.placement import NUMATopologyPolicy, ResourceSpec
 from koordinator.api.core import Pod
@@ -167,8 +167,15 @@ def _node_policy(node_labels: dict[str, str], kubelet: Case | None) -> Any:
     return cpu_bind_policy(node_labels, decoded)
 
 
+def _plan(case: Case) -> policy.PodPlan:
+    pod = from_builtins(case["pod"], Pod)
+    amounts = resource_list.without_zeros(pod_resources.requests(pod))
+    requests = resource_vector.integers(resource_list.to_wire(amounts))
+    return policy.plan_pod(pod, case["defaultCPUBindPolicy"], requests)
+
+
 def _prefilter(case: Case) -> Any:
-    plan = policy.plan_pod(from_builtins(case["pod"], Pod), case["defaultCPUBindPolicy"])
+    plan = _plan(case)
     if not plan.status.is_success:
         return _refusal(plan.status)
     return {
@@ -182,7 +189,7 @@ def _prefilter(case: Case) -> Any:
 
 
 def _filter(case: Case) -> Any:
-    plan = policy.plan_pod(from_builtins(case["pod"], Pod), case["defaultCPUBindPolicy"])
+    plan = _plan(case)
     if plan.status.is_skip:
         return {"code": "Success"}
     if not plan.status.is_success:

@@ -5,6 +5,8 @@ Says row by row what `admission.place` says, without trying anything out: where 
 decide. Rows where that is not so are handed back, to be tried one by one.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -352,14 +354,7 @@ def score(
         if resources.CPU in used and binds is not None:
             is_bound = has_policy & binds
             used[resources.CPU] = np.where(is_bound, window.pinned_milli, used[resources.CPU])
-    return _points(strategies.node, used, capacity, amounts, rows.shape, is_small=is_small), is_open
-
-
-def score_plain(demand: NUMARequest, nodes: NodeAmounts, strategy: NUMAScoringStrategy) -> Scores:
-    """Return scores (rows,) where no node has a policy, and the pod asks for nothing special."""
-    amounts: dict[str, int | I64] = dict(demand.plan.requests)
-    shape = next(iter(nodes.requested.values())).shape
-    return _points(strategy, nodes.requested, nodes.allocatable, amounts, shape, is_small=nodes.is_small)
+    return points(strategies.node, used, capacity, amounts, rows.shape, is_small=is_small), is_open
 
 
 def _count_zones(
@@ -419,17 +414,17 @@ def _best_slots(
             usable_milli = CPU_MILLI * _by_kind(window.usable, kinds)
             left = np.where(binds & (kinds > np.int64(0)), np.minimum(left, usable_milli), left)
         used[resource.name] = np.maximum(0, offered - left)
-    points = _points(strategy, used, capacity, amounts, fits.shape, is_small=columns.traits.is_small)
-    points[~fits] = -1
-    best: npt.NDArray[np.intp] = points.argmax(axis=0)
+    found = points(strategy, used, capacity, amounts, fits.shape, is_small=columns.traits.is_small)
+    found[~fits] = -1
+    best: npt.NDArray[np.intp] = found.argmax(axis=0)
     return best
 
 
-def _points(
+def points(
     strategy: NUMAScoringStrategy,
-    used: dict[str, I64],
-    capacity: dict[str, I64],
-    amounts: dict[str, int | I64],
+    used: Mapping[str, I64],
+    capacity: Mapping[str, I64],
+    amounts: Mapping[str, int | I64],
     shape: tuple[int, ...],
     *,
     is_small: bool = False,

@@ -238,7 +238,7 @@ def _options(facts: NodeTopologyFacts) -> Json:
 
 
 def _allocated_cpus(facts: NodeTopologyFacts, node_allocation: NodeAllocation) -> Json:
-    places, nowhere = facts.options.cpus.places, CPUPlace(-1, -1, -1, -1)
+    places, nowhere = facts.options.cpus.places, CPUPlace(-1, -1, -1)
     return {
         str(cpu): {
             **_place(cpu, places.get(cpu, nowhere)),
@@ -255,10 +255,7 @@ def _place(cpu: int, place: CPUPlace) -> Json:
 
 def _zones(zones: Zones) -> list[Json]:
     return [
-        {
-            "node": numa,
-            "resources": resource_vector.texts(dict(sorted(amounts.items()))),
-        }
+        {"node": numa, "resources": resource_vector.texts(dict(sorted(amounts.items())))}
         for numa, amounts in sorted(zones.items())
     ]
 

@@ -6,7 +6,7 @@ policies are best effort: each stage first avoids what a pod of the same policy 
 """
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -144,13 +144,11 @@ class _Accumulator:
                 self.topology.numa_nodes[self.topology.places[cpu].numa] for cpu in cpus
             )
 
-    def _take_first_fitting(
-        self, groups: Iterable[CPUMask], in_order: Callable[[CPUMask], list[int]]
-    ) -> bool:
+    def _take_first_fitting(self, groups: Iterable[CPUMask]) -> bool:
         """Take all from the first group that has enough; only that one is put in order."""
         for cpus in groups:
             if cpus.bit_count() >= self.need:
-                self._take(in_order(cpus)[: self.need])
+                self._take(self._in_core_order(cpus)[: self.need])
                 return True
         return False
 
@@ -159,12 +157,10 @@ class _Accumulator:
     def _take_whole_cores(self) -> None:
         if self.need <= self.topology.cpus_per_numa_node:
             for avoids in (True, False):
-                if self._take_first_fitting(self._whole_cores_by_numa(avoids), self._in_core_order):
+                if self._take_first_fitting(self._whole_cores_by_numa(avoids)):
                     return
         groups = self._whole_cores_by_socket()
-        if self.need <= self.topology.cpus_per_socket and self._take_first_fitting(
-            groups, self._in_core_order
-        ):
+        if self.need <= self.topology.cpus_per_socket and self._take_first_fitting(groups):
             return
         too_long = []
         for cpus in sorted(groups, key=int.bit_count, reverse=True):

@@ -87,12 +87,13 @@ class TableAmounts:
             found = free_percent(self._table, scored, rows, copies)
             if found is not None:
                 return found
-        amounts = self.over(rows)
+        nodes = self.over(rows)
         requested = {
-            name: values + (copies - 1) * requests.get(name, 0) for name, values in amounts.requested.items()
+            name: values + (copies - 1) * requests.get(name, 0) for name, values in nodes.requested.items()
         }
-        nodes = NodeAmounts(amounts.allocatable, requested, amounts.is_small)
-        return bulk.score_plain(demand, nodes, strategy)
+        return bulk.points(
+            strategy, requested, nodes.allocatable, requests, rows.shape, is_small=nodes.is_small
+        )
 
 
 TRIALS_MAX = 16_384

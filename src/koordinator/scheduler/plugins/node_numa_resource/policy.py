@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from koordinator.api import labels, pod_resources, priority, qos, resource_list, resource_vector, resources
+from koordinator.api import labels, priority, qos, resources
 from koordinator.api.annotations import placement
 from koordinator.api.annotations.placement import (
     CPUBindPolicy,
@@ -109,13 +109,9 @@ class BoundCPUUsage(msgspec.Struct, frozen=True):
 # The pod
 
 
-def plan_pod(
-    pod: Pod, default_bind_policy: str = CPUBindPolicy.FULL_PCPUS, requests: Amounts | None = None
-) -> PodPlan:
-    """Return what the pod asks for; a refusal holds on every node, SKIP means that it requests nothing.
-
-    `requests` are the pod's without zeros, where the caller knows them already.
-    """
+def plan_pod(pod: Pod, default_bind_policy: str, requests: Amounts) -> PodPlan:
+    """Return what the pod asks for; a refusal holds on every node, SKIP means that it requests nothing. `requests` are
+    the pod's without zeros."""
     annotations, spec, numa = pod.metadata.annotations, _NO_SPEC, _NO_NUMA_SPEC
     if annotations:
         obj = f"Pod {pod.metadata.namespace}/{pod.metadata.name}"
@@ -124,8 +120,6 @@ def plan_pod(
             numa = placement.NUMA_TOPOLOGY_SPEC.read(annotations, obj) or numa
         except ProtocolError as bad:
             return PodPlan(status=error(str(bad)))
-    if requests is None:
-        requests = _requests(pod)
     if not requests:
         return PodPlan(status=SKIP)
     plan = PodPlan(
@@ -134,11 +128,6 @@ def plan_pod(
         numa_exclusive=numa.single_numa_node_exclusive,
     )
     return _with_binding(plan, pod, spec, default_bind_policy)
-
-
-def _requests(pod: Pod) -> Amounts:
-    amounts = resource_list.without_zeros(pod_resources.requests(pod))
-    return resource_vector.integers(resource_list.to_wire(amounts))
 
 
 def _with_binding(plan: PodPlan, pod: Pod, spec: ResourceSpec, default: str) -> PodPlan:
