@@ -340,8 +340,9 @@ class LoadAwareScheduling(
 
     def node_changed(self, row: int, node: Node) -> None:
         rules = self._rules[row] = self._rules_by_node.of(node)
-        self._is_aggregated.values[row] = rules.is_aggregated
-        self._prod_is_aggregated.values[row] = rules.is_aggregated and not rules.has_prod_limits
+        is_aggregated = rules.aggregation is not None
+        self._is_aggregated.values[row] = is_aggregated
+        self._prod_is_aggregated.values[row] = is_aggregated and not rules.has_prod_limits
         self._capacity.values[:, row] = [max(amount, 1) for amount in rules.capacity]
         metric, taken = self._metrics.get(node.metadata.name), self._taken.get(row)
         if metric is None and taken is not None:
