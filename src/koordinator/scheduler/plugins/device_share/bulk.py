@@ -31,6 +31,7 @@ from koordinator.scheduler.plugins.device_share.allocate import (
 )
 from koordinator.scheduler.plugins.device_share.columns import (
     SLOTS_MAX,
+    DeviceAmounts,
     DeviceColumns,
     DeviceTypeColumns,
     Layout,
@@ -251,7 +252,7 @@ def judge(
             short_of[short_of == 0] = position
             continue
         is_open |= (at(of_type.common.values, rows) & needs) != needs
-        if not all(of_type.knows(name) for name in each.wanted.amounts):
+        if not all(name in of_type.amounts for name in each.wanted.amounts):
             short_of[short_of == 0] = position  # nobody lends any
             continue
         if demand.is_whole_gpus and each.device_type == DeviceType.GPU:
@@ -268,7 +269,7 @@ def _fits(of_type: DeviceTypeColumns, amounts: Mapping[str, int], rows: Rows) ->
     """(slots, rows): devices that have enough left."""
     found: Mask | None = None
     for name, amount in amounts.items():
-        enough = at(of_type.free(name), rows) >= amount
+        enough = at(of_type.amounts[name].free.values, rows) >= amount
         found = enough if found is None else found & enough
     assert found is not None, "a pod asks for something"
     return found
@@ -292,7 +293,7 @@ def situations(
         if needs is None or not any(amounts.values()):
             return np.zeros((0, rows.size), np.int64), np.zeros(rows.size, np.bool_)
         is_known &= (at(of_type.common.values, rows) & needs) == needs
-        if all(of_type.knows(name) for name in amounts):
+        if all(name in of_type.amounts for name in amounts):
             found.append(_bits(_fits(of_type, amounts, rows)))
         if each.device_type == DeviceType.GPU:
             found.append(_bits(at(of_type.is_used.values, rows)))
@@ -336,7 +337,7 @@ def _short(
         return np.count_nonzero(fits, axis=0) < wanted.count, None
     copies: I64 | None = None
     for name, amount in wanted.amounts.items():
-        each = at(of_type.free(name), rows) // amount
+        each = at(of_type.amounts[name].free.values, rows) // amount
         copies = each if copies is None else np.minimum(copies, each)
     assert copies is not None, "a pod asks for something"
     if wanted.count == 1:
@@ -407,15 +408,12 @@ def score(
             selected = selected[at(columns.layout.values, rows)].T
         points, weights = np.zeros(rows.size, np.int64), np.zeros(rows.size, np.int64)
         for resource in strategy.resources:
-            if not of_type.knows(resource.name):
+            if resource.name not in of_type.amounts:
                 continue
-            capacity, left = _sums(of_type, resource.name, rows, selected)
+            capacity, left = _sums(of_type.amounts[resource.name], rows, selected)
             used = capacity - left + each.wanted.amounts.get(resource.name, 0)
-            part = (
-                np.minimum(used, capacity)
-                if strategy.type == "MostAllocated"
-                else np.maximum(capacity - used, 0)
-            )
+            is_most = strategy.type == "MostAllocated"
+            part = np.minimum(used, capacity) if is_most else np.maximum(capacity - used, 0)
             points += resource.weight * (part * SCORE_MAX // np.maximum(capacity, 1))
             weights += resource.weight * (capacity > 0)
         points //= np.maximum(weights, 1)
@@ -423,11 +421,11 @@ def score(
     return total
 
 
-def _sums(of_type: DeviceTypeColumns, name: str, rows: Rows, selected: Mask | None) -> tuple[I64, I64]:
+def _sums(amounts: DeviceAmounts, rows: Rows, selected: Mask | None) -> tuple[I64, I64]:
     """Return how much of a resource there is, and is left, on all devices or those `selected` (slots, rows): (rows,)
     each."""
     if selected is None:
-        return at(of_type.total_sum(name), rows), at(of_type.free_sum(name), rows)
-    total, free = at(of_type.total(name), rows), at(of_type.free(name), rows)
+        return at(amounts.total_sum.values, rows), at(amounts.free_sum.values, rows)
+    total, free = at(amounts.total.values, rows), at(amounts.free.values, rows)
     mask = selected[: len(total)]
     return (total * mask).sum(axis=0), (free * mask).sum(axis=0)

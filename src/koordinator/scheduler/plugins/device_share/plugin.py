@@ -21,11 +21,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.reservation import RESIZE_ALLOCATABLE, Reservation, ResizeAllocatable
 from koordinator.api.resource_vector import I64
 from koordinator.prometheus import Gauge
-from koordinator.scheduler.plugin.capabilities import (
-    ApiProvider,
-    Endpoint,
-    ResizePodPlugin,
-)
+from koordinator.scheduler.plugin.capabilities import ApiProvider, Endpoint, ResizePodPlugin
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
@@ -51,7 +47,6 @@ from koordinator.scheduler.plugin.reservation_capabilities import (
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, unresolvable
 from koordinator.scheduler.plugins.device_share import adaption, bulk, explained, pod_state
-from koordinator.scheduler.plugins.device_share.adaption import DevicePluginAdaption
 from koordinator.scheduler.plugins.device_share.allocate import DeviceDecision, is_well_planned, joint_types
 from koordinator.scheduler.plugins.device_share.exact import ExactDecisions, Room
 from koordinator.scheduler.plugins.device_share.inventory import allocations_of, total_of
@@ -60,10 +55,7 @@ from koordinator.scheduler.plugins.device_share.node_device_record import NodeDe
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
 from koordinator.scheduler.plugins.device_share.pod_state import DeviceState, DeviceStates
 from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, all_of
-from koordinator.scheduler.plugins.device_share.templates import (
-    GPUTemplatesConfig,
-    TemplateSource,
-)
+from koordinator.scheduler.plugins.device_share.templates import GPUTemplatesConfig, TemplateSource
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAAllocations
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
     NUMATopologyHint,
@@ -147,7 +139,7 @@ class DeviceShare(
         config = args.gpu_shared_resource_templates_config
         event = QueueingEvent(ClusterEvent.GPU_TEMPLATES)
         self._templates = TemplateSource(config, lambda: handle.happened(event))
-        self._adaption = DevicePluginAdaption(handle) if handle.gates.is_on(adaption.GATE) else None
+        self._adapts = handle.gates.is_on(adaption.GATE)
         self._resizes = handle.gates.is_on("ResizePod")
         self._not_well_planned = handle.metrics.registry.shared(
             Gauge(
@@ -411,10 +403,10 @@ class DeviceShare(
             return _NO_DEVICE
         allocations = allocations_of(held, self.cache.at(row).ids)
         patch.annotations[labels.DEVICE_ALLOCATED] = annotation.DEVICE_ALLOCATED.encode(allocations)
-        if self._adaption is None:
+        if not self._adapts:
             return SUCCESS
         own = self.cache.at(row).devices.labels
-        return await self._adaption.write(patch, pod, node_name, allocations, own)
+        return await adaption.write(self.handle, patch, pod, node_name, allocations, own)
 
     async def pre_bind_reservation(
         self, state: DeviceState | None, reservation: Reservation, node_name: str, patch: PodPatch
