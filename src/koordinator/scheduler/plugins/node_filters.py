@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from koordinator.api import isolation, labels, node_affinity, tolerations
 from koordinator.api.affinity import NodeAffinity as NodeAffinityTerms
-from koordinator.api.affinity import NodeSelector, NodeSelectorTerm, PreferredSchedulingTerm, Taint
+from koordinator.api.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Taint
 from koordinator.api.resource_vector import I64
 from koordinator.api.tolerations import Tolerations
 from koordinator.scheduler.plugin.events import ClusterEvent
@@ -161,13 +161,9 @@ class NodeAffinityArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     added_affinity: NodeAffinityTerms | None = None
 
     def __post_init__(self) -> None:
-        added = self.added_affinity or NodeAffinityTerms()
-        enforced = added.required_during_scheduling_ignored_during_execution or NodeSelector()
-        preferred = added.preferred_during_scheduling_ignored_during_execution
+        enforced, preferred = _terms_of(self.added_affinity)
         try:
-            node_affinity.check_terms(
-                [*enforced.node_selector_terms, *(each.preference for each in preferred)]
-            )
+            node_affinity.check_terms([*(enforced or ()), *(each.preference for each in preferred)])
         except ValueError as error:
             raise ValueError(f"addedAffinity: {error}") from None
 

@@ -23,7 +23,7 @@ from koordinator.scheduler.plugin.framework import (
     passes,
 )
 from koordinator.scheduler.plugin.percent import PERCENT, are_left, mean_percent
-from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.fit_index import FitIndex
 from koordinator.scheduler.table.columns import RowChange, Rows, at
 from koordinator.scheduler.table.nodes import F64, NodeTable
@@ -163,10 +163,14 @@ class NodeResourcesFit(
         self._ignored = frozenset(args.ignored_resources)
         self._ignored_groups = frozenset(args.ignored_resource_groups)
         strategy = args.scoring_strategy
-        self._weights = {each.name: each.effective_weight for each in strategy.resources or CPU_AND_MEMORY}
-        self._scorable: list[tuple[int, int, int | None, bool]] | None = None
+        weights = {each.name: each.effective_weight for each in strategy.resources or CPU_AND_MEMORY}
+        self._scorable = [
+            (column := handle.table.registry.column(name), weight, NONZERO_INDEX.get(column), is_scalar(name))
+            for name, weight in weights.items()
+            if name in NATIVE_ORDER or is_scalar(name)  # not the number of pods, say, which nobody requests
+        ]
         """Column, weight, row of `nonzero_requested`, and whether only pods that request the resource are scored by
-        it; the table learns of resources when the first pod comes."""
+        it."""
         self._is_by_ratio = strategy.type == "RequestedToCapacityRatio"
         self._resource_score: Callable[[I64, I64], I64] = least_allocated
         if strategy.type == "MostAllocated":
@@ -210,15 +214,7 @@ class NodeResourcesFit(
 
     def _scored(self, pod: PodInfo, amounts: dict[int, int]) -> list[ScoredFitResource]:
         """Return the configured resources that count for this pod: a scalar one only if the pod requests it."""
-        table = self.handle.table
-        if self._scorable is None:
-            self._scorable = [
-                (column := table.registry.column(name), weight, NONZERO_INDEX.get(column), is_scalar(name))
-                for name, weight in self._weights.items()
-                if name in NATIVE_ORDER
-                or is_scalar(name)  # not the number of pods, say, which nobody requests
-            ]
-        table.widen()
+        self.handle.table.widen()
         scored = []
         for column, weight, index, is_optional in self._scorable:
             amount = amounts.get(column, 0)
@@ -306,9 +302,6 @@ class NodeResourcesFit(
         if table.free_pods[row] < 1:
             lines.append(f"pods: {table.pod_count[row]} of at most {table.pods_max[row]}")
         return tuple(lines)
-
-    def pre_score(self, state: FitState) -> Status:
-        return SUCCESS
 
     def score(self, state: FitState, rows: Rows) -> Scores:
         return self.score_ahead(state, rows, 0)

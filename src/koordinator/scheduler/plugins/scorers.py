@@ -27,7 +27,7 @@ from koordinator.scheduler.plugins.node_resources_fit import (
     most_allocated,
 )
 from koordinator.scheduler.table import pod_info
-from koordinator.scheduler.table.columns import RowChange, Rows, at
+from koordinator.scheduler.table.columns import RowChange, Rows, at, discard
 from koordinator.scheduler.table.nodes import F64, RowKeeper
 from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
 
@@ -87,10 +87,7 @@ class ImageLocality(PreScorePlugin[ImageState], ScorePlugin[ImageState], RowKeep
 
     def _drop_sizes(self, row: int) -> None:
         for name in self._sizes_at.pop(row, {}):
-            by_row = self._sizes[name]
-            del by_row[row]
-            if not by_row:
-                del self._sizes[name]
+            discard(self._sizes, name, row)
             self._versions[name] = self._versions.get(name, 0) + 1
 
     # A pod
@@ -294,13 +291,16 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
     def __init__(self, args: BalancedArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         names = [resource.name for resource in args.resources or CPU_AND_MEMORY]
-        self._names = [(name, is_scalar(name)) for name in names if name in NATIVE_ORDER or is_scalar(name)]
-        """With whether only pods that request the resource are scored by it."""
+        self._scorable = [
+            (handle.table.registry.column(name), is_scalar(name))
+            for name in names
+            if name in NATIVE_ORDER or is_scalar(name)
+        ]
+        """Column, and whether only pods that request the resource are scored by it."""
 
     def prepare(self, pod: PodInfo) -> BalancedState:
         amounts, counted = dict(pod.requests), []
-        for name, is_optional in self._names:
-            column = self.handle.table.registry.column(name)
+        for column, is_optional in self._scorable:
             amount = amounts.get(column, 0)
             if amount or not is_optional:
                 counted.append((column, amount))
@@ -352,17 +352,13 @@ def balanced_allocation(requested: I64, capacity: I64) -> Scores:
     Shapes: (resources, rows), pod included; returns (rows,). Resources that a node lacks are left out."""
     present = capacity > 0
     fractions: F64 = np.minimum(requested / np.maximum(capacity, 1), 1.0)
+    return ((1.0 - _deviation(fractions, present)) * SCORE_MAX).astype(np.int64)
+
+
+def _deviation(fractions: F64, present: npt.NDArray[np.bool_]) -> F64:
+    """Population standard deviation over the resources that are present; of two it is half of their difference, without
+    the rounding of the general formula."""
     count = present.sum(axis=0)
-    if len(requested) == 2:
-        # |f1 - f2| / 2 is the standard deviation of two, without the rounding of the general formula.
-        deviation: F64 = np.where(count == 2, np.abs(fractions[0] - fractions[1]) / 2, 0.0)
-    else:
-        deviation = _deviation(fractions, present, count)
-    return ((1.0 - deviation) * SCORE_MAX).astype(np.int64)
-
-
-def _deviation(fractions: F64, present: npt.NDArray[np.bool_], count: I64) -> F64:
-    """Population standard deviation over the resources that are present; exact for two of them."""
     divisor = np.maximum(count, 1)
     present_fractions = np.where(present, fractions, 0.0)
     mean = present_fractions.sum(axis=0) / divisor

@@ -90,8 +90,8 @@ class InterferenceLevels:
 
     def count(self, row: int, pod: PodInfo, sign: int) -> None:
         """Count a pod that came to a row (1) or left it (-1)."""
-        if self._counts and (counts := self._counts.get(workload_of(pod.pod))) is not None:
-            self._counts_of_all(counts)[row] += sign
+        if self._counts and (workload := workload_of(pod.pod)) in self._counts:
+            self._counts_of(workload)[row] += sign
 
     # Nodes
 
@@ -216,7 +216,7 @@ class InterferenceLevels:
             return set()
         self._version += 1
         self._count_anew(self._peers.keys())
-        counts = [self._counts_of_all(each) for each in self._counts.values()]
+        counts = [self._counts_of(each) for each in self._counts]
         return set(np.flatnonzero(np.any(counts, axis=0)).tolist()) if counts else set()
 
     def _count_anew(self, named: Iterable[str]) -> None:
@@ -232,19 +232,16 @@ class InterferenceLevels:
             if workload in new:
                 self._counts[workload][place.row] += 1
 
-    def _counts_of_all(self, counts: Counts) -> Counts:
-        """Return counts for all rows, after the table grew."""
-        if counts.size >= self._table.capacity:
-            return counts
-        workload = next(workload for workload, known in self._counts.items() if known is counts)
-        self._counts[workload] = grown(counts, self._table.capacity)
-        return self._counts[workload]
+    def _counts_of(self, workload: str) -> Counts:
+        """Return the counts of a workload that a pair names, for all rows."""
+        counts = self._counts[workload] = grown(self._counts[workload], self._table.capacity)
+        return counts
 
     def _peers_at(self, neighbour: Neighbour, rows: Rows) -> npt.NDArray[np.bool_]:
         """(rows,): whether pods of workloads that this one should not meet are there."""
         found = np.zeros(rows.size, np.bool_)
         for peer in self._peers.get(neighbour.workload, ()):
-            found |= at(self._counts_of_all(self._counts[peer]), rows) > 0
+            found |= at(self._counts_of(peer), rows) > 0
         return found
 
 

@@ -58,8 +58,6 @@ class NUMARequest(msgspec.Struct, frozen=True, eq=False):
     """(index of the resource, amount) for all requested resources that any zone of any node offers."""
     cpu_index: int
     """Index of cpu, -1 when no zone offers it."""
-    cpu_milli: int
-    cpu_count: int
     required_kind: int
     own_policy: int
     """The pod's NUMA policy (`NUMA_POLICIES`)."""
@@ -71,8 +69,6 @@ class NUMARequest(msgspec.Struct, frozen=True, eq=False):
             plan=plan,
             amounts=tuple((known[name], amount) for name, amount in plan.requests.items() if name in known),
             cpu_index=known.get(resources.CPU, -1),
-            cpu_milli=plan.cpu_milli,
-            cpu_count=plan.cpu_count,
             required_kind=KINDS.get(plan.required_policy, 0),
             own_policy=cols.NUMA_POLICIES[plan.numa_policy],
         )
@@ -127,9 +123,9 @@ def judge(columns: NUMAColumns, demand: NUMARequest, rows: Rows, cpu: NodeCPU | 
         refuse((of_nodes > 0) & (of_nodes != demand.own_policy), NUMAReason.POLICY_MISMATCH)
     forced = window.forced_kind if traits.has_forced else None
     binds = _binds(demand, forced, rows.size)
-    if binds is not None and demand.cpu_milli % CPU_MILLI:
+    if binds is not None and demand.plan.cpu_milli % CPU_MILLI:
         refuse(binds, NUMAReason.NOT_INTEGER)
-    if demand.cpu_milli and traits.has_ratio:
+    if demand.plan.cpu_milli and traits.has_ratio:
         assert cpu is not None
         _refuse_amplified(judgement, window, demand, binds, cpu)
     policies = _policies(columns, window, demand)
@@ -155,11 +151,11 @@ def _judge_binding(
     if demand.plan.required_policy and forced is not None:
         judgement.refuse((forced > 0) & (forced != demand.required_kind), NUMAReason.POLICY_CONFLICT)
     if not isinstance(kinds, int) or kinds == 1:
-        is_broken = demand.cpu_count % np.maximum(window.cpus_per_core, 1) != 0
+        is_broken = demand.plan.cpu_count % np.maximum(window.cpus_per_core, 1) != 0
         judgement.refuse(binds & (kinds == np.int64(1)) & is_broken, NUMAReason.BROKEN_CORES)
     if demand.own_policy:
         return
-    is_short = binds & (_by_kind(window.usable_total, kinds) < demand.cpu_count)
+    is_short = binds & (_by_kind(window.usable_total, kinds) < demand.plan.cpu_count)
     if policies is not None:
         is_short &= policies == 0
     judgement.refuse(is_short, NUMAReason.NOT_ENOUGH_CPUS)
@@ -195,7 +191,7 @@ def _judge_numa(
         has_room &= (total >= amount) | (window.offers[index] == 0)
     if binds is not None:
         total = (_by_kind(window.usable, kinds) * counted).sum(axis=0)
-        has_room &= ~binds | (total >= demand.cpu_count)
+        has_room &= ~binds | (total >= demand.plan.cpu_count)
     is_single = policies == cols.SINGLE_NUMA_NODE
     judgement.refuse(is_left & fitting.is_known & (is_single | ~has_room), NUMAReason.UNALIGNED)
     # Sums of amounts decide where only they count; bound CPUs lie on cores, exclusive pods see who else is there, and
@@ -233,7 +229,7 @@ def _binds(demand: NUMARequest, forced: I64 | None, count: int) -> Mask | None:
     """Return where the pod binds CPUs; None where it does nowhere."""
     if demand.plan.binds_cpus:
         return np.ones(count, np.bool_)
-    if forced is None or not demand.cpu_milli:
+    if forced is None or not demand.plan.cpu_milli:
         return None
     return forced > 0
 
@@ -264,9 +260,9 @@ def _refuse_amplified(
     if not is_amplified.any():
         return
     judgement.refuse(is_amplified & (window.is_misreported > 0), NUMAReason.INVALID_TOPOLOGY)
-    need: int | I64 = demand.cpu_milli
+    need: int | I64 = demand.plan.cpu_milli
     if binds is not None:
-        need = np.where(binds, _amplified(demand.cpu_milli, ratio), demand.cpu_milli)
+        need = np.where(binds, _amplified(demand.plan.cpu_milli, ratio), demand.plan.cpu_milli)
     pinned_milli = CPU_MILLI * window.pinned_count
     more = np.where(cpu.requested_milli >= pinned_milli, window.pinned_milli - pinned_milli, 0)
     is_short = need > cpu.allocatable_milli - cpu.requested_milli - more
@@ -291,7 +287,7 @@ def _fitting_slots(window: NUMAColumnSlice, demand: NUMARequest, binds: Mask | N
         fits &= enough if offers.all() else enough | ~offers
     if binds is not None:
         is_known &= ~binds | (window.offers[demand.cpu_index] > 0 if demand.cpu_index >= 0 else False)
-        fits &= ~binds | (_by_kind(window.usable, kinds) >= demand.cpu_count)
+        fits &= ~binds | (_by_kind(window.usable, kinds) >= demand.plan.cpu_count)
     if demand.plan.is_exclusive:
         fits &= window.status != cols.SHARED
     fits &= is_known
@@ -338,7 +334,7 @@ def score(
     used, capacity = dict(nodes.requested), dict(nodes.allocatable)
     is_small = nodes.is_small and traits.is_small
     has_policy = policies > 0 if policies is not None else None
-    if demand.cpu_milli and resources.CPU in used and traits.has_ratio:
+    if demand.plan.cpu_milli and resources.CPU in used and traits.has_ratio:
         more = window.pinned_milli - CPU_MILLI * window.pinned_count
         if has_policy is not None:
             more = np.where(has_policy, 0, more)
@@ -384,8 +380,8 @@ def _amounts(
 ) -> dict[str, int | I64]:
     """Return what the pod takes of amplified capacity: bound CPUs count more."""
     amounts: dict[str, int | I64] = dict(demand.plan.requests)
-    if demand.cpu_milli and binds is not None and ratio is not None:
-        more = np.where(binds & (ratio > 1), _amplified(demand.cpu_milli, ratio), demand.cpu_milli)
+    if demand.plan.cpu_milli and binds is not None and ratio is not None:
+        more = np.where(binds & (ratio > 1), _amplified(demand.plan.cpu_milli, ratio), demand.plan.cpu_milli)
         amounts[resources.CPU] = more
     return amounts
 

@@ -17,10 +17,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.reservation import Reservation
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugin.capabilities import (
-    ApiProvider,
-    Endpoint,
-)
+from koordinator.scheduler.plugin.capabilities import ApiProvider, Endpoint
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent, newest
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,

@@ -34,19 +34,13 @@ class TableAmounts:
 
     def __init__(self, table: NodeTable, strategy: NUMAScoringStrategy) -> None:
         self._table, self._strategy = table, strategy
-        self._scored: tuple[tuple[str, int], ...] = ()
-
-    def _columns(self) -> tuple[tuple[str, int], ...]:
-        """Return the columns of the node table, which may not have met all resources yet."""
-        if not self._scored:
-            column = self._table.registry.column
-            self._scored = tuple((each.name, column(each.name)) for each in self._strategy.resources)
-            self._table.widen()
-        return self._scored
+        column = table.registry.column
+        self._columns = [(each.name, column(each.name)) for each in strategy.resources]
+        table.widen()
 
     def at(self, row: int) -> tuple[Amounts, Amounts]:
         """Return what a node offers, and what is requested of it."""
-        table, columns = self._table, self._columns()
+        table, columns = self._table, self._columns
         return (
             {name: int(table.allocatable[column, row]) for name, column in columns},
             {name: int(table.requested[column, row]) for name, column in columns},
@@ -54,7 +48,7 @@ class TableAmounts:
 
     def over(self, rows: Rows) -> NodeAmounts:
         """Return what the nodes of `rows` (rows,) offer, and what is requested of them."""
-        table, columns = self._table, self._columns()
+        table, columns = self._table, self._columns
         return NodeAmounts(
             {name: at(table.allocatable[column], rows) for name, column in columns},
             {name: at(table.requested[column], rows) for name, column in columns},
@@ -72,7 +66,7 @@ class TableAmounts:
         return ScoredRequest.of(
             [
                 (column, requests.get(name, 0), weights[name])
-                for name, column in self._columns()
+                for name, column in self._columns
                 if name in requests or not is_scalar(name)
             ]
         )
