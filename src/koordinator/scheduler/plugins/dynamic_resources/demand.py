@@ -86,9 +86,7 @@ class DeviceColumn(abc.ABC):
         is_new = inventory.is_alive & (inventory.stamp > self._stamp)
         self._stamp = inventory.stamp_now
         for number in np.flatnonzero(is_new).tolist():
-            entry = inventory.entries[number]
-            assert entry is not None, number
-            self.values[number] = self.judge(number, entry)
+            self.values[number] = self.judge(number, inventory.entries[number])
 
     @abc.abstractmethod
     def judge(self, number: int, entry: SliceDevice) -> Any:

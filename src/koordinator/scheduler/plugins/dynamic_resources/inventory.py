@@ -67,7 +67,8 @@ class Inventory(RowKeeper):
         self.version = 0
         self.stamp_now = 0
         self._rules: dict[str, DeviceTaintRule] = {}
-        self.entries: list[SliceDevice | None] = []
+        self.entries: list[SliceDevice] = []
+        """By number; where that stands for no device any more, the last one that it stood for."""
         self.number_of: dict[DeviceKey, int] = {}
         self.invalid: dict[PoolKey, str] = {}
         """Pools that are not to be used, and why."""
@@ -146,8 +147,7 @@ class Inventory(RowKeeper):
                 if rule is None or not slice_devices.selects_pool(rule, pool):
                     continue
                 for number in members:
-                    entry = self.entries[number]
-                    if entry is not None and slice_devices.selects(rule, entry.key):
+                    if slice_devices.selects(rule, self.entries[number].key):
                         self.stamp[number] = self.stamp_now
         self.version += 1
 
@@ -179,23 +179,20 @@ class Inventory(RowKeeper):
         if counters is not None:
             self.counters.remove_pool(counters)
         for number in self._members.pop(pool, ()):
-            entry = self.entries[number]
-            assert entry is not None, number
-            node, group = int(self.node[number]), int(self.group[number])
+            key, node, group = self.entries[number].key, int(self.node[number]), int(self.group[number])
             if node != NOWHERE:
                 self._on_node[node].remove(number)
                 touched.add(node)
             else:
                 self.members[group].remove(number)
                 groups.add(group)
-            self.entries[number] = None
             self.is_alive[number] = self.is_used[number] = False
             self.is_multi[number] = self.is_last[number] = False
             self.counters.remove_device(number)
             self.share_looks.set(number, None)
             self.node[number] = self.group[number] = NOWHERE
-            if self.number_of.get(entry.key) == number:
-                del self.number_of[entry.key]
+            if self.number_of.get(key) == number:
+                del self.number_of[key]
             self._free.append(number)
 
     def _enter(self, pool: PoolKey, touched: set[int], groups: set[int]) -> None:
@@ -225,7 +222,7 @@ class Inventory(RowKeeper):
             self.invalid[pool], trouble = str(error), INVALID
         is_last = self.features.binding_conditions and any(map(has_conditions, current))
         for entry in entries:
-            number = self._number()
+            number = self._number_for(entry)
             self.is_last[number] = is_last
             self._members.setdefault(pool, []).append(number)
             self._place(number, entry, touched, groups)
@@ -243,18 +240,18 @@ class Inventory(RowKeeper):
             list(totals.values()), is_of_one_node=len(nodes) == 1 and NOWHERE not in nodes
         )
         for number in members:
-            entry = self.entries[number]
-            assert entry is not None, number
-            name = entry.key[2]
-            if takes[name]:
-                self.counters.add_device(number, book, takes[name])
-                if self._is_given(entry.key):
+            key = self.entries[number].key
+            if taken := takes[key[2]]:
+                self.counters.add_device(number, book, taken)
+                if self._is_given(key):
                     self.counters.take(number, 1)
 
-    def _number(self) -> int:
+    def _number_for(self, entry: SliceDevice) -> int:
         if self._free:
-            return self._free.pop()
-        self.entries.append(None)
+            number = self._free.pop()
+            self.entries[number] = entry
+            return number
+        self.entries.append(entry)
         size = len(self.entries)
         if size > (room := self.node.size):
             for name in ("node", "group", "trouble", "is_used", "is_alive", "is_multi", "is_last", "stamp"):
@@ -263,7 +260,6 @@ class Inventory(RowKeeper):
         return size - 1
 
     def _place(self, number: int, entry: SliceDevice, touched: set[int], groups: set[int]) -> None:
-        self.entries[number] = entry
         self.number_of[entry.key] = number
         self.is_alive[number] = True
         self.is_used[number] = entry.key in self.used_keys
@@ -293,9 +289,7 @@ class Inventory(RowKeeper):
         return found
 
     def _order(self, number: int) -> tuple[Any, ...]:
-        entry = self.entries[number]
-        assert entry is not None, number
-        return entry.order
+        return self.entries[number].order
 
     # Nodes
 
@@ -366,9 +360,7 @@ class Inventory(RowKeeper):
             if number is None:
                 continue
             self.is_used[number] = key in self.used_keys
-            entry = self.entries[number]
-            assert entry is not None, number
-            self._look_at_shares(number, entry)
+            self._look_at_shares(number, self.entries[number])
             if self._is_given(key) is not was_given:
                 self.counters.take(number, count)
         self.version += 1
@@ -409,7 +401,6 @@ class Inventory(RowKeeper):
 
     def _left(self, number: int) -> list[int]:
         entry = self.entries[number]
-        assert entry is not None, number
         try:
             terms = entry.capacity_terms
         except QuantityError:
@@ -419,8 +410,7 @@ class Inventory(RowKeeper):
 
     def is_shared(self, numbers: Iterable[int]) -> list[bool]:
         """Return whether some claim has a share of each device."""
-        shares, entries = self.shares, self.entries
-        return [(entry := entries[number]) is not None and entry.key in shares for number in numbers]
+        return [self.entries[number].key in self.shares for number in numbers]
 
     def _is_given(self, key: DeviceKey) -> bool:
         """Return whether somebody has the device, or a share of it."""
