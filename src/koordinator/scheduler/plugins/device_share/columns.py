@@ -75,14 +75,7 @@ def layout_key(devices: Layout) -> bytes:
         {
             device_type: [
                 (
-                    *(
-                        entry.minor,
-                        entry.total,
-                        entry.labels,
-                        entry.has_topology,
-                        entry.numa_node,
-                        entry.pcie,
-                    ),
+                    msgspec.structs.replace(entry, vf_groups=()),
                     [(group.labels, len(group.vfs)) for group in entry.vf_groups],
                 )
                 for entry in of_type.values()

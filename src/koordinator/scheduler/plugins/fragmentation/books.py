@@ -15,13 +15,13 @@ from koordinator.api.core import Pod
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache
 from koordinator.scheduler.plugins.fragmentation import gradient
-from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE
+from koordinator.scheduler.plugins.fragmentation.card_values import WHOLE
 from koordinator.scheduler.plugins.fragmentation.demand import PodDemand, Shape, models_of, shape_of
 from koordinator.scheduler.plugins.fragmentation.gradient import Cards, Nodes, Taking
 from koordinator.scheduler.plugins.fragmentation.target import F32, Target
 from koordinator.scheduler.table.columns import Recent, Rows, at, grown
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
-from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.nodes import F64, NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
 Versions = npt.NDArray[np.int64]

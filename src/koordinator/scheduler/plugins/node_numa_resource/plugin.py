@@ -240,7 +240,7 @@ class NodeNUMAResource(
         """Try the pod on the node; equal nodes share one trial."""
         if state.needs_trial:
             return self.trial(state, state.pod, row)
-        key = (self.books.signature(row), self._usage(row))
+        key = (self.books.columns.signature(row, self.books.at(row).facts), self._usage(row))
         return state.trials.get(key, lambda: self.trial(state, state.pod, row))
 
     def trial(

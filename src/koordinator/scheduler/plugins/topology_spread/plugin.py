@@ -36,12 +36,12 @@ from koordinator.scheduler.plugins.topology_spread.constraints import (
 from koordinator.scheduler.table.columns import Recent, RowChange, Rows, at
 from koordinator.scheduler.table.domain_counts import DomainCounts, Topology
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
+from koordinator.scheduler.table.nodes import F64
 from koordinator.scheduler.table.pod_counts import NamespaceLabels, PodCount, PodCounts, PodKinds
 from koordinator.scheduler.table.pod_info import PodInfo
 
 Ids = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int32] | npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 class Frame(msgspec.Struct, frozen=True, eq=False):
@@ -84,12 +84,12 @@ def _distinct(ids: Ids) -> int:
     return int(np.count_nonzero(seen))
 
 
-def score_part(counts: Counts, domain_count: int, max_skew: int) -> Floats:
+def score_part(counts: Counts, domain_count: int, max_skew: int) -> F64:
     """Return what a constraint adds to the raw score (rows,): count·ln(domains + 2) + maxSkew − 1."""
     return np.asarray(counts * math.log(domain_count + 2) + (max_skew - 1), np.float64)
 
 
-def normalized(raw: Floats, is_ignored: Mask | None) -> Scores:
+def normalized(raw: F64, is_ignored: Mask | None) -> Scores:
     """Return scores (rows,), 100 for the emptiest: ⌊100·(max + min − s)/max⌋ over nodes that are not ignored, which get
     0."""
     # Half up: sums are never negative, so cutting off is rounding down.
@@ -375,14 +375,14 @@ class PodTopologySpread(
 
     def normalize_at(self, state: SpreadState, scores: Scores, rows: Rows) -> Scores:
         frame = self._frame(state, rows)
-        total: Floats | None = None
+        total: F64 | None = None
         for index, (constraint, included) in enumerate(state.soft):
             part = self._part(constraint, included, frame, index)
             total = part if total is None else total + part
         assert total is not None, "pods without soft constraints skip the score"
         return normalized(total, frame.is_ignored)
 
-    def _part(self, constraint: Constraint, included: Inclusion, frame: Frame, index: int) -> Floats:
+    def _part(self, constraint: Constraint, included: Inclusion, frame: Frame, index: int) -> F64:
         """Return what a constraint adds to the raw score of each row; nothing where its key is lacking."""
         size = frame.domain_counts[index]
         if constraint.key == HOSTNAME:
