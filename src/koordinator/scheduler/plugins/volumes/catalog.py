@@ -24,7 +24,7 @@ from koordinator.api.storage import (
 from koordinator.cluster import errors
 from koordinator.cluster.informer import key_of
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent, newest
-from koordinator.scheduler.plugin.framework import FilterPlugin, Handle, Watch
+from koordinator.scheduler.plugin.framework import FilterPlugin, Handle, S, Watch
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error
 from koordinator.scheduler.table.columns import discard
 from koordinator.scheduler.table.label_columns import LabelColumns
@@ -121,9 +121,7 @@ _HELPS_BY_GOING = (CSINode, CSIDriver, VolumeAttachment)
 
 def helps(event: QueueingEvent, pod: Pod, kinds: Iterable[type[Object]]) -> bool:
     """Return whether a change of storage can help a pod of a plugin that looks at these kinds: one of its claims came
-    or changed, or anything else there came, changed, or stopped to restrict. True for other events."""
-    if event.kind is not ClusterEvent.STORAGE:
-        return True
+    or changed, or anything else there came, changed, or stopped to restrict."""
     subject = newest(event.old, event.new)
     if not isinstance(subject, tuple(kinds)):
         return False
@@ -161,6 +159,24 @@ def class_key_of(pod: PodInfo) -> Hashable:
     return (claims, pod.uid if any(use.is_ephemeral for use in claims) else "")
 
 
+class VolumePlugin(FilterPlugin[S]):
+    """A filter that looks at the volumes of pods."""
+
+    kinds: ClassVar[tuple[type[Object], ...]]
+    """The objects of storage that it looks at."""
+    fewer_pods_help = True
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._catalog = VolumeCatalog(handle, self.kinds)
+
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
+        """Nodes that let the pod pass help, and what is learnt about claims, volumes, classes and drivers."""
+        if event.kind is ClusterEvent.STORAGE:
+            return helps(event, pod.pod, self.kinds)
+        return super().wakes(event, pod)
+
+
 class HasRefusal(Protocol):
     """The state of a pod, and why no node can reach its volumes."""
 
@@ -171,13 +187,10 @@ class HasRefusal(Protocol):
 R = TypeVar("R", bound=HasRefusal)
 
 
-class VolumeReachPlugin(FilterPlugin[R]):
+class VolumeReachPlugin(VolumePlugin[R]):
     """A filter that refuses nodes which do not reach a pod's volumes."""
 
-    kinds: ClassVar[tuple[type[Object], ...]]
-    """The objects of storage that it looks at."""
     keyed_by = (class_key_of,)
-    fewer_pods_help = True
     wakes_for_row = True
     wakes_on = (
         ClusterEvent.NODE_ADDED,
@@ -188,14 +201,12 @@ class VolumeReachPlugin(FilterPlugin[R]):
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._catalog = VolumeCatalog(handle, self.kinds)
         self._labels = handle.table.shared(LabelColumns)
 
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
-        """Nodes that reach the volumes help, and what is learnt about claims, volumes, classes and drivers."""
-        if event.kind is ClusterEvent.STORAGE:
-            return helps(event, pod.pod, self.kinds)
-        return self.prepare(pod).refusal.is_success and super().wakes(event, pod)
+        if event.kind is not ClusterEvent.STORAGE and not self.prepare(pod).refusal.is_success:
+            return False
+        return super().wakes(event, pod)
 
 
 def class_of(claim: PersistentVolumeClaim) -> str:

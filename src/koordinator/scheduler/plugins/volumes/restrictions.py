@@ -12,7 +12,6 @@ from koordinator.api.core import Pod
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
-    FilterPlugin,
     Handle,
     PreFilterPlugin,
     PreFilterResult,
@@ -22,11 +21,10 @@ from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, u
 from koordinator.scheduler.plugins.volumes.catalog import (
     WAIT_FOR_FIRST_CONSUMER,
     ClaimKey,
-    VolumeCatalog,
+    VolumePlugin,
     VolumeReachPlugin,
     claims_of,
     class_of,
-    helps,
     not_found,
 )
 from koordinator.scheduler.table.columns import RowChange, Rows, tally, tally_in
@@ -68,9 +66,9 @@ class RestrictionState(msgspec.Struct, frozen=True):
 _NO_VOLUMES = RestrictionState((), (), "", ())
 
 
-class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[RestrictionState], RowKeeper):
+class VolumeRestrictions(PreFilterPlugin[RestrictionState], VolumePlugin[RestrictionState], RowKeeper):
     name = "VolumeRestrictions"
-    fewer_pods_help = True
+    kinds = (PersistentVolumeClaim,)
     reasons = DiskReason
     reads = RowChange.NODE | RowChange.PODS
     wakes_on = (
@@ -82,7 +80,6 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._catalog = VolumeCatalog(handle, (PersistentVolumeClaim,))
         self._disks: dict[DiskKey, dict[tuple[int, bool], int]] = {}
         """Disk → row, and whether it is shared there → pods."""
         self._users: Counter[ClaimKey] = Counter()
@@ -160,7 +157,7 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """A pod helps by going when it used the same disk or claim; so does a claim of the pod that comes."""
         if event.kind is not ClusterEvent.ASSIGNED_POD_DELETED:
-            return helps(event, pod.pod, (PersistentVolumeClaim,)) and super().wakes(event, pod)
+            return super().wakes(event, pod)
         gone = event.old
         if not isinstance(gone, PodInfo):
             return True
