@@ -24,7 +24,7 @@ from koordinator.scheduler.plugins.node_numa_resource.reservations import (
     ReservedHoldings,
     ReservedNode,
 )
-from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies
+from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 from tests.scheduler.node_numa_resource.machines import held, machine, node
 
 TOPOLOGY = machine()
@@ -114,8 +114,8 @@ def test_a_numa_policy_is_met_within_the_reservation_that_a_pod_may_use() -> Non
     plan = PodPlan(requests={"cpu": 6_000}, numa_policy=NUMATopologyPolicy.SINGLE_NUMA_NODE)
     terms, usage = admission.terms_of(plan, facts), BoundCPUUsage(0, 0, 0)
 
-    alone = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategies())
-    within = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategies(), use)
+    alone = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategy())
+    within = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategy(), use)
 
     assert not alone.status.is_success
     assert within.allocation.numa == {1: {"cpu": 6_000}}
@@ -127,8 +127,8 @@ def test_a_required_bind_policy_is_met_by_the_reservation_where_the_node_is_full
     plan = PodPlan({"cpu": 6_000}, binds_cpus=True, required_policy="FullPCPUs", policy="FullPCPUs")
     terms, usage = admission.terms_of(plan, facts), BoundCPUUsage(0, 0, 0)
 
-    alone = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategies())
-    within = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategies(), use)
+    alone = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategy())
+    within = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategy(), use)
 
     assert alone.status == NOT_ENOUGH
     assert set(cpus_of(within.allocation.cpus)) == {8, 9, 10, 11, 12, 13}

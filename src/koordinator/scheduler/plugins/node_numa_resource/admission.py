@@ -34,7 +34,7 @@ from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopolo
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation
 from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, BoundCPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.reservations import NO_USE, ReservationUse
-from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies, NUMAScoringStrategy
+from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 
 ALL_SUBSETS_NODES_MAX = 8
 """Up to here all sets of NUMA nodes are tried (255); beyond, single ones, pairs and all together.
@@ -237,7 +237,7 @@ def place(
     facts: NodeTopologyFacts,
     node_allocation: NodeAllocation,
     usage: BoundCPUUsage,
-    strategies: NUMAScoringStrategies,
+    strategy: NUMAScoringStrategy,
     reservations: ReservationUse = NO_USE,
     others: Sequence[OtherHints] = (),
 ) -> NUMAPlacement:
@@ -248,14 +248,14 @@ def place(
     status = terms.check(usage, facts.cpu_ratio)
     if not status.is_success:
         return NUMAPlacement(status=status)
-    state, binding = facts.state(node_allocation, strategies.numa.type), terms.binding
+    state, binding = facts.state(node_allocation, strategy.type), terms.binding
     if not terms.policy:
         allocation = Allocation()
         if binding.binds_cpus:
             allocation = reservations.allocate(state, terms.request, None)
         return NUMAPlacement(allocation, binding, status=allocation.status)
     exclusivity = Exclusivity(terms.plan.is_exclusive, node_allocation.numa_status(facts.options.cpus))
-    admission = choose(state, terms.request, terms.policy, exclusivity, strategies.numa, reservations, others)
+    admission = choose(state, terms.request, terms.policy, exclusivity, strategy, reservations, others)
     if not admission.status.is_success:
         return NUMAPlacement(status=admission.status)
     allocation = reservations.allocate(state, terms.request, admission.hint.numa_nodes)

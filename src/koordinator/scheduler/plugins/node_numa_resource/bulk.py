@@ -21,11 +21,8 @@ from koordinator.scheduler.plugins.node_numa_resource.admission import KINDS
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAColumns, NUMAColumnSlice
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NOT_ENOUGH
-from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
-from koordinator.scheduler.plugins.node_numa_resource.score import (
-    NUMAScoringStrategies,
-    NUMAScoringStrategy,
-)
+from koordinator.scheduler.plugins.node_numa_resource.policy import NodeNUMAResourceArgs, PodPlan
+from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
 from koordinator.scheduler.table.columns import Rows
 
@@ -322,7 +319,7 @@ def score(
     demand: NUMARequest,
     rows: Rows,
     nodes: NodeAmounts,
-    strategies: NUMAScoringStrategies,
+    args: NodeNUMAResourceArgs,
 ) -> tuple[Scores, Mask | None]:
     """Return scores (rows,), and which rows need a trial instead (rows,) (None: no row). Rows are such that passed
     Filter."""
@@ -344,13 +341,15 @@ def score(
         kinds = _kinds(demand, forced)
         fitting = _fitting_slots(window, demand, binds, kinds)
         is_open = has_policy & ~fitting.any
-        best = _best_slots(columns, window, demand, fitting.fits, binds, kinds, amounts, strategies.numa)
+        best = _best_slots(
+            columns, window, demand, fitting.fits, binds, kinds, amounts, args.numa_scoring_strategy
+        )
         collapses = (window.zone_count == 1) & (policies == cols.SINGLE_NUMA_NODE)
         _count_zones(columns, window, best, has_policy & ~collapses, used, capacity)
         if resources.CPU in used and binds is not None:
             is_bound = has_policy & binds
             used[resources.CPU] = np.where(is_bound, window.pinned_milli, used[resources.CPU])
-    return points(strategies.node, used, capacity, amounts, rows.shape, is_small=is_small), is_open
+    return points(args.scoring_strategy, used, capacity, amounts, rows.shape, is_small=is_small), is_open
 
 
 def _count_zones(

@@ -24,8 +24,8 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     NodeAllocation,
     NUMAStatus,
 )
-from koordinator.scheduler.plugins.node_numa_resource.policy import BoundCPUUsage
-from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies
+from koordinator.scheduler.plugins.node_numa_resource.policy import BoundCPUUsage, NodeNUMAResourceArgs
+from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 
 
 class NUMANodeView(msgspec.Struct, frozen=True, eq=False):
@@ -125,7 +125,7 @@ def _fits(view: NUMANodeView, terms: NUMAPodTerms, slot: int, numa: int) -> bool
     return not (terms.plan.is_exclusive and view.statuses.get(numa) is NUMAStatus.SHARED)
 
 
-def best_numa(view: NUMANodeView, terms: NUMAPodTerms, strategies: NUMAScoringStrategies) -> int | None:
+def best_numa(view: NUMANodeView, terms: NUMAPodTerms, strategy: NUMAScoringStrategy) -> int | None:
     """Return the NUMA node with the most points among those that can hold the pod alone, the first among equals."""
     fitting = [(slot, numa) for slot, numa in enumerate(view.facts.zones) if _fits(view, terms, slot, numa)]
     if len(fitting) < 2:
@@ -136,7 +136,7 @@ def best_numa(view: NUMANodeView, terms: NUMAPodTerms, strategies: NUMAScoringSt
         capacity = view.facts.zones[numa]
         available = _trimmed(view, terms, slot, numa)
         used = resource_vector.less(capacity, available)
-        points = score.score(strategies.numa, used, capacity, demand)
+        points = score.score(strategy, used, capacity, demand)
         if points > most:
             best, most = numa, points
     return best
@@ -156,7 +156,7 @@ def points(
     terms: NUMAPodTerms,
     allocatable: Amounts,
     requested: Amounts,
-    strategies: NUMAScoringStrategies,
+    args: NodeNUMAResourceArgs,
 ) -> int | None:
     """Return the node's score; None where a trial has to tell."""
     used, capacity = requested, allocatable
@@ -165,14 +165,14 @@ def points(
             more_milli = view.pinned_milli - CPU_MILLI * view.pinned_count
             used = {**used, resources.CPU: used.get(resources.CPU, 0) + more_milli}
     else:
-        numa = best_numa(view, terms, strategies)
+        numa = best_numa(view, terms, args.numa_scoring_strategy)
         if numa is None:
             return None
         if not _collapses(view, terms):
             used, capacity = view.allocated.get(numa, {}), view.facts.zones[numa]
         if terms.binding.binds_cpus:
             used = {**used, resources.CPU: view.pinned_milli}
-    return score.score(strategies.node, used, capacity, terms.demand(view.facts.cpu_ratio))
+    return score.score(args.scoring_strategy, used, capacity, terms.demand(view.facts.cpu_ratio))
 
 
 def _collapses(view: NUMANodeView, terms: NUMAPodTerms) -> bool:
@@ -185,7 +185,7 @@ def place(
     node_allocation: NodeAllocation,
     terms: NUMAPodTerms,
     usage: BoundCPUUsage,
-    strategies: NUMAScoringStrategies,
+    strategy: NUMAScoringStrategy,
 ) -> NUMAPlacement | None:
     """Return what the pod gets; None where a trial has to tell."""
     status = judge(view, terms, usage)
@@ -198,7 +198,7 @@ def place(
     numa_nodes, hint = None, None
     available: Mapping[int, Amounts] = view.available
     if terms.policy:
-        numa = best_numa(view, terms, strategies)
+        numa = best_numa(view, terms, strategy)
         assert numa is not None
         numa_nodes = None if _collapses(view, terms) else 1 << numa
         hint = NUMATopologyHint(numa_nodes)
@@ -206,6 +206,6 @@ def place(
             slot = list(view.facts.zones).index(numa)
             available = {**view.available, numa: _trimmed(view, terms, slot, numa)}
     free = msgspec.structs.replace(view.free, cpus=view.usable[terms.kind])
-    state = view.facts.state(node_allocation, strategies.numa.type)
+    state = view.facts.state(node_allocation, strategy.type)
     allocation = allocate.allocate_in(FreeForPod(free, dict(available)), state, terms.request, numa_nodes)
     return NUMAPlacement(allocation, terms.binding, terms.policy, hint, status=allocation.status)

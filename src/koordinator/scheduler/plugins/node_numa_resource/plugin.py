@@ -61,7 +61,7 @@ from koordinator.scheduler.plugins.node_numa_resource.policy import (
     PodPlan,
 )
 from koordinator.scheduler.plugins.node_numa_resource.reservations import ReservedNode
-from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, NUMAScoringStrategies
+from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import options_of
 from koordinator.scheduler.table.columns import RowChange, Rows
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -116,8 +116,7 @@ class NodeNUMAResource(
         super().__init__(args, handle)
         self._args = args
         self._table = handle.table
-        self._strategies = NUMAScoringStrategies(args.scoring_strategy, args.numa_scoring_strategy)
-        self._amounts = TableAmounts(handle.table, self._strategies.node)
+        self._amounts = TableAmounts(handle.table, args.scoring_strategy)
         self.books = handle.table.shared(NUMAAllocations)
         handle.watch(Watch.changes(NodeResourceTopology, self.set_report))
 
@@ -266,10 +265,8 @@ class NodeNUMAResource(
             return explained.place(state.plan, record.facts, record.node_allocation, state.chosen, others)
         usage = self._usage(row, state.plan.cpu_milli if counted else 0)
         seen = use or ReservedNode(record.node_allocation)
-        terms = self._terms(state, record)
-        return admission.place(
-            terms, record.facts, seen.node_allocation, usage, self._strategies, seen.use, others
-        )
+        terms, strategy = self._terms(state, record), self._args.numa_scoring_strategy
+        return admission.place(terms, record.facts, seen.node_allocation, usage, strategy, seen.use, others)
 
     def _usage(self, row: int, own_milli: int = 0) -> BoundCPUUsage:
         """Return the CPU of a node, which matters only where it is amplified."""
@@ -306,7 +303,7 @@ class NodeNUMAResource(
         if rows.size <= FEW and not state.needs_trial:
             return np.array([self._points_at(state, row) for row in rows.tolist()], np.int64)
         points, is_open = bulk.score(
-            self.books.columns, self._demand(state), rows, self._amounts.over(rows), self._strategies
+            self.books.columns, self._demand(state), rows, self._amounts.over(rows), self._args
         )
         if state.chosen is not None:
             is_open = np.ones(rows.size, np.bool_)
@@ -321,7 +318,7 @@ class NodeNUMAResource(
         record = self.books.at(row)
         allocatable, requested = self._amounts.at(row)
         terms = self._terms(state, record)
-        points = node_view.points(record.view, terms, allocatable, requested, self._strategies)
+        points = node_view.points(record.view, terms, allocatable, requested, self._args)
         return self.exact_score(state, row) if points is None else points
 
     def exact_score(self, state: NUMAState, row: int) -> int:
@@ -333,10 +330,10 @@ class NodeNUMAResource(
         usage = NodeUsage(*self._amounts.at(row), record.facts.cpu_ratio, record.view.pinned_count)
         requests, binds_cpus = state.plan.requests, placement.binding.binds_cpus
         if not placement.policy:
-            return score.node_score(self._strategies.node, usage, requests, binds_cpus=binds_cpus)
+            return score.node_score(self._args.scoring_strategy, usage, requests, binds_cpus=binds_cpus)
         zones, allocated = record.facts.zones, record.view.allocated
         return score.numa_score(
-            self._strategies.node, usage, zones, allocated, requests, placement.allocation
+            self._args.scoring_strategy, usage, zones, allocated, requests, placement.allocation
         )
 
     def foresees(self, state: NUMAState) -> bool:
@@ -382,7 +379,8 @@ class NodeNUMAResource(
             self.books.sync()
             record = self.books.at(row)
             terms, usage = self._terms(state, record), self._usage(row, state.plan.cpu_milli)
-            found = node_view.place(record.view, record.node_allocation, terms, usage, self._strategies)
+            strategy = self._args.numa_scoring_strategy
+            found = node_view.place(record.view, record.node_allocation, terms, usage, strategy)
             if found is not None:
                 return found
         return self.trial(state, pod, row, counted=True)

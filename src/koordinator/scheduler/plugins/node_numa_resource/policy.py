@@ -33,7 +33,7 @@ class NodeNUMAResourceArgs(msgspec.Struct, frozen=True, rename="camel", forbid_u
     """Policy of LSE and LSR pods that name none; "" leaves them unbound."""
     scoring_strategy: NUMAScoringStrategy = NUMAScoringStrategy()
     numa_scoring_strategy: NUMAScoringStrategy = NUMAScoringStrategy()
-    """Scores NUMA nodes within a node; its type is also the order in which they fill."""
+    """Scores NUMA nodes within a node; its type is also the order in which they fill, if no label names another."""
 
 
 POLICY_MISMATCH = unresolvable("node(s) NUMA Topology policy not match")
