@@ -40,7 +40,6 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     WAIT_FOR_FIRST_CONSUMER,
     AssumedClaims,
     AssumedVolumes,
-    ClaimKey,
     PodVolumes,
     VolumeClaimUse,
     VolumeReachPlugin,
@@ -81,13 +80,12 @@ class VolumeBindingArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unkn
 class BindingState(msgspec.Struct, frozen=True):
     """A pod's claims, those without a volume by size."""
 
-    keys: tuple[ClaimKey, ...]
     bound: Claims
     unbound: Claims
     refusal: Status
 
 
-_NO_CLAIMS = BindingState((), (), (), SUCCESS)
+_NO_CLAIMS = BindingState((), (), SUCCESS)
 
 
 class VolumeBinding(
@@ -114,7 +112,6 @@ class VolumeBinding(
         uses = claims_of(pod.pod)
         if not uses:
             return _NO_CLAIMS
-        keys = tuple(use.key for use in uses)
         bound: list[PersistentVolumeClaim] = []
         unbound: list[PersistentVolumeClaim] = []
         is_immediate = False
@@ -122,7 +119,7 @@ class VolumeBinding(
             claim = self._catalog.claim(use.key)
             objection = _objection(use, claim, pod)
             if claim is None or objection:
-                return BindingState(keys, (), (), unresolvable(objection))
+                return BindingState((), (), unresolvable(objection))
             if is_bound(claim):
                 bound.append(claim)
             elif claim.spec.volume_name or not self._waits_for_consumer(claim):
@@ -133,19 +130,19 @@ class VolumeBinding(
         if is_immediate:
             refusal = unresolvable("pod has unbound immediate PersistentVolumeClaims")
         unbound.sort(key=catalog.wanted_size)
-        return BindingState(keys, tuple(bound), tuple(unbound), refusal)
+        return BindingState(tuple(bound), tuple(unbound), refusal)
 
     def _waits_for_consumer(self, claim: PersistentVolumeClaim) -> bool:
         storage_class = self._catalog.storage_class(class_of(claim))
         return storage_class is not None and storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
 
     def epoch(self, state: BindingState) -> Hashable:
-        if not state.keys:
+        if state is _NO_CLAIMS:
             return None
         return (self._catalog.version, self._labels.version, self._promises.version)
 
     def pre_filter(self, state: BindingState) -> PreFilterResult:
-        return PreFilterResult(state.refusal if state.keys else SKIP)
+        return PreFilterResult(SKIP if state is _NO_CLAIMS else state.refusal)
 
     # Filter
 

@@ -28,7 +28,6 @@ from koordinator.scheduler.plugin.framework import (
 from koordinator.scheduler.plugin.status import SKIP, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.volumes.catalog import (
     ClaimKey,
-    VolumeClaimUse,
     VolumePlugin,
     claims_of,
     class_key_of,
@@ -50,12 +49,11 @@ _MISSING = 2
 class LimitState(msgspec.Struct, frozen=True):
     """The volumes that a pod needs; `missing` says which claim cannot be found."""
 
-    claims: tuple[VolumeClaimUse, ...]
     volumes: Attached
     missing: str
 
 
-_NO_CLAIMS = LimitState((), {}, "")
+_NO_CLAIMS = LimitState({}, "")
 
 
 class NodeVolumeLimits(PreFilterPlugin[LimitState], VolumePlugin[LimitState], RowKeeper):
@@ -95,17 +93,17 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], VolumePlugin[LimitState], Ro
             claim = self._catalog.claim(use.key)
             if claim is None:
                 text = f'looking up PVC {namespace}/{name}: persistentvolumeclaims "{name}" not found'
-                return LimitState(claims, {}, text)
+                return LimitState({}, text)
             if use.is_ephemeral and not is_controlled_by(claim, pod.pod):
-                return LimitState(claims, {}, not_owned(claim, pod.pod))
+                return LimitState({}, not_owned(claim, pod.pod))
             self._add(volumes, claim)
-        return LimitState(claims, dict(volumes), "")
+        return LimitState(dict(volumes), "")
 
     def epoch(self, state: LimitState) -> Hashable:
-        return self._catalog.version if state.claims else None
+        return None if state is _NO_CLAIMS else self._catalog.version
 
     def pre_filter(self, state: LimitState) -> PreFilterResult:
-        return PreFilterResult() if state.claims else PreFilterResult(SKIP)
+        return PreFilterResult(SKIP) if state is _NO_CLAIMS else PreFilterResult()
 
     def filter(self, state: LimitState, rows: Rows) -> ReasonCodes:
         if state.missing:

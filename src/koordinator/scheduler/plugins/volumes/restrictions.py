@@ -11,12 +11,7 @@ import numpy as np
 from koordinator.api.core import Pod
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
-from koordinator.scheduler.plugin.framework import (
-    Handle,
-    PreFilterPlugin,
-    PreFilterResult,
-    ReasonCodes,
-)
+from koordinator.scheduler.plugin.framework import Handle, PreFilterPlugin, PreFilterResult, ReasonCodes
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.volumes.catalog import (
     WAIT_FOR_FIRST_CONSUMER,
@@ -223,12 +218,11 @@ class Zones(msgspec.Struct, frozen=True):
 
 
 class ZoneState(msgspec.Struct, frozen=True):
-    has_claims: bool
     zones: tuple[Zones, ...]
     refusal: Status
 
 
-_NO_ZONES = ZoneState(False, (), SUCCESS)
+_NO_CLAIMS = ZoneState((), SUCCESS)
 
 
 class VolumeZone(PreFilterPlugin[ZoneState], VolumeReachPlugin[ZoneState]):
@@ -237,16 +231,16 @@ class VolumeZone(PreFilterPlugin[ZoneState], VolumeReachPlugin[ZoneState]):
     reasons = ZoneReason
 
     def prepare(self, pod: PodInfo) -> ZoneState:
-        if not pod.pod.spec.volumes:
-            return _NO_ZONES
-        zones: list[Zones] = []
         claims = _claims(pod.pod)
+        if not claims:
+            return _NO_CLAIMS
+        zones: list[Zones] = []
         for key in claims:
             found = self._zones_of(key)
             if isinstance(found, Status):
-                return ZoneState(True, (), found)
+                return ZoneState((), found)
             zones += found
-        return ZoneState(bool(claims), tuple(zones), SUCCESS)
+        return ZoneState(tuple(zones), SUCCESS)
 
     def _zones_of(self, key: ClaimKey) -> list[Zones] | Status:
         """Return where the volume of a claim can be reached, or why nobody can tell."""
@@ -289,7 +283,7 @@ class VolumeZone(PreFilterPlugin[ZoneState], VolumeReachPlugin[ZoneState]):
         return tuple(lines)
 
     def epoch(self, state: ZoneState) -> Hashable:
-        return self._catalog.version if state.has_claims else None
+        return None if state is _NO_CLAIMS else self._catalog.version
 
     def pre_filter(self, state: ZoneState) -> PreFilterResult:
         if not state.refusal.is_success:
