@@ -38,14 +38,9 @@ THRESHOLD_MIN_BYTES = 23 * MIB
 CONTAINER_THRESHOLD_MAX_BYTES = 1000 * MIB
 
 
-class ImageState(msgspec.Struct, frozen=True):
-    """The images of all containers (an image used twice stands twice)."""
+class ImageLocality(PreScorePlugin[tuple[str, ...]], ScorePlugin[tuple[str, ...]], RowKeeper):
+    """The state is the images of all containers (an image used twice stands twice)."""
 
-    images: tuple[str, ...]
-    container_count: int
-
-
-class ImageLocality(PreScorePlugin[ImageState], ScorePlugin[ImageState], RowKeeper):
     name = "ImageLocality"
     keyed_by = (pod_info.images,)
 
@@ -92,29 +87,28 @@ class ImageLocality(PreScorePlugin[ImageState], ScorePlugin[ImageState], RowKeep
 
     # A pod
 
-    def prepare(self, pod: PodInfo) -> ImageState:
+    def prepare(self, pod: PodInfo) -> tuple[str, ...]:
         containers = [*pod.pod.spec.init_containers, *pod.pod.spec.containers]
-        images = tuple(normalized_name(container.image) for container in containers)
-        return ImageState(images, len(containers))
+        return tuple(normalized_name(container.image) for container in containers)
 
-    def epoch(self, state: ImageState) -> Hashable:
+    def epoch(self, state: tuple[str, ...]) -> Hashable:
         """Return what a score depends on: how many nodes have an image, and how many nodes there are."""
-        if self._sizes.keys().isdisjoint(state.images):
+        if self._sizes.keys().isdisjoint(state):
             return ()
-        return tuple(self._versions.get(image, 0) for image in state.images)
+        return tuple(self._versions.get(image, 0) for image in state)
 
-    def pre_score(self, state: ImageState) -> Status:
-        return SUCCESS if any(image in self._sizes for image in state.images) else SKIP
+    def pre_score(self, state: tuple[str, ...]) -> Status:
+        return SUCCESS if any(image in self._sizes for image in state) else SKIP
 
-    def score(self, state: ImageState, rows: Rows) -> Scores:
+    def score(self, state: tuple[str, ...], rows: Rows) -> Scores:
         total = self.handle.table.node_count
         sums = np.zeros(self.handle.table.capacity, np.int64)
-        for image in state.images:
+        for image in state:
             by_row = self._sizes.get(image, {})
             alive = {row: size for row, size in by_row.items() if self.handle.table.node_at(row) is not None}
             for row, size_bytes in alive.items():
                 sums[row] += scaled_size(size_bytes, len(alive), total)
-        return image_locality(sums[rows], state.container_count)
+        return image_locality(sums[rows], len(state))
 
 
 def _sizes(node: Node) -> dict[str, int]:

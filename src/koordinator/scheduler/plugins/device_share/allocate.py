@@ -92,13 +92,6 @@ class DeviceDecision(msgspec.Struct, frozen=True):
     status: Status = SUCCESS
 
 
-class _Preference(msgspec.Struct, frozen=True):
-    """The demands of a joint allocation's primary devices on the others."""
-
-    pcies: frozenset[str] = frozenset()
-    count_min: int = 0
-
-
 def allocate(
     node: NodeDevices,
     pod: PodDevices,
@@ -193,7 +186,7 @@ class _Attempt:
         for device_type in self.wanted:
             if device_type in found:
                 continue
-            picked = self._pick(device_type, _Preference())
+            picked = self._pick(device_type)
             if not picked.status.is_success:
                 return DeviceDecision(status=picked.status)
             found[device_type] = picked.picked
@@ -201,14 +194,14 @@ class _Attempt:
 
     def _joint(self, joint: list[str]) -> DeviceDecision:
         primary, *others = joint
-        first = self._pick(primary, _Preference())
+        first = self._pick(primary)
         if not first.status.is_success:
             return DeviceDecision(status=first.status)
         found = {primary: first.picked}
         pcies = self._pcies(primary, first.picked)
         is_same = self.pod.joint is not None and self.pod.joint.required_scope == SAME_PCIE
         for device_type in others:
-            picked = self._pick(device_type, _Preference(pcies, len(pcies) if is_same else 0))
+            picked = self._pick(device_type, pcies, len(pcies) if is_same else 0)
             if not picked.status.is_success:
                 return DeviceDecision(status=picked.status)
             if is_same and self._pcies(device_type, picked.picked) != pcies:
@@ -235,15 +228,18 @@ class _Attempt:
 
     # One type
 
-    def _pick(self, device_type: str, preference: _Preference) -> PickDecision:
+    def _pick(
+        self, device_type: str, pcies: frozenset[str] = frozenset(), count_min: int = 0
+    ) -> PickDecision:
+        """Pick at least so many devices, on these switches first."""
         wanted, hint = self.wanted[device_type], self.pod.hint(device_type)
         view = view_of(self.node, device_type, self.limits, hint.selector)
         score = self._scorer(device_type, wanted.amounts)
         request = DeviceCountRequest(
-            max(wanted.count, preference.count_min),
+            max(wanted.count, count_min),
             wanted.amounts,
             self.limits.preferred.get(device_type, frozenset()),
-            preference.pcies,
+            pcies,
         )
         generic = functools.partial(pick, device_type, view, request, score, self._vfs(device_type, hint))
         return generic() if device_type != DeviceType.GPU else self._pick_gpus(view, wanted, generic)

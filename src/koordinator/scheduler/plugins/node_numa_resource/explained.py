@@ -21,7 +21,13 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     NUMANodeState,
 )
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAAllocations
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUPlace, Zones, cpus_of, mask_of
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
+    CPUMask,
+    CPUPlace,
+    Zones,
+    cpus_of,
+    mask_of,
+)
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHint
 from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
@@ -62,13 +68,13 @@ def place(
     if status.is_success:
         status = policy.check_binding(plan, binding, facts.options.cpus)
     state = facts.state(node_allocation)
+    free = allocate.free_cpus(state, NOTHING_GIVEN_BACK)
     if status.is_success:
-        status = _is_free(state, chosen)
+        status = _is_free(state, free.cpus, chosen)
     if not status.is_success:
         return NUMAPlacement(status=status)
     hint = NUMATopologyHint(mask_of(chosen.numa) if chosen.numa else None)
     cpus = state.options.cpus.mask_of(chosen.cpus)
-    free = allocate.free_cpus(state, NOTHING_GIVEN_BACK)
     room = FreeForPod(msgspec.structs.replace(free, cpus=cpus), chosen.numa)
     allocation = allocate.allocate_in(room, state, policy.request_of(plan, binding), hint.numa_nodes)
     status = allocation.status
@@ -82,9 +88,8 @@ def place(
     return NUMAPlacement(allocation, binding, merged.policy, hint)
 
 
-def _is_free(state: NUMANodeState, chosen: PodHolding) -> Status:
+def _is_free(state: NUMANodeState, free: CPUMask, chosen: PodHolding) -> Status:
     """Nothing that was chosen may be held by others, or be more than there is."""
-    free = allocate.free_cpus(state, NOTHING_GIVEN_BACK).cpus
     if any(not free >> cpu & 1 for cpu in chosen.cpus):
         return NOT_ENOUGH
     zones = allocate.free_zones(state, NOTHING_GIVEN_BACK)
