@@ -136,7 +136,7 @@ class ClaimAllocations(RowKeeper):
             self._claims.pop(key, None)
         else:
             self._claims[key] = new
-        is_shared = self.inventory.features.consumable_capacity
+        is_shared = self.inventory.gates.is_on("DRAConsumableCapacity")
         held = () if new is None else devices_of(new.status.allocation, may_share=is_shared)
         before = self._held.pop(key, ())
         if held:
@@ -379,7 +379,7 @@ class ClaimWriter:
 
     def _stamped(self, allocation: dict[str, Any]) -> dict[str, Any]:
         """With the time, which says when devices that have to be made ready are late."""
-        if not self._books.inventory.features.binding_conditions:
+        if not self._books.inventory.gates.is_on("DRADeviceBindingConditions"):
             return allocation
         return {**allocation, "allocationTimestamp": rfc3339(self._handle.clock.now())}
 

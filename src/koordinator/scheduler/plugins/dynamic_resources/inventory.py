@@ -32,7 +32,6 @@ from koordinator.scheduler.plugins.dynamic_resources.shared_counters import (
 from koordinator.scheduler.plugins.dynamic_resources.slice_devices import (
     DeviceKey,
     DeviceUse,
-    DRAFeatures,
     SliceDevice,
     check_names,
     entries_of,
@@ -59,7 +58,8 @@ class Inventory(RowKeeper):
     another device. `is_alive` tells numbers that stand for a device, `is_multi` those that several claims may share,
     `is_last` those of pools with devices that have to be made ready, which come after all others.
 
-    `features` is set before the first slice comes.
+    `gates` are set before the first slice comes: without those of dynamic resource allocation, what objects say of a
+    feature is ignored.
     """
 
     def __init__(self, table: NodeTable) -> None:
@@ -76,7 +76,7 @@ class Inventory(RowKeeper):
         """(node, gate) of slices with devices that are left out; "" is any node."""
         self._free: list[int] = []
         self._slices: dict[str, ResourceSlice] = {}
-        self.features = DRAFeatures.of(FeatureGates.of(Component.SCHEDULER))
+        self.gates = FeatureGates.of(Component.SCHEDULER)
         self._pools: dict[PoolKey, dict[str, ResourceSlice]] = {}
         self._members: dict[PoolKey, list[int]] = {}
         self._dirty: dict[PoolKey, None] = {}
@@ -153,7 +153,7 @@ class Inventory(RowKeeper):
 
     def taints_of(self, entry: SliceDevice) -> list[DeviceTaint]:
         """Return the taints of a device that count: those of its slice, and those of rules."""
-        if not self.features.device_taints:
+        if not self.gates.is_on("DRADeviceTaints"):
             return []
         rules = (rule for rule in self._rules.values() if slice_devices.selects(rule, entry.key))
         return [*entry.device.taints, *(rule.spec.taint for rule in rules)]
@@ -204,8 +204,8 @@ class Inventory(RowKeeper):
             return
         newest = max(each.spec.pool.generation for each in slices.values())
         current = [slices[name] for name in sorted(slices) if slices[name].spec.pool.generation == newest]
-        entries = [entry for each in current for entry in entries_of(each, self.features)]
-        lacking = [(each.spec.node_name or "", gate_lacking(each, self.features)) for each in current]
+        entries = [entry for each in current for entry in entries_of(each, self.gates)]
+        lacking = [(each.spec.node_name or "", gate_lacking(each, self.gates)) for each in current]
         if left_out := [(node, gate) for node, gate in lacking if gate]:
             self._left_out[pool] = left_out
         trouble = FINE if len(current) == current[0].spec.pool.resource_slice_count else INCOMPLETE
@@ -213,14 +213,14 @@ class Inventory(RowKeeper):
         takes: dict[str, Consumption] = {}
         try:
             check_names(each.name for a_slice in current for each in a_slice.spec.devices)
-            if self.features.partitionable_devices and trouble == FINE:
+            if self.gates.is_on("DRAPartitionableDevices") and trouble == FINE:
                 totals = counter_totals(current)
                 places = {name: place for place, name in enumerate(totals)}
                 for a_slice in current:
                     takes.update((each.name, consumption(each, places)) for each in a_slice.spec.devices)
         except PoolError as error:
             self.invalid[pool], trouble = str(error), INVALID
-        is_last = self.features.binding_conditions and any(map(has_conditions, current))
+        is_last = self.gates.is_on("DRADeviceBindingConditions") and any(map(has_conditions, current))
         for entry in entries:
             number = self._number_for(entry)
             self.is_last[number] = is_last
@@ -264,7 +264,7 @@ class Inventory(RowKeeper):
         self.is_alive[number] = True
         self.is_used[number] = entry.key in self.used_keys
         self.stamp[number] = self.stamp_now
-        self.is_multi[number] = self.features.consumable_capacity and bool(
+        self.is_multi[number] = self.gates.is_on("DRAConsumableCapacity") and bool(
             entry.device.allow_multiple_allocations
         )
         self._look_at_shares(number, entry)

@@ -59,7 +59,6 @@ from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import (
     claim_names,
 )
 from koordinator.scheduler.plugins.dynamic_resources.demand import ClaimDemand, DemandError, DeviceSelections
-from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DRAFeatures
 from koordinator.scheduler.plugins.dynamic_resources.supply import Supply
 from koordinator.scheduler.table.columns import Rows, discard
 from koordinator.scheduler.table.label_columns import LabelColumns
@@ -194,7 +193,7 @@ class DynamicResources(
         super().__init__(args, handle)
         self._books = handle.table.shared(ClaimAllocations)
         self._labels = handle.table.shared(LabelColumns)
-        self._books.inventory.features = DRAFeatures.of(handle.gates)
+        self._books.inventory.gates = handle.gates
         self._selections = DeviceSelections(self._books.inventory)
         steps_max = int(duration.parse(args.filter_timeout) * STEPS_PER_S)
         self._supply = Supply(self._books.inventory, self._labels, steps_max)
@@ -204,7 +203,7 @@ class DynamicResources(
             handle.watch(Watch.changes(ResourceClaim, self._claim_set))
             handle.watch(Watch.changes(DeviceClass, self._class_set))
             handle.watch(Watch.changes(ResourceSlice, self._slice_set))
-            if self._books.inventory.features.device_taint_rules:
+            if handle.gates.is_on("DRADeviceTaints") and handle.gates.is_on("DRADeviceTaintRules"):
                 handle.watch(Watch.changes(DeviceTaintRule, self._rule_set))
 
     # What comes in
@@ -255,7 +254,7 @@ class DynamicResources(
 
     def _is_lost(self, claim: ResourceClaim) -> bool:
         """Return whether the claim's devices failed to get ready, or take too long."""
-        if not self._books.inventory.features.binding_conditions or claim.status.allocation is None:
+        if not self.handle.gates.is_on("DRADeviceBindingConditions") or claim.status.allocation is None:
             return False
         now_s = self.handle.clock.now()
         return binding_conditions.readiness(claim, self._binding_timeout_s, now_s).is_lost
@@ -394,7 +393,7 @@ class DynamicResources(
         if not state.claims:
             return SUCCESS
         status = await self._writer.write(pod)
-        if status.is_success and self._books.inventory.features.binding_conditions:
+        if status.is_success and self.handle.gates.is_on("DRADeviceBindingConditions"):
             status = await self._writer.wait_for_devices(pod, state.keys, node_name)
         return status
 
