@@ -136,37 +136,35 @@ class KindVerdicts:
     def __init__(
         self,
         asked: PodDevices,
-        demand: DeviceDemand,
         pod_labels: Mapping[str, str],
         unsupported: Mapping[str, frozenset[str]],
     ) -> None:
-        self._asked, self._demand = asked, demand
-        self._labels, self._unsupported = pod_labels, unsupported
-        self._version = 0
+        self._asked, self._labels, self._unsupported = asked, pod_labels, unsupported
+        self.leading = next(iter(joint_types(asked)), "")
+        """The type with which others go."""
+        self._forget(0)
+
+    def _forget(self, version: int) -> None:
+        self._version = version
         self.refusals: list[Status] = []
         self.partitions: Kinds = np.zeros(0, np.uint8)
         """(kinds,): `PLAIN`, `LOOSE` or `BINDING`; of a pod without whole GPUs always `PLAIN`."""
-        self.leading = next(iter(joint_types(asked)), "")
-        """The type with which others go."""
         self.leads: Mask = np.zeros(0, np.bool_)
-        """(kinds,): whether it alone is looked at before Reserve."""
+        """(kinds,): whether the leading type alone is looked at before Reserve."""
 
     def follow(self, numbered: Numbered[NodeDevices]) -> bool:
         """Take in kinds that are new, or have other numbers; return whether there are any."""
         if self._version != numbered.version:
-            self._version, self.refusals, self.partitions = numbered.version, [], np.zeros(0, np.uint8)
-            self.leads = np.zeros(0, np.bool_)
-        kinds, first = numbered.values, len(self.refusals)
-        if first == len(kinds):
+            self._forget(numbered.version)
+        more = numbered.values[len(self.refusals) :]
+        if not more:
             return False
-        more = []
-        for kind in kinds[first:]:
-            self.refusals.append(
-                check_shared_gpu(self._asked, self._labels, kind.node_labels, self._unsupported)
-            )
-            more.append(partition_kind(kind) if self._demand.is_whole_gpus else PLAIN)
-        self.partitions = np.concatenate([self.partitions, np.array(more, np.uint8)])
-        alone = [bool(self.leading) and is_well_planned(kind, self._asked) for kind in kinds[first:]]
+        self.refusals += [
+            check_shared_gpu(self._asked, self._labels, kind.node_labels, self._unsupported) for kind in more
+        ]
+        found = [partition_kind(kind) if self._asked.is_whole_gpus else PLAIN for kind in more]
+        self.partitions = np.concatenate([self.partitions, np.array(found, np.uint8)])
+        alone = [bool(self.leading) and is_well_planned(kind, self._asked) for kind in more]
         self.leads = np.concatenate([self.leads, np.array(alone, np.bool_)])
         return True
 

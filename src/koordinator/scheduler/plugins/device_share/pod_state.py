@@ -139,7 +139,7 @@ class DeviceStates:
         demand = DeviceDemand.of(asked, self._strategy, templates, is_chosen=chosen is not None)
         provider = pod.pod.metadata.labels.get(labels.GPU_ISOLATION_PROVIDER)
         own = {labels.GPU_ISOLATION_PROVIDER: provider} if provider is not None else {}
-        kinds = KindVerdicts(asked, demand, own, self._unsupported)
+        kinds = KindVerdicts(asked, own, self._unsupported)
         return DeviceState(own, asked, demand, kinds, status, chosen)
 
 
