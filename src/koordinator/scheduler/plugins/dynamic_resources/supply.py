@@ -415,5 +415,5 @@ class Supply:
         left of it changes while it is given away."""
         if self._inventory.is_multi[number]:
             return (number,)
-        pool = self._inventory.counters.pools.get(number)
+        pool = self._inventory.counters.pool_of(number)
         return code if pool is None else (code, pool.number)
