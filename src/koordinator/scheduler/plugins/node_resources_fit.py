@@ -134,6 +134,14 @@ class ScoredFitResource(msgspec.Struct, frozen=True):
     nonzero_index: int | None
     """Row of `nonzero_requested` for cpu and memory, which count with defaults."""
 
+    def used(self, table: NodeTable, rows: Rows, copies: Copies) -> I64:
+        """Return how much is used on `rows` with so many pods more: (rows,)."""
+        if self.nonzero_index is not None:
+            present = at(table.nonzero_requested[self.nonzero_index], rows)
+        else:
+            present = at(table.requested[self.column], rows)
+        return np.asarray(present + self.amount * copies, np.int64)
+
 
 # Bits of a reason code: the resource at position i of `checked` has bit 2 + i.
 _UNRESOLVABLE_BIT = 1
@@ -315,12 +323,7 @@ class NodeResourcesFit(
         weights = np.zeros(rows.size, np.int64)
         for resource in state.scored:
             capacity = at(table.allocatable[resource.column], rows)
-            if resource.nonzero_index is not None:
-                present = at(table.nonzero_requested[resource.nonzero_index], rows)
-            else:
-                present = at(table.requested[resource.column], rows)
-            used = np.asarray(present + resource.amount * copies, np.int64)
-            score = self._resource_score(used, capacity)
+            score = self._resource_score(resource.used(table, rows, copies), capacity)
             counts = capacity > 0
             if self._is_by_ratio:
                 counts &= score > 0  # those that score 0 do not pull the mean down

@@ -21,6 +21,7 @@ from koordinator.scheduler.plugins.node_resources_fit import (
     CPU_AND_MEMORY,
     NATIVE_ORDER,
     NONZERO_INDEX,
+    ScoredFitResource,
     WeightedResource,
     is_scalar,
     least_allocated,
@@ -193,13 +194,10 @@ class FitPlusArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resources: dict[str, ResourceStrategy] = {}
 
 
-class FitPlusRequest(msgspec.Struct, frozen=True):
+class FitPlusRequest(ScoredFitResource, frozen=True):
     """A resource that the pod requests and that has a strategy."""
 
-    column: int
-    amount: int
-    nonzero_index: int | None
-    strategy: ResourceStrategy
+    type: str
 
 
 class NodeResourcesFitPlus(
@@ -225,7 +223,7 @@ class NodeResourcesFitPlus(
                 continue
             index = NONZERO_INDEX.get(column)
             counted = amount if index is None else pod.nonzero_amounts[index]
-            wanted.append(FitPlusRequest(column, counted, index, strategy))
+            wanted.append(FitPlusRequest(column, strategy.weight, counted, index, strategy.type))
         return tuple(wanted)
 
     def foresees(self, state: tuple[FitPlusRequest, ...]) -> bool:
@@ -236,20 +234,15 @@ class NodeResourcesFitPlus(
 
     def score_ahead(self, state: tuple[FitPlusRequest, ...], rows: Rows, ahead: int | I64) -> Scores:
         table, copies = self.handle.table, ahead + 1
-        weights = sum(wanted.strategy.weight for wanted in state)
+        weights = sum(wanted.weight for wanted in state)
         if not weights:
             return np.full(rows.size, SCORE_MAX, np.int64)
         total = np.zeros(rows.size, np.int64)
         for wanted in state:
-            formula = _FORMULAS.get(wanted.strategy.type)
-            if formula is None:
-                continue
-            requested = table.requested[wanted.column]
-            if wanted.nonzero_index is not None:
-                requested = table.nonzero_requested[wanted.nonzero_index]
-            capacity = at(table.allocatable[wanted.column], rows)
-            used = np.asarray(at(requested, rows) + wanted.amount * copies, np.int64)
-            total += wanted.strategy.weight * formula(used, capacity)
+            formula = _FORMULAS.get(wanted.type)
+            if formula is not None:
+                capacity = at(table.allocatable[wanted.column], rows)
+                total += wanted.weight * formula(wanted.used(table, rows, copies), capacity)
         return total // weights
 
 

@@ -17,6 +17,7 @@ from koordinator.api.annotations.device import (
     GPUPartitionSpec,
     JointAllocate,
 )
+from koordinator.api.resource_vector import add_in_place
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.device_share import partition
 from koordinator.scheduler.plugins.device_share.inventory import (
@@ -37,7 +38,6 @@ from koordinator.scheduler.plugins.device_share.pick import (
     VFChoice,
     device_score,
     pick,
-    type_score,
 )
 from koordinator.scheduler.plugins.device_share.request import (
     Amounts,
@@ -130,13 +130,17 @@ def node_score(
     node: NodeDevices, pod: PodDevices, strategy: DeviceScoringStrategy, limits: DeviceLimits = NO_LIMITS
 ) -> int:
     """Sum over the types that are tried before Reserve, so that it may exceed 100 before nodes are compared; 0 without
-    devices."""
-    total = 0
+    devices. All devices of a type count as one, with one device's request added."""
+    points = 0
     for device_type in tried_types(node, pod):
         wanted = wanted_of(node, pod, device_type)
-        view = view_of(node, device_type, limits, pod.hint(device_type).selector)
-        total += type_score(strategy, wanted.amounts, [(d.entry.total, d.free) for d in view.values()])
-    return total
+        total: Amounts = {}
+        free: Amounts = {}
+        for device in view_of(node, device_type, limits, pod.hint(device_type).selector).values():
+            add_in_place(total, device.entry.total)
+            add_in_place(free, device.free)
+        points += device_score(strategy, wanted.amounts, total, free)
+    return points
 
 
 def joint_types(pod: PodDevices) -> list[str]:

@@ -7,7 +7,6 @@ import msgspec
 from koordinator.api import label_selector, resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.device import VirtualFunction
-from koordinator.api.resource_vector import add_in_place
 from koordinator.scheduler.plugin.percent import ScoredResource, ScoringStrategy
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.device_share.inventory import HeldDevice, View, VisibleDevice
@@ -131,17 +130,3 @@ def device_score(
         points += resource.weight * strategy.score(used, capacity)
         weights += resource.weight
     return points // weights if weights else 0
-
-
-def type_score(
-    strategy: DeviceScoringStrategy,
-    request: Mapping[str, int],
-    devices: Iterable[tuple[Mapping[str, int], Mapping[str, int]]],
-) -> int:
-    """Score of all devices of a type on a node, each as (total, free), with one device's request added."""
-    total: Amounts = {}
-    free: Amounts = {}
-    for device_total, device_free in devices:
-        add_in_place(total, device_total)
-        add_in_place(free, device_free)
-    return device_score(strategy, request, total, free)

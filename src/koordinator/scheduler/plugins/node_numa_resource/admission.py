@@ -64,10 +64,7 @@ def hints_of(
     room = allocate.room_of(node, request, given_back)
     available = room.available
 
-    def try_node(numa_nodes: NUMAMask) -> bool:
-        return allocate.fits_in(room, node, request, numa_nodes)
-
-    trial = trial or try_node
+    trial = trial or (lambda numa_nodes: allocate.fits_in(room, node, request, numa_nodes))
     lacking = _lacking(node.zones, available)
     demand = score.demand(request.amounts, node.cpu_ratio, binds_cpus=request.binds_cpus)
     known: dict[str, list[tuple[NUMAMask, int]]] = {}
