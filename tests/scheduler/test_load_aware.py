@@ -359,7 +359,7 @@ def test_thresholds_of_a_node_come_before_those_of_the_policy(
 
     assert rules.thresholds == vector(POLICY.names, {"cpu": usage})
     assert rules.prod_thresholds == vector(POLICY.names, {"cpu": prod})
-    assert (rules.is_aggregated, rules.aggregation) == (aggregation is not None, aggregation)
+    assert rules.aggregation == aggregation
 
 
 @given(

@@ -328,7 +328,7 @@ def test_columns_kept_step_by_step_are_those_of_a_new_cache(seed: int, steps: in
             entries = record.idle.devices.get(device_type, {})
             assert columns.count.values[row] == len(entries)
             for name in (CORE, RATIO, MEMORY, RDMA, FPGA):
-                if not columns.knows(name):
+                if name not in columns.amounts:
                     continue
                 free = []
                 for slot, (minor, entry) in enumerate(entries.items()):
@@ -339,9 +339,9 @@ def test_columns_kept_step_by_step_are_those_of_a_new_cache(seed: int, steps: in
                         if each.minor == minor
                     )
                     free.append(max(0, entry.total.get(name, 0) - held))
-                    assert columns.free(name)[slot, row] == free[-1]
-                assert columns.free_sum(name)[row] == sum(free)
-                assert not columns.free(name)[len(entries) :, row].any()
+                    assert columns.amounts[name].free.values[slot, row] == free[-1]
+                assert columns.amounts[name].free_sum.values[row] == sum(free)
+                assert not columns.amounts[name].free.values[len(entries) :, row].any()
             taken = record.devices.taken_vfs.get(device_type, frozenset())
             for slot, entry in enumerate(entries.values()):
                 bus_ids = [vf.bus_id for group in entry.vf_groups for vf in group.vfs]

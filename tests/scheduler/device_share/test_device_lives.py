@@ -304,10 +304,11 @@ def _books(scheduler: Scheduler) -> Json:
     for row in table.rows.tolist():
         record = cache.at(row)
         free = {
-            name: columns.free(name)[:, row].tolist()
+            name: columns.amounts[name].free.values[:, row].tolist()
             for columns in cache.columns.by_type.values()
             for name in (CORE, RATIO, RDMA, BATCH_CORE, BATCH_MEMORY)
-            if columns.knows(name) and columns.free(name)[:, row].any()  # who started late knows fewer names
+            if name in columns.amounts
+            and columns.amounts[name].free.values[:, row].any()  # who started late knows fewer names
         }
         used = {t: of_type for t, of_type in record.used.items() if of_type}
         found[table.name_of(row)] = (record.held, used, record.devices.taken_vfs, free)

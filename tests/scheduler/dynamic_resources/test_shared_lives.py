@@ -137,7 +137,7 @@ def compare_with_a_restart(bench: Bench, seed: int) -> None:
     for name in ("used_keys", "shares", "consumed"):
         assert getattr(after, name) == getattr(before, name)
     for key, number in before.number_of.items():
-        pool, other = before.counters.pools.get(number), after.counters.pools.get(after.number_of[key])
+        pool, other = before.counters.pool_of(number), after.counters.pool_of(after.number_of[key])
         if pool is None:
             assert other is None, key
             continue

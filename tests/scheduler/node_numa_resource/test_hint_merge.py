@@ -108,7 +108,7 @@ def test_masks_are_written_as_users_know_them(mask: int | None, text: str) -> No
 
 def test_a_required_exclusive_pod_is_refused_beside_a_shared_one() -> None:
     offered = {"cpu": [NUMATopologyHint(0b01)]}
-    beside = Exclusivity("Required", {0: NUMAStatus.SHARED})
+    beside = Exclusivity(True, {0: NUMAStatus.SHARED})
 
     refused = admit(NUMATopologyPolicy.SINGLE_NUMA_NODE, 0b11, [offered], beside)
     unaligned = admit(NUMATopologyPolicy.BEST_EFFORT, 0b11, [offered], beside)

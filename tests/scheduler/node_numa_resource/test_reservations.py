@@ -9,7 +9,11 @@ from koordinator.scheduler.plugins.node_numa_resource import admission
 from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NUMANodeState
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
 from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopologyFacts
-from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation, PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
+    NOT_ENOUGH,
+    NodeAllocation,
+    PodHolding,
+)
 from koordinator.scheduler.plugins.node_numa_resource.policy import BoundCPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.reservations import (
     NO_USE,
@@ -20,7 +24,7 @@ from koordinator.scheduler.plugins.node_numa_resource.reservations import (
     ReservedHoldings,
     ReservedNode,
 )
-from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies
+from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 from tests.scheduler.node_numa_resource.machines import held, machine, node
 
 TOPOLOGY = machine()
@@ -108,13 +112,26 @@ def test_a_numa_policy_is_met_within_the_reservation_that_a_pod_may_use() -> Non
     state, use = world(0, mask_of(range(8)))
     facts = NodeTopologyFacts(state.options, has_report=True, zones=state.zones)
     plan = PodPlan(requests={"cpu": 6_000}, numa_policy=NUMATopologyPolicy.SINGLE_NUMA_NODE)
-    usage = BoundCPUUsage(0, 0, 0)
+    terms, usage = admission.terms_of(plan, facts), BoundCPUUsage(0, 0, 0)
 
-    alone = admission.place(plan, facts, state.node_allocation, usage, NUMAScoringStrategies())
-    within = admission.place(plan, facts, state.node_allocation, usage, NUMAScoringStrategies(), use)
+    alone = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategy())
+    within = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategy(), use)
 
     assert not alone.status.is_success
     assert within.allocation.numa == {1: {"cpu": 6_000}}
+
+
+def test_a_required_bind_policy_is_met_by_the_reservation_where_the_node_is_full_otherwise() -> None:
+    state, use = world(0, mask_of(range(8)))
+    facts = NodeTopologyFacts(state.options, has_report=True)
+    plan = PodPlan({"cpu": 6_000}, binds_cpus=True, required_policy="FullPCPUs", policy="FullPCPUs")
+    terms, usage = admission.terms_of(plan, facts), BoundCPUUsage(0, 0, 0)
+
+    alone = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategy())
+    within = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategy(), use)
+
+    assert alone.status == NOT_ENOUGH
+    assert set(cpus_of(within.allocation.cpus)) == {8, 9, 10, 11, 12, 13}
 
 
 @given(st.integers(1, 2**16 - 1), st.integers(0, 2**16 - 1), st.integers(1, 16))
@@ -125,7 +142,7 @@ def test_a_reservation_gets_all_cpus_of_the_pods_that_it_takes_over_or_nothing(
     others &= ~taken
     running = held("running", TOPOLOGY, taken)
     state = node(TOPOLOGY, running, held("other", TOPOLOGY, others))
-    seen = ReservedNode.of_pods(state.node_allocation, [Held(running)], TOPOLOGY)
+    seen = ReservedNode.of_all(state.node_allocation, [running], TOPOLOGY, takes_over=True)
     assert seen is not None
 
     found = seen.use.allocate(state, AllocationRequest({"cpu": 1_000 * count}, count, "SpreadByPCPUs"), None)

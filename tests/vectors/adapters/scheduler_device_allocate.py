@@ -11,7 +11,7 @@ from koordinator.api.annotations.device import DeviceAllocations
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
 from koordinator.scheduler.plugin.framework import default_normalize
-from koordinator.scheduler.plugin.status import Status
+from koordinator.scheduler.plugin.status import Status, unschedulable
 from koordinator.scheduler.plugins.device_share import inventory, pick, request
 from koordinator.scheduler.plugins.device_share.allocate import (
     AllocateOptions,
@@ -25,11 +25,12 @@ from koordinator.scheduler.plugins.device_share.exact import designated_hints, n
 from koordinator.scheduler.plugins.device_share.inventory import (
     DeviceEntry,
     DeviceLimits,
+    HeldDevice,
     NodeDevices,
     VisibleDevice,
 )
 from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
-from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy, Picked, in_order
+from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy, in_order
 from koordinator.scheduler.plugins.device_share.reservations import (
     ReservedDevices,
     allocate_ignoring,
@@ -37,6 +38,7 @@ from koordinator.scheduler.plugins.device_share.reservations import (
     within,
 )
 from koordinator.scheduler.plugins.device_share.templates import NO_TEMPLATE, GPUTemplates
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of
 from tests.vectors.adapters.scheduler_device_request import amounts_of, texts_of
 from tests.vectors.compare import exact
 
@@ -147,15 +149,16 @@ def device_allocate(case: Case) -> Any:
     if pod_labels.is_reservation_ignored(case["pod"].get("labels", {})):
         decision, source = allocate_ignoring(node, pod, booked, limits, options), "ignored"
     else:
-        reserved = allocate_reserved(
-            node,
-            pod,
-            booked,
-            is_required=case.get("requiredFromReservation", False),
-            limits=limits,
-            options=options,
-        )
-        decision, source = reserved.decision, reserved.reservation or "node"
+        tried = {each.name: allocate_reserved(node, pod, each, limits, options) for each in booked}
+        fitting = [name for name, decision in tried.items() if decision.status.is_success]
+        if fitting:
+            source = fitting[0]
+            decision = tried[source]
+        elif tried and case.get("requiredFromReservation", False):
+            reasons = [reason for decision in tried.values() for reason in decision.status.reasons]
+            return _refused(unschedulable(*dict.fromkeys(reasons)))
+        else:
+            decision, source = allocate_ignoring(node, pod, booked, limits, options), "node"
     if not decision.status.is_success:
         return _refused(decision.status)
     return {
@@ -176,10 +179,10 @@ def _allocations(decision: DeviceDecision) -> Case:
     }
 
 
-def _allocation(picked: Picked) -> Case:
+def _allocation(picked: HeldDevice) -> Case:
     extension: Case = {}
-    if picked.vf is not None:
-        extension["vfs"] = [{"busID": picked.vf.bus_id, "minor": picked.vf.minor}]
+    if picked.vfs:
+        extension["vfs"] = [{"busID": vf.bus_id, "minor": vf.minor} for vf in picked.vfs]
     if picked.template:
         extension["gpuSharedResourceTemplate"] = picked.template
     flat = {"minor": picked.minor, "resources": texts_of(picked.amounts)}
@@ -205,10 +208,10 @@ def _hints(node: NodeDevices, pod: PodDevices, limits: DeviceLimits, options: Al
         "ok": True,
         "hints": {
             device_type: [
-                {"numaNodes": list(h.numa_nodes), "preferred": h.is_preferred, "score": h.score}
-                for h in hints
+                {"numaNodes": list(cpus_of(h.numa_nodes or 0)), "preferred": h.is_preferred, "score": h.score}
+                for h in hints or ()
             ]
-            for device_type, hints in decision.by_type.items()
+            for device_type, hints in decision.by_resource.items()
         },
     }
 

@@ -26,7 +26,8 @@ def device_request(case: Case) -> Any:
 def _normalise(case: Case) -> Any:
     parsed = request.parse(case["requests"])
     if not parsed.status.is_success:
-        return {"ok": False, "errorKind": parsed.refusal}
+        is_unit = parsed.status.message.startswith("invalid resource unit")
+        return {"ok": False, "errorKind": "unit" if is_unit else "combination"}
     result: Case = {"ok": True, "byType": {kind: texts_of(asked) for kind, asked in parsed.by_type.items()}}
     if "gpu" in parsed.by_type:
         each = request.per_gpu(parsed.by_type["gpu"])
@@ -39,7 +40,7 @@ def _normalise(case: Case) -> Any:
 
 
 def _instances(case: Case) -> Any:
-    hint = msgspec.convert(case["hint"], DeviceHint) if "hint" in case else None
+    hint = msgspec.convert(case["hint"], DeviceHint) if "hint" in case else DeviceHint()
     device_labels = [device.get("labels", {}) for device in case["devices"]]
     each = request.per_device(case["type"], amounts_of(case["request"]), device_labels, hint)
     if not each.status.is_success:

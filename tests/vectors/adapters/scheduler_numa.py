@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import cpuset, labels, quantity, resource_vector
+from koordinator.api import cpuset, labels, pod_resources, quantity, resource_list, resource_vector
 from koordinator.api.annotations.node import KubeletCPUManagerPolicy
 from koordinator.api.annotations.placement import NUMATopologyPolicy, ResourceSpec
 from koordinator.api.core import Pod
@@ -13,10 +13,11 @@ from koordinator.api.node_labels import cpu_bind_policy
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.plugins.node_numa_resource import node_allocation, policy, score
-from koordinator.scheduler.plugins.node_numa_resource.admission import hints_of
-from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation, NUMANodeState, allocate
+from koordinator.scheduler.plugins.node_numa_resource.admission import hints_of, terms_of
+from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation, allocate
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Exclusivity, NUMATopologyHint, admit
+from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NUMAStatus
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, NUMAScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, options_of
@@ -130,7 +131,7 @@ def hints_merge(case: Case) -> Any:
         NUMATopologyPolicy(case["policy"]),
         mask_of(case["numaNodes"]),
         providers,
-        Exclusivity(case["exclusivePolicy"], statuses),
+        Exclusivity(case["exclusivePolicy"] == "Required", statuses),
     )
     return {
         "affinity": _nodes(admission.hint),
@@ -166,8 +167,15 @@ def _node_policy(node_labels: dict[str, str], kubelet: Case | None) -> Any:
     return cpu_bind_policy(node_labels, decoded)
 
 
+def _plan(case: Case) -> policy.PodPlan:
+    pod = from_builtins(case["pod"], Pod)
+    amounts = resource_list.without_zeros(pod_resources.requests(pod))
+    requests = resource_vector.integers(resource_list.to_wire(amounts))
+    return policy.plan_pod(pod, case["defaultCPUBindPolicy"], requests)
+
+
 def _prefilter(case: Case) -> Any:
-    plan = policy.plan_pod(from_builtins(case["pod"], Pod), case["defaultCPUBindPolicy"])
+    plan = _plan(case)
     if not plan.status.is_success:
         return _refusal(plan.status)
     return {
@@ -181,19 +189,24 @@ def _prefilter(case: Case) -> Any:
 
 
 def _filter(case: Case) -> Any:
-    plan = policy.plan_pod(from_builtins(case["pod"], Pod), case["defaultCPUBindPolicy"])
+    plan = _plan(case)
     if plan.status.is_skip:
         return {"code": "Success"}
     if not plan.status.is_success:
         return _refusal(plan.status)
-    node = NUMANodeState(
-        TopologyOptions(machine(case["topology"])),
-        node_allocation_of([{"cpuset": cpus} for cpus in case.get("existingCPUSets", ())]),
-        {},
-    )
     node_labels = case["node"]["labels"]
-    merged = policy.merge_numa_policies(policy.node_numa_policy(node_labels), plan.numa_policy)
-    return _refusal(policy.check_node(plan, _node_policy(node_labels, case["kubeletPolicy"]), merged, node))
+    facts = NodeTopologyFacts(
+        TopologyOptions(machine(case["topology"])),
+        zones={0: {}},  # NUMA admission is another area
+        bind_policy=_node_policy(node_labels, case["kubeletPolicy"]),
+        numa_policy=policy.node_numa_policy(node_labels),
+    )
+    terms = terms_of(plan, facts)
+    status = terms.check(policy.BoundCPUUsage(0, 0, 0), facts.cpu_ratio)
+    if status.is_success and terms.binding.is_required and not terms.policy:
+        held = node_allocation_of([{"cpuset": cpus} for cpus in case.get("existingCPUSets", ())])
+        status = allocate(facts.state(held), terms.request, None).status
+    return _refusal(status)
 
 
 def _merge(case: Case) -> Any:

@@ -127,11 +127,11 @@ def duration_scores(hours: I64, cpu: I64, memory: I64, wanted: I64, needed_hours
 def _durations_of(node: Node) -> BatchDurations:
     """Return what a node says, nothing when it cannot be read."""
     try:
-        said = BATCH_DURATIONS.read(node.metadata.annotations, f"Node {node.metadata.name}")
+        said = (
+            BATCH_DURATIONS.read(node.metadata.annotations, f"Node {node.metadata.name}") or BatchDurations()
+        )
     except ProtocolError as error:
         log.warning("durations of lent resources ignored", extra={"error": str(error)})
-        return BatchDurations()
-    if said is None:
         return BatchDurations()
     fits = len(said.hours) == len(said.cpu_milli) == len(said.memory_bytes) <= STEPS
     if not fits or sorted(said.hours) != said.hours or any(not 0 < hour < _NEVER_H for hour in said.hours):

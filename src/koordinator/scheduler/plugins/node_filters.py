@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from koordinator.api import isolation, labels, node_affinity, tolerations
 from koordinator.api.affinity import NodeAffinity as NodeAffinityTerms
-from koordinator.api.affinity import NodeSelector, NodeSelectorTerm, PreferredSchedulingTerm, Taint
+from koordinator.api.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Taint
 from koordinator.api.resource_vector import I64
 from koordinator.api.tolerations import Tolerations
 from koordinator.scheduler.plugin.events import ClusterEvent
@@ -161,13 +161,9 @@ class NodeAffinityArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     added_affinity: NodeAffinityTerms | None = None
 
     def __post_init__(self) -> None:
-        added = self.added_affinity or NodeAffinityTerms()
-        enforced = added.required_during_scheduling_ignored_during_execution or NodeSelector()
-        preferred = added.preferred_during_scheduling_ignored_during_execution
+        enforced, preferred = _terms_of(self.added_affinity)
         try:
-            node_affinity.check_terms(
-                [*enforced.node_selector_terms, *(each.preference for each in preferred)]
-            )
+            node_affinity.check_terms([*(enforced or ()), *(each.preference for each in preferred)])
         except ValueError as error:
             raise ValueError(f"addedAffinity: {error}") from None
 
@@ -196,22 +192,12 @@ class NodeAffinity(
     def __init__(self, args: NodeAffinityArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._labels = handle.table.shared(LabelColumns)
-        added = args.added_affinity or NodeAffinityTerms()
-        enforced = added.required_during_scheduling_ignored_during_execution
-        self._enforced = None if enforced is None else tuple(enforced.node_selector_terms)
-        self._added_preferred = tuple(added.preferred_during_scheduling_ignored_during_execution)
+        self._enforced, self._added_preferred = _terms_of(args.added_affinity)
 
     def prepare(self, pod: PodInfo) -> AffinityState:
         spec = pod.pod.spec
-        affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-        affinity = affinity or NodeAffinityTerms()
-        required = affinity.required_during_scheduling_ignored_during_execution
-        preferred = affinity.preferred_during_scheduling_ignored_during_execution
-        return AffinityState(
-            selector=tuple(sorted(spec.node_selector.items())),
-            required=None if required is None else tuple(required.node_selector_terms),
-            preferred=tuple(preferred),
-        )
+        required, preferred = _terms_of(spec.affinity.node_affinity if spec.affinity is not None else None)
+        return AffinityState(tuple(sorted(spec.node_selector.items())), required, preferred)
 
     def pre_filter(self, state: AffinityState) -> PreFilterResult:
         if not state.selector and state.required is None and self._enforced is None:
@@ -245,6 +231,17 @@ class NodeAffinity(
 
     def normalize(self, state: AffinityState, scores: Scores) -> Scores:
         return default_normalize(scores)
+
+
+def _terms_of(
+    affinity: NodeAffinityTerms | None,
+) -> tuple[tuple[NodeSelectorTerm, ...] | None, tuple[PreferredSchedulingTerm, ...]]:
+    """Return what is required of nodes, None for nothing, and what is preferred."""
+    if affinity is None:
+        return None, ()
+    required = affinity.required_during_scheduling_ignored_during_execution
+    preferred = affinity.preferred_during_scheduling_ignored_during_execution
+    return None if required is None else tuple(required.node_selector_terms), tuple(preferred)
 
 
 def pinned_names(terms: Sequence[NodeSelectorTerm]) -> frozenset[str] | None:

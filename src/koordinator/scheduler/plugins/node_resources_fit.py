@@ -23,7 +23,7 @@ from koordinator.scheduler.plugin.framework import (
     passes,
 )
 from koordinator.scheduler.plugin.percent import PERCENT, are_left, mean_percent
-from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.plugin.status import Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.fit_index import FitIndex
 from koordinator.scheduler.table.columns import RowChange, Rows, at
 from koordinator.scheduler.table.nodes import F64, NodeTable
@@ -134,6 +134,14 @@ class ScoredFitResource(msgspec.Struct, frozen=True):
     nonzero_index: int | None
     """Row of `nonzero_requested` for cpu and memory, which count with defaults."""
 
+    def used(self, table: NodeTable, rows: Rows, copies: Copies) -> I64:
+        """Return how much is used on `rows` with so many pods more: (rows,)."""
+        if self.nonzero_index is not None:
+            present = at(table.nonzero_requested[self.nonzero_index], rows)
+        else:
+            present = at(table.requested[self.column], rows)
+        return np.asarray(present + self.amount * copies, np.int64)
+
 
 # Bits of a reason code: the resource at position i of `checked` has bit 2 + i.
 _UNRESOLVABLE_BIT = 1
@@ -163,18 +171,21 @@ class NodeResourcesFit(
         self._ignored = frozenset(args.ignored_resources)
         self._ignored_groups = frozenset(args.ignored_resource_groups)
         strategy = args.scoring_strategy
-        self._weights = {each.name: each.effective_weight for each in strategy.resources or CPU_AND_MEMORY}
-        self._scorable: list[tuple[int, int, int | None, bool]] | None = None
+        weights = {each.name: each.effective_weight for each in strategy.resources or CPU_AND_MEMORY}
+        self._scorable = [
+            (column := handle.table.registry.column(name), weight, NONZERO_INDEX.get(column), is_scalar(name))
+            for name, weight in weights.items()
+            if name in NATIVE_ORDER or is_scalar(name)  # not the number of pods, say, which nobody requests
+        ]
         """Column, weight, row of `nonzero_requested`, and whether only pods that request the resource are scored by
-        it; the table learns of resources when the first pod comes."""
-        self._mean = _round_down_mean
+        it."""
+        self._is_by_ratio = strategy.type == "RequestedToCapacityRatio"
         self._resource_score: Callable[[I64, I64], I64] = least_allocated
         if strategy.type == "MostAllocated":
             self._resource_score = most_allocated
-        elif strategy.type == "RequestedToCapacityRatio" and strategy.requested_to_capacity_ratio is not None:
+        elif self._is_by_ratio and strategy.requested_to_capacity_ratio is not None:
             shape = scaled_shape(strategy.requested_to_capacity_ratio.shape)
             self._resource_score = lambda used, capacity: requested_to_capacity_ratio(used, capacity, shape)
-            self._mean = _half_up_mean_of_positive
 
     def prepare(self, pod: PodInfo) -> FitState:
         amounts = dict(pod.requests)
@@ -209,15 +220,7 @@ class NodeResourcesFit(
 
     def _scored(self, pod: PodInfo, amounts: dict[int, int]) -> list[ScoredFitResource]:
         """Return the configured resources that count for this pod: a scalar one only if the pod requests it."""
-        table = self.handle.table
-        if self._scorable is None:
-            self._scorable = [
-                (column := table.registry.column(name), weight, NONZERO_INDEX.get(column), is_scalar(name))
-                for name, weight in self._weights.items()
-                if name in NATIVE_ORDER
-                or is_scalar(name)  # not the number of pods, say, which nobody requests
-            ]
-        table.widen()
+        self.handle.table.widen()
         scored = []
         for column, weight, index, is_optional in self._scorable:
             amount = amounts.get(column, 0)
@@ -306,9 +309,6 @@ class NodeResourcesFit(
             lines.append(f"pods: {table.pod_count[row]} of at most {table.pods_max[row]}")
         return tuple(lines)
 
-    def pre_score(self, state: FitState) -> Status:
-        return SUCCESS
-
     def score(self, state: FitState, rows: Rows) -> Scores:
         return self.score_ahead(state, rows, 0)
 
@@ -321,14 +321,17 @@ class NodeResourcesFit(
         weights = np.zeros(rows.size, np.int64)
         for resource in state.scored:
             capacity = at(table.allocatable[resource.column], rows)
-            if resource.nonzero_index is not None:
-                present = at(table.nonzero_requested[resource.nonzero_index], rows)
-            else:
-                present = at(table.requested[resource.column], rows)
-            used = np.asarray(present + resource.amount * copies, np.int64)
-            score = self._resource_score(used, capacity)
-            self._mean(weighted, weights, score, np.where(capacity > 0, resource.weight, 0))
-        return self._finish(weighted, weights)
+            score = self._resource_score(resource.used(table, rows, copies), capacity)
+            counts = capacity > 0
+            if self._is_by_ratio:
+                counts &= score > 0  # those that score 0 do not pull the mean down
+            weight = np.where(counts, resource.weight, 0)
+            weighted += score * weight
+            weights += weight
+        divisor = np.maximum(weights, 1)
+        if self._is_by_ratio:  # rounded half up
+            return np.asarray((2 * weighted + divisor) // (2 * divisor))
+        return np.asarray(weighted // divisor)
 
     def _least_allocated(self, state: FitState, rows: Rows, copies: Copies) -> Scores:
         """Return the same for LeastAllocated and resources that all nodes have: in floating point, but exact."""
@@ -347,12 +350,6 @@ class NodeResourcesFit(
             np.subtract(free, resource.amount * PERCENT * copies, out=left[index])
         columns = [resource.column for resource in state.scored]
         return mean_percent(left, at(table.divisor, rows)[columns], weights)
-
-    def _finish(self, weighted: I64, weights: I64) -> Scores:
-        divisor = np.maximum(weights, 1)
-        if self._mean is _half_up_mean_of_positive:
-            return np.asarray((2 * weighted + divisor) // (2 * divisor))
-        return np.asarray(weighted // divisor)
 
     # Events
 
@@ -475,17 +472,6 @@ def is_scalar(name: str) -> bool:
 
 
 NATIVE_ORDER = {resources.CPU: 0, resources.MEMORY: 1, resources.EPHEMERAL_STORAGE: 2}
-
-
-def _round_down_mean(weighted: I64, weights: I64, score: I64, weight: I64) -> None:
-    weighted += score * weight
-    weights += weight
-
-
-def _half_up_mean_of_positive(weighted: I64, weights: I64, score: I64, weight: I64) -> None:
-    """Resources that score 0 do not pull the mean down."""
-    weighted += score * weight
-    weights += np.where(score > 0, weight, 0)
 
 
 def _combination_codes(masks: I64, combinations: list[int]) -> ReasonCodes:

@@ -21,14 +21,15 @@ from koordinator.scheduler.plugins.node_resources_fit import (
     CPU_AND_MEMORY,
     NATIVE_ORDER,
     NONZERO_INDEX,
+    ScoredFitResource,
     WeightedResource,
     is_scalar,
     least_allocated,
     most_allocated,
 )
 from koordinator.scheduler.table import pod_info
-from koordinator.scheduler.table.columns import RowChange, Rows, at
-from koordinator.scheduler.table.nodes import RowKeeper
+from koordinator.scheduler.table.columns import RowChange, Rows, at, discard
+from koordinator.scheduler.table.nodes import F64, RowKeeper
 from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
 
 log = logging.getLogger(__name__)
@@ -38,14 +39,9 @@ THRESHOLD_MIN_BYTES = 23 * MIB
 CONTAINER_THRESHOLD_MAX_BYTES = 1000 * MIB
 
 
-class ImageState(msgspec.Struct, frozen=True):
-    """The images of all containers (an image used twice stands twice)."""
+class ImageLocality(PreScorePlugin[tuple[str, ...]], ScorePlugin[tuple[str, ...]], RowKeeper):
+    """The state is the images of all containers (an image used twice stands twice)."""
 
-    images: tuple[str, ...]
-    container_count: int
-
-
-class ImageLocality(PreScorePlugin[ImageState], ScorePlugin[ImageState], RowKeeper):
     name = "ImageLocality"
     keyed_by = (pod_info.images,)
 
@@ -87,37 +83,33 @@ class ImageLocality(PreScorePlugin[ImageState], ScorePlugin[ImageState], RowKeep
 
     def _drop_sizes(self, row: int) -> None:
         for name in self._sizes_at.pop(row, {}):
-            by_row = self._sizes[name]
-            del by_row[row]
-            if not by_row:
-                del self._sizes[name]
+            discard(self._sizes, name, row)
             self._versions[name] = self._versions.get(name, 0) + 1
 
     # A pod
 
-    def prepare(self, pod: PodInfo) -> ImageState:
+    def prepare(self, pod: PodInfo) -> tuple[str, ...]:
         containers = [*pod.pod.spec.init_containers, *pod.pod.spec.containers]
-        images = tuple(normalized_name(container.image) for container in containers)
-        return ImageState(images, len(containers))
+        return tuple(normalized_name(container.image) for container in containers)
 
-    def epoch(self, state: ImageState) -> Hashable:
+    def epoch(self, state: tuple[str, ...]) -> Hashable:
         """Return what a score depends on: how many nodes have an image, and how many nodes there are."""
-        if self._sizes.keys().isdisjoint(state.images):
+        if self._sizes.keys().isdisjoint(state):
             return ()
-        return tuple(self._versions.get(image, 0) for image in state.images)
+        return tuple(self._versions.get(image, 0) for image in state)
 
-    def pre_score(self, state: ImageState) -> Status:
-        return SUCCESS if any(image in self._sizes for image in state.images) else SKIP
+    def pre_score(self, state: tuple[str, ...]) -> Status:
+        return SUCCESS if any(image in self._sizes for image in state) else SKIP
 
-    def score(self, state: ImageState, rows: Rows) -> Scores:
+    def score(self, state: tuple[str, ...], rows: Rows) -> Scores:
         total = self.handle.table.node_count
         sums = np.zeros(self.handle.table.capacity, np.int64)
-        for image in state.images:
+        for image in state:
             by_row = self._sizes.get(image, {})
             alive = {row: size for row, size in by_row.items() if self.handle.table.node_at(row) is not None}
             for row, size_bytes in alive.items():
                 sums[row] += scaled_size(size_bytes, len(alive), total)
-        return image_locality(sums[rows], state.container_count)
+        return image_locality(sums[rows], len(state))
 
 
 def _sizes(node: Node) -> dict[str, int]:
@@ -202,13 +194,10 @@ class FitPlusArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resources: dict[str, ResourceStrategy] = {}
 
 
-class FitPlusRequest(msgspec.Struct, frozen=True):
+class FitPlusRequest(ScoredFitResource, frozen=True):
     """A resource that the pod requests and that has a strategy."""
 
-    column: int
-    amount: int
-    nonzero_index: int | None
-    strategy: ResourceStrategy
+    type: str
 
 
 class NodeResourcesFitPlus(
@@ -234,7 +223,7 @@ class NodeResourcesFitPlus(
                 continue
             index = NONZERO_INDEX.get(column)
             counted = amount if index is None else pod.nonzero_amounts[index]
-            wanted.append(FitPlusRequest(column, counted, index, strategy))
+            wanted.append(FitPlusRequest(column, strategy.weight, counted, index, strategy.type))
         return tuple(wanted)
 
     def foresees(self, state: tuple[FitPlusRequest, ...]) -> bool:
@@ -245,24 +234,16 @@ class NodeResourcesFitPlus(
 
     def score_ahead(self, state: tuple[FitPlusRequest, ...], rows: Rows, ahead: int | I64) -> Scores:
         table, copies = self.handle.table, ahead + 1
-        weights = sum(wanted.strategy.weight for wanted in state)
+        weights = sum(wanted.weight for wanted in state)
         if not weights:
             return np.full(rows.size, SCORE_MAX, np.int64)
         total = np.zeros(rows.size, np.int64)
         for wanted in state:
-            formula = _FORMULAS.get(wanted.strategy.type)
-            if formula is None:
-                continue
-            requested = table.requested[wanted.column]
-            if wanted.nonzero_index is not None:
-                requested = table.nonzero_requested[wanted.nonzero_index]
-            capacity = at(table.allocatable[wanted.column], rows)
-            used = np.asarray(at(requested, rows) + wanted.amount * copies, np.int64)
-            total += wanted.strategy.weight * formula(used, capacity)
+            formula = _FORMULAS.get(wanted.type)
+            if formula is not None:
+                capacity = at(table.allocatable[wanted.column], rows)
+                total += wanted.weight * formula(wanted.used(table, rows, copies), capacity)
         return total // weights
-
-
-F64 = npt.NDArray[np.float64]
 
 
 class BalancedArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -297,13 +278,16 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
     def __init__(self, args: BalancedArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         names = [resource.name for resource in args.resources or CPU_AND_MEMORY]
-        self._names = [(name, is_scalar(name)) for name in names if name in NATIVE_ORDER or is_scalar(name)]
-        """With whether only pods that request the resource are scored by it."""
+        self._scorable = [
+            (handle.table.registry.column(name), is_scalar(name))
+            for name in names
+            if name in NATIVE_ORDER or is_scalar(name)
+        ]
+        """Column, and whether only pods that request the resource are scored by it."""
 
     def prepare(self, pod: PodInfo) -> BalancedState:
         amounts, counted = dict(pod.requests), []
-        for name, is_optional in self._names:
-            column = self.handle.table.registry.column(name)
+        for column, is_optional in self._scorable:
             amount = amounts.get(column, 0)
             if amount or not is_optional:
                 counted.append((column, amount))
@@ -355,17 +339,13 @@ def balanced_allocation(requested: I64, capacity: I64) -> Scores:
     Shapes: (resources, rows), pod included; returns (rows,). Resources that a node lacks are left out."""
     present = capacity > 0
     fractions: F64 = np.minimum(requested / np.maximum(capacity, 1), 1.0)
+    return ((1.0 - _deviation(fractions, present)) * SCORE_MAX).astype(np.int64)
+
+
+def _deviation(fractions: F64, present: npt.NDArray[np.bool_]) -> F64:
+    """Population standard deviation over the resources that are present; of two it is half of their difference, without
+    the rounding of the general formula."""
     count = present.sum(axis=0)
-    if len(requested) == 2:
-        # |f1 - f2| / 2 is the standard deviation of two, without the rounding of the general formula.
-        deviation: F64 = np.where(count == 2, np.abs(fractions[0] - fractions[1]) / 2, 0.0)
-    else:
-        deviation = _deviation(fractions, present, count)
-    return ((1.0 - deviation) * SCORE_MAX).astype(np.int64)
-
-
-def _deviation(fractions: F64, present: npt.NDArray[np.bool_], count: I64) -> F64:
-    """Population standard deviation over the resources that are present; exact for two of them."""
     divisor = np.maximum(count, 1)
     present_fractions = np.where(present, fractions, 0.0)
     mean = present_fractions.sum(axis=0) / divisor

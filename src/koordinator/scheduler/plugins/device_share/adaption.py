@@ -18,6 +18,7 @@ from koordinator.api.annotations.device import (
 )
 from koordinator.api.core import Node, Pod
 from koordinator.cluster import errors
+from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.plugin.framework import Handle
 from koordinator.scheduler.plugin.status import SUCCESS, PodPatch, Status, error, unschedulable
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -120,51 +121,48 @@ def lock_holder(text: str | None, now_s: float) -> tuple[str, str] | None:
     return (parts[1], parts[2]) if now_s - taken_s <= LOCK_S_MAX else None
 
 
-class DevicePluginAdaption:
-    """Writes what `adapted` says, and locks nodes."""
+async def write(
+    handle: Handle,
+    patch: PodPatch,
+    pod: PodInfo,
+    node_name: str,
+    allocations: DeviceAllocations,
+    device_labels: Mapping[str, str],
+) -> Status:
+    """Add what `adapted` says to the patch of a pod that is about to be bound, and lock its node. Raises: ApiError when
+    the node cannot be locked."""
+    now_s, own = handle.clock.now(), pod.pod.metadata.labels
+    wanted = adapted(allocations, own, device_labels, node_name, now_s)
+    status = wanted.status
+    if status.is_success and wanted.node_lock:
+        status = await _lock(handle.cluster, node_name, wanted.node_lock, pod.pod, now_s)
+    if status.is_success:
+        patch.annotations.update(wanted.annotations)
+        patch.labels.update(wanted.labels)
+    return status
 
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
 
-    async def write(
-        self,
-        patch: PodPatch,
-        pod: PodInfo,
-        node_name: str,
-        allocations: DeviceAllocations,
-        device_labels: Mapping[str, str],
-    ) -> Status:
-        """Add to the patch of a pod that is about to be bound. Raises: ApiError when the node cannot be locked."""
-        now_s, own = self._handle.clock.now(), pod.pod.metadata.labels
-        wanted = adapted(allocations, own, device_labels, node_name, now_s)
-        status = wanted.status
-        if status.is_success and wanted.node_lock:
-            status = await self._lock(node_name, wanted.node_lock, pod.pod, now_s)
-        if status.is_success:
-            patch.annotations.update(wanted.annotations)
-            patch.labels.update(wanted.labels)
-        return status
-
-    async def _lock(self, node_name: str, key: str, pod: Pod, now_s: float) -> Status:
-        """Write the pod into the node's annotation, unless another has it; the vendor's plugin takes it away."""
-        cluster, own = self._handle.cluster, (pod.metadata.namespace, pod.metadata.name)
-        value = ",".join((clock.rfc3339(now_s), *own))
-        for _ in range(_LOCK_ATTEMPTS_MAX):
-            meta = (await cluster.get(Node, node_name)).metadata
-            holder = lock_holder(meta.annotations.get(key), now_s)
-            if holder is not None and holder != own and await self._exists(*holder):
-                return error(f"node {node_name} is locked ({key}) by pod {'/'.join(holder)}")
-            body = {"annotations": {key: value}, "resourceVersion": meta.resource_version}
-            try:
-                await cluster.patch(Node, node_name, {"metadata": body})
-            except errors.Conflict:
-                continue
-            return SUCCESS
-        return error(f"node {node_name} changed too often to be locked ({key})")
-
-    async def _exists(self, namespace: str, name: str) -> bool:
+async def _lock(cluster: Cluster, node_name: str, key: str, pod: Pod, now_s: float) -> Status:
+    """Write the pod into the node's annotation, unless another has it; the vendor's plugin takes it away."""
+    own = pod.metadata.namespace, pod.metadata.name
+    value = ",".join((clock.rfc3339(now_s), *own))
+    for _ in range(_LOCK_ATTEMPTS_MAX):
+        meta = (await cluster.get(Node, node_name)).metadata
+        holder = lock_holder(meta.annotations.get(key), now_s)
+        if holder is not None and holder != own and await _exists(cluster, *holder):
+            return error(f"node {node_name} is locked ({key}) by pod {'/'.join(holder)}")
+        body = {"annotations": {key: value}, "resourceVersion": meta.resource_version}
         try:
-            await self._handle.cluster.get(Pod, name, namespace)
-        except errors.NotFound:
-            return False
-        return True
+            await cluster.patch(Node, node_name, {"metadata": body})
+        except errors.Conflict:
+            continue
+        return SUCCESS
+    return error(f"node {node_name} changed too often to be locked ({key})")
+
+
+async def _exists(cluster: Cluster, namespace: str, name: str) -> bool:
+    try:
+        await cluster.get(Pod, name, namespace)
+    except errors.NotFound:
+        return False
+    return True

@@ -17,14 +17,16 @@ from koordinator.api.annotations.device import (
     GPUPartitionSpec,
     JointAllocate,
 )
+from koordinator.api.resource_vector import add_in_place
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.plugins.device_share import partition
 from koordinator.scheduler.plugins.device_share.inventory import (
     NO_LIMITS,
     DeviceLimits,
+    Held,
+    HeldDevice,
     NodeDevices,
     View,
-    VisibleDevice,
     amounts_of,
     view_of,
 )
@@ -32,12 +34,10 @@ from koordinator.scheduler.plugins.device_share.pick import (
     DeviceCountRequest,
     DeviceScoringStrategy,
     PickDecision,
-    Picked,
     Scorer,
     VFChoice,
     device_score,
     pick,
-    type_score,
 )
 from koordinator.scheduler.plugins.device_share.request import (
     Amounts,
@@ -88,15 +88,8 @@ class AllocateOptions(msgspec.Struct, frozen=True):
 class DeviceDecision(msgspec.Struct, frozen=True):
     """The devices that a pod gets by type; nothing when `status` is a refusal."""
 
-    by_type: Mapping[str, tuple[Picked, ...]] = {}
+    by_type: Held = {}
     status: Status = SUCCESS
-
-
-class _Preference(msgspec.Struct, frozen=True):
-    """The demands of a joint allocation's primary devices on the others."""
-
-    pcies: frozenset[str] = frozenset()
-    count_min: int = 0
 
 
 def allocate(
@@ -137,13 +130,17 @@ def node_score(
     node: NodeDevices, pod: PodDevices, strategy: DeviceScoringStrategy, limits: DeviceLimits = NO_LIMITS
 ) -> int:
     """Sum over the types that are tried before Reserve, so that it may exceed 100 before nodes are compared; 0 without
-    devices."""
-    total = 0
+    devices. All devices of a type count as one, with one device's request added."""
+    points = 0
     for device_type in tried_types(node, pod):
         wanted = wanted_of(node, pod, device_type)
-        view = view_of(node, device_type, limits, pod.hint(device_type).selector)
-        total += type_score(strategy, wanted.amounts, [(d.entry.total, d.free) for d in view.values()])
-    return total
+        total: Amounts = {}
+        free: Amounts = {}
+        for device in view_of(node, device_type, limits, pod.hint(device_type).selector).values():
+            add_in_place(total, device.entry.total)
+            add_in_place(free, device.free)
+        points += device_score(strategy, wanted.amounts, total, free)
+    return points
 
 
 def joint_types(pod: PodDevices) -> list[str]:
@@ -184,7 +181,7 @@ class _Attempt:
         self.node, self.pod, self.limits, self.options, self.wanted = node, pod, limits, options, wanted
 
     def run(self, joint: list[str]) -> DeviceDecision:
-        found: dict[str, tuple[Picked, ...]] = {}
+        found: dict[str, tuple[HeldDevice, ...]] = {}
         if joint:
             decision = self._joint(joint)
             if not decision.status.is_success:
@@ -193,7 +190,7 @@ class _Attempt:
         for device_type in self.wanted:
             if device_type in found:
                 continue
-            picked = self._pick(device_type, _Preference())
+            picked = self._pick(device_type)
             if not picked.status.is_success:
                 return DeviceDecision(status=picked.status)
             found[device_type] = picked.picked
@@ -201,14 +198,14 @@ class _Attempt:
 
     def _joint(self, joint: list[str]) -> DeviceDecision:
         primary, *others = joint
-        first = self._pick(primary, _Preference())
+        first = self._pick(primary)
         if not first.status.is_success:
             return DeviceDecision(status=first.status)
         found = {primary: first.picked}
         pcies = self._pcies(primary, first.picked)
         is_same = self.pod.joint is not None and self.pod.joint.required_scope == SAME_PCIE
         for device_type in others:
-            picked = self._pick(device_type, _Preference(pcies, len(pcies) if is_same else 0))
+            picked = self._pick(device_type, pcies, len(pcies) if is_same else 0)
             if not picked.status.is_success:
                 return DeviceDecision(status=picked.status)
             if is_same and self._pcies(device_type, picked.picked) != pcies:
@@ -216,11 +213,11 @@ class _Attempt:
             found[device_type] = picked.picked
         return DeviceDecision(found)
 
-    def _pcies(self, device_type: str, picked: tuple[Picked, ...]) -> frozenset[str]:
+    def _pcies(self, device_type: str, picked: tuple[HeldDevice, ...]) -> frozenset[str]:
         devices = self.node.devices[device_type]
         return frozenset(devices[p.minor].pcie for p in picked if devices[p.minor].has_topology)
 
-    def _completed(self, found: Mapping[str, tuple[Picked, ...]]) -> DeviceDecision:
+    def _completed(self, found: Held) -> DeviceDecision:
         """With memory and its ratio on each GPU."""
         by_type = dict(found)
         gpus = []
@@ -235,15 +232,18 @@ class _Attempt:
 
     # One type
 
-    def _pick(self, device_type: str, preference: _Preference) -> PickDecision:
+    def _pick(
+        self, device_type: str, pcies: frozenset[str] = frozenset(), count_min: int = 0
+    ) -> PickDecision:
+        """Pick at least so many devices, on these switches first."""
         wanted, hint = self.wanted[device_type], self.pod.hint(device_type)
         view = view_of(self.node, device_type, self.limits, hint.selector)
         score = self._scorer(device_type, wanted.amounts)
         request = DeviceCountRequest(
-            max(wanted.count, preference.count_min),
+            max(wanted.count, count_min),
             wanted.amounts,
             self.limits.preferred.get(device_type, frozenset()),
-            preference.pcies,
+            pcies,
         )
         generic = functools.partial(pick, device_type, view, request, score, self._vfs(device_type, hint))
         return generic() if device_type != DeviceType.GPU else self._pick_gpus(view, wanted, generic)
@@ -256,27 +256,34 @@ class _Attempt:
         back = self.limits.given_back_vfs.get(device_type, {}).values()
         return VFChoice(hint.vf_selector, taken.difference(*back), allowed)
 
-    def _scorer(self, device_type: str, amounts: Mapping[str, int]) -> Scorer | None:
-        strategy = self.options.strategy
-        if self.options.card_points and device_type == DeviceType.GPU:
-            return self._points
+    def _scorer(
+        self, device_type: str, amounts: Mapping[str, int], *, is_by_topology: bool = False
+    ) -> Scorer | None:
+        """By closeness, total and free change places, as users know it: cards partly in use all score alike."""
+        strategy, points = self.options.strategy, self.options.card_points
+        if points and device_type == DeviceType.GPU:
+            return lambda device: points.get(device.minor, 0)
         if strategy is None:
             return None
+        if is_by_topology:
+            return lambda device: device_score(strategy, amounts, device.free, device.entry.total)
         return lambda device: device_score(strategy, amounts, device.entry.total, device.free)
 
     def _pick_gpus(self, view: View, wanted: PerDevice, generic: Callable[[], PickDecision]) -> PickDecision:
-        template = self._template(wanted)
-        if not template.status.is_success:
-            return PickDecision(status=template.status)
+        templates, names = self.options.templates, []
+        if templates is not None and templates.concern(wanted):
+            names = templates.equal_on(self.node.node_labels, wanted.amounts)
+            if not names:
+                return PickDecision(status=NO_TEMPLATE)
         used = self._used_gpus(view)
         if not wanted.is_shared:
             decision = self._partition(view, wanted, used)
             if decision is not None:
                 return decision
         decision = self._by_topology(view, wanted, used) or generic()
-        if not template.name:
+        if len(names) != 1:
             return decision
-        picked = tuple(msgspec.structs.replace(p, template=template.name) for p in decision.picked)
+        picked = tuple(msgspec.structs.replace(p, template=names[0]) for p in decision.picked)
         return PickDecision(picked, decision.status)
 
     def _used_gpus(self, view: View) -> frozenset[int]:
@@ -284,15 +291,6 @@ class _Attempt:
         hidden = self.node.devices[DeviceType.GPU].keys() - view.keys()
         seen = {minor for minor, device in view.items() if device.is_used}
         return frozenset(seen | {minor for minor in hidden if self.node.is_used(DeviceType.GPU, minor)})
-
-    def _template(self, wanted: PerDevice) -> "_TemplateDecision":
-        templates = self.options.templates
-        if templates is None or not templates.concern(wanted):
-            return _TemplateDecision()
-        equal = templates.equal_on(self.node.node_labels, wanted.amounts)
-        if not equal:
-            return _TemplateDecision(status=NO_TEMPLATE)
-        return _TemplateDecision(equal[0] if len(equal) == 1 else "")
 
     def _partition(self, view: View, wanted: PerDevice, used: frozenset[int]) -> PickDecision | None:
         """By the partition table; None when there is nothing and the pod need not keep to it."""
@@ -314,35 +312,15 @@ class _Attempt:
             return PickDecision(status=MULTI_SHARED) if scope else None
         level = TOPOLOGY_SCOPE_LEVELS.get(scope, 0)
         asked = partition.GPURequest(wanted.count, wanted.amounts, wanted.is_shared, level)
-        minors = partition.closest(cards, view, asked, used, self._tree_scorer(wanted.amounts))
+        score = self._scorer(DeviceType.GPU, wanted.amounts, is_by_topology=True)
+        minors = partition.closest(cards, view, asked, used, score)
         if minors:
             return _picked(minors, wanted)
         return PickDecision(status=NONE_IN_SCOPE if scope else NO_GPU)
 
-    def _points(self, device: VisibleDevice) -> int:
-        return self.options.card_points.get(device.minor, 0)
-
-    def _tree_scorer(self, amounts: Mapping[str, int]) -> Scorer | None:
-        """Total and free change places, as users know it: cards partly in use all score alike."""
-        strategy = self.options.strategy
-        if self.options.card_points:
-            return self._points
-        if strategy is None:
-            return None
-
-        def score(device: VisibleDevice) -> int:
-            return device_score(strategy, amounts, device.free, device.entry.total)
-
-        return score
-
-
-class _TemplateDecision(msgspec.Struct, frozen=True):
-    name: str = ""
-    status: Status = SUCCESS
-
 
 def _picked(minors: tuple[int, ...], wanted: PerDevice) -> PickDecision:
-    return PickDecision(tuple(Picked(minor, wanted.amounts) for minor in sorted(minors)))
+    return PickDecision(tuple(HeldDevice(minor, wanted.amounts) for minor in sorted(minors)))
 
 
 NO_HAMI_CORE = error("GPUIsolationProviderHAMICore not found on the node")

@@ -31,6 +31,7 @@ from koordinator.scheduler.plugins.device_share.allocate import (
 )
 from koordinator.scheduler.plugins.device_share.columns import (
     SLOTS_MAX,
+    DeviceAmounts,
     DeviceColumns,
     DeviceTypeColumns,
     Layout,
@@ -135,37 +136,35 @@ class KindVerdicts:
     def __init__(
         self,
         asked: PodDevices,
-        demand: DeviceDemand,
         pod_labels: Mapping[str, str],
         unsupported: Mapping[str, frozenset[str]],
     ) -> None:
-        self._asked, self._demand = asked, demand
-        self._labels, self._unsupported = pod_labels, unsupported
-        self._version = 0
+        self._asked, self._labels, self._unsupported = asked, pod_labels, unsupported
+        self.leading = next(iter(joint_types(asked)), "")
+        """The type with which others go."""
+        self._forget(0)
+
+    def _forget(self, version: int) -> None:
+        self._version = version
         self.refusals: list[Status] = []
         self.partitions: Kinds = np.zeros(0, np.uint8)
         """(kinds,): `PLAIN`, `LOOSE` or `BINDING`; of a pod without whole GPUs always `PLAIN`."""
-        self.leading = next(iter(joint_types(asked)), "")
-        """The type with which others go."""
         self.leads: Mask = np.zeros(0, np.bool_)
-        """(kinds,): whether it alone is looked at before Reserve."""
+        """(kinds,): whether the leading type alone is looked at before Reserve."""
 
     def follow(self, numbered: Numbered[NodeDevices]) -> bool:
         """Take in kinds that are new, or have other numbers; return whether there are any."""
         if self._version != numbered.version:
-            self._version, self.refusals, self.partitions = numbered.version, [], np.zeros(0, np.uint8)
-            self.leads = np.zeros(0, np.bool_)
-        kinds, first = numbered.values, len(self.refusals)
-        if first == len(kinds):
+            self._forget(numbered.version)
+        more = numbered.values[len(self.refusals) :]
+        if not more:
             return False
-        more = []
-        for kind in kinds[first:]:
-            self.refusals.append(
-                check_shared_gpu(self._asked, self._labels, kind.node_labels, self._unsupported)
-            )
-            more.append(partition_kind(kind) if self._demand.is_whole_gpus else PLAIN)
-        self.partitions = np.concatenate([self.partitions, np.array(more, np.uint8)])
-        alone = [bool(self.leading) and is_well_planned(kind, self._asked) for kind in kinds[first:]]
+        self.refusals += [
+            check_shared_gpu(self._asked, self._labels, kind.node_labels, self._unsupported) for kind in more
+        ]
+        found = [partition_kind(kind) if self._asked.is_whole_gpus else PLAIN for kind in more]
+        self.partitions = np.concatenate([self.partitions, np.array(found, np.uint8)])
+        alone = [bool(self.leading) and is_well_planned(kind, self._asked) for kind in more]
         self.leads = np.concatenate([self.leads, np.array(alone, np.bool_)])
         return True
 
@@ -251,7 +250,7 @@ def judge(
             short_of[short_of == 0] = position
             continue
         is_open |= (at(of_type.common.values, rows) & needs) != needs
-        if not all(of_type.knows(name) for name in each.wanted.amounts):
+        if not all(name in of_type.amounts for name in each.wanted.amounts):
             short_of[short_of == 0] = position  # nobody lends any
             continue
         if demand.is_whole_gpus and each.device_type == DeviceType.GPU:
@@ -268,7 +267,7 @@ def _fits(of_type: DeviceTypeColumns, amounts: Mapping[str, int], rows: Rows) ->
     """(slots, rows): devices that have enough left."""
     found: Mask | None = None
     for name, amount in amounts.items():
-        enough = at(of_type.free(name), rows) >= amount
+        enough = at(of_type.amounts[name].free.values, rows) >= amount
         found = enough if found is None else found & enough
     assert found is not None, "a pod asks for something"
     return found
@@ -292,7 +291,7 @@ def situations(
         if needs is None or not any(amounts.values()):
             return np.zeros((0, rows.size), np.int64), np.zeros(rows.size, np.bool_)
         is_known &= (at(of_type.common.values, rows) & needs) == needs
-        if all(of_type.knows(name) for name in amounts):
+        if all(name in of_type.amounts for name in amounts):
             found.append(_bits(_fits(of_type, amounts, rows)))
         if each.device_type == DeviceType.GPU:
             found.append(_bits(at(of_type.is_used.values, rows)))
@@ -336,7 +335,7 @@ def _short(
         return np.count_nonzero(fits, axis=0) < wanted.count, None
     copies: I64 | None = None
     for name, amount in wanted.amounts.items():
-        each = at(of_type.free(name), rows) // amount
+        each = at(of_type.amounts[name].free.values, rows) // amount
         copies = each if copies is None else np.minimum(copies, each)
     assert copies is not None, "a pod asks for something"
     if wanted.count == 1:
@@ -407,15 +406,12 @@ def score(
             selected = selected[at(columns.layout.values, rows)].T
         points, weights = np.zeros(rows.size, np.int64), np.zeros(rows.size, np.int64)
         for resource in strategy.resources:
-            if not of_type.knows(resource.name):
+            if resource.name not in of_type.amounts:
                 continue
-            capacity, left = _sums(of_type, resource.name, rows, selected)
+            capacity, left = _sums(of_type.amounts[resource.name], rows, selected)
             used = capacity - left + each.wanted.amounts.get(resource.name, 0)
-            part = (
-                np.minimum(used, capacity)
-                if strategy.type == "MostAllocated"
-                else np.maximum(capacity - used, 0)
-            )
+            is_most = strategy.type == "MostAllocated"
+            part = np.minimum(used, capacity) if is_most else np.maximum(capacity - used, 0)
             points += resource.weight * (part * SCORE_MAX // np.maximum(capacity, 1))
             weights += resource.weight * (capacity > 0)
         points //= np.maximum(weights, 1)
@@ -423,11 +419,11 @@ def score(
     return total
 
 
-def _sums(of_type: DeviceTypeColumns, name: str, rows: Rows, selected: Mask | None) -> tuple[I64, I64]:
+def _sums(amounts: DeviceAmounts, rows: Rows, selected: Mask | None) -> tuple[I64, I64]:
     """Return how much of a resource there is, and is left, on all devices or those `selected` (slots, rows): (rows,)
     each."""
     if selected is None:
-        return at(of_type.total_sum(name), rows), at(of_type.free_sum(name), rows)
-    total, free = at(of_type.total(name), rows), at(of_type.free(name), rows)
+        return at(amounts.total_sum.values, rows), at(amounts.free_sum.values, rows)
+    total, free = at(amounts.total.values, rows), at(amounts.free.values, rows)
     mask = selected[: len(total)]
     return (total * mask).sum(axis=0), (free * mask).sum(axis=0)

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.annotations.device import DeviceType
-from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.device_share.inventory import DeviceEntry, NodeDevices
 from koordinator.scheduler.plugins.device_share.request import NAMES_BY_TYPE, is_owned
 from koordinator.scheduler.table.columns import ColumnSpec, TableColumn
@@ -76,14 +75,7 @@ def layout_key(devices: Layout) -> bytes:
         {
             device_type: [
                 (
-                    *(
-                        entry.minor,
-                        entry.total,
-                        entry.labels,
-                        entry.has_topology,
-                        entry.numa_node,
-                        entry.pcie,
-                    ),
+                    msgspec.structs.replace(entry, vf_groups=()),
                     [(group.labels, len(group.vfs)) for group in entry.vf_groups],
                 )
                 for entry in of_type.values()
@@ -98,8 +90,9 @@ SLOTS_MAX = 64
 """Devices of a type on one node that have a slot; what lies beyond counts in sums, and `common` says nothing there."""
 
 
-class _Amounts(msgspec.Struct, frozen=True, eq=False):
-    """The amounts of one resource that devices offer. `total` and `free` are (slots, rows), the sums (rows,)."""
+class DeviceAmounts(msgspec.Struct, frozen=True, eq=False):
+    """The amounts of one resource that devices offer: `total` and `free` (slots, rows), and their sums over all devices
+    of a node (rows,). What is free is at least 0, also where more is used than there is."""
 
     total: TableColumn
     free: TableColumn
@@ -115,7 +108,8 @@ class DeviceTypeColumns:
     def __init__(self, table: NodeTable, device_type: str) -> None:
         self._table, self._type = table, device_type
         self._names = frozenset(NAMES_BY_TYPE[device_type])
-        self._amounts: dict[str, _Amounts] = {}
+        self.amounts: dict[str, DeviceAmounts] = {}
+        """By resource, of those of which some device ever offered something."""
         self._bits: dict[tuple[str, ...], int] = {}
         self._slots = 1
         self.count = self._add("count", np.int32, is_per_slot=False)
@@ -133,31 +127,11 @@ class DeviceTypeColumns:
 
     # Reading
 
-    def knows(self, name: str) -> bool:
-        """Return whether any device ever offered something of a resource."""
-        return name in self._amounts
-
-    def total(self, name: str) -> I64:
-        """(slots, rows)"""
-        return self._amounts[name].total.values
-
-    def free(self, name: str) -> I64:
-        """(slots, rows): at least 0, also where more is used than there is."""
-        return self._amounts[name].free.values
-
-    def total_sum(self, name: str) -> I64:
-        """(rows,): of all devices of the node."""
-        return self._amounts[name].total_sum.values
-
-    def free_sum(self, name: str) -> I64:
-        """(rows,): of all devices of the node."""
-        return self._amounts[name].free_sum.values
-
     def bits_of(self, names: tuple[str, ...]) -> int | None:
         """Return a set of resources in the terms of `common`; None when no device offers one of them."""
         bits = self._bits.get(names)
-        if bits is None and all(name in self._amounts for name in names):
-            bits = self._bits[names] = sum(1 << self._amounts[name].bit for name in names)
+        if bits is None and all(name in self.amounts for name in names):
+            bits = self._bits[names] = sum(1 << self.amounts[name].bit for name in names)
         return bits
 
     # Writing
@@ -188,7 +162,7 @@ class DeviceTypeColumns:
         elif healthy:
             self.common.values[row] = sum(
                 1 << amounts.bit
-                for name, amounts in self._amounts.items()
+                for name, amounts in self.amounts.items()
                 if all(entry.total.get(name, 0) > 0 for entry in healthy)
             )
 
@@ -202,7 +176,7 @@ class DeviceTypeColumns:
             free = max(0, offered - used.get(name, 0))
             more = free - max(0, offered - before.get(name, 0))
             if more:
-                amounts = self._amounts[name]
+                amounts = self.amounts[name]
                 amounts.free_sum.values[row] += more
                 if slot < SLOTS_MAX:
                     amounts.free.values[slot, row] = free
@@ -219,15 +193,15 @@ class DeviceTypeColumns:
             if name in self._names
         )
 
-    def _of(self, name: str) -> _Amounts:
-        found = self._amounts.get(name)
+    def _of(self, name: str) -> DeviceAmounts:
+        found = self.amounts.get(name)
         if found is None:
-            found = self._amounts[name] = _Amounts(
+            found = self.amounts[name] = DeviceAmounts(
                 self._add(f"total/{name}", np.int64),
                 self._add(f"free/{name}", np.int64),
                 self._add(f"totalSum/{name}", np.int64, is_per_slot=False),
                 self._add(f"freeSum/{name}", np.int64, is_per_slot=False),
-                len(self._amounts),
+                len(self.amounts),
             )
         return found
 
@@ -239,11 +213,11 @@ class DeviceTypeColumns:
 
     def _columns(self) -> list[TableColumn]:
         own = [self.count, self.common, self.has_places]
-        sums = [column for each in self._amounts.values() for column in (each.total_sum, each.free_sum)]
+        sums = [column for each in self.amounts.values() for column in (each.total_sum, each.free_sum)]
         return [*own, *sums, *self._per_slot()]
 
     def _per_slot(self) -> list[TableColumn]:
-        amounts = [column for each in self._amounts.values() for column in (each.total, each.free)]
+        amounts = [column for each in self.amounts.values() for column in (each.total, each.free)]
         return [self.is_healthy, self.is_used, self.free_vfs, *amounts]
 
 

@@ -1,8 +1,7 @@
 """Decide exactly for one pod and one node: what the node's kind, reservations and NUMA nodes leave, then `allocate`.
 Source: behaviour/devices 5, 6, 8 and 9."""
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -21,15 +20,9 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     tried_types,
     wanted_of,
 )
-from koordinator.scheduler.plugins.device_share.inventory import (
-    NO_LIMITS,
-    DeviceLimits,
-    Held,
-    HeldDevice,
-    NodeDevices,
-)
+from koordinator.scheduler.plugins.device_share.inventory import NO_LIMITS, DeviceLimits, NodeDevices
 from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
-from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy, Picked
+from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
 from koordinator.scheduler.plugins.device_share.pod_state import DeviceState
 from koordinator.scheduler.plugins.device_share.reservations import (
     ReservedDevices,
@@ -39,35 +32,20 @@ from koordinator.scheduler.plugins.device_share.reservations import (
     within,
 )
 from koordinator.scheduler.plugins.device_share.templates import GPUTemplates
+from koordinator.scheduler.plugins.node_numa_resource.admission import subsets_of
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHint, ProvidedHints
 
 SAME_GPUS_SCORE = 500
 """Score of NUMA nodes that give the GPUs which would be chosen among all: more than CPUs can score."""
-
-ALL_SUBSETS_NODES_MAX = 8
-"""Up to here all sets of NUMA nodes are tried; beyond, single ones, pairs and all together."""
 
 TOO_FEW = unresolvable("Insufficient NUMA Scoped Devices")
 NO_NUMA_NODE = unschedulable("Designated Allocation Lack NUMA Node ID")
 
 
-class DeviceTopologyHint(msgspec.Struct, frozen=True):
-    """NUMA nodes that would do."""
-
-    numa_nodes: tuple[int, ...]
-    is_preferred: bool
-    score: int
-
-
-class DeviceHintDecision(msgspec.Struct, frozen=True):
-    """Hints by type of device, smaller sets first; none where the node does not know where devices are."""
-
-    by_type: Mapping[str, Sequence[DeviceTopologyHint]] = {}
-    status: Status = SUCCESS
-
-
 class Room(msgspec.Struct, frozen=True):
     """The part of a node that a pod may look at: these NUMA nodes (a mask; None: any), and besides what is free what is
-    left of `reserved`, of which it takes one or, if `is_ignoring`, all together."""
+    left of `reserved`: one, or several if `is_ignoring`."""
 
     numa_nodes: int | None = None
     reserved: Sequence[ReservedDevices] = ()
@@ -76,11 +54,6 @@ class Room(msgspec.Struct, frozen=True):
     """Whether all of `reserved` has to be in what it takes: that of pods which it takes over."""
     card_points: Mapping[int, int] = {}
     """Points of GPUs by minor, where a score of the profile chooses them."""
-
-    @property
-    def is_whole_node(self) -> bool:
-        """Return whether reservations play no part."""
-        return not self.reserved
 
 
 WHOLE_NODE = Room()
@@ -96,9 +69,10 @@ def decide_within(
         return allocate_ignoring(node, pod, room.reserved, limits, options)
     if not room.reserved:
         return allocate(node, pod, limits, options)
-    found = allocate_reserved(node, pod, room.reserved, is_required=True, limits=limits, options=options)
-    lacks = room.must_have and not includes(held_of(found.decision), room.reserved[0].left)
-    return DeviceDecision(status=NOT_TAKEN_OVER) if lacks else found.decision
+    [reserved] = room.reserved
+    found = allocate_reserved(node, pod, reserved, limits, options)
+    lacks = room.must_have and not includes(found.by_type, reserved.left)
+    return DeviceDecision(status=NOT_TAKEN_OVER) if lacks else found
 
 
 def numa_hints(
@@ -107,18 +81,12 @@ def numa_hints(
     limits: DeviceLimits = NO_LIMITS,
     options: AllocateOptions | None = None,
     room: Room = WHOLE_NODE,
-) -> DeviceHintDecision:
-    """Return the sets of NUMA nodes from which the pod can get its devices."""
-    ids = sorted(
-        {
-            entry.numa_node
-            for of_type in node.devices.values()
-            for entry in of_type.values()
-            if entry.has_topology and entry.numa_node >= 0
-        }
-    )
+) -> ProvidedHints:
+    """Return the sets of NUMA nodes from which the pod can get its devices, by type of device, smaller sets first; none
+    where the node does not know where devices are."""
+    ids = sorted(_numa_nodes_of(node))
     if not ids:
-        return DeviceHintDecision()
+        return ProvidedHints()
 
     def try_on(subset: tuple[int, ...]) -> DeviceDecision:
         status = _few_devices(node, pod, subset)
@@ -128,25 +96,32 @@ def numa_hints(
 
     widest = try_on(tuple(ids))
     if not widest.status.is_success:
-        return DeviceHintDecision(status=widest.status)
+        return ProvidedHints(status=widest.status)
     feasible: dict[tuple[int, ...], DeviceDecision] = {}
-    for subset in _subsets(ids):
+    for subset in subsets_of(ids):
         decision = widest if len(subset) == len(ids) else try_on(subset)
         if decision.status.is_success:
             feasible[subset] = decision
     smallest = min(map(len, feasible))
     hints = [
-        DeviceTopologyHint(
-            subset, len(subset) == smallest, SAME_GPUS_SCORE if _gpus(decision) == _gpus(widest) else 0
+        NUMATopologyHint(
+            mask_of(subset),
+            len(subset) == smallest,
+            SAME_GPUS_SCORE if _gpus(decision) == _gpus(widest) else 0,
         )
         for subset, decision in feasible.items()
     ]
-    return DeviceHintDecision(dict.fromkeys(tried_types(node, pod), hints))
+    return ProvidedHints(dict.fromkeys(tried_types(node, pod), hints))
 
 
-def _subsets(ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    sizes = range(1, len(ids) + 1) if len(ids) <= ALL_SUBSETS_NODES_MAX else (1, 2, len(ids))
-    return itertools.chain.from_iterable(itertools.combinations(ids, size) for size in sizes)
+def _numa_nodes_of(node: NodeDevices) -> set[int]:
+    """Return the NUMA nodes that some device is close to."""
+    return {
+        entry.numa_node
+        for of_type in node.devices.values()
+        for entry in of_type.values()
+        if entry.has_topology and entry.numa_node >= 0
+    }
 
 
 def _few_devices(node: NodeDevices, pod: PodDevices, subset: tuple[int, ...]) -> Status:
@@ -170,17 +145,17 @@ def _gpus(decision: DeviceDecision) -> list[int]:
     return [picked.minor for picked in decision.by_type.get(DeviceType.GPU, ())]
 
 
-def designated_hints(node: NodeDevices, pod: PodDevices, limits: DeviceLimits) -> DeviceHintDecision:
+def designated_hints(node: NodeDevices, pod: PodDevices, limits: DeviceLimits) -> ProvidedHints:
     """Return exactly the NUMA nodes of the devices that were chosen beforehand, which the limits require."""
     ids: set[int] = set()
     for device_type, minors in limits.required.items():
         for minor in minors:
             entry = node.devices.get(device_type, {}).get(minor)
             if entry is None or not entry.has_topology or entry.numa_node < 0:
-                return DeviceHintDecision(status=NO_NUMA_NODE)
+                return ProvidedHints(status=NO_NUMA_NODE)
             ids.add(entry.numa_node)
-    hint = DeviceTopologyHint(tuple(sorted(ids)), True, SAME_GPUS_SCORE)
-    return DeviceHintDecision({device_type: [hint] for device_type in pod.by_type})
+    hint = NUMATopologyHint(mask_of(ids), True, SAME_GPUS_SCORE)
+    return ProvidedHints({device_type: [hint] for device_type in pod.by_type})
 
 
 class ExactDecisions:
@@ -211,7 +186,7 @@ class ExactDecisions:
         except (ProtocolError, QuantityError) as problem:
             return DeviceDecision(status=unresolvable(str(problem)))
 
-    def numa_hints(self, state: DeviceState, record: NodeDeviceRecord, room: Room) -> DeviceHintDecision:
+    def numa_hints(self, state: DeviceState, record: NodeDeviceRecord, room: Room) -> ProvidedHints:
         """Return the NUMA nodes from which the pod can get its devices."""
         devices = record.devices
         try:
@@ -221,7 +196,7 @@ class ExactDecisions:
             options = AllocateOptions(templates=self._templates())
             return numa_hints(devices, state.asked, limits, options, room)
         except (ProtocolError, QuantityError) as problem:
-            return DeviceHintDecision(status=unresolvable(str(problem)))
+            return ProvidedHints(status=unresolvable(str(problem)))
 
     def points(
         self, state: DeviceState, record: NodeDeviceRecord, reserved: ReservedDevices | None = None
@@ -236,31 +211,6 @@ class ExactDecisions:
 
 def _limits(state: DeviceState, devices: NodeDevices, numa_nodes: int | None) -> DeviceLimits:
     limits = NO_LIMITS
-    if numa_nodes is not None and _has_topology(devices):
-        limits = DeviceLimits(numa_nodes=_ids(numa_nodes))
+    if numa_nodes is not None and _numa_nodes_of(devices):
+        limits = DeviceLimits(numa_nodes=tuple(cpus_of(numa_nodes)))
     return limits if state.chosen is None else designated(limits, devices, state.chosen)
-
-
-def _has_topology(devices: NodeDevices) -> bool:
-    return any(
-        entry.has_topology and entry.numa_node >= 0
-        for of_type in devices.devices.values()
-        for entry in of_type.values()
-    )
-
-
-def _ids(mask: int) -> tuple[int, ...]:
-    return tuple(numa for numa in range(mask.bit_length()) if mask >> numa & 1)
-
-
-def held_of(decision: DeviceDecision) -> Held:
-    """Return what a pod holds that was given this."""
-    return {
-        device_type: [_held_device(each) for each in picked]
-        for device_type, picked in decision.by_type.items()
-    }
-
-
-def _held_device(picked: Picked) -> HeldDevice:
-    vfs = (picked.vf,) if picked.vf is not None else ()
-    return HeldDevice(picked.minor, picked.amounts, vfs, picked.template)

@@ -23,33 +23,24 @@ from koordinator.scheduler.table.nodes import NodeTable
 Json = dict[str, Any]
 
 
-class DeviceSummaries:
-    """Answers what the reference's endpoints of the plugin answer."""
+def endpoints(table: NodeTable, cache: NodeDeviceCache) -> tuple[Endpoint, ...]:
+    """Return the reference's endpoints of the plugin."""
 
-    def __init__(self, table: NodeTable, cache: NodeDeviceCache) -> None:
-        self._table = table
-        self._cache = cache
+    def summary_at(row: int) -> Json:
+        return summary(cache.at(row), {uid: pod.key for uid, pod in table.pods_at(row).items()})
 
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return (
-            Endpoint("nodeDeviceSummaries", self._of_all),
-            Endpoint("nodeDeviceSummaries/{name}", self._of_one),
-        )
+    def of_all(request: ApiRequest) -> ApiAnswer:
+        rows = {table.name_of(row): row for row in cache.reported_rows()}
+        return ApiAnswer({name: summary_at(row) for name, row in sorted(rows.items())})
 
-    def _of_all(self, request: ApiRequest) -> ApiAnswer:
-        names = ((self._table.name_of(row), row, record) for row, record in self._cache.reported_rows())
-        return ApiAnswer({name: self._summary(row, record) for name, row, record in sorted(names)})
-
-    def _of_one(self, request: ApiRequest) -> ApiAnswer:
+    def of_one(request: ApiRequest) -> ApiAnswer:
         name = request.path["name"]
-        row = self._table.row_of(name)
-        if row is None or not self._cache.at(row).is_reported:
+        row = table.row_of(name)
+        if row is None or not cache.at(row).is_reported:
             return ApiAnswer({"message": f"node {name} has no Device"}, 404)
-        return ApiAnswer(self._summary(row, self._cache.at(row)))
+        return ApiAnswer(summary_at(row))
 
-    def _summary(self, row: int, record: NodeDeviceRecord) -> Json:
-        keys = {uid: pod.key for uid, pod in self._table.pods_at(row).items()}
-        return summary(record, keys)
+    return (Endpoint("nodeDeviceSummaries", of_all), Endpoint("nodeDeviceSummaries/{name}", of_one))
 
 
 def facts(asked: PodDevices, record: NodeDeviceRecord, kept_by: Mapping[str, str]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Keep which devices a node has, what is used, and what a pod may see of them. Source: behaviour/devices 5.1 and
 5.3."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -109,24 +109,14 @@ class HeldDevice(msgspec.Struct, frozen=True):
     template: str = ""
 
 
-Held = Mapping[str, Sequence[HeldDevice]]
+Held = Mapping[str, tuple[HeldDevice, ...]]
 """Devices that one pod holds, by type."""
-
-
-def entries_of(device: Device) -> dict[str, dict[int, DeviceEntry]]:
-    """Return the devices of a node by type and minor, ascending. Raises: QuantityError when an amount is no
-    quantity."""
-    by_type: dict[str, dict[int, DeviceEntry]] = {}
-    for info in sorted(device.spec.devices, key=lambda info: info.minor or 0):
-        entry = _entry(info)
-        by_type.setdefault(info.type, {})[entry.minor] = entry
-    return by_type
 
 
 def held_by(allocations: DeviceAllocations) -> Held:
     """Return what a pod's annotation says it holds. Raises: QuantityError when an amount is no quantity."""
     return {
-        device_type: [
+        device_type: tuple(
             HeldDevice(
                 each.minor,
                 amounts_of(each.resources),
@@ -134,7 +124,7 @@ def held_by(allocations: DeviceAllocations) -> Held:
                 each.extension.gpu_shared_resource_template if each.extension is not None else "",
             )
             for each in of_type
-        ]
+        )
         for device_type, of_type in allocations.items()
     }
 
@@ -162,13 +152,13 @@ def _extension(held: HeldDevice) -> AllocationExtension | None:
 
 
 def node_devices(device: Device, node_labels: Mapping[str, str]) -> NodeDevices:
-    """Return a node's devices, of which nobody holds anything. Raises: QuantityError when an amount is no quantity."""
-    return NodeDevices(
-        labels=device.metadata.labels,
-        annotations=device.metadata.annotations,
-        node_labels=node_labels,
-        devices=entries_of(device),
-    )
+    """Return a node's devices by ascending minor, as if nobody held any. Raises: QuantityError when an amount is no
+    quantity."""
+    by_type: dict[str, dict[int, DeviceEntry]] = {}
+    for info in sorted(device.spec.devices, key=lambda info: info.minor or 0):
+        entry = _entry(info)
+        by_type.setdefault(info.type, {})[entry.minor] = entry
+    return NodeDevices(device.metadata.labels, device.metadata.annotations, node_labels, by_type)
 
 
 def with_lent(
@@ -184,11 +174,9 @@ def with_lent(
             continue
         amounts = {name: amount for name, amount in amounts_of(each.resources).items() if name in LENT}
         gpus[each.minor] = msgspec.structs.replace(entry, total={**entry.total, **amounts})
-    return (
-        msgspec.structs.replace(devices, devices={**devices.devices, DeviceType.GPU: gpus})
-        if gpus
-        else devices
-    )
+    if not gpus:
+        return devices
+    return msgspec.structs.replace(devices, devices={**devices.devices, DeviceType.GPU: gpus})
 
 
 def amounts_of(wire: Mapping[str, RawQuantity]) -> Amounts:

@@ -82,9 +82,9 @@ class NodeDeviceCache(ReservableHoldingKeeper[DevicesOfPod, Held]):
             record = self._records[row] = NodeDeviceRecord()
         return record
 
-    def reported_rows(self) -> Iterable[tuple[int, NodeDeviceRecord]]:
+    def reported_rows(self) -> Iterable[int]:
         """Yield the rows of nodes that have, or had, a Device object."""
-        return ((row, record) for row, record in self._records.items() if record.is_reported)
+        return (row for row, record in self._records.items() if record.is_reported)
 
     # Devices and nodes
 
@@ -101,7 +101,12 @@ class NodeDeviceCache(ReservableHoldingKeeper[DevicesOfPod, Held]):
         except ProtocolError as problem:
             log.warning("no partition table can be read: %s", problem, extra={"node": name})
         self._reports[name] = device
-        return self._reread(name)
+        row = self._table.row_of(name)
+        node = self._table.node_at(row) if row is not None else None
+        if row is None or node is None or not self._set_node(row, node):
+            return None
+        self._table.changes.add(row, RowChange.NODE)
+        return row
 
     def remove_report(self, name: str) -> int | None:
         """Treat all devices of a node as unhealthy: what pods hold of them stays booked."""
@@ -115,14 +120,6 @@ class NodeDeviceCache(ReservableHoldingKeeper[DevicesOfPod, Held]):
             for device_type, of_type in record.idle.devices.items()
         }
         if not self._set_idle(row, record, msgspec.structs.replace(record.idle, devices=unhealthy)):
-            return None
-        self._table.changes.add(row, RowChange.NODE)
-        return row
-
-    def _reread(self, name: str) -> int | None:
-        row = self._table.row_of(name)
-        node = self._table.node_at(row) if row is not None else None
-        if row is None or node is None or not self._set_node(row, node):
             return None
         self._table.changes.add(row, RowChange.NODE)
         return row

@@ -17,12 +17,7 @@ from koordinator.api.annotations.device import (
 )
 from koordinator.api.errors import ProtocolError
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
-from koordinator.scheduler.plugins.device_share.inventory import (
-    DeviceEntry,
-    NodeDevices,
-    View,
-    VisibleDevice,
-)
+from koordinator.scheduler.plugins.device_share.inventory import DeviceEntry, NodeDevices, View, VisibleDevice
 
 Scorer = Callable[[VisibleDevice], int]
 

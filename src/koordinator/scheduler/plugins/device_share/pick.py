@@ -7,28 +7,18 @@ import msgspec
 from koordinator.api import label_selector, resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.device import VirtualFunction
-from koordinator.api.resource_vector import add_in_place
 from koordinator.scheduler.plugin.percent import ScoredResource, ScoringStrategy
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
-from koordinator.scheduler.plugins.device_share.inventory import View, VisibleDevice
+from koordinator.scheduler.plugins.device_share.inventory import HeldDevice, View, VisibleDevice
 from koordinator.scheduler.plugins.device_share.request import Amounts, insufficient
 
 Scorer = Callable[[VisibleDevice], int]
 
 
-class Picked(msgspec.Struct, frozen=True):
-    """A part of one device that a pod gets."""
-
-    minor: int
-    amounts: Amounts
-    vf: VirtualFunction | None = None
-    template: str = ""
-
-
 class PickDecision(msgspec.Struct, frozen=True):
     """The devices that a pod gets of a type, by ascending minor; none when `status` is a refusal."""
 
-    picked: tuple[Picked, ...] = ()
+    picked: tuple[HeldDevice, ...] = ()
     status: Status = SUCCESS
 
 
@@ -72,7 +62,7 @@ def pick(
 ) -> PickDecision:
     """Return the first devices in order that have enough left (and a virtual function, where one is wanted)."""
     count_max = max(request.count, len(request.preferred_pcies))
-    picked: list[Picked] = []
+    picked: list[HeldDevice] = []
     for device in in_order(view.values(), request.preferred, request.preferred_pcies, score):
         if len(picked) == count_max:
             break
@@ -80,7 +70,7 @@ def pick(
             continue
         vf = vfs.of(device) if vfs is not None else None
         if vfs is None or vf is not None:
-            picked.append(Picked(device.minor, request.amounts, vf))
+            picked.append(HeldDevice(device.minor, request.amounts, () if vf is None else (vf,)))
     if len(picked) < request.count:
         return PickDecision(status=unschedulable(insufficient(device_type)))
     return PickDecision(tuple(sorted(picked, key=lambda p: p.minor)))
@@ -140,17 +130,3 @@ def device_score(
         points += resource.weight * strategy.score(used, capacity)
         weights += resource.weight
     return points // weights if weights else 0
-
-
-def type_score(
-    strategy: DeviceScoringStrategy,
-    request: Mapping[str, int],
-    devices: Iterable[tuple[Mapping[str, int], Mapping[str, int]]],
-) -> int:
-    """Score of all devices of a type on a node, each as (total, free), with one device's request added."""
-    total: Amounts = {}
-    free: Amounts = {}
-    for device_total, device_free in devices:
-        add_in_place(total, device_total)
-        add_in_place(free, device_free)
-    return device_score(strategy, request, total, free)

@@ -21,11 +21,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.reservation import RESIZE_ALLOCATABLE, Reservation, ResizeAllocatable
 from koordinator.api.resource_vector import I64
 from koordinator.prometheus import Gauge
-from koordinator.scheduler.plugin.capabilities import (
-    ApiProvider,
-    Endpoint,
-    ResizePodPlugin,
-)
+from koordinator.scheduler.plugin.capabilities import ApiProvider, Endpoint, ResizePodPlugin
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
@@ -51,19 +47,15 @@ from koordinator.scheduler.plugin.reservation_capabilities import (
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, unresolvable
 from koordinator.scheduler.plugins.device_share import adaption, bulk, explained, pod_state
-from koordinator.scheduler.plugins.device_share.adaption import DevicePluginAdaption
 from koordinator.scheduler.plugins.device_share.allocate import DeviceDecision, is_well_planned, joint_types
-from koordinator.scheduler.plugins.device_share.exact import ExactDecisions, Room, held_of
+from koordinator.scheduler.plugins.device_share.exact import ExactDecisions, Room
 from koordinator.scheduler.plugins.device_share.inventory import allocations_of, total_of
 from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache
 from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
-from koordinator.scheduler.plugins.device_share.pod_state import DeviceState, DeviceStates, remembered
+from koordinator.scheduler.plugins.device_share.pod_state import DeviceState, DeviceStates
 from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, all_of
-from koordinator.scheduler.plugins.device_share.templates import (
-    GPUTemplatesConfig,
-    TemplateSource,
-)
+from koordinator.scheduler.plugins.device_share.templates import GPUTemplatesConfig, TemplateSource
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAAllocations
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
     NUMATopologyHint,
@@ -147,7 +139,7 @@ class DeviceShare(
         config = args.gpu_shared_resource_templates_config
         event = QueueingEvent(ClusterEvent.GPU_TEMPLATES)
         self._templates = TemplateSource(config, lambda: handle.happened(event))
-        self._adaption = DevicePluginAdaption(handle) if handle.gates.is_on(adaption.GATE) else None
+        self._adapts = handle.gates.is_on(adaption.GATE)
         self._resizes = handle.gates.is_on("ResizePod")
         self._not_well_planned = handle.metrics.registry.shared(
             Gauge(
@@ -238,7 +230,7 @@ class DeviceShare(
         return codes
 
     def _exact_code(self, state: DeviceState, key: Hashable, record: NodeDeviceRecord) -> int:
-        return remembered(state.codes, key, lambda: state.code_of(self._exact.decide(state, record).status))
+        return state.codes.get(key, lambda: state.code_of(self._exact.decide(state, record).status))
 
     def refusal(self, state: DeviceState | None, code: int) -> Status:
         assert state is not None
@@ -260,19 +252,7 @@ class DeviceShare(
         record = self.cache.at(row)
         if state is None or self._args.disable_device_numa_topology_alignment or not record.is_reported:
             return ProvidedHints()
-        decision = self._exact.numa_hints(state, record, self._room(pod, row))
-        return ProvidedHints(
-            {
-                device_type: [
-                    NUMATopologyHint(
-                        sum(1 << numa for numa in hint.numa_nodes), hint.is_preferred, hint.score
-                    )
-                    for hint in hints
-                ]
-                for device_type, hints in decision.by_type.items()
-            },
-            decision.status,
-        )
+        return self._exact.numa_hints(state, record, self._room(pod, row))
 
     def try_numa(self, state: DeviceState | None, pod: PodInfo, row: int, hint: NUMATopologyHint) -> Status:
         record = self.cache.at(row)
@@ -344,7 +324,7 @@ class DeviceShare(
             record = self.cache.at(row)
             if record.is_reported:
                 work_out = functools.partial(self._exact.points, state, record)
-                points[index] = remembered(state.points, record.signature, work_out)
+                points[index] = state.points.get(record.signature, work_out)
         return points
 
     def normalize(self, state: DeviceState | None, scores: Scores) -> Scores:
@@ -364,7 +344,7 @@ class DeviceShare(
         if decision.status.is_success:
             reservation = nominated_reservation(self.handle, pod.uid, self._table.name_of(row))
             uid = reservation.metadata.uid if reservation is not None else ""
-            self.cache.reserve(row, pod.uid, held_of(decision), uid)
+            self.cache.reserve(row, pod.uid, decision.by_type, uid)
             self.cache.take_over(pod.uid, row, pre_allocated_pods(self.handle, pod.uid))
         return decision.status
 
@@ -373,7 +353,7 @@ class DeviceShare(
         record = self.cache.at(row)
         room = self._room(pod, row, self._chosen_numa(pod))
         room = replace(room, card_points=self._card_points(pod, row, record))
-        if not room.is_whole_node:
+        if room.reserved:
             return self._exact.decide(state, record, room, reserves=True)
         return self._choices.get(
             (state, record.signature, room.numa_nodes, *room.card_points.values()),
@@ -391,7 +371,7 @@ class DeviceShare(
         if not decision.status.is_success:
             return decision.status
         column = self._table.registry.column
-        amounts = {column(name): amount for name, amount in total_of(held_of(decision)).items()}
+        amounts = {column(name): amount for name, amount in total_of(decision.by_type).items()}
         return pod.holding({**dict(pod.requests), **amounts})
 
     def _card_points(self, pod: PodInfo, row: int, record: NodeDeviceRecord) -> Mapping[int, int]:
@@ -423,10 +403,10 @@ class DeviceShare(
             return _NO_DEVICE
         allocations = allocations_of(held, self.cache.at(row).ids)
         patch.annotations[labels.DEVICE_ALLOCATED] = annotation.DEVICE_ALLOCATED.encode(allocations)
-        if self._adaption is None:
+        if not self._adapts:
             return SUCCESS
         own = self.cache.at(row).devices.labels
-        return await self._adaption.write(patch, pod, node_name, allocations, own)
+        return await adaption.write(self.handle, patch, pod, node_name, allocations, own)
 
     async def pre_bind_reservation(
         self, state: DeviceState | None, reservation: Reservation, node_name: str, patch: PodPatch
@@ -473,7 +453,7 @@ class DeviceShare(
         return explained.facts(state.asked, self.cache.at(row), kept_by)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        return explained.DeviceSummaries(self._table, self.cache).endpoints()
+        return explained.endpoints(self._table, self.cache)
 
 
 def _reserved_by(record: NodeDeviceRecord, reservation: Reservation | None) -> ReservedDevices | None:

@@ -1,6 +1,6 @@
 """Remember of pods that ask alike for devices what they ask for, and what nodes said about it so far."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -58,8 +58,8 @@ class DeviceState(RefusalCodes):
         self.kind_codes: ReasonCodes = np.zeros(0, np.uint16)
         """(kinds,): refusals by what a node says beside its devices."""
         self.facts = LayoutFacts(asked)
-        self.codes: dict[Hashable, int] = {}
-        self.points: dict[Hashable, int] = {}
+        self.codes: Recent[int] = Recent(ANSWERS_MAX)
+        self.points: Recent[int] = Recent(ANSWERS_MAX)
         self._versions = 0, 0
 
     def follow(self, columns: DeviceColumns) -> None:
@@ -72,16 +72,6 @@ class DeviceState(RefusalCodes):
         if self.kinds.follow(columns.kinds):
             codes = [self.code_of(status) for status in self.kinds.refusals]
             self.kind_codes = np.array(codes, np.uint16)
-
-
-def remembered(known: dict[Hashable, int], key: Hashable, work_out: Callable[[], int]) -> int:
-    """Return the answer that nodes which are alike gave, asked for once."""
-    found = known.get(key)
-    if found is None:
-        if len(known) >= ANSWERS_MAX:
-            known.clear()
-        found = known[key] = work_out()
-    return found
 
 
 class DeviceStates:
@@ -149,7 +139,7 @@ class DeviceStates:
         demand = DeviceDemand.of(asked, self._strategy, templates, is_chosen=chosen is not None)
         provider = pod.pod.metadata.labels.get(labels.GPU_ISOLATION_PROVIDER)
         own = {labels.GPU_ISOLATION_PROVIDER: provider} if provider is not None else {}
-        kinds = KindVerdicts(asked, demand, own, self._unsupported)
+        kinds = KindVerdicts(asked, own, self._unsupported)
         return DeviceState(own, asked, demand, kinds, status, chosen)
 
 
@@ -170,10 +160,8 @@ def _check_selectors(hints: Mapping[str, DeviceHint], obj: str) -> None:
 
 def beside_amounts(pod: PodInfo) -> tuple[str | None, ...]:
     """Return what counts of a pod beside the amounts that it asks for."""
-    annotations, provider = (
-        pod.pod.metadata.annotations,
-        pod.pod.metadata.labels.get(labels.GPU_ISOLATION_PROVIDER),
-    )
+    annotations = pod.pod.metadata.annotations
+    provider = pod.pod.metadata.labels.get(labels.GPU_ISOLATION_PROVIDER)
     if not annotations:
         return provider, *_NO_ANNOTATIONS
     hints = [annotations.get(key) for key in _HINTS]

@@ -1,6 +1,5 @@
 """Read what a pod asks of devices: checked, by type, in base names, per device. Source: behaviour/devices 4."""
 
-import enum
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -42,45 +41,26 @@ NAMES = (
 LENT = frozenset(resources.BATCH_GPU_RESOURCES)
 """Resources that batch pods have of cards that belong to others."""
 _ALONE = frozenset((*_VENDOR_GPUS, resources.GPU, resources.RDMA, resources.FPGA))
-_BY_PERCENT = frozenset(
+_PARTS = frozenset(
     frozenset(names)
     for names in (
         (resources.GPU_MEMORY,),
         (resources.GPU_MEMORY_RATIO,),
         (resources.GPU_CORE, resources.GPU_MEMORY),
         (resources.GPU_CORE, resources.GPU_MEMORY_RATIO),
-        (resources.HUAWEI_NPU_CORE, resources.GPU_MEMORY_RATIO),
     )
 )
-_SHARED = frozenset(
-    frozenset((resources.GPU_SHARED, *names))
-    for names in (
-        (resources.GPU_MEMORY,),
-        (resources.GPU_MEMORY_RATIO,),
-        (resources.GPU_CORE, resources.GPU_MEMORY),
-        (resources.GPU_CORE, resources.GPU_MEMORY_RATIO),
-    )
-)
+_BY_PERCENT = _PARTS | {frozenset((resources.HUAWEI_NPU_CORE, resources.GPU_MEMORY_RATIO))}
+_SHARED = frozenset(names | {resources.GPU_SHARED} for names in _PARTS)
 _NPU_SLICE = frozenset(
     (resources.GPU_SHARED, resources.HUAWEI_NPU_CORE, resources.HUAWEI_NPU_CPU, resources.GPU_MEMORY)
 )
-
-
-class RefusalKind(enum.StrEnum):
-    """The flaw of a request."""
-
-    NONE = ""
-    UNIT = "unit"
-    """More than one device, but not whole ones."""
-    COMBINATION = "combination"
-    """Names or values that do not go together."""
 
 
 class PodDeviceRequest(msgspec.Struct, frozen=True):
     """Amounts by type in base names; nothing when refused."""
 
     by_type: Mapping[str, Amounts] = {}
-    refusal: RefusalKind = RefusalKind.NONE
     status: Status = SUCCESS
 
 
@@ -109,22 +89,20 @@ def parse(requests: ResourceList) -> PodDeviceRequest:
         asked = {name: amount for name, amount in asked.items() if amount > 0}
         if not asked:
             continue
-        refused = _check(asked)
-        if refused is not None:
-            return refused
+        status = _check(asked)
+        if not status.is_success:
+            return PodDeviceRequest(status=status)
         by_type[device_type] = _in_base_names(asked)
     return PodDeviceRequest(by_type)
 
 
-def _check(asked: Amounts) -> PodDeviceRequest | None:
+def _check(asked: Amounts) -> Status:
     for name in _UNIT_CHECKED:
         if _is_broken(asked.get(name, 0)):
-            status = unresolvable(f"invalid resource unit {name}: {asked[name]}")
-            return PodDeviceRequest(refusal=RefusalKind.UNIT, status=status)
+            return unresolvable(f"invalid resource unit {name}: {asked[name]}")
     if _fits_together(asked):
-        return None
-    status = unresolvable(f"invalid resource device requests: [{' '.join(sorted(asked))}]")
-    return PodDeviceRequest(refusal=RefusalKind.COMBINATION, status=status)
+        return SUCCESS
+    return unresolvable(f"invalid resource device requests: [{' '.join(sorted(asked))}]")
 
 
 def _is_broken(percent: int) -> bool:
@@ -179,10 +157,9 @@ def per_device(
     device_type: str,
     asked: Mapping[str, int],
     device_labels: Sequence[Mapping[str, str]],
-    hint: DeviceHint | None = None,
+    hint: DeviceHint,
 ) -> PerDevice:
     """Return number of NICs or FPGAs on a node whose devices have these labels, and the amount of each."""
-    hint = hint or DeviceHint()
     name = NAMES_BY_TYPE[device_type][0]
     amount = asked[name]
     refused = PerDevice(status=unresolvable(insufficient(device_type)))

@@ -3,10 +3,13 @@
 On a node a reservation counts with what its owners leave of it, so that nothing is counted twice.
 """
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
+from koordinator.api import resource_list
 from koordinator.api.resource_vector import add_in_place, less
 from koordinator.scheduler.plugin.status import unschedulable
 from koordinator.scheduler.plugins.device_share.allocate import (
@@ -17,7 +20,6 @@ from koordinator.scheduler.plugins.device_share.allocate import (
 )
 from koordinator.scheduler.plugins.device_share.inventory import (
     NO_LIMITS,
-    AmountsByMinor,
     DeviceLimits,
     Held,
     HeldDevice,
@@ -25,7 +27,7 @@ from koordinator.scheduler.plugins.device_share.inventory import (
 )
 from koordinator.scheduler.plugins.device_share.request import Amounts
 
-ByType = Mapping[str, AmountsByMinor]
+V = TypeVar("V")
 
 
 def left_of(reserved: Held, owners: Sequence[Held]) -> Held:
@@ -38,7 +40,7 @@ def left_of(reserved: Held, owners: Sequence[Held]) -> Held:
                 add_in_place(used.setdefault((device_type, device.minor), {}), device.amounts)
                 taken.update((device_type, vf.bus_id) for vf in device.vfs)
     return {
-        device_type: [
+        device_type: tuple(
             HeldDevice(
                 device.minor,
                 less(device.amounts, used.get((device_type, device.minor), {})),
@@ -46,7 +48,7 @@ def left_of(reserved: Held, owners: Sequence[Held]) -> Held:
                 device.template,
             )
             for device in devices
-        ]
+        )
         for device_type, devices in reserved.items()
     }
 
@@ -79,13 +81,6 @@ class ReservedDevices(msgspec.Struct, frozen=True):
         }
 
 
-class ReservedDecision(msgspec.Struct, frozen=True):
-    """The devices that the pod gets, and the reservation that they come from ("" is the node)."""
-
-    decision: DeviceDecision
-    reservation: str = ""
-
-
 def all_of(holdings: Sequence[Held]) -> ReservedDevices:
     """Return what running pods hold, for a reservation that is placed onto them."""
     together: dict[str, dict[int, HeldDevice]] = {}
@@ -99,7 +94,7 @@ def all_of(holdings: Sequence[Held]) -> ReservedDevices:
                 vfs = (*known.vfs, *device.vfs)
                 of_type[device.minor] = HeldDevice(device.minor, amounts, vfs, device.template)
     return ReservedDevices(
-        "", {device_type: list(of_type.values()) for device_type, of_type in together.items()}
+        "", {device_type: tuple(of_type.values()) for device_type, of_type in together.items()}
     )
 
 
@@ -112,26 +107,19 @@ def includes(held: Held, part: Held) -> bool:
 def allocate_reserved(
     node: NodeDevices,
     pod: PodDevices,
-    reservations: Sequence[ReservedDevices],
-    *,
-    is_required: bool = False,
+    reservation: ReservedDevices,
     limits: DeviceLimits = NO_LIMITS,
     options: AllocateOptions | None = None,
-) -> ReservedDecision:
-    """From the first of the matched `reservations` that has enough, else from the node and all of them unless one is
-    required."""
-    reasons: list[str] = []
-    for reservation in reservations:
-        seen = within(reservation, limits)
-        decision = allocate(node, pod, _of_its_own(reservation, seen), options)
-        if not decision.status.is_success and not reservation.is_restricted:
-            decision = allocate(node, pod, seen, options)
-        if decision.status.is_success:
-            return ReservedDecision(decision, reservation.name)
-        reasons += [f"Reservation(s) {reason}" for reason in decision.status.reasons]
-    if is_required and reservations:
-        return ReservedDecision(DeviceDecision(status=unschedulable(*dict.fromkeys(reasons))))
-    return ReservedDecision(allocate_ignoring(node, pod, reservations, limits, options))
+) -> DeviceDecision:
+    """From the reservation alone, else, where it allows that, from the node, too."""
+    seen = within(reservation, limits)
+    decision = allocate(node, pod, _of_its_own(reservation, seen), options)
+    if not decision.status.is_success and not reservation.is_restricted:
+        decision = allocate(node, pod, seen, options)
+    if decision.status.is_success:
+        return decision
+    reasons = [f"Reservation(s) {reason}" for reason in decision.status.reasons]
+    return DeviceDecision(status=unschedulable(*dict.fromkeys(reasons)))
 
 
 def allocate_ignoring(
@@ -148,14 +136,21 @@ def allocate_ignoring(
 
 
 def _with_back(reservation: ReservedDevices, limits: DeviceLimits) -> DeviceLimits:
-    back = {t: dict(vfs) for t, vfs in limits.given_back_vfs.items()}
-    for device_type, by_minor in reservation.vfs.items():
-        of_type = back.setdefault(device_type, {})
-        for minor, bus_ids in by_minor.items():
-            of_type[minor] = of_type.get(minor, frozenset()) | bus_ids
-    return msgspec.structs.replace(
-        limits, given_back=_sum([limits.given_back, reservation.amounts]), given_back_vfs=back
-    )
+    amounts = _joined(limits.given_back, reservation.amounts, lambda a, b: resource_list.sum_of((a, b)))
+    vfs = _joined(limits.given_back_vfs, reservation.vfs, operator.or_)
+    return msgspec.structs.replace(limits, given_back=amounts, given_back_vfs=vfs)
+
+
+def _joined(
+    first: Mapping[str, Mapping[int, V]], second: Mapping[str, Mapping[int, V]], join: Callable[[V, V], V]
+) -> dict[str, dict[int, V]]:
+    """Return both together, by type and minor."""
+    found = {device_type: dict(by_minor) for device_type, by_minor in first.items()}
+    for device_type, by_minor in second.items():
+        of_type = found.setdefault(device_type, {})
+        for minor, more in by_minor.items():
+            of_type[minor] = join(of_type[minor], more) if minor in of_type else more
+    return found
 
 
 def within(reservation: ReservedDevices, limits: DeviceLimits) -> DeviceLimits:
@@ -181,13 +176,3 @@ def _of_its_own(reservation: ReservedDevices, seen: DeviceLimits) -> DeviceLimit
     }
     allowed = {**reservation.vfs, **seen.allowed_vfs}
     return msgspec.structs.replace(seen, required=required, allowed_vfs=allowed)
-
-
-def _sum(parts: Sequence[ByType]) -> dict[str, dict[int, Amounts]]:
-    """Return all parts together."""
-    total: dict[str, dict[int, Amounts]] = {}
-    for part in parts:
-        for device_type, minors in part.items():
-            for minor, amounts in minors.items():
-                add_in_place(total.setdefault(device_type, {}).setdefault(minor, {}), amounts)
-    return total

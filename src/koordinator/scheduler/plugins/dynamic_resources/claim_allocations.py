@@ -5,7 +5,7 @@ One per node table, whichever profiles use it, so that nobody gives a device awa
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -37,14 +37,6 @@ class ClaimError(Exception):
     """The claims of a pod are not known, or cannot be used yet."""
 
 
-class ClaimUse(msgspec.Struct, frozen=True):
-    """A claim under the pod's own name for it; a generated one has to belong to the pod."""
-
-    name: str
-    key: ClaimKey
-    is_generated: bool
-
-
 def claim_names(pod: Pod) -> tuple[tuple[str, str | None], ...]:
     """Return what says which claims a pod uses, in the order of its spec: all that may change while it waits."""
     made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
@@ -53,36 +45,29 @@ def claim_names(pod: Pod) -> tuple[tuple[str, str | None], ...]:
     )
 
 
-def uses_of(pod: Pod) -> Iterator[ClaimUse]:
-    """Yield the pod's claims. Raises: ClaimError when a claim has not been made yet."""
-    namespace, name = pod.metadata.namespace, pod.metadata.name
-    made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
-    for each in pod.spec.resource_claims:
-        if each.resource_claim_name is not None:
-            yield ClaimUse(each.name, (namespace, each.resource_claim_name), is_generated=False)
-        elif each.resource_claim_template_name is None:
-            reason = f'pod "{namespace}/{name}", spec.resourceClaim "{each.name}"'
+def claims_of(pod: Pod, find: Find) -> list[ResourceClaim]:
+    """Return the pod's claims as they are; a generated one has to belong to the pod. Raises: ClaimError when a claim is
+    not there yet, or cannot be used."""
+    namespace, found = pod.metadata.namespace, []
+    for each, (_, name) in zip(pod.spec.resource_claims, claim_names(pod), strict=True):
+        is_generated = each.resource_claim_name is None
+        if is_generated and each.resource_claim_template_name is None:
+            reason = f'pod "{pod.key}", spec.resourceClaim "{each.name}"'
             raise ClaimError(f"{reason}: none of the supported fields are set")
-        elif each.name not in made:
-            raise ClaimError(f'pod "{namespace}/{name}": ResourceClaim not created yet')
-        elif (claim_name := made[each.name]) is not None:
-            yield ClaimUse(each.name, (namespace, claim_name), is_generated=True)
-
-
-def claims_of(pod: Pod, find: Find) -> list[tuple[ClaimUse, ResourceClaim]]:
-    """Return the pod's claims as they are. Raises: ClaimError."""
-    found = []
-    for use in uses_of(pod):
-        claim = find(use.key)
+        if name is None:
+            if any(made.name == each.name for made in pod.status.resource_claim_statuses):
+                continue  # the template says that the pod needs none
+            raise ClaimError(f'pod "{pod.key}": ResourceClaim not created yet')
+        claim = find((namespace, name))
         if claim is None:
-            raise ClaimError(f'could not find ResourceClaim "{use.key[0]}/{use.key[1]}"')
+            raise ClaimError(f'could not find ResourceClaim "{namespace}/{name}"')
         if claim.metadata.deletion_timestamp is not None:
-            raise ClaimError(f'resourceclaim "{use.key[1]}" is being deleted')
-        if use.is_generated and not is_controlled_by(claim, pod):
+            raise ClaimError(f'resourceclaim "{name}" is being deleted')
+        if is_generated and not is_controlled_by(claim, pod):
             raise ClaimError(
                 f"ResourceClaim {claim.key} was not created for pod {pod.key} (pod is not owner)"
             )
-        found.append((use, claim))
+        found.append(claim)
     return found
 
 
@@ -151,7 +136,7 @@ class ClaimAllocations(RowKeeper):
             self._claims.pop(key, None)
         else:
             self._claims[key] = new
-        is_shared = self.inventory.features.consumable_capacity
+        is_shared = self.inventory.gates.is_on("DRAConsumableCapacity")
         held = () if new is None else devices_of(new.status.allocation, may_share=is_shared)
         before = self._held.pop(key, ())
         if held:
@@ -394,7 +379,7 @@ class ClaimWriter:
 
     def _stamped(self, allocation: dict[str, Any]) -> dict[str, Any]:
         """With the time, which says when devices that have to be made ready are late."""
-        if not self._books.inventory.features.binding_conditions:
+        if not self._books.inventory.gates.is_on("DRADeviceBindingConditions"):
             return allocation
         return {**allocation, "allocationTimestamp": rfc3339(self._handle.clock.now())}
 

@@ -22,6 +22,7 @@ from koordinator.api.dra import (
     ExactDeviceRequest,
     ResourceClaim,
 )
+from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.quantity import QuantityError
 from koordinator.cel import CompileError, EvaluationError, Program, compile_expression
 from koordinator.scheduler.plugins.dynamic_resources.allocator import (
@@ -33,7 +34,7 @@ from koordinator.scheduler.plugins.dynamic_resources.allocator import (
 )
 from koordinator.scheduler.plugins.dynamic_resources.consumable_capacity import Share, Wanted, share_of
 from koordinator.scheduler.plugins.dynamic_resources.inventory import Inventory
-from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DRAFeatures, SliceDevice, tolerates
+from koordinator.scheduler.plugins.dynamic_resources.slice_devices import SliceDevice, tolerates
 from koordinator.scheduler.table.columns import Recent, grown
 
 SELECTIONS_MAX = 512
@@ -86,9 +87,7 @@ class DeviceColumn(abc.ABC):
         is_new = inventory.is_alive & (inventory.stamp > self._stamp)
         self._stamp = inventory.stamp_now
         for number in np.flatnonzero(is_new).tolist():
-            entry = inventory.entries[number]
-            assert entry is not None, number
-            self.values[number] = self.judge(number, entry)
+            self.values[number] = self.judge(number, inventory.entries[number])
 
     @abc.abstractmethod
     def judge(self, number: int, entry: SliceDevice) -> Any:
@@ -150,7 +149,7 @@ class DeviceSelection(DeviceColumn):
             if not matches:
                 return _Verdict()
         is_shared = bool(entry.device.allow_multiple_allocations)
-        if not self.inventory.features.consumable_capacity or not (self._capacity or is_shared):
+        if not self.inventory.gates.is_on("DRAConsumableCapacity") or not (self._capacity or is_shared):
             return _Verdict(matches=True)
         try:
             share = share_of(self._capacity, entry.capacity_terms)
@@ -189,20 +188,16 @@ class DeviceSelections:
     """All of them, those asked for last kept longest."""
 
     def __init__(self, inventory: Inventory) -> None:
-        self._inventory = inventory
+        self.inventory = inventory
         self._selections: Recent[DeviceSelection] = Recent(SELECTIONS_MAX)
         self._attributes: Recent[AttributeColumn] = Recent(COLUMNS_MAX)
 
-    @property
-    def features(self) -> DRAFeatures:
-        return self._inventory.features
-
     def of(self, key: SelectionKey) -> DeviceSelection:
         """Raises: DeviceSelectorError."""
-        return self._selections.get(key, lambda: DeviceSelection(self._inventory, key))
+        return self._selections.get(key, lambda: DeviceSelection(self.inventory, key))
 
     def attribute(self, name: str) -> AttributeColumn:
-        return self._attributes.get(name, lambda: AttributeColumn(self._inventory, name))
+        return self._attributes.get(name, lambda: AttributeColumn(self.inventory, name))
 
 
 T = TypeVar("T")
@@ -321,7 +316,7 @@ class _Reader:
         rules: tuple[int, ...],
     ) -> SubRequest:
         is_admin = isinstance(sub_request, ExactDeviceRequest) and sub_request.admin_access is not None
-        _check_features(self._known.features, f"claim {claim.key}, request {name}", sub_request, is_admin)
+        _check_gates(self._known.inventory.gates, f"claim {claim.key}, request {name}", sub_request, is_admin)
         mode = sub_request.allocation_mode or EXACT_COUNT
         if mode not in (EXACT_COUNT, ALL_DEVICES):
             raise DemandError(f"claim {claim.key}, request {name}: unsupported count mode {mode}")
@@ -340,17 +335,17 @@ class _Reader:
         )
 
 
-def _check_features(
-    features: DRAFeatures, where: str, wanted: ExactDeviceRequest | DeviceSubRequest, is_admin: bool
+def _check_gates(
+    gates: FeatureGates, where: str, wanted: ExactDeviceRequest | DeviceSubRequest, is_admin: bool
 ) -> None:
     """Raises: DemandError when a request asks for what is switched off."""
-    if isinstance(wanted, DeviceSubRequest) and not features.prioritized_list:
+    if isinstance(wanted, DeviceSubRequest) and not gates.is_on("DRAPrioritizedList"):
         raise DemandError(f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled")
-    if wanted.capacity is not None and not features.consumable_capacity:
+    if wanted.capacity is not None and not gates.is_on("DRAConsumableCapacity"):
         raise DemandError(
             f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled"
         )
-    if is_admin and not features.admin_access:
+    if is_admin and not gates.is_on("DRAAdminAccess"):
         raise DemandError(f"{where}: admin access is requested, but the feature is disabled")
 
 

@@ -32,7 +32,6 @@ from koordinator.scheduler.plugins.dynamic_resources.shared_counters import (
 from koordinator.scheduler.plugins.dynamic_resources.slice_devices import (
     DeviceKey,
     DeviceUse,
-    DRAFeatures,
     SliceDevice,
     check_names,
     entries_of,
@@ -59,7 +58,8 @@ class Inventory(RowKeeper):
     another device. `is_alive` tells numbers that stand for a device, `is_multi` those that several claims may share,
     `is_last` those of pools with devices that have to be made ready, which come after all others.
 
-    `features` is set before the first slice comes.
+    `gates` are set before the first slice comes: without those of dynamic resource allocation, what objects say of a
+    feature is ignored.
     """
 
     def __init__(self, table: NodeTable) -> None:
@@ -67,7 +67,8 @@ class Inventory(RowKeeper):
         self.version = 0
         self.stamp_now = 0
         self._rules: dict[str, DeviceTaintRule] = {}
-        self.entries: list[SliceDevice | None] = []
+        self.entries: list[SliceDevice] = []
+        """By number; where that stands for no device any more, the last one that it stood for."""
         self.number_of: dict[DeviceKey, int] = {}
         self.invalid: dict[PoolKey, str] = {}
         """Pools that are not to be used, and why."""
@@ -75,7 +76,7 @@ class Inventory(RowKeeper):
         """(node, gate) of slices with devices that are left out; "" is any node."""
         self._free: list[int] = []
         self._slices: dict[str, ResourceSlice] = {}
-        self.features = DRAFeatures.of(FeatureGates.of(Component.SCHEDULER))
+        self.gates = FeatureGates.of(Component.SCHEDULER)
         self._pools: dict[PoolKey, dict[str, ResourceSlice]] = {}
         self._members: dict[PoolKey, list[int]] = {}
         self._dirty: dict[PoolKey, None] = {}
@@ -146,14 +147,13 @@ class Inventory(RowKeeper):
                 if rule is None or not slice_devices.selects_pool(rule, pool):
                     continue
                 for number in members:
-                    entry = self.entries[number]
-                    if entry is not None and slice_devices.selects(rule, entry.key):
+                    if slice_devices.selects(rule, self.entries[number].key):
                         self.stamp[number] = self.stamp_now
         self.version += 1
 
     def taints_of(self, entry: SliceDevice) -> list[DeviceTaint]:
         """Return the taints of a device that count: those of its slice, and those of rules."""
-        if not self.features.device_taints:
+        if not self.gates.is_on("DRADeviceTaints"):
             return []
         rules = (rule for rule in self._rules.values() if slice_devices.selects(rule, entry.key))
         return [*entry.device.taints, *(rule.spec.taint for rule in rules)]
@@ -179,23 +179,20 @@ class Inventory(RowKeeper):
         if counters is not None:
             self.counters.remove_pool(counters)
         for number in self._members.pop(pool, ()):
-            entry = self.entries[number]
-            assert entry is not None, number
-            node, group = int(self.node[number]), int(self.group[number])
+            key, node, group = self.entries[number].key, int(self.node[number]), int(self.group[number])
             if node != NOWHERE:
                 self._on_node[node].remove(number)
                 touched.add(node)
             else:
                 self.members[group].remove(number)
                 groups.add(group)
-            self.entries[number] = None
             self.is_alive[number] = self.is_used[number] = False
             self.is_multi[number] = self.is_last[number] = False
             self.counters.remove_device(number)
             self.share_looks.set(number, None)
             self.node[number] = self.group[number] = NOWHERE
-            if self.number_of.get(entry.key) == number:
-                del self.number_of[entry.key]
+            if self.number_of.get(key) == number:
+                del self.number_of[key]
             self._free.append(number)
 
     def _enter(self, pool: PoolKey, touched: set[int], groups: set[int]) -> None:
@@ -207,8 +204,8 @@ class Inventory(RowKeeper):
             return
         newest = max(each.spec.pool.generation for each in slices.values())
         current = [slices[name] for name in sorted(slices) if slices[name].spec.pool.generation == newest]
-        entries = [entry for each in current for entry in entries_of(each, self.features)]
-        lacking = [(each.spec.node_name or "", gate_lacking(each, self.features)) for each in current]
+        entries = [entry for each in current for entry in entries_of(each, self.gates)]
+        lacking = [(each.spec.node_name or "", gate_lacking(each, self.gates)) for each in current]
         if left_out := [(node, gate) for node, gate in lacking if gate]:
             self._left_out[pool] = left_out
         trouble = FINE if len(current) == current[0].spec.pool.resource_slice_count else INCOMPLETE
@@ -216,16 +213,16 @@ class Inventory(RowKeeper):
         takes: dict[str, Consumption] = {}
         try:
             check_names(each.name for a_slice in current for each in a_slice.spec.devices)
-            if self.features.partitionable_devices and trouble == FINE:
+            if self.gates.is_on("DRAPartitionableDevices") and trouble == FINE:
                 totals = counter_totals(current)
                 places = {name: place for place, name in enumerate(totals)}
                 for a_slice in current:
                     takes.update((each.name, consumption(each, places)) for each in a_slice.spec.devices)
         except PoolError as error:
             self.invalid[pool], trouble = str(error), INVALID
-        is_last = self.features.binding_conditions and any(map(has_conditions, current))
+        is_last = self.gates.is_on("DRADeviceBindingConditions") and any(map(has_conditions, current))
         for entry in entries:
-            number = self._number()
+            number = self._number_for(entry)
             self.is_last[number] = is_last
             self._members.setdefault(pool, []).append(number)
             self._place(number, entry, touched, groups)
@@ -243,18 +240,18 @@ class Inventory(RowKeeper):
             list(totals.values()), is_of_one_node=len(nodes) == 1 and NOWHERE not in nodes
         )
         for number in members:
-            entry = self.entries[number]
-            assert entry is not None, number
-            name = entry.key[2]
-            if takes[name]:
-                self.counters.add_device(number, book, takes[name])
-                if self._is_given(entry.key):
+            key = self.entries[number].key
+            if taken := takes[key[2]]:
+                self.counters.add_device(number, book, taken)
+                if self._is_given(key):
                     self.counters.take(number, 1)
 
-    def _number(self) -> int:
+    def _number_for(self, entry: SliceDevice) -> int:
         if self._free:
-            return self._free.pop()
-        self.entries.append(None)
+            number = self._free.pop()
+            self.entries[number] = entry
+            return number
+        self.entries.append(entry)
         size = len(self.entries)
         if size > (room := self.node.size):
             for name in ("node", "group", "trouble", "is_used", "is_alive", "is_multi", "is_last", "stamp"):
@@ -263,12 +260,11 @@ class Inventory(RowKeeper):
         return size - 1
 
     def _place(self, number: int, entry: SliceDevice, touched: set[int], groups: set[int]) -> None:
-        self.entries[number] = entry
         self.number_of[entry.key] = number
         self.is_alive[number] = True
         self.is_used[number] = entry.key in self.used_keys
         self.stamp[number] = self.stamp_now
-        self.is_multi[number] = self.features.consumable_capacity and bool(
+        self.is_multi[number] = self.gates.is_on("DRAConsumableCapacity") and bool(
             entry.device.allow_multiple_allocations
         )
         self._look_at_shares(number, entry)
@@ -293,9 +289,7 @@ class Inventory(RowKeeper):
         return found
 
     def _order(self, number: int) -> tuple[Any, ...]:
-        entry = self.entries[number]
-        assert entry is not None, number
-        return entry.order
+        return self.entries[number].order
 
     # Nodes
 
@@ -366,9 +360,7 @@ class Inventory(RowKeeper):
             if number is None:
                 continue
             self.is_used[number] = key in self.used_keys
-            entry = self.entries[number]
-            assert entry is not None, number
-            self._look_at_shares(number, entry)
+            self._look_at_shares(number, self.entries[number])
             if self._is_given(key) is not was_given:
                 self.counters.take(number, count)
         self.version += 1
@@ -409,7 +401,6 @@ class Inventory(RowKeeper):
 
     def _left(self, number: int) -> list[int]:
         entry = self.entries[number]
-        assert entry is not None, number
         try:
             terms = entry.capacity_terms
         except QuantityError:
@@ -419,8 +410,7 @@ class Inventory(RowKeeper):
 
     def is_shared(self, numbers: Iterable[int]) -> list[bool]:
         """Return whether some claim has a share of each device."""
-        shares, entries = self.shares, self.entries
-        return [(entry := entries[number]) is not None and entry.key in shares for number in numbers]
+        return [self.entries[number].key in self.shares for number in numbers]
 
     def _is_given(self, key: DeviceKey) -> bool:
         """Return whether somebody has the device, or a share of it."""

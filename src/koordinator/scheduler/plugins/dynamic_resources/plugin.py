@@ -1,6 +1,7 @@
 """DynamicResources: the extension points. Source: behaviour/scheduler B1; upstream's plugin with structured
 parameters."""
 
+import itertools
 from collections.abc import Hashable, Iterator
 
 import msgspec
@@ -58,7 +59,6 @@ from koordinator.scheduler.plugins.dynamic_resources.claim_allocations import (
     claim_names,
 )
 from koordinator.scheduler.plugins.dynamic_resources.demand import ClaimDemand, DemandError, DeviceSelections
-from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DRAFeatures
 from koordinator.scheduler.plugins.dynamic_resources.supply import Supply
 from koordinator.scheduler.table.columns import Rows, discard
 from koordinator.scheduler.table.label_columns import LabelColumns
@@ -132,19 +132,17 @@ NOTHING_TO_DEALLOCATE = "no new claims to deallocate"
 
 
 class ClaimReason(Reason):
-    OK = 0, SUCCESS
-    NO_DEVICES = 1, unresolvable("cannot allocate all claims")
-    TOO_MANY_STEPS = 2, unresolvable("timed out trying to allocate devices")
-    UPDATING = 3, unresolvable("asks for all devices, but a resource pool is currently being updated")
-    ELSEWHERE = 4, unresolvable("resourceclaim not available on the node")
-    INVALID_POOL = 5, unresolvable("invalid resource pools were encountered")
+    """The numbers of outcomes, and one for claims that have their devices."""
 
-
-_REASON_OF = np.zeros(len(AllocationOutcome), np.uint16)
-_REASON_OF[AllocationOutcome.NOT_FOUND] = ClaimReason.NO_DEVICES
-_REASON_OF[AllocationOutcome.TOO_MANY_STEPS] = ClaimReason.TOO_MANY_STEPS
-_REASON_OF[AllocationOutcome.UPDATING] = ClaimReason.UPDATING
-_REASON_OF[AllocationOutcome.INVALID_POOL] = ClaimReason.INVALID_POOL
+    OK = AllocationOutcome.FOUND, SUCCESS
+    NO_DEVICES = AllocationOutcome.NOT_FOUND, unresolvable("cannot allocate all claims")
+    TOO_MANY_STEPS = AllocationOutcome.TOO_MANY_STEPS, unresolvable("timed out trying to allocate devices")
+    UPDATING = (
+        AllocationOutcome.UPDATING,
+        unresolvable("asks for all devices, but a resource pool is currently being updated"),
+    )
+    INVALID_POOL = AllocationOutcome.INVALID_POOL, unresolvable("invalid resource pools were encountered")
+    ELSEWHERE = len(AllocationOutcome), unresolvable("resourceclaim not available on the node")
 
 
 class ClaimState(msgspec.Struct, frozen=True, eq=False):
@@ -195,7 +193,7 @@ class DynamicResources(
         super().__init__(args, handle)
         self._books = handle.table.shared(ClaimAllocations)
         self._labels = handle.table.shared(LabelColumns)
-        self._books.inventory.features = DRAFeatures.of(handle.gates)
+        self._books.inventory.gates = handle.gates
         self._selections = DeviceSelections(self._books.inventory)
         steps_max = int(duration.parse(args.filter_timeout) * STEPS_PER_S)
         self._supply = Supply(self._books.inventory, self._labels, steps_max)
@@ -205,7 +203,7 @@ class DynamicResources(
             handle.watch(Watch.changes(ResourceClaim, self._claim_set))
             handle.watch(Watch.changes(DeviceClass, self._class_set))
             handle.watch(Watch.changes(ResourceSlice, self._slice_set))
-            if self._books.inventory.features.device_taint_rules:
+            if handle.gates.is_on("DRADeviceTaints") and handle.gates.is_on("DRADeviceTaintRules"):
                 handle.watch(Watch.changes(DeviceTaintRule, self._rule_set))
 
     # What comes in
@@ -241,8 +239,8 @@ class DynamicResources(
             return NO_CLAIMS
         keys = tuple(sorted(keys_of(pod.pod)))
         try:
-            found = [claim for _, claim in claim_allocations.claims_of(pod.pod, self._books.claim)]
-            found = list({claim.metadata.uid: claim for claim in found}.values())
+            claims = claim_allocations.claims_of(pod.pod, self._books.claim)
+            found = list({claim.metadata.uid: claim for claim in claims}.values())
             for claim in found:
                 self._check(pod, claim)
             lost = tuple(claim for claim in found if self._is_lost(claim))
@@ -256,7 +254,7 @@ class DynamicResources(
 
     def _is_lost(self, claim: ResourceClaim) -> bool:
         """Return whether the claim's devices failed to get ready, or take too long."""
-        if not self._books.inventory.features.binding_conditions or claim.status.allocation is None:
+        if not self.handle.gates.is_on("DRADeviceBindingConditions") or claim.status.allocation is None:
             return False
         now_s = self.handle.clock.now()
         return binding_conditions.readiness(claim, self._binding_timeout_s, now_s).is_lost
@@ -295,7 +293,7 @@ class DynamicResources(
     def filter(self, state: ClaimState, rows: Rows) -> ReasonCodes:
         codes = np.zeros(rows.size, np.uint16)
         if state.demand is not None:
-            codes = _REASON_OF[self._supply.outcomes(state.demand, rows)]
+            codes = self._supply.outcomes(state.demand, rows).astype(np.uint16)
         for _, selector in state.selectors():
             codes[(codes == 0) & ~self._reaches(selector, rows)] = ClaimReason.ELSEWHERE
         if state.lost:
@@ -353,12 +351,9 @@ class DynamicResources(
     def _misplaced(self, state: ClaimState, pod: PodInfo) -> ResourceClaim | None:
         """A claim of the pod alone with devices that did not get ready, or that some nodes do not reach."""
         rows = self.handle.table.rows
-        for claim in state.lost:
+        far = (claim for claim, selector in state.selectors() if not self._reaches(selector, rows).all())
+        for claim in itertools.chain(state.lost, far):
             if all(user.uid == pod.uid for user in claim.status.reserved_for):
-                return claim
-        for claim, selector in state.selectors():
-            is_ours = all(user.uid == pod.uid for user in claim.status.reserved_for)
-            if is_ours and not self._reaches(selector, rows).all():
                 return claim
         return None
 
@@ -378,7 +373,7 @@ class DynamicResources(
         if state.demand is not None:
             answer, numbers = self._supply.answer(state.demand, row)
             if answer.outcome is not AllocationOutcome.FOUND:
-                return ClaimReason(int(_REASON_OF[answer.outcome])).status
+                return ClaimReason(answer.outcome).status
             inventory, node_name = self._books.inventory, self.handle.table.name_of(row)
             for grant in supply.grants(state.demand, answer, numbers, inventory, node_name):
                 promise = self._books.promise(grant.claim, grant.devices, grant.allocation)
@@ -398,7 +393,7 @@ class DynamicResources(
         if not state.claims:
             return SUCCESS
         status = await self._writer.write(pod)
-        if status.is_success and self._books.inventory.features.binding_conditions:
+        if status.is_success and self.handle.gates.is_on("DRADeviceBindingConditions"):
             status = await self._writer.wait_for_devices(pod, state.keys, node_name)
         return status
 

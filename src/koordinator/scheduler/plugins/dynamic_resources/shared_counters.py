@@ -120,9 +120,8 @@ class SharedCounters:
 
     def __init__(self) -> None:
         self.looks, self.states = Codes(), Codes()
-        self.pools: dict[int, PoolCounters] = {}
-        """Pool of each device that takes counters, by its number."""
-        self.consumptions: dict[int, Consumption] = {}
+        self._takers: dict[int, tuple[PoolCounters, Consumption]] = {}
+        """Pool of each device that takes counters, by its number, and what it takes."""
         self._pool_of = np.full(64, -1, np.int32)
         """(devices,): the number of each device's pool, -1 for those that take nothing."""
         self._free: list[int] = []
@@ -143,14 +142,13 @@ class SharedCounters:
         self._free.append(pool.number)
 
     def add_device(self, device: int, pool: PoolCounters, consumption: Consumption) -> None:
-        self.pools[device], self.consumptions[device] = pool, consumption
+        self._takers[device] = pool, consumption
         self.looks.set(device, (consumption, 0))
         self._grow(device + 1)
         self._pool_of[device] = pool.number
 
     def remove_device(self, device: int) -> None:
-        if self.pools.pop(device, None) is not None:
-            del self.consumptions[device]
+        if self._takers.pop(device, None) is not None:
             self._pool_of[device] = -1
             self.looks.set(device, None)
 
@@ -158,19 +156,23 @@ class SharedCounters:
         """These are the devices of a node, in order: which of its pools each belongs to is seen from outside."""
         places: dict[int, int] = {}
         for device in devices:
-            pool = self.pools.get(device)
-            if pool is not None:
+            if device in self._takers:
+                pool, consumption = self._takers[device]
                 place = places.setdefault(pool.number, len(places))
-                self.looks.set(device, (self.consumptions[device], place))
+                self.looks.set(device, (consumption, place))
 
     def take(self, device: int, count: int) -> None:
         """Somebody has the device now (1), or nobody any more (-1)."""
-        pool = self.pools.get(device)
-        if pool is None:
-            return
-        for place, amount in self.consumptions[device]:
-            pool.left[place] -= count * amount
-        self._show(pool)
+        if device in self._takers:
+            pool, consumption = self._takers[device]
+            for place, amount in consumption:
+                pool.left[place] -= count * amount
+            self._show(pool)
+
+    def pool_of(self, device: int) -> PoolCounters | None:
+        """Return the pool whose counters a device takes."""
+        taker = self._takers.get(device)
+        return None if taker is None else taker[0]
 
     def has(self, size: int) -> npt.NDArray[np.bool_]:
         """Return which of the first `size` devices take counters: (devices,)."""
@@ -197,15 +199,15 @@ class SharedCounters:
         starts: dict[int, int] = {}
         takes: list[Consumption] = []
         for device in devices:
-            pool = self.pools.get(device)
-            if pool is None:
+            if device not in self._takers:
                 takes.append(())
                 continue
+            pool, consumption = self._takers[device]
             if pool.number not in starts:
                 starts[pool.number] = len(left)
                 left += pool.left
             start = starts[pool.number]
-            takes.append(tuple((start + place, amount) for place, amount in self.consumptions[device]))
+            takes.append(tuple((start + place, amount) for place, amount in consumption))
         return left, takes
 
     def _show(self, pool: PoolCounters) -> None:

@@ -28,31 +28,6 @@ DeviceKey = tuple[str, str, str]
 """(driver, pool, device): a device's name in the cluster."""
 
 
-class DRAFeatures(msgspec.Struct, frozen=True):
-    """Features of dynamic resource allocation that are on. Without one of the first five, what objects say of it is
-    ignored, without one of the others, claims that ask for it are refused."""
-
-    partitionable_devices: bool
-    device_taints: bool
-    device_taint_rules: bool
-    consumable_capacity: bool
-    binding_conditions: bool
-    admin_access: bool
-    prioritized_list: bool
-
-    @classmethod
-    def of(cls, gates: FeatureGates) -> "DRAFeatures":
-        return cls(
-            partitionable_devices=gates.is_on("DRAPartitionableDevices"),
-            device_taints=gates.is_on("DRADeviceTaints"),
-            device_taint_rules=gates.is_on("DRADeviceTaints") and gates.is_on("DRADeviceTaintRules"),
-            consumable_capacity=gates.is_on("DRAConsumableCapacity"),
-            binding_conditions=gates.is_on("DRADeviceBindingConditions"),
-            admin_access=gates.is_on("DRAAdminAccess"),
-            prioritized_list=gates.is_on("DRAPrioritizedList"),
-        )
-
-
 class DeviceUse(msgspec.Struct, frozen=True):
     """A device that somebody has: whole, or (`share`) so many billionths of each capacity."""
 
@@ -140,20 +115,20 @@ def _typed(attribute: DeviceAttribute) -> tuple[str, Any]:
     return "", None
 
 
-def entries_of(a_slice: ResourceSlice, features: DRAFeatures) -> list[SliceDevice]:
+def entries_of(a_slice: ResourceSlice, gates: FeatureGates) -> list[SliceDevice]:
     """Devices of a slice that can be given away: where that is switched off, not those that have to be made ready, nor
     those that are parts of others or that say themselves for which nodes they are."""
     spec = a_slice.spec
     is_late = has_conditions(a_slice)
-    if not features.partitionable_devices and (
-        spec.per_device_node_selection is not None or spec.shared_counters
-    ):
+    has_parts = gates.is_on("DRAPartitionableDevices")
+    has_late = gates.is_on("DRADeviceBindingConditions")
+    if not has_parts and (spec.per_device_node_selection is not None or spec.shared_counters):
         return []
     found = []
     for index, device in enumerate(spec.devices):
-        if device.binding_conditions and not features.binding_conditions:
+        if device.binding_conditions and not has_late:
             continue
-        if device.consumes_counters and not features.partitionable_devices:
+        if device.consumes_counters and not has_parts:
             continue
         where = device if spec.per_device_node_selection else spec
         reach = None if where.node_name or where.all_nodes else where.node_selector
@@ -165,16 +140,16 @@ def entries_of(a_slice: ResourceSlice, features: DRAFeatures) -> list[SliceDevic
     return found
 
 
-def gate_lacking(a_slice: ResourceSlice, features: DRAFeatures) -> str:
+def gate_lacking(a_slice: ResourceSlice, gates: FeatureGates) -> str:
     """Return the gate without which devices of the slice, or the slice, are left out; "" when none is."""
     spec = a_slice.spec
-    if not features.partitionable_devices and (
+    has_parts = (
         spec.per_device_node_selection is not None
         or spec.shared_counters
         or any(device.consumes_counters for device in spec.devices)
-    ):
-        return "DRAPartitionableDevices"
-    return "DRADeviceBindingConditions" if has_conditions(a_slice) and not features.binding_conditions else ""
+    )
+    wanted = {"DRAPartitionableDevices": has_parts, "DRADeviceBindingConditions": has_conditions(a_slice)}
+    return next((gate for gate, is_wanted in wanted.items() if is_wanted and not gates.is_on(gate)), "")
 
 
 def has_conditions(a_slice: ResourceSlice) -> bool:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from koordinator.api.affinity import NodeSelector
 from koordinator.api.dra import ALTERNATIVES_MAX, RESULTS_MAX, ResourceClaim
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugin.framework import Mask
 from koordinator.scheduler.plugins.dynamic_resources.allocator import (
     ALL,
     AllocationOutcome,
@@ -25,12 +26,7 @@ from koordinator.scheduler.plugins.dynamic_resources.allocator import (
 )
 from koordinator.scheduler.plugins.dynamic_resources.consumable_capacity import Share
 from koordinator.scheduler.plugins.dynamic_resources.demand import CLAIM, ClaimDemand, SubRequestTerms
-from koordinator.scheduler.plugins.dynamic_resources.inventory import (
-    FINE,
-    INVALID,
-    NOWHERE,
-    Inventory,
-)
+from koordinator.scheduler.plugins.dynamic_resources.inventory import FINE, INVALID, NOWHERE, Inventory
 from koordinator.scheduler.plugins.dynamic_resources.slice_devices import DeviceUse, SliceDevice
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.label_columns import LabelColumns
@@ -67,7 +63,6 @@ def grants(
             chosen.append(wanted)
             for number in (numbers[device] for device in pick.devices):
                 entry = inventory.entries[number]
-                assert entry is not None, number
                 used.append(entry)
                 share = demand.selections[sub_request.fits].shares.get(number)
                 share_id = _share_id(claim, len(results)) if share is not None else ""
@@ -162,7 +157,6 @@ def _add(reach: NodeSelector | None, fields: list[Json], labels: list[Json]) -> 
                     known.append(body)
 
 
-Mask = npt.NDArray[np.bool_]
 CODE_MAX = 1 << 40
 """Codes of devices are numbered anew beyond that, so that they never overflow."""
 
@@ -241,11 +235,9 @@ class Supply:
                     if text is not None:
                         return text.replace(CLAIM, demand.claims[ask.claim].key)
         for number in numbers:
-            entry = self._inventory.entries[number]
-            assert entry is not None, number
-            why = self._inventory.invalid.get(entry.key[:2])
-            if why:
-                return f"pool {entry.key[0]}/{entry.key[1]} is invalid: {why}"
+            driver, pool, _ = self._inventory.entries[number].key
+            if why := self._inventory.invalid.get((driver, pool)):
+                return f"pool {driver}/{pool} is invalid: {why}"
         return self._inventory.left_out(node_name)
 
     def _refresh(self, demand: ClaimDemand) -> None:
@@ -423,5 +415,5 @@ class Supply:
         left of it changes while it is given away."""
         if self._inventory.is_multi[number]:
             return (number,)
-        pool = self._inventory.counters.pools.get(number)
+        pool = self._inventory.counters.pool_of(number)
         return code if pool is None else (code, pool.number)

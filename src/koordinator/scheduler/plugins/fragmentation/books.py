@@ -12,15 +12,16 @@ import numpy.typing as npt
 from koordinator.api import labels, pod_resources, resource_vector, resources
 from koordinator.api.annotations.device import DeviceType
 from koordinator.api.core import Pod
+from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDeviceCache
 from koordinator.scheduler.plugins.fragmentation import gradient
-from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE
+from koordinator.scheduler.plugins.fragmentation.card_values import WHOLE
 from koordinator.scheduler.plugins.fragmentation.demand import PodDemand, Shape, models_of, shape_of
 from koordinator.scheduler.plugins.fragmentation.gradient import Cards, Nodes, Taking
 from koordinator.scheduler.plugins.fragmentation.target import F32, Target
 from koordinator.scheduler.table.columns import Recent, Rows, at, grown
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
-from koordinator.scheduler.table.nodes import NodeTable
+from koordinator.scheduler.table.nodes import F64, NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
 Versions = npt.NDArray[np.int64]
@@ -68,18 +69,16 @@ class GPUNodes:
 
     def _card_memory_bytes(self) -> int:
         """Return the memory of the largest card, 0 when there is none."""
-        gpus = self._devices.columns.by_type[DeviceType.GPU]
-        if not gpus.knows(resources.GPU_MEMORY):
-            return 0
-        return int(gpus.total(resources.GPU_MEMORY).max(initial=0))
+        memory = self._devices.columns.by_type[DeviceType.GPU].amounts.get(resources.GPU_MEMORY)
+        return int(memory.total.values.max(initial=0)) if memory is not None else 0
 
     def cards(self, rows: Rows) -> Cards:
         """Return the free percent of each card: the lesser of its cores and its memory. (slots, rows)"""
-        gpus = self._devices.columns.by_type[DeviceType.GPU]
-        known = [at(gpus.free(name), rows) for name in _NAMES if gpus.knows(name)]
+        amounts = self._devices.columns.by_type[DeviceType.GPU].amounts
+        known = [at(amounts[name].free.values, rows) for name in _NAMES if name in amounts]
         if not known:
             return np.zeros((1, rows.size), np.uint8)
-        free = np.minimum(known[0], known[-1])
+        free: I64 = np.minimum(known[0], known[-1])
         return np.minimum(free, WHOLE).astype(np.uint8)
 
     def models(self, rows: Rows, count: int) -> npt.NDArray[np.intp]:

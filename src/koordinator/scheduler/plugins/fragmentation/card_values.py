@@ -10,9 +10,8 @@ Source: Gilmore and Gomory, A Linear Programming Approach to the Cutting-Stock P
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
+from koordinator.scheduler.table.nodes import F64
 
 WHOLE = 100
 _ROUNDS_MAX = 400

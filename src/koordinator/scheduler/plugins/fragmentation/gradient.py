@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE
+from koordinator.scheduler.plugins.fragmentation.card_values import WHOLE
 from koordinator.scheduler.plugins.fragmentation.demand import Shape
 from koordinator.scheduler.plugins.fragmentation.target import CARDS_MAX, F32, Target
 from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import F64
 
 COPIES_WEIGHT = 0.3
 """a. Around 0.2 to 0.3 the most GPU was allocated (benchmarks/packing.py)."""

@@ -20,10 +20,11 @@ from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status
 from koordinator.scheduler.plugins.device_share import request
 from koordinator.scheduler.plugins.device_share.node_device_cache import CardChooser, NodeDeviceCache
 from koordinator.scheduler.plugins.fragmentation.books import CostBook, GPUNodes
-from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE
+from koordinator.scheduler.plugins.fragmentation.card_values import WHOLE
 from koordinator.scheduler.plugins.fragmentation.demand import PodDemand
-from koordinator.scheduler.plugins.fragmentation.target import Target, Workload, prices, target_of
+from koordinator.scheduler.plugins.fragmentation.target import Workload, prices, target_of
 from koordinator.scheduler.table.columns import RowChange, Rows
+from koordinator.scheduler.table.nodes import F64
 from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo, node_selection
 
 PRICED_CHANGES = 256
@@ -85,12 +86,8 @@ class FragmentationGradient(PreScorePlugin[PodDemand], ScorePlugin[PodDemand], C
             self._priced_at = -PRICED_CHANGES
         if self._table.changes.sequence - self._priced_at >= PRICED_CHANGES:
             self._priced_at = self._table.changes.sequence
-            self._prices = prices(self._target.by_models, names, self._nodes.free_by_model())
+            self._prices = prices(self._book.target.by_models, names, self._nodes.free_by_model())
             self._epoch += 1
-
-    @property
-    def _target(self) -> Target:
-        return self._book.target
 
     # A pod
 

@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.scheduler.plugins.fragmentation.card_values import F64, WHOLE, card_values
+from koordinator.scheduler.plugins.fragmentation.card_values import WHOLE, card_values
 from koordinator.scheduler.plugins.fragmentation.demand import Models, PodDemand, Shape
+from koordinator.scheduler.table.nodes import F64
 
 F32 = npt.NDArray[np.float32]
 

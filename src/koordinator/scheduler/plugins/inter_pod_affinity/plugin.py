@@ -48,12 +48,6 @@ def namespace_helps(namespace: Namespace, affinity: PodAffinityTerms, pod: PodIn
     return any(term.pods.in_namespace is not None for term in (*affinity.together, *affinity.apart))
 
 
-def labels_help(old: Node, new: Node, keys: frozenset[str]) -> bool:
-    """Return whether a node moved to another domain of one of the keys."""
-    before, after = old.metadata.labels, new.metadata.labels
-    return any(before.get(key) != after.get(key) for key in keys)
-
-
 def pod_helps(
     event: QueueingEvent, affinity: PodAffinityTerms, theirs: PodAffinityTerms, namespaces: NamespaceLabels
 ) -> bool:
@@ -333,7 +327,8 @@ class InterPodAffinity(
         if kind is ClusterEvent.NODE_ADDED:
             return self._helps_as_new_node(event, affinity, pod)
         if kind is ClusterEvent.NODE_LABELS and isinstance(old, Node) and isinstance(new, Node):
-            return labels_help(old, new, self._keys(affinity))
+            before, after = old.metadata.labels, new.metadata.labels
+            return any(before.get(key) != after.get(key) for key in self._keys(affinity))
         if kind is ClusterEvent.NODE_DELETED and isinstance(old, Node):
             # Its pods keep nobody away any more, and are no company.
             return not self._keys(affinity).isdisjoint(old.metadata.labels)

@@ -5,8 +5,7 @@ report all of this costs a comparison per pod. Ours; the reference has nothing o
 """
 
 import logging
-from collections.abc import Hashable, Iterable, Iterator
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -57,7 +56,7 @@ COLUMNS = (
 class InterferenceLevels:
     """Keeps levels of rows, and counts of pods of workloads that pairs name."""
 
-    def __init__(self, columns: dict[str, TableColumn], table: NodeTable) -> None:
+    def __init__(self, columns: Mapping[str, TableColumn], table: NodeTable) -> None:
         self._table = table
         self._level, self._percent = columns["interferencePercent"], columns["reportedInterference"]
         self._at_s, self._half_life_s = columns["interferenceReportedAt"], columns["interferenceHalfLife"]
@@ -91,8 +90,8 @@ class InterferenceLevels:
 
     def count(self, row: int, pod: PodInfo, sign: int) -> None:
         """Count a pod that came to a row (1) or left it (-1)."""
-        if self._counts and (counts := self._counts.get(workload_of(pod.pod))) is not None:
-            self._counts_of_all(counts)[row] += sign
+        if self._counts and (workload := workload_of(pod.pod)) in self._counts:
+            self._counts_of(workload)[row] += sign
 
     # Nodes
 
@@ -211,15 +210,13 @@ class InterferenceLevels:
                 peers.setdefault(culprit, set()).add(victim)
                 peers.setdefault(victim, set()).add(culprit)
         self._culprits = frozenset(culprit for each in self._pairs_of.values() for _, culprit in each)
-        before, self._peers = (
-            self._peers,
-            {workload: frozenset(others) for workload, others in peers.items()},
-        )
+        before = self._peers
+        self._peers = {workload: frozenset(others) for workload, others in peers.items()}
         if self._peers == before:
             return set()
         self._version += 1
         self._count_anew(self._peers.keys())
-        counts = [self._counts_of_all(each) for each in self._counts.values()]
+        counts = [self._counts_of(each) for each in self._counts]
         return set(np.flatnonzero(np.any(counts, axis=0)).tolist()) if counts else set()
 
     def _count_anew(self, named: Iterable[str]) -> None:
@@ -235,19 +232,16 @@ class InterferenceLevels:
             if workload in new:
                 self._counts[workload][place.row] += 1
 
-    def _counts_of_all(self, counts: Counts) -> Counts:
-        """Return counts for all rows, after the table grew."""
-        if counts.size >= self._table.capacity:
-            return counts
-        workload = next(workload for workload, known in self._counts.items() if known is counts)
-        self._counts[workload] = grown(counts, self._table.capacity)
-        return self._counts[workload]
+    def _counts_of(self, workload: str) -> Counts:
+        """Return the counts of a workload that a pair names, for all rows."""
+        counts = self._counts[workload] = grown(self._counts[workload], self._table.capacity)
+        return counts
 
     def _peers_at(self, neighbour: Neighbour, rows: Rows) -> npt.NDArray[np.bool_]:
         """(rows,): whether pods of workloads that this one should not meet are there."""
         found = np.zeros(rows.size, np.bool_)
         for peer in self._peers.get(neighbour.workload, ()):
-            found |= at(self._counts_of_all(self._counts[peer]), rows) > 0
+            found |= at(self._counts_of(peer), rows) > 0
         return found
 
 
@@ -266,8 +260,3 @@ def _marked(codes: ReasonCodes | None, refused: npt.NDArray[np.bool_], code: int
         codes = np.zeros(refused.size, np.uint16)
     codes[refused & (codes == 0)] = code
     return codes
-
-
-def columns_of(every: Any) -> dict[str, TableColumn]:
-    """Return the columns that this module declares, by name."""
-    return {spec.name: every[spec.name] for spec in COLUMNS}

@@ -34,7 +34,6 @@ class NodeLoadRules(msgspec.Struct, frozen=True, kw_only=True):
 
     capacity: Vector
     aggregation: UsageAggregation | None
-    is_aggregated: bool
     thresholds: Vector
     prod_thresholds: Vector
     limits: load.Limits
@@ -61,7 +60,6 @@ def rules_of(node: Node, policy: LoadAwarePolicy) -> NodeLoadRules:
     return NodeLoadRules(
         capacity=capacity,
         aggregation=aggregation,
-        is_aggregated=aggregated is not None,
         thresholds=thresholds,
         prod_thresholds=prod,
         limits=load.limits(capacity, thresholds),

@@ -6,7 +6,7 @@ Vectors are tuples or lists in the order of the policy's names. Source: behaviou
 import bisect
 import math
 import operator
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -253,8 +253,8 @@ class NodeLoad:
         if old == new:
             return None
         if old is not None:
-            self._subtract(old)
-        self._add(new)
+            self._change_sums(old, operator.sub)
+        self._change_sums(new, operator.add)
         return new
 
     def counts_in_full(self, pod: AssignedPod, share: PodContribution) -> bool:
@@ -271,7 +271,7 @@ class NodeLoad:
         share = self.share(uid)
         self._pods.pop(uid, None)
         if share is not None:
-            self._subtract(share)
+            self._change_sums(share, operator.sub)
         return share is not None
 
     def without(self, uid: str, *, include_system: bool, by_percentile: bool) -> "tuple[NodeLoad, str]":
@@ -297,22 +297,17 @@ class NodeLoad:
         found.set_report(report, include_system=include_system)
         return found, rest
 
-    def _add(self, share: PodContribution) -> None:
+    def _change_sums(self, share: PodContribution, change: Callable[[int, int], int]) -> None:
+        """Add a pod's part to the sums, or subtract it."""
         zeros = self._zeros
         if share.node_delta is not zeros:
-            self.node_delta = list(map(operator.add, self.node_delta, share.node_delta))
+            self.node_delta = list(map(change, self.node_delta, share.node_delta))
         if share.prod_usage is not zeros:
-            self.prod_usage = list(map(operator.add, self.prod_usage, share.prod_usage))
+            self.prod_usage = list(map(change, self.prod_usage, share.prod_usage))
         if share.prod_delta is not zeros:
-            self.prod_delta = list(map(operator.add, self.prod_delta, share.prod_delta))
+            self.prod_delta = list(map(change, self.prod_delta, share.prod_delta))
         if share.estimated is not zeros:
-            self.node_estimated = list(map(operator.add, self.node_estimated, share.estimated))
-
-    def _subtract(self, share: PodContribution) -> None:
-        self.node_delta = list(map(operator.sub, self.node_delta, share.node_delta))
-        self.prod_usage = list(map(operator.sub, self.prod_usage, share.prod_usage))
-        self.prod_delta = list(map(operator.sub, self.prod_delta, share.prod_delta))
-        self.node_estimated = list(map(operator.sub, self.node_estimated, share.estimated))
+            self.node_estimated = list(map(change, self.node_estimated, share.estimated))
 
     # Views
 

@@ -114,18 +114,15 @@ class LoadAwareScheduling(
         self._rules_by_node = NodeLoadRulesTable(self.policy)
         self._nobody = self._rules_by_node.of(Node())
         columns = handle.columns
-        self._room = columns["room"]
-        self._prod_room = columns["prodRoom"]
-        self._left = columns["left"]
-        self._prod_left = columns["prodLeft"]
+        # Pairs: by the rules of all pods, and by those of prod pods.
+        self._room = columns["room"], columns["prodRoom"]
+        self._left = columns["left"], columns["prodLeft"]
+        self._is_aggregated = columns["isAggregated"], columns["prodIsAggregated"]
+        self._is_judged = columns["isJudged"], columns["prodIsJudged"]
         self._capacity = columns["capacity"]
-        self._is_aggregated = columns["isAggregated"]
-        self._prod_is_aggregated = columns["prodIsAggregated"]
-        self._is_judged = columns["isJudged"]
-        self._prod_is_judged = columns["prodIsJudged"]
         self._expires_s = columns["expires"]
         self._is_expired = columns["isExpired"]
-        self._interference = InterferenceLevels(interference_levels.columns_of(columns), handle.table)
+        self._interference = InterferenceLevels(columns, handle.table)
         handle.watch(Watch.changes(NodeMetric, self.set_metric))
         handle.watch(Watch(Pod, lambda _: None, lambda _, __: None, self._forget))
 
@@ -209,19 +206,17 @@ class LoadAwareScheduling(
     def filter_ahead(self, state: LoadState, rows: Rows, ahead: int | I64) -> ReasonCodes:
         if state.is_daemon or rows.size == 0 or not self._metrics:
             return passes(rows)  # where nothing is reported, nothing is limited
-        room = at((self._prod_room if state.is_prod else self._room).values, rows)
+        room = at(self._room[state.is_prod].values, rows)
         over = load.is_over(room, state.amounts, ahead)
         codes: ReasonCodes | None = None
         if np.count_nonzero(over):
             first = over.argmax(axis=0)
             codes = np.where(over.any(axis=0), _FIRST_OVER_CODE + 2 * first, 0).astype(np.uint16)
-        if codes is not None:
-            is_aggregated = self._prod_is_aggregated if state.is_prod else self._is_aggregated
-            codes[(codes != 0) & at(is_aggregated.values, rows)] += 1
+            codes[(codes != 0) & at(self._is_aggregated[state.is_prod].values, rows)] += 1
         if self.policy.args.filter_expired_node_metrics:
             is_expired = at(self._is_expired.values, rows)
             if np.count_nonzero(is_expired):
-                is_judged = at((self._prod_is_judged if state.is_prod else self._is_judged).values, rows)
+                is_judged = at(self._is_judged[state.is_prod].values, rows)
                 codes = np.zeros(rows.size, np.uint16) if codes is None else codes
                 passes_expired = self.policy.args.enable_schedule_when_node_metrics_expired
                 codes[is_expired & is_judged] = 0 if passes_expired else _EXPIRED_CODE
@@ -266,7 +261,7 @@ class LoadAwareScheduling(
         if not self._metrics:
             return no_points(rows)  # nothing is known to be left on any node
         by_prod = state.is_prod and self.policy.args.score_according_prod_usage
-        left = at((self._prod_left if by_prod else self._left).values, rows)
+        left = at(self._left[by_prod].values, rows)
         divisor = at(self._capacity.values, rows)
         free = left - state.amounts * (ahead + 1)
         weights, dominant = self.policy.weights, self.policy.args.dominant_resource_weight
@@ -340,8 +335,9 @@ class LoadAwareScheduling(
 
     def node_changed(self, row: int, node: Node) -> None:
         rules = self._rules[row] = self._rules_by_node.of(node)
-        self._is_aggregated.values[row] = rules.is_aggregated
-        self._prod_is_aggregated.values[row] = rules.is_aggregated and not rules.has_prod_limits
+        is_aggregated = rules.aggregation is not None
+        self._is_aggregated[False].values[row] = is_aggregated
+        self._is_aggregated[True].values[row] = is_aggregated and not rules.has_prod_limits
         self._capacity.values[:, row] = [max(amount, 1) for amount in rules.capacity]
         metric, taken = self._metrics.get(node.metadata.name), self._taken.get(row)
         if metric is None and taken is not None:
@@ -439,8 +435,8 @@ class LoadAwareScheduling(
     def _write_report(self, row: int, node_load: NodeLoad) -> None:
         rules, report = self._rules_at(row), node_load.report
         self._write_sums(row, node_load)
-        self._is_judged.values[row] = report is not None and rules.has_limits
-        self._prod_is_judged.values[row] = report is not None and (rules.has_limits or rules.has_prod_limits)
+        self._is_judged[False].values[row] = report is not None and rules.has_limits
+        self._is_judged[True].values[row] = report is not None and (rules.has_limits or rules.has_prod_limits)
         expires_s = np.inf
         if report is not None:
             updated_s = report.updated_s if report.is_dated else NEVER_S
@@ -454,9 +450,9 @@ class LoadAwareScheduling(
         """Update the columns that change with each pod."""
         rules, report = self._rules_at(row), node_load.report
         if report is None or report.node_usage is None:
-            for column in (self._room, self._prod_room):
+            for column in self._room:
                 column.values[:, row] = UNLIMITED
-            for column in (self._left, self._prod_left):
+            for column in self._left:
                 column.values[:, row] = 0
             return
         existing = node_load.existing()
@@ -464,7 +460,7 @@ class LoadAwareScheduling(
         scored = existing
         if self.policy.score_aggregation is not None:
             scored = node_load.existing_aggregated(self.policy.score_aggregation)
-        room, prod_room, left = self._room.values, self._prod_room.values, self._left.values
+        room, prod_room, left = self._room[False].values, self._room[True].values, self._left[False].values
         for index, limit in enumerate(rules.limits):
             own_room = _room(limit, judged[index])
             room[index, row] = own_room
@@ -478,8 +474,8 @@ class LoadAwareScheduling(
     def _write_prod_sums(self, row: int, existing: list[int], rules: NodeLoadRules) -> None:
         for index, limit in enumerate(rules.prod_limits):
             if rules.has_prod_limits:
-                self._prod_room.values[index, row] = _room(limit, existing[index])
-            self._prod_left.values[index, row] = rules.capacity[index] - max(0, existing[index])
+                self._room[True].values[index, row] = _room(limit, existing[index])
+            self._left[True].values[index, row] = rules.capacity[index] - max(0, existing[index])
 
     def _rules_at(self, row: int) -> NodeLoadRules:
         """Return the rules of a row; those of a node without capacity where only pods are known."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import resource_list, resource_vector
-from koordinator.api.annotations.placement import NUMANodeExclusive, NUMATopologyPolicy
+from koordinator.api import resource_list, resource_vector, resources
+from koordinator.api.annotations.placement import CPUBindPolicy, NUMATopologyPolicy
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource import allocate, policy, score
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
@@ -21,7 +21,7 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     NUMAMask,
     NUMANodeState,
 )
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Zones, mask_of
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Amounts, Zones, mask_of
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
     Exclusivity,
     Hints,
@@ -34,7 +34,7 @@ from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopolo
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NodeAllocation
 from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, BoundCPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.reservations import NO_USE, ReservationUse
-from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies, NUMAScoringStrategy
+from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 
 ALL_SUBSETS_NODES_MAX = 8
 """Up to here all sets of NUMA nodes are tried (255); beyond, single ones, pairs and all together.
@@ -64,19 +64,16 @@ def hints_of(
     room = allocate.room_of(node, request, given_back)
     available = room.available
 
-    def try_node(numa_nodes: NUMAMask) -> bool:
-        return allocate.fits_in(room, node, request, numa_nodes)
-
-    trial = trial or try_node
+    trial = trial or (lambda numa_nodes: allocate.fits_in(room, node, request, numa_nodes))
     lacking = _lacking(node.zones, available)
     demand = score.demand(request.amounts, node.cpu_ratio, binds_cpus=request.binds_cpus)
     known: dict[str, list[tuple[NUMAMask, int]]] = {}
     smallest = dict.fromkeys(request.amounts, len(node.zones))
-    for subset in _subsets(node.zones, sizes_max):
+    for subset in subsets_of(node.zones, sizes_max):
         total = resource_list.sum_of(node.zones[numa] for numa in subset)
         for name in request.amounts.keys() & total.keys():
             known.setdefault(name, [])
-        mask = sum(1 << numa for numa in subset)
+        mask = mask_of(subset)
         if not trial(mask):
             continue
         left = resource_list.sum_of(available.get(numa, {}) for numa in subset)
@@ -95,7 +92,8 @@ def hints_of(
     }
 
 
-def _subsets(numa_nodes: Iterable[int], sizes_max: int | None) -> Iterator[tuple[int, ...]]:
+def subsets_of(numa_nodes: Iterable[int], sizes_max: int | None = None) -> Iterator[tuple[int, ...]]:
+    """Yield the sets of NUMA nodes that are tried, smaller ones first."""
     ids = sorted(numa_nodes)
     sizes: Iterable[int] = range(1, len(ids) + 1)
     if len(ids) > ALL_SUBSETS_NODES_MAX:
@@ -109,8 +107,7 @@ def _lacking(offered: Zones, available: Mapping[int, Mapping[str, int]]) -> dict
     """NUMA nodes where nothing is left, per resource that any zone offers."""
     names = {name for zone in offered.values() for name in zone}
     return {
-        name: sum(1 << numa for numa in offered if available.get(numa, {}).get(name, 0) <= 0)
-        for name in names
+        name: mask_of(numa for numa in offered if available.get(numa, {}).get(name, 0) <= 0) for name in names
     }
 
 
@@ -144,47 +141,121 @@ class NUMAPlacement(msgspec.Struct, frozen=True):
         return not (self.allocation.cpus or self.allocation.numa)
 
 
-def exclusivity_of(plan: PodPlan) -> str:
-    """Return what the pod demands of its NUMA nodes' other pods: a pod with a policy of its own demands them alone."""
-    if plan.numa_policy and not plan.numa_exclusive:
-        return NUMANodeExclusive.REQUIRED
-    return plan.numa_exclusive
+KINDS = {"": 0, CPUBindPolicy.FULL_PCPUS.value: 1, CPUBindPolicy.SPREAD_BY_PCPUS.value: 2}
+"""Required bind policy → index among usable CPUs: any CPU, those of whole free cores, one of each core."""
+
+
+class NUMAPodTerms(msgspec.Struct, frozen=True, eq=False):
+    """The relation of a pod to a kind of nodes (`kind_of`): all that does not depend on what other pods hold."""
+
+    plan: PodPlan
+    status: Status
+    """A refusal before the amplified CPU is counted."""
+    late_status: Status
+    """A refusal after that."""
+    binding: BindDecision
+    kind: int
+    """`KINDS`"""
+    policy: NUMATopologyPolicy
+    request: AllocationRequest
+    amounts: tuple[tuple[str, int], ...]
+    """Requests for what zones offer."""
+    is_known: bool
+    """Whether zones decide; else the whole machine does."""
+
+    def check(self, usage: BoundCPUUsage, cpu_ratio: float) -> Status:
+        """Return what keeps the pod from a node before its free CPUs and NUMA nodes are looked at."""
+        if self.status.is_success and cpu_ratio > 1:
+            binds_cpus = self.binding.binds_cpus
+            status = policy.check_amplified(self.plan.cpu_milli, binds_cpus, usage, cpu_ratio)
+            return status if not status.is_success else self.late_status
+        return self.late_status if self.status.is_success else self.status
+
+    def demand(self, cpu_ratio: float) -> Amounts:
+        """Return what the pod takes of amplified capacity."""
+        return score.demand(self.plan.requests, cpu_ratio, binds_cpus=self.binding.binds_cpus)
+
+
+def kind_of(facts: NodeTopologyFacts) -> tuple[object, ...]:
+    """Equal for nodes to which pods stand alike."""
+    topology = facts.options.cpus
+    return (
+        facts.bind_policy,
+        facts.numa_policy,
+        facts.is_ratio_readable,
+        facts.cpu_ratio > 1,
+        facts.has_report,
+        topology.is_valid,
+        topology.cpus_per_core,
+        frozenset(name for zone in facts.zones.values() for name in zone),
+        bool(facts.zones),
+    )
+
+
+def terms_of(plan: PodPlan, facts: NodeTopologyFacts) -> NUMAPodTerms:
+    """Return how the pod stands to the node's kind."""
+    merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
+    binding = policy.decide_binding(plan, facts.bind_policy)
+    request = policy.request_of(plan, binding)
+    offered = {name for zone in facts.zones.values() for name in zone}
+    amounts = tuple((name, amount) for name, amount in plan.requests.items() if name in offered)
+    late = policy.check_binding(plan, binding, facts.options.cpus)
+    if late.is_success and merged.policy and not facts.zones:
+        late = MISSING_ZONES
+    return NUMAPodTerms(
+        plan=plan,
+        status=_check_settings(plan, facts, merged.status, binding),
+        late_status=late,
+        binding=binding,
+        kind=KINDS[request.required_policy],
+        policy=merged.policy,
+        request=request,
+        amounts=amounts,
+        is_known=bool(amounts) and (not binding.binds_cpus or resources.CPU in offered),
+    )
+
+
+def _check_settings(plan: PodPlan, facts: NodeTopologyFacts, merged: Status, binding: BindDecision) -> Status:
+    """Return what the node's settings forbid, before any CPU is counted."""
+    if not merged.is_success:
+        return merged
+    if binding.status == policy.NOT_INTEGER:
+        return policy.NOT_INTEGER
+    if plan.cpu_milli:
+        if not facts.is_ratio_readable:
+            return INVALID_RATIO
+        if facts.cpu_ratio > 1 and facts.has_report and not facts.options.cpus.is_valid:
+            return policy.INVALID_TOPOLOGY
+    return SUCCESS
 
 
 def place(
-    plan: PodPlan,
+    terms: NUMAPodTerms,
     facts: NodeTopologyFacts,
     node_allocation: NodeAllocation,
     usage: BoundCPUUsage,
-    strategies: NUMAScoringStrategies,
+    strategy: NUMAScoringStrategy,
     reservations: ReservationUse = NO_USE,
     others: Sequence[OtherHints] = (),
 ) -> NUMAPlacement:
-    """Return whether the node can take the pod, and what the pod gets there.
+    """Return whether the node can take the pod, and what the pod gets there; `terms` are for nodes of its kind.
 
     `reservations` is what the pod uses of them; `others` have a say in which NUMA nodes are chosen.
     """
-    merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
-    status = check_settings(plan, facts, merged)
-    if status.is_success:
-        status = policy.check_node(plan, facts.bind_policy, merged, facts.state(node_allocation), usage)
+    status = terms.check(usage, facts.cpu_ratio)
     if not status.is_success:
         return NUMAPlacement(status=status)
-    state = facts.state(node_allocation, strategies.numa.type)
-    binding = policy.decide_binding(plan, facts.bind_policy)
-    request = policy.request_of(plan, binding)
-    if not merged.policy:
+    state, binding = facts.state(node_allocation, strategy.type), terms.binding
+    if not terms.policy:
         allocation = Allocation()
         if binding.binds_cpus:
-            allocation = reservations.allocate(state, request, None)
+            allocation = reservations.allocate(state, terms.request, None)
         return NUMAPlacement(allocation, binding, status=allocation.status)
-    if not facts.zones:
-        return NUMAPlacement(status=MISSING_ZONES)
-    exclusivity = Exclusivity(exclusivity_of(plan), node_allocation.numa_status(facts.options.cpus))
-    admission = choose(state, request, merged.policy, exclusivity, strategies.numa, reservations, others)
+    exclusivity = Exclusivity(terms.plan.is_exclusive, node_allocation.numa_status(facts.options.cpus))
+    admission = choose(state, terms.request, terms.policy, exclusivity, strategy, reservations, others)
     if not admission.status.is_success:
         return NUMAPlacement(status=admission.status)
-    allocation = reservations.allocate(state, request, admission.hint.numa_nodes)
+    allocation = reservations.allocate(state, terms.request, admission.hint.numa_nodes)
     status = allocation.status
     for other in others:
         if status.is_success:
@@ -193,21 +264,7 @@ def place(
         return NUMAPlacement(status=status)
     chosen = admission.hint.numa_nodes
     breaks = chosen is not None and not exclusivity.allows(chosen)
-    return NUMAPlacement(allocation, binding, merged.policy, admission.hint, breaks_exclusivity=breaks)
-
-
-def check_settings(plan: PodPlan, facts: NodeTopologyFacts, merged: policy.NUMAPolicyDecision) -> Status:
-    """Return what the node's settings forbid, before any CPU is counted."""
-    if not merged.status.is_success:
-        return merged.status
-    if policy.decide_binding(plan, facts.bind_policy).status == policy.NOT_INTEGER:
-        return policy.NOT_INTEGER
-    if plan.cpu_milli:
-        if not facts.is_ratio_readable:
-            return INVALID_RATIO
-        if facts.cpu_ratio > 1 and facts.has_report and not facts.options.cpus.is_valid:
-            return policy.INVALID_TOPOLOGY
-    return SUCCESS
+    return NUMAPlacement(allocation, binding, terms.policy, admission.hint, breaks_exclusivity=breaks)
 
 
 def choose(

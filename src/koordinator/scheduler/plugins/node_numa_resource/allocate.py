@@ -18,6 +18,7 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
 )
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     NOT_ENOUGH,
+    CPUDecision,
     CPURequest,
     FreeCPUs,
     FreeZones,
@@ -258,18 +259,18 @@ def _with_cpus(
         return Allocation(status=NOT_ENOUGH)
     wanted = CPURequest(request.cpu_count, request.bind_policy, request.exclusive, node.strategy)
     if not numa:
-        decision = take_preferred(topology, free, preferred, wanted)
-        cpus, status = decision.cpus, decision.status
+        found = take_preferred(topology, free, preferred, wanted)
     else:
-        cpus, status = _cpus_of_zones(topology, free, preferred, wanted, numa)
+        found = _cpus_of_zones(topology, free, preferred, wanted, numa)
+    status = found.status
     if status.is_success:
-        status = _check_required(topology, cpus, request.required_policy)
-    return Allocation(numa, cpus) if status.is_success else Allocation(status=status)
+        status = _check_required(topology, found.cpus, request.required_policy)
+    return Allocation(numa, found.cpus) if status.is_success else Allocation(status=status)
 
 
 def _cpus_of_zones(
     topology: NodeCPUTopology, free: FreeCPUs, preferred: CPUMask, wanted: CPURequest, numa: Zones
-) -> tuple[CPUMask, Status]:
+) -> CPUDecision:
     """Pick as many CPUs of each NUMA node as the pod has whole CPUs there."""
     cpus: CPUMask = 0
     for numa_id, amounts in numa.items():
@@ -282,9 +283,9 @@ def _cpus_of_zones(
             msgspec.structs.replace(wanted, count=count),
         )
         if not decision.status.is_success:
-            return 0, decision.status
+            return decision
         cpus |= decision.cpus
-    return (cpus, SUCCESS) if cpus.bit_count() == wanted.count else (0, NOT_ENOUGH)
+    return CPUDecision(cpus) if cpus.bit_count() == wanted.count else CPUDecision(0, NOT_ENOUGH)
 
 
 def _check_required(topology: NodeCPUTopology, cpus: CPUMask, policy: str) -> Status:

@@ -18,14 +18,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import labels, pod_labels
+from koordinator.api import labels
 from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.api.core import Node
 from koordinator.api.node_labels import NodeCPUBindPolicy
+from koordinator.api.pod_labels import stands_for_reservation
 from koordinator.api.reservation import RESERVATION_ALLOCATED
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugins.node_numa_resource import holdings, node_view
-from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
+from koordinator.scheduler.plugins.node_numa_resource import holdings
+from koordinator.scheduler.plugins.node_numa_resource.admission import KINDS, NUMAPlacement, kind_of
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import TOPOLOGIES_MAX, Topologies
 from koordinator.scheduler.plugins.node_numa_resource.holdings import NO_FACTS, NodeTopologyFacts, facts_of
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
@@ -33,7 +34,7 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     NUMAStatus,
     PodHolding,
 )
-from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS, NUMANodeView
+from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMANodeView
 from koordinator.scheduler.plugins.node_numa_resource.reservations import Held, ReservedHoldings
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.table.columns import RowChange, Rows, at
@@ -267,7 +268,8 @@ class NUMAColumns:
         self._live[:, row] = self._live_of[row]
 
     def signature(self, row: int, facts: NodeTopologyFacts) -> bytes:
-        """Equal for rows on which every pod is judged alike, as long as CPU is not amplified."""
+        """Equal for rows on which every pod is judged alike, as long as CPU is not amplified; needs
+        `NUMAAllocations.sync`."""
         parts = (
             np.array((*facts.zones, -1)),
             self._live[:, row],
@@ -279,7 +281,7 @@ class NUMAColumns:
 
 log = logging.getLogger(__name__)
 
-_NO_KIND: Hashable = node_view.kind_of(NO_FACTS)
+_NO_KIND: Hashable = kind_of(NO_FACTS)
 
 
 class NodeNUMARecord:
@@ -328,10 +330,6 @@ class NUMAAllocations(ReservableHoldingKeeper[Held, NUMAPlacement]):
                 self.columns.set_view(row, record.view)
             self._dirty.clear()
 
-    def signature(self, row: int) -> bytes:
-        """Equal for rows that columns cannot tell apart; needs `sync`."""
-        return self.columns.signature(row, self.at(row).facts)
-
     # Nodes
 
     def set_report(self, name: str, options: TopologyOptions | None) -> bool:
@@ -371,7 +369,7 @@ class NUMAAllocations(ReservableHoldingKeeper[Held, NUMAPlacement]):
         self.special_count += record.facts.is_plain - facts.is_plain
         if had_special != (self.special_count > 0):
             self._table.start_over()  # ordinary pods skip Filter as long as there is no such node
-        record.facts, record.kind = facts, node_view.kind_of(facts)
+        record.facts, record.kind = facts, kind_of(facts)
         self.columns.set_facts(row, facts)
         self._dirty.add(row)
 
@@ -391,10 +389,10 @@ class NUMAAllocations(ReservableHoldingKeeper[Held, NUMAPlacement]):
         """Give an assumed pod what was found for it, out of the Reservation with this uid if there is one."""
         holding = holdings.held(pod.uid, placement.allocation, exclusive)
         if holding is not None:
-            self._hold(row, pod.uid, Held(holding, reservation, _stands_for_reservation(pod)))
+            self._hold(row, pod.uid, Held(holding, reservation, stands_for_reservation(pod.pod.metadata)))
         self._chosen[pod.uid] = placement
 
-    def reserved_by(self, row: int, uid: str) -> "tuple[NodeAllocation, PodHolding] | None":
+    def reserved_by(self, row: int, uid: str) -> tuple[NodeAllocation, PodHolding] | None:
         """Return what is left of a Reservation on a row, and the allocation of the node with it: also when a trial took
         the reserve pod away. None when it holds nothing of ours."""
         record = self.at(row)
@@ -417,7 +415,8 @@ class NUMAAllocations(ReservableHoldingKeeper[Held, NUMAPlacement]):
         holding = holdings.holding_of(pod.pod, pod.uid)
         if holding is None:
             return None
-        return Held(holding, allocated.uid if allocated is not None else "", _stands_for_reservation(pod))
+        uid = allocated.uid if allocated is not None else ""
+        return Held(holding, uid, stands_for_reservation(pod.pod.metadata))
 
     def _held(self, row: int, pod: PodInfo) -> Held | None:
         record = self._records.get(row)
@@ -435,7 +434,3 @@ class NUMAAllocations(ReservableHoldingKeeper[Held, NUMAPlacement]):
             return False
         self._dirty.add(row)
         return True
-
-
-def _stands_for_reservation(pod: PodInfo) -> bool:
-    return pod_labels.stands_for_reservation(pod.pod.metadata)

@@ -5,26 +5,24 @@ Says row by row what `admission.place` says, without trying anything out: where 
 decide. Rows where that is not so are handed back, to be tried one by one.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from koordinator.api import resources
-from koordinator.api.annotations.placement import NUMANodeExclusive
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.framework import SCORE_MAX, Mask, ReasonCodes, Scores
 from koordinator.scheduler.plugin.status import Reason
 from koordinator.scheduler.plugins.node_numa_resource import admission, policy
 from koordinator.scheduler.plugins.node_numa_resource import allocations as cols
+from koordinator.scheduler.plugins.node_numa_resource.admission import KINDS
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAColumns, NUMAColumnSlice
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NOT_ENOUGH
-from koordinator.scheduler.plugins.node_numa_resource.node_view import KINDS
-from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
-from koordinator.scheduler.plugins.node_numa_resource.score import (
-    NUMAScoringStrategies,
-    NUMAScoringStrategy,
-)
+from koordinator.scheduler.plugins.node_numa_resource.policy import NodeNUMAResourceArgs, PodPlan
+from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
 from koordinator.scheduler.table.columns import Rows
 
@@ -57,13 +55,9 @@ class NUMARequest(msgspec.Struct, frozen=True, eq=False):
     """(index of the resource, amount) for all requested resources that any zone of any node offers."""
     cpu_index: int
     """Index of cpu, -1 when no zone offers it."""
-    cpu_milli: int
-    cpu_count: int
     required_kind: int
     own_policy: int
     """The pod's NUMA policy (`NUMA_POLICIES`)."""
-    is_exclusive: bool
-    """Whether NUMA nodes must not be shared with pods that reach beyond them."""
 
     @classmethod
     def of(cls, plan: PodPlan, columns: NUMAColumns) -> "NUMARequest":
@@ -72,11 +66,8 @@ class NUMARequest(msgspec.Struct, frozen=True, eq=False):
             plan=plan,
             amounts=tuple((known[name], amount) for name, amount in plan.requests.items() if name in known),
             cpu_index=known.get(resources.CPU, -1),
-            cpu_milli=plan.cpu_milli,
-            cpu_count=plan.cpu_count,
             required_kind=KINDS.get(plan.required_policy, 0),
             own_policy=cols.NUMA_POLICIES[plan.numa_policy],
-            is_exclusive=admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED,
         )
 
     @property
@@ -129,9 +120,9 @@ def judge(columns: NUMAColumns, demand: NUMARequest, rows: Rows, cpu: NodeCPU | 
         refuse((of_nodes > 0) & (of_nodes != demand.own_policy), NUMAReason.POLICY_MISMATCH)
     forced = window.forced_kind if traits.has_forced else None
     binds = _binds(demand, forced, rows.size)
-    if binds is not None and demand.cpu_milli % CPU_MILLI:
+    if binds is not None and demand.plan.cpu_milli % CPU_MILLI:
         refuse(binds, NUMAReason.NOT_INTEGER)
-    if demand.cpu_milli and traits.has_ratio:
+    if demand.plan.cpu_milli and traits.has_ratio:
         assert cpu is not None
         _refuse_amplified(judgement, window, demand, binds, cpu)
     policies = _policies(columns, window, demand)
@@ -157,11 +148,11 @@ def _judge_binding(
     if demand.plan.required_policy and forced is not None:
         judgement.refuse((forced > 0) & (forced != demand.required_kind), NUMAReason.POLICY_CONFLICT)
     if not isinstance(kinds, int) or kinds == 1:
-        is_broken = demand.cpu_count % np.maximum(window.cpus_per_core, 1) != 0
+        is_broken = demand.plan.cpu_count % np.maximum(window.cpus_per_core, 1) != 0
         judgement.refuse(binds & (kinds == np.int64(1)) & is_broken, NUMAReason.BROKEN_CORES)
     if demand.own_policy:
         return
-    is_short = binds & (_by_kind(window.usable_total, kinds) < demand.cpu_count)
+    is_short = binds & (_by_kind(window.usable_total, kinds) < demand.plan.cpu_count)
     if policies is not None:
         is_short &= policies == 0
     judgement.refuse(is_short, NUMAReason.NOT_ENOUGH_CPUS)
@@ -197,7 +188,7 @@ def _judge_numa(
         has_room &= (total >= amount) | (window.offers[index] == 0)
     if binds is not None:
         total = (_by_kind(window.usable, kinds) * counted).sum(axis=0)
-        has_room &= ~binds | (total >= demand.cpu_count)
+        has_room &= ~binds | (total >= demand.plan.cpu_count)
     is_single = policies == cols.SINGLE_NUMA_NODE
     judgement.refuse(is_left & fitting.is_known & (is_single | ~has_room), NUMAReason.UNALIGNED)
     # Sums of amounts decide where only they count; bound CPUs lie on cores, exclusive pods see who else is there, and
@@ -207,7 +198,7 @@ def _judge_numa(
         is_sure &= is_all
     if binds is not None:
         is_sure &= ~binds
-    if demand.is_exclusive:
+    if demand.plan.is_exclusive:
         is_sure[:] = False
     judgement.is_open[is_left & (judgement.codes == 0) & ~is_sure] = True
 
@@ -235,7 +226,7 @@ def _binds(demand: NUMARequest, forced: I64 | None, count: int) -> Mask | None:
     """Return where the pod binds CPUs; None where it does nowhere."""
     if demand.plan.binds_cpus:
         return np.ones(count, np.bool_)
-    if forced is None or not demand.cpu_milli:
+    if forced is None or not demand.plan.cpu_milli:
         return None
     return forced > 0
 
@@ -266,9 +257,9 @@ def _refuse_amplified(
     if not is_amplified.any():
         return
     judgement.refuse(is_amplified & (window.is_misreported > 0), NUMAReason.INVALID_TOPOLOGY)
-    need: int | I64 = demand.cpu_milli
+    need: int | I64 = demand.plan.cpu_milli
     if binds is not None:
-        need = np.where(binds, _amplified(demand.cpu_milli, ratio), demand.cpu_milli)
+        need = np.where(binds, _amplified(demand.plan.cpu_milli, ratio), demand.plan.cpu_milli)
     pinned_milli = CPU_MILLI * window.pinned_count
     more = np.where(cpu.requested_milli >= pinned_milli, window.pinned_milli - pinned_milli, 0)
     is_short = need > cpu.allocatable_milli - cpu.requested_milli - more
@@ -293,8 +284,8 @@ def _fitting_slots(window: NUMAColumnSlice, demand: NUMARequest, binds: Mask | N
         fits &= enough if offers.all() else enough | ~offers
     if binds is not None:
         is_known &= ~binds | (window.offers[demand.cpu_index] > 0 if demand.cpu_index >= 0 else False)
-        fits &= ~binds | (_by_kind(window.usable, kinds) >= demand.cpu_count)
-    if demand.is_exclusive:
+        fits &= ~binds | (_by_kind(window.usable, kinds) >= demand.plan.cpu_count)
+    if demand.plan.is_exclusive:
         fits &= window.status != cols.SHARED
     fits &= is_known
     found = Fitting(fits, np.logical_or.reduce(fits, axis=0), is_known)
@@ -328,7 +319,7 @@ def score(
     demand: NUMARequest,
     rows: Rows,
     nodes: NodeAmounts,
-    strategies: NUMAScoringStrategies,
+    args: NodeNUMAResourceArgs,
 ) -> tuple[Scores, Mask | None]:
     """Return scores (rows,), and which rows need a trial instead (rows,) (None: no row). Rows are such that passed
     Filter."""
@@ -340,7 +331,7 @@ def score(
     used, capacity = dict(nodes.requested), dict(nodes.allocatable)
     is_small = nodes.is_small and traits.is_small
     has_policy = policies > 0 if policies is not None else None
-    if demand.cpu_milli and resources.CPU in used and traits.has_ratio:
+    if demand.plan.cpu_milli and resources.CPU in used and traits.has_ratio:
         more = window.pinned_milli - CPU_MILLI * window.pinned_count
         if has_policy is not None:
             more = np.where(has_policy, 0, more)
@@ -350,20 +341,15 @@ def score(
         kinds = _kinds(demand, forced)
         fitting = _fitting_slots(window, demand, binds, kinds)
         is_open = has_policy & ~fitting.any
-        best = _best_slots(columns, window, demand, fitting.fits, binds, kinds, amounts, strategies.numa)
+        best = _best_slots(
+            columns, window, demand, fitting.fits, binds, kinds, amounts, args.numa_scoring_strategy
+        )
         collapses = (window.zone_count == 1) & (policies == cols.SINGLE_NUMA_NODE)
         _count_zones(columns, window, best, has_policy & ~collapses, used, capacity)
         if resources.CPU in used and binds is not None:
             is_bound = has_policy & binds
             used[resources.CPU] = np.where(is_bound, window.pinned_milli, used[resources.CPU])
-    return _points(strategies.node, used, capacity, amounts, rows.shape, is_small=is_small), is_open
-
-
-def score_plain(demand: NUMARequest, nodes: NodeAmounts, strategy: NUMAScoringStrategy) -> Scores:
-    """Return scores (rows,) where no node has a policy, and the pod asks for nothing special."""
-    amounts: dict[str, int | I64] = dict(demand.plan.requests)
-    shape = next(iter(nodes.requested.values())).shape
-    return _points(strategy, nodes.requested, nodes.allocatable, amounts, shape, is_small=nodes.is_small)
+    return points(args.scoring_strategy, used, capacity, amounts, rows.shape, is_small=is_small), is_open
 
 
 def _count_zones(
@@ -393,8 +379,8 @@ def _amounts(
 ) -> dict[str, int | I64]:
     """Return what the pod takes of amplified capacity: bound CPUs count more."""
     amounts: dict[str, int | I64] = dict(demand.plan.requests)
-    if demand.cpu_milli and binds is not None and ratio is not None:
-        more = np.where(binds & (ratio > 1), _amplified(demand.cpu_milli, ratio), demand.cpu_milli)
+    if demand.plan.cpu_milli and binds is not None and ratio is not None:
+        more = np.where(binds & (ratio > 1), _amplified(demand.plan.cpu_milli, ratio), demand.plan.cpu_milli)
         amounts[resources.CPU] = more
     return amounts
 
@@ -423,17 +409,17 @@ def _best_slots(
             usable_milli = CPU_MILLI * _by_kind(window.usable, kinds)
             left = np.where(binds & (kinds > np.int64(0)), np.minimum(left, usable_milli), left)
         used[resource.name] = np.maximum(0, offered - left)
-    points = _points(strategy, used, capacity, amounts, fits.shape, is_small=columns.traits.is_small)
-    points[~fits] = -1
-    best: npt.NDArray[np.intp] = points.argmax(axis=0)
+    found = points(strategy, used, capacity, amounts, fits.shape, is_small=columns.traits.is_small)
+    found[~fits] = -1
+    best: npt.NDArray[np.intp] = found.argmax(axis=0)
     return best
 
 
-def _points(
+def points(
     strategy: NUMAScoringStrategy,
-    used: dict[str, I64],
-    capacity: dict[str, I64],
-    amounts: dict[str, int | I64],
+    used: Mapping[str, I64],
+    capacity: Mapping[str, I64],
+    amounts: Mapping[str, int | I64],
     shape: tuple[int, ...],
     *,
     is_small: bool = False,

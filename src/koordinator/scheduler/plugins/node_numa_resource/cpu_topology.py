@@ -53,7 +53,6 @@ class CPUTopologyError(KoordinatorError, ValueError):
 class CPUPlace(msgspec.Struct, frozen=True):
     """The place of a logical CPU; `core` is unique on the machine."""
 
-    cpu: int
     core: int
     numa: int
     socket: int
@@ -171,7 +170,7 @@ def topology_of(rows: Iterable[tuple[int, int, int, int]]) -> NodeCPUTopology:
     for socket, numa, core, cpu in rows:
         if not 0 <= cpu <= CPU_ID_MAX:
             raise CPUTopologyError(cpu)
-        places[cpu] = CPUPlace(cpu, socket * CORES_PER_SOCKET_MAX + core, numa, socket)
+        places[cpu] = CPUPlace(socket * CORES_PER_SOCKET_MAX + core, numa, socket)
         numa_nodes.add((socket, numa))
         cores.add((socket, numa, core))
     by_core = _grouped((place.core, cpu) for cpu, place in places.items())

@@ -9,20 +9,25 @@ import msgspec
 
 from koordinator.api import cpuset, resource_vector
 from koordinator.api.annotations import placement
-from koordinator.api.annotations.placement import NUMANodeExclusive
 from koordinator.api.core import Pod
 from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiRequest
 from koordinator.scheduler.plugin.framework import Relief
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
-from koordinator.scheduler.plugins.node_numa_resource import admission, allocate, holdings, policy
-from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, OtherHints
+from koordinator.scheduler.plugins.node_numa_resource import allocate, holdings, policy
+from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, NUMAPodTerms, OtherHints
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     NOTHING_GIVEN_BACK,
     FreeForPod,
     NUMANodeState,
 )
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAAllocations
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUPlace, Zones, cpus_of, mask_of
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
+    CPUMask,
+    CPUPlace,
+    Zones,
+    cpus_of,
+    mask_of,
+)
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHint
 from koordinator.scheduler.plugins.node_numa_resource.holdings import NodeTopologyFacts
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
@@ -31,7 +36,7 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     NUMAStatus,
     PodHolding,
 )
-from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMANodeView, NUMAPodTerms
+from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMANodeView
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.table.nodes import NodeTable
 
@@ -63,13 +68,13 @@ def place(
     if status.is_success:
         status = policy.check_binding(plan, binding, facts.options.cpus)
     state = facts.state(node_allocation)
+    free = allocate.free_cpus(state, NOTHING_GIVEN_BACK)
     if status.is_success:
-        status = _is_free(state, chosen)
+        status = _is_free(state, free.cpus, chosen)
     if not status.is_success:
         return NUMAPlacement(status=status)
     hint = NUMATopologyHint(mask_of(chosen.numa) if chosen.numa else None)
     cpus = state.options.cpus.mask_of(chosen.cpus)
-    free = allocate.free_cpus(state, NOTHING_GIVEN_BACK)
     room = FreeForPod(msgspec.structs.replace(free, cpus=cpus), chosen.numa)
     allocation = allocate.allocate_in(room, state, policy.request_of(plan, binding), hint.numa_nodes)
     status = allocation.status
@@ -83,9 +88,8 @@ def place(
     return NUMAPlacement(allocation, binding, merged.policy, hint)
 
 
-def _is_free(state: NUMANodeState, chosen: PodHolding) -> Status:
+def _is_free(state: NUMANodeState, free: CPUMask, chosen: PodHolding) -> Status:
     """Nothing that was chosen may be held by others, or be more than there is."""
-    free = allocate.free_cpus(state, NOTHING_GIVEN_BACK).cpus
     if any(not free >> cpu & 1 for cpu in chosen.cpus):
         return NOT_ENOUGH
     zones = allocate.free_zones(state, NOTHING_GIVEN_BACK)
@@ -101,16 +105,16 @@ def _is_free(state: NUMANodeState, chosen: PodHolding) -> Status:
 NEAR_NODES_MAX = 3
 
 
-def facts(plan: PodPlan, terms: NUMAPodTerms, view: NUMANodeView) -> tuple[str, ...]:
+def facts(terms: NUMAPodTerms, view: NUMANodeView) -> tuple[str, ...]:
     """Return what the pod asks for on the node, and what is free there, by NUMA node."""
-    return (*_demand(plan, terms), *_free(view))
+    return (*_demand(terms), *_free(view))
 
 
-def _demand(plan: PodPlan, terms: NUMAPodTerms) -> Iterator[str]:
+def _demand(terms: NUMAPodTerms) -> Iterator[str]:
     if terms.binding.binds_cpus:
         how = terms.binding.policy or "any"
         required = ", required" if terms.binding.is_required else ""
-        yield f"binds {plan.cpu_count} CPUs ({how}{required})"
+        yield f"binds {terms.request.cpu_count} CPUs ({how}{required})"
     if terms.policy:
         wanted = ", ".join(resource_vector.readable_lot(name, amount) for name, amount in terms.amounts)
         yield f"NUMA policy {terms.policy.value} for {wanted or 'nothing that NUMA nodes offer'}"
@@ -144,40 +148,36 @@ class NUMAShortage(msgspec.Struct, frozen=True):
         return f"free {' and '.join(parts)} on {where}"
 
 
-def reliefs(nodes: Iterable[tuple[int, str, PodPlan, NUMAPodTerms, NUMANodeView]]) -> list[Relief]:
+def reliefs(nodes: Iterable[tuple[int, str, NUMAPodTerms, NUMANodeView]]) -> list[Relief]:
     """Return what to free on the nodes that lack least, so that one NUMA node can hold the pod alone, or, where no NUMA
     policy is in force, that there are enough CPUs to bind."""
-    shortages = [(shortage_of(plan, terms, view), row, name) for row, name, plan, terms, view in nodes]
     near = sorted(
-        (
-            (shortage.share, row, shortage.text(name))
-            for shortage, row, name in shortages
-            if shortage is not None
-        ),
-        key=lambda each: each[:2],
+        (shortage.share, row, shortage.text(name))
+        for row, name, terms, view in nodes
+        if (shortage := shortage_of(terms, view)) is not None
     )
     return [Relief("room", text, (row,)) for _, row, text in near[:NEAR_NODES_MAX]]
 
 
-def shortage_of(plan: PodPlan, terms: NUMAPodTerms, view: NUMANodeView) -> NUMAShortage | None:
+def shortage_of(terms: NUMAPodTerms, view: NUMANodeView) -> NUMAShortage | None:
     """Return what a node that refuses the pod lacks, None where freeing does not help."""
     if not terms.status.is_success or not terms.late_status.is_success or view.facts.cpu_ratio > 1:
         return None  # amplified CPU is counted for the whole node besides
     if not terms.policy:
-        missing = plan.cpu_count - view.usable[terms.kind].bit_count()
+        wanted = terms.request.cpu_count
+        missing = wanted - view.usable[terms.kind].bit_count()
         whole = sum(cpus.bit_count() for cpus in view.facts.options.cpus.numa_nodes.values())
         # Which CPUs come free decides whether they are whole cores: only "any CPU" can be counted, and of these a node
         # that refuses the pod has too few.
-        if not terms.binding.binds_cpus or terms.kind or plan.cpu_count > whole:
+        if not terms.binding.binds_cpus or terms.kind or wanted > whole:
             return None
-        return NUMAShortage(None, {}, missing, missing / plan.cpu_count)
+        return NUMAShortage(None, {}, missing, missing / wanted)
     if not terms.is_known or terms.kind:
         return None
-    exclusive = admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED
     found = [
         shortage
         for slot, numa in enumerate(view.facts.zones)
-        if not (exclusive and view.statuses.get(numa) is NUMAStatus.SHARED)
+        if not (terms.plan.is_exclusive and view.statuses.get(numa) is NUMAStatus.SHARED)
         and (shortage := _zone_shortage(terms, view, slot, numa)) is not None
     ]
     return min(found, key=lambda shortage: shortage.share, default=None)
@@ -243,7 +243,7 @@ def _options(facts: NodeTopologyFacts) -> Json:
 
 
 def _allocated_cpus(facts: NodeTopologyFacts, node_allocation: NodeAllocation) -> Json:
-    places, nowhere = facts.options.cpus.places, CPUPlace(-1, -1, -1, -1)
+    places, nowhere = facts.options.cpus.places, CPUPlace(-1, -1, -1)
     return {
         str(cpu): {
             **_place(cpu, places.get(cpu, nowhere)),
@@ -260,10 +260,7 @@ def _place(cpu: int, place: CPUPlace) -> Json:
 
 def _zones(zones: Zones) -> list[Json]:
     return [
-        {
-            "node": numa,
-            "resources": resource_vector.texts(dict(sorted(amounts.items()))),
-        }
+        {"node": numa, "resources": resource_vector.texts(dict(sorted(amounts.items())))}
         for numa, amounts in sorted(zones.items())
     ]
 

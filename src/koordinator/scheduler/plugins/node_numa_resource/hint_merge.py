@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api.annotations.placement import NUMANodeExclusive, NUMATopologyPolicy
+from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.scheduler.plugin.framework import Plugin, S
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource.allocate import NUMAMask
@@ -41,13 +41,12 @@ class NUMAAdmission(msgspec.Struct, frozen=True):
 class Exclusivity(msgspec.Struct, frozen=True):
     """The demand of the pod on the NUMA nodes' other pods, and how those are."""
 
-    policy: str = ""
-    """`NUMANodeExclusive`; "" is none."""
+    is_required: bool = False
     statuses: Mapping[int, NUMAStatus] = {}
 
     def allows(self, numa_nodes: NUMAMask) -> bool:
         """Return whether several NUMA nodes disturb no pod that has one of them alone, or one is not shared."""
-        if self.policy != NUMANodeExclusive.REQUIRED:
+        if not self.is_required:
             return True
         refused = NUMAStatus.SINGLE if numa_nodes.bit_count() > 1 else NUMAStatus.SHARED
         return not any(s is refused and numa_nodes >> numa & 1 for numa, s in self.statuses.items())
@@ -144,12 +143,12 @@ def best_hint(
     That product grows with the power of the number of lists, so it is not walked through: preferred
     permutations need equal masks, which leaves few; for the others, subtrees that cannot improve are cut.
     """
-    preferred = _Best()
+    best: _Permutation | None = None
     for permutation in _alike(lists, numa_nodes):
-        if exclusivity.allows(permutation.numa_nodes):
-            preferred.offer(permutation)
-    if preferred.found is not None:
-        return preferred.found.hint(is_preferred=True)
+        if exclusivity.allows(permutation.numa_nodes) and permutation.is_better_than(best):
+            best = permutation
+    if best is not None:
+        return best.hint(is_preferred=True)
     return _Search(numa_nodes, lists).run().hint(is_preferred=False)
 
 
@@ -163,21 +162,14 @@ class _Permutation(msgspec.Struct, frozen=True):
     def hint(self, *, is_preferred: bool) -> NUMATopologyHint:
         return NUMATopologyHint(self.numa_nodes, is_preferred, self.score, self.is_unsatisfied)
 
-
-class _Best:
-    """The best permutation so far, among those of equal preference."""
-
-    def __init__(self, start: _Permutation | None = None) -> None:
-        self.found = start
-
-    def offer(self, new: _Permutation) -> None:
-        old, width = self.found, new.numa_nodes.bit_count()
-        if old is not None:
-            old_width = old.numa_nodes.bit_count()
-            is_narrower = (width, new.numa_nodes) < (old_width, old.numa_nodes)
-            if not is_narrower and (width != old_width or new.score <= old.score):
-                return
-        self.found = new
+    def is_better_than(self, best: "_Permutation | None") -> bool:
+        """Return whether it replaces the best one so far, which is preferred as much."""
+        if best is None:
+            return True
+        width, best_width = self.numa_nodes.bit_count(), best.numa_nodes.bit_count()
+        if width != best_width:
+            return width < best_width
+        return self.numa_nodes < best.numa_nodes or self.score > best.score
 
 
 def _alike(
@@ -202,7 +194,7 @@ class _Search:
 
     def __init__(self, all_nodes: NUMAMask, lists: Sequence[Sequence[NUMATopologyHint]]) -> None:
         self.all_nodes, self.lists = all_nodes, lists
-        self.best = _Best()
+        self.best: _Permutation | None = None
         self._suffixes = self._reachable_suffixes()
         self._scores = self._score_bounds()
         sizes = [mask.bit_count() for mask in self._suffixes[0] if mask]
@@ -234,15 +226,17 @@ class _Search:
         if not self._size:
             return start
         if self._size == self.all_nodes.bit_count():
-            self.best = _Best(start)
+            self.best = start
         self._visit(0, self.all_nodes, ())
-        return self.best.found or start
+        return self.best or start
 
     def _visit(self, depth: int, mask: NUMAMask, chosen: tuple[NUMATopologyHint, ...]) -> None:
         if not self._can_improve(depth, mask, chosen):
             return
         if depth == len(self.lists):
-            self.best.offer(_permutation(mask, chosen))
+            found = _permutation(mask, chosen)
+            if found.is_better_than(self.best):
+                self.best = found
             return
         for hint in self.lists[depth]:
             self._visit(depth + 1, mask & _mask(hint, self.all_nodes), (*chosen, hint))
@@ -253,7 +247,7 @@ class _Search:
         if goals is None:
             ends = {mask & suffix for suffix in self._suffixes[depth]}
             goals = self._goals[key] = sorted(end for end in ends if end.bit_count() == self._size)
-        best = self.best.found
+        best = self.best
         if best is None or not goals or goals[0] < best.numa_nodes:
             return bool(goals)
         bounds = self._scores[depth]

@@ -156,8 +156,8 @@ def held(uid: str, allocation: Allocation, exclusive: str) -> PodHolding | None:
 
 def status_of(allocation: Allocation) -> ResourceStatus:
     """Return the `resource-status` that tells node agent, and schedulers to come, what the pod got."""
-    numa: list[NUMANodeResource] = []
-    for node, amounts in allocation.numa.items():
-        wire = resource_vector.texts(amounts)
-        numa.append(NUMANodeResource(node=node, resources={**wire}))
+    numa = [
+        NUMANodeResource(node=node, resources=resource_vector.texts(amounts))
+        for node, amounts in allocation.numa.items()
+    ]
     return ResourceStatus(cpuset=cpuset.text_of(cpus_of(allocation.cpus)), numa_node_resources=numa)

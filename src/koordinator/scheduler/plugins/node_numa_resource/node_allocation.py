@@ -6,7 +6,7 @@ policies are best effort: each stage first avoids what a pod of the same policy 
 """
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -144,13 +144,11 @@ class _Accumulator:
                 self.topology.numa_nodes[self.topology.places[cpu].numa] for cpu in cpus
             )
 
-    def _take_first_fitting(
-        self, groups: Iterable[CPUMask], in_order: Callable[[CPUMask], list[int]]
-    ) -> bool:
+    def _take_first_fitting(self, groups: Iterable[CPUMask]) -> bool:
         """Take all from the first group that has enough; only that one is put in order."""
         for cpus in groups:
             if cpus.bit_count() >= self.need:
-                self._take(in_order(cpus)[: self.need])
+                self._take(self._in_core_order(cpus)[: self.need])
                 return True
         return False
 
@@ -159,12 +157,14 @@ class _Accumulator:
     def _take_whole_cores(self) -> None:
         if self.need <= self.topology.cpus_per_numa_node:
             for avoids in (True, False):
-                if self._take_first_fitting(self._whole_cores_by_numa(avoids), self._in_core_order):
+                candidates = self.free & ~self._blocked_numa if avoids else self.free
+                whole = self.topology.whole_cores(candidates)
+                by_numa = {numa: whole & mask for numa, mask in self.topology.numa_nodes.items()}
+                if self._take_first_fitting(self._numa_order(by_numa, candidates)):
                     return
-        groups = self._whole_cores_by_socket()
-        if self.need <= self.topology.cpus_per_socket and self._take_first_fitting(
-            groups, self._in_core_order
-        ):
+        whole = self.topology.whole_cores(self.free)
+        groups = self._socket_order({socket: whole & mask for socket, mask in self.topology.sockets.items()})
+        if self.need <= self.topology.cpus_per_socket and self._take_first_fitting(groups):
             return
         too_long = []
         for cpus in sorted(groups, key=int.bit_count, reverse=True):
@@ -177,16 +177,6 @@ class _Accumulator:
             count = min(self.need // per_core, cpus.bit_count() // per_core) * per_core
             if count:
                 self._take(self._in_core_order(cpus)[:count])
-
-    def _whole_cores_by_numa(self, avoids: bool) -> list[CPUMask]:
-        candidates = self.free & ~self._blocked_numa if avoids else self.free
-        whole = self.topology.whole_cores(candidates)
-        groups = {numa: whole & mask for numa, mask in self.topology.numa_nodes.items()}
-        return self._numa_order(groups, candidates)
-
-    def _whole_cores_by_socket(self) -> list[CPUMask]:
-        whole = self.topology.whole_cores(self.free)
-        return self._socket_order({socket: whole & mask for socket, mask in self.topology.sockets.items()})
 
     # CPUs that need not share cores
 

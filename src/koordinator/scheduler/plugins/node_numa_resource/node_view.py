@@ -9,12 +9,12 @@ from collections.abc import Mapping
 import msgspec
 
 from koordinator.api import node_labels, resource_vector, resources
-from koordinator.api.annotations.placement import CPUBindPolicy, NUMANodeExclusive, NUMATopologyPolicy
+from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.scheduler.plugin.status import SUCCESS, Status
-from koordinator.scheduler.plugins.node_numa_resource import admission, allocate, policy, score
+from koordinator.scheduler.plugins.node_numa_resource import allocate, score
 from koordinator.scheduler.plugins.node_numa_resource import node_allocation as node_allocations
-from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
-from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, FreeForPod
+from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, NUMAPodTerms
+from koordinator.scheduler.plugins.node_numa_resource.allocate import FreeForPod
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI, Amounts, CPUMask, Zones
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHint
 from koordinator.scheduler.plugins.node_numa_resource.holdings import NO_FACTS, NodeTopologyFacts
@@ -24,11 +24,8 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     NodeAllocation,
     NUMAStatus,
 )
-from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, BoundCPUUsage, PodPlan
-from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategies
-
-KINDS = {"": 0, CPUBindPolicy.FULL_PCPUS.value: 1, CPUBindPolicy.SPREAD_BY_PCPUS.value: 2}
-"""Required bind policy → index among usable CPUs: any CPU, those of whole free cores, one of each core."""
+from koordinator.scheduler.plugins.node_numa_resource.policy import BoundCPUUsage, NodeNUMAResourceArgs
+from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 
 
 class NUMANodeView(msgspec.Struct, frozen=True, eq=False):
@@ -70,81 +67,18 @@ class NUMANodeView(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-class NUMAPodTerms(msgspec.Struct, frozen=True, eq=False):
-    """The relation of a pod to a kind of nodes (`kind_of`): all that does not depend on what other pods hold."""
-
-    status: Status
-    """A refusal before the amplified CPU is counted."""
-    late_status: Status
-    """A refusal after that."""
-    binding: BindDecision
-    kind: int
-    """`KINDS`"""
-    policy: NUMATopologyPolicy
-    request: AllocationRequest
-    amounts: tuple[tuple[str, int], ...]
-    """Requests for what zones offer."""
-    is_known: bool
-    """Whether zones decide; else the whole machine does."""
-
-
-def kind_of(facts: NodeTopologyFacts) -> tuple[object, ...]:
-    """Equal for nodes to which pods stand alike."""
-    topology = facts.options.cpus
-    return (
-        facts.bind_policy,
-        facts.numa_policy,
-        facts.is_ratio_readable,
-        facts.cpu_ratio > 1,
-        facts.has_report,
-        topology.is_valid,
-        topology.cpus_per_core,
-        frozenset(name for zone in facts.zones.values() for name in zone),
-        bool(facts.zones),
-    )
-
-
-def terms_of(plan: PodPlan, facts: NodeTopologyFacts) -> NUMAPodTerms:
-    """Return how the pod stands to the node's kind."""
-    merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
-    binding = policy.decide_binding(plan, facts.bind_policy)
-    request = policy.request_of(plan, binding)
-    offered = {name for zone in facts.zones.values() for name in zone}
-    amounts = tuple((name, amount) for name, amount in plan.requests.items() if name in offered)
-    late = policy.check_binding(plan, binding, facts.options.cpus)
-    if late.is_success and merged.policy and not facts.zones:
-        late = admission.MISSING_ZONES
-    return NUMAPodTerms(
-        status=admission.check_settings(plan, facts, merged),
-        late_status=late,
-        binding=binding,
-        kind=KINDS[request.required_policy],
-        policy=merged.policy,
-        request=request,
-        amounts=amounts,
-        is_known=bool(amounts) and (not binding.binds_cpus or resources.CPU in offered),
-    )
-
-
-def judge(view: NUMANodeView, plan: PodPlan, terms: NUMAPodTerms, usage: BoundCPUUsage) -> Status | None:
+def judge(view: NUMANodeView, terms: NUMAPodTerms, usage: BoundCPUUsage) -> Status | None:
     """Return whether the node can take the pod: success, the refusal, or None where a trial has to tell, at least the
     words."""
-    if not terms.status.is_success:
-        return terms.status
-    ratio = view.facts.cpu_ratio
-    if ratio > 1:
-        status = policy.check_amplified(plan.cpu_milli, terms.binding.binds_cpus, usage, ratio)
-        if not status.is_success:
-            return status
-    if not terms.late_status.is_success:
-        return terms.late_status
+    status = terms.check(usage, view.facts.cpu_ratio)
+    if not status.is_success:
+        return status
     if not terms.policy:
-        if terms.binding.binds_cpus and view.usable[terms.kind].bit_count() < plan.cpu_count:
+        if terms.binding.binds_cpus and view.usable[terms.kind].bit_count() < terms.request.cpu_count:
             return NOT_ENOUGH
         return SUCCESS
-    exclusive = admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED
     for slot, numa in enumerate(view.facts.zones):
-        if _fits(view, terms, slot, numa, exclusive=exclusive):
+        if _fits(view, terms, slot, numa):
             return SUCCESS
     return None
 
@@ -157,14 +91,14 @@ def has_room(view: NUMANodeView, terms: NUMAPodTerms) -> bool:
     return sum(view.usable_counts[terms.kind]) >= terms.request.cpu_count
 
 
-def verdict_key(view: NUMANodeView, plan: PodPlan, terms: NUMAPodTerms) -> tuple[object, ...] | None:
+def verdict_key(view: NUMANodeView, terms: NUMAPodTerms) -> tuple[object, ...] | None:
     """Equal for nodes of one kind on which a trial says the same of the pod, words included.
 
     An amount above the pod's request cannot matter, so that on full clusters most nodes are alike. None where it
     does matter: with BestEffort an exclusive pod may be sent to NUMA nodes that are too small, by their scores.
     """
-    exclusive = admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED
-    if exclusive and terms.policy is NUMATopologyPolicy.BEST_EFFORT:
+    is_exclusive = terms.plan.is_exclusive
+    if is_exclusive and terms.policy is NUMATopologyPolicy.BEST_EFFORT:
         return None
     need = terms.request.cpu_count
     available = tuple(
@@ -173,12 +107,12 @@ def verdict_key(view: NUMANodeView, plan: PodPlan, terms: NUMAPodTerms) -> tuple
         for name, amount in terms.amounts
     )
     usable = tuple([min(count, need) for count in view.usable_counts[terms.kind]])
-    statuses = tuple([view.statuses.get(numa) for numa in view.facts.zones]) if exclusive else ()
+    statuses = tuple([view.statuses.get(numa) for numa in view.facts.zones]) if is_exclusive else ()
     total = min(view.usable[terms.kind].bit_count(), need)
     return (tuple(view.facts.zones), available, usable, statuses, total, view.facts.cpu_ratio)
 
 
-def _fits(view: NUMANodeView, terms: NUMAPodTerms, slot: int, numa: int, *, exclusive: bool) -> bool:
+def _fits(view: NUMANodeView, terms: NUMAPodTerms, slot: int, numa: int) -> bool:
     """Return whether one NUMA node can hold the pod alone."""
     if not terms.is_known:
         return False
@@ -188,28 +122,21 @@ def _fits(view: NUMANodeView, terms: NUMAPodTerms, slot: int, numa: int, *, excl
             return False
     if terms.request.cpu_count > view.usable_counts[terms.kind][slot]:
         return False
-    return not (exclusive and view.statuses.get(numa) is NUMAStatus.SHARED)
+    return not (terms.plan.is_exclusive and view.statuses.get(numa) is NUMAStatus.SHARED)
 
 
-def best_numa(
-    view: NUMANodeView, plan: PodPlan, terms: NUMAPodTerms, strategies: NUMAScoringStrategies
-) -> int | None:
+def best_numa(view: NUMANodeView, terms: NUMAPodTerms, strategy: NUMAScoringStrategy) -> int | None:
     """Return the NUMA node with the most points among those that can hold the pod alone, the first among equals."""
-    exclusive = admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED
-    fitting = [
-        (slot, numa)
-        for slot, numa in enumerate(view.facts.zones)
-        if _fits(view, terms, slot, numa, exclusive=exclusive)
-    ]
+    fitting = [(slot, numa) for slot, numa in enumerate(view.facts.zones) if _fits(view, terms, slot, numa)]
     if len(fitting) < 2:
         return fitting[0][1] if fitting else None
-    demand = score.demand(plan.requests, view.facts.cpu_ratio, binds_cpus=terms.binding.binds_cpus)
+    demand = terms.demand(view.facts.cpu_ratio)
     best, most = None, -1
     for slot, numa in fitting:
         capacity = view.facts.zones[numa]
         available = _trimmed(view, terms, slot, numa)
         used = resource_vector.less(capacity, available)
-        points = score.score(strategies.numa, used, capacity, demand)
+        points = score.score(strategy, used, capacity, demand)
         if points > most:
             best, most = numa, points
     return best
@@ -226,29 +153,26 @@ def _trimmed(view: NUMANodeView, terms: NUMAPodTerms, slot: int, numa: int) -> A
 
 def points(
     view: NUMANodeView,
-    plan: PodPlan,
     terms: NUMAPodTerms,
     allocatable: Amounts,
     requested: Amounts,
-    strategies: NUMAScoringStrategies,
+    args: NodeNUMAResourceArgs,
 ) -> int | None:
     """Return the node's score; None where a trial has to tell."""
-    binds = terms.binding.binds_cpus
     used, capacity = requested, allocatable
     if not terms.policy:
-        if view.facts.cpu_ratio > 1 and plan.cpu_milli:
+        if view.facts.cpu_ratio > 1 and terms.plan.cpu_milli:
             more_milli = view.pinned_milli - CPU_MILLI * view.pinned_count
             used = {**used, resources.CPU: used.get(resources.CPU, 0) + more_milli}
     else:
-        numa = best_numa(view, plan, terms, strategies)
+        numa = best_numa(view, terms, args.numa_scoring_strategy)
         if numa is None:
             return None
         if not _collapses(view, terms):
             used, capacity = view.allocated.get(numa, {}), view.facts.zones[numa]
-        if binds:
+        if terms.binding.binds_cpus:
             used = {**used, resources.CPU: view.pinned_milli}
-    demand = score.demand(plan.requests, view.facts.cpu_ratio, binds_cpus=binds)
-    return score.score(strategies.node, used, capacity, demand)
+    return score.score(args.scoring_strategy, used, capacity, terms.demand(view.facts.cpu_ratio))
 
 
 def _collapses(view: NUMANodeView, terms: NUMAPodTerms) -> bool:
@@ -259,13 +183,12 @@ def _collapses(view: NUMANodeView, terms: NUMAPodTerms) -> bool:
 def place(
     view: NUMANodeView,
     node_allocation: NodeAllocation,
-    plan: PodPlan,
     terms: NUMAPodTerms,
     usage: BoundCPUUsage,
-    strategies: NUMAScoringStrategies,
+    strategy: NUMAScoringStrategy,
 ) -> NUMAPlacement | None:
     """Return what the pod gets; None where a trial has to tell."""
-    status = judge(view, plan, terms, usage)
+    status = judge(view, terms, usage)
     if status is None:
         return None
     if not status.is_success:
@@ -275,7 +198,7 @@ def place(
     numa_nodes, hint = None, None
     available: Mapping[int, Amounts] = view.available
     if terms.policy:
-        numa = best_numa(view, plan, terms, strategies)
+        numa = best_numa(view, terms, strategy)
         assert numa is not None
         numa_nodes = None if _collapses(view, terms) else 1 << numa
         hint = NUMATopologyHint(numa_nodes)
@@ -283,6 +206,6 @@ def place(
             slot = list(view.facts.zones).index(numa)
             available = {**view.available, numa: _trimmed(view, terms, slot, numa)}
     free = msgspec.structs.replace(view.free, cpus=view.usable[terms.kind])
-    state = view.facts.state(node_allocation, strategies.numa.type)
+    state = view.facts.state(node_allocation, strategy.type)
     allocation = allocate.allocate_in(FreeForPod(free, dict(available)), state, terms.request, numa_nodes)
     return NUMAPlacement(allocation, terms.binding, terms.policy, hint, status=allocation.status)

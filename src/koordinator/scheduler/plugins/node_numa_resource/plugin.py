@@ -17,10 +17,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.reservation import Reservation
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugin.capabilities import (
-    ApiProvider,
-    Endpoint,
-)
+from koordinator.scheduler.plugin.capabilities import ApiProvider, Endpoint
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent, newest
 from koordinator.scheduler.plugin.framework import (
     FilterPlugin,
@@ -53,11 +50,10 @@ from koordinator.scheduler.plugins.node_numa_resource import (
     policy,
     score,
 )
-from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, OtherHints
+from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, NUMAPodTerms, OtherHints
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NodeNUMARecord, NUMAAllocations
 from koordinator.scheduler.plugins.node_numa_resource.bulk import FIRST_OWN_CODE, NUMAReason, NUMARequest
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHintProvider
-from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMAPodTerms
 from koordinator.scheduler.plugins.node_numa_resource.pod_state import NUMAState, Provider, TableAmounts
 from koordinator.scheduler.plugins.node_numa_resource.policy import (
     BoundCPUUsage,
@@ -65,7 +61,7 @@ from koordinator.scheduler.plugins.node_numa_resource.policy import (
     PodPlan,
 )
 from koordinator.scheduler.plugins.node_numa_resource.reservations import ReservedNode
-from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, NUMAScoringStrategies
+from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import options_of
 from koordinator.scheduler.table.columns import RowChange, Rows
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -120,8 +116,7 @@ class NodeNUMAResource(
         super().__init__(args, handle)
         self._args = args
         self._table = handle.table
-        self._strategies = NUMAScoringStrategies(args.scoring_strategy, args.numa_scoring_strategy)
-        self._amounts = TableAmounts(handle.table, self._strategies.node)
+        self._amounts = TableAmounts(handle.table, args.scoring_strategy)
         self.books = handle.table.shared(NUMAAllocations)
         handle.watch(Watch.changes(NodeResourceTopology, self.set_report))
 
@@ -196,7 +191,7 @@ class NodeNUMAResource(
         """Filter for one row."""
         record = self.books.at(row)
         terms = self._terms(state, record)
-        status = node_view.judge(record.view, state.plan, terms, self._usage(row))
+        status = node_view.judge(record.view, terms, self._usage(row))
         if status is not None:
             return state.code_of(status)
         if terms.is_known:
@@ -208,7 +203,7 @@ class NodeNUMAResource(
     def _terms(self, state: NUMAState, record: NodeNUMARecord) -> NUMAPodTerms:
         terms = state.terms.get(record.kind)
         if terms is None:
-            terms = state.terms[record.kind] = node_view.terms_of(state.plan, record.facts)
+            terms = state.terms[record.kind] = admission.terms_of(state.plan, record.facts)
         return terms
 
     def detail(self, state: NUMAState, rows: Rows, codes: ReasonCodes) -> ReasonCodes:
@@ -234,7 +229,7 @@ class NodeNUMAResource(
         """Return what a trial on the node says; one tells it for all nodes that are alike as far as the pod goes."""
         record = self.books.at(row)
         terms = self._terms(state, record)
-        key = None if state.needs_trial else node_view.verdict_key(record.view, state.plan, terms)
+        key = None if state.needs_trial else node_view.verdict_key(record.view, terms)
         if key is None:
             return self._tried(state, row).status
         full_key = (record.kind, key, self._usage(row))
@@ -244,7 +239,7 @@ class NodeNUMAResource(
         """Try the pod on the node; equal nodes share one trial."""
         if state.needs_trial:
             return self.trial(state, state.pod, row)
-        key = (self.books.signature(row), self._usage(row))
+        key = (self.books.columns.signature(row, self.books.at(row).facts), self._usage(row))
         return state.trials.get(key, lambda: self.trial(state, state.pod, row))
 
     def trial(
@@ -270,9 +265,8 @@ class NodeNUMAResource(
             return explained.place(state.plan, record.facts, record.node_allocation, state.chosen, others)
         usage = self._usage(row, state.plan.cpu_milli if counted else 0)
         seen = use or ReservedNode(record.node_allocation)
-        return admission.place(
-            state.plan, record.facts, seen.node_allocation, usage, self._strategies, seen.use, others
-        )
+        terms, strategy = self._terms(state, record), self._args.numa_scoring_strategy
+        return admission.place(terms, record.facts, seen.node_allocation, usage, strategy, seen.use, others)
 
     def _usage(self, row: int, own_milli: int = 0) -> BoundCPUUsage:
         """Return the CPU of a node, which matters only where it is amplified."""
@@ -309,7 +303,7 @@ class NodeNUMAResource(
         if rows.size <= FEW and not state.needs_trial:
             return np.array([self._points_at(state, row) for row in rows.tolist()], np.int64)
         points, is_open = bulk.score(
-            self.books.columns, self._demand(state), rows, self._amounts.over(rows), self._strategies
+            self.books.columns, self._demand(state), rows, self._amounts.over(rows), self._args
         )
         if state.chosen is not None:
             is_open = np.ones(rows.size, np.bool_)
@@ -324,7 +318,7 @@ class NodeNUMAResource(
         record = self.books.at(row)
         allocatable, requested = self._amounts.at(row)
         terms = self._terms(state, record)
-        points = node_view.points(record.view, state.plan, terms, allocatable, requested, self._strategies)
+        points = node_view.points(record.view, terms, allocatable, requested, self._args)
         return self.exact_score(state, row) if points is None else points
 
     def exact_score(self, state: NUMAState, row: int) -> int:
@@ -336,10 +330,10 @@ class NodeNUMAResource(
         usage = NodeUsage(*self._amounts.at(row), record.facts.cpu_ratio, record.view.pinned_count)
         requests, binds_cpus = state.plan.requests, placement.binding.binds_cpus
         if not placement.policy:
-            return score.node_score(self._strategies.node, usage, requests, binds_cpus=binds_cpus)
+            return score.node_score(self._args.scoring_strategy, usage, requests, binds_cpus=binds_cpus)
         zones, allocated = record.facts.zones, record.view.allocated
         return score.numa_score(
-            self._strategies.node, usage, zones, allocated, requests, placement.allocation
+            self._args.scoring_strategy, usage, zones, allocated, requests, placement.allocation
         )
 
     def foresees(self, state: NUMAState) -> bool:
@@ -385,9 +379,8 @@ class NodeNUMAResource(
             self.books.sync()
             record = self.books.at(row)
             terms, usage = self._terms(state, record), self._usage(row, state.plan.cpu_milli)
-            found = node_view.place(
-                record.view, record.node_allocation, state.plan, terms, usage, self._strategies
-            )
+            strategy = self._args.numa_scoring_strategy
+            found = node_view.place(record.view, record.node_allocation, terms, usage, strategy)
             if found is not None:
                 return found
         return self.trial(state, pod, row, counted=True)
@@ -398,17 +391,19 @@ class NodeNUMAResource(
         """Return a node as a pod sees it that uses one of its reservations or ignores them all, or a reserve pod that
         takes over running pods; None when these hold nothing of ours."""
         record = self.books.at(row)
-        if reservation is None and pod_labels.is_reservation_ignored(pod.pod.metadata.labels):
-            rests = record.held.rests()
-            return ReservedNode.of_ignored(record.node_allocation, rests, record.facts.options.cpus)
+        topology = record.facts.options.cpus
         if reservation is None:
-            taken = self.books.held_by(row, pre_allocated_pods(self.handle, pod.uid))
-            return ReservedNode.of_pods(record.node_allocation, taken, record.facts.options.cpus)
+            takes_over = not pod_labels.is_reservation_ignored(pod.pod.metadata.labels)
+            parts = record.held.rests()
+            if takes_over:
+                taken = self.books.held_by(row, pre_allocated_pods(self.handle, pod.uid))
+                parts = [each.holding for each in taken]
+            return ReservedNode.of_all(record.node_allocation, parts, topology, takes_over=takes_over)
         found = self.books.reserved_by(row, reservation.metadata.uid)
         if found is None:
             return None
         is_restricted = reservation.spec.allocate_policy == "Restricted"
-        return ReservedNode.of(*found, record.facts.options.cpus, is_restricted=is_restricted)
+        return ReservedNode.of(*found, topology, is_restricted=is_restricted)
 
     def filter_reservation(
         self, state: NUMAState, pod: PodInfo, reservation: Reservation | None, row: int
@@ -465,7 +460,7 @@ class NodeNUMAResource(
         """Return what the pod asks for there, and what is free of the node, by NUMA node."""
         self.books.sync()
         record = self.books.at(row)
-        return explained.facts(state.plan, self._terms(state, record), record.view)
+        return explained.facts(self._terms(state, record), record.view)
 
     def reliefs(self, state: NUMAState, rows: Rows) -> list[Relief]:
         if state.needs_trial:
@@ -474,8 +469,7 @@ class NodeNUMAResource(
         records = [(row, self.books.at(row)) for row in rows.tolist()]
         name_of = self._table.name_of
         return explained.reliefs(
-            (row, name_of(row), state.plan, self._terms(state, record), record.view)
-            for row, record in records
+            (row, name_of(row), self._terms(state, record), record.view) for row, record in records
         )
 
     def endpoints(self) -> tuple[Endpoint, ...]:

@@ -10,7 +10,7 @@ from koordinator.scheduler.plugin.framework import Scores
 from koordinator.scheduler.plugin.percent import ScoredRequest, free_percent
 from koordinator.scheduler.plugin.status import RefusalCodes, Status
 from koordinator.scheduler.plugins.node_numa_resource import bulk
-from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement
+from koordinator.scheduler.plugins.node_numa_resource.admission import NUMAPlacement, NUMAPodTerms
 from koordinator.scheduler.plugins.node_numa_resource.bulk import (
     FIRST_OWN_CODE,
     NodeAmounts,
@@ -21,7 +21,6 @@ from koordinator.scheduler.plugins.node_numa_resource.bulk import (
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Amounts
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import NUMATopologyHintProvider
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import PodHolding
-from koordinator.scheduler.plugins.node_numa_resource.node_view import NUMAPodTerms
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
@@ -35,19 +34,13 @@ class TableAmounts:
 
     def __init__(self, table: NodeTable, strategy: NUMAScoringStrategy) -> None:
         self._table, self._strategy = table, strategy
-        self._scored: tuple[tuple[str, int], ...] = ()
-
-    def _columns(self) -> tuple[tuple[str, int], ...]:
-        """Return the columns of the node table, which may not have met all resources yet."""
-        if not self._scored:
-            column = self._table.registry.column
-            self._scored = tuple((each.name, column(each.name)) for each in self._strategy.resources)
-            self._table.widen()
-        return self._scored
+        column = table.registry.column
+        self._columns = [(each.name, column(each.name)) for each in strategy.resources]
+        table.widen()
 
     def at(self, row: int) -> tuple[Amounts, Amounts]:
         """Return what a node offers, and what is requested of it."""
-        table, columns = self._table, self._columns()
+        table, columns = self._table, self._columns
         return (
             {name: int(table.allocatable[column, row]) for name, column in columns},
             {name: int(table.requested[column, row]) for name, column in columns},
@@ -55,7 +48,7 @@ class TableAmounts:
 
     def over(self, rows: Rows) -> NodeAmounts:
         """Return what the nodes of `rows` (rows,) offer, and what is requested of them."""
-        table, columns = self._table, self._columns()
+        table, columns = self._table, self._columns
         return NodeAmounts(
             {name: at(table.allocatable[column], rows) for name, column in columns},
             {name: at(table.requested[column], rows) for name, column in columns},
@@ -73,7 +66,7 @@ class TableAmounts:
         return ScoredRequest.of(
             [
                 (column, requests.get(name, 0), weights[name])
-                for name, column in self._columns()
+                for name, column in self._columns
                 if name in requests or not is_scalar(name)
             ]
         )
@@ -88,12 +81,13 @@ class TableAmounts:
             found = free_percent(self._table, scored, rows, copies)
             if found is not None:
                 return found
-        amounts = self.over(rows)
+        nodes = self.over(rows)
         requested = {
-            name: values + (copies - 1) * requests.get(name, 0) for name, values in amounts.requested.items()
+            name: values + (copies - 1) * requests.get(name, 0) for name, values in nodes.requested.items()
         }
-        nodes = NodeAmounts(amounts.allocatable, requested, amounts.is_small)
-        return bulk.score_plain(demand, nodes, strategy)
+        return bulk.points(
+            strategy, requested, nodes.allocatable, requests, rows.shape, is_small=nodes.is_small
+        )
 
 
 TRIALS_MAX = 16_384

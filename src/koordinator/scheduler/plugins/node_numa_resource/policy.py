@@ -5,17 +5,21 @@ from typing import Literal
 
 import msgspec
 
-from koordinator.api import labels, pod_resources, priority, qos, resource_list, resource_vector, resources
+from koordinator.api import labels, priority, qos, resources
 from koordinator.api.annotations import placement
-from koordinator.api.annotations.placement import CPUBindPolicy, NUMATopologyPolicy, ResourceSpec
+from koordinator.api.annotations.placement import (
+    CPUBindPolicy,
+    NUMANodeExclusive,
+    NUMATopologyPolicy,
+    ResourceSpec,
+)
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_labels import NodeCPUBindPolicy, amplify
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
-from koordinator.scheduler.plugins.node_numa_resource import allocate
-from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NUMANodeState
+from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI, Amounts, NodeCPUTopology
 from koordinator.scheduler.plugins.node_numa_resource.score import NUMAScoringStrategy
 
@@ -29,7 +33,7 @@ class NodeNUMAResourceArgs(msgspec.Struct, frozen=True, rename="camel", forbid_u
     """Policy of LSE and LSR pods that name none; "" leaves them unbound."""
     scoring_strategy: NUMAScoringStrategy = NUMAScoringStrategy()
     numa_scoring_strategy: NUMAScoringStrategy = NUMAScoringStrategy()
-    """Scores NUMA nodes within a node; its type is also the order in which they fill."""
+    """Scores NUMA nodes within a node; its type is also the order in which they fill, if no label names another."""
 
 
 POLICY_MISMATCH = unresolvable("node(s) NUMA Topology policy not match")
@@ -59,6 +63,14 @@ class PodPlan(msgspec.Struct, frozen=True):
     numa_policy: NUMATopologyPolicy = NUMATopologyPolicy.NONE
     numa_exclusive: str = ""
     status: Status = SUCCESS
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Return whether NUMA nodes must not be shared with pods that reach beyond them: a pod with a policy of its own
+        demands that unless it says otherwise."""
+        if self.numa_policy and not self.numa_exclusive:
+            return True
+        return self.numa_exclusive == NUMANodeExclusive.REQUIRED
 
     @property
     def cpu_milli(self) -> int:
@@ -97,13 +109,9 @@ class BoundCPUUsage(msgspec.Struct, frozen=True):
 # The pod
 
 
-def plan_pod(
-    pod: Pod, default_bind_policy: str = CPUBindPolicy.FULL_PCPUS, requests: Amounts | None = None
-) -> PodPlan:
-    """Return what the pod asks for; a refusal holds on every node, SKIP means that it requests nothing.
-
-    `requests` are the pod's without zeros, where the caller knows them already.
-    """
+def plan_pod(pod: Pod, default_bind_policy: str, requests: Amounts) -> PodPlan:
+    """Return what the pod asks for; a refusal holds on every node, SKIP means that it requests nothing. `requests` are
+    the pod's without zeros."""
     annotations, spec, numa = pod.metadata.annotations, _NO_SPEC, _NO_NUMA_SPEC
     if annotations:
         obj = f"Pod {pod.metadata.namespace}/{pod.metadata.name}"
@@ -112,8 +120,6 @@ def plan_pod(
             numa = placement.NUMA_TOPOLOGY_SPEC.read(annotations, obj) or numa
         except ProtocolError as bad:
             return PodPlan(status=error(str(bad)))
-    if requests is None:
-        requests = _requests(pod)
     if not requests:
         return PodPlan(status=SKIP)
     plan = PodPlan(
@@ -122,11 +128,6 @@ def plan_pod(
         numa_exclusive=numa.single_numa_node_exclusive,
     )
     return _with_binding(plan, pod, spec, default_bind_policy)
-
-
-def _requests(pod: Pod) -> Amounts:
-    amounts = resource_list.without_zeros(pod_resources.requests(pod))
-    return resource_vector.integers(resource_list.to_wire(amounts))
 
 
 def _with_binding(plan: PodPlan, pod: Pod, spec: ResourceSpec, default: str) -> PodPlan:
@@ -213,32 +214,6 @@ def check_amplified(cpu_milli: int, binds_cpus: bool, node: BoundCPUUsage, ratio
     if used_milli >= pinned_milli > 0:
         used_milli += amplify(pinned_milli, ratio) - pinned_milli
     return SUCCESS if need_milli <= node.allocatable_milli - used_milli else AMPLIFIED_SHORT
-
-
-def check_node(
-    plan: PodPlan,
-    node_policy: NodeCPUBindPolicy,
-    numa_policy: NUMAPolicyDecision,
-    node: NUMANodeState,
-    usage: BoundCPUUsage | None = None,
-) -> Status:
-    """Return whether a node can take the pod, as far as CPUs decide; NUMA admission is the caller's next question.
-
-    `usage` is needed for nodes with amplified CPU. A node without a report has no CPUs in its options.
-    """
-    if not numa_policy.status.is_success:
-        return numa_policy.status
-    binding = decide_binding(plan, node_policy)
-    if binding.status == NOT_INTEGER:
-        return NOT_INTEGER
-    if usage is not None:
-        status = check_amplified(plan.cpu_milli, binding.binds_cpus, usage, node.cpu_ratio)
-        if not status.is_success:
-            return status
-    status = check_binding(plan, binding, node.options.cpus)
-    if status.is_success and binding.is_required and not numa_policy.policy:
-        return allocate.allocate(node, request_of(plan, binding), None).status
-    return status
 
 
 def check_binding(plan: PodPlan, binding: BindDecision, cpus: NodeCPUTopology) -> Status:

@@ -162,21 +162,19 @@ class ReservedNode(msgspec.Struct, frozen=True):
         return cls(node_allocation, ReservationUse(back))
 
     @classmethod
-    def of_pods(
-        cls, node_allocation: NodeAllocation, pods: Sequence[Held], topology: NodeCPUTopology
+    def of_all(
+        cls,
+        node_allocation: NodeAllocation,
+        parts: Sequence[PodHolding],
+        topology: NodeCPUTopology,
+        *,
+        takes_over: bool,
     ) -> "ReservedNode | None":
-        """To a reserve pod that takes over running pods; None when these hold nothing."""
-        cpus = topology.mask_of(cpu for each in pods for cpu in each.holding.cpus)
-        use = ReservationUse(GivenBack(_summed(each.holding.numa for each in pods), cpus), must_have=cpus)
-        return cls(node_allocation, use) if use.is_any else None
-
-    @classmethod
-    def of_ignored(
-        cls, node_allocation: NodeAllocation, rests: Sequence[PodHolding], topology: NodeCPUTopology
-    ) -> "ReservedNode | None":
-        """To a pod that ignores reservations; None when nothing is left of any."""
-        cpus = topology.mask_of(cpu for each in rests for cpu in each.cpus)
-        use = ReservationUse(GivenBack(_summed(each.numa for each in rests), cpus), is_ignoring=True)
+        """To a reserve pod that takes over running pods, or to a pod that ignores reservations, of which `parts` are
+        left; None when these hold nothing."""
+        cpus = topology.mask_of(cpu for each in parts for cpu in each.cpus)
+        back = GivenBack(_summed(each.numa for each in parts), cpus)
+        use = ReservationUse(back, cpus if takes_over else 0, is_ignoring=not takes_over)
         return cls(node_allocation, use) if use.is_any else None
 
 

@@ -7,12 +7,7 @@ import msgspec
 from koordinator.api import node_labels, resource_list, resources
 from koordinator.scheduler.plugin.percent import ScoredResource, ScoringStrategy
 from koordinator.scheduler.plugins.node_numa_resource.allocate import Allocation
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
-    CPU_MILLI,
-    Amounts,
-    Zones,
-    amplified,
-)
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPU_MILLI, Amounts, Zones, amplified
 from koordinator.scheduler.plugins.node_resources_fit import is_scalar
 
 
@@ -20,14 +15,6 @@ class NUMAScoringStrategy(ScoringStrategy, frozen=True, forbid_unknown_fields=Tr
     """The choice whether full (MostAllocated) or empty nodes score high, and by which resources."""
 
     resources: tuple[ScoredResource, ...] = (ScoredResource(resources.CPU), ScoredResource(resources.MEMORY))
-
-
-class NUMAScoringStrategies(msgspec.Struct, frozen=True):
-    """The ranking of nodes, and of NUMA nodes within a node."""
-
-    node: NUMAScoringStrategy = NUMAScoringStrategy()
-    numa: NUMAScoringStrategy = NUMAScoringStrategy()
-    """Its type is also the order in which NUMA nodes fill, unless their node names another."""
 
 
 class NodeUsage(msgspec.Struct, frozen=True):

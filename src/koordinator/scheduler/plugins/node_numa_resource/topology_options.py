@@ -1,7 +1,8 @@
 """Derive from a NodeResourceTopology: CPUs, zones, reserved CPUs, the kubelet's policies. Source: behaviour/numa-cpu
 3.1 to 3.4. A part that cannot be read counts as absent and is named in `problems`; the others still apply."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +29,8 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     Zones,
     topology_of,
 )
+
+P = TypeVar("P")
 
 NUMA_ID_MAX = 1_023
 """The highest NUMA node id: that of the kernel, and hints stay small masks."""
@@ -77,26 +80,24 @@ def options_of(report: NodeResourceTopology, topologies: Topologies | None = Non
     obj = f"NodeResourceTopology {report.metadata.name}"
     annotations = report.metadata.annotations
     problems: list[KoordinatorError] = []
-    cpus, kubelet, ratios = NO_TOPOLOGY, None, None
-    try:
-        known = topologies if topologies is not None else Topologies(1)
-        cpus = known.get(annotations.get(CPU_TOPOLOGY.key, ""), lambda: _cpus(annotations, obj))
-    except KoordinatorError as error:
-        problems.append(error)
-    try:
-        kubelet = KUBELET_CPU_MANAGER_POLICY.read(annotations, obj)
-    except KoordinatorError as error:
-        problems.append(error)
-    try:
-        ratios = node.amplification_ratios(annotations, obj)
-    except KoordinatorError as error:
-        problems.append(error)
-    reserved: CPUSet = frozenset()
-    for read in (_by_kubelet, _of_kubelet, _by_node, _by_system_qos):
+    known = topologies if topologies is not None else Topologies(1)
+
+    def read(part: Callable[[Mapping[str, str], str], P], absent: P) -> P:
         try:
-            reserved |= read(annotations, obj)
+            return part(annotations, obj)
         except KoordinatorError as error:
             problems.append(error)
+            return absent
+
+    def read_cpus(annotations: Mapping[str, str], obj: str) -> NodeCPUTopology:
+        return known.get(annotations.get(CPU_TOPOLOGY.key, ""), lambda: _cpus(annotations, obj))
+
+    cpus = read(read_cpus, NO_TOPOLOGY)
+    kubelet = read(KUBELET_CPU_MANAGER_POLICY.read, None)
+    ratios = read(node.amplification_ratios, None)
+    reserved = nothing = CPUSet()
+    for source in (_by_kubelet, _of_kubelet, _by_node, _by_system_qos):
+        reserved |= read(source, nothing)
     return TopologyOptions(
         cpus=cpus,
         reserved=reserved,

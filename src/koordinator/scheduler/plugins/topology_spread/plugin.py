@@ -36,12 +36,12 @@ from koordinator.scheduler.plugins.topology_spread.constraints import (
 from koordinator.scheduler.table.columns import Recent, RowChange, Rows, at
 from koordinator.scheduler.table.domain_counts import DomainCounts, Topology
 from koordinator.scheduler.table.label_columns import ABSENT, LabelColumns
+from koordinator.scheduler.table.nodes import F64
 from koordinator.scheduler.table.pod_counts import NamespaceLabels, PodCount, PodCounts, PodKinds
 from koordinator.scheduler.table.pod_info import PodInfo
 
 Ids = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int32] | npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 class Frame(msgspec.Struct, frozen=True, eq=False):
@@ -84,12 +84,12 @@ def _distinct(ids: Ids) -> int:
     return int(np.count_nonzero(seen))
 
 
-def score_part(counts: Counts, domain_count: int, max_skew: int) -> Floats:
+def score_part(counts: Counts, domain_count: int, max_skew: int) -> F64:
     """Return what a constraint adds to the raw score (rows,): count·ln(domains + 2) + maxSkew − 1."""
     return np.asarray(counts * math.log(domain_count + 2) + (max_skew - 1), np.float64)
 
 
-def normalized(raw: Floats, is_ignored: Mask | None) -> Scores:
+def normalized(raw: F64, is_ignored: Mask | None) -> Scores:
     """Return scores (rows,), 100 for the emptiest: ⌊100·(max + min − s)/max⌋ over nodes that are not ignored, which get
     0."""
     # Half up: sums are never negative, so cutting off is rounding down.
@@ -159,7 +159,7 @@ class SpreadState(msgspec.Struct, eq=False):
     hard: tuple[tuple[Constraint, Inclusion], ...]
     soft: tuple[tuple[Constraint, Inclusion], ...]
     needs_keys: bool
-    frame: "Frame | None" = None
+    frame: Frame | None = None
     """Feasible nodes as the score needs them, as long as they are the same."""
 
 
@@ -277,7 +277,7 @@ class PodTopologySpread(
 
     def _default_constraints(self, pod: PodInfo) -> Constraints:
         """Pods with equal labels under one controller have the same, until some selector changes."""
-        meta, spec = pod.pod.metadata, pod.pod.spec
+        meta = pod.pod.metadata
         version = self.owners.version(meta.namespace)
         if version == 0:
             return UNCONSTRAINED  # there was never anything in the namespace that selects pods
@@ -285,9 +285,7 @@ class PodTopologySpread(
         key = (
             pod.labelled,
             None if owner is None else (owner.api_version, owner.kind, owner.name),
-            placement_key(pod.pod, True, True)
-            if spec.node_selector or spec.affinity or spec.tolerations
-            else b"",
+            placement_key(pod.pod, True, True),
         )
         return self._derived.get(meta.namespace, version, key, lambda: self._derive(pod.pod))
 
@@ -377,14 +375,14 @@ class PodTopologySpread(
 
     def normalize_at(self, state: SpreadState, scores: Scores, rows: Rows) -> Scores:
         frame = self._frame(state, rows)
-        total: Floats | None = None
+        total: F64 | None = None
         for index, (constraint, included) in enumerate(state.soft):
             part = self._part(constraint, included, frame, index)
             total = part if total is None else total + part
         assert total is not None, "pods without soft constraints skip the score"
         return normalized(total, frame.is_ignored)
 
-    def _part(self, constraint: Constraint, included: Inclusion, frame: Frame, index: int) -> Floats:
+    def _part(self, constraint: Constraint, included: Inclusion, frame: Frame, index: int) -> F64:
         """Return what a constraint adds to the raw score of each row; nothing where its key is lacking."""
         size = frame.domain_counts[index]
         if constraint.key == HOSTNAME:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from koordinator.api.affinity import LabelSelector, NodeSelectorRequirement, NodeSelectorTerm
 from koordinator.api.meta import is_controlled_by
@@ -41,7 +40,6 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     WAIT_FOR_FIRST_CONSUMER,
     AssumedClaims,
     AssumedVolumes,
-    ClaimKey,
     PodVolumes,
     VolumeClaimUse,
     VolumeReachPlugin,
@@ -52,6 +50,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     not_owned,
 )
 from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import F64
 from koordinator.scheduler.table.pod_info import PodInfo
 
 # Bits of a reason code, in the order in which users read the reasons.
@@ -64,7 +63,6 @@ _REASONS = (
 _AFFINITY, _UNBOUND, _NO_SPACE = (bit for bit, _ in _REASONS)
 _VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 
-F64 = npt.NDArray[np.float64]
 Claims = tuple[PersistentVolumeClaim, ...]
 
 
@@ -82,13 +80,12 @@ class VolumeBindingArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unkn
 class BindingState(msgspec.Struct, frozen=True):
     """A pod's claims, those without a volume by size."""
 
-    keys: tuple[ClaimKey, ...]
     bound: Claims
     unbound: Claims
     refusal: Status
 
 
-_NO_CLAIMS = BindingState((), (), (), SUCCESS)
+_NO_CLAIMS = BindingState((), (), SUCCESS)
 
 
 class VolumeBinding(
@@ -115,7 +112,6 @@ class VolumeBinding(
         uses = claims_of(pod.pod)
         if not uses:
             return _NO_CLAIMS
-        keys = tuple(use.key for use in uses)
         bound: list[PersistentVolumeClaim] = []
         unbound: list[PersistentVolumeClaim] = []
         is_immediate = False
@@ -123,7 +119,7 @@ class VolumeBinding(
             claim = self._catalog.claim(use.key)
             objection = _objection(use, claim, pod)
             if claim is None or objection:
-                return BindingState(keys, (), (), unresolvable(objection))
+                return BindingState((), (), unresolvable(objection))
             if is_bound(claim):
                 bound.append(claim)
             elif claim.spec.volume_name or not self._waits_for_consumer(claim):
@@ -134,19 +130,19 @@ class VolumeBinding(
         if is_immediate:
             refusal = unresolvable("pod has unbound immediate PersistentVolumeClaims")
         unbound.sort(key=catalog.wanted_size)
-        return BindingState(keys, tuple(bound), tuple(unbound), refusal)
+        return BindingState(tuple(bound), tuple(unbound), refusal)
 
     def _waits_for_consumer(self, claim: PersistentVolumeClaim) -> bool:
         storage_class = self._catalog.storage_class(class_of(claim))
         return storage_class is not None and storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
 
     def epoch(self, state: BindingState) -> Hashable:
-        if not state.keys:
+        if state is _NO_CLAIMS:
             return None
         return (self._catalog.version, self._labels.version, self._promises.version)
 
     def pre_filter(self, state: BindingState) -> PreFilterResult:
-        return PreFilterResult(state.refusal if state.keys else SKIP)
+        return PreFilterResult(SKIP if state is _NO_CLAIMS else state.refusal)
 
     # Filter
 
@@ -157,7 +153,7 @@ class VolumeBinding(
             if volume is None:
                 return np.full(rows.size, _NO_VOLUME, np.uint16)
             codes[~self._reaches(volume, rows)] |= _AFFINITY
-        is_unbound, is_short = self._plan(state.unbound, rows, PodVolumes(static=[], dynamic=[]))
+        is_unbound, is_short = self._plan(state.unbound, rows, PodVolumes())
         codes[is_unbound] |= _UNBOUND
         codes[is_short & ~is_unbound] |= _NO_SPACE
         return codes
@@ -180,7 +176,7 @@ class VolumeBinding(
                 reach = "reaches" if self._reaches(volume, rows)[0] else "does not reach"
                 lines.append(f"claim {claim.key} is bound to volume {name}, which {reach} this node")
         for claim in state.unbound:
-            is_unbound, is_short = self._plan((claim,), rows, PodVolumes(static=[], dynamic=[]))
+            is_unbound, is_short = self._plan((claim,), rows, PodVolumes())
             found = "no volume for it here" if is_unbound[0] else "a volume can be had here"
             if is_short[0] and not is_unbound[0]:
                 found = "not enough storage to make one here"
@@ -300,7 +296,7 @@ class VolumeBinding(
     def score(self, state: BindingState, rows: Rows) -> Scores:
         """Mean over storage classes of the shape at what is asked of the volumes found there."""
         fillings: dict[str, StorageUtilization] = {}
-        self._plan(state.unbound, rows, PodVolumes(static=[], dynamic=[]), fillings)
+        self._plan(state.unbound, rows, PodVolumes(), fillings)
         sums = np.zeros(rows.size)
         counts = np.zeros(rows.size, np.int64)
         for filling in fillings.values():
@@ -318,7 +314,7 @@ class VolumeBinding(
     def reserve(self, state: BindingState, pod: PodInfo, row: int) -> Status:
         if not state.unbound:
             return SUCCESS
-        plan = PodVolumes(static=[], dynamic=[])
+        plan = PodVolumes()
         is_unbound, is_short = self._plan(state.unbound, np.array([row], np.intp), plan)
         if is_unbound.any() or is_short.any():
             return self.refusal(state, _UNBOUND if is_unbound.any() else _NO_SPACE)

@@ -24,8 +24,9 @@ from koordinator.api.storage import (
 from koordinator.cluster import errors
 from koordinator.cluster.informer import key_of
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent, newest
-from koordinator.scheduler.plugin.framework import FilterPlugin, Handle, Watch
+from koordinator.scheduler.plugin.framework import FilterPlugin, Handle, S, Watch
 from koordinator.scheduler.plugin.status import SUCCESS, Status, error
+from koordinator.scheduler.table.columns import discard
 from koordinator.scheduler.table.label_columns import LabelColumns
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -105,18 +106,13 @@ class VolumeCatalog:
         for volume, is_new in ((old, False), (new, True)):
             if volume is None:
                 continue
-            ref = volume.spec.claim_ref
-            claim = None if ref is None else (ref.namespace, ref.name)
-            if claim is None:
-                volumes = self._free.setdefault(class_of_volume(volume), {})
-            else:
-                volumes = self._meant.setdefault(claim, {})
+            ref, name = volume.spec.claim_ref, volume.metadata.name
+            groups: dict[Any, dict[str, PersistentVolume]] = self._free if ref is None else self._meant
+            group = class_of_volume(volume) if ref is None else (ref.namespace, ref.name)
             if is_new:
-                volumes[volume.metadata.name] = volume
+                groups.setdefault(group, {})[name] = volume
             else:
-                volumes.pop(volume.metadata.name, None)
-                if not volumes and claim is not None:
-                    del self._meant[claim]
+                discard(groups, group, name)
 
 
 _HELPS_BY_GOING = (CSINode, CSIDriver, VolumeAttachment)
@@ -125,9 +121,7 @@ _HELPS_BY_GOING = (CSINode, CSIDriver, VolumeAttachment)
 
 def helps(event: QueueingEvent, pod: Pod, kinds: Iterable[type[Object]]) -> bool:
     """Return whether a change of storage can help a pod of a plugin that looks at these kinds: one of its claims came
-    or changed, or anything else there came, changed, or stopped to restrict. True for other events."""
-    if event.kind is not ClusterEvent.STORAGE:
-        return True
+    or changed, or anything else there came, changed, or stopped to restrict."""
     subject = newest(event.old, event.new)
     if not isinstance(subject, tuple(kinds)):
         return False
@@ -165,6 +159,24 @@ def class_key_of(pod: PodInfo) -> Hashable:
     return (claims, pod.uid if any(use.is_ephemeral for use in claims) else "")
 
 
+class VolumePlugin(FilterPlugin[S]):
+    """A filter that looks at the volumes of pods."""
+
+    kinds: ClassVar[tuple[type[Object], ...]]
+    """The objects of storage that it looks at."""
+    fewer_pods_help = True
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._catalog = VolumeCatalog(handle, self.kinds)
+
+    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
+        """Nodes that let the pod pass help, and what is learnt about claims, volumes, classes and drivers."""
+        if event.kind is ClusterEvent.STORAGE:
+            return helps(event, pod.pod, self.kinds)
+        return super().wakes(event, pod)
+
+
 class HasRefusal(Protocol):
     """The state of a pod, and why no node can reach its volumes."""
 
@@ -175,13 +187,10 @@ class HasRefusal(Protocol):
 R = TypeVar("R", bound=HasRefusal)
 
 
-class VolumeReachPlugin(FilterPlugin[R]):
+class VolumeReachPlugin(VolumePlugin[R]):
     """A filter that refuses nodes which do not reach a pod's volumes."""
 
-    kinds: ClassVar[tuple[type[Object], ...]]
-    """The objects of storage that it looks at."""
     keyed_by = (class_key_of,)
-    fewer_pods_help = True
     wakes_for_row = True
     wakes_on = (
         ClusterEvent.NODE_ADDED,
@@ -192,14 +201,12 @@ class VolumeReachPlugin(FilterPlugin[R]):
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._catalog = VolumeCatalog(handle, self.kinds)
         self._labels = handle.table.shared(LabelColumns)
 
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
-        """Nodes that reach the volumes help, and what is learnt about claims, volumes, classes and drivers."""
-        if event.kind is ClusterEvent.STORAGE:
-            return helps(event, pod.pod, self.kinds)
-        return self.prepare(pod).refusal.is_success and super().wakes(event, pod)
+        if event.kind is not ClusterEvent.STORAGE and not self.prepare(pod).refusal.is_success:
+            return False
+        return super().wakes(event, pod)
 
 
 def class_of(claim: PersistentVolumeClaim) -> str:
@@ -277,9 +284,9 @@ def free_volumes(claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolum
     return sorted(found, key=lambda volume: (size_of(volume), volume.metadata.name))
 
 
-def can_provision(storage_class: StorageClass | None) -> bool:
+def can_provision(storage_class: StorageClass) -> bool:
     """Return whether somebody makes volumes of the class on demand."""
-    return storage_class is not None and storage_class.provisioner not in ("", NO_PROVISIONER)
+    return storage_class.provisioner not in ("", NO_PROVISIONER)
 
 
 def has_room(capacity: CSIStorageCapacity, storage_class: StorageClass, claim: PersistentVolumeClaim) -> bool:
@@ -297,8 +304,8 @@ BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 class PodVolumes(msgspec.Struct, frozen=True):
     """The needs of a pod: claims to give to existing volumes, and claims to have volumes made for."""
 
-    static: list[tuple[PersistentVolumeClaim, PersistentVolume]]
-    dynamic: list[PersistentVolumeClaim]
+    static: list[tuple[PersistentVolumeClaim, PersistentVolume]] = []
+    dynamic: list[PersistentVolumeClaim] = []
 
 
 class AssumedClaims(RowKeeper):

@@ -17,9 +17,8 @@ from koordinator.api.storage import (
     VolumeAttachment,
 )
 from koordinator.cluster.informer import key_of
-from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent, newest
+from koordinator.scheduler.plugin.events import ClusterEvent, newest
 from koordinator.scheduler.plugin.framework import (
-    FilterPlugin,
     Handle,
     PreFilterPlugin,
     PreFilterResult,
@@ -29,12 +28,10 @@ from koordinator.scheduler.plugin.framework import (
 from koordinator.scheduler.plugin.status import SKIP, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.volumes.catalog import (
     ClaimKey,
-    VolumeCatalog,
-    VolumeClaimUse,
+    VolumePlugin,
     claims_of,
     class_key_of,
     class_of,
-    helps,
     not_owned,
 )
 from koordinator.scheduler.table.columns import RowChange, Rows, discard, tally_in
@@ -44,7 +41,6 @@ from koordinator.scheduler.table.pod_info import PodInfo
 Attached = dict[str, set[str]]
 """Driver → handles of its volumes."""
 
-KINDS = (PersistentVolumeClaim, PersistentVolume, StorageClass, CSINode, VolumeAttachment)
 NEAR_NODES_MAX = 3
 _TOO_MANY = 1
 _MISSING = 2
@@ -53,18 +49,17 @@ _MISSING = 2
 class LimitState(msgspec.Struct, frozen=True):
     """The volumes that a pod needs; `missing` says which claim cannot be found."""
 
-    claims: tuple[VolumeClaimUse, ...]
     volumes: Attached
     missing: str
 
 
-_NO_CLAIMS = LimitState((), {}, "")
+_NO_CLAIMS = LimitState({}, "")
 
 
-class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], RowKeeper):
+class NodeVolumeLimits(PreFilterPlugin[LimitState], VolumePlugin[LimitState], RowKeeper):
     name = "NodeVolumeLimits"
+    kinds = (PersistentVolumeClaim, PersistentVolume, StorageClass, CSINode, VolumeAttachment)
     keyed_by = (class_key_of,)
-    fewer_pods_help = True
     wakes_for_row = True
     reads = RowChange.NODE | RowChange.PODS
     wakes_on = (
@@ -76,7 +71,6 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._catalog = VolumeCatalog(handle, KINDS)
         self._catalog.on_change = self._changed
         self._claims: dict[int, dict[ClaimKey, int]] = {}
         self._rows_of: dict[ClaimKey, dict[int, int]] = {}
@@ -99,17 +93,17 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
             claim = self._catalog.claim(use.key)
             if claim is None:
                 text = f'looking up PVC {namespace}/{name}: persistentvolumeclaims "{name}" not found'
-                return LimitState(claims, {}, text)
+                return LimitState({}, text)
             if use.is_ephemeral and not is_controlled_by(claim, pod.pod):
-                return LimitState(claims, {}, not_owned(claim, pod.pod))
+                return LimitState({}, not_owned(claim, pod.pod))
             self._add(volumes, claim)
-        return LimitState(claims, dict(volumes), "")
+        return LimitState(dict(volumes), "")
 
     def epoch(self, state: LimitState) -> Hashable:
-        return self._catalog.version if state.claims else None
+        return None if state is _NO_CLAIMS else self._catalog.version
 
     def pre_filter(self, state: LimitState) -> PreFilterResult:
-        return PreFilterResult() if state.claims else PreFilterResult(SKIP)
+        return PreFilterResult(SKIP) if state is _NO_CLAIMS else PreFilterResult()
 
     def filter(self, state: LimitState, rows: Rows) -> ReasonCodes:
         if state.missing:
@@ -129,12 +123,6 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
             ):
                 codes[index] = _TOO_MANY
         return codes
-
-    def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
-        """Volumes that leave a node help there; so does what is learnt about claims and drivers."""
-        if event.kind is ClusterEvent.STORAGE:
-            return helps(event, pod.pod, KINDS)
-        return super().wakes(event, pod)
 
     def refusal(self, state: LimitState, code: int) -> Status:
         if code == _MISSING:

@@ -11,22 +11,15 @@ import numpy as np
 from koordinator.api.core import Pod
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
-from koordinator.scheduler.plugin.framework import (
-    FilterPlugin,
-    Handle,
-    PreFilterPlugin,
-    PreFilterResult,
-    ReasonCodes,
-)
+from koordinator.scheduler.plugin.framework import Handle, PreFilterPlugin, PreFilterResult, ReasonCodes
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.volumes.catalog import (
     WAIT_FOR_FIRST_CONSUMER,
     ClaimKey,
-    VolumeCatalog,
+    VolumePlugin,
     VolumeReachPlugin,
     claims_of,
     class_of,
-    helps,
     not_found,
 )
 from koordinator.scheduler.table.columns import RowChange, Rows, tally, tally_in
@@ -68,9 +61,9 @@ class RestrictionState(msgspec.Struct, frozen=True):
 _NO_VOLUMES = RestrictionState((), (), "", ())
 
 
-class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[RestrictionState], RowKeeper):
+class VolumeRestrictions(PreFilterPlugin[RestrictionState], VolumePlugin[RestrictionState], RowKeeper):
     name = "VolumeRestrictions"
-    fewer_pods_help = True
+    kinds = (PersistentVolumeClaim,)
     reasons = DiskReason
     reads = RowChange.NODE | RowChange.PODS
     wakes_on = (
@@ -82,7 +75,6 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._catalog = VolumeCatalog(handle, (PersistentVolumeClaim,))
         self._disks: dict[DiskKey, dict[tuple[int, bool], int]] = {}
         """Disk → row, and whether it is shared there → pods."""
         self._users: Counter[ClaimKey] = Counter()
@@ -160,7 +152,7 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
     def wakes(self, event: QueueingEvent, pod: PodInfo) -> bool:
         """A pod helps by going when it used the same disk or claim; so does a claim of the pod that comes."""
         if event.kind is not ClusterEvent.ASSIGNED_POD_DELETED:
-            return helps(event, pod.pod, (PersistentVolumeClaim,)) and super().wakes(event, pod)
+            return super().wakes(event, pod)
         gone = event.old
         if not isinstance(gone, PodInfo):
             return True
@@ -226,12 +218,11 @@ class Zones(msgspec.Struct, frozen=True):
 
 
 class ZoneState(msgspec.Struct, frozen=True):
-    has_claims: bool
     zones: tuple[Zones, ...]
     refusal: Status
 
 
-_NO_ZONES = ZoneState(False, (), SUCCESS)
+_NO_CLAIMS = ZoneState((), SUCCESS)
 
 
 class VolumeZone(PreFilterPlugin[ZoneState], VolumeReachPlugin[ZoneState]):
@@ -240,16 +231,16 @@ class VolumeZone(PreFilterPlugin[ZoneState], VolumeReachPlugin[ZoneState]):
     reasons = ZoneReason
 
     def prepare(self, pod: PodInfo) -> ZoneState:
-        if not pod.pod.spec.volumes:
-            return _NO_ZONES
-        zones: list[Zones] = []
         claims = _claims(pod.pod)
+        if not claims:
+            return _NO_CLAIMS
+        zones: list[Zones] = []
         for key in claims:
             found = self._zones_of(key)
             if isinstance(found, Status):
-                return ZoneState(True, (), found)
+                return ZoneState((), found)
             zones += found
-        return ZoneState(bool(claims), tuple(zones), SUCCESS)
+        return ZoneState(tuple(zones), SUCCESS)
 
     def _zones_of(self, key: ClaimKey) -> list[Zones] | Status:
         """Return where the volume of a claim can be reached, or why nobody can tell."""
@@ -292,7 +283,7 @@ class VolumeZone(PreFilterPlugin[ZoneState], VolumeReachPlugin[ZoneState]):
         return tuple(lines)
 
     def epoch(self, state: ZoneState) -> Hashable:
-        return self._catalog.version if state.has_claims else None
+        return None if state is _NO_CLAIMS else self._catalog.version
 
     def pre_filter(self, state: ZoneState) -> PreFilterResult:
         if not state.refusal.is_success:
