@@ -27,12 +27,13 @@ from koordinator.api.node_metric import (
 )
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.cluster.proof import MoveAnswer, MoveQuestion
-from koordinator.descheduler import config, plan_input
+from koordinator.descheduler import plan_input
 from koordinator.descheduler.measurements import MeasuredNode, Observation, measured
 from koordinator.descheduler.migration import object_limiter
 from koordinator.descheduler.migration.gates import Workload
 from koordinator.descheduler.plan_input import PlanRules
 from koordinator.descheduler.plugin import CycleLimits, Handle
+from koordinator.descheduler.plugins.built_in import BUILT_IN
 from koordinator.descheduler.plugins.low_node_load import planned
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad, UsageForecast
 from koordinator.descheduler.plugins.low_node_load.usage import NodeClass
@@ -146,7 +147,7 @@ class CoursesWorld:
 
     def by_plan(self, seen: Observation) -> None:
         """A cycle in plan mode, by the same limits."""
-        args = config.read("LowNodeLoad", ARGS)
+        args = BUILT_IN["LowNodeLoad"].read(ARGS)
         found = [each for _, each in plan_input.classified(seen, args)]
         hot = [name for each in found for name in each.names(NodeClass.HIGH)]
         self._forecast.see(found, [1] * len(found), seen.now_s)
@@ -156,7 +157,7 @@ class CoursesWorld:
             refusal=lambda _: "",
             budgets=self._budgets,
             workload_of=lambda _, owner: Workload(REPLICAS),
-            migration=config.read("MigrationController", {}),
+            migration=BUILT_IN["MigrationController"].read({}),
             limits=CycleLimits(),
             jobs=[job for at_s, job in self._jobs if self.now_s - at_s < plan_input.COOL_DOWN_S],
         )
@@ -195,7 +196,7 @@ def course(nodes: int, seed: int, *, by_plan: bool) -> Course:
     """Run one cluster for `STEPS` minutes."""
     world = CoursesWorld(nodes, seed)
     handle = Handle(may_evict=lambda _: True, may_evict_now=lambda _: True)
-    plugin = LowNodeLoad(config.read("LowNodeLoad", ARGS), handle)
+    plugin = LowNodeLoad(BUILT_IN["LowNodeLoad"].read(ARGS), handle)
     for _ in range(STEPS):
         seen = world.step()
         if by_plan:

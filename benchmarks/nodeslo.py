@@ -24,7 +24,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.manager.config import colocation_config, node_slo_spec
 from koordinator.manager.config.colocation_config import ColocationState, StrategyTable
-from koordinator.manager.config.validation import ValidationOptions, validate_config_map
+from koordinator.manager.config.validation import validate_config_map
 from koordinator.manager.manager import Manager
 from koordinator.manager.options import ManagerOptions
 from koordinator.manager.per_node import node_objects
@@ -98,7 +98,7 @@ def pure(size: int) -> list[float]:
     labels = {node.metadata.name: node.metadata.labels for node in nodes}
 
     def validated() -> None:
-        assert validate_config_map({}, data(), labels, ValidationOptions()).allowed
+        assert validate_config_map({}, data(), labels).allowed
 
     return [best_s(all_specs), best_s(all_strategies), best_s(all_compared), best_s(validated)]
 

@@ -7,6 +7,7 @@ from koordinator.cli import component
 from koordinator.clock import FixedClock
 from koordinator.descheduler.metrics import DeschedulerMetrics
 from koordinator.health import SliMetrics
+from koordinator.host.host import tree_host
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.prometheus import MetricFamily, MetricsRegistry
@@ -15,6 +16,7 @@ from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.serve.http import ResourceMetrics, add_gauges
 from koordinator.virtual_node.metrics import VirtualNodeMetrics
 from koordinator.yarn.copilot.agent import CopilotMetrics
+from koordinator.yarn.copilot.groups import ContainerGroups
 from koordinator.yarn.metrics import OperatorMetrics
 from tests.scheduler.fake_cluster import FakeCluster
 
@@ -33,8 +35,7 @@ def by_component() -> Mapping[str, list[MetricFamily]]:
     component.add_gates(process, FeatureGates.of(Component.SCHEDULER))
     yarn = OperatorMetrics()
     yarn.show(list, dict)
-    copilot = CopilotMetrics()
-    copilot.show(list, lambda _: {})
+    copilot = CopilotMetrics(ContainerGroups(tree_host("/none"), "yarn"))
     return {
         "every component": process.families(),
         "koordlet": [*agent.internal.families(), *agent.external.families()],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from koordinator.api.errors import ProtocolError
-from koordinator.descheduler import config
+from koordinator.descheduler.plugins.built_in import BUILT_IN
 
 LEVELS = [{"name": "a", "nodeSelector": {}}, {"name": "b", "nodeSelector": {}}]
 CRITICAL = 2_000_000_000
@@ -58,13 +58,13 @@ def arguments(plugin: str, field: str, value: Any) -> dict[str, Any]:
 def test_a_bound_is_taken_and_what_lies_beyond_is_refused(
     plugin: str, field: str, last: Any, beyond: Any
 ) -> None:
-    config.read(plugin, arguments(plugin, field, last))
+    BUILT_IN[plugin].read(arguments(plugin, field, last))
 
     with pytest.raises(ProtocolError) as refused:
-        config.read(plugin, arguments(plugin, field, beyond))
+        BUILT_IN[plugin].read(arguments(plugin, field, beyond))
     assert field.split(".")[0] in str(refused.value)
 
 
 @pytest.mark.parametrize("raw", [{}, {"mode": ""}])
 def test_the_mode_of_custom_priority_is_told_where_none_is_given(raw: dict[str, Any]) -> None:
-    assert config.completed("CustomPriority", raw).mode == "BestEffort"
+    assert BUILT_IN["CustomPriority"].completed(raw).mode == "BestEffort"

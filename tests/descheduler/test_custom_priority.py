@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from koordinator.api.core import Node, Pod
-from koordinator.descheduler import config
 from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.plugin import Action, EvictAction
+from koordinator.descheduler.plugins.built_in import BUILT_IN
 from koordinator.descheduler.plugins.custom_priority import CustomPriority
 from tests.descheduler.builders import NOW_S, handle, node, pod
 from tests.vectors.adapters.descheduler_plugins import drive
@@ -24,7 +24,7 @@ def of_tier(tier: str, name: str, **spec: Any) -> Node:
 
 def drained(pods: list[Pod], refused: str = "", most: int = 9) -> list[str]:
     """What is done to drain `dear` to `cheap` (4 cores), in order; the filter lets `most` pods go at a time."""
-    args = config.read("CustomPriority", {"evictionOrder": ORDER, "mode": "DrainNode", "autoCordon": True})
+    args = BUILT_IN["CustomPriority"].read({"evictionOrder": ORDER, "mode": "DrainNode", "autoCordon": True})
     nodes = [of_tier("gold", "dear"), of_tier("silver", "cheap", cpu="4")]
     done: list[str] = []
 

@@ -9,9 +9,9 @@ from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import DeleteOptions, PodMigrationJob
-from koordinator.descheduler import config
 from koordinator.descheduler.config import low_node_load
 from koordinator.descheduler.migration import state
+from koordinator.descheduler.plugins.built_in import BUILT_IN
 from tests.descheduler.builders import NOW_S, job, pod
 
 
@@ -57,17 +57,17 @@ def test_a_job_is_swept_when_it_is_long_past_its_ttl(ttl: str | None, limit_s: i
 
 
 def test_an_argument_that_nobody_knows_is_named() -> None:
-    with pytest.raises(ProtocolError, match="LowNodeLoad: hightThresholds: unknown field"):
-        config.read("LowNodeLoad", {"hightThresholds": {"cpu": 80}})
+    with pytest.raises(ProtocolError, match=r"LowNodeLoad: .*unknown field `hightThresholds`"):
+        BUILT_IN["LowNodeLoad"].read({"hightThresholds": {"cpu": 80}})
     with pytest.raises(ProtocolError, match="unknown field `weight`"):
-        config.read("LowNodeLoad", {"nodePools": [{"name": "p", "weight": 1}]})
+        BUILT_IN["LowNodeLoad"].read({"nodePools": [{"name": "p", "weight": 1}]})
     with pytest.raises(ProtocolError, match="MigrationController: maxMigratingPerNode"):
-        config.read("MigrationController", {"maxMigratingPerNode": -1})
+        BUILT_IN["MigrationController"].read({"maxMigratingPerNode": -1})
     with pytest.raises(ProtocolError, match="kind"):
-        config.read("LowNodeLoad", {"kind": "CustomPriorityArgs"})
+        BUILT_IN["LowNodeLoad"].read({"kind": "CustomPriorityArgs"})
 
 
 def test_detectors_are_kept_from_one_cycle_to_the_next() -> None:
-    args = config.read("LowNodeLoad", {"detectorCacheTimeout": "1m", "nodePools": None})
+    args = BUILT_IN["LowNodeLoad"].read({"detectorCacheTimeout": "1m", "nodePools": None})
     assert low_node_load.remembered_for(args, 600).detector_cache_timeout == "10m0s"
     assert low_node_load.remembered_for(args, 0).detector_cache_timeout == "1m"

@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 from koordinator.api.core import Pod
-from koordinator.descheduler import config
 from koordinator.descheduler.migration import gates, jobs
 from koordinator.descheduler.migration.gates import Gates, GateState, Workload
+from koordinator.descheduler.plugins.built_in import BUILT_IN
 from tests.descheduler.builders import job, pod
 
 PODS = {one.key: one for one in (pod(f"p{number}", f"n{number % 2}") for number in range(6))}
 
 
 def gates_of(**args: Any) -> Gates:
-    return Gates(config.read("MigrationController", args))
+    return Gates(BUILT_IN["MigrationController"].read(args))
 
 
 def state_of(*moving: str, replicas: int | None = 10, pods: dict[str, Pod] = PODS) -> GateState:
@@ -25,7 +25,7 @@ def state_of(*moving: str, replicas: int | None = 10, pods: dict[str, Pod] = POD
     return GateState(
         open_jobs=counts,
         counted_jobs=counts,
-        pods=pods,
+        pod_of=pods.get,
         pods_of_node=lambda name: [one for one in members if one.spec.node_name == name],
         workload_of=lambda *_: None if replicas is None else Workload.of(replicas, members),
     )
@@ -131,8 +131,7 @@ def test_one_migration_must_not_touch_all_of_a_workload(
     "gate", ["BarePods", "LocalStorage", "SystemCritical", "PVC", "PriorityThreshold", ""]
 )
 def test_a_skipped_gate_spares_nobody_and_leaves_the_others(gate: str) -> None:
-    args = config.read(
-        "MigrationController",
+    args = BUILT_IN["MigrationController"].read(
         {
             "skipEvictionGates": [gate] if gate else [],
             "ignorePvcPods": True,
@@ -157,7 +156,7 @@ def test_a_skipped_gate_spares_nobody_and_leaves_the_others(gate: str) -> None:
     "name", ["evictAllBarePods", "evictFailedBarePods", "evictLocalStoragePods", "evictSystemCriticalPods"]
 )
 def test_what_may_be_evicted_is_said_for_each_kind(name: str) -> None:
-    options = gates.evictable_options(config.read("MigrationController", {name: True}))
+    options = gates.evictable_options(BUILT_IN["MigrationController"].read({name: True}))
     said = {
         "evictAllBarePods": options.evict_all_bare_pods,
         "evictFailedBarePods": options.evict_failed_bare_pods,

@@ -12,11 +12,11 @@ from koordinator.api import interference, labels
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
-from koordinator.descheduler import config
+from koordinator.descheduler.config.low_node_load import AnomalyCondition
 from koordinator.descheduler.measurements import Observation, measured
 from koordinator.descheduler.plugin import EvictAction
+from koordinator.descheduler.plugins.built_in import BUILT_IN
 from koordinator.descheduler.plugins.low_node_load.cycle import (
-    AnomalyRule,
     BalanceOutcome,
     Detectors,
     LowNodeLoad,
@@ -53,7 +53,7 @@ def observe(usage: Usage) -> Observation:
 
 
 def first_pool(seen: Observation, args: dict[str, Any], refused: set[str] = frozenset()) -> PoolReport:  # type: ignore[assignment]
-    plugin = LowNodeLoad(config.read("LowNodeLoad", args), handle(lambda one: one.key not in refused))
+    plugin = LowNodeLoad(BUILT_IN["LowNodeLoad"].read(args), handle(lambda one: one.key not in refused))
     report: PoolReport = drive(plugin.balance(seen), lambda _: True)[0]
     return report
 
@@ -96,7 +96,7 @@ def test_a_refused_pod_never_moves_and_nothing_moves_twice(usage: Usage) -> None
 @given(usages)
 def test_a_dry_run_asks_for_nothing_and_reports_what_a_real_run_does(usage: Usage) -> None:
     asked: list[EvictAction] = []
-    plugin = LowNodeLoad(config.read("LowNodeLoad", {**ARGS, "dryRun": True}), handle())
+    plugin = LowNodeLoad(BUILT_IN["LowNodeLoad"].read({**ARGS, "dryRun": True}), handle())
     report = drive(plugin.balance(observe(usage)), lambda one: bool(asked.append(one)) or True)[0]
     assert not asked
     assert report.evicted == first_pool(observe(usage), ARGS).evicted
@@ -231,7 +231,9 @@ def test_an_anomaly_needs_more_marks_than_the_rule_says(
     marks: list[bool], abnormal: int, normal: int
 ) -> None:
     detectors = Detectors(ttl_s=0)
-    rule = AnomalyRule(1e9, abnormal, normal)
+    rule = AnomalyCondition(
+        timeout="1000000000s", consecutive_abnormalities=abnormal, consecutive_normalities=normal
+    )
     seen = 0
     for now_s, mark in enumerate(marks):
         if mark:

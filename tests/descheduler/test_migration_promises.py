@@ -11,10 +11,10 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
-from koordinator.descheduler import config
 from koordinator.descheduler.migration import arbitration, gates, jobs, object_limiter, state
 from koordinator.descheduler.migration.arbitration import WaitingJob
 from koordinator.descheduler.plugin import CycleLimiter, CycleLimits
+from koordinator.descheduler.plugins.built_in import BUILT_IN
 from koordinator.descheduler.plugins.stock import placement
 from tests.descheduler.builders import NOW_S, job, pod
 
@@ -26,7 +26,7 @@ def world(
     return gates.GateState(
         open_jobs=jobs.JobCounts(all_jobs),
         counted_jobs=counted,
-        pods=pods,
+        pod_of=pods.get,
         pods_of_node=lambda name: [one for one in members if one.spec.node_name == name],
         workload_of=lambda *_: gates.Workload.of(replicas, members),
     )
@@ -43,7 +43,7 @@ def test_a_round_of_arbitration_keeps_all_limits(count: int, nodes: int, per_nod
         "maxMigratingPerWorkload": 5,
         "maxUnavailablePerWorkload": 5,
     }
-    gate = gates.Gates(config.read("MigrationController", args))
+    gate = gates.Gates(BUILT_IN["MigrationController"].read(args))
     counted = jobs.JobCounts([])
     seen = world([one.job for one in waiting], counted, pods, 50)
     found = arbitration.judge(
@@ -102,7 +102,7 @@ def test_a_cycle_never_evicts_more_per_node_than_allowed(most: int, attempts: li
 def test_the_order_of_jobs_does_not_depend_on_that_of_the_list(order: list[int]) -> None:
     pods = [pod(f"p{i}", priority=9000 + i % 3) for i in range(8)]
     waiting = [WaitingJob(job(f"j{i}", pods[i]), pods[i]) for i in order]
-    names = [one.job.metadata.name for one in arbitration.order(waiting, [], {p.key: p for p in pods})]
+    names = [one.job.metadata.name for one in arbitration.order(waiting, [], {p.key: p for p in pods}.get)]
     by_priority = sorted(range(8), key=lambda i: (i % 3, i))
     assert names == [f"j{i}" for i in by_priority]
 
@@ -110,7 +110,7 @@ def test_the_order_of_jobs_does_not_depend_on_that_of_the_list(order: list[int])
 def look(one: PodMigrationJob, existing: Pod | None, now_s: float, replies: list[str]) -> list[state.Action]:
     """Actions of one step; `replies` are error texts, used up in order."""
     seen = state.JobState(lambda *_: existing, None, False)
-    todo = state.reconcile(one, seen, state.MigrationController("me", "EvictDirectly"), now_s)
+    todo = state.reconcile(one, seen, "me", "EvictDirectly", now_s)
     actions = []
     try:
         action = next(todo)
@@ -148,7 +148,7 @@ def test_a_job_tells_why_there_is_no_room_and_not_what_a_reservation_says_of_suc
     }
     reservation = from_builtins({"metadata": {"name": "rsv"}, "spec": {}, "status": status}, Reservation)
     seen = state.JobState(lambda *_: target, reservation, False)
-    todo = state.reconcile(one, seen, state.MigrationController("me", "ReservationFirst"), NOW_S)
+    todo = state.reconcile(one, seen, "me", "ReservationFirst", NOW_S)
     with pytest.raises(StopIteration) as ended:
         next(todo)
         while True:

@@ -20,7 +20,6 @@ from koordinator.local.patches import json_patch
 from koordinator.manager.config import colocation_config, node_slo_spec, validation
 from koordinator.manager.config.colocation_config import ColocationState
 from koordinator.manager.config.node_slo_spec import NodeSLOConfig
-from koordinator.manager.config.validation import ValidationOptions
 from koordinator.manager.manager import Manager
 from koordinator.manager.webhooks import review, table
 from koordinator.simulate import virtual_time
@@ -248,7 +247,7 @@ def test_fragments_are_valid_and_do_not_overwrite_each_other() -> None:
         data = data_of(path)
         assert not together.keys() & data.keys()
         together |= data
-    verdict = validation.validate_config_map({}, together, {}, ValidationOptions())
+    verdict = validation.validate_config_map({}, together, {})
     assert verdict.allowed, verdict
 
 

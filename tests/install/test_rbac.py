@@ -72,6 +72,7 @@ INDIRECT: dict[str, Asked] = {
     | _REVIEWS
     | _all("get", "", "pods")  # migration.controller: the whole pod, and what a cache does not have yet
     | _all("get", "scheduling.koordinator.sh", "reservations")  # the same
+    | _all("delete", "scheduling.koordinator.sh", "podmigrationjobs")  # migration.controller: those long over
     | _all("patch", "", "pods", "nodes")  # cycle: deletion costs, cordons
     | _all(
         "get patch", "apps", "deployments/scale", "replicasets/scale"

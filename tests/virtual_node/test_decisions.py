@@ -69,7 +69,7 @@ def test_an_online_pod_gets_enough_and_nobody_leaves_who_need_not(
     nothing, everywhere = np.zeros_like(nodes), np.ones(len(nodes), np.bool_)
 
     given_back = reclaim.for_waiting(
-        request, nodes, nothing, lambda row: by_row.get(row, []), lent, everywhere, lambda _: True, 1000.0
+        request, nodes, nothing, by_row, lent, everywhere, lambda _: True, 1000.0
     )
 
     left = nodes - lent

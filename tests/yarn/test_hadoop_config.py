@@ -95,8 +95,3 @@ def test_files_in_another_encoding_are_read_and_take_no_other_along(tmp_path: Pa
     loaded = hadoop_config.load(hadoop_config.read_folder(tmp_path), {})
     assert {loaded.clusters[each].managers[0].client for each in "ab"} == {"grün:8032"}
     assert (set(loaded.clusters), set(loaded.errors)) == ({DEFAULT_CLUSTER, "a", "b"}, {"c"})
-
-
-def test_no_active_manager_is_an_error_with_every_state() -> None:
-    with pytest.raises(HadoopConfigError, match=r"rm1 \(STANDBY\), rm2 \(UNREACHABLE\)"):
-        hadoop_config.active([("rm1", "STANDBY"), ("rm2", "UNREACHABLE")])

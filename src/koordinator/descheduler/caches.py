@@ -7,7 +7,7 @@ behaviour/descheduler 1.4 and 4.1.
 import asyncio
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -36,6 +36,7 @@ from koordinator.api.reservation import Reservation
 from koordinator.cluster.informer import Informer, InformerFactory
 from koordinator.cluster.protocol import Cluster
 from koordinator.descheduler.measurements import ByNode, MeasuredNode, Observation, measured
+from koordinator.descheduler.migration import jobs
 
 BY_NODE = "node"
 BY_OWNER = "owner uid"
@@ -112,6 +113,11 @@ class Caches:
     def pod(self, namespace: str, name: str) -> Pod | None:
         return self.pods.get(name, namespace)
 
+    def pod_of_key(self, key: str) -> Pod | None:
+        """Return the pod of `namespace/name`."""
+        namespace, _, name = key.partition("/")
+        return self.pods.get(name, namespace)
+
     def pods_of_node(self, node: str) -> Sequence[Pod]:
         return self.pods.by_index(BY_NODE, node)
 
@@ -128,23 +134,6 @@ class Caches:
         by_name = {name: metric for (_, name), metric in metrics.items()}
         pods_of = ByNode((node.metadata.name for node in nodes), self.pods_of_node)
         return Observation(now_s, nodes, pods_of, by_name)
-
-
-class PodsByKey(Mapping[str, Pod]):
-    """All pods by namespace/name, live."""
-
-    def __init__(self, caches: Caches) -> None:
-        self._pods = caches.pods
-
-    def __getitem__(self, key: str) -> Pod:
-        namespace, _, name = key.partition("/")
-        return self._pods.objects[namespace, name]
-
-    def __iter__(self) -> Iterator[str]:
-        return (f"{namespace}/{name}" for namespace, name in self._pods.objects)
-
-    def __len__(self) -> int:
-        return len(self._pods)
 
 
 def is_ready(node: Node) -> bool:
@@ -299,10 +288,7 @@ def cached_workload(whole: Any) -> Any:
     meta = whole.metadata
     return replace(
         whole,
-        metadata=identity_of(
-            meta,
-            owner_references=meta.owner_references,
-        ),
+        metadata=identity_of(meta, owner_references=meta.owner_references),
         spec=type(whole.spec)(replicas=whole.spec.replicas),
     )
 
@@ -330,4 +316,4 @@ def _reservation_of_job(job: PodMigrationJob) -> Iterable[str]:
 
 
 def _is_open(job: PodMigrationJob) -> Iterable[str]:
-    return (OPEN,) if job.status.phase in ("", "Pending", "Running") else ()
+    return (OPEN,) if jobs.is_open(job) else ()

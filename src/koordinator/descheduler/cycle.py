@@ -159,6 +159,7 @@ class CycleRunner:
         self._cluster = cluster
         self._metrics = metrics
         self._profiles = profiles
+        self._limits = limits
         self._limiter = CycleLimiter(limits)
         self._is_dry_run = is_dry_run
         self.results: dict[tuple[str, str], object] = {}
@@ -170,7 +171,7 @@ class CycleRunner:
         if len(seen.nodes) < NODES_MIN:
             report.error = f"the cluster has {len(seen.nodes)} ready nodes that match: nothing can move"
             return
-        self._limiter.reset()
+        self._limiter = CycleLimiter(self._limits)
         for profile in self._profiles:
             await profile.prepare()
         for step in ("deschedule", "balance"):

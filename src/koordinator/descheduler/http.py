@@ -1,7 +1,7 @@
 """Serve over HTTP: health, metrics, the configuration, and what the last cycles did and why.
 Source: behaviour/descheduler 1.2."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,8 +22,6 @@ from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.cycle import PoolReport
 from koordinator.descheduler.plugins.low_node_load.usage import Classified
 from koordinator.endpoints import Check, json_response
-
-API_PREFIX = "/apis/v1"
 
 
 def effective(config: DeschedulerConfig, registry: PluginRegistry[Plugin]) -> dict[str, Any]:
@@ -164,7 +162,7 @@ def _eviction_body(record: EvictionRecord, at_s: float) -> dict[str, Any]:
 
 
 def add_routes(app: web.Application, descheduler: Descheduler) -> None:
-    """Serve the explanations."""
+    """Serve the configuration and the explanations."""
 
     async def cycles(_: web.Request) -> web.Response:
         return json_response(
@@ -191,14 +189,14 @@ def add_routes(app: web.Application, descheduler: Descheduler) -> None:
     async def node(request: web.Request) -> web.Response:
         return json_response(of_node(descheduler, request.match_info["name"]))
 
-    routes: Mapping[str, Callable[[web.Request], Any]] = {
-        "/cycles": cycles,
-        "/explain/pods/{namespace}/{name}": pod,
-        "/explain/jobs/{name}": job,
-        "/explain/nodes/{name}": node,
-    }
-    for path, handler in routes.items():
-        app.router.add_get(API_PREFIX + path, handler)
+    async def configuration(_: web.Request) -> web.Response:
+        return json_response({"componentconfig": effective(descheduler.config, descheduler.registry)})
+
+    app.router.add_get("/configz", configuration)
+    app.router.add_get("/apis/v1/cycles", cycles)
+    app.router.add_get("/apis/v1/explain/pods/{namespace}/{name}", pod)
+    app.router.add_get("/apis/v1/explain/jobs/{name}", job)
+    app.router.add_get("/apis/v1/explain/nodes/{name}", node)
 
 
 def _missing(what: str) -> web.Response:
@@ -219,19 +217,9 @@ def application(
     app = web.Application(middlewares=middlewares)
 
     endpoints.add_component(app, descheduler.metrics.registry, descheduler.synced, options.lease)
-    app.router.add_get("/configz", _configz(descheduler))
     add_routes(app, descheduler)
     if descheduler.config.enable_profiling:
         profiling.add_routes(app)
         if (change := options.set_verbosity) is not None:
             endpoints.add_flag(app, "v", "klog.logging.verbosity", lambda text: change(int(text)))
     return app
-
-
-def _configz(descheduler: Descheduler) -> Callable[[web.Request], Any]:
-    async def handle(_: web.Request) -> web.Response:
-        return endpoints.json_response(
-            {"componentconfig": effective(descheduler.config, descheduler.registry)}
-        )
-
-    return handle

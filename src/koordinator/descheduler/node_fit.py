@@ -13,7 +13,6 @@ from koordinator.api.affinity import PodAffinityTerm, Taint
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.api.quantity import Quantity
-from koordinator.api.resource_list import Amounts
 from koordinator.api.tolerations import is_tolerated, keeps_out
 from koordinator.descheduler import facts
 from koordinator.descheduler.measurements import ByNode
@@ -30,7 +29,9 @@ class NodeFree(msgspec.Struct, frozen=True):
 def room_of(node: Node, pods: Iterable[Pod]) -> NodeFree:
     """`pods`: all pods of the node; those that ended take no room."""
     active = tuple(pod for pod in pods if facts.is_active(pod))
-    free = {name: _whole_milli(name, amount) for name, amount in _of(node).items()}
+    free = {
+        name: _whole_milli(name, amount) for name, amount in resource_list.of(node.status.allocatable).items()
+    }
     for pod in active:
         for name, amount in pod_resources.requests(pod).items():
             if name in free:
@@ -103,10 +104,6 @@ def _keeps_away(pod: Pod, room: NodeFree) -> bool:
 def fits_any_other(pod: Pod, rooms: Iterable[NodeFree]) -> bool:
     """Return whether the pod fits a node other than the one it runs on."""
     return any(fits(pod, room) for room in rooms if room.node.metadata.name != pod.spec.node_name)
-
-
-def _of(node: Node) -> Amounts:
-    return resource_list.of(node.status.allocatable)
 
 
 def _whole_milli(name: str, amount: Quantity) -> int:

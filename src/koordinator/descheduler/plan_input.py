@@ -20,8 +20,7 @@ from koordinator.descheduler import facts, plan, pod_filter
 from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, NodePool, pools
 from koordinator.descheduler.config.migration import MigrationControllerArgs
 from koordinator.descheduler.measurements import Observation
-from koordinator.descheduler.migration import object_limiter
-from koordinator.descheduler.migration.gates import Workload, WorkloadOf
+from koordinator.descheduler.migration.gates import Workload, WorkloadOf, workload_limits
 from koordinator.descheduler.migration.jobs import is_open, pod_key
 from koordinator.descheduler.migration.reservation_template import target_of
 from koordinator.descheduler.plan import PlanNodes, PlanPods
@@ -113,11 +112,8 @@ def classified(seen: Observation, args: LowNodeLoadArgs) -> list[tuple[NodePool,
     for pool in pools(args):
         if not pool.high_thresholds and not pool.prod_high_thresholds:
             continue
-        filled = usage.fill(pool)
         nodes = usage.pool_nodes(pool, seen.nodes, frozenset())
-        expiration_s = args.node_metric_expiration_seconds
-        loads = usage.loads(nodes, seen.pods_of, seen.metrics, filled.names, seen.now_s, expiration_s)
-        found.append((pool, usage.classify(loads, filled)))
+        found.append((pool, usage.measure(pool, nodes, seen, args.node_metric_expiration_seconds)))
     return found
 
 
@@ -220,7 +216,7 @@ def _with_pods(
         history=tuple(
             (number, index.get(source, -1), index.get(target, -1))
             for owner, source, target in (*past.moves, *((*each, "") for each in rules.left))
-            if (number := books.number(owner)) is not None
+            if (number := books.numbers.get(owner)) is not None
         ),
     )
     workloads, replicas = tuple(books.names), tuple(books.replicas)
@@ -296,13 +292,15 @@ class _Books:
         self.names: list[str] = []
         self.replicas: list[int] = []
         self._rules = rules
-        self._numbers: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
+        """By the UID of the controller, of pods that were asked about."""
         self._budgets: dict[str, list[tuple[str, Callable[[Pod], bool]]]] = {}
         for each in rules.budgets:
             key = f"disruption budget {each.key}"
             self.left[key] = max(each.status.disruptions_allowed, 0)
-            matches = _nobody if each.spec.selector is None else pod_filter.matches_labels(each.spec.selector)
-            self._budgets.setdefault(each.metadata.namespace, []).append((key, matches))
+            if each.spec.selector is not None:  # without one it covers nobody, unlike an empty one
+                matches = pod_filter.matches_labels(each.spec.selector)
+                self._budgets.setdefault(each.metadata.namespace, []).append((key, matches))
         if rules.limits.total is not None:
             self.left["maxNoOfPodsToEvictTotal"] = rules.limits.total
 
@@ -310,19 +308,15 @@ class _Books:
         """Return the number of the pod's workload; a pod without one is a workload of its own."""
         owner = controller_of(pod)
         key = owner.uid if owner is not None else pod.key
-        if key not in self._numbers:
+        if key not in self.numbers:
             name = pod.key if owner is None else f"{pod.metadata.namespace}/{owner.kind}/{owner.name}"
             found = None if owner is None else self._rules.workload_of(pod.metadata.namespace, owner)
-            self._numbers[key] = len(self.names)
+            self.numbers[key] = len(self.names)
             self.names.append(name)
             self.replicas.append(1 if owner is None else 0 if found is None else found.replicas)
             if owner is not None:
                 self.left[f"workload {name}"] = 0 if found is None else self._allowed(found)
-        return self._numbers[key]
-
-    def number(self, uid: str) -> int | None:
-        """Return the number of the workload of a controller; None while none of its pods was asked about."""
-        return self._numbers.get(uid)
+        return self.numbers[key]
 
     def groups(self, pod: Pod) -> tuple[str, ...]:
         """Return the limits that the pod counts against, by name."""
@@ -340,18 +334,8 @@ class _Books:
 
     def _allowed(self, found: Workload) -> int:
         """Return how many pods of a workload may be on their way: by both limits, what is unavailable counted."""
-        args, replicas = self._rules.migration, found.replicas
         try:
-            migrating = object_limiter.limit(
-                replicas, args.max_migrating_per_workload, "maxMigratingPerWorkload"
-            )
-            unavailable = object_limiter.limit(
-                replicas, args.max_unavailable_per_workload, "maxUnavailablePerWorkload"
-            )
+            migrating, unavailable = workload_limits(self._rules.migration, found.replicas)
         except ProtocolError:  # the gates refuse each of its pods for it, and say so
             return 0
         return max(min(migrating, unavailable - len(found.unavailable)), 0)
-
-
-def _nobody(_: Pod) -> bool:
-    return False

@@ -21,7 +21,6 @@ from koordinator.cluster.config import Credentials
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.proof import Prove
 from koordinator.cluster.protocol import Cluster
-from koordinator.descheduler import config
 from koordinator.descheduler.caches import Caches
 from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.metrics import DeschedulerMetrics
@@ -76,12 +75,6 @@ class CycleLimiter:
         self._limits = limits
         self.per_node: Counter[str] = Counter()
         self.per_namespace: Counter[str] = Counter()
-        self.total = 0
-
-    def reset(self) -> None:
-        """A new cycle starts."""
-        self.per_node.clear()
-        self.per_namespace.clear()
         self.total = 0
 
     def refusal(self, node: str, namespace: str) -> str:
@@ -177,6 +170,8 @@ class Plugin:
     """Arguments as `pluginConfig` has them."""
     is_lax: ClassVar[bool] = False
     """True where unknown members are ignored instead of refused."""
+    api_version: ClassVar[str] = ""
+    """The version that arguments may name, beside the kind `<name>Args`; empty: they may name any."""
 
     def __init__(self, args: Any, handle: LiveHandle) -> None:
         """Make the plugin of one profile."""
@@ -184,7 +179,7 @@ class Plugin:
     @classmethod
     def problems(cls, raw: Mapping[str, Any], field: str) -> list[ConfigProblem]:
         """Everything that is wrong with the arguments that stand at `field` of the file."""
-        if found := config_text.problems_of(config.without_kind(raw), cls.args, field, strict=not cls.is_lax):
+        if found := config_text.problems_of(_without_kind(raw), cls.args, field, strict=not cls.is_lax):
             return found
         try:
             cls.read(raw)
@@ -194,19 +189,38 @@ class Plugin:
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> Any:
-        """Return the arguments. Raises: ProtocolError."""
-        if cls.name in config.KINDS:
-            return config.read(cls.name, raw)
+        """Return the arguments, completed and checked. Raises: ProtocolError, naming plugin and field."""
+        args = cls.completed(raw)
         try:
-            args = msgspec.convert(config_text.without_nulls(config.without_kind(raw)), cls.args)
-        except (msgspec.ValidationError, ValueError) as error:
-            raise ProtocolError(cls.name, "", str(error)) from error
-        cls.check_args(args)
+            cls.check_args(args)
+        except ProtocolError as error:
+            raise error.of(cls.name) from error
         return args
 
     @classmethod
-    def check_args(cls, args: Any) -> None:
+    def completed(cls, raw: Mapping[str, Any]) -> Any:
+        """Return the arguments with defaults filled in, not checked. Raises: ProtocolError for what cannot be read."""
+        for field, wanted in (("apiVersion", cls.api_version), ("kind", f"{cls.name}Args")):
+            if cls.api_version and raw.get(field, wanted) != wanted:
+                raise ProtocolError(cls.name, field, f"expected {wanted}, got {raw[field]!r}")
+        try:
+            return cls.complete(msgspec.convert(config_text.without_nulls(_without_kind(raw)), cls.args))
+        except (msgspec.ValidationError, ValueError) as error:
+            raise ProtocolError(cls.name, "", str(error)) from error
+
+    @staticmethod
+    def complete(args: Any) -> Any:
+        """Return the arguments with members filled in whose defaults depend on others."""
+        return args
+
+    @staticmethod
+    def check_args(args: Any) -> None:
         """Refuse arguments that make no sense together. Raises: ProtocolError."""
+
+
+def _without_kind(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without the members that say what they are."""
+    return {name: member for name, member in raw.items() if name not in ("apiVersion", "kind")}
 
 
 class DeschedulePlugin(Plugin, abc.ABC):

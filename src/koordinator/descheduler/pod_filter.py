@@ -107,7 +107,7 @@ def refusal(options: EvictableOptions) -> Refusal:
     def reason(pod: Pod) -> str:
         if facts.has_evict_annotation(pod):
             return ""
-        found = inherent_refusal(pod) or _refusal_by_options(pod, options)
+        found = of_daemon_set(pod) or inherent_refusal(pod) or _refusal_by_options(pod, options)
         if not found and matches is not None and not matches(pod.metadata.labels):
             return "its labels do not match the label selector"
         return found
@@ -117,20 +117,19 @@ def refusal(options: EvictableOptions) -> Refusal:
 
 def inherent_refusal(pod: Pod) -> str:
     """Return why no option makes the pod evictable: it would come back, or it goes anyway."""
-    for owner in pod.metadata.owner_references:
-        if owner.kind == "DaemonSet":
-            return "it belongs to a DaemonSet"
     if MIRROR_ANNOTATION in pod.metadata.annotations:
         return "it is a mirror pod"
-    if is_static(pod):
+    if pod.metadata.annotations.get(SOURCE_ANNOTATION, "api") != "api":
         return "it is a static pod"
     if pod.metadata.deletion_timestamp is not None:
         return "it is being deleted"
     return ""
 
 
-def is_static(pod: Pod) -> bool:
-    return pod.metadata.annotations.get(SOURCE_ANNOTATION, "api") != "api"
+def of_daemon_set(pod: Pod) -> str:
+    """Return that a DaemonSet would make the pod again, if one would."""
+    is_its_own = any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
+    return "it belongs to a DaemonSet" if is_its_own else ""
 
 
 def has_local_storage(pod: Pod) -> bool:

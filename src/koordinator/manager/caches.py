@@ -32,6 +32,7 @@ def pod(whole: Pod) -> Pod:
     Of a pod that found no node also why, and which nodes it may use: there are few of these.
     """
     meta, spec = whole.metadata, whole.spec
+    is_refused = _is_refused(whole)
     return replace(
         _POD,
         metadata=identity_of(
@@ -53,9 +54,9 @@ def pod(whole: Pod) -> Pod:
             preemption_policy=spec.preemption_policy,
             overhead=spec.overhead or _NOTHING,
             resources=spec.resources,
-            **_constraints(whole),
+            **(_constraints(spec) if is_refused else {}),
         ),
-        status=_status(whole),
+        status=_status(whole, is_refused=is_refused),
     )
 
 
@@ -66,16 +67,9 @@ def _is_refused(whole: Pod) -> bool:
     )
 
 
-def _constraints(whole: Pod) -> dict[str, Any]:
-    """Return what decides which nodes a pod may use, if it found none."""
-    if not _is_refused(whole):
-        return {}
-    spec = whole.spec
-    return {
-        "node_selector": spec.node_selector,
-        "affinity": spec.affinity,
-        "tolerations": spec.tolerations,
-    }
+def _constraints(spec: PodSpec) -> dict[str, Any]:
+    """Return what decides which nodes a pod may use."""
+    return {"node_selector": spec.node_selector, "affinity": spec.affinity, "tolerations": spec.tolerations}
 
 
 def node(whole: Node) -> Node:
@@ -98,11 +92,11 @@ def node_metric(whole: NodeMetric) -> NodeMetric:
 TRANSFORMS: Mapping[type[Object], Callable[[Any], Any]] = {Pod: pod, Node: node, NodeMetric: node_metric}
 
 
-def _status(whole: Pod) -> PodStatus:
+def _status(whole: Pod, *, is_refused: bool) -> PodStatus:
     status = whole.status
     kept = replace(_STATUS, phase=sys.intern(status.phase), qos_class=sys.intern(status.qos_class))
-    if _is_refused(whole):
-        kept = replace(kept, conditions=[c for c in whole.status.conditions if c.type == "PodScheduled"])
+    if is_refused:
+        kept = replace(kept, conditions=[c for c in status.conditions if c.type == "PodScheduled"])
     resizing = pod_resize.status_of(whole)
     return kept if resizing is None else replace(resizing, phase=kept.phase, qos_class=kept.qos_class)
 

@@ -98,33 +98,30 @@ class ManagerMetrics:
             clock.now,
             EXPIRES_S,
         )
-        self.internal.add(self.node_allocatable)
         self.webhook_durations = Histogram(
             "koord_manager_webhook_webhook_duration_milliseconds",
             "Time that a step of an admission took.",
             exponential(0.001, 2, 20),
             ("webhook_type", "object_type", "operation", "plugin_name", "status"),
         )
-        self.internal.add(self.webhook_durations)
         self.quota_shared_weight = Gauge(
             "koord_manager_webhook_quota_shared_weight",
             "Shared weight of a quota as admitted.",
             ("elasticquota_name", "resource_name"),
         )
-        self.internal.add(self.quota_shared_weight)
+        self.internal.add(self.node_allocatable, self.webhook_durations, self.quota_shared_weight)
         self.binding_decisions = self._counter(
             "koord_manager_webhook_binding_admission_decisions_total", "Bindings, by decision.", ("decision",)
         )
         self.ledger_bytes = Gauge(
             "koordinator_manager_lent_ledger_bytes", "Memory of the ledger of what nodes lent, about."
         )
-        self.internal.add(self.ledger_bytes)
         self.tidal = TidalMetrics(self.internal)
         self.is_leader = Gauge(
             "koordinator_manager_is_leader", "Whether this instance leads (1) or stands by (0)."
         )
         self.is_leader.set(0)
-        self.internal.add(self.is_leader)
+        self.internal.add(self.ledger_bytes, self.is_leader)
         self.runtime.add(
             GaugeReading(
                 "leader_election_master_status",

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from koordinator.api import labels, node_affinity, pod_resources, priority
+from koordinator.api import labels, node_affinity, priority
 from koordinator.api.core import Container, Node, Pod, PodSpec
 from koordinator.api.meta import Object, Resource
 from koordinator.api.priority import PriorityClass
@@ -138,8 +138,3 @@ def may_run(pod: Pod, node: Node) -> bool:
     """Return whether an online pod of the lender may be on a node at all, by selector, required affinity and taints."""
     is_open = not node.spec.unschedulable and not keeps_out(tuple(pod.spec.tolerations), node.spec.taints)
     return is_open and node_affinity.selects(pod.spec, node)
-
-
-def requests_of(spec: PodSpec) -> Json:
-    """Return what a pod requests, as on the wire. Raises: QuantityError."""
-    return dict(pod_resources.wire_sum(spec))

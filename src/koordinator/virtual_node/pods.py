@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from koordinator import clock
-from koordinator.api import labels
+from koordinator.api import labels, pod_resources
 from koordinator.api.core import PodSpec
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.priority import PriorityClass
@@ -22,7 +22,7 @@ from koordinator.virtual_node import objects, offer, status, steps, translate
 from koordinator.virtual_node.copies import ObjectCopies
 from koordinator.virtual_node.metrics import VirtualNodeMetrics
 from koordinator.virtual_node.objects import Json, Lending, PodDocument
-from koordinator.virtual_node.steps import Action, Knowledge, Step
+from koordinator.virtual_node.steps import Action, Step
 from koordinator.virtual_node.table import LenderTable, LentPod, request_vector
 from koordinator.virtual_node.translate import Sharing
 
@@ -148,12 +148,12 @@ class BorrowedPods:
             self._forget(uid)
             return None
         if borrowed is not None and lent is not None and not borrowed.is_deleted:
-            if not borrowed.has_ended and self._is_unplaceable(lent):
-                return await self._give_up(uid, borrowed, lent)
+            if not borrowed.has_ended and (why := self._why_unplaceable(lent)):
+                await self._give_up(uid, borrowed, lent, why)
+                return None
             if not (lent.has_ended or lent.is_deleted) and uid not in self._copied:
                 await self._copy(uid, borrowed, lent)
-        marked = borrowed is not None and labels.LENT_AS in borrowed.metadata.annotations
-        step = steps.next_step(borrowed, lent, Knowledge(is_marked=marked, is_unsent=uid in self._unsent))
+        step = steps.next_step(borrowed, lent, is_unsent=uid in self._unsent)
         if step.action is Action.NOTHING:
             is_unplaced = lent is not None and not lent.spec.get("nodeName") and not lent.has_ended
             return POLL_S if is_unplaced else None
@@ -172,14 +172,14 @@ class BorrowedPods:
         problems = translate.problems(pod, self._rules.sharing)
         try:
             spec = objects.spec_of(pod)
-            amounts = objects.requests_of(spec)
+            amounts = pod_resources.wire_sum(spec)
             problems += [f"no virtual node has {name}" for name in offer.unknown_resources(amounts)]
             request = request_vector(amounts)
         except (msgspec.ValidationError, KoordinatorError) as error:
             await self._fail(pod, status.REFUSED, f"its spec is unreadable: {error}")
             return None
         if problems:
-            await self._fail(pod, status.REFUSED, translate.told(problems))
+            await self._fail(pod, status.REFUSED, "; ".join(problems))
             return None
         try:
             contents = await self._copies.read(pod)
@@ -302,25 +302,24 @@ class BorrowedPods:
             log.debug("pod gone already", extra={"pod": pod.key})
         return None
 
-    async def _give_up(self, uid: str, borrowed: PodDocument, lent: PodDocument) -> float | None:
+    async def _give_up(self, uid: str, borrowed: PodDocument, lent: PodDocument, why: str) -> None:
         """Give back a pod for which the lender's scheduler finds no place; its node is offered no more for a while."""
         if (held := self._table.lent_pods.get(uid)) is not None:
             self._table.withhold(held.row)
-        why = next(one["message"] for one in lent.status["conditions"] if one["type"] == "PodScheduled")
         message = f"the scheduler of {self._lending.source} could not place it: {why}"
         await self._fail(borrowed, status.OUT_OF_HOLE, message)
         await self._delete_lent(lent, None, "it was not placed")
-        return None
 
-    def _is_unplaceable(self, lent: PodDocument) -> bool:
+    def _why_unplaceable(self, lent: PodDocument) -> str:
+        """Return why the lender's scheduler has not placed a pod for too long, empty while it may still."""
         if lent.spec.get("nodeName") or lent.is_deleted or not lent.metadata.creation_timestamp:
-            return False
+            return ""
         waited_s = self._lender.clock.now() - clock.parse_rfc3339(lent.metadata.creation_timestamp)
-        refused = any(
-            one["type"] == "PodScheduled" and one["status"] == "False" and one.get("message")
-            for one in lent.status.get("conditions") or []
-        )
-        return refused and waited_s > PLACED_WITHIN_S
+        if waited_s <= PLACED_WITHIN_S:
+            return ""
+        conditions = lent.status.get("conditions") or []
+        refused = (one for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False")
+        return next((one.get("message") or "" for one in refused), "")
 
     # Requests
 

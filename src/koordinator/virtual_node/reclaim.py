@@ -3,7 +3,7 @@
 Source: behaviour/tidal 5; the order of behaviour/tidal 4, least lost work first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -61,7 +61,7 @@ def for_waiting(
     request: I64,
     allocatable: I64,
     others: I64,
-    pods_of: Callable[[int], Sequence[LentPod]],
+    pods_of: Mapping[int, Sequence[LentPod]],
     lent: I64,
     allowed: Mask,
     may_run: Callable[[int], bool],
@@ -70,7 +70,8 @@ def for_waiting(
     """Return where an online pod gets room, and who makes it; None where evicting helps nobody: the pod fits nowhere
     even then, or somewhere already and waits for another reason.
 
-    Shapes: request (4,), allowed (nodes,), others (nodes, 4). `may_run` says whether the pod may be on a node at all.
+    Shapes: request (4,), allowed (nodes,), others (nodes, 4). `pods_of` has borrowed pods by row, `may_run` says
+    whether the pod may be on a node at all.
     """
     open_room = allocatable - others
     possible = allowed & (open_room >= request).all(axis=1)
@@ -81,7 +82,7 @@ def for_waiting(
     for row in map(int, np.flatnonzero(possible & lent.any(axis=1) & ~fits_now)):
         if not may_run(row):
             continue
-        pods = in_order(pods_of(row), allocatable, now_s)
+        pods = in_order(pods_of[row], allocatable, now_s)
         victims = _enough(pods, request - (open_room[row] - lent[row]))
         cost = sum(lost_work(one, allocatable[row], now_s) for one in victims)
         if best is None or cost < best[0]:

@@ -25,7 +25,6 @@ _PASSED = (
 )
 _OF_BORROWER = ("PodScheduled", "DisruptionTarget")
 """Conditions that the borrower's components write about its pod."""
-_GATED = "Ready"
 
 
 def mirrored(borrowed: PodDocument, lent: PodDocument) -> Json | None:
@@ -93,7 +92,7 @@ def _conditions(borrowed: PodDocument, lent: Iterable[Mapping[str, Any]]) -> lis
         if one["type"] == "PodScheduled" or one["type"] in names:
             continue
         condition = {key: value for key, value in one.items() if key != "observedGeneration"}
-        if one["type"] == _GATED and one["status"] == "True":
+        if one["type"] == "Ready" and one["status"] == "True":
             condition |= _gated(gates, before)
         told.append(condition)
     return [*kept, *told]

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from koordinator.api import labels
 from koordinator.virtual_node import status
 from koordinator.virtual_node.objects import PodDocument
 
@@ -33,19 +34,12 @@ class Step(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
-    """The knowledge of a pod besides its two objects: whether the borrower's pod bears the mark, and whether the
-    lender has surely not heard of it yet."""
-
-    is_marked: bool
-    is_unsent: bool
-
-
 NOTHING = Step(Action.NOTHING)
 
 
-def next_step(borrowed: PodDocument | None, lent: PodDocument | None, known: Knowledge) -> Step:
-    """Return the next step; `borrowed` is None when the borrower has no such pod on the virtual node (any more)."""
+def next_step(borrowed: PodDocument | None, lent: PodDocument | None, *, is_unsent: bool) -> Step:
+    """Return the next step; `borrowed` is None when the borrower has no such pod on the virtual node (any more),
+    `is_unsent` when the lender has surely not heard of it yet."""
     if borrowed is None:
         return _orphan(lent)
     if borrowed.is_deleted:
@@ -57,9 +51,9 @@ def next_step(borrowed: PodDocument | None, lent: PodDocument | None, known: Kno
     if lent is not None and lent.is_deleted and lent.phase == "Failed":
         return Step(Action.FAIL)  # it failed because somebody in the lender wanted it away
     if lent is not None:
-        patch = status.mirrored(borrowed, lent)
-        return NOTHING if patch is None else Step(Action.MIRROR, patch=patch)
-    return Step(Action.ADMIT) if known.is_unsent or not known.is_marked else Step(Action.FAIL)
+        return _mirror(borrowed, lent)
+    is_marked = labels.LENT_AS in borrowed.metadata.annotations
+    return Step(Action.FAIL) if is_marked and not is_unsent else Step(Action.ADMIT)
 
 
 def _orphan(lent: PodDocument | None) -> Step:
@@ -79,7 +73,9 @@ def _deleted(borrowed: PodDocument, lent: PodDocument | None) -> Step:
     is_shorter = grace_s is not None and current_s is not None and grace_s < current_s
     if not lent.is_deleted or is_shorter:
         return Step(Action.DELETE, grace_s=grace_s, message="the borrower's pod is deleted")
-    if borrowed.has_ended:
-        return NOTHING
+    return NOTHING if borrowed.has_ended else _mirror(borrowed, lent)
+
+
+def _mirror(borrowed: PodDocument, lent: PodDocument) -> Step:
     patch = status.mirrored(borrowed, lent)
     return NOTHING if patch is None else Step(Action.MIRROR, patch=patch)

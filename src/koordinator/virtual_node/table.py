@@ -14,10 +14,10 @@ from koordinator.api import duration, labels, pod_labels, quantity, resources, t
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import Predicate
 from koordinator.api.meta import is_condition_true
-from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
+from koordinator.api.node_metric import NodeMetric, NodeMetricInfo, NodeMetricStatus
 from koordinator.api.pod_resources import wire_requests
 from koordinator.api.priority import PriorityClass
-from koordinator.api.quantity import ResourceList
+from koordinator.api.quantity import RawQuantity
 from koordinator.api.resource_vector import I64
 from koordinator.virtual_node import objects, offer
 from koordinator.virtual_node.objects import ENDED, Lending
@@ -64,8 +64,6 @@ class LenderTable:
         """Online pods without a place, by uid."""
         self.lent_pods: dict[str, LentPod] = {}
         """By the uid of the borrower's pod."""
-        self.lent_milli: dict[str, int] = {}
-        """Milli-cores that are lent, by namespace of the borrower."""
         self.on_need: Callable[[], None] = lambda: None
         """Called when room may have to be given back, or what is lent has become less."""
         self._lending = lending
@@ -184,7 +182,7 @@ class LenderTable:
         ready = is_condition_true(node.status.conditions, "Ready")
         is_virtual = labels.VIRTUAL_NODE_SOURCE in node.metadata.labels  # what is borrowed is not lent on
         self._selected[row] = self._selects(node.metadata.labels) and not is_virtual
-        group = node.metadata.labels.get(self._group_label, "") if self._group_label else ""
+        group = node.metadata.labels.get(self._group_label, "")
         if self._group_label and not group:
             self._selected[row] = False
         self._group[row] = self.groups.setdefault(group, len(self.groups)) if self._selected[row] else -1
@@ -225,7 +223,7 @@ class LenderTable:
         online = objects.is_online(pod)
         if pod.spec.node_name:
             self._unclaim(meta.uid)
-            request = _request(pod)
+            request = request_of(pod)
             held = _Held(self.row(pod.spec.node_name), request, int(request[offer.CPU]) if online else 0)
             self._held[meta.uid] = held
             self._add(held, 1)
@@ -249,14 +247,12 @@ class LenderTable:
         self.lent_pods[pod.uid] = pod
         self._lent_by_name[name] = pod.uid
         self._lent[pod.row] += pod.request
-        self._account(pod, 1)
 
     def give_back(self, uid: str) -> None:
         """Let a borrowed pod hold nothing any more."""
         pod = self.lent_pods.pop(uid, None)
         if pod is not None:
             self._lent[pod.row] -= pod.request
-            self._account(pod, -1)
             self.on_need()
 
     def claim(self, uid: str, row: int, request: I64) -> None:
@@ -279,13 +275,12 @@ class LenderTable:
             return
         row = self.row(metric.metadata.name)
         at_s = clock.parse_rfc3339(status.update_time)
-        is_first = self._reported_s[row] == -math.inf
         if at_s <= self._reported_s[row]:
             return
         used = quantity.milli(status.node_metric.node_usage.resources.get(resources.CPU, 0))
         lent = self._used_by_lent(status)
-        if is_first:
-            self._believe(row, status, at_s, has_lent=bool(self._lent[row].any()))
+        if self._reported_s[row] == -math.inf:
+            self._believe(row, status.node_metric, at_s)
         slot = int(self._sampled_s[row].argmin())
         self._sampled_s[row, slot] = at_s
         self._samples[row, slot] = max(used - lent, 0)
@@ -293,15 +288,15 @@ class LenderTable:
         if (used - lent) * 100 > self._allocatable[row, offer.CPU] * self.policy.reclaim_usage_percent:
             self.on_need()
 
-    def _believe(self, row: int, status: NodeMetricStatus, at_s: float, *, has_lent: bool) -> None:
+    def _believe(self, row: int, said: NodeMetricInfo, at_s: float) -> None:
         """Take from a node's first report how it was before we looked: the percentile of a window that is long enough,
         or that borrowed pods run there, which nobody would have put on a busy node."""
         window_s = self.policy.idle_for_s
         limit_milli = self._allocatable[row, offer.CPU] * self.policy.idle_usage_percent / 100
-        was_quiet = has_lent or any(
+        was_quiet = self._lent[row].any() or any(
             duration.parse(each.duration) >= window_s
             and quantity.milli(each.usage["p95"].resources.get(resources.CPU, 0)) < limit_milli
-            for each in (status.node_metric.aggregated_node_usages if status.node_metric else ())
+            for each in said.aggregated_node_usages
             if "p95" in each.usage and each.duration
         )
         if was_quiet:
@@ -334,12 +329,8 @@ class LenderTable:
         since_s = clock.parse_rfc3339(since) if since else 0.0
         is_free = pod.spec.priority_class_name == PriorityClass.FREE
         namespace = pod.metadata.annotations.get(labels.BORROWED_POD, "").partition("/")[0]
-        known = LentPod(uid, self.row(node), _request(pod), since_s, is_free, namespace)
+        known = LentPod(uid, self.row(node), request_of(pod), since_s, is_free, namespace)
         self.lend(known, pod.metadata.name)
-
-    def _account(self, pod: LentPod, sign: int) -> None:
-        milli = int(pod.request[offer.CPU])
-        self.lent_milli[pod.namespace] = self.lent_milli.get(pod.namespace, 0) + sign * milli
 
     def _release(self, uid: str) -> None:
         held = self._held.pop(uid, None)
@@ -363,12 +354,13 @@ class LenderTable:
             getattr(self, name)[:size] = value
 
 
-def request_vector(amounts: Mapping[str, quantity.RawQuantity] | ResourceList) -> I64:
-    """Return what a pod takes of a node, itself included, (4,). Raises: QuantityError."""
+def request_vector(amounts: Mapping[str, RawQuantity]) -> I64:
+    """Return what a pod that requests these amounts takes of a node, itself included, (4,). Raises: QuantityError."""
     found = offer.vector(amounts)
     found[offer.PODS] = 1
     return found
 
 
-def _request(pod: Pod) -> I64:
+def request_of(pod: Pod) -> I64:
+    """Return what a pod takes of a node, (4,). Raises: QuantityError."""
     return request_vector(wire_requests(pod))

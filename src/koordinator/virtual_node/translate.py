@@ -3,7 +3,7 @@
 Fields are taken over one by one: what nobody here knows is refused rather than handed on.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -252,8 +252,3 @@ def _known_fields(pod: PodDocument) -> dict[str, str]:
         "spec.nodeName": str(pod.spec.get("nodeName") or ""),
         "spec.serviceAccountName": str(pod.spec.get("serviceAccountName") or "default"),
     }
-
-
-def told(whys: Iterable[str]) -> str:
-    """Return problems as one message."""
-    return "; ".join(whys)

@@ -6,7 +6,6 @@ Source: behaviour/tidal 5.
 
 import asyncio
 import contextlib
-import functools
 import logging
 import random
 from collections.abc import AsyncIterator, Mapping
@@ -26,7 +25,7 @@ from koordinator.cluster.backoff import Backoff, BackoffPolicy, new_rng
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import LeaderElector, lead_while_elected
-from koordinator.cluster.protocol import Cluster, PatchType
+from koordinator.cluster.protocol import Cluster, PatchType, get_if_there
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.cluster.write_through import FencedCluster
 from koordinator.virtual_node import node, objects, offer, reclaim
@@ -36,7 +35,7 @@ from koordinator.virtual_node.objects import Lending, PodDocument
 from koordinator.virtual_node.offer import LendingPolicy
 from koordinator.virtual_node.pods import BorrowedPods, PodRules
 from koordinator.virtual_node.reclaim import Victim
-from koordinator.virtual_node.table import LenderTable, LentPod, request_vector
+from koordinator.virtual_node.table import LenderTable, LentPod, request_of
 
 log = logging.getLogger(__name__)
 
@@ -168,8 +167,7 @@ class VirtualNodes:
 
     def _found(self, found: Node) -> None:
         """Follow the pods of a virtual node that is there, perhaps since an earlier process registered it."""
-        per = self.config.node_per
-        group = found.metadata.labels.get(per, "") if per else ""
+        group = found.metadata.labels.get(self.config.node_per, "")
         if self.config.name_of(group) == found.metadata.name:
             self._follow_node(found.metadata.name, group)
 
@@ -233,16 +231,11 @@ class VirtualNodes:
         """Return why nothing can be lent, empty when it can; makes the namespace of lent pods."""
         name = self.lending.namespace
         try:
-            with contextlib.suppress(errors.NotFound):
-                await self._lender.get(Namespace, name)
-                return ""
-            await self._lender.create(
-                Namespace, {"metadata": {"name": name, "labels": dict(_NAMESPACE_LABELS)}}
-            )
-        except errors.AlreadyExists:
-            return ""
+            if await get_if_there(self._lender, Namespace, name) is None:
+                body = {"metadata": {"name": name, "labels": dict(_NAMESPACE_LABELS)}}
+                await self._lender.create(Namespace, body)
         except errors.ApiError as error:
-            return str(error)
+            return "" if isinstance(error, errors.AlreadyExists) else str(error)
         return ""
 
     # What is offered
@@ -329,16 +322,15 @@ class VirtualNodes:
         table, uid = self.table, pod.metadata.uid
         if table.claimed_row(uid) != offer.NOWHERE:
             return []  # room was made for it; its scheduler has not looked yet
-        request = request_vector(objects.requests_of(pod.spec))
-        may_run = functools.partial(objects.may_run, pod)
+        request = request_of(pod)
         given = reclaim.for_waiting(
             request,
             table.allocatable,
             table.others,
-            lambda row: pods_of.get(row, []),
+            pods_of,
             table.lent,
             table.present,
-            lambda row: may_run(table.nodes[table.names[row]]),
+            lambda row: objects.may_run(pod, table.nodes[table.names[row]]),
             now_s,
         )
         if given is None:
@@ -372,9 +364,10 @@ class VirtualNodes:
         now_s = self.clock.now()
         passed_s = now_s - (self._accounted_s if self._accounted_s is not None else now_s)
         self._accounted_s = now_s
-        for namespace, milli in self.table.lent_milli.items():
-            if milli > 0 < passed_s:
-                self.metrics.core_seconds.inc(self.config.source, namespace, by=milli / 1000 * passed_s)
+        for pod in self.table.lent_pods.values():
+            cores = int(pod.request[offer.CPU]) / 1000
+            if cores > 0 < passed_s:
+                self.metrics.core_seconds.inc(self.config.source, pod.namespace, by=cores * passed_s)
 
 
 SETTLE_S = 0.2

@@ -1,1 +1,1 @@
-"""YARN tasks on the batch capacity of Kubernetes nodes: decisions and wire formats, the loops are not there yet."""
+"""YARN tasks on the batch capacity of Kubernetes nodes: the operator, and the agent of its nodes."""

@@ -7,8 +7,7 @@ Source: behaviour/yarn 3.4, 3.5 and 6.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -21,10 +20,10 @@ from koordinator.yarn.connection import CallRefused, Unreachable
 from koordinator.yarn.hadoop_config import YarnCluster
 from koordinator.yarn.handover import Handover, SchedulerTotals, Thresholds
 from koordinator.yarn.metrics import OperatorMetrics
-from koordinator.yarn.node_sync import HeldFigure, NodeId, NodeManagerReport, Policy, SyncPlan
-from koordinator.yarn.resource_managers import Poll
+from koordinator.yarn.node_sync import HeldFigure, NodeId, NodeManagerReport, Policy, SyncOutcome, SyncPlan
+from koordinator.yarn.resource_managers import ResourceManagers
 from koordinator.yarn.rpc import NEVER_KILL, NodeUpdate
-from koordinator.yarn.table import NOTHING, NodeManagerKey, NodeRow, NodeTable, kube_total
+from koordinator.yarn.table import NOTHING, NodeManagerKey, NodeRow, NodeTable
 
 log = logging.getLogger(__name__)
 
@@ -53,16 +52,6 @@ class SyncRules(msgspec.Struct, frozen=True, kw_only=True):
     resync_s: float = 60.0
 
 
-class RmClient(Protocol):
-    """The client of a YARN cluster; see `ResourceManagers`."""
-
-    async def poll(self) -> Poll: ...
-
-    async def update(self, updates: Sequence[NodeUpdate]) -> Mapping[NodeId, KoordinatorError]: ...
-
-    def close(self) -> None: ...
-
-
 class LoopCallbacks(msgspec.Struct, frozen=True):
     """The calls of a loop: to have a node recorded, to take back what a node's last NodeManager was offered (maybe by
     another cluster), to tell people of a problem of a node or the cluster, to ask whether it may act at all, and
@@ -82,7 +71,7 @@ class ClusterLoop:
     def __init__(
         self,
         configured: YarnCluster,
-        managers: RmClient,
+        managers: ResourceManagers,
         table: NodeTable,
         rules: SyncRules,
         callbacks: LoopCallbacks,
@@ -147,10 +136,9 @@ class ClusterLoop:
         report = self.reports.get(node)
         return report is not None and report.total not in (None, YarnResource())
 
-    def _complain(self, error: KoordinatorError) -> None:
+    def _complain(self, error: Unreachable | CallRefused) -> None:
         log.warning("ResourceManager did not serve", extra={"cluster": self.cluster, "error": str(error)})
-        is_denied = isinstance(error, CallRefused) and error.is_denied
-        reason = "YarnAccessDenied" if is_denied else "YarnUnreachable"
+        reason = "YarnAccessDenied" if error.is_denied else "YarnUnreachable"
         self._callbacks.cluster_problem(self.cluster, reason, f"YARN cluster {self.cluster}: {error}")
 
     async def _poll(self, now_s: float) -> None:
@@ -165,7 +153,7 @@ class ClusterLoop:
         if poll.leader != self._leader or not before:
             self._leader, self._led_since_s = poll.leader, self.polled_s
             self._metrics.led_by(self.cluster, poll.leader)
-            self._mark_all()
+            self._table.mark_cluster(self.cluster)
         for node, report in poll.reports.items():
             if before.get(node) is not report:
                 self._mark(node)
@@ -176,7 +164,7 @@ class ClusterLoop:
         self._open.clear()
         if self.polled_s >= self._resync_due_s or was_recovering != self._is_recovering(self.polled_s):
             self._resync_due_s = self.polled_s + self._rules.resync_s
-            self._mark_all()
+            self._table.mark_cluster(self.cluster)
         took_s = self.polled_s - now_s
         self._poll_due_s = self.polled_s + min(max(POLL_S, took_s * POLL_SHARE), POLL_S_MAX)
 
@@ -187,11 +175,6 @@ class ClusterLoop:
         for name in self._table.nodes_of.get((self.cluster, node), ()):
             self._table.mark(name)
 
-    def _mark_all(self) -> None:
-        for row in self._table.rows_with_a_manager():
-            if row.known.cluster == self.cluster:
-                self._table.mark(row.name)
-
     # Nodes
 
     async def settle(self, rows: Sequence[NodeRow]) -> None:
@@ -201,16 +184,15 @@ class ClusterLoop:
         may_raise = self._callbacks.may_raise()
         plans = [(row, *self._planned(row, now_s, may_raise=may_raise)) for row in rows]
         updates = {
-            row.name: NodeUpdate(made.total.node, told.send, timeout_ms(row.known, usual_ms, wall_s))
-            for row, made, told in plans
-            if told.send is not None and made.total is not None and told.send != row.sent
+            row.name: NodeUpdate(row.known.node, told.send, timeout_ms(row.known, usual_ms, wall_s))
+            for row, _, told in plans
+            if told.send is not None and row.known.node is not None and told.send != row.sent
         }
         failure = await self._tell(updates, rows)
         for row, made, told in plans:
             error = failure.get(row.name)
             if error is not None:
-                failed = node_sync.when_refused(made, str(error), row.recorded or NOTHING)
-                told = Handover(record=failed.allocation)
+                told = Handover(record=node_sync.when_refused(made.allocation, row.recorded or NOTHING))
             row.record = told.record
             if row.record is not None and row.record != row.recorded:
                 self._callbacks.record(row)
@@ -241,18 +223,14 @@ class ClusterLoop:
             row.sent = None
         rival = self._table.rival_of(row)
         if rival:
-            made = SyncPlan(
-                node_sync.SyncOutcome.BAD_NODE_ID, reason=f"node {rival} announces the same NodeManager"
-            )
+            made = SyncPlan(SyncOutcome.BAD_NODE_ID, reason=f"node {rival} announces the same NodeManager")
         else:
             made = node_sync.plan(row.known, use, rules.policy)
         problem, reason = made.outcome, made.reason
-        if problem is node_sync.SyncOutcome.SYNCED and (twin := self._table.twin_of(row)):
+        if problem is SyncOutcome.SYNCED and (twin := self._table.twin_of(row)):
             # This one is served; the pod that is to blame may be either.
-            problem, reason = (
-                node_sync.SyncOutcome.BAD_NODE_ID,
-                f"node {twin} announces the same NodeManager",
-            )
+            problem = SyncOutcome.BAD_NODE_ID
+            reason = f"node {twin} announces the same NodeManager"
         self._callbacks.node_problem(row, problem.name, reason)
         totals = SchedulerTotals(
             total=row.total, is_capped=not (node_sync.may_raise_total(report) and may_raise)
@@ -263,7 +241,7 @@ class ClusterLoop:
                 granted=amounts.larger_yarn(row.granted or YarnResource(), row.sent or YarnResource()),
                 pool=row.known.pool,
                 taken=row.known.taken,
-                kube_total=kube_total(row.node),
+                kube_total=node_sync.kube_total(row.node),
                 recorded=row.recorded,
                 recorded_for_s=now_s - row.recorded_s,
             )
@@ -281,7 +259,7 @@ class ClusterLoop:
         """Return whether time alone, or the next report, may change what is to be done."""
         if told.send is not None or row.sent is not None or (row.total is None and row.held is not None):
             return True
-        wants_more = made.total is not None and row.total is not None and made.total.total != row.total
+        wants_more = made.total is not None and row.total is not None and made.total != row.total
         return wants_more and self._rules.policy.lends_once
 
     async def _tell(
@@ -304,8 +282,7 @@ class ClusterLoop:
         try:
             refused = await self._managers.update([*updates.values(), *withdrawals])
         except (Unreachable, CallRefused) as error:
-            is_denied = isinstance(error, CallRefused) and error.is_denied
-            self._tell_not_before_s = loop.time() + (DENIED_S if is_denied else POLL_S)
+            self._tell_not_before_s = loop.time() + (DENIED_S if error.is_denied else POLL_S)
             self._complain(error)
             return dict.fromkeys(updates, error)
         for each in withdrawals:

@@ -32,6 +32,8 @@ YARN_EXCEPTION = "org.apache.hadoop.yarn.exceptions.YarnException"
 class Unreachable(KoordinatorError):
     """A server does not answer, or not in Hadoop's protocol; the connection is closed."""
 
+    is_denied = False
+
     def __init__(self, server: str, reason: str) -> None:
         super().__init__(server, reason)
         self.server, self.reason = server, reason

@@ -85,11 +85,6 @@ def info(container: NMContainer, cgroup_path: str, created: str | None = None) -
     return told if created is None else msgspec.structs.replace(told, create_timestamp=created)
 
 
-def live(containers: Sequence[NMContainer], cgroup_path: str) -> list[ContainerInfo]:
-    """Return what `GET /v1/containers` answers: containers that do not end yet, in the NodeManager's order."""
-    return [info(container, cgroup_path) for container in containers if not container.is_final]
-
-
 def parent_shares(containers: Sequence[NMContainer]) -> int | None:
     """`cpu.shares` of the cgroup above all YARN containers; None: leave it as it is."""
     vcores = sum(container.total_vcores_needed for container in containers if not container.is_final)
@@ -98,7 +93,6 @@ def parent_shares(containers: Sequence[NMContainer]) -> int | None:
 
 CPU = "cpu"
 YARN = "yarn"
-POD = "pod"
 
 Amounts = Mapping[str, int]
 """Resource name → milli-cores or bytes."""

@@ -125,18 +125,6 @@ def refusal(cluster: YarnCluster, *, has_keytab: bool) -> str:
     return "" if cluster.principal else f"it wants Kerberos, and {PRINCIPAL} is not set"
 
 
-def active(statuses: Sequence[tuple[str, str]]) -> str:
-    """Return the id of the first ResourceManager that says it is active, of (id, state) in configured order.
-
-    Raises: HadoopConfigError.
-    """
-    for manager_id, state in statuses:
-        if state == "ACTIVE":
-            return manager_id
-    asked = ", ".join(f"{manager_id} ({state})" for manager_id, state in statuses)
-    raise HadoopConfigError("", RM_IDS, f"active rm not found in [{asked}]")
-
-
 class _Properties:
     """The merged properties of one cluster."""
 

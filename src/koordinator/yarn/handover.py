@@ -48,7 +48,7 @@ def hand_over(made: SyncPlan, at: SchedulerTotals, policy: Policy, thresholds: T
     """Return what to do now for a plan."""
     if made.total is None:
         return Handover(None, made.allocation)
-    wanted, record = made.total.total, made.allocation
+    wanted, record = made.total, made.allocation
     if policy.lends_once:
         record = _reserved(wanted, record, at)
         wanted = _raised_in_order(wanted, at)

@@ -37,7 +37,6 @@ class SyncOutcome(enum.Enum):
     NO_NODE_MANAGER = "no-nm"
     BAD_NODE_ID = "bad-node-id"
     BAD_ORIGIN = "bad-origin"
-    RM_ERROR = "rm-error"
     NODE_GONE = "node-gone"
 
 
@@ -55,14 +54,6 @@ class NodeManagerReport(msgspec.Struct, frozen=True):
     state: str = "RUNNING"
     used: YarnResource | None = None
     total: YarnResource | None = None
-
-
-class NodeTotal(msgspec.Struct, frozen=True):
-    """The amount that a node may give out through YARN."""
-
-    cluster: str
-    node: NodeId
-    total: YarnResource
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,15 +83,12 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
 
 class SyncPlan(msgspec.Struct, frozen=True):
-    """The acts of one pass; None for an act that does not happen.
-
-    `reason` is for people, `retry` asks for another pass with back-off.
-    """
+    """The acts of one pass; None for an act that does not happen. `total` is what the node may give out through YARN,
+    `reason` is for people."""
 
     outcome: SyncOutcome
-    total: NodeTotal | None = None
+    total: YarnResource | None = None
     allocation: BatchAmount | None = None
-    retry: bool = False
     reason: str = ""
 
 
@@ -153,26 +141,17 @@ def plan(known: NodeFacts, use: "NodeManagerUse", policy: Policy) -> SyncPlan:
         case SyncOutcome.NO_NODE_MANAGER | SyncOutcome.BAD_NODE_ID:
             return SyncPlan(SyncOutcome.NO_NODE_MANAGER, allocation=used, reason=known.reason)
         case SyncOutcome.BAD_ORIGIN:
-            return SyncPlan(known.outcome, retry=True, reason=known.reason)
-    assert known.node is not None
+            return SyncPlan(known.outcome, reason=known.reason)
     taken = known.taken if policy.is_kube_subtracted else BatchAmount()
     total = amounts.to_yarn(yarn_pool(known.pool, taken, policy.yarn_percent), policy.rounding)
-    return SyncPlan(SyncOutcome.SYNCED, total=NodeTotal(known.cluster, known.node, total), allocation=used)
+    return SyncPlan(SyncOutcome.SYNCED, total, used)
 
 
-def when_refused(made: SyncPlan, error: str, recorded: BatchAmount) -> SyncPlan:
-    """Return the plan when the ResourceManager did not take the total: of what is `recorded` on the node nothing is
-    given back, but what YARN has taken since is still told."""
-    more = None
-    if made.allocation is not None:
-        more = amounts.larger(made.allocation, recorded)
-    return msgspec.structs.replace(
-        made,
-        outcome=SyncOutcome.RM_ERROR,
-        allocation=None if more == recorded else more,
-        retry=True,
-        reason=f"ResourceManager: {error}",
-    )
+def when_refused(allocation: BatchAmount | None, recorded: BatchAmount) -> BatchAmount | None:
+    """Return what is written when the ResourceManager did not take the total: of what is `recorded` on the node nothing
+    is given back, but what YARN has taken since is still told."""
+    more = recorded if allocation is None else amounts.larger(allocation, recorded)
+    return None if more == recorded else more
 
 
 def node_manager(pods: Iterable[Pod]) -> Pod | None:
@@ -224,10 +203,15 @@ def origin(node: Node) -> BatchAmount:
     Raises: ProtocolError, QuantityError.
     """
     found = _ORIGIN.read(node.metadata.annotations, node.key)
-    amounts_of = found.resources if found is not None else None
-    if amounts_of is None:
-        amounts_of = node.status.allocatable
-    return BatchAmount(_amount(amounts_of, resources.BATCH_CPU), _amount(amounts_of, resources.BATCH_MEMORY))
+    return _batch(node.status.allocatable if found is None or found.resources is None else found.resources)
+
+
+def kube_total(node: Node) -> BatchAmount:
+    """Return what a node offers batch pods; nothing where it cannot be read."""
+    try:
+        return _batch(node.status.allocatable)
+    except quantity.QuantityError:
+        return BatchAmount()
 
 
 def batch_requested(pod: Pod) -> BatchAmount:
@@ -264,8 +248,9 @@ def yarn_pool(pool: BatchAmount, taken: BatchAmount, percent: int) -> BatchAmoun
     )
 
 
-def _amount(listed: ResourceList, name: str) -> int:
-    return min(max(quantity.value(listed.get(name, 0)), 0), AMOUNT_MAX)
+def _batch(listed: ResourceList) -> BatchAmount:
+    wire = (listed.get(name, 0) for name in resources.BATCH_RESOURCES)
+    return BatchAmount(*(min(max(quantity.value(each), 0), AMOUNT_MAX) for each in wire))
 
 
 def _is_ready(pod: Pod) -> bool:
@@ -291,7 +276,6 @@ class NodeManagerUse(msgspec.Struct, frozen=True):
 
     used: YarnResource | None
     held: HeldFigure | None
-    reason: str
 
 
 def use_to_count(
@@ -309,18 +293,15 @@ def use_to_count(
     figure only grows.
     """
     if not has_polled:
-        return NodeManagerUse(
-            held.used if held is not None else None, held, "no report of this cluster was read yet"
-        )
+        return NodeManagerUse(held.used if held is not None else None, held)
     if report is not None and report.state in _KNOWN_STATES:
         used = report.used or YarnResource()
         if is_recovering and held is not None:
             used = amounts.larger_yarn(used, held.used)
-        return NodeManagerUse(used, HeldFigure(used, now_s), f"the NodeManager is {report.state}")
-    state = report.state if report is not None else "not reported"
+        return NodeManagerUse(used, HeldFigure(used, now_s))
     if held is not None and now_s - held.at_s < hold_s:
-        return NodeManagerUse(held.used, held, f"the NodeManager is {state}: its last figure is held")
-    return NodeManagerUse(YarnResource(), None, f"the NodeManager is {state} for longer than {hold_s:g} s")
+        return NodeManagerUse(held.used, held)
+    return NodeManagerUse(YarnResource(), None)
 
 
 def over_commit_timeout_ms(known: NodeFacts, usual_ms: int, now_s: float) -> int:

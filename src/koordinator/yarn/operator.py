@@ -6,6 +6,7 @@ Source: behaviour/yarn 3.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -28,12 +29,12 @@ from koordinator.cluster.supervise import Guard, supervise
 from koordinator.cluster.write_through import FencedCluster
 from koordinator.prometheus import Labels
 from koordinator.yarn import amounts, hadoop_config, handover, node_sync
-from koordinator.yarn.cluster_loop import ClusterLoop, LoopCallbacks, RmClient, SyncRules
+from koordinator.yarn.cluster_loop import ClusterLoop, LoopCallbacks, SyncRules
 from koordinator.yarn.hadoop_config import FolderError, HadoopConfigError, Loaded, Stamp, YarnCluster
 from koordinator.yarn.handover import SchedulerTotals
 from koordinator.yarn.metrics import OperatorMetrics
 from koordinator.yarn.node_sync import SyncOutcome
-from koordinator.yarn.resource_managers import Observe
+from koordinator.yarn.resource_managers import Observe, ResourceManagers
 from koordinator.yarn.table import NodeManagerKey, NodeRow, NodeTable, slim_node, slim_pod
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ _RM_RETRY = BackoffPolicy(initial_s=1.0, max_s=10.0, jitter_ratio=0.2)
 _RETRY = BackoffPolicy(initial_s=0.5, max_s=10.0)
 _WRITE_RETRY = RetryPolicy(initial_s=0.2, max_s=60.0, overall=Rate(per_s=50.0, burst=500))
 
-Connect = Callable[[YarnCluster, Observe], RmClient]
+Connect = Callable[[YarnCluster, Observe], ResourceManagers]
 """Makes the client of a YARN cluster."""
 
 _EVENTS = {
@@ -244,13 +245,11 @@ class YarnOperator:
                 self._tasks.pop(name).cancel()
                 self.clusters.pop(name).close()
                 self.metrics.forget(name)
-                for row in self.table.rows_with_a_manager():
-                    if row.known.cluster == name:
-                        self.table.mark(row.name)
+                self.table.mark_cluster(name)
         for name, cluster in wanted.items():
             if name in self.clusters:
                 continue
-            managers = self._connect(cluster, self._observer(name))
+            managers = self._connect(cluster, functools.partial(self.metrics.called, name))
             backoff = Backoff(_RM_RETRY, new_rng(self._rng))
             loop = ClusterLoop(
                 cluster,
@@ -269,9 +268,6 @@ class YarnOperator:
             )
             log.info("YARN cluster served", extra={"cluster": name, "managers": len(cluster.managers)})
 
-    def _observer(self, cluster: str) -> Observe:
-        return lambda method, result, seconds: self.metrics.called(cluster, method, result, seconds)
-
     # Nodes without YARN
 
     async def _settle_alone(self) -> float:
@@ -287,7 +283,7 @@ class YarnOperator:
 
     def _settle_one(self, row: NodeRow) -> bool:
         """Record what a node without a NodeManager is believed to hold; return whether that may change by itself."""
-        now_s = asyncio.get_running_loop().time()
+        now_s, rules = asyncio.get_running_loop().time(), self.config.rules
         if row.known.cluster:
             message = f"YARN cluster {row.known.cluster} is not configured"
             self._node_problem(row, _UNKNOWN_CLUSTER, message)
@@ -300,12 +296,11 @@ class YarnOperator:
             report = loop.reports.get(row.belonged[1])
             self._withdraw(row.belonged)
         has_polled = row.belonged is None or (loop is not None and loop.polled_s is not None)
-        use = node_sync.use_to_count(report, row.held, has_polled, now_s, self.config.rules.hold_s)
+        use = node_sync.use_to_count(report, row.held, has_polled, now_s, rules.hold_s)
         row.held, row.used = use.held, use.used
         row.total = row.sent = row.granted = None
-        made = node_sync.plan(row.known, use, self.config.rules.policy)
+        made = node_sync.plan(row.known, use, rules.policy)
         self._node_problem(row, row.known.outcome.name, row.known.reason)
-        rules = self.config.rules
         row.record = handover.hand_over(
             made, SchedulerTotals(total=None), rules.policy, rules.thresholds
         ).record

@@ -13,9 +13,9 @@ import msgspec
 
 from koordinator.api.errors import KoordinatorError
 from koordinator.host.errors import ContentError
-from koordinator.yarn import hadoop_config, rpc
+from koordinator.yarn import rpc
 from koordinator.yarn.connection import CallRefused, Connection, Login, Unreachable
-from koordinator.yarn.hadoop_config import HadoopConfigError, ResourceManager, YarnCluster
+from koordinator.yarn.hadoop_config import ResourceManager, YarnCluster
 from koordinator.yarn.node_sync import NodeId, NodeManagerReport
 from koordinator.yarn.rest import RestClient
 from koordinator.yarn.rpc import Method, NodeUpdate, ReportReader
@@ -50,6 +50,14 @@ class Poll(msgspec.Struct, frozen=True):
 
     leader: str
     reports: dict[NodeId, NodeManagerReport]
+
+
+def active(cluster: str, ids: Sequence[str], states: Sequence[str]) -> int:
+    """Return the place of the first ResourceManager that says it is active. Raises: Unreachable."""
+    if "ACTIVE" in states:
+        return states.index("ACTIVE")
+    asked = ", ".join(f"{manager} ({state})" for manager, state in zip(ids, states, strict=True))
+    raise Unreachable(cluster, f"active rm not found in [{asked}]")
 
 
 class ResourceManagers:
@@ -146,13 +154,7 @@ class ResourceManagers:
                 self.leader = managers[0]
             else:
                 states = await asyncio.gather(*(self._state(manager) for manager in managers))
-                try:
-                    leads = hadoop_config.active(
-                        [(manager.id, state) for manager, state in zip(managers, states, strict=True)]
-                    )
-                except HadoopConfigError as error:
-                    raise Unreachable(self.cluster.id, error.reason) from error
-                self.leader = next(manager for manager in managers if manager.id == leads)
+                self.leader = managers[active(self.cluster.id, [each.id for each in managers], states)]
         return self.leader
 
     async def _state(self, manager: ResourceManager) -> str:

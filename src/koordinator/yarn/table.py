@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from koordinator.api import labels, pod_labels, quantity, resources
+from koordinator.api import labels, pod_labels, resources
 from koordinator.api.core import Container, Node, Pod, PodSpec, ResourceRequirements
 from koordinator.api.quantity import ResourceList
 from koordinator.yarn import amounts, node_sync
@@ -128,6 +128,12 @@ class NodeTable:
             self.changed.setdefault(row.known.cluster, {})[name] = None
             self._on_change(row.known.cluster)
 
+    def mark_cluster(self, cluster: str) -> None:
+        """Have all nodes of a cluster looked at again."""
+        for row in self.rows_with_a_manager():
+            if row.known.cluster == cluster:
+                self.mark(row.name)
+
     def take_changed(self, cluster: str) -> list[NodeRow]:
         """Return the rows of a cluster that are to be looked at, which they are from now on."""
         names = self.changed.pop(cluster, {})
@@ -192,16 +198,6 @@ class NodeTable:
     def _drop_empty(self, row: NodeRow) -> None:
         if row.node is None and not row.managers and not row.requested:
             self.rows.pop(row.name, None)
-
-
-def kube_total(node: Node) -> BatchAmount:
-    """Return what a node offers batch pods; nothing where it cannot be read."""
-    listed, value = node.status.allocatable, quantity.value
-    cpu, memory = listed.get(resources.BATCH_CPU, 0), listed.get(resources.BATCH_MEMORY, 0)
-    try:
-        return BatchAmount(max(value(cpu), 0), max(value(memory), 0))
-    except quantity.QuantityError:
-        return NOTHING
 
 
 _OF_NODES = (

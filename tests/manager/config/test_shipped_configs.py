@@ -9,7 +9,7 @@ import yaml
 
 from koordinator.manager.config import colocation_config, node_slo_spec
 from koordinator.manager.config.colocation_config import ColocationState
-from koordinator.manager.config.validation import ValidationOptions, validate_config_map
+from koordinator.manager.config.validation import validate_config_map
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,7 +33,7 @@ def shipped() -> list[Any]:
 
 @pytest.mark.parametrize("data", [*documented(), *shipped()])
 def test_it_is_accepted_and_understood(data: dict[str, str]) -> None:
-    assert validate_config_map({}, data, {}, ValidationOptions(names_needed=True)).message == ""
+    assert validate_config_map({}, data, {}, names_needed=True).message == ""
     assert node_slo_spec.sync(node_slo_spec.DEFAULT_CONFIG, data).problems == {}
     outcome = colocation_config.sync(ColocationState(), data)
     assert (outcome.problem, outcome.entry_problems) == ("", ())

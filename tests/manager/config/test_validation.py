@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from koordinator.api import defaults, slo_config
 from koordinator.api.affinity import LabelSelector, LabelSelectorRequirement
 from koordinator.manager.config import validation, validation_rules
-from koordinator.manager.config.validation import ValidationOptions, ValidationReason
-
-OPTIONS = ValidationOptions()
+from koordinator.manager.config.validation import ValidationReason
 
 
 def validate(
@@ -21,13 +19,13 @@ def validate(
     *,
     old: dict[str, Any] | None = None,
     nodes: dict[str, dict[str, str]] | None = None,
-    options: ValidationOptions = OPTIONS,
+    names_needed: bool = False,
 ) -> validation.ConfigVerdict:
     before, after = (
         {key.replace("_", "-"): v if isinstance(v, str) else json.dumps(v) for key, v in data.items()}
         for data in (old or {}, new)
     )
-    return validation.validate_config_map(before, after, nodes or {}, options)
+    return validation.validate_config_map(before, after, nodes or {}, names_needed=names_needed)
 
 
 def entry(name: str, **match: str) -> dict[str, Any]:
@@ -314,11 +312,8 @@ def test_where_names_are_needed_all_else_is_refused_as_ever(
 ) -> None:
     data = {"cpu_burst_config": {"nodeStrategies": entries}}
 
-    for options, words in (
-        (OPTIONS, said),
-        (ValidationOptions(names_needed=True), said_where_names_are_needed),
-    ):
-        verdict = validate(data, options=options)
+    for names_needed, words in ((False, said), (True, said_where_names_are_needed)):
+        verdict = validate(data, names_needed=names_needed)
         assert verdict.allowed == (not words) and words in verdict.message
         assert verdict.message.count("nodeStrategies") <= 1, "one thing at a time"
 
@@ -326,6 +321,4 @@ def test_where_names_are_needed_all_else_is_refused_as_ever(
 def test_entries_that_may_overlap_need_no_names() -> None:
     entries = [{"nodeSelector": {"matchLabels": {"x": "1"}}, "applications": []} for _ in range(2)]
 
-    assert validate(
-        {"host_application_config": {"nodeConfigs": entries}}, options=ValidationOptions(names_needed=True)
-    ).allowed
+    assert validate({"host_application_config": {"nodeConfigs": entries}}, names_needed=True).allowed

@@ -175,7 +175,7 @@ def test_policy_text_that_nobody_knows_means_usage() -> None:
     inputs = BatchInputs(capacity, zero, capacity, zero, capacity)
 
     by_request = ReclaimPolicy(cpu_policy=CalculatePolicy.REQUEST)
-    assert batch.batch_allocatable(inputs, by_request)[0, batch.CPU] == 60_000
+    assert batch.batch_terms(inputs, batch.columns([by_request])).lent[0, batch.CPU] == 60_000
 
 
 def test_a_pod_that_is_not_reported_yet_counts_with_its_request_under_every_policy() -> None:

@@ -18,7 +18,6 @@ from koordinator.manager.noderesource import account, decide, plugins
 from koordinator.manager.noderesource import target as targets
 from koordinator.manager.noderesource.decide import Withdrawal
 from koordinator.manager.noderesource.ledger import ledgers
-from koordinator.manager.noderesource.plugins import Configs
 from koordinator.manager.noderesource.rows import NodeRow, reading_of, zones_need_write, zones_target
 from koordinator.manager.noderesource.target import NodeTarget
 from tests.manager.noderesource.world import topology_body
@@ -33,7 +32,7 @@ DATA = {
 }
 NORMALIZATION = cpu_normalization.sync(cpu_normalization.DEFAULT_CONFIG, DATA).config
 AMPLIFICATION = amplification.sync(amplification.DEFAULT_CONFIG, DATA).config
-PLUGINS = plugins.chosen(("*",), Configs(lambda: NORMALIZATION, lambda: AMPLIFICATION))
+PLUGINS = plugins.chosen(("*",), normalization=lambda: NORMALIZATION, amplified=lambda: AMPLIFICATION)
 
 cpu = st.integers(0, 150_000).map(lambda milli: f"{milli}m")
 memory = st.integers(0, 200 * 10**9).map(str)

@@ -10,6 +10,7 @@ from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.slo import NodeSLO
 from koordinator.clock import FixedClock
+from koordinator.manager.config.slo_configs import ConfigSection
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.manager.per_node.node_objects import NodeObjects
 
@@ -29,9 +30,11 @@ class News:
 
 def objects_of(news: News) -> NodeObjects[NodeSLO]:
     metrics = ManagerMetrics(FixedClock(0.0))
-    shared: Any = SimpleNamespace(cluster=None, factory=news, metrics=metrics)
+    configs = SimpleNamespace(on_change=lambda section, listener: None)
+    shared: Any = SimpleNamespace(cluster=None, factory=news, metrics=metrics, configs=configs)
     rules: Any = SimpleNamespace(matters=lambda old, new: old.metadata.labels != new.metadata.labels)
-    return NodeObjects(shared, NodeSLO, rules, name="x", noun="X", reconciles=metrics.nodeslo_reconciles)
+    section, reconciles = ConfigSection.NODE_SLO, metrics.nodeslo_reconciles
+    return NodeObjects(shared, NodeSLO, rules, section, name="x", reconciles=reconciles)
 
 
 def slo(generation: int, **marks: str) -> NodeSLO:

@@ -11,6 +11,7 @@ from koordinator.api import labels, priority
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.groups import ClusterColocationProfile, PriorityClass
+from koordinator.cluster import strategic_merge
 from koordinator.manager.profiles import colocation_profile, profile_matching
 from koordinator.manager.profiles.colocation_profile import ProfileError, ProfileOutcome
 from koordinator.manager.profiles.profile_matching import CompiledProfile, compile_profile
@@ -227,7 +228,7 @@ def test_a_plain_patch_is_merged_as_any_other(obj: Any, patch: Any) -> None:
     merged = profile_matching.merge_plain(obj, patch)
 
     for shape in (profile_matching.POD, profile_matching.RESERVATION):
-        assert merged == profile_matching.merge(obj, patch, shape)
+        assert merged == strategic_merge.merge(obj, patch, shape)
     assert (obj, patch) == before
 
 

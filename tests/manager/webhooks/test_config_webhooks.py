@@ -15,7 +15,7 @@ from koordinator.api import defaults
 from koordinator.api.core import ConfigMap, Namespace, Node
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
-from koordinator.manager.config.validation import ValidationOptions, validate_config_map
+from koordinator.manager.config.validation import validate_config_map
 from koordinator.manager.options import ManagerOptions
 from koordinator.manager.webhooks import all as webhooks
 from koordinator.manager.webhooks import table
@@ -191,7 +191,7 @@ def test_deleting_the_configuration_is_allowed_with_a_warning() -> None:
 def test_a_refusal_names_key_member_and_rule(key: str, value: Any, refusal: str) -> None:
     text = value if isinstance(value, str) else json.dumps(value)
 
-    verdict = validate_config_map({}, {key: text}, {}, ValidationOptions())
+    verdict = validate_config_map({}, {key: text}, {})
 
     assert verdict.message.startswith(key)
     assert refusal in verdict.message
@@ -204,9 +204,9 @@ def test_entries_of_the_keys_that_the_reference_does_not_check_may_overlap() -> 
         for key in ("host-application-config", "cpu-normalization-config", "resource-amplification-config")
     }
 
-    assert validate_config_map({}, data, {"n1": {"a": "1"}}, ValidationOptions()).allowed
+    assert validate_config_map({}, data, {"n1": {"a": "1"}}).allowed
     malformed = dict.fromkeys(data, "{")
-    assert not validate_config_map({}, malformed, {}, ValidationOptions()).allowed
+    assert not validate_config_map({}, malformed, {}).allowed
 
 
 WORDS = [
@@ -224,7 +224,7 @@ def test_a_bandwidth_that_shrinks_below_what_is_promised_is_refused() -> None:
         return {"resource-qos-config": json.dumps(qos), "system-config": json.dumps(system)}
 
     def message(old: str, new: str) -> str:
-        return validate_config_map(data(old), data(new), {}, ValidationOptions()).message
+        return validate_config_map(data(old), data(new), {}).message
 
     assert message("10G", "6G") == ""
     assert message("10G", "4G").startswith("system-config: resource-qos-config: clusterStrategy")
@@ -259,10 +259,10 @@ def test_whatever_a_config_map_says_the_answer_is_allowed_or_a_named_rule(
 ) -> None:
     nodes = {"n1": {"x": "1"}, "n2": {}}
 
-    verdict = validate_config_map({}, data, nodes, ValidationOptions(names_needed=names_needed))
+    verdict = validate_config_map({}, data, nodes, names_needed=names_needed)
 
     if not verdict.allowed:
         body = json.loads(verdict.text.removeprefix("___").removesuffix("___"))
         assert body["reason"] and any(key in json.dumps(body["message"]) for key in data)
     # A change that is not one is never refused.
-    assert validate_config_map(data, data, nodes, ValidationOptions(names_needed=names_needed)).allowed
+    assert validate_config_map(data, data, nodes, names_needed=names_needed).allowed

@@ -9,13 +9,15 @@ from koordinator.api.core import ConfigMap, Event
 from koordinator.cluster.errors import ServiceUnavailable
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
+from koordinator.manager.options import EnhancedValidatorOptions
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.webhooks import pod_rules
 from koordinator.manager.webhooks.pod_rules import LabelRulesSource
 from koordinator.simulate import virtual_time
 from tests.manager.shared_parts import shared_parts
 
-NAMESPACE, NAME = pod_rules.CONFIG_NAMESPACE, pod_rules.CONFIG_NAME
+OPTIONS = EnhancedValidatorOptions()
+NAMESPACE, NAME = OPTIONS.config_namespace, OPTIONS.config_name
 
 
 class _Cluster(MemoryCluster):
@@ -100,6 +102,10 @@ def test_rules_that_nobody_can_read_keep_the_old_and_tell_the_config_map_once() 
 
         (event,) = (await cluster.list(Event)).items
         assert (event.reason, event.count) == ("LabelRulesNotUsed", 1)
-        assert "rules" in event.message
+        assert f"{NAMESPACE}/{NAME}: rules" in event.message
+
+        await cluster.patch(ConfigMap, NAME, {"data": {"enable": "no"}}, NAMESPACE)
+        await asyncio.sleep(1)
+        assert await lacking(source) == "", "switched off, they need not be readable"
 
     run(scenario)

@@ -9,7 +9,7 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.manager.options import BindingAdmissionOptions
 from koordinator.manager.webhooks import pod_rules, pod_validating
-from koordinator.manager.webhooks.pod_rules import LabelRules, PodRule
+from koordinator.manager.webhooks.pod_rules import PodRule
 from koordinator.manager.webhooks.pod_validating import BindingVerdict
 
 
@@ -84,25 +84,12 @@ def test_a_bad_gpu_request_is_named_with_its_container(requests: dict[str, str],
 RULES = '[{"name": "owner", "requiredLabels": ["owner", "team"], "namespaceWhitelist": ["free"]}]'
 
 
-def rules(enable: str = "true", text: str = RULES, old: LabelRules = LabelRules()) -> LabelRules:  # noqa: B008
-    return pod_rules.sync(old, {"enable": enable, "rules": text}).rules
-
-
 def test_missing_labels_are_listed_with_their_rule() -> None:
-    found = rules(" True ")
+    found = pod_rules.label_rules({"enable": " True ", "rules": RULES}, "ConfigMap a/b")
 
     assert pod_rules.violation(found, "d", {}) == "required labels are missing: [owner team] (rule 'owner')"
     assert pod_rules.violation(found, "d", {"owner": ""}).startswith("required label 'team' is missing")
     assert pod_rules.violation(found, "free", {}) == ""
-
-
-def test_rules_that_cannot_be_read_keep_the_old_ones_and_switching_off_drops_them() -> None:
-    known = rules()
-
-    outcome = pod_rules.sync(known, {"enable": "true", "rules": "{"})
-    assert outcome.rules == known and "pod-enhanced-validator-config: rules" in outcome.problem
-    assert rules("false", old=known) == LabelRules()
-    assert pod_rules.sync(known, None).rules == LabelRules()
 
 
 BINDING = BindingAdmissionOptions(

@@ -8,13 +8,12 @@ from koordinator.api import quantity
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
-from koordinator.descheduler import config
 from koordinator.descheduler.config.low_node_load import AnomalyCondition, NodePool
 from koordinator.descheduler.measurements import Observation, measured
 from koordinator.descheduler.plugin import CycleLimiter, CycleLimits, EvictAction
+from koordinator.descheduler.plugins.built_in import BUILT_IN
 from koordinator.descheduler.plugins.low_node_load import usage
 from koordinator.descheduler.plugins.low_node_load.cycle import (
-    AnomalyRule,
     Detector,
     LowNodeLoad,
     PoolReport,
@@ -37,11 +36,12 @@ CLASS_NAMES = {
 
 def anomaly(case: dict[str, Any]) -> Any:
     given_s = case["timeout_seconds"]
-    condition = AnomalyCondition(timeout=f"{given_s}s" if given_s else None)
-    rule = AnomalyRule(
-        condition.timeout_s, case["consecutive_abnormalities"], case["consecutive_normalities"]
+    condition = AnomalyCondition(
+        timeout=f"{given_s}s" if given_s else None,
+        consecutive_abnormalities=case["consecutive_abnormalities"],
+        consecutive_normalities=case["consecutive_normalities"],
     )
-    detector = Detector(rule)
+    detector = Detector(condition)
     states = []
     for one in case["operations"]:
         now_s = float(one["at"])
@@ -135,7 +135,7 @@ def evict(case: dict[str, Any]) -> Any:
     )
     args = dict(case["args"])
     has_expiration = "nodeMetricExpirationSeconds" in args
-    decoded = config.read("LowNodeLoad", args)
+    decoded = BUILT_IN["LowNodeLoad"].read(args)
     if not has_expiration:
         decoded = msgspec.structs.replace(decoded, node_metric_expiration_seconds=0)
     rejects = set(case["filter_rejects"])
@@ -176,7 +176,7 @@ def same_evictions(expected: Any, actual: Any) -> bool:
 def cycles(case: dict[str, Any]) -> Any:
     given = dict(case["args"])
     node_pools = [pool_of(raw) for raw in given.pop("nodePools")]
-    decoded = config.read("LowNodeLoad", given)
+    decoded = BUILT_IN["LowNodeLoad"].read(given)
     decoded = msgspec.structs.replace(
         decoded, detector_cache_timeout=f"{case['detector_cache_ttl_seconds']}s", node_pools=node_pools
     )

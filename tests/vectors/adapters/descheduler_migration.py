@@ -42,20 +42,19 @@ def with_ttl(raw: dict[str, Any]) -> dict[str, Any]:
 def steps(case: dict[str, Any]) -> Any:
     job = job_of(case["job"])
     mode = case["args"].get("defaultJobMode") or RESERVATION_FIRST
-    controller = state.MigrationController(case["reconciler_uid"], mode)
     answer = []
     for one in case["steps"]:
         if "set_spec" in one:
             spec = {**msgspec.to_builtins(job.spec), **spec_of(one["set_spec"])}
             job = from_builtins({**msgspec.to_builtins(job), "spec": spec}, PodMigrationJob)
-        step, actions = look(job, one["world"], controller, ORIGIN_S + one["now"])
+        step, actions = look(job, one["world"], case["reconciler_uid"], mode, ORIGIN_S + one["now"])
         job = step.job
         answer.append(shown(step, actions))
     return {"steps": answer}
 
 
 def look(
-    job: PodMigrationJob, world: dict[str, Any], controller: state.MigrationController, now_s: float
+    job: PodMigrationJob, world: dict[str, Any], uid: str, mode: str, now_s: float
 ) -> tuple[JobStep, list[str]]:
     pods = {(p.metadata.namespace, p.metadata.name): p for p in pods_of(world.get("pods", []))}
     reservation = None
@@ -67,7 +66,7 @@ def look(
 
     seen = state.JobState(pod_of, reservation, bool(world.get("limiter_blocked")))
     actions: list[str] = []
-    todo = state.reconcile(job, seen, controller, now_s)
+    todo = state.reconcile(job, seen, uid, mode, now_s)
     reply: state.Reply | None = None
     while True:
         try:

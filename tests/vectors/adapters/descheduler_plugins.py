@@ -5,10 +5,10 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from koordinator.api.core import Node, Pod
-from koordinator.descheduler import config
 from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.plugin import Action, EvictAction
 from koordinator.descheduler.plugins import scale_down_bin_pack
+from koordinator.descheduler.plugins.built_in import BUILT_IN
 from koordinator.descheduler.plugins.custom_priority import CustomPriority
 from koordinator.descheduler.plugins.fragmentation_aware import FragmentationAware
 from koordinator.descheduler.plugins.scale_down_bin_pack import NodePods
@@ -40,7 +40,7 @@ def custom_priority(case: dict[str, Any]) -> Any:
     rejects, failing = set(case["filter_rejects"]), set(case["evictions_that_fail"])
     nodes, pods = nodes_of(case["nodes"]), pods_of(case["pods"])
     plugin = CustomPriority(
-        config.read("CustomPriority", case["args"]), handle(lambda pod: pod.key not in rejects)
+        BUILT_IN["CustomPriority"].read(case["args"]), handle(lambda pod: pod.key not in rejects)
     )
     evicted, updates = [], []
 
@@ -61,7 +61,7 @@ def fragmentation(case: dict[str, Any]) -> Any:
     rejects, late = set(case["filter_rejects"]), set(case["pre_eviction_rejects"])
     nodes, pods = nodes_of(case["nodes"]), pods_of(case["pods"])
     plugin = FragmentationAware(
-        config.read("FragmentationAware", case["args"]),
+        BUILT_IN["FragmentationAware"].read(case["args"]),
         handle(lambda pod: pod.key not in rejects, lambda pod: pod.key not in late),
     )
     evicted: list[EvictAction] = []

@@ -13,10 +13,11 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import controller_of
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.resource_vector import exact_amount
-from koordinator.descheduler import config, configuration, facts, node_fit, plugin, pod_filter
+from koordinator.descheduler import configuration, facts, node_fit, plugin, pod_filter
 from koordinator.descheduler.config.low_node_load import pools
 from koordinator.descheduler.migration import arbitration, gates, jobs, object_limiter
 from koordinator.descheduler.node_fit import NodeFree
+from koordinator.descheduler.plugins.built_in import BUILT_IN
 from koordinator.descheduler.plugins.low_node_load import evict
 from koordinator.descheduler.pod_filter import EvictableOptions
 from tests.vectors.compare import subset, tolerant
@@ -86,17 +87,14 @@ def is_evictable(case: dict[str, Any]) -> Any:
 
 def limiter(case: dict[str, Any]) -> Any:
     given = case["limits"]
-    counter = plugin.CycleLimiter(
-        plugin.CycleLimits(
-            per_node=given.get("perNode"),
-            per_namespace=given.get("perNamespace"),
-            total=given.get("total"),
-        )
+    limits = plugin.CycleLimits(
+        per_node=given.get("perNode"), per_namespace=given.get("perNamespace"), total=given.get("total")
     )
+    counter = plugin.CycleLimiter(limits)
     allowed = []
     for index, one in enumerate(case["evictions"]):
         if index == case.get("reset_before_index"):
-            counter.reset()
+            counter = plugin.CycleLimiter(limits)
         node = one.get("node") or ""
         allowed.append(not counter.refusal(node, one["namespace"]))
         if allowed[-1]:
@@ -148,7 +146,7 @@ def score_of(usage: dict[str, Any], capacity: dict[str, Any], weights: dict[str,
 
 
 def defaults(case: dict[str, Any]) -> Any:
-    args = config.completed(case["plugin"], case["args"])
+    args = BUILT_IN[case["plugin"]].completed(case["args"])
     answer = {"args": shown(args)}
     if case["plugin"] == "LowNodeLoad":
         answer["effective_node_pools"] = [shown(pool) for pool in pools(args)]
@@ -178,7 +176,7 @@ def canonical(text: str) -> str:
 
 def validation(case: dict[str, Any]) -> Any:
     try:
-        config.read(case["plugin"], case["args"])
+        BUILT_IN[case["plugin"]].read(case["args"])
     except ProtocolError:
         return {"valid": False}
     return {"valid": True}
@@ -218,7 +216,7 @@ def arbitration_sort(case: dict[str, Any]) -> Any:
     ordered = arbitration.order(
         [arbitration.WaitingJob(job, pods.get(jobs.pod_key(job))) for job in waiting],
         [*waiting, *others],
-        pods,
+        pods.get,
     )
     return {"order": [one.job.metadata.name for one in ordered]}
 
@@ -248,7 +246,7 @@ def arbitration_filter(case: dict[str, Any]) -> Any:
     pod = pod_of(case["pod"])
     pods = pods_of(case["pods"])
     all_jobs = jobs_of(case["jobs"])
-    counted = jobs.counted_at_admission
+    counted = jobs.is_open
     if case["arbitrating"]:
         passed = [job.metadata.uid for job in all_jobs if job.metadata.name in case["arbitrated_jobs"]]
         counted = jobs.counted_in_arbitration(passed)
@@ -261,11 +259,11 @@ def arbitration_filter(case: dict[str, Any]) -> Any:
     world = gates.GateState(
         open_jobs=jobs.JobCounts(filter(jobs.is_open, all_jobs)),
         counted_jobs=jobs.JobCounts(filter(counted, all_jobs)),
-        pods={one.key: one for one in pods},
+        pod_of={one.key: one for one in pods}.get,
         pods_of_node=lambda node: [one for one in pods if one.spec.node_name == node],
         workload_of=workload_of,
     )
-    gate = gates.Gates(config.read("MigrationController", case["args"]))
+    gate = gates.Gates(BUILT_IN["MigrationController"].read(case["args"]))
     non_retryable, retryable = not gate.non_retryable(pod, world), not gate.retryable(pod, world)
     return {
         "no_existing_job": not gate.existing_job(pod, world),

@@ -11,7 +11,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.manager.config import validation
 from koordinator.manager.config import validation as selectors
-from koordinator.manager.config.validation import ConfigVerdict, ValidationOptions
+from koordinator.manager.config.validation import ConfigVerdict
 from tests.vectors import compare
 
 _CODECS = {
@@ -60,9 +60,10 @@ def _content_problems(case: dict[str, Any]) -> list[str]:
 def _config_map(case: dict[str, Any]) -> Any:
     if case["operation"] == "DELETE":
         return {"allowed": True}
-    options = ValidationOptions(names_needed=case.get("nodeStrategyNameNeedCheck", False))
+    names_needed = case.get("nodeStrategyNameNeedCheck", False)
     nodes = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in case["nodes"]}
-    verdict = validation.validate_config_map(case["oldData"] or {}, case["newData"] or {}, nodes, options)
+    old, new = case["oldData"] or {}, case["newData"] or {}
+    verdict = validation.validate_config_map(old, new, nodes, names_needed=names_needed)
     return _shown(verdict)
 
 

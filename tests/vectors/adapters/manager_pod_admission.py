@@ -7,6 +7,7 @@ import msgspec
 from koordinator.api import labels, quota_labels
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
+from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cli import flag_kinds
@@ -77,13 +78,20 @@ def pod_validate(case: dict[str, Any]) -> Any:
             violations = pod_rules.devices(from_builtins(case["pod"], Pod)) if case["gate"] else []
             return {"allowed": not violations}
         case "enhanced":
-            rules = pod_rules.sync(pod_rules.LabelRules(), case["configMapData"]).rules
+            rules = _label_rules(case["configMapData"])
             pod = from_builtins(case["pod"], Pod)
             metadata = pod.metadata
             return {"allowed": not pod_rules.violation(rules, metadata.namespace, metadata.labels)}
         case "binding":
             return {"allowed": _may_bind(case)}
     raise AssertionError(case["op"])
+
+
+def _label_rules(data: dict[str, str] | None) -> list[pod_rules.LabelRule]:
+    try:
+        return pod_rules.label_rules(data or {}, "")
+    except ProtocolError:
+        return []  # none before were understood
 
 
 def _may_bind(case: dict[str, Any]) -> bool:

@@ -12,10 +12,11 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.cluster import controller
 from koordinator.manager.noderesource import target
-from koordinator.yarn import amounts, eviction, hadoop_config, node_sync, rpc, sasl
+from koordinator.yarn import amounts, eviction, hadoop_config, node_sync, resource_managers, rpc, sasl
 from koordinator.yarn.amounts import BatchAmount, Rounding, YarnResource
-from koordinator.yarn.hadoop_config import Dialect, HadoopConfigError, YarnCluster
-from koordinator.yarn.node_sync import NodeId, NodeManagerReport, Policy, SyncPlan
+from koordinator.yarn.connection import Unreachable
+from koordinator.yarn.hadoop_config import Dialect, YarnCluster
+from koordinator.yarn.node_sync import NodeFacts, NodeId, NodeManagerReport, Policy, SyncPlan
 from tests.vectors.compare import subset
 
 Case = dict[str, Any]
@@ -26,10 +27,10 @@ def config(case: Case) -> Any:
     if case["op"] == "controllers":
         return {"enabled": controller.is_controller_enabled(case["name"], case["list"])}
     if case["op"] == "activeRM":
+        ids, states = zip(*case["statuses"], strict=True) if case["statuses"] else ((), ())
         try:
-            statuses = [(manager, state) for manager, state in case["statuses"]]
-            return {"active": hadoop_config.active(statuses), "error": False}
-        except HadoopConfigError:
+            return {"active": ids[resource_managers.active("", ids, states)], "error": False}
+        except Unreachable:
             return {"active": None, "error": True}
     dialect = Dialect.REFERENCE if case["mode"] == "reference" else Dialect.HADOOP
     loaded = hadoop_config.load(case["files"], case.get("env") or {}, dialect)
@@ -59,28 +60,25 @@ def node_resource(case: Case) -> Any:
                     for e in entries
                 ]
             }
-    made = _plan(case)
+    known, made = _plan(case)
+    outcome, used_batch = made.outcome.value, made.allocation
     update = None
     if made.total is not None:
-        node = made.total.node
-        update = {
-            "cluster": made.total.cluster,
-            "host": node.host,
-            "port": node.port,
-            **_yarn(made.total.total),
-        }
-    used_batch = made.allocation
+        node = known.node
+        update = {"cluster": known.cluster, "host": node.host, "port": node.port, **_yarn(made.total)}
+        if case.get("rmUpdateFails") or (case.get("options") or {}).get("rmUpdateFails"):
+            outcome, used_batch = "rm-error", node_sync.when_refused(used_batch, BatchAmount())
     return {
-        "outcome": made.outcome.value,
+        "outcome": outcome,
         "update": update,
         "allocated": None
         if used_batch is None
         else dict(zip(BATCH, msgspec.structs.astuple(used_batch), strict=True)),
-        "retry": made.retry,
+        "retry": outcome in ("bad-origin", "rm-error"),
     }
 
 
-def _plan(case: Case) -> SyncPlan:
+def _plan(case: Case) -> tuple[NodeFacts, SyncPlan]:
     options = case.get("options") or {}
     policy = Policy(
         rounding=Rounding(options.get("rounding", "exact")),
@@ -96,11 +94,7 @@ def _plan(case: Case) -> SyncPlan:
     known = node_sync.facts(node, node_sync.node_manager(here), _sum_of(here))
     report = None if known.node is None else polled.get(known.cluster, {}).get(known.node)
     nothing = node_sync.HeldFigure(YarnResource(), 0.0)
-    made = node_sync.plan(known, node_sync.use_to_count(report, nothing, True, 0.0), policy)
-    fails = case.get("rmUpdateFails") or options.get("rmUpdateFails")
-    if fails and made.total is not None:
-        return node_sync.when_refused(made, "refused", BatchAmount())
-    return made
+    return known, node_sync.plan(known, node_sync.use_to_count(report, nothing, True, 0.0), policy)
 
 
 def _sum_of(pods: list[Pod]) -> BatchAmount:
@@ -173,7 +167,8 @@ def _views(case: Case) -> Any:
 def evict_order(case: Case) -> Any:
     match case["op"]:
         case "list":
-            found = eviction.live(eviction.parse(case["nm"]), case["cgroupPath"])
+            alive = [each for each in eviction.parse(case["nm"]) if not each.is_final]
+            found = [eviction.info(each, case["cgroupPath"]) for each in alive]
             varying = ("labels", "annotations", "createTimestamp")
             listed = [msgspec.to_builtins(each) for each in found]
             return {"containers": [{k: v for k, v in each.items() if k not in varying} for each in listed]}

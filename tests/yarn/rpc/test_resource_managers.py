@@ -16,7 +16,7 @@ from koordinator.yarn.amounts import YarnResource
 from koordinator.yarn.connection import FRAME_BYTES_MAX, CallRefused, Connection, Login, Unreachable
 from koordinator.yarn.hadoop_config import ResourceManager, YarnCluster
 from koordinator.yarn.node_sync import NodeId
-from koordinator.yarn.resource_managers import MODES, ResourceManagers
+from koordinator.yarn.resource_managers import MODES, ResourceManagers, active
 from koordinator.yarn.rest import RestClient
 from koordinator.yarn.rpc import Method, NodeUpdate
 from tests import searches
@@ -241,3 +241,8 @@ def test_damaged_sasl_messages_are_refused() -> None:
         with contextlib.suppress(ContentError, sasl.SaslError):
             mechanism = sasl.TokenMechanism(sasl.Token(b"id", b"pw"), "nonce")
             sasl.answer_to(damage(whole, rng), mechanism)
+
+
+def test_no_active_manager_is_an_error_with_every_state() -> None:
+    with pytest.raises(Unreachable, match=r"rm1 \(STANDBY\), rm2 \(UNREACHABLE\)"):
+        active("test", ("rm1", "rm2"), ("STANDBY", "UNREACHABLE"))

@@ -1,7 +1,7 @@
 """Decide which migration jobs go first, and which go at all. Pure. Source: behaviour/descheduler 8.1 and 8.2."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -12,6 +12,7 @@ from koordinator.descheduler import facts
 from koordinator.descheduler.migration import jobs
 
 Refusal = Callable[[Pod], str]
+PodOf = Callable[[str], Pod | None]
 
 
 class WaitingJob(msgspec.Struct, frozen=True):
@@ -37,11 +38,11 @@ class Round(msgspec.Struct, frozen=True):
 
 
 def order(
-    waiting: Iterable[WaitingJob], all_jobs: Iterable[PodMigrationJob], pods: Mapping[str, Pod]
+    waiting: Iterable[WaitingJob], all_jobs: Iterable[PodMigrationJob], pod_of: PodOf
 ) -> list[WaitingJob]:
     """Return the order in which jobs are judged.
 
-    `all_jobs`: every job, waiting ones included; `pods`: all pods by namespace/name. Four stable sorts:
+    `all_jobs`: every job, waiting ones included; `pod_of`: by namespace/name. Four stable sorts:
     newest job, least important pod (missing ones first), members of a batch Job together, the batch Job
     with the most migrating pods.
     """
@@ -49,7 +50,7 @@ def order(
     ranked.sort(key=lambda one: -facts.created_s(one.job))
     ranked.sort(key=_pod_rank)
     ranked = _together(ranked)
-    migrating = _migrating_by_owner(all_jobs, pods)
+    migrating = _migrating_by_owner(all_jobs, pod_of)
     ranked.sort(key=lambda one: -migrating[_batch_uid(one.pod)])
     return ranked
 
@@ -98,11 +99,11 @@ def _together(ranked: list[WaitingJob]) -> list[WaitingJob]:
     return [ranked[index] for index in sorted(range(len(ranked)), key=places.__getitem__)]
 
 
-def _migrating_by_owner(all_jobs: Iterable[PodMigrationJob], pods: Mapping[str, Pod]) -> Counter[str]:
+def _migrating_by_owner(all_jobs: Iterable[PodMigrationJob], pod_of: PodOf) -> Counter[str]:
     """Migrating jobs by uid of the batch Job; the empty uid stays 0."""
     count: Counter[str] = Counter()
     for job in all_jobs:
         if jobs.has_passed(job) or job.status.phase == jobs.RUNNING:
-            count[_batch_uid(pods.get(jobs.pod_key(job)))] += 1
+            count[_batch_uid(pod_of(jobs.pod_key(job)))] += 1
     del count[""]
     return count

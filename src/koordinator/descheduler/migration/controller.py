@@ -5,6 +5,7 @@ behaviour/descheduler 7 and 8.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import uuid
@@ -25,9 +26,9 @@ from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy, new_rng
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder, EventSeverity
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, delete_if_same, get_if_there
 from koordinator.cluster.supervise import Guard, supervise
-from koordinator.descheduler.caches import BY_POD, BY_RESERVATION, Caches, PodsByKey
+from koordinator.descheduler.caches import BY_POD, BY_RESERVATION, Caches
 from koordinator.descheduler.config import migration
 from koordinator.descheduler.config.migration import MigrationControllerArgs
 from koordinator.descheduler.metrics import DeschedulerMetrics
@@ -107,7 +108,7 @@ class Migration:
     async def prepare(self) -> None:
         """A cycle begins: count jobs and look workloads up afresh."""
         await self.workloads.refresh()
-        self._admitted = JobCounts(filter(jobs.counted_at_admission, self._open_jobs()))
+        self._admitted = JobCounts(filter(jobs.is_open, self._open_jobs()))
         self._world = self._state(self._admitted, self._admitted)
 
     def refusal(self, pod: Pod) -> str:
@@ -170,7 +171,7 @@ class Migration:
 
     def _state(self, open_jobs: JobCounts, counted: JobCounts) -> GateState:
         caches = self._caches
-        return GateState(open_jobs, counted, PodsByKey(caches), caches.pods_of_node, self.workloads.of)
+        return GateState(open_jobs, counted, caches.pod_of_key, caches.pods_of_node, self.workloads.of)
 
     def _subject(self, pod: Pod) -> Subject:
         owner = controller_of(pod)
@@ -206,10 +207,10 @@ class Migration:
         passed = {*self._passed, *(job.metadata.uid for job in open_jobs if jobs.has_passed(job))}
         counted = JobCounts(filter(jobs.counted_in_arbitration(passed), open_jobs))
         world = self._state(counted, counted)
-        pods = world.pods
+        pod_of = world.pod_of
         found = arbitration.judge(
             arbitration.order(
-                [WaitingJob(job, pods.get(jobs.pod_key(job))) for job in waiting], open_jobs, pods
+                [WaitingJob(job, pod_of(jobs.pod_key(job))) for job in waiting], open_jobs, pod_of
             ),
             lambda pod: self.gates.non_retryable(pod, world),
             lambda pod: self.gates.retryable(pod, world),
@@ -276,10 +277,7 @@ class Migration:
                 self._created.pop(job.metadata.name, None)  # it went before the cache ever showed it
                 if (ref := state.reservation_ref(job)) is not None:
                     await self._delete_reservation(ref.name)
-                try:
-                    await self._cluster.delete(PodMigrationJob, job.metadata.name, uid=job.metadata.uid)
-                except (errors.NotFound, errors.Conflict):
-                    continue
+                await delete_if_same(self._cluster, job)
         return SCAVENGE_PERIOD_S
 
     # One job
@@ -307,9 +305,7 @@ class Migration:
         seen = await self._look(job)
         ref = job.spec.pod_ref
         pod = seen.pod_of(ref.namespace, ref.name)
-        steps = state.reconcile(
-            job, seen, state.MigrationController(self.uid, self.args.default_job_mode), now_s
-        )
+        steps = state.reconcile(job, seen, self.uid, self.args.default_job_mode, now_s)
         reply: Reply | None = None
         while True:
             try:
@@ -332,25 +328,21 @@ class Migration:
         if (ref := state.reservation_ref(job)) is not None:
             reservation = self._caches.reservations.get(ref.name)
             if reservation is None:
-                reservation = await self._get(Reservation, ref.name, "")
+                reservation = await get_if_there(self._cluster, Reservation, ref.name)
         owners = reservation.status.current_owners if reservation is not None else []
         pods: dict[tuple[str, str], Pod | None] = {}
         for one in (job.spec.pod_ref, job.status.pod_ref, *owners[:1]):
             if one is not None and one.name and one.namespace:
                 cached = self._caches.pod(one.namespace, one.name)
-                pods[one.namespace, one.name] = cached or await self._get(Pod, one.name, one.namespace)
+                pods[one.namespace, one.name] = cached or await get_if_there(
+                    self._cluster, Pod, one.name, one.namespace
+                )
         own = pods.get((job.spec.pod_ref.namespace, job.spec.pod_ref.name))
         is_limited = own is not None and bool(self.limited(own))
         workload = self.workloads.surge_of(own) if own is not None and surge.is_asked(job) else None
         return state.JobState(
             lambda namespace, name: pods.get((namespace, name)), reservation, is_limited, workload
         )
-
-    async def _get(self, view: type[Any], name: str, namespace: str) -> Any:
-        try:
-            return await self._cluster.get(view, name, namespace)
-        except errors.NotFound:
-            return None
 
     async def _perform(self, action: state.Action, job: PodMigrationJob, pod: Pod | None) -> Reply:
         try:
@@ -411,10 +403,8 @@ class Migration:
         )
 
     async def _delete_reservation(self, name: str) -> None:
-        try:
+        with contextlib.suppress(errors.NotFound):
             await self._cluster.delete(Reservation, name)
-        except errors.NotFound:
-            return
 
     async def _write(self, job: PodMigrationJob, step: JobStep) -> None:
         """Write the changes of the job, then tell. A step that cannot be written now is written before all else."""

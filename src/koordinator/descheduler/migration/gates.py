@@ -3,7 +3,7 @@
 Each gate answers with the reason of its refusal, empty when it lets the pod pass.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Self
 
 import msgspec
@@ -36,11 +36,11 @@ WorkloadOf = Callable[[str, OwnerReference], Workload | None]
 
 
 class GateState(msgspec.Struct, frozen=True):
-    """The state that the gates look at. `pods`: by namespace/name; `open_jobs`: all that are not finished."""
+    """The state that the gates look at. `pod_of`: by namespace/name; `open_jobs`: all that are not finished."""
 
     open_jobs: JobCounts
     counted_jobs: JobCounts
-    pods: Mapping[str, Pod]
+    pod_of: Callable[[str], Pod | None]
     pods_of_node: Callable[[str], Iterable[Pod]]
     workload_of: WorkloadOf
 
@@ -54,7 +54,7 @@ class Gates:
         skip_namespaces = SkippableGate.NAMESPACES in self._skipped
         self._in_namespaces = pod_filter.in_namespaces(None if skip_namespaces else args.namespaces)
         self._limits: dict[int, tuple[int, int] | str] = {}
-        """By number of replicas: see `_limits_of`."""
+        """By number of replicas: see `workload_limits`, or why that cannot be told."""
         self._spared = pod_filter.refusal(evictable_options(args))
 
     # The four parts
@@ -171,21 +171,20 @@ class Gates:
             return f"its workload {owner.kind} {owner.name} cannot be looked up"
         limits = self._limits.get(workload.replicas)
         if limits is None:
-            limits = self._limits[workload.replicas] = self._limits_of(workload.replicas)
+            try:
+                limits = workload_limits(self._args, workload.replicas)
+            except ProtocolError as error:
+                limits = str(error)
+            self._limits[workload.replicas] = limits
         return limits if isinstance(limits, str) else (workload, *limits)
 
-    def _limits_of(self, replicas: int) -> tuple[int, int] | str:
-        """Return how many pods of so many may migrate and be unavailable at a time, or why that cannot be told."""
-        args = self._args
-        try:
-            return (
-                object_limiter.limit(replicas, args.max_migrating_per_workload, "maxMigratingPerWorkload"),
-                object_limiter.limit(
-                    replicas, args.max_unavailable_per_workload, "maxUnavailablePerWorkload"
-                ),
-            )
-        except ProtocolError as error:
-            return str(error)
+
+def workload_limits(args: MigrationControllerArgs, replicas: int) -> tuple[int, int]:
+    """Return how many pods of so many may migrate and be unavailable at a time. Raises: ProtocolError."""
+    return (
+        object_limiter.limit(replicas, args.max_migrating_per_workload, "maxMigratingPerWorkload"),
+        object_limiter.limit(replicas, args.max_unavailable_per_workload, "maxUnavailablePerWorkload"),
+    )
 
 
 def evictable_options(args: MigrationControllerArgs) -> pod_filter.EvictableOptions:
@@ -211,7 +210,7 @@ def _migrating(pod: Pod, owner: OwnerReference, world: GateState) -> set[str]:
     if not world.counted_jobs.total:
         return found
     for key in world.counted_jobs.other_pods_in_namespace(pod):
-        other = world.pods.get(key)
+        other = world.pod_of(key)
         controller = controller_of(other) if other is not None else None
         if controller is not None and controller.uid == owner.uid:
             found.add(key)

@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 
 from koordinator import clock
-from koordinator.api import labels
+from koordinator.api import duration, labels
 from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectReference, find_condition, is_condition_true
 from koordinator.api.pod_migration import PodMigrationCondition, PodMigrationJob, PodMigrationJobStatus
+from koordinator.api.scalars import ScalarError
 
 PENDING = "Pending"
 RUNNING = "Running"
@@ -31,14 +33,18 @@ def has_passed(job: PodMigrationJob) -> bool:
     return job.metadata.annotations.get(labels.PASSED_ARBITRATION) == "true"
 
 
-def counted_at_admission(job: PodMigrationJob) -> bool:
-    return is_open(job)
-
-
 def counted_in_arbitration(passed_uids: Iterable[str]) -> JobPredicate:
     """During arbitration a job that does not run yet counts only if it passed in this process."""
     passed = frozenset(passed_uids)
     return lambda job: job.status.phase == RUNNING or (is_open(job) and job.metadata.uid in passed)
+
+
+def ttl_s(job: PodMigrationJob) -> float:
+    """Return how long the job may take, 0 where nothing is said. Raises: ProtocolError for what is no duration."""
+    try:
+        return duration.parse(job.spec.ttl) if job.spec.ttl else 0.0
+    except ScalarError as error:
+        raise ProtocolError(f"PodMigrationJob {job.metadata.name}", "spec.ttl", str(error)) from error
 
 
 def pod_key(job: PodMigrationJob) -> str:
@@ -51,7 +57,6 @@ class JobCounts:
 
     def __init__(self, jobs: Iterable[PodMigrationJob]) -> None:
         self.total = 0
-        self._uids: set[str] = set()
         self._keys: set[str] = set()
         self._of_uid: Counter[str] = Counter()
         self._of_namespace: Counter[str] = Counter()
@@ -64,8 +69,6 @@ class JobCounts:
         """Count one more job."""
         ref = job.spec.pod_ref
         self.total += 1
-        if ref.uid:
-            self._uids.add(ref.uid)
         self._keys.add(pod_key(job))
         self._of_uid[ref.uid] += 1
         self._of_namespace[ref.namespace] += 1
@@ -74,7 +77,8 @@ class JobCounts:
 
     def has(self, pod: Pod) -> bool:
         """Return whether a job refers to the pod, by uid or by name."""
-        return pod.metadata.uid in self._uids or pod.key in self._keys
+        uid = pod.metadata.uid
+        return (bool(uid) and uid in self._of_uid) or pod.key in self._keys
 
     def others(self, pod: Pod) -> int:
         """Jobs that are not the pod's own (by uid)."""

@@ -70,9 +70,6 @@ class ObjectLimiter:
                 return f"{kind} {key[1]}"
         return ""
 
-    def __len__(self) -> int:
-        return len(self._buckets)
-
     def _max(self, kind: str, allowance: Allowance, subject: Subject) -> int:
         given = allowance.max_migrating
         if kind == WORKLOAD:

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import decode, duration, labels
+from koordinator.api import decode, labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
-from koordinator.api.scalars import ScalarError
+from koordinator.descheduler.migration import jobs
 
 Wire = dict[str, Any]
 
@@ -31,9 +31,8 @@ def reservation(job: PodMigrationJob, pod: Wire, now_s: float, without_claims: b
     metadata["name"] = metadata.get("name") or job.metadata.uid
     own_labels = _member(metadata, "labels")
     own_labels[labels.CREATED_BY] = labels.DESCHEDULER
-    own_labels[labels.RESERVATION_ORDER] = str(
-        round(now_s * 1000)
-    )  # which of several goes first: Unix milliseconds
+    # Which of several goes first: Unix milliseconds.
+    own_labels[labels.RESERVATION_ORDER] = str(round(now_s * 1000))
 
     if not spec.get("template"):
         spec["template"] = {
@@ -44,7 +43,7 @@ def reservation(job: PodMigrationJob, pod: Wire, now_s: float, without_claims: b
     if not spec.get("owners") and (owner := _owner(pod)):
         spec["owners"] = [owner]
     spec["allocateOnce"] = True
-    if not spec.get("ttl") and not spec.get("expires") and _ttl_s(job) > 0:
+    if not spec.get("ttl") and not spec.get("expires") and jobs.ttl_s(job) > 0:
         spec["ttl"] = job.spec.ttl
     return {"metadata": metadata, "spec": spec}
 
@@ -130,19 +129,9 @@ def _owner(pod: Wire) -> Wire | None:
     return {"controller": {**controller, "namespace": namespace}} if controller is not None else None
 
 
-def _ttl_s(job: PodMigrationJob) -> float:
-    if not job.spec.ttl:
-        return 0.0
-    try:
-        return duration.parse(job.spec.ttl)
-    except ScalarError as error:
-        raise ProtocolError(f"PodMigrationJob {job.metadata.name}", "spec.ttl", str(error)) from error
-
-
 def _member(obj: Wire, name: str) -> Wire:
     """Return the object under `name`, made when absent or null."""
-    found = obj.get(name)
-    if found is None:
-        found = obj[name] = {}
-    member: Wire = found
+    if obj.get(name) is None:
+        obj[name] = {}
+    member: Wire = obj[name]
     return member

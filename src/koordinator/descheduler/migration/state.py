@@ -11,13 +11,12 @@ from typing import Any
 import msgspec
 
 from koordinator import clock
-from koordinator.api import duration, labels
+from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectReference, find_condition
 from koordinator.api.pod_migration import DeleteOptions, MigrateReservationOptions, PodMigrationJob
 from koordinator.api.reservation import Reservation
-from koordinator.api.scalars import ScalarError
 from koordinator.descheduler import facts
 from koordinator.descheduler.config.migration import EVICT_DIRECTLY, EVICTION_POLICIES
 from koordinator.descheduler.migration import jobs, surge
@@ -75,34 +74,24 @@ class JobState(msgspec.Struct, frozen=True):
     surge: Surge | None = None
 
 
-class MigrationController(msgspec.Struct, frozen=True):
-    """The controller that looks: jobs of another one are left alone."""
-
-    uid: str
-    default_mode: str
-
-
-def reconcile(
-    job: PodMigrationJob, world: JobState, controller: MigrationController, now_s: float
-) -> Actions:
-    """One look at the job. Raises: ProtocolError for a ttl that is no duration."""
-    step = yield from _reconcile(job, world, controller, now_s)
+def reconcile(job: PodMigrationJob, world: JobState, uid: str, default_mode: str, now_s: float) -> Actions:
+    """One look at the job by the controller `uid`, which leaves jobs of others alone. Raises: ProtocolError for a ttl
+    that is no duration."""
+    step = yield from _reconcile(job, world, uid, default_mode, now_s)
     left = surge.open_surge(step.job)
-    if left is not None and not jobs.is_open(
-        step.job
-    ):  # it ends before the pod went: nobody else takes it back
+    # It ends before the pod went: nobody else takes the replica back.
+    if left is not None and not jobs.is_open(step.job):
         reply = yield RemoveReplica(left, None)
         if reply.error:
             return JobUpdate(job, now_s).stop(reply.error)
     return step
 
 
-def _reconcile(
-    job: PodMigrationJob, world: JobState, controller: MigrationController, now_s: float
-) -> Actions:
+def _reconcile(job: PodMigrationJob, world: JobState, uid: str, default_mode: str, now_s: float) -> Actions:
     draft = JobUpdate(job, now_s)
-    created_by = job.metadata.annotations.get(labels.JOB_CREATED_BY, controller.uid)
-    if created_by != controller.uid or job.spec.paused or not jobs.is_open(job):  # 1, 2, 3
+    if job.metadata.annotations.get(labels.JOB_CREATED_BY, uid) != uid:
+        return draft.stop()
+    if job.spec.paused or not jobs.is_open(job):  # 1, 2, 3
         return draft.stop()
     if is_timed_out(job, now_s):  # 4
         return (yield from _time_out(draft))
@@ -114,7 +103,7 @@ def _reconcile(
     has_begun = draft.condition(jobs.EVICTION) is not None  # its own eviction must not hold the job back
     if pod is not None and world.is_limited and not has_priority and not has_begun:  # 6
         return draft.wait()
-    if (job.spec.mode or controller.default_mode) == EVICT_DIRECTLY:  # 7
+    if (job.spec.mode or default_mode) == EVICT_DIRECTLY:  # 7
         end = yield from _evict(draft, pod, world)
         return end or draft.succeed(f"Pod {quoted_ref(ref)} has been evicted")
     if reservation_ref(job) is None:  # 8
@@ -131,12 +120,9 @@ def reservation_ref(job: PodMigrationJob) -> ObjectReference | None:
 def is_timed_out(job: PodMigrationJob, now_s: float) -> bool:
     """Return whether the job is as old as its ttl allows; without ttl it never is. Raises: ProtocolError."""
     created = job.metadata.creation_timestamp
-    if not job.spec.ttl or created is None:
+    if created is None:
         return False
-    try:
-        ttl_s = duration.parse(job.spec.ttl)
-    except ScalarError as error:
-        raise ProtocolError(f"PodMigrationJob {job.metadata.name}", "spec.ttl", str(error)) from error
+    ttl_s = jobs.ttl_s(job)
     return ttl_s > 0 and now_s - clock.parse_rfc3339(created) >= ttl_s
 
 
@@ -381,8 +367,8 @@ def is_scavenged(job: PodMigrationJob, now_s: float) -> bool:
     if created is None:
         return False
     try:
-        ttl_s = duration.parse(job.spec.ttl) if job.spec.ttl else 0.0
-    except ScalarError:  # such a job can never end by itself, so it must be swept
+        ttl_s = jobs.ttl_s(job)
+    except ProtocolError:  # such a job can never end by itself, so it must be swept
         ttl_s = 0.0
     limit_s = ttl_s + SCAVENGE_AFTER_TTL_S if ttl_s > 0 else SCAVENGE_WITHOUT_TTL_S
     return now_s - clock.parse_rfc3339(created) >= limit_s

@@ -7,7 +7,7 @@ gates cannot wait. Source: behaviour/descheduler 8.3.
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -49,6 +49,12 @@ class Workloads:
         self._caches = caches
         self._known: dict[str, Workload | None] = {}
         self._scales: dict[str, _Scale] = {}
+        self._built_in: dict[str, Informer[Any]] = {
+            "ReplicationController": caches.replication_controllers,
+            "ReplicaSet": caches.replica_sets,
+            "Deployment": caches.deployments,
+            "StatefulSet": caches.stateful_sets,
+        }
         self._plurals: dict[tuple[str, str], str] = {}
         caches.pods.add_index(FOREIGN, _foreign)
 
@@ -123,22 +129,13 @@ class Workloads:
         if group not in ("", "apps") or owner.kind not in _BUILT_IN:
             scale = self._scales.get(owner.uid)
             return None if scale is None or scale.replicas is None else (scale.replicas, own)
-        if owner.kind == "ReplicaSet":
-            replica_set = _same(caches.replica_sets, namespace, owner)
-            parent = controller_of(replica_set) if replica_set is not None else None
-            if replica_set is None or parent is None or parent.kind != "Deployment":
-                return (replica_set.spec.replicas if replica_set else 0), own
-            deployment = _same(caches.deployments, namespace, parent)
-            sets = caches.replica_sets.by_index(BY_OWNER, parent.uid)
-            return (deployment.spec.replicas if deployment else 0), [one.metadata.uid for one in sets]
-        if owner.kind == "StatefulSet":
-            found = _same(caches.stateful_sets, namespace, owner)
+        found = _same(self._built_in[owner.kind], namespace, owner)
+        parent = controller_of(found) if found is not None and owner.kind == "ReplicaSet" else None
+        if parent is None or parent.kind != "Deployment":
             return (found.spec.replicas if found else 0), own
-        if owner.kind == "Deployment":
-            named = _same(caches.deployments, namespace, owner)
-            return (named.spec.replicas if named else 0), own
-        controller = _same(caches.replication_controllers, namespace, owner)
-        return (controller.spec.replicas if controller else 0), own
+        deployment = _same(caches.deployments, namespace, parent)
+        sets = caches.replica_sets.by_index(BY_OWNER, parent.uid)
+        return (deployment.spec.replicas if deployment else 0), [one.metadata.uid for one in sets]
 
     async def _ask(self, namespace: str, owner: OwnerReference) -> int | None:
         """Return the replicas that the scale says; None when it cannot be told."""

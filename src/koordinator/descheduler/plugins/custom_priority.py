@@ -7,13 +7,12 @@ Two differences from the reference: a dry run cordons nothing, and a node that w
 
 from collections.abc import Sequence
 
-import msgspec
-
 from koordinator.api import quantity, resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import node_fit, pod_filter
+from koordinator.descheduler.config import API_VERSION, node_plugins
 from koordinator.descheduler.config.node_plugins import DRAIN_NODE, CustomPriorityArgs
 from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.node_fit import NodeFree
@@ -25,18 +24,14 @@ MISSES_MAX = 5
 _RESERVED = (resources.CPU, resources.MEMORY)
 
 
-class Levels(msgspec.Struct, frozen=True):
-    """Nodes by level, those without nodes left out."""
-
-    names: list[str]
-    nodes: list[list[Node]]
-
-
 class CustomPriority(BalancePlugin):
     """The plugin. Raises: ProtocolError for selectors."""
 
     name = "CustomPriority"
     args = CustomPriorityArgs
+    api_version = API_VERSION
+    complete = staticmethod(node_plugins.complete_custom_priority)
+    check_args = staticmethod(node_plugins.check_custom_priority)
 
     def __init__(self, args: CustomPriorityArgs, handle: Handle) -> None:
         self._args = args
@@ -51,10 +46,10 @@ class CustomPriority(BalancePlugin):
         """One cycle; gives what was evicted (in a dry run: would have been)."""
         evicted: list[EvictAction] = []
         levels, pods_of = self.levels(seen.nodes), seen.pods_of
-        if self._args.paused or len(levels.nodes) < 2:
+        if self._args.paused or len(levels) < 2:
             return evicted
-        for index, sources in enumerate(levels.nodes[:-1]):
-            later = [node for level in levels.nodes[index + 1 :] for node in level]
+        for index, (name, sources) in enumerate(levels[:-1]):
+            later = [node for _, level in levels[index + 1 :] for node in level]
             targets = [node_fit.room_of(node, pods_of.get(node.metadata.name, ())) for node in later]
             left = [{name: room.free_milli.get(name, 0) for name in _RESERVED} for room in targets]
             for source in sources:
@@ -62,14 +57,14 @@ class CustomPriority(BalancePlugin):
                 if self._args.mode == DRAIN_NODE:
                     after = self._place_all(pods, targets, left) if pods else None
                     if after is not None:
-                        done, is_begun = yield from self._drain(source, levels.names[index], pods)
+                        done, is_begun = yield from self._drain(source, name, pods)
                         evicted, left = evicted + done, after if is_begun else left
                 else:
-                    evicted += yield from self._relieve(levels.names[index], pods, targets)
+                    evicted += yield from self._relieve(name, pods, targets)
         return evicted
 
-    def levels(self, nodes: Sequence[Node]) -> Levels:
-        """Each node at the first level whose selector matches."""
+    def levels(self, nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
+        """Return the levels that have nodes, each node at the first one whose selector matches."""
         by_level: list[list[Node]] = [[] for _ in self._selectors]
         for node in nodes:
             own = node.metadata.labels
@@ -77,8 +72,7 @@ class CustomPriority(BalancePlugin):
                 matching = (i for i, (_, matches) in enumerate(self._selectors) if matches(own))
                 if (found := next(matching, None)) is not None:
                     by_level[found].append(node)
-        kept = [(name, level) for (name, _), level in zip(self._selectors, by_level, strict=True) if level]
-        return Levels([name for name, _ in kept], [level for _, level in kept])
+        return [(name, level) for (name, _), level in zip(self._selectors, by_level, strict=True) if level]
 
     def _candidates(self, pods: Sequence[Pod]) -> list[Pod]:
         """Evictable pods, small ones first, so that as many as possible find a place."""

@@ -11,6 +11,7 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import node_fit, pod_filter
+from koordinator.descheduler.config import API_VERSION, node_plugins
 from koordinator.descheduler.config.node_plugins import FragmentationAwareArgs
 from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.node_fit import NodeFree
@@ -47,6 +48,9 @@ class FragmentationAware(BalancePlugin):
 
     name = "FragmentationAware"
     args = FragmentationAwareArgs
+    api_version = API_VERSION
+    complete = staticmethod(node_plugins.complete_fragmentation_aware)
+    check_args = staticmethod(node_plugins.check_fragmentation_aware)
 
     def __init__(self, args: FragmentationAwareArgs, handle: Handle) -> None:
         self._args = args

@@ -5,6 +5,7 @@ from koordinator.api import label_selector
 from koordinator.api.core import Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import facts, node_fit
+from koordinator.descheduler.config import API_VERSION, migration
 from koordinator.descheduler.config.migration import MigrationControllerArgs, SkippableGate
 from koordinator.descheduler.node_fit import Rooms
 from koordinator.descheduler.plugin import EvictOrder, EvictPlugin, FilterPlugin, LiveHandle
@@ -15,6 +16,9 @@ class MigrationController(FilterPlugin, EvictPlugin):
 
     name = "MigrationController"
     args = MigrationControllerArgs
+    api_version = API_VERSION
+    complete = staticmethod(migration.complete)
+    check_args = staticmethod(migration.check)
 
     def __init__(self, args: MigrationControllerArgs, handle: LiveHandle) -> None:
         self._args = args

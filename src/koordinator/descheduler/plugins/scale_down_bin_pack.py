@@ -10,6 +10,7 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Node, Pod
 from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import facts, pod_filter
+from koordinator.descheduler.config import API_VERSION, node_plugins
 from koordinator.descheduler.config.node_plugins import EVICT_DIRECTLY, ScaleDownBinPackArgs
 from koordinator.descheduler.measurements import Observation
 from koordinator.descheduler.plugin import Actions, BalancePlugin, EvictAction, Handle, SetDeletionCost
@@ -40,6 +41,9 @@ class ScaleDownBinPack(BalancePlugin):
 
     name = "ScaleDownBinPack"
     args = ScaleDownBinPackArgs
+    api_version = API_VERSION
+    complete = staticmethod(node_plugins.complete_scale_down_bin_pack)
+    check_args = staticmethod(node_plugins.check_scale_down_bin_pack)
 
     def __init__(self, args: ScaleDownBinPackArgs, handle: Handle) -> None:
         self._args = args

@@ -16,7 +16,7 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.codec import Annotation, Payload
 from koordinator.api.core import Node
 from koordinator.cluster.supervise import attempt
-from koordinator.manager.config.node_entries import EntryTable
+from koordinator.manager.config.node_entries import first_match
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class LayeredEntry(msgspec.Struct, frozen=True):
 
 
 class LayeredStrategies(msgspec.Struct, frozen=True):
-    """The layers of a configuration as they are written."""
+    """The layers of a configuration: as they are written, or each laid over those below."""
 
     cluster_strategy: dict[str, Any]
     node_strategies: list[LayeredEntry]
@@ -116,27 +116,6 @@ class LayeredStrategies(msgspec.Struct, frozen=True):
 class _Profile(Payload, frozen=True, kw_only=True):
     name: str = ""
     node_selector: LabelSelector | None = None
-
-
-class LayeredPolicy:
-    """A parsed configuration: the cluster's strategy, and entries for some nodes."""
-
-    def __init__(self, cluster: dict[str, Any], entries: list[LayeredEntry]) -> None:
-        self.cluster = cluster
-        self._entries = entries
-        self._table = EntryTable(entries)
-
-    def of(self, node: Node) -> dict[str, Any]:
-        """Return the first matching entry, else the cluster's strategy."""
-        entry = self._table.first(node.metadata.labels)
-        return self.cluster if entry is None else entry.strategy
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LayeredPolicy) and (
-            (self.cluster, self._entries) == (other.cluster, other._entries)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class LayeredAddon:
@@ -154,7 +133,7 @@ class LayeredAddon:
         self._codec = Annotation(key, _LayeredConfig)
         self._profiles = Annotation(f"{key}: nodeStrategies", _Profile)
 
-    def parse(self, data: Mapping[str, str]) -> LayeredPolicy | None:
+    def parse(self, data: Mapping[str, str]) -> LayeredStrategies | None:
         """Raises: ProtocolError."""
         text = data.get(self.key)
         if text is None:
@@ -165,7 +144,7 @@ class LayeredAddon:
             msgspec.structs.replace(entry, strategy=laid_over(cluster, entry.strategy))
             for entry in found.node_strategies
         ]
-        return LayeredPolicy(cluster, entries)
+        return LayeredStrategies(cluster, entries)
 
     def decode(self, text: str, obj: str = "") -> LayeredStrategies:
         """Return the layers that a text has. Raises: ProtocolError."""
@@ -173,9 +152,12 @@ class LayeredAddon:
         entries = [self._entry(body, obj) for body in parsed.node_strategies]
         return LayeredStrategies(parsed.cluster_strategy, entries)
 
-    def of_node(self, config: LayeredPolicy | None, node: Node) -> dict[str, Any] | None:
-        """None without the key."""
-        return None if config is None else config.of(node)
+    def of_node(self, config: LayeredStrategies | None, node: Node) -> dict[str, Any] | None:
+        """Return the first matching entry, else the cluster's strategy; None without the key."""
+        if config is None:
+            return None
+        entry = first_match(config.node_strategies, node.metadata.labels)
+        return config.cluster_strategy if entry is None else entry.strategy
 
     def _entry(self, body: Mapping[str, Any], obj: str) -> LayeredEntry:
         profile = self._profiles.decode(msgspec.json.encode(body).decode(), obj)

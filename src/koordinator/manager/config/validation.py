@@ -162,12 +162,6 @@ class ConfigVerdict(msgspec.Struct, frozen=True):
 ALLOWED = ConfigVerdict()
 
 
-class ValidationOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`names_needed` is flag `--node-strategy-name-need-check`."""
-
-    names_needed: bool = False
-
-
 class _Section(msgspec.Struct, frozen=True):
     """A checked key: how it is decoded, what rule each of its layers obeys.
 
@@ -199,11 +193,13 @@ _MORE_SECTIONS = (
 _BY_KEY = {section.codec.key: section for section in (*_SECTIONS, *_MORE_SECTIONS)}
 
 
-def validate_config_map(old: Data, new: Data, nodes: NodeLabels, options: ValidationOptions) -> ConfigVerdict:
+def validate_config_map(
+    old: Data, new: Data, nodes: NodeLabels, *, names_needed: bool = False
+) -> ConfigVerdict:
     """Return the first objection to a created or updated ConfigMap; `old` is {} for a new one.
 
     Only keys that changed and are not empty are looked at. Entries of most keys must not overlap, neither by
-    their selectors nor on any of `nodes`.
+    their selectors nor on any of `nodes`. `names_needed` is flag `--node-strategy-name-need-check`.
     """
     parsed: list[tuple[str, Sequence[NodeEntry]]] = []
     for section in _BY_KEY.values():
@@ -216,7 +212,7 @@ def validate_config_map(old: Data, new: Data, nodes: NodeLabels, options: Valida
             system = _system_config(key, new)
         except ProtocolError as error:
             return ConfigVerdict(ValidationReason.PARSE, str(error))
-        if not (verdict := _check(section, config, system, options)).allowed:
+        if not (verdict := _check(section, config, system, names_needed)).allowed:
             return verdict
         if section.is_exclusive:
             parsed.append((key, _entries(config)))
@@ -262,11 +258,11 @@ def _system_config(key: str, data: Data) -> SystemConfig:
     return slo_config.SYSTEM.decode(text)
 
 
-def _check(section: _Section, config: Any, system: SystemConfig, options: ValidationOptions) -> ConfigVerdict:
+def _check(section: _Section, config: Any, system: SystemConfig, names_needed: bool) -> ConfigVerdict:
     key, path, entries = section.codec.key, _entries_path(config), _entries(config)
     problems = selector_problems(path, entries, may_be_empty=not section.is_exclusive)
     problems = problems or content_problems(key, config, system)
-    if not problems and options.names_needed and section.is_exclusive:
+    if not problems and names_needed and section.is_exclusive:
         problems = name_problems(path, entries)
     if problems:
         return ConfigVerdict(ValidationReason.PARAMETER, f"{key}: {'; '.join(problems)}")
@@ -308,8 +304,7 @@ class NodeRules:
     def check(self, node: str, old: Mapping[str, str], new: Mapping[str, str]) -> ConfigVerdict:
         """Return whether a node may change its labels: several entries of one key must not match then."""
         for key, table in self._tables if new != old else ():
-            names = tuple(entry.name for entry in table.matching(new))
-            if len(names) > 1:
+            if names := _several(table, new):
                 return ConfigVerdict(ValidationReason.CONFLICT, _overlap_message(key, Overlap(names, node)))
         return ALLOWED
 

@@ -179,7 +179,7 @@ def system(strategy: SystemStrategy) -> list[str]:
 
 
 def qos(strategy: ResourceQOSStrategy) -> list[str]:
-    """Problems of a QoS strategy; its network part has rules of its own (`config_validation_network`)."""
+    """Problems of a QoS strategy; its network part has rules of its own (`bandwidth_problems`)."""
     problems = []
     for field in _QOS_CLASSES:
         settings: ResourceQOS | None = getattr(strategy, field)
@@ -308,15 +308,13 @@ def _out_of_bounds(section: msgspec.Struct, rules: dict[str, ValueBounds]) -> It
 
 def _bad_pairs(section: msgspec.Struct, pairs: Sequence[Pair]) -> Iterator[str]:
     for pair in pairs:
+        yield from _out_of_bounds(section, dict.fromkeys((pair.upper, pair.lower), pair.bounds))
         yield from _bad_pair(section, pair)
 
 
 def _bad_pair(section: msgspec.Struct, pair: Pair) -> Iterator[str]:
     upper, lower = getattr(section, pair.upper), getattr(section, pair.lower)
     upper_name, lower_name = _wire_name(section, pair.upper), _wire_name(section, pair.lower)
-    for name, value in ((upper_name, upper), (lower_name, lower)):
-        if value is not None and (problem := pair.bounds.problem(name, value)):
-            yield problem
     if (upper is None) != (lower is None):
         given, missing = (upper_name, lower_name) if lower is None else (lower_name, upper_name)
         yield f"{given} needs {missing} next to it"
@@ -325,18 +323,12 @@ def _bad_pair(section: msgspec.Struct, pair: Pair) -> Iterator[str]:
 
 
 def _wire_name(section: Any, field: str) -> str:
-    names = {info.name: info.encode_name for info in msgspec.structs.fields(section)}
-    return names[field]
+    return next(info.encode_name for info in msgspec.structs.fields(section) if info.name == field)
 
 
-_CLASSES = (("lsrClass", "lsr_class"), ("lsClass", "ls_class"), ("beClass", "be_class"))
-_FIELDS = (
-    ("ingressRequest", "ingress_request"),
-    ("ingressLimit", "ingress_limit"),
-    ("egressRequest", "egress_request"),
-    ("egressLimit", "egress_limit"),
-)
-_REQUESTS = (_FIELDS[0], _FIELDS[2])
+_CLASSES = ("lsr_class", "ls_class", "be_class")
+_REQUESTS = ("ingress_request", "egress_request")
+_FIELDS = ("ingress_request", "ingress_limit", "egress_request", "egress_limit")
 _PERCENT_MAX = 100
 
 
@@ -380,8 +372,8 @@ def _node_total(system: SystemConfig, selector: LabelSelector | None) -> RawQuan
 def _strategy(where: str, strategy: ResourceQOSStrategy, total: RawQuantity | None) -> Iterator[str]:
     """Problems of one layer; `total` None means that there is nothing to compare with."""
     networks = [
-        (f"{where}.{name}.networkQOS", settings.network_qos)
-        for name, field in _CLASSES
+        (f"{where}.{_wire_name(strategy, field)}.networkQOS", settings.network_qos)
+        for field in _CLASSES
         if (settings := getattr(strategy, field)) is not None and settings.network_qos is not None
     ]
     malformed = [problem for path, network in networks for problem in _malformed(path, network)]
@@ -389,20 +381,20 @@ def _strategy(where: str, strategy: ResourceQOSStrategy, total: RawQuantity | No
     if malformed:
         return
     kinds = {
-        type(value) for _, network in networks for _, field in _REQUESTS
+        type(value) for _, network in networks for field in _REQUESTS
         if (value := getattr(network, field)) is not None
     }  # fmt: skip
     if len(kinds) > 1:
         yield f"{where}: bandwidth requests must be all percentages or all quantities"
         return
-    for name, field in _REQUESTS:
+    for field in _REQUESTS:
         sums = _sum([network for _, network in networks], field)
-        yield from _too_much(f"{where}: sum of networkQOS.{name}", sums, total)
+        yield from _too_much(f"{where}: sum of networkQOS.{_wire_name(NetworkQOS, field)}", sums, total)
 
 
 def _malformed(path: str, network: NetworkQOS) -> Iterator[str]:
-    for name, field in _FIELDS:
-        value = getattr(network, field)
+    for field in _FIELDS:
+        name, value = _wire_name(network, field), getattr(network, field)
         if isinstance(value, str):
             try:
                 if quantity.parse(value).nanos < 0:

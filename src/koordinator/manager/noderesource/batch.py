@@ -144,11 +144,6 @@ def batch_terms(inputs: BatchInputs, policy: ReclaimColumns) -> BatchTerms:
     return BatchTerms(margin, yielded, above_cap, below_zero, capped + below_zero)
 
 
-def batch_allocatable(inputs: BatchInputs, policy: ReclaimColumns | ReclaimPolicy) -> I64:
-    """Batch CPU and memory of each row, shape (rows, 2), thousandths, never negative. Source: behaviour/manager 6.3."""
-    return batch_terms(inputs, columns([policy]) if isinstance(policy, ReclaimPolicy) else policy).lent
-
-
 def divide(amount: I64, parts: int) -> I64:
     """Return an equal share, elementwise, rounded up in thousandths; 0 parts leave the amount as it is."""
     return amount if parts == 0 else -(-amount // parts)

@@ -143,25 +143,20 @@ def _withdrawal_note(row: NodeRow, now_s: float) -> Note | None:
     match reason:
         case Withdrawal.NONE:
             return None
-        case Withdrawal.DISABLED:
+        case Withdrawal.DISABLED | Withdrawal.LENT_WHOLE:
             if not any(name in row.have for name in _LENT):
                 return None
-            message = "Batch and Mid resources are withdrawn: colocation is disabled for the node (colocation-config)"
-            return Note(reason.value, message, is_warning=False)
-        case Withdrawal.LENT_WHOLE:
-            if not any(name in row.have for name in _LENT):
-                return None
-            message = "Batch and Mid resources are withdrawn: a TidalPool lends the whole node"
-            return Note(reason.value, message, is_warning=False)
+            why = "a TidalPool lends the whole node"
+            if reason is Withdrawal.DISABLED:
+                why = "colocation is disabled for the node (colocation-config)"
+            return Note(reason.value, f"Batch and Mid resources are withdrawn: {why}", is_warning=False)
         case Withdrawal.MISSING:
             why = "there is no report in NodeMetric.status: does koordlet run on the node?"
             return Note(reason.value, f"{DEGRADED}: {why}", is_patient=not row.have)
         case Withdrawal.EXPIRED:
             assert row.reported_s is not None and row.strategy is not None
-            age, limit = (
-                duration.text_of(round(now_s - row.reported_s)),
-                duration.text_of(row.strategy.degrade_s),
-            )
+            age = duration.text_of(round(now_s - row.reported_s))
+            limit = duration.text_of(row.strategy.degrade_s)
             why = f"the last report is {age} old, degradeTimeMinutes allows {limit}"
             if row.reading.updated_s is not None and row.skew_s > CLOCK_SKEW_S:
                 why += " (it was dated ahead of its arrival)"
@@ -206,7 +201,8 @@ class NodeResourceController:
         self._strategies = Strategies(lambda: shared.configs.colocation)
         self._plugins = plugins.chosen(
             shared.options.node_resource_plugins,
-            plugins.Configs(lambda: shared.configs.cpu_normalization, lambda: shared.configs.amplification),
+            normalization=lambda: shared.configs.cpu_normalization,
+            amplified=lambda: shared.configs.amplification,
         )
         for plugin in self._plugins:
             self._metrics.plugin_runs.inc(plugin.name, SUCCEEDED, "Setup")
@@ -353,11 +349,11 @@ class NodeResourceController:
         assert node is not None and strategy is not None
         self._events_recorder.report(row, (*row.node_notes, *report_notes(row, now_s), *target.notes))
         self._gauge(row, target)
-        is_due = self._is_due(self._written_s, row, now_s)
-        with_status = is_due or targets.needs_status(row.have, target, strategy.diff_threshold)
-        with_status = with_status or targets.lends_other_gpus(node, target)
-        with_status = with_status or targets.shares_less(
-            node, row.have, row.taken, target, strategy.diff_threshold
+        with_status = (
+            self._is_due(self._written_s, row, now_s)
+            or targets.needs_status(row.have, target, strategy.diff_threshold)
+            or targets.lends_other_gpus(node, target)
+            or targets.shares_less(node, row.have, row.taken, target, strategy.diff_threshold)
         )
         zone_threshold = self._zone_threshold(row, target, now_s)
         if with_status or zone_threshold is not None or targets.needs_metadata(node, target):
@@ -406,7 +402,7 @@ class NodeResourceController:
             self._written_s[name] = self._clock.now()
             self.history.written(name, self._clock.now())
         if node is not None:
-            self.fleet.node_written(node)
+            self.fleet.see_node(node)
         self._queue.forget(name)
 
     def _on_zones_written(self, name: str) -> None:

@@ -293,7 +293,7 @@ def zone_batch_amounts(nodes: Sequence[ZoneInputs], policies: Sequence[ReclaimPo
         taken_at_most=np.maximum(taken + demands[:, 2], ahead),
     )
     policy = batch.columns([policies[at] for at in node_of.tolist()])
-    amounts = iter(batch.batch_allocatable(inputs, policy).tolist())
+    amounts = iter(batch.batch_terms(inputs, policy).lent.tolist())
     return [[(cpu, memory) for cpu, memory in islice(amounts, count)] for count in counts]
 
 

@@ -41,7 +41,7 @@ class NodeFleet:
         self._gone = gone
         nodes, metrics, pods = factory.informer(Node), factory.informer(NodeMetric), factory.informer(Pod)
         topologies, devices = factory.informer(NodeResourceTopology), factory.informer(Device)
-        nodes.add_handler(self._on_node, self._on_node_changed, self._on_node_gone)
+        nodes.add_handler(self.see_node, self._on_node_changed, self._on_node_gone)
         metrics.add_handler(self._on_metric, lambda _, m: self._on_metric(m), self._on_metric_gone)
         pods.add_handler(self._on_pod, lambda _, pod: self._on_pod(pod), self._on_pod_gone)
         topologies.add_handler(self._on_topology, self._on_topology_changed, self._on_topology_gone)
@@ -53,10 +53,6 @@ class NodeFleet:
         for informer in self._informers:
             await informer.synced.wait()
 
-    def node_written(self, node: Node) -> None:
-        """Take the API's answer to our own write, ahead of the watch."""
-        self._on_node(node)
-
     def _row(self, name: str) -> NodeRow:
         row = self.rows.get(name)
         if row is None:
@@ -67,7 +63,8 @@ class NodeFleet:
         if row.is_empty:
             self.rows.pop(row.name, None)
 
-    def _on_node(self, node: Node) -> None:
+    def see_node(self, node: Node) -> None:
+        """Take a node from the watch, or ahead of it from the API's answer to our own write."""
         row = self._row(node.metadata.name)
         old = row.node
         if old is not None and rows.is_same_to_us(old, node):
@@ -77,7 +74,7 @@ class NodeFleet:
         self._changed(row.name)
 
     def _on_node_changed(self, old: Node, new: Node) -> None:
-        self._on_node(new)
+        self.see_node(new)
         if old is new:  # a resync: everything is to be looked at again
             self._changed(new.metadata.name)
 

@@ -15,7 +15,7 @@ from koordinator.manager.config.colocation_config import CalculatePolicy, NodeSt
 from koordinator.manager.noderesource import decide
 from koordinator.manager.noderesource.account import NANO_PER_MILLI
 from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI, BatchTerms, TermRows
-from koordinator.manager.noderesource.decide import MidTerms, NodeInputs, Withdrawal
+from koordinator.manager.noderesource.decide import MidTerms, Withdrawal
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.noderesource.target import NodeTarget
 
@@ -120,11 +120,7 @@ def _batch_table(rows: Sequence[NodeRow], targets: Sequence[NodeTarget]) -> I64:
     usages = [row.reading.report.system_usage for row in rows]
     by_now = found.yielded
     if any(row.looks_ahead for row in rows):
-        now = [
-            NodeInputs(known, row.reading.report, row.demand())
-            for known, row in zip(facts, rows, strict=True)
-        ]
-        by_now = decide.batch_terms(now, policies).yielded
+        by_now = decide.batch_terms([row.inputs() for row in rows], policies).yielded
     formula = formula_terms(
         np.array([known.capacity for known in facts], np.int64),
         np.array([known.reserved for known in facts], np.int64),

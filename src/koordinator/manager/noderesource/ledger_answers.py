@@ -1,8 +1,12 @@
 """Answer where what nodes lend came from, of a minute that is remembered (`ledger_history`), for people and tools."""
 
 import asyncio
+import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from koordinator import clock
 from koordinator.api import label_selector
@@ -81,12 +85,8 @@ def _read_all(pages: Sequence[KeptMinute], chosen: set[str] | None) -> list[Lent
 def total(found: Iterable[Sequence[LentLedger]]) -> tuple[LentLedger, ...]:
     """Return the sums over nodes by kind and term; a resource that a node does not have counts as 0."""
     every = [ledger for ledgers in found for ledger in ledgers]
-    sums = []
-    for kind in KINDS:
-        of_kind = [ledger for ledger in every if ledger.kind == kind]
-        if of_kind:
-            sums.append(_total(kind, of_kind))
-    return tuple(sums)
+    by_kind = {kind: [ledger for ledger in every if ledger.kind == kind] for kind in KINDS}
+    return tuple(_total(kind, of_kind) for kind, of_kind in by_kind.items() if of_kind)
 
 
 def _total(kind: str, found: Sequence[LentLedger]) -> LentLedger:
@@ -94,16 +94,13 @@ def _total(kind: str, found: Sequence[LentLedger]) -> LentLedger:
     for term in (term for ledger in found for term in ledger.terms):
         old = terms.get(term.name)
         terms[term.name] = term if old is None else _plus(old, term)
-    unwritten = found[0].unwritten
-    for ledger in found[1:]:
-        unwritten = _plus(unwritten, ledger.unwritten)
     return LentLedger(
         kind,
         tuple(terms.values()),
         sum(ledger.cpu_milli for ledger in found),
         sum(ledger.memory_bytes for ledger in found),
         (sum(ledger.on_node[0] or 0 for ledger in found), sum(ledger.on_node[1] or 0 for ledger in found)),
-        unwritten,
+        functools.reduce(_plus, (ledger.unwritten for ledger in found)),
     )
 
 
@@ -127,22 +124,15 @@ def minute_body(found: LentMinute) -> Json:
         "ageSeconds": found.at_s - found.reported_s if found.reported_s is not None else None,
         "written": _time(found.written_s),
         "lent": [ledger_body(ledger) for ledger in found.ledgers],
-        "services": [
-            {"pod": each.pod, "cpuMilli": each.cpu_milli, "memoryBytes": each.memory_bytes}
-            for each in found.services
-        ],
+        "services": msgspec.to_builtins(found.services),
     }
 
 
 def sums_body(found: Sequence[LentMinute]) -> Json:
     """Return sums over nodes at one minute, how many are in which state, and what each has."""
-    states: dict[str, int] = {}
-    for each in found:
-        state = state_of(each.withdrawal)
-        states[state] = states.get(state, 0) + 1
     return {
         "at": clock.rfc3339(max(each.at_s for each in found)),
-        "states": states,
+        "states": dict(Counter(state_of(each.withdrawal) for each in found)),
         "lent": [ledger_body(ledger) for ledger in total(each.ledgers for each in found)],
         "nodes": [
             {
@@ -175,16 +165,7 @@ def ledger_body(ledger: LentLedger) -> Json:
         "kind": ledger.kind,
         "cpuMilli": ledger.cpu_milli,
         "memoryBytes": ledger.memory_bytes,
-        "terms": [_term_body(term) for term in ledger.terms],
-        "unwritten": _term_body(ledger.unwritten),
+        "terms": msgspec.to_builtins(ledger.terms),
+        "unwritten": msgspec.to_builtins(ledger.unwritten),
         "onNode": {"cpuMilli": ledger.on_node[0], "memoryBytes": ledger.on_node[1]},
-    }
-
-
-def _term_body(term: LedgerTerm) -> Json:
-    return {
-        "name": term.name,
-        "cpuMilli": term.cpu_milli,
-        "memoryBytes": term.memory_bytes,
-        "why": term.why,
     }

@@ -55,7 +55,7 @@ def lent_nodes(found: NodeObjects, now_s: float) -> list[LentNode]:
     data = found.config or {}
     normalization = cpu_normalization.sync(cpu_normalization.DEFAULT_CONFIG, data).config
     amplified = amplification.sync(amplification.DEFAULT_CONFIG, data).config
-    for plugin in plugins.chosen(("*",), plugins.Configs(lambda: normalization, lambda: amplified)):
+    for plugin in plugins.chosen(("*",), normalization=lambda: normalization, amplified=lambda: amplified):
         plugin.calculate(ready, targets)
     by_name = {row.name: target for row, target in zip(ready, targets, strict=True)}
     return [_lent_node(row, by_name.get(row.name), now_s) for row in known.values() if row.node is not None]

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-import msgspec
-
 from koordinator.api import labels, node_labels, resources
 from koordinator.api.annotations.node import CPUBasicInfo
 from koordinator.api.core import Node
@@ -20,7 +18,7 @@ from koordinator.cluster.controller import is_controller_enabled
 from koordinator.manager.config import amplification, cpu_normalization
 from koordinator.manager.noderesource import account, decide, hours, lent_gpus
 from koordinator.manager.noderesource.batch import MILLI
-from koordinator.manager.noderesource.decide import NodeInputs, Withdrawal, ZoneInputs
+from koordinator.manager.noderesource.decide import Withdrawal, ZoneInputs
 from koordinator.manager.noderesource.rows import DeviceTarget, NodeRow, withdrawn_zones
 from koordinator.manager.noderesource.target import BATCH, NOT_LENT, NodeTarget, Note, lend, whole_amount
 from koordinator.manager.options import NODE_RESOURCE_PLUGINS
@@ -180,8 +178,8 @@ class BatchResource:
 def _lend(lenders: _Lenders) -> None:
     inputs, policies = [], []
     for row, _ in lenders:
-        assert row.facts is not None and row.strategy is not None
-        inputs.append(NodeInputs(row.facts, row.reading.report, row.demand(), row.yielded_ahead()))
+        assert row.strategy is not None
+        inputs.append(row.inputs(row.yielded_ahead()))
         policies.append(row.strategy.reclaim)
     for (row, target), terms in zip(
         lenders, decide.by_row(decide.batch_terms(inputs, policies)), strict=True
@@ -236,8 +234,8 @@ class BatchDuration:
         for row, target in zip(rows, targets, strict=True):
             target.annotations[labels.NODE_BATCH_DURATIONS] = None
             if row.looks_ahead:
-                assert row.facts is not None and row.strategy is not None and row.reported_s is not None
-                inputs.append(NodeInputs(row.facts, row.reading.report, row.demand()))
+                assert row.strategy is not None and row.reported_s is not None
+                inputs.append(row.inputs())
                 policies.append(row.strategy.reclaim)
                 times.append(row.reported_s)
                 lenders.append((row, target))
@@ -266,8 +264,8 @@ class MidResource:
             if row.withdrawal is not Withdrawal.NONE:
                 target.amounts.update(dict.fromkeys(resources.MID_RESOURCES))
                 continue
-            assert row.facts is not None and row.strategy is not None
-            inputs.append(NodeInputs(row.facts, row.reading.report, row.demand()))
+            assert row.strategy is not None
+            inputs.append(row.inputs())
             policies.append(row.strategy.mid)
             lenders.append(target)
         if lenders:
@@ -311,18 +309,19 @@ class NodeResourcePlugin(Protocol):
         ...
 
 
-class Configs(msgspec.Struct, frozen=True):
-    """Configurations in force, asked for in each round."""
+def chosen(
+    entries: tuple[str, ...],
+    *,
+    normalization: Callable[[], CPUNormalizationConfig],
+    amplified: Callable[[], ResourceAmplificationConfig],
+) -> list[NodeResourcePlugin]:
+    """Return the plugins that a list of `*`, `name` and `-name` chooses, in the order in which they run.
 
-    normalization: Callable[[], CPUNormalizationConfig]
-    amplification: Callable[[], ResourceAmplificationConfig]
-
-
-def chosen(entries: tuple[str, ...], configs: Configs) -> list[NodeResourcePlugin]:
-    """Return the plugins that a list of `*`, `name` and `-name` chooses, in the order in which they run."""
+    The configurations in force are asked for in each round.
+    """
     makers: Mapping[str, Callable[[], NodeResourcePlugin]] = {
-        CPUNormalization.name: lambda: CPUNormalization(configs.normalization),
-        ResourceAmplification.name: lambda: ResourceAmplification(configs.amplification),
+        CPUNormalization.name: lambda: CPUNormalization(normalization),
+        ResourceAmplification.name: lambda: ResourceAmplification(amplified),
         MidResource.name: MidResource,
         BatchResource.name: BatchResource,
         BatchDuration.name: BatchDuration,

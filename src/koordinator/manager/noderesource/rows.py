@@ -316,6 +316,11 @@ class NodeRow(msgspec.Struct):
             self.demand_known = account.node_demand(self.pods, self.reading.report)
         return self.demand_known
 
+    def inputs(self, ahead: Amount = account.ZERO) -> NodeInputs:
+        """Return the facts that the formulas work with."""
+        assert self.facts is not None
+        return NodeInputs(self.facts, self.reading.report, self.demand(), ahead)
+
     @property
     def looks_ahead(self) -> bool:
         """Return whether Batch yields to predictions of hours to come: both asked for and known."""
@@ -326,12 +331,11 @@ class NodeRow(msgspec.Struct):
         """Return what batch will have to yield to as far ahead as the node's strategy looks."""
         if not self.looks_ahead or self.strategy is None or self.reported_s is None:
             return account.ZERO
-        assert self.facts is not None
-        report = self.reading.report
-        cpu, memory = hours.rise(report.yielded_by_hour, self.reported_s, self.strategy.ahead_s)
+        by_hour = self.reading.report.yielded_by_hour
+        cpu, memory = hours.rise(by_hour, self.reported_s, self.strategy.ahead_s)
         if not cpu and not memory:
             return account.ZERO
-        now = decide.held(NodeInputs(self.facts, report, self.demand()))
+        now = decide.held(self.inputs())
         return now[0] + cpu, now[1] + memory
 
     def zone_demands(self) -> list[ZoneDemand]:

@@ -92,7 +92,6 @@ class NodeWriter:
         zones_written: Callable[[str], None],
         again: Callable[[str, float], None],
     ) -> None:
-        self.write_count = 0
         self._cluster = cluster
         self._reconciles = reconciles
         self._guard = guard
@@ -157,7 +156,6 @@ class NodeWriter:
             if row.node.metadata.uid:
                 patch.setdefault("metadata", {})["uid"] = row.node.metadata.uid
             node = await self._cluster.patch(Node, name, patch, subresource="status")
-            self.write_count += 1
         self._written(name, node, planned.with_status)
 
     async def _write_zones(self, name: str, planned: NodePatch) -> None:
@@ -173,5 +171,4 @@ class NodeWriter:
                 "zones": [msgspec.to_builtins(zone) for zone in updated],
             }
             await self._cluster.patch(NodeResourceTopology, name, patch)
-            self.write_count += 1
         self._zones_written(name)

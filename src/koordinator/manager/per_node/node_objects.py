@@ -12,6 +12,7 @@ node.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -55,9 +56,6 @@ class ObjectUpdate(msgspec.Struct, frozen=True):
 class ObjectRules(Protocol[R]):
     """The rules for the object of a node."""
 
-    def is_ready(self) -> bool:
-        """Return whether a configuration is known; until then nothing is written."""
-
     def matters(self, old: Node, new: Node) -> bool:
         """Return whether a change of a node may change its object."""
 
@@ -72,9 +70,9 @@ class ObjectRules(Protocol[R]):
 
 
 class NodeObjects(Generic[T]):
-    """Creates, corrects and deletes the objects of one kind.
+    """Creates, corrects and deletes the objects of one kind, by `section` of the configuration.
 
-    `reconciles` counts (status, reason); `noun` ends the reasons of writes, as in `createNodeSLO`.
+    `reconciles` counts (status, reason); the reason of a write is like `createNodeSLO`.
     """
 
     def __init__(
@@ -82,15 +80,15 @@ class NodeObjects(Generic[T]):
         shared: ManagerContext,
         view: type[T],
         rules: ObjectRules[T],
+        section: ConfigSection,
         *,
         name: str,
-        noun: str,
         reconciles: Counter,
     ) -> None:
         self._cluster = shared.cluster
         self._view = view
         self._rules = rules
-        self._noun = noun
+        self._configs = shared.configs
         self._reconciles = reconciles
         self._nodes = shared.factory.informer(Node)
         self._objects = shared.factory.informer(view)
@@ -100,6 +98,7 @@ class NodeObjects(Generic[T]):
         self.sweep = NodeSweep(self.queue, self._node_names, self._differs)
         self._nodes.add_handler(self._add, self._on_node, self._add)
         self._objects.add_handler(self._add, self._on_object, self._add)
+        shared.configs.on_change(section, self.sweep.begin)
 
     def _add(self, obj: Object) -> None:
         self.queue.add(obj.metadata.name)
@@ -139,7 +138,7 @@ class NodeObjects(Generic[T]):
             if obj is not None:
                 await self._delete(obj)
             return
-        if not self._rules.is_ready():
+        if not self._configs.is_known:
             return  # every node is looked at again once a configuration is known
         self._rules.worked_out(node, obj)
         if obj is None:
@@ -177,21 +176,16 @@ class NodeObjects(Generic[T]):
             raise
         else:
             return  # it came back, which the watch will tell
-        try:
+        with contextlib.suppress(errors.NotFound):
             await self._counted("delete", self._cluster.delete(self._view, name, uid=obj.metadata.uid))
-        except errors.NotFound:
-            return
 
     async def _counted(self, verb: str, write: Awaitable[Any]) -> None:
-        reason = f"{verb}{self._noun}"
+        reason = f"{verb}{self._view.resource.kind}"
         try:
             await write
-        except errors.NotFound:
-            if verb != "delete":
+        except errors.ApiError as error:
+            if not (verb == "delete" and isinstance(error, errors.NotFound)):
                 self._reconciles.inc(FAILED, reason)
-            raise
-        except errors.ApiError:
-            self._reconciles.inc(FAILED, reason)
             raise
         self._reconciles.inc(SUCCEEDED, reason)
 
@@ -278,24 +272,13 @@ def policy_spec(config: ColocationConfig, strategy: ColocationStrategy) -> NodeM
     )
 
 
-class NodeMetricController:
+class NodeMetricController(NodeObjects[NodeMetric]):
     """Creates, corrects and deletes NodeMetric objects."""
 
     def __init__(self, shared: ManagerContext) -> None:
-        counter = shared.metrics.nodemetric_reconciles
-        self._objects = NodeObjects(
-            shared,
-            NodeMetric,
-            _NodeMetricRules(shared),
-            name="nodemetric",
-            noun="NodeMetric",
-            reconciles=counter,
-        )
-        shared.configs.on_change(ConfigSection.COLOCATION, self._objects.sweep.begin)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._objects.run()
+        rules, counter = _NodeMetricRules(shared), shared.metrics.nodemetric_reconciles
+        section = ConfigSection.COLOCATION
+        super().__init__(shared, NodeMetric, rules, section, name="nodemetric", reconciles=counter)
 
 
 class _NodeMetricRules:
@@ -307,9 +290,6 @@ class _NodeMetricRules:
         self._known: dict[int, tuple[ColocationStrategy, NodeMetricSpec]] = {}
         """By the identity of the strategy, which nodes share; it is kept so that no other can have it."""
         self._known_config: ColocationConfig | None = None
-
-    def is_ready(self) -> bool:
-        return self._configs.is_known
 
     def matters(self, old: Node, new: Node) -> bool:
         before, after = old.metadata, new.metadata
@@ -357,19 +337,12 @@ _SECTIONS_PARSED = {
 _EXTENSIONS_PARSED = "getNodeSLOExtension"
 
 
-class NodeSLOController:
+class NodeSLOController(NodeObjects[NodeSLO]):
     """Creates, corrects and deletes NodeSLO objects."""
 
     def __init__(self, shared: ManagerContext) -> None:
-        counter = shared.metrics.nodeslo_reconciles
-        self._objects = NodeObjects(
-            shared, NodeSLO, _NodeSLORules(shared), name="nodeslo", noun="NodeSLO", reconciles=counter
-        )
-        shared.configs.on_change(ConfigSection.NODE_SLO, self._objects.sweep.begin)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._objects.run()
+        rules, counter = _NodeSLORules(shared), shared.metrics.nodeslo_reconciles
+        super().__init__(shared, NodeSLO, rules, ConfigSection.NODE_SLO, name="nodeslo", reconciles=counter)
 
 
 class _NodeSLORules:
@@ -381,9 +354,6 @@ class _NodeSLORules:
         # A layered policy depends on labels only; what a stranger's depends on is not known.
         self._follows_annotations = not all(isinstance(each, LayeredAddon) for each in self._addons)
         self._parses = shared.metrics.nodeslo_parses
-
-    def is_ready(self) -> bool:
-        return self._configs.is_known
 
     def matters(self, old: Node, new: Node) -> bool:
         before, after = old.metadata, new.metadata

@@ -100,8 +100,7 @@ def has_moved(old: WorkloadProfiles | None, new: WorkloadProfiles) -> bool:
 
 
 def _is_other(old: ContainerProfile, new: ContainerProfile) -> bool:
-    pairs = ((old.cpi, new.cpi), (old.memory_bandwidth, new.memory_bandwidth))
-    return any(_differs(before, after) for before, after in pairs)
+    return _differs(old.cpi, new.cpi) or _differs(old.memory_bandwidth, new.memory_bandwidth)
 
 
 def _differs(old: Moments | None, new: Moments | None) -> bool:

@@ -19,6 +19,7 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.groups import ClusterColocationProfile, PriorityClass
 from koordinator.api.qos import QoSClass
+from koordinator.cluster import strategic_merge
 from koordinator.cluster.errors import ApiError
 from koordinator.manager.profiles import extended_resources, profile_matching
 from koordinator.manager.profiles.profile_matching import PROBABILITY_ALWAYS, CompiledProfile
@@ -76,8 +77,8 @@ def mutate(
         pod = draft.result()
     if not matched or skips:
         return ProfileOutcome(pod, tuple(applied))
-    translated = extended_resources.translate_pod(pod, priority_class_of(pod))
-    return ProfileOutcome(translated.pod, tuple(applied), translated.warnings)
+    pod, warnings = extended_resources.translate_pod(pod, priority_class_of(pod))
+    return ProfileOutcome(pod, tuple(applied), warnings)
 
 
 def priority_class_of(pod: dict[str, Any]) -> priority.PriorityClass:
@@ -104,6 +105,12 @@ def is_drawn(profile: CompiledProfile, draw: Draw) -> bool:
     if drawn and profile.broken is not None:
         raise ProfileError(profile.name, profile.broken.field, profile.broken.reason)
     return drawn
+
+
+def without_patch(profile: CompiledProfile) -> CompiledProfile:
+    """Return the profile as if it had no `patch`."""
+    spec = msgspec.structs.replace(profile.source.spec, patch=None)
+    return msgspec.structs.replace(profile, source=msgspec.structs.replace(profile.source, spec=spec))
 
 
 def apply_profile(
@@ -169,7 +176,7 @@ class _Draft:
             self._take(profile_matching.merge_plain(self.result(), patch))
             return
         try:
-            self._take(profile_matching.merge(self.result(), patch, self._shape))
+            self._take(strategic_merge.merge(self.result(), patch, self._shape))
         except ApiError as error:
             raise ProfileError(profile.name, "spec.patch", str(error)) from error
 
@@ -290,14 +297,8 @@ def metadata_patch(pod: Pod, profile: CompiledProfile) -> dict[str, Any]:
 
     Raises: ProfileError.
     """
-    plain = msgspec.structs.replace(
-        profile,
-        source=msgspec.structs.replace(
-            profile.source, spec=msgspec.structs.replace(profile.source.spec, patch=None)
-        ),
-    )
     before = {"metadata": {"labels": pod.metadata.labels, "annotations": pod.metadata.annotations}}
-    return difference(before, applied(before, plain))
+    return difference(before, applied(before, without_patch(profile)))
 
 
 def whole_patch(obj: dict[str, Any], profile: CompiledProfile) -> dict[str, Any]:

@@ -23,20 +23,15 @@ _SPREAD = (
 )
 
 
-class Translated(msgspec.Struct, frozen=True):
-    """A pod with its amounts rewritten, and what its user should know."""
+def translate_pod(pod: dict[str, Any], cls: PriorityClass) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the pod with cpu and memory moved to the extended resources of its class, and what its user should know.
 
-    pod: dict[str, Any]
-    warnings: tuple[str, ...] = ()
-
-
-def translate_pod(pod: dict[str, Any], cls: PriorityClass) -> Translated:
-    """Return the pod with cpu and memory moved to the extended resources of its class; others stay as they are.
+    Pods of other classes stay as they are.
 
     Raises: quantity.QuantityError for an amount that is none.
     """
     if cls not in (PriorityClass.BATCH, PriorityClass.MID):
-        return Translated(pod)
+        return pod, ()
     spec = dict(pod.get("spec") or {})
     warnings: tuple[str, ...] = ()
     if has_any(spec):
@@ -47,7 +42,7 @@ def translate_pod(pod: dict[str, Any], cls: PriorityClass) -> Translated:
             spec[key] = [_translate_container(container, cls) for container in spec[key]]
     if spec.get("overhead"):
         spec["overhead"] = resources.translate_list(cls, spec["overhead"])
-    return Translated({**pod, "spec": spec}, warnings)
+    return {**pod, "spec": spec}, warnings
 
 
 def _translate_container(container: dict[str, Any], cls: PriorityClass) -> dict[str, Any]:

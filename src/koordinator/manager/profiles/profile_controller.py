@@ -16,7 +16,7 @@ from koordinator.api.core import Namespace, Pod
 from koordinator.api.groups import ClusterColocationProfile
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Rate, TokenBucket
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, ControllerLoop
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.profiles import colocation_profile, profile_matching
 from koordinator.manager.profiles.colocation_profile import ProfileError
@@ -54,7 +54,7 @@ class _Known(msgspec.Struct):
     """Users know that this version is of no use."""
 
 
-class ColocationProfileController:
+class ColocationProfileController(ControllerLoop):
     """Brings waiting pods in line with the profiles that are managed."""
 
     def __init__(self, shared: ManagerContext) -> None:
@@ -75,13 +75,10 @@ class ColocationProfileController:
         self._controller: Controller[str] = Controller("colocationprofile", self._reconcile)
         shared.metrics.queues.watch("colocationprofile", self._controller.queue)
         self._profiles.add_handler(self._add, lambda _, profile: self._add(profile), self._add)
+        self._informers = [self._profiles, self._namespaces, self._pods]
 
     def _add(self, profile: ClusterColocationProfile) -> None:
         self._controller.queue.add(profile.metadata.name)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run([self._profiles, self._namespaces, self._pods])
 
     async def _reconcile(self, name: str) -> float | None:
         profile = self._profiles.get(name)

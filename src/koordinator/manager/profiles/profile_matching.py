@@ -88,11 +88,6 @@ RESERVATION = MergeShape(
 )
 
 
-def merge(obj: dict[str, Any], patch: dict[str, Any], shape: MergeShape = POD) -> dict[str, Any]:
-    """Return the object changed as `patch` says; neither argument is changed. Raises: ApiError when malformed."""
-    return strategic_merge.merge(obj, patch, shape)
-
-
 def is_plain(patch: Any) -> bool:
     """Return whether a patch has members and values only: no lists, no nulls, no directives."""
     if isinstance(patch, dict):
@@ -101,8 +96,10 @@ def is_plain(patch: Any) -> bool:
 
 
 def merge_plain(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """Return what `merge` makes with a plain patch, whatever the shape, in a fifth of the time: most patches are
-    plain."""
+    """Return what `strategic_merge` makes with a plain patch, whatever the shape, in a fifth of the time.
+
+    Most patches are plain.
+    """
     result = dict(obj)
     for key, value in patch.items():
         if isinstance(value, dict):
@@ -219,7 +216,7 @@ def _patch_defect(patch: Any) -> ProfileProblem | None:
     if not patch:
         return None
     try:
-        decode.from_builtins(merge({}, patch), Pod)
+        decode.from_builtins(strategic_merge.merge({}, patch, POD), Pod)
     except (ApiError, msgspec.ValidationError) as error:
         return ProfileProblem("spec.patch", str(error))
     return None

@@ -12,6 +12,7 @@ from koordinator.api import labels, quantity, quota_labels, resource_list, resou
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import ElasticQuotaProfile
+from koordinator.api.meta import is_condition_true
 from koordinator.api.quantity import RawQuantity, ResourceList
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
@@ -88,8 +89,7 @@ def fnv1a_64(data: bytes) -> int:
 
 def is_schedulable(node: Node) -> bool:
     """Return whether pods can be placed on the node: it is ready and not cordoned."""
-    is_ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
-    return is_ready and not node.spec.unschedulable
+    return is_condition_true(node.status.conditions, "Ready") and not node.spec.unschedulable
 
 
 def resource_ratio(text: str | None) -> float | None:

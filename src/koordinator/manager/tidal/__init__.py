@@ -1,1 +1,1 @@
-"""Tidal pools: whole nodes lent to batch work by the hour. Decisions only, the controller is not there yet."""
+"""Tidal pools: whole nodes lent to batch work by the hour, or while services need little."""

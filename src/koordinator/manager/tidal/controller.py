@@ -25,7 +25,7 @@ from koordinator.manager.parts import ManagerContext
 from koordinator.manager.tidal import marks as node_marks
 from koordinator.manager.tidal import proof, survey
 from koordinator.manager.tidal import status as pool_status
-from koordinator.manager.tidal.drain import DeletePod, Drain, MigratePod, NotifyPod
+from koordinator.manager.tidal.drain import Drain, DrainAction, MigratePod, NotifyPod
 from koordinator.manager.tidal.emergency import HOLD_S
 from koordinator.manager.tidal.membership import Membership
 from koordinator.manager.tidal.nodes import TidalNode, TidalPhase, total
@@ -374,7 +374,7 @@ class TidalPoolController(ControllerLoop):
             extra={"pool": found.pool, "node": name, "to": step.to.value, "reason": step.reason},
         )
 
-    async def _act(self, found: PoolPass, drained: Drain, action: MigratePod | NotifyPod | DeletePod) -> None:
+    async def _act(self, found: PoolPass, drained: Drain, action: DrainAction) -> None:
         pod = action.pod
         if isinstance(action, MigratePod):
             body = self._new_job(found, drained.node, action)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koordinator import clock
-from koordinator.manager.tidal.nodes import TidalNode, TidalPhase, TidalPod
+from koordinator.manager.tidal.nodes import TidalNode, TidalPhase, TidalPod, some_of
 from koordinator.manager.tidal.plan import PhaseStep
 from koordinator.manager.tidal.policy import PoolPolicy
 
@@ -94,16 +94,14 @@ def _to_batch(
     if not node.online_pods:
         return Drain(node.name, step=PhaseStep(node.name, TidalPhase.BATCH, "no online pod is left"))
     forbidden = [pod for pod in node.online_pods if pod.uid in tries and tries[pod.uid].is_forbidden]
+    reason = ""
     if forbidden:
         reason = f"{_some(forbidden)} may not be moved: {_obstacle(forbidden, tries)}"
-        return Drain(
-            node.name, step=PhaseStep(node.name, TidalPhase.ONLINE, reason), is_blocked=True, waits_for=reason
-        )
-    if now_s - node.since_s >= policy.timeout_s:
+    elif now_s - node.since_s >= policy.timeout_s:
         reason = f"{_some(node.online_pods)} did not leave in time: {_obstacle(node.online_pods, tries)}"
-        return Drain(
-            node.name, step=PhaseStep(node.name, TidalPhase.ONLINE, reason), is_blocked=True, waits_for=reason
-        )
+    if reason:
+        back = PhaseStep(node.name, TidalPhase.ONLINE, reason)
+        return Drain(node.name, step=back, is_blocked=True, waits_for=reason)
     actions: list[DrainAction] = []
     for pod in node.online_pods:
         last = tries.get(pod.uid)
@@ -134,8 +132,7 @@ def _to_online(node: TidalNode, policy: PoolPolicy, now_s: float) -> Drain:
 
 
 def _some(pods: Sequence[TidalPod]) -> str:
-    names = ", ".join(sorted(pod.key for pod in pods)[:3])
-    return names if len(pods) <= 3 else f"{names} and {len(pods) - 3} more"
+    return some_of(sorted(pod.key for pod in pods), 3)
 
 
 def _obstacle(pods: Sequence[TidalPod], tries: Mapping[str, MigrationTry]) -> str:

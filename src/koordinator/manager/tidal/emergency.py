@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.manager.tidal.nodes import PodDemand, Side, TidalNode, TidalPhase, total
-from koordinator.manager.tidal.plan import OVERLOAD_PERCENT, PhaseStep
+from koordinator.manager.tidal.plan import OVERLOAD_PERCENT, PhaseStep, free_room
 
-I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 PENDING_S = 30.0
@@ -106,13 +105,11 @@ def _for_pods(
 
 
 class _Rooms:
-    """Free room for online pods. Columns: cpu, memory; one row per node."""
+    """Free room for online pods; one row per node."""
 
     def __init__(self, nodes: Sequence[TidalNode]) -> None:
         self.nodes = nodes
-        self._free: I64 = np.array(
-            [(node.free.cpu_milli, node.free.memory_bytes) for node in nodes], np.int64
-        ).reshape(-1, 2)
+        self._free = free_room(nodes)
 
     def first(self, pod: PendingPod, among: Mask | None = None) -> int | None:
         """Return the first row that has room for a pod and admits it."""

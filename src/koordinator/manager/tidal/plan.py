@@ -200,9 +200,7 @@ class _Rooms:
             key=lambda node: node.name,
         )
         self._row = {node.name: row for row, node in enumerate(hosts)}
-        self._free: I64 = np.array(
-            [(node.free.cpu_milli, node.free.memory_bytes) for node in hosts], np.int64
-        ).reshape(-1, 2)
+        self._free = free_room(hosts)
         self._stays: Mask = np.ones(len(hosts), np.bool_)
         self._requested = total(node.requested for node in nodes)
         self._capacity = total(node.allocatable for node in nodes if not node.is_lent)
@@ -244,6 +242,13 @@ class _Rooms:
             free[row] -= (pod.cpu_milli, pod.memory_bytes)
         self._free = free
         return True
+
+
+def free_room(nodes: Iterable[TidalNode]) -> I64:
+    """Return what is free for online pods, (nodes, 2): cpu and memory."""
+    return np.array([(node.free.cpu_milli, node.free.memory_bytes) for node in nodes], np.int64).reshape(
+        -1, 2
+    )
 
 
 def _cost(node: TidalNode) -> tuple[float, int, str]:

@@ -1,6 +1,6 @@
 """Read what a TidalPool says: shares, windows, limits, and which pods are online. Pure. Source: behaviour/tidal 3."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -28,7 +28,6 @@ from koordinator.api.tidal_pool import (
     TIME_ZONE,
     TidalPool,
     TidalPoolSpec,
-    TidalWindow,
 )
 from koordinator.manager.tidal.nodes import Side
 from koordinator.manager.tidal.plan import OVERLOAD_PERCENT
@@ -103,7 +102,7 @@ def policy_of(pool: TidalPool) -> PoolPolicy:
     """Return the policy of a pool. Raises: ProtocolError for the first field that cannot be read."""
     spec = pool.spec
     reader = _Reader(f"TidalPool {pool.metadata.name}")
-    rule = None
+    rule, load_window_s = None, 0.0
     if spec.load is not None:
         low, high = spec.load.scale_in_below_percent, spec.load.scale_out_above_percent
         rule = LoadRule(
@@ -114,15 +113,14 @@ def policy_of(pool: TidalPool) -> PoolPolicy:
                 "spec.load.scaleInBelowPercent",
                 f"{rule.lend_below_percent:g} must be below scaleOutAbovePercent {rule.return_above_percent:g}",
             )
-    load_window_s = 0.0
-    if spec.load is not None:
         load_window_s = reader.seconds("spec.load.window", spec.load.window or LOAD_WINDOW)
     return PoolPolicy(
         selects=reader.selector("spec.nodeSelector", spec.node_selector),
         is_online=_online_rule(reader, spec),
         online_reserve=reader.share("spec.onlineReserve", spec.online_reserve),
         batch_reserve=reader.share("spec.batchReserve", spec.batch_reserve),
-        schedule=_schedule(reader, spec),
+        # No schedule at all leaves the number of nodes to the load rule, if there is one.
+        schedule=tuple(_windows(reader, spec)) if spec.schedule else None,
         rule=rule,
         load_window_s=load_window_s,
         lead_s=reader.seconds("spec.leadTime", spec.lead_time or LEAD_TIME),
@@ -182,18 +180,11 @@ def _online_rule(reader: _Reader, spec: TidalPoolSpec) -> Callable[[Pod], bool]:
     return lambda pod: matches(pod.metadata.labels)
 
 
-def _schedule(reader: _Reader, spec: TidalPoolSpec) -> tuple[ScheduledWindow, ...] | None:
-    """Return the windows; no schedule at all leaves the number of nodes to the load rule, if there is one."""
-    if not spec.schedule:
-        return None
-    return tuple(_windows(reader, spec.schedule, spec.time_zone or TIME_ZONE))
-
-
-def _windows(reader: _Reader, windows: Sequence[TidalWindow], zone: str) -> Iterator[ScheduledWindow]:
-    for number, window in enumerate(windows):
+def _windows(reader: _Reader, spec: TidalPoolSpec) -> Iterator[ScheduledWindow]:
+    for number, window in enumerate(spec.schedule):
         where = f"spec.schedule[{number}]"
         try:
-            next_after = cron.parse(window.start, zone)
+            next_after = cron.parse(window.start, spec.time_zone or TIME_ZONE)
         except ProtocolError as error:
             field = "spec.timeZone" if error.field == "spec.timeZone" else f"{where}.start"
             raise reader.error(field, error.reason) from error

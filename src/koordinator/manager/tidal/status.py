@@ -1,6 +1,5 @@
 """Make the status of a TidalPool out of a pass. Pure. Source: behaviour/tidal 3."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,7 +7,7 @@ import msgspec
 from koordinator import clock
 from koordinator.api.meta import StandardCondition, find_condition
 from koordinator.api.tidal_pool import TidalNodeStatus, TidalPhaseCounts, TidalPool, TidalPoolStatus
-from koordinator.manager.tidal.nodes import TidalNode, TidalPhase
+from koordinator.manager.tidal.nodes import TidalNode, TidalPhase, some_of
 from koordinator.manager.tidal.pool_pass import PoolPass
 
 READY, CONFLICT, EMERGENCY_RETURN, DRAIN_BLOCKED = "Ready", "Conflict", "EmergencyReturn", "DrainBlocked"
@@ -98,14 +97,14 @@ def _conditions(pool: TidalPool, found: PoolPass, hold_s: float, now_s: float) -
             CONFLICT,
             bool(lost),
             "OlderPool" if lost else "NoConflict",
-            f"older pools have {names_of(lost)}" if lost else "",
+            f"older pools have {some_of(lost)}" if lost else "",
             now_s,
         ),
     ]
     urgent = found.decision.emergency
     before = find_condition(pool.status.conditions, EMERGENCY_RETURN)
     if urgent is not None:
-        text = f"{names_of([step.node for step in urgent.steps])} returned: {urgent.reason}"
+        text = f"{some_of([step.node for step in urgent.steps])} returned: {urgent.reason}"
     else:
         text = before.message if before is not None and hold_s else ""
     is_urgent = urgent is not None or bool(hold_s)
@@ -146,14 +145,8 @@ def _readiness(found: PoolPass) -> tuple[bool, str, str]:
     if missing > 0 and not moving and decision.hold_until_s:
         return False, "Held", "services needed nodes at once lately: nothing is lent before holdUntil"
     if missing or moving:
-        return False, "Moving", f"changing sides: {names_of(moving)}" if moving else "waits for the cool-down"
+        return False, "Moving", f"changing sides: {some_of(moving)}" if moving else "waits for the cool-down"
     return True, "AsWanted", ""
-
-
-def names_of(names: Sequence[str]) -> str:
-    """Return some names, and how many more there are."""
-    some = ", ".join(names[:_NAMES_MAX])
-    return some if len(names) <= _NAMES_MAX else f"{some} and {len(names) - _NAMES_MAX} more"
 
 
 def _condition(
@@ -162,14 +155,14 @@ def _condition(
     """Return a condition, with the time of the last one while the status is the same."""
     status = "True" if holds else "False"
     before = find_condition(pool.status.conditions, kind)
-    is_same = before is not None and before.status == status
+    since = clock.rfc3339(now_s)
+    if before is not None and before.status == status:
+        since = before.last_transition_time
     return StandardCondition(
         type=kind,
         status=status,
         reason=reason,
         message=message,
-        last_transition_time=before.last_transition_time
-        if before is not None and is_same
-        else clock.rfc3339(now_s),
+        last_transition_time=since,
         observed_generation=pool.metadata.generation,
     )

@@ -3,6 +3,7 @@
 `/warn-unready` tells whoever creates an object that nothing acts on yet; it refuses nothing.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -38,32 +39,28 @@ class _Builders:
 
     def __init__(self, shared: ManagerContext) -> None:
         self._shared = shared
-        self._quotas: Quotas | None = None
-        self._profiles: ProfileCache | None = None
 
+    @functools.cached_property
     def quotas(self) -> Quotas:
-        if self._quotas is None:
-            self._quotas = Quotas(self._shared)
-        return self._quotas
+        return Quotas(self._shared)
 
+    @functools.cached_property
     def profiles(self) -> ProfileCache:
-        if self._profiles is None:
-            self._profiles = ProfileCache(self._shared)
-        return self._profiles
+        return ProfileCache(self._shared)
 
     def pages(self) -> Mapping[str, Page]:
         """About what some handler uses."""
-        return {} if self._quotas is None else {DEBUG_PATH: self._quotas.debug_json}
+        return {DEBUG_PATH: self.quotas.debug_json} if "quotas" in vars(self) else {}
 
     def by_path(self) -> Mapping[str, Callable[[], Handler]]:
         return {
             table.MUTATE_POD: self._pod_mutating,
-            table.MUTATE_RESERVATION: lambda: ReservationMutatingHandler(self._shared, self.profiles()),
+            table.MUTATE_RESERVATION: lambda: ReservationMutatingHandler(self._shared, self.profiles),
             table.MUTATE_NODE_STATUS: lambda: self._timed(NodeStatusHandler(), MUTATE, "node"),
-            table.MUTATE_QUOTA: lambda: self._timed(self.quotas().mutating, MUTATE, "elasticquota"),
-            table.VALIDATE_POD: lambda: PodValidatingHandler(self._shared, self.quotas().pods),
+            table.MUTATE_QUOTA: lambda: self._timed(self.quotas.mutating, MUTATE, "elasticquota"),
+            table.VALIDATE_POD: lambda: PodValidatingHandler(self._shared, self.quotas.pods),
             table.VALIDATE_POD_BINDING: lambda: self._timed(PodBindingHandler(self._shared), VALIDATE, "pod"),
-            table.VALIDATE_QUOTA: lambda: self._timed(self.quotas().validating, VALIDATE, "elasticquota"),
+            table.VALIDATE_QUOTA: lambda: self._timed(self.quotas.validating, VALIDATE, "elasticquota"),
             table.VALIDATE_NODE: lambda: self._timed(NodeValidatingHandler(self._shared), VALIDATE, "node"),
             table.VALIDATE_CONFIG_MAP: lambda: self._timed(
                 ConfigMapValidatingHandler(self._shared), VALIDATE, "configmap"
@@ -80,8 +77,8 @@ class _Builders:
         return timed(handler, Steps(self._shared.metrics, webhook_type, object_type), plugin)
 
     def _pod_mutating(self) -> Handler:
-        quotas = self.quotas().pods if self._shared.gates.is_on("MultiQuotaTree") else None
-        return PodMutatingHandler(self._shared, self.profiles(), quotas)
+        quotas = self.quotas.pods if self._shared.gates.is_on("MultiQuotaTree") else None
+        return PodMutatingHandler(self._shared, self.profiles, quotas)
 
 
 class AdmissionHandlers(msgspec.Struct, frozen=True):

@@ -8,7 +8,6 @@ Pure, but for the chance in keys and serial numbers.
 import datetime
 import enum
 import functools
-from collections.abc import Sequence
 
 import msgspec
 from cryptography import x509
@@ -142,7 +141,7 @@ def renewed(certs: CertificateSet | None, host: str, now_s: float) -> Certificat
     """Return a new server certificate for `host` (and `localhost`), by the same CA where that is still good for a
     year."""
     authority = None if certs is None else _usable_authority(certs, _time(now_s))
-    return _issue([host], authority or _new_authority(_time(now_s)), _time(now_s))
+    return _issue(host, authority or _new_authority(_time(now_s)), _time(now_s))
 
 
 def trusted(certs: CertificateSet, present: bytes, now_s: float) -> bytes:
@@ -202,9 +201,9 @@ def _new_authority(now: datetime.datetime) -> _Authority:
     return _Authority(key, cert)
 
 
-def _issue(hosts: Sequence[str], authority: _Authority, now: datetime.datetime) -> CertificateSet:
+def _issue(host: str, authority: _Authority, now: datetime.datetime) -> CertificateSet:
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-    name = common_name(hosts[0] if hosts else "localhost")
+    name = common_name(host)
     issuer = authority.cert
     cert = (
         builder(name, issuer.subject, key, now, VALIDITY, BACKDATED)
@@ -212,7 +211,7 @@ def _issue(hosts: Sequence[str], authority: _Authority, now: datetime.datetime) 
         .add_extension(key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(_issuer_id(issuer), critical=False)
-        .add_extension(alternative_names([*hosts, "localhost"]), critical=False)
+        .add_extension(alternative_names([host, "localhost"]), critical=False)
         .sign(authority.key, hashes.SHA256())
     )
     return CertificateSet(

@@ -18,7 +18,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ObjectMeta
 from koordinator.api.tidal_pool import TidalPool
 from koordinator.manager.config import validation
-from koordinator.manager.config.validation import NodeRules, ValidationOptions
+from koordinator.manager.config.validation import NodeRules
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.tidal.policy import policy_of
 from koordinator.manager.webhooks import pod_rules
@@ -38,7 +38,7 @@ class ConfigMapValidatingHandler:
     def __init__(self, shared: ManagerContext) -> None:
         options = shared.options
         self._nodes = shared.factory.informer(Node)
-        self._options = ValidationOptions(names_needed=options.node_strategy_name_need_check)
+        self._names_needed = options.node_strategy_name_need_check
         self._key = (options.config_namespace, options.slo_config_name)
 
     async def __call__(self, request: AdmissionRequest) -> AdmissionVerdict:
@@ -57,7 +57,7 @@ class ConfigMapValidatingHandler:
         except msgspec.ValidationError as error:
             return denied(f"ConfigMap {self._key[0]}/{self._key[1]}: {error}")
         nodes = {node.metadata.name: node.metadata.labels for node in self._nodes.objects.values()}
-        found = validation.validate_config_map(old, new, nodes, self._options)
+        found = validation.validate_config_map(old, new, nodes, names_needed=self._names_needed)
         return ALLOWED if found.allowed else denied(found.text)
 
 

@@ -47,7 +47,6 @@ def configurations(
     paths: Collection[str] | None = None,
     failure_policies: Mapping[str, str] | None = None,
     timeout_s: int = TIMEOUT_S,
-    names: tuple[str, str] = NAMES,
 ) -> tuple[Json, Json]:
     """Return the mutating and the validating configuration, complete in the sense that an API server adds no
     defaults.
@@ -71,7 +70,7 @@ def configurations(
                 if webhook.mutating == is_mutating
             ],
         }
-        for kind, name, is_mutating in zip(kinds, names, (True, False), strict=True)
+        for kind, name, is_mutating in zip(kinds, NAMES, (True, False), strict=True)
     )
     return mutating, validating
 

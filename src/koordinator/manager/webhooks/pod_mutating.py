@@ -145,9 +145,7 @@ def _apply(
     spec = reservation.get("spec") or {}
     template = spec.get("template")
     if template:
-        source = profile.source
-        unpatched = msgspec.structs.replace(source, spec=msgspec.structs.replace(source.spec, patch=None))
-        about_pod = msgspec.structs.replace(profile, source=unpatched)
+        about_pod = colocation_profile.without_patch(profile)
         pod = {"metadata": {}, "spec": template.get("spec") or {}}
         pod_spec = colocation_profile.apply_profile(pod, about_pod, priority_class)["spec"]
         reservation = {**reservation, "spec": {**spec, "template": {**template, "spec": pod_spec}}}

@@ -9,8 +9,6 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from koordinator.api import labels, quantity, quota_labels, resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
@@ -141,25 +139,6 @@ def _gpu_count(requests: Mapping[str, Any]) -> int:
 _BY_TREE = "tree"
 
 
-class EvaluationRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Feature gates of quota evaluation."""
-
-    on_create: bool = False  # EnableQuotaAdmission
-    on_update: bool = False  # EnableQuotaAdmissionOnUpdate
-    replaces_resources: bool = False  # ElasticQuotaEvaluationTransformPod and ReplaceResourcesTransformer
-
-    @classmethod
-    def of(cls, gates: FeatureGates) -> "EvaluationRules":
-        """Return the rules of a manager's gates."""
-        is_on = gates.is_on("EnableQuotaAdmission")
-        return cls(
-            on_create=is_on,
-            on_update=is_on and gates.is_on("EnableQuotaAdmissionOnUpdate"),
-            replaces_resources=gates.is_on("ElasticQuotaEvaluationTransformPod")
-            and gates.is_on("ReplaceResourcesTransformer"),
-        )
-
-
 def _trees_of(profile: ElasticQuotaProfile) -> Iterable[str]:
     tree = quota_labels.tree_id(profile.metadata.labels)
     return (tree,) if tree else ()
@@ -179,7 +158,11 @@ class PodQuotas:
     ) -> None:
         self._topology = topology
         self._rules = PodQuotaRules.of(gates)
-        self._evaluation = EvaluationRules.of(gates)
+        self._evaluates = gates.is_on("EnableQuotaAdmission")
+        self._evaluates_updates = self._evaluates and gates.is_on("EnableQuotaAdmissionOnUpdate")
+        self._replaces_resources = gates.is_on("ElasticQuotaEvaluationTransformPod") and gates.is_on(
+            "ReplaceResourcesTransformer"
+        )
         self._profiles = factory.informer(ElasticQuotaProfile) if gates.is_on("MultiQuotaTree") else None
         if self._profiles is not None:
             self._profiles.add_index(_BY_TREE, _trees_of)
@@ -209,14 +192,13 @@ class PodQuotas:
 
         Code 500 when the quota could not be asked. With `old`, only a change of the quota is looked at.
         """
-        rules = self._evaluation
-        if not (rules.on_create if old is None else rules.on_update):
+        if not (self._evaluates if old is None else self._evaluates_updates):
             return ALLOWED
         name = self._quota_of(pod)
         if old is not None and self._quota_of(old) == name:
             return ALLOWED
         try:
-            request = evaluation.pod_request(pod, replaces_resources=rules.replaces_resources)
+            request = evaluation.pod_request(pod, replaces_resources=self._replaces_resources)
             decision = await self._evaluator.admit(name, request, dry_run=dry_run)
         except QuotaEvaluationError as error:
             return denied(str(error), 500)

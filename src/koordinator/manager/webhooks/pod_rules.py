@@ -14,7 +14,7 @@ the same, since other versions of a component may understand more.
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -96,17 +96,16 @@ def colocation(pod: Pod, old: Pod | None, *, skip_sub_priority: bool = False) ->
 
 
 def _immutable(pod: Pod, old: Pod, skip_sub_priority: bool) -> Iterator[Violation]:
-    checks = [
+    checks: list[tuple[PodRule, str, str, str]] = [
         (PodRule.QOS_IMMUTABLE, f"labels.{labels.QOS_CLASS}", qos.raw(old), qos.raw(pod)),
         (PodRule.PRIORITY_CLASS_IMMUTABLE, "spec.priority", priority.raw(old), priority.raw(pod)),
     ]
+    if not skip_sub_priority:
+        was, now = (each.metadata.labels.get(labels.PRIORITY, "") for each in (old, pod))
+        checks.append((PodRule.SUB_PRIORITY_IMMUTABLE, f"labels.{labels.PRIORITY}", was, now))
     for rule, path, before, after in checks:
         if before != after:
             yield Violation(rule, f'{path}: Invalid value: "{after}": field is immutable')
-    was, now = (each.metadata.labels.get(labels.PRIORITY, "") for each in (old, pod))
-    if was != now and not skip_sub_priority:
-        message = f'labels.{labels.PRIORITY}: Invalid value: "{now}": field is immutable'
-        yield Violation(PodRule.SUB_PRIORITY_IMMUTABLE, message)
 
 
 def _batch_needs_be(pod: Pod, requests: Amounts) -> Iterator[Violation]:
@@ -151,11 +150,7 @@ def devices(pod: Pod) -> list[Violation]:
 
     Raises: quantity.QuantityError.
     """
-    for index, container in enumerate(pod.spec.containers):
-        if problem := _gpu_problem(container):
-            path = f"spec.containers[{index}].resources.requests"
-            return [Violation(PodRule.GPU_FORM, f"{path}: {problem}")]
-    return []
+    return _first_gpu_problem(pod, _gpu_problem)
 
 
 def gpu_percents(pod: Pod) -> list[Violation]:
@@ -163,8 +158,12 @@ def gpu_percents(pod: Pod) -> list[Violation]:
 
     Asked before admission splits the amount into others, which no longer tell. Raises: quantity.QuantityError.
     """
+    return _first_gpu_problem(pod, _percent_problem)
+
+
+def _first_gpu_problem(pod: Pod, problem_of: Callable[[Container], str]) -> list[Violation]:
     for index, container in enumerate(pod.spec.containers):
-        if problem := _percent_problem(container):
+        if problem := problem_of(container):
             return [Violation(PodRule.GPU_FORM, f"spec.containers[{index}].resources.requests: {problem}")]
     return []
 
@@ -227,14 +226,7 @@ def malformed_amount(pod: Pod) -> str:
 
 TIMEOUT_S = 2.0
 """For reading the ConfigMap while a pod waits."""
-
 REASON = "LabelRulesNotUsed"
-
-
-CONFIG_NAMESPACE = "koordinator-system"
-CONFIG_NAME = "pod-enhanced-validator-config"
-
-_ENABLE = "enable"
 
 
 class LabelRule(Payload, frozen=True, kw_only=True):
@@ -248,35 +240,18 @@ class LabelRule(Payload, frozen=True, kw_only=True):
 _RULES = Annotation("rules", list[LabelRule], empty=Empty.ABSENT)
 
 
-class LabelRules(msgspec.Struct, frozen=True):
-    """The rules in force; none while they are switched off."""
-
-    rules: tuple[LabelRule, ...] = ()
-
-
-class PodLabelSync(msgspec.Struct, frozen=True):
-    """The rules after the ConfigMap was read; `problem` is empty when they were understood."""
-
-    rules: LabelRules
-    problem: str = ""
+def label_rules(data: Mapping[str, str], obj: str) -> list[LabelRule]:
+    """Return the rules that the ConfigMap `obj` has; none while it does not enable them. Raises: ProtocolError."""
+    if data.get("enable", "").strip().lower() != "true":
+        return []
+    return _RULES.decode(data.get(_RULES.key, ""), obj)
 
 
-def sync(old: LabelRules, data: Mapping[str, str] | None) -> PodLabelSync:
-    """Return the next rules from the ConfigMap's data (None: there is none); those not understood keep the old."""
-    if data is None or data.get(_ENABLE, "").strip().lower() != "true":
-        return PodLabelSync(LabelRules())
-    try:
-        found = _RULES.decode(data.get(_RULES.key, ""), f"ConfigMap {CONFIG_NAMESPACE}/{CONFIG_NAME}")
-    except ProtocolError as error:
-        return PodLabelSync(old, str(error))
-    return PodLabelSync(LabelRules(tuple(found)))
-
-
-def violation(rules: LabelRules, namespace: str, pod_labels: Mapping[str, str]) -> str:
+def violation(rules: Sequence[LabelRule], namespace: str, pod_labels: Mapping[str, str]) -> str:
     """Return what a pod lacks by the first rule that it breaks, in words; empty when it may exist."""
     if pod_labels.get(labels.POD_SKIP_ENHANCED_VALIDATION) == "true":
         return ""
-    for rule in rules.rules:
+    for rule in rules:
         missing = [key for key in rule.required_labels if key not in pod_labels]
         if missing and namespace not in rule.namespace_whitelist:
             return f"{_words(missing)} (rule '{rule.name}')"
@@ -295,7 +270,7 @@ class LabelRulesSource:
 
     def __init__(self, shared: ManagerContext) -> None:
         options = shared.options.enhanced_validator
-        self.rules = LabelRules()
+        self.rules: Sequence[LabelRule] = ()
         self._cluster, self._events = shared.cluster, shared.events
         self._namespace, self._name = options.config_namespace, options.config_name
         self._interval_s = options.reconcile_interval_s
@@ -307,7 +282,7 @@ class LabelRulesSource:
         )
         maps.add_handler(self._sync, lambda _, found: self._sync(found), self._gone)
 
-    async def fresh(self) -> LabelRules:
+    async def fresh(self) -> Sequence[LabelRule]:
         """Return the rules, read again when that is due; those known so far when nobody answers."""
         if self._is_due() and not self._reading.locked():
             async with self._reading:
@@ -334,17 +309,20 @@ class LabelRulesSource:
     def _gone(self, found: ConfigMap | None) -> None:
         if found is None or found.metadata.name == self._name:
             self._problem = ""
-            self.rules = sync(self.rules, None).rules
+            self.rules = ()
 
     def _sync(self, found: ConfigMap) -> None:
         if found.metadata.name != self._name:
             return
-        outcome = sync(self.rules, found.data)
-        self.rules = outcome.rules
-        if outcome.problem and outcome.problem != self._problem:
-            log.warning("label rules invalid", extra={"problem": outcome.problem})
-            self._events.warning(found, REASON, outcome.problem)
-        self._problem = outcome.problem
+        problem = ""
+        try:
+            self.rules = label_rules(found.data, f"ConfigMap {found.key}")
+        except ProtocolError as error:  # the old ones stay
+            problem = str(error)
+        if problem and problem != self._problem:
+            log.warning("label rules invalid", extra={"problem": problem})
+            self._events.warning(found, REASON, problem)
+        self._problem = problem
 
 
 Texts = Mapping[str, str]

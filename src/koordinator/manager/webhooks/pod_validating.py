@@ -10,21 +10,20 @@ ColocationProfileController). Without this the two features would refuse each ot
 import enum
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any
 
 import msgspec
 
 from koordinator.api import labels, quantity
 from koordinator.api.core import Namespace, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.groups import ClusterColocationProfile
 from koordinator.manager.options import BindingAdmissionOptions
 from koordinator.manager.parts import ManagerContext
 from koordinator.manager.profiles import colocation_profile, profile_matching
 from koordinator.manager.profiles.colocation_profile import ProfileError
-from koordinator.manager.quota.evaluation import QuotaUseVerdict
 from koordinator.manager.webhooks import pod_mutating, pod_rules
+from koordinator.manager.webhooks.pod_quotas import PodQuotas
 from koordinator.manager.webhooks.pod_rules import LabelRulesSource
 from koordinator.manager.webhooks.review import (
     ALLOWED,
@@ -43,43 +42,17 @@ DEVICES, LABEL_RULES, QUOTA_EVALUATION = "DeviceResource", "EnhancedValidation",
 """Steps, as the metric calls them."""
 
 
-class QuotasOfPods(Protocol):
-    """The questions about quotas (`pod_quotas.PodQuotas`)."""
-
-    def check(self, pod: Pod, old: Pod | None, namespace: str) -> QuotaUseVerdict:
-        """Return whether the pod may have its quota."""
-        ...
-
-    async def evaluate(self, pod: Pod, old: Pod | None, dry_run: bool) -> AdmissionVerdict:
-        """Reserves the pod's request in its quota, or says why it cannot; a dry run does not reserve."""
-        ...
-
-
-class PodChecks(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules that hold, by feature gates."""
-
-    skip_sub_priority: bool = False  # ColocationProfileSkipValidatingPriority
-    devices: bool = False  # ValidatePodDeviceResource
-    label_rules: bool = False  # EnablePodEnhancedValidator
-
-    @classmethod
-    def of(cls, gates: FeatureGates) -> Self:
-        """Return the checks of a manager's gates."""
-        return cls(
-            skip_sub_priority=gates.is_on("ColocationProfileSkipValidatingPriority"),
-            devices=gates.is_on("ValidatePodDeviceResource"),
-            label_rules=gates.is_on("EnablePodEnhancedValidator"),
-        )
-
-
 class PodValidatingHandler:
     """Checks pods at creation and update, out of caches."""
 
-    def __init__(self, shared: ManagerContext, quotas: QuotasOfPods) -> None:
+    def __init__(self, shared: ManagerContext, quotas: PodQuotas) -> None:
+        gates = shared.gates
         self._quotas = quotas
-        self._checks = PodChecks.of(shared.gates)
-        self._label_rules = LabelRulesSource(shared) if self._checks.label_rules else None
-        applies_profiles = shared.gates.is_on("ColocationProfileController")
+        self._skip_sub_priority = gates.is_on("ColocationProfileSkipValidatingPriority")
+        self._checks_devices = gates.is_on("ValidatePodDeviceResource")
+        has_label_rules = gates.is_on("EnablePodEnhancedValidator")
+        self._label_rules = LabelRulesSource(shared) if has_label_rules else None
+        applies_profiles = gates.is_on("ColocationProfileController")
         self._profile_changes = ProfileChanges(shared) if applies_profiles else None
         self._durations = Steps(shared.metrics, VALIDATE, "pod")
 
@@ -135,8 +108,7 @@ class PodValidatingHandler:
         return _words(pod_rules.reserved_annotations(pod))
 
     def _colocation(self, pod: Pod, old: Pod | None) -> str:
-        skips = self._checks.skip_sub_priority
-        found = pod_rules.colocation(pod, old, skip_sub_priority=skips)
+        found = pod_rules.colocation(pod, old, skip_sub_priority=self._skip_sub_priority)
         if found and old is not None and self._profile_changes is not None:
             changed = [violation for violation in found if violation.rule in pod_rules.IMMUTABLE]
             if changed and self._profile_changes.explain(old, pod):
@@ -147,7 +119,7 @@ class PodValidatingHandler:
         return self._quotas.check(pod, old, pod.metadata.namespace).message
 
     def _devices(self, pod: Pod, _: Pod | None) -> str:
-        return _words(pod_rules.devices(pod)) if self._checks.devices else ""
+        return _words(pod_rules.devices(pod)) if self._checks_devices else ""
 
 
 def _words(found: list[pod_rules.Violation]) -> str:

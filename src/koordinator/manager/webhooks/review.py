@@ -170,35 +170,28 @@ def _escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-Timer = Callable[[], float]
-"""Seconds since some moment; only differences count. A loop's own time may stand still between two turns."""
-
 MUTATE, VALIDATE = "mutate", "validate"
 
 
 class Steps:
-    """The steps (`plugin_name`) of one handler, for one `webhook_type` and `object_type`."""
+    """The steps (`plugin_name`) of one handler, for one `webhook_type` and `object_type`.
 
-    def __init__(
-        self,
-        metrics: ManagerMetrics,
-        webhook_type: str,
-        object_type: str,
-        timer: Timer = time.perf_counter,
-    ) -> None:
+    By the process's own timer: a loop's time may stand still between two turns.
+    """
+
+    def __init__(self, metrics: ManagerMetrics, webhook_type: str, object_type: str) -> None:
         self._durations = metrics.webhook_durations
         self._webhook_type = webhook_type
         self._object_type = object_type
-        self._timer = timer
         self._series: dict[tuple[str, str, bool], HistogramSeries] = {}
 
     def start(self) -> float:
         """Return the moment when a first step begins."""
-        return self._timer()
+        return time.perf_counter()
 
     def done(self, operation: str, plugin: str, began_s: float, *, allowed: bool = True) -> float:
         """A step that began then is over; the moment when the next one begins."""
-        now_s = self._timer()
+        now_s = time.perf_counter()
         self.took(operation, plugin, now_s - began_s, allowed=allowed)
         return now_s
 

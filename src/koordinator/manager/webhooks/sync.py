@@ -20,7 +20,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 from koordinator.api import admission as views
 from koordinator.api import user_files
@@ -58,12 +58,11 @@ class CertificateStore(Protocol):
         ...
 
 
-class LoadedCertificates:
+class LoadedCertificates(NamedTuple):
     """A set as it was loaded; `version` is None when there is no object yet."""
 
-    def __init__(self, certs: CertificateSet | None, version: str | None = None) -> None:
-        self.certs = certs
-        self.version = version
+    certs: CertificateSet | None
+    version: str | None = None
 
 
 class SecretStore:

@@ -8,7 +8,7 @@ with what it said of them last.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -20,7 +20,7 @@ from koordinator.clock import Clock, rfc3339
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.supervise import Guard, Step, supervise
 from koordinator.host.kill_group import kill_group
-from koordinator.prometheus import Counter, Gauge, GaugeReading, Labels, MetricsRegistry
+from koordinator.prometheus import Counter, Gauge, GaugeReading, MetricsRegistry
 from koordinator.yarn import eviction
 from koordinator.yarn.amounts import MEBIBYTE, MILLI
 from koordinator.yarn.copilot.groups import ContainerGroups
@@ -75,45 +75,39 @@ class KillFailed(KoordinatorError):
 class CopilotMetrics:
     """The agent's figures."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups: ContainerGroups) -> None:
         self.killed = Counter("yarn_agent_killed_total", "Containers ended, by reason.", ("reason",))
         self.failures = Counter("yarn_agent_kill_failures_total", "Containers that could not be ended.")
         self.is_up = Gauge("yarn_agent_node_manager_up", "Whether the NodeManager answered last.")
-        self.registry = MetricsRegistry((self.killed, self.failures, self.is_up))
-
-    def show(self, running: Callable[[], list[str]], used: Callable[[str], Mapping[str, int]]) -> None:
-        """Tell of containers whenever somebody asks: those that run, and what each uses."""
-
-        def all_used() -> Mapping[Labels, float]:
-            return {(each, name): float(amount) for each in running() for name, amount in used(each).items()}
-
-        self.registry.add(
-            GaugeReading(
-                "yarn_agent_containers",
-                "Containers in whose groups processes run.",
-                (),
-                lambda: {(): float(len(running()))},
-            ),
-            GaugeReading(
-                "yarn_agent_container_used",
-                "Use of a container: cpu in milli-cores, memory in bytes.",
-                ("container", "resource"),
-                all_used,
-            ),
+        containers = GaugeReading(
+            "yarn_agent_containers",
+            "Containers in whose groups processes run.",
+            (),
+            lambda: {(): len(groups.running())},
         )
+        used = GaugeReading(
+            "yarn_agent_container_used",
+            "Use of a container: cpu in milli-cores, memory in bytes.",
+            ("container", "resource"),
+            lambda: {
+                (each, name): amount
+                for each in groups.running()
+                for name, amount in groups.used(each).items()
+            },
+        )
+        self.registry = MetricsRegistry((self.killed, self.failures, self.is_up, containers, used))
 
 
 class YarnCopilot:
     """Answers for the YARN containers of one node."""
 
     def __init__(self, node_manager: NodeManager, groups: ContainerGroups, clock: Clock) -> None:
-        self.metrics = CopilotMetrics()
+        self.metrics = CopilotMetrics(groups)
         self._node_manager = node_manager
         self._groups = groups
         self._clock = clock
         self._known: list[NMContainer] = []
         self._problem = ""
-        self.metrics.show(groups.running, groups.used)
 
     # Answers
 

@@ -68,7 +68,7 @@ class MemoryGroups:
         source, directory = (f"{self._base(each)}/{container_id}" for each in (_CPU, _MEMORY))
         problems = []
         if is_new:
-            problems = [self._make(directory), self._set(f"{directory}/{_MOVE_CHARGE}", _MOVE_ALL)]
+            problems = [files.make_directory(directory), self._set(f"{directory}/{_MOVE_CHARGE}", _MOVE_ALL)]
             if files.exists(f"{directory}/memory.oom.group"):
                 problems.append(self._set(f"{directory}/memory.oom.group", "1"))
         if container is not None and container.total_memory_needed_mb > 0:
@@ -105,13 +105,10 @@ class MemoryGroups:
         directory = self._base(subsystem)
         if self._host.files.exists(directory):
             return None
-        problem = self._make(directory)
+        problem = self._host.files.make_directory(directory)
         with contextlib.suppress(FileNotFoundError):
             os.chmod(directory, _BASE_MODE)
         return problem
-
-    def _make(self, directory: str) -> FileProblem | None:
-        return self._host.files.make_directory(directory)
 
     def _set(self, path: str, value: str) -> FileProblem | None:
         """Write what a file does not say yet."""

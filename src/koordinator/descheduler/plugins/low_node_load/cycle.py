@@ -18,13 +18,26 @@ from koordinator.api import duration
 from koordinator.cluster import proof
 from koordinator.cluster.proof import ProofError, Prove
 from koordinator.descheduler import plan_input, pod_filter
-from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, NodePool, PlanArgs, pools
+from koordinator.descheduler.config import API_VERSION, low_node_load
+from koordinator.descheduler.config.low_node_load import (
+    AnomalyCondition,
+    LowNodeLoadArgs,
+    NodePool,
+    PlanArgs,
+    pools,
+)
 from koordinator.descheduler.measurements import Observation
-from koordinator.descheduler.plugin import BalancePlugin, EvictAction, Evictions, Handle, LiveHandle
+from koordinator.descheduler.plugin import (
+    BalancePlugin,
+    EvictAction,
+    Evictions,
+    Handle,
+    LiveHandle,
+)
 from koordinator.descheduler.plugins.low_node_load import planned, usage
 from koordinator.descheduler.plugins.low_node_load.evict import Balance, EvictOptions
 from koordinator.descheduler.plugins.low_node_load.planned import LeftNodes, PlanOutcome
-from koordinator.descheduler.plugins.low_node_load.usage import Classified, Columns, NodeClass, classify
+from koordinator.descheduler.plugins.low_node_load.usage import Classified, Columns, NodeClass
 
 Floats = npt.NDArray[np.float64]
 
@@ -139,18 +152,11 @@ def _raised(seen: Classified, level: _Level, sources: set[str]) -> Classified:
     return msgspec.structs.replace(seen, usage=expected[:, :count], prod_usage=expected[:, count:])
 
 
-class AnomalyRule(msgspec.Struct, frozen=True):
-    """More than `abnormalities` marks in a row start an anomaly, `timeout_s` or `normalities` end it."""
-
-    timeout_s: float
-    abnormalities: int
-    normalities: int
-
-
 class Detector:
-    """Counts abnormal and normal marks of one node."""
+    """Counts abnormal and normal marks of one node: more than `consecutive_abnormalities` start an anomaly, `timeout_s`
+    or `consecutive_normalities` end it."""
 
-    def __init__(self, rule: AnomalyRule) -> None:
+    def __init__(self, rule: AnomalyCondition) -> None:
         self._rule = rule
         self._abnormal = 0
         self._normal = 0
@@ -159,7 +165,7 @@ class Detector:
     def is_anomalous(self, now_s: float) -> bool:
         """Return whether the node is in the state of anomaly, after ending one that is over."""
         until_s = self._anomaly_until_s
-        if until_s is not None and (until_s < now_s or self._normal > self._rule.normalities):
+        if until_s is not None and (until_s < now_s or self._normal > self._rule.consecutive_normalities):
             self._change(None)
         return self._anomaly_until_s is not None
 
@@ -169,7 +175,7 @@ class Detector:
         is_anomalous = self.is_anomalous(now_s)
         self._abnormal += 1
         self._normal = 0
-        if not is_anomalous and self._abnormal > self._rule.abnormalities:
+        if not is_anomalous and self._abnormal > self._rule.consecutive_abnormalities:
             self._change(now_s + self._rule.timeout_s)
         return self._anomaly_until_s is not None
 
@@ -177,7 +183,7 @@ class Detector:
         is_anomalous = self.is_anomalous(now_s)
         self._normal += 1
         self._abnormal = 0
-        if is_anomalous and self._normal > self._rule.normalities:
+        if is_anomalous and self._normal > self._rule.consecutive_normalities:
             self._change(None)
 
     def reset(self, now_s: float) -> None:
@@ -198,7 +204,7 @@ class Detectors:
         self._known: dict[str, Detector] = {}
         self._marked_s: dict[str, float] = {}
 
-    def mark_abnormal(self, node: str, rule: AnomalyRule, now_s: float) -> bool:
+    def mark_abnormal(self, node: str, rule: AnomalyCondition, now_s: float) -> bool:
         """Note that the node looks abnormal; return whether it is in anomaly then. `rule` counts if its detector is
         new."""
         self._forget(now_s)
@@ -216,9 +222,6 @@ class Detectors:
         for node in nodes:
             if (detector := self._known.get(node)) is not None:
                 detector.reset(now_s)
-
-    def __len__(self) -> int:
-        return len(self._known)
 
     def _forget(self, now_s: float) -> None:
         if self._ttl_s <= 0:
@@ -257,6 +260,9 @@ class LowNodeLoad(BalancePlugin):
 
     name = "LowNodeLoad"
     args = LowNodeLoadArgs
+    api_version = API_VERSION
+    complete = staticmethod(low_node_load.complete)
+    check_args = staticmethod(low_node_load.check)
 
     def __init__(self, args: LowNodeLoadArgs, handle: Handle) -> None:
         self._args = args
@@ -347,10 +353,7 @@ class LowNodeLoad(BalancePlugin):
         nodes = usage.pool_nodes(pool, seen.nodes, processed)
         if not nodes:
             return PoolReport(pool.name, BalanceOutcome.NO_NODES)
-        filled = usage.fill(pool)
-        expiration_s = self._args.node_metric_expiration_seconds
-        loads = usage.loads(nodes, seen.pods_of, seen.metrics, filled.names, seen.now_s, expiration_s)
-        found = classify(loads, filled)
+        found = usage.measure(pool, nodes, seen, self._args.node_metric_expiration_seconds)
         high, prod_high = found.rows(NodeClass.HIGH), found.rows(NodeClass.PROD_HIGH)
         if not high and not prod_high:
             return PoolReport(pool.name, BalanceOutcome.NO_SOURCE, [], found)
@@ -360,7 +363,13 @@ class LowNodeLoad(BalancePlugin):
         outcome = self._gate(found, seen.now_s)
         if outcome is not BalanceOutcome.BALANCED:
             return PoolReport(pool.name, outcome, [], found)
-        balance = Balance(found, self._options(pool), self._recovery(seen.now_s))
+        options = EvictOptions(
+            may_evict=self._may_evict,
+            weights=pool.resource_weights or {},
+            needs_fit=self._args.node_fit,
+            is_dry_run=self._args.dry_run,
+        )
+        balance = Balance(found, options, self._recovery(seen.now_s))
         evicted = yield from balance.run(high, prod_high)
         for detectors, rows in ((self._node_detectors, high), (self._prod_detectors, prod_high)):
             for row in rows:
@@ -374,13 +383,10 @@ class LowNodeLoad(BalancePlugin):
         condition = pool.anomaly_condition
         if condition is None or condition.consecutive_abnormalities == 1:
             return high, prod_high
-        rule = AnomalyRule(
-            condition.timeout_s, condition.consecutive_abnormalities, condition.consecutive_normalities
-        )
         node, prod = self._node_detectors, self._prod_detectors
         return (
-            [row for row in high if node.mark_abnormal(found.loads[row].name, rule, now_s)],
-            [row for row in prod_high if prod.mark_abnormal(found.loads[row].name, rule, now_s)],
+            [row for row in high if node.mark_abnormal(found.loads[row].name, condition, now_s)],
+            [row for row in prod_high if prod.mark_abnormal(found.loads[row].name, condition, now_s)],
         )
 
     def _gate(self, found: Classified, now_s: float) -> BalanceOutcome:
@@ -394,14 +400,6 @@ class LowNodeLoad(BalancePlugin):
         self._prod_detectors.reset(prod_low, now_s)
         return (
             BalanceOutcome.TOO_FEW_TARGETS if count <= self._args.number_of_nodes else BalanceOutcome.BALANCED
-        )
-
-    def _options(self, pool: NodePool) -> EvictOptions:
-        return EvictOptions(
-            may_evict=self._may_evict,
-            weights=pool.resource_weights or {},
-            needs_fit=self._args.node_fit,
-            is_dry_run=self._args.dry_run,
         )
 
     def _recovery(self, now_s: float) -> Callable[[str, bool], None]:

@@ -81,7 +81,7 @@ class Balance:
         both = self._room(both_low, node_limit, self._usage)
         both_prod = self._room(both_low, prod_limit, self._prod_usage)
         prod_part = self._room(found.rows(NodeClass.PROD_LOW), prod_limit, self._prod_usage)
-        budget = _plus(self._room(low, node_limit, self._usage), both)
+        budget = self._room(low + both_low, node_limit, self._usage)
 
         sources = self._hottest_first(high, found.usage, self._usage)
         phase = EvictPhase(False, sources, low + both_low, node_limit, found.filled.high)
@@ -230,10 +230,6 @@ class Balance:
     def _room(self, rows: list[int], limit: list[Nanos], used: Sequence[Nanos]) -> Nanos:
         """Return what the rows can take in all before they reach their limits."""
         return {name: sum(limit[row][name] - used[row][name] for row in rows) for name in self._names}
-
-
-def _plus(a: Nanos, b: Nanos) -> Nanos:
-    return {name: a[name] + b[name] for name in a}
 
 
 def _nanos(limits: Columns, names: Sequence[str]) -> list[Nanos]:

@@ -44,11 +44,10 @@ class PlannedMove(msgspec.Struct, frozen=True):
 
 
 class PlanOutcome(msgspec.Struct, frozen=True):
-    """The moves of a cycle, and why nodes stay hot, by name. `rounds` is how often the scheduler was asked."""
+    """The moves of a cycle, and why nodes stay hot, by name."""
 
     moves: list[PlannedMove]
     stuck: dict[str, str]
-    rounds: int
 
 
 Refused = dict[tuple[int, str], str]
@@ -110,17 +109,17 @@ async def planned(
 ) -> PlanOutcome:
     """Return moves that cool the `sources`, each of which the scheduler accepts. Raises: ProofError."""
     if not sources:
-        return PlanOutcome([], {}, 0)
+        return PlanOutcome([], {})
     most = moves_max(len(seen.nodes))
     given = gather(seen, pools, rules, sources=sources, most=most)
     refused: Refused = {}
-    for rounds in range(1, ROUNDS_MAX + 1):
+    for _ in range(ROUNDS_MAX):
         guess = _Guess(given, seen, refused)
         found = plan.find(given.nodes, given.pods, given.left, guess.place, most)
         moves = _whole_nodes(found.moves, most)
         new = await _refusals(given, moves, prove) if moves else {}
         if not new:
-            return _outcome(given, found, moves, rounds)
+            return _outcome(given, found, moves)
         refused |= new
     names = given.nodes.names
     failed = {names[move.cools]: why for move in moves if (why := new.get(_subject(given, move)))}
@@ -128,7 +127,7 @@ async def planned(
     whys = plan.replay(given.nodes, given.pods, given.left, _Guess(given, seen, refused).place, kept)
     failed |= {names[move.cools]: why for move, why in zip(kept, whys, strict=True) if why}
     kept = [move for move in kept if names[move.cools] not in failed]
-    outcome = _outcome(given, found, kept, ROUNDS_MAX)
+    outcome = _outcome(given, found, kept)
     return msgspec.structs.replace(outcome, stuck=outcome.stuck | failed)
 
 
@@ -156,10 +155,10 @@ def _subject(given: PlanInput, move: Move) -> tuple[int, str]:
     return int(given.pods.workloads[move.pod]), given.nodes.names[move.target]
 
 
-def _outcome(given: PlanInput, found: Plan, moves: Sequence[Move], rounds: int) -> PlanOutcome:
+def _outcome(given: PlanInput, found: Plan, moves: Sequence[Move]) -> PlanOutcome:
     names = given.nodes.names
     made = [PlannedMove(given.chosen[move.pod], names[move.target], names[move.cools]) for move in moves]
-    return PlanOutcome(made, {names[each.row]: each.why for each in found.stuck}, rounds)
+    return PlanOutcome(made, {names[each.row]: each.why for each in found.stuck})
 
 
 class _Guess:

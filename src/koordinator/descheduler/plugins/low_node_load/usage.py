@@ -24,7 +24,7 @@ from koordinator.api.quantity import NANO, ResourceList
 from koordinator.api.resource_vector import AMOUNT_MAX, exact_amount
 from koordinator.descheduler import facts
 from koordinator.descheduler.config.low_node_load import NodePool, Thresholds
-from koordinator.descheduler.measurements import MeasuredNode, Nanos, PodAmounts
+from koordinator.descheduler.measurements import MeasuredNode, Nanos, Observation, PodAmounts
 
 log = logging.getLogger(__name__)
 
@@ -281,6 +281,13 @@ class Classified(msgspec.Struct, frozen=True):
 
     def names(self, wanted: NodeClass) -> list[str]:
         return [self.loads[row].name for row in self.rows(wanted)]
+
+
+def measure(pool: NodePool, nodes: Iterable[Node], seen: Observation, expiration_s: float) -> Classified:
+    """Return the class of each node of a pool that has a fresh NodeMetric."""
+    filled = fill(pool)
+    fresh = loads(nodes, seen.pods_of, seen.metrics, filled.names, seen.now_s, expiration_s)
+    return classify(fresh, filled)
 
 
 def classify(loads: Sequence[NodeUtilization], filled: Filled) -> Classified:

@@ -1,7 +1,7 @@
 """Share code among the stock strategies. Pure. Source: behaviour/descheduler 12.0 and 12.2."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from koordinator.api import qos
 from koordinator.api.affinity import LabelSelector
@@ -10,11 +10,9 @@ from koordinator.api.meta import ViewPart
 from koordinator.descheduler import facts, pod_filter
 from koordinator.descheduler.config import checks
 from koordinator.descheduler.facts import KUBE_QOS_RANK
-from koordinator.descheduler.pod_filter import Namespaces
+from koordinator.descheduler.pod_filter import Namespaces, PodPredicate
 
 PREFER_NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
-
-MayEvict = Callable[[Pod], bool]
 
 
 class CommonArgs(ViewPart, frozen=True, kw_only=True):
@@ -30,7 +28,7 @@ def check(args: CommonArgs) -> None:
     checks.selector(args.label_selector, "labelSelector")
 
 
-def selection(args: CommonArgs, may_evict: MayEvict) -> MayEvict:
+def selection(args: CommonArgs, may_evict: PodPredicate) -> PodPredicate:
     """Namespace, label selector and profile filter. Raises: ProtocolError for a bad selector."""
     return pod_filter.compose(args.namespaces, (), may_evict, args.label_selector)
 

@@ -2,7 +2,6 @@
 Source: behaviour/descheduler 12.1."""
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -151,6 +150,7 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
     name = "DefaultEvictor"
     args = DefaultEvictorArgs
     is_lax = True
+    check_args = staticmethod(check)
 
     def __init__(self, args: DefaultEvictorArgs, handle: LiveHandle) -> None:
         self._args = args
@@ -175,11 +175,6 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
         if args.namespace_label_selector is not None:
             self._namespaces = factory.informer(Namespace)
 
-    @classmethod
-    def check_args(cls, args: Any) -> None:
-        """Raises: ProtocolError."""
-        check(args)
-
     async def prepare(self) -> None:
         """Forget what was free in the last cycle, and read the budgets."""
         self._rooms = None
@@ -197,13 +192,9 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
         args, meta = self._args, pod.metadata
         if args.no_eviction_policy == MANDATORY and PREFER_NO_EVICTION in meta.annotations:
             return "it asks not to be evicted"
-        if pod_filter.MIRROR_ANNOTATION in meta.annotations:
-            return "it is a mirror pod"
-        if pod_filter.is_static(pod):
-            return "it is a static pod"
-        if meta.deletion_timestamp is not None:
-            return "it is being deleted"
-        if reason := self._protection(pod) or self._extra_protection(pod):
+        if reason := (
+            pod_filter.inherent_refusal(pod) or self._protection(pod) or self._extra_protection(pod)
+        ):
             return reason
         if not self._matches(pod):
             return "its labels do not match the label selector"
@@ -251,9 +242,7 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
                 return f"its priority is not below {threshold.value}"
         if not owners and (FAILED_BARE in on or pod.status.phase != "Failed"):
             return "it has no owner"
-        if DAEMON_SETS in on and any(owner.kind == "DaemonSet" for owner in owners):
-            return "it belongs to a DaemonSet"
-        return ""
+        return pod_filter.of_daemon_set(pod) if DAEMON_SETS in on else ""
 
     def _extra_protection(self, pod: Pod) -> str:
         if WITH_CLAIMS in self._on and self._has_protected_claim(pod):

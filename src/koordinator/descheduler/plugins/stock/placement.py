@@ -19,7 +19,8 @@ from koordinator.api.errors import ProtocolError
 from koordinator.descheduler import facts, node_fit, pod_filter
 from koordinator.descheduler.plugin import EvictAction, Evictions
 from koordinator.descheduler.plugins.stock import common
-from koordinator.descheduler.plugins.stock.common import CommonArgs, MayEvict
+from koordinator.descheduler.plugins.stock.common import CommonArgs
+from koordinator.descheduler.pod_filter import PodPredicate
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -48,7 +49,7 @@ def misplaced_by_affinity(
     pods: Sequence[Pod],
     elsewhere: "Preferences",
     fits: Fits,
-    may_evict: MayEvict,
+    may_evict: PodPredicate,
 ) -> list[Pod]:
     """Return the active pods of `node` to evict; `fits`: the node fit of the stock strategies. `args` are checked."""
     nodes = elsewhere.nodes
@@ -115,7 +116,7 @@ def check_node_taints(args: NodeTaintsArgs) -> None:
 
 
 def misplaced_by_taints(
-    args: NodeTaintsArgs, node: Node, pods: Iterable[Pod], may_evict: MayEvict
+    args: NodeTaintsArgs, node: Node, pods: Iterable[Pod], may_evict: PodPredicate
 ) -> list[Pod]:
     """Return the pods of the node to evict, also finished ones. `args` are checked."""
     selected = common.selection(args, may_evict)
@@ -134,7 +135,7 @@ def _counts(args: NodeTaintsArgs, taint: Taint) -> bool:
 
 
 def anti_affinity_evictions(
-    args: CommonArgs, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]], may_evict: MayEvict
+    args: CommonArgs, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]], may_evict: PodPredicate
 ) -> Evictions[list[EvictAction]]:
     """Evict violating pods; one that is gone no longer counts, so one of a pair stays. Raises: ProtocolError for a
     selector that cannot be read."""
@@ -229,7 +230,7 @@ def duplicates(
     args: RemoveDuplicatesArgs,
     nodes: Sequence[Node],
     pods_of: Mapping[str, Sequence[Pod]],
-    may_evict: MayEvict,
+    may_evict: PodPredicate,
 ) -> list[Pod]:
     """Return the pods to evict, by node. Raises: ProtocolError for namespaces both included and excluded."""
     pod_filter.check_namespaces(args.namespaces, "namespaces")

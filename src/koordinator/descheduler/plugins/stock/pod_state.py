@@ -12,7 +12,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import Condition, ViewPart
 from koordinator.descheduler import facts, pod_filter
 from koordinator.descheduler.plugins.stock import common
-from koordinator.descheduler.plugins.stock.common import MayEvict
+from koordinator.descheduler.pod_filter import PodPredicate
 
 
 class ConditionFilter(ViewPart, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ def check_pod_life_time(args: PodLifeTimeArgs) -> None:
         raise ProtocolError("PodLifeTime", "conditions", "one of them asks for nothing")
 
 
-def old_pods(args: PodLifeTimeArgs, pods: Iterable[Pod], may_evict: MayEvict, now_s: float) -> list[Pod]:
+def old_pods(args: PodLifeTimeArgs, pods: Iterable[Pod], may_evict: PodPredicate, now_s: float) -> list[Pod]:
     """Return the pods to evict, oldest first. `args` are checked."""
     selected = common.selection(args, may_evict)
     found = [pod for pod in pods if _is_old(args, pod, now_s) and selected(pod)]
@@ -104,7 +104,7 @@ class RemoveFailedPodsArgs(common.CommonArgs, frozen=True, kw_only=True):
 
 
 def failed_pods(
-    args: RemoveFailedPodsArgs, pods: Iterable[Pod], may_evict: MayEvict, now_s: float
+    args: RemoveFailedPodsArgs, pods: Iterable[Pod], may_evict: PodPredicate, now_s: float
 ) -> list[Pod]:
     """Return the pods to evict, in the order given. Raises: ProtocolError for a bad selector."""
     selected = common.selection(args, may_evict)
@@ -143,7 +143,7 @@ def check_too_many_restarts(args: TooManyRestartsArgs) -> None:
         raise ProtocolError(name, "states", f"{unknown[0]!r} is none of {', '.join(STATES)}")
 
 
-def restarting_pods(args: TooManyRestartsArgs, pods: Iterable[Pod], may_evict: MayEvict) -> list[Pod]:
+def restarting_pods(args: TooManyRestartsArgs, pods: Iterable[Pod], may_evict: PodPredicate) -> list[Pod]:
     """Return the pods of one node to evict, those with the most restarts first. `args` are checked."""
     selected = common.selection(args, may_evict)
     counted = ((restarts(args, pod), pod) for pod in pods)

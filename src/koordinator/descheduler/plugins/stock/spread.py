@@ -14,7 +14,7 @@ from koordinator.api.label_selector import compile_selector
 from koordinator.descheduler import facts, node_fit
 from koordinator.descheduler.node_fit import Rooms
 from koordinator.descheduler.plugins.stock import common, placement
-from koordinator.descheduler.plugins.stock.common import MayEvict
+from koordinator.descheduler.pod_filter import PodPredicate
 
 DO_NOT_SCHEDULE = "DoNotSchedule"
 KINDS = (DO_NOT_SCHEDULE, "ScheduleAnyway")
@@ -45,7 +45,7 @@ class _Rule(msgspec.Struct, frozen=True):
 
 
 def surplus_pods(
-    args: SpreadArgs, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]], may_evict: MayEvict
+    args: SpreadArgs, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]], may_evict: PodPredicate
 ) -> list[Pod]:
     """Return the pods to evict, each once. Raises: ProtocolError for a selector that cannot be read."""
     selected = common.selection(args, may_evict)
@@ -66,7 +66,7 @@ def surplus_pods(
     return list(found.values())
 
 
-def _rules(pods: Iterable[Pod], kinds: frozenset[str], selected: MayEvict) -> list[_Rule]:
+def _rules(pods: Iterable[Pod], kinds: frozenset[str], selected: PodPredicate) -> list[_Rule]:
     """Return the distinct constraints of pods that may go. One without a selector is about no pods."""
     found: dict[bytes, _Rule] = {}
     for pod in pods:
@@ -104,7 +104,7 @@ def _surplus(
     pods: Iterable[Pod],
     nodes: Sequence[Node],
     rooms: Rooms,
-    selected: MayEvict,
+    selected: PodPredicate,
     needs_fit: bool,
 ) -> list[Pod]:
     constraint = rule.constraint
@@ -150,7 +150,7 @@ def _is_eligible(node: Node, rule: _Rule) -> bool:
     return (constraint.node_taints_policy or IGNORE) == IGNORE or node_fit.bears_taints(pod, node)
 
 
-def _place(pod: Pod, selected: MayEvict) -> tuple[bool, bool, tuple[bool, int, int, bool], str]:
+def _place(pod: Pod, selected: PodPredicate) -> tuple[bool, bool, tuple[bool, int, int, bool], str]:
     """Order inside a domain; the back goes first: pods that may go, free to go anywhere, of the highest priority
     (as upstream, where the lowest was meant)."""
     affinity = pod.spec.affinity

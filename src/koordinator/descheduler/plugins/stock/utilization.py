@@ -16,8 +16,7 @@ from koordinator.descheduler import node_fit, pod_filter
 from koordinator.descheduler.node_fit import NodeFree
 from koordinator.descheduler.plugin import Actions, EvictAction
 from koordinator.descheduler.plugins.stock import common
-from koordinator.descheduler.plugins.stock.common import MayEvict
-from koordinator.descheduler.pod_filter import Namespaces
+from koordinator.descheduler.pod_filter import Namespaces, PodPredicate
 
 Thresholds = dict[str, float]
 ALWAYS = (resources.CPU, resources.MEMORY, resources.PODS)
@@ -123,7 +122,7 @@ def requested(room: NodeFree, names: Sequence[str]) -> RequestedNode:
     return RequestedNode(room, capacity, used, frozenset(amounts))
 
 
-def relieve(args: LowNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evict: MayEvict) -> Actions[int]:
+def relieve(args: LowNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evict: PodPredicate) -> Actions[int]:
     """Evict from nodes above the targets while those below the thresholds have room; how many were accepted."""
     names = _names(args.thresholds)
     nodes = [requested(room, names) for room in rooms]
@@ -148,7 +147,7 @@ def relieve(args: LowNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evict: 
     }
     targets = [one.room for one in low]
     most = args.eviction_limits.node if args.eviction_limits is not None else None
-    movable = _movable(args.evictable_namespaces, may_evict)
+    movable = pod_filter.compose(args.evictable_namespaces, (), may_evict)
     count = 0
     for one in sorted(high, key=lambda node: (-_size(node), node.room.node.metadata.name)):
         used, gone = dict(one.used), 0
@@ -168,7 +167,9 @@ def relieve(args: LowNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evict: 
     return count
 
 
-def empty_out(args: HighNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evict: MayEvict) -> Actions[int]:
+def empty_out(
+    args: HighNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evict: PodPredicate
+) -> Actions[int]:
     """Evict from nodes below the thresholds while the others have room; how many were accepted."""
     names = _names(args.thresholds)
     nodes = [requested(room, names) for room in rooms]
@@ -178,7 +179,7 @@ def empty_out(args: HighNodeUtilizationArgs, rooms: Sequence[NodeFree], may_evic
     if len(sources) <= args.number_of_nodes:
         return 0
     budget = {name: sum(one.capacity[name] - one.used[name] for one in targets) for name in names}
-    movable = _movable(args.evictable_namespaces, may_evict)
+    movable = pod_filter.compose(args.evictable_namespaces, (), may_evict)
     only = ONLY_THRESHOLDING in args.eviction_modes
     count = 0
     for one in sorted(sources, key=lambda node: (_size(node), node.room.node.metadata.name)):
@@ -214,10 +215,6 @@ def _limits(args: LowNodeUtilizationArgs, nodes: Sequence[RequestedNode]) -> tup
 def _average(nodes: Sequence[RequestedNode], name: str) -> float:
     having = [one for one in nodes if name in one.known]
     return sum(one.percent(name) for one in having) / max(len(having), 1)
-
-
-def _movable(namespaces: Namespaces | None, may_evict: MayEvict) -> MayEvict:
-    return pod_filter.compose(namespaces, (), may_evict)
 
 
 def _size(node: RequestedNode) -> int:
