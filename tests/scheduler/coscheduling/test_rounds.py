@@ -146,6 +146,16 @@ def test_a_member_is_in_one_place_only(seed: int) -> None:
         assert gang.pending.keys() | gang.waiting | gang.bound == set(gang.children)
 
 
+def test_a_pod_that_was_deleted_during_its_cycle_holds_no_place() -> None:
+    rounds, pods = gang_of(2, ["a", "b", "c"])
+    rounds.begin(pods["d/a"])
+    rounds.cache.remove_member("d/g", pods["d/a"])
+
+    assert rounds.permit(pods["d/a"]).reason is PermitReason.GANG_UNKNOWN
+    assert rounds.permit(pods["d/b"]).reason is PermitReason.WAIT
+    assert rounds.permit(pods["d/c"]).reason is PermitReason.RELEASED, "and nothing fails of it"
+
+
 def test_members_beyond_the_minimum_are_woken_when_the_gang_is_released() -> None:
     rounds, pods = gang_of(2, ["a", "b", "c"])
     rounds.begin(pods["d/a"])

@@ -289,7 +289,7 @@ class GangRounds(GangEvents):
         if not gang_id:
             return Permit(PermitReason.NO_GANG)
         gang = self.cache.get(gang_id)
-        if gang is None:
+        if gang is None or not self.cache.is_current(pod):  # it may have been deleted during its cycle
             return Permit(PermitReason.GANG_UNKNOWN)
         self.cache.holds_place(gang, key)
         self.cache.forget_representative(gang, key)  # it was placed in the cycle of another one
