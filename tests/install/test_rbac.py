@@ -15,6 +15,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.install import configs, rbac
 from koordinator.install.steps import resource_of_body
 from koordinator.install.values import Values
+from koordinator.koordlet.states.node import FollowedState
 from koordinator.local import registry
 from koordinator.manager.manager import Manager
 from koordinator.manager.metrics import LEASE
@@ -98,6 +99,9 @@ def asked_by(component: str) -> Asked:
         views: list[type[Object]] = [informer.view for informer in scheduler.caches.informers]
         for view in views:
             found |= _all("list watch", view.resource.group, view.resource.plural)
+    if component == rbac.KOORDLET:
+        for state in FollowedState.__subclasses__():
+            found |= _all("list watch", state.view.resource.group, state.view.resource.plural)
     return found | INDIRECT[component]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from koordinator import clock as clocks
+from koordinator.api import kinds
 from koordinator.api.admission import MutatingWebhookConfiguration
 from koordinator.api.core import Secret
 from koordinator.cluster import errors
@@ -169,7 +170,7 @@ def test_an_api_server_that_is_away_for_a_while_is_asked_again(tmp_path: Path) -
 def test_of_two_configurations_the_one_that_is_there_is_kept_right(tmp_path: Path, missing: str) -> None:
     async def scenario(world: World) -> None:
         views = {
-            body["metadata"]["name"]: local.kinds.view_of(local._resource(body))
+            body["metadata"]["name"]: kinds.view_of(kinds.resource_of(body))
             for body in configuration.configurations(configuration.WebhookService())
         }
         await world.cluster.delete(views[missing], missing)
