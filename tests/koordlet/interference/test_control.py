@@ -331,6 +331,23 @@ def test_a_shrink_that_helps_is_kept_though_services_are_degraded_by_themselves(
     assert course[-1] == 0.0
 
 
+def test_a_peak_that_ended_as_batch_shrank_does_not_starve_batch_for_good() -> None:
+    _, course = on_plant(4_000, lambda second, batch: 2.0 if second < 15 else 1.3)
+
+    forget_s = int(CONFIG.forget_seconds)
+    assert max(course[JUDGED_S:forget_s]) == 0.0, "shrinking seemed to help"
+    assert course[-1] == CONFIG.threshold_max_percent - 50.0
+
+
+def test_batch_that_services_feel_comes_back_for_moments_only_and_ever_more_rarely() -> None:
+    _, course = on_plant(15_000, lambda second, batch: 1.2 + 0.03 * batch)
+
+    begins = np.flatnonzero((np.array(course[1:]) > 0) & (np.array(course[:-1]) == 0.0))
+    assert 3 <= len(begins) <= 4
+    assert (np.diff(begins)[1:] > 1.5 * np.diff(begins)[:-1]).all()
+    assert np.count_nonzero(course[JUDGED_S:]) < 100
+
+
 def test_a_shrink_that_was_useless_is_made_at_once_when_services_feel_batch_after_all() -> None:
     state, course = on_plant(300, lambda second, batch: 1.2)
     _, after_that = on_plant(120, lambda second, batch: 1.2 + 0.04 * batch, state)

@@ -5,6 +5,9 @@ measurement is late, what services feel now is compared with what they felt befo
 undone, and left out for a while, which doubles each time that it was useless again. It counts as useful at once when
 services feel more as batch grows back, when another service is worst off, and when a culprit is named.
 
+A shrink that seemed to help may have met a peak that ended by itself. So after as long a while, which doubles too,
+batch grows back although services are degraded: as far as they do not feel it.
+
 All arrays are (nodes,) or (nodes, resources); rows are independent. Decisions of a step rest on earlier steps
 only, so less slack never gives batch more.
 
@@ -105,16 +108,19 @@ def follow(
     least_s = np.where(look.has_least, trials.least_s + elapsed_s, 0.0)
     is_judged = look.has_least & (least_s >= judge_s) & (least_s - elapsed_s < judge_s)
     is_useless = is_judged & ((felt > (1 - GAIN_RATIO) * worst) & ~look.has_culprit)[:, None]
-    is_any = is_useless.any(axis=1)
+    is_doubted = look.has_least & (least_s >= judge_s + trials.pause_s[:, None]) & ~look.has_culprit[:, None]
+    is_undone = is_useless | is_doubted
+    is_any = is_undone.any(axis=1)
     left_out_s = np.where(is_left_out, np.maximum(trials.left_out_s - elapsed_s, 0.0), 0.0)
     left_out_s = np.where(look.is_well[:, None], 0.0, left_out_s)
     pauses = np.where(is_any, np.minimum(2 * trials.pause_s, PAUSE_S_MAX), trials.pause_s)
+    worst = np.where(is_doubted.any(axis=1), felt, worst)
     return Trials(
         felt=felt,
         worst=np.where(has_pause, trials.worst, worst),
         victim=look.victim,
         least_s=least_s,
-        left_out_s=np.where(is_useless, trials.pause_s[:, None], left_out_s),
+        left_out_s=np.where(is_undone, trials.pause_s[:, None], left_out_s),
         pause_s=np.where(look.is_well, pause_s, pauses),
     )
 
