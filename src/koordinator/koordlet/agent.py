@@ -31,7 +31,7 @@ from koordinator.cluster.write_through import ReadThrough
 from koordinator.host import cgroup_layout
 from koordinator.host.gpu import GPUs, open_gpus
 from koordinator.host.host import Host, probe_features
-from koordinator.koordlet import audit
+from koordinator.koordlet import audit, wakeups
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.collect import all as collect
 from koordinator.koordlet.collect.all import CollectorRunner
@@ -160,7 +160,7 @@ class Pace:
     async def pause(self) -> None:
         """Until the next round is due; to be called after each."""
         if not self._is_following:
-            await asyncio.sleep(self._interval_s)
+            await wakeups.sleep(self._interval_s)
             return
         loop = asyncio.get_running_loop()
         if not self._is_overdue:
@@ -241,7 +241,7 @@ def _pace_of(strategy: Strategy, shared: Shared) -> Pause:
 
 def _pause_of(part: Strategy | Reporter) -> Pause:
     def pause() -> Awaitable[None]:
-        return asyncio.sleep(max(part.interval_s, PAUSE_S_MIN))  # it may be another one by now
+        return wakeups.sleep(max(part.interval_s, PAUSE_S_MIN))  # it may be another one by now
 
     return pause
 
@@ -265,7 +265,7 @@ async def expire(shared: Shared) -> NoReturn:
     """Drop what nobody touched, once a minute."""
     guard = Guard("upkeep")
     while True:
-        await asyncio.sleep(EXPIRE_S)
+        await wakeups.sleep(EXPIRE_S)
         for drop in (shared.metrics.expire, shared.executor.expire, shared.host.files.sweep):
             guard.call(drop)
 
@@ -275,7 +275,7 @@ async def flush_audit(shared: Shared) -> NoReturn:
     guard = Guard("audit log")
     reported = ""
     while True:
-        await asyncio.sleep(audit.FLUSH_INTERVAL_S)
+        await wakeups.sleep(audit.FLUSH_INTERVAL_S)
         guard.call(shared.audit.flush)
         problem = "" if shared.audit.problem is None else str(shared.audit.problem)
         if problem and problem != reported:

@@ -27,7 +27,7 @@ from koordinator.host.hook_messages import (
     PodSandboxHookResponse,
 )
 from koordinator.host.protobuf_messages import Entries, Message
-from koordinator.koordlet import hook_pods
+from koordinator.koordlet import hook_pods, wakeups
 from koordinator.koordlet.config import HookServerConfig
 from koordinator.koordlet.hook_pods import CalledPods, ContainerCall, PodCall
 from koordinator.koordlet.hooks import runtime_calls
@@ -89,8 +89,8 @@ class HookServer:
             register(self._config, stages)
             self._problem = ""
             log.info("hook server started", extra={"path": path, "stages": stages})
-            while os.path.exists(path):  # noqa: ASYNC110 - nobody tells us of its end
-                await asyncio.sleep(CHECK_S)
+            while os.path.exists(path):
+                await wakeups.sleep(CHECK_S)
             log.warning("socket of the hook server removed; it is made again", extra={"path": path})
         finally:
             self._hooks.delivered(DeliveryMode.PROXY, False)

@@ -11,7 +11,7 @@ from koordinator.clock import Clock
 from koordinator.host.cgroup_knobs import V1
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.collect.node_usage import NodeInfo, NodeUsageCollector, SystemUsage
-from koordinator.koordlet.collect.pod_usage import BestEffortUsage, HostApplicationUsages
+from koordinator.koordlet.collect.pod_usage import CPUS_ROUNDS, BestEffortUsage, HostApplicationUsages
 from koordinator.koordlet.collect.rates import LatestSamples, NumaValues, Total
 from koordinator.koordlet.view import Topic
 from tests.host import host_tree
@@ -172,9 +172,11 @@ def test_a_container_that_ends_or_has_no_cpus_yet_does_not_cost_the_round(
             lambda: None,
             lambda: None,
             lambda: node.end(f"{BEST_EFFORT}/poda/a-0"),
+            *[lambda: None] * (CPUS_ROUNDS - 2),
         )
 
-        assert node.values(kinds.NODE_BE, be_allocation="real-limit") == [2000, 4000]
+        limits = node.values(kinds.NODE_BE, be_allocation="real-limit")
+        assert limits == [2000] * (CPUS_ROUNDS - 1) + [4000]
 
     life(main)
 

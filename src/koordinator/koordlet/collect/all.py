@@ -17,6 +17,7 @@ from koordinator.api.node_metric import NodeMetricSpec
 from koordinator.api.scalars import ScalarError
 from koordinator.cluster.supervise import Guard
 from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet import wakeups
 from koordinator.koordlet.collect import cold_pages, runtime_usage
 from koordinator.koordlet.collect.cold_pages import ColdPages
 from koordinator.koordlet.collect.gpu_usage import GPUUsageCollector
@@ -187,7 +188,7 @@ class CollectorRunner:
             for each in collectors:
                 await self._guards[each.name].call_async(self._round, each)
                 await asyncio.sleep(0)  # whoever waits for an answer need not wait for all of them
-            await asyncio.sleep(collectors[0].interval_s)
+            await wakeups.sleep(collectors[0].interval_s)
 
     async def _round(self, collector: Collector) -> None:
         good = collector.collect()

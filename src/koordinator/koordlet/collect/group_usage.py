@@ -2,7 +2,8 @@
 
 Reading is what costs (2 to 15 us a file when nobody else has just touched it), so only what can have changed is read:
 
-* CPU time of each pod, and of its containers when that of the pod has grown;
+* CPU time of each pod, and of its containers when that of the pod has grown (those of batch pods, which nobody asks
+  for, each fifth round);
 * quota periods and the whole memory of groups whose CPU time has grown (that of services, upon which nobody acts
   within seconds, each fifth round, that of containers, which nobody asks for, each tenth, and is stored only then);
 * `memory.stat` (as dear as all others together: the kernel adds up statistics of the whole subtree) of groups whose
@@ -30,6 +31,7 @@ MEMORY_ROUNDS = 10
 SERVICE_MEMORY_ROUNDS = 5
 CONTAINER_MEMORY_ROUNDS = 10
 PERIOD_ROUNDS = 5
+BATCH_CONTAINER_ROUNDS = 5
 CORES_TOLERANCE = 1.25
 """Ratio to all CPUs that a group may seem to use, since reading takes its time; above that it is no rate."""
 
@@ -54,6 +56,8 @@ class MeasuredGroup:
 
     __slots__ = (
         "_at_s",
+        "_below_every",
+        "_below_rounds_left",
         "_identity",
         "_is_rate",
         "_is_read",
@@ -70,6 +74,7 @@ class MeasuredGroup:
         "cores",
         "cpu_stat_path",
         "group",
+        "has_run",
         "is_measured",
         "memory_bytes",
         "memory_path",
@@ -86,20 +91,25 @@ class MeasuredGroup:
         rings: GroupRings,
         *,
         memory_every: int = 1,
+        below_every: int = 1,
         index: int = 0,
         keeps_every_point: bool = True,
     ) -> None:
-        """`memory_every`: after how many rounds its memory is looked at; `index` tells apart when that is. Without
-        `keeps_every_point` memory is stored only then."""
+        """`memory_every`, `below_every`: after how many rounds its memory and what is below it are looked at; `index`
+        tells apart when that is. Without `keeps_every_point` memory is stored only then."""
         self.group = group
         self.rings = rings
         self.below: Sequence[MeasuredGroup] = ()
+        self.has_run = True
+        """It used CPU since what is below it was looked at."""
         self.usage_path = cgroups.path(Knob.CPU_USAGE, group)
         self.cpu_stat_path = cgroups.path(Knob.CPU_STAT, group)
         self.memory_path = cgroups.path(Knob.MEMORY_USAGE, group)
         self.memory_stat_path = cgroups.path(Knob.MEMORY_STAT, group)
         self.cores = 0.0
         self.memory_bytes = self.page_cache_bytes = 0
+        self._below_every = below_every
+        self._below_rounds_left = index % below_every
         self._memory_every = memory_every
         self._keeps_every_point, self._is_read = keeps_every_point, False
         self._memory_rounds_left = index % MEMORY_ROUNDS  # not all in the same round
@@ -146,6 +156,14 @@ class MeasuredGroup:
         if self._usage_ns < 0 or not self._rests():
             return False
         self._at_s, self._is_rate, self.cores = at_s, True, 0.0
+        return True
+
+    def wants_below(self) -> bool:
+        """Return whether to look at what is below it now."""
+        self._below_rounds_left -= 1
+        if self._below_rounds_left > 0:
+            return False
+        self._below_rounds_left = self._below_every
         return True
 
     def _rests(self) -> bool:
@@ -242,34 +260,36 @@ class GroupScan:
         cores_max = self._cores_max() * CORES_TOLERANCE
         for start in range(0, len(groups), GROUPS_AT_ONCE):
             some = groups[start : start + GROUPS_AT_ONCE]
-            active, resting = self._usages(some, cores_max)
-            below: list[MeasuredGroup] = [inner for each in active for inner in each.below]
-            for each in resting:
-                below += [inner for inner in each.below if not inner.stay(each._at_s)]
-            active += self._usages(below, cores_max)[0]
+            active = self._usages(some, cores_max)
+            for each in active:
+                each.has_run = True
+            opened = [each for each in some if each.wants_below()]
+            below: list[MeasuredGroup] = []
+            for each in opened:
+                below += [inner for inner in each.below if each.has_run or not inner.stay(each._at_s)]
+                each.has_run = False
+            active += self._usages(below, cores_max)
             self._rest(active)
             for each in some:
                 each.store(at_ms)
+            for each in opened:
                 for inner in each.below:
                     inner.store(at_ms)
 
-    def _usages(
-        self, groups: Sequence[MeasuredGroup], cores_max: float
-    ) -> tuple[list[MeasuredGroup], list[MeasuredGroup]]:
-        """Read CPU times: groups that run or have more to be read, and the others."""
+    def _usages(self, groups: Sequence[MeasuredGroup], cores_max: float) -> list[MeasuredGroup]:
+        """Read CPU times; return groups that run or have more to be read."""
         files, version = self._cgroups.files, self._cgroups.version
         usage_ns = cgroup_counters.CPU_USAGE_NS[version]
         contents = files.hot_many([each.usage_path for each in groups])
         at_s = asyncio.get_running_loop().time()
         active: list[MeasuredGroup] = []
-        resting: list[MeasuredGroup] = []
         for each, usage in zip(groups, contents, strict=True):
             now_ns = None if usage is None else usage_ns(usage)
-            is_active = each.take_usage(now_ns, files.identity(each.usage_path), at_s, cores_max)
-            (active if is_active else resting).append(each)
-            if version != V1 and is_active:
-                each.take_periods(version, usage)  # the same file
-        return active, resting
+            if each.take_usage(now_ns, files.identity(each.usage_path), at_s, cores_max):
+                active.append(each)
+                if version != V1:
+                    each.take_periods(version, usage)  # the same file
+        return active
 
     def _rest(self, active: Sequence[MeasuredGroup]) -> None:
         """Read what else groups that run may have changed."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from koordinator.api import cpuset, node_metric
 from koordinator.api.cpuset import CPUSet, CPUSetError
-from koordinator.api.qos import KubeQoS
+from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo import HostApplicationSpec
 from koordinator.host import cgroup_counters, cgroup_layout, cgroup_values
 from koordinator.host.cgroup_knobs import V1, Knob
@@ -19,6 +19,7 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.collect import rates
 from koordinator.koordlet.collect.group_usage import (
+    BATCH_CONTAINER_ROUNDS,
     CONTAINER_MEMORY_ROUNDS,
     GROUPS_AT_ONCE,
     SERVICE_MEMORY_ROUNDS,
@@ -114,9 +115,14 @@ class PodUsage:
             store.ring(kinds.POD_MEMORY_PAGE_CACHE, names) if self._has_page_cache else None,
         )
         self._made_count += 1
-        every = SERVICE_MEMORY_ROUNDS if node_pods.is_service(pod) else 1
-        cgroups = self._shared.host.cgroups
-        return MeasuredGroup(cgroups, pod.group, rings, memory_every=every, index=self._made_count)
+        return MeasuredGroup(
+            self._shared.host.cgroups,
+            pod.group,
+            rings,
+            memory_every=SERVICE_MEMORY_ROUNDS if node_pods.is_service(pod) else 1,
+            below_every=BATCH_CONTAINER_ROUNDS if pod.qos is QoSClass.BE else 1,
+            index=self._made_count,
+        )
 
     def _of_container(self, container: NodeContainer) -> MeasuredGroup:
         known = self._containers.get(container.id)
@@ -254,6 +260,7 @@ class HostApplicationUsages:
 
 WALK_ROUNDS = 10
 """Rounds between two searches for groups that no pod of the list has (sandboxes)."""
+CPUS_ROUNDS = 5
 
 
 class BestEffortUsage:
@@ -275,6 +282,10 @@ class BestEffortUsage:
         self._requested: tuple[object, object] = (None, None)
         self._request_milli = 0
         self._cpus_paths: list[str] = []
+        self._cpus: CPUSet = frozenset()
+        self._of_class: bytes | None = None
+        """CPUs of the class when `_cpus` were read."""
+        self._cpus_rounds_left = 0
         self._rounds_left = 0
 
     async def collect(self) -> bool:
@@ -285,6 +296,7 @@ class BestEffortUsage:
         if self._rounds_left == 0 or shared.view.pods is not self._listed:
             self._cpus_paths = await self._paths_of_cpus()
             self._rounds_left, self._listed = WALK_ROUNDS, shared.view.pods
+            self._cpus_rounds_left = 0
         self._rounds_left -= 1
         used_milli = self._used_milli()
         limit_milli = self._limit_milli()
@@ -344,11 +356,23 @@ class BestEffortUsage:
             period_us = cgroup_values.period_us(version, period.decode(errors="replace"))
         except ContentError:
             return None
-        sets = [_cpus(data) for data in files.hot_many(self._cpus_paths) if data is not None]
-        known = [each for each in sets if each is not None]
+        known = self._smallest_cpus()
         if not known and view.cpu is not None:
-            known = [view.cpu.cpus]  # nobody confines them: the controller is not even on
-        return rates.be_limit_milli(min(known, key=len), quota_us, period_us) if known else None
+            known = view.cpu.cpus  # nobody confines them: the controller is not even on
+        return rates.be_limit_milli(known, quota_us, period_us) if known else None
+
+    def _smallest_cpus(self) -> CPUSet:
+        """Return the smallest set in the class, empty where none is known. Containers', which cost a file each, are
+        read again when the class has others, and after `CPUS_ROUNDS` rounds."""
+        files = self._shared.host.files
+        of_class = files.hot(self._cpus_paths[0])
+        self._cpus_rounds_left -= 1
+        if self._cpus_rounds_left <= 0 or of_class != self._of_class:
+            self._cpus_rounds_left, self._of_class = CPUS_ROUNDS, of_class
+            texts = (of_class, *files.hot_many(self._cpus_paths[1:]))
+            sets = [_cpus(text) for text in texts if text is not None]
+            self._cpus = min((each for each in sets if each is not None), key=len, default=frozenset())
+        return self._cpus
 
     async def _paths_of_cpus(self) -> list[str]:
         """Return the files of the class and of all containers in it; others have their turn between a few pods."""

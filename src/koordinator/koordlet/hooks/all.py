@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from koordinator.api.node_metric import HOOK_DELIVERY
 from koordinator.cluster.supervise import Guard
+from koordinator.koordlet import wakeups
 from koordinator.koordlet.hooks.batch_resource import BatchResourceHook
 from koordinator.koordlet.hooks.contexts import ContainerContext, HookStage, PodContext
 from koordinator.koordlet.hooks.core_sched import CoreSchedHook
@@ -49,8 +50,6 @@ HOOKS: tuple[type[Hook], ...] = (
 _DIRECTORY_MODE = 0o777
 FOLLOW_GAP_S = 1.0
 """Least time between two rounds of work that waits: pods come in bursts."""
-_TURN_S = 0.001
-"""Time that others get after every few pods: enough to answer a container runtime."""
 
 
 class DeliveryMode(enum.StrEnum):
@@ -186,13 +185,13 @@ class RuntimeHooks:
             await self._has_pods.wait()
             self._has_pods.clear()
             for _ in self._reconciler.pods():
-                await asyncio.sleep(_TURN_S)
+                await asyncio.sleep(0)  # a container runtime may wait for an answer
             self._reconciled()
             await self._guard.call_async(self._give_slices)
 
     async def _give_slices(self) -> None:
         for _ in self._idle.slices():
-            await asyncio.sleep(_TURN_S)
+            await asyncio.sleep(0)
 
     def _reconciled(self) -> None:
         """All pods were."""
@@ -207,7 +206,7 @@ class RuntimeHooks:
 
     async def _reconcile(self) -> None:
         while True:
-            await asyncio.sleep(self._shared.config.hooks.reconcile_interval_s)
+            await wakeups.sleep(self._shared.config.hooks.reconcile_interval_s)
             self._groups()
             self._guard.call(self._idle.refresh)
             await self._guard.call_async(self._give_slices)

@@ -42,6 +42,7 @@ class CandidateUsage:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._counters: dict[str, _Counters] = {}
+        self._listed: Mapping[str, PodRecord] | None = None
 
     def read(self, candidates: Mapping[str, PodRecord], moved: Mapping[str, float], now_s: float) -> F64:
         """Return what each candidate uses now, shape (candidates, resources), NaN where it is not measured; `moved` are
@@ -66,8 +67,10 @@ class CandidateUsage:
     def _rates(
         self, candidates: Mapping[str, PodRecord], now_s: float
     ) -> tuple[dict[str, float], dict[str, float]]:
-        kept = {uid: self._of(uid, record) for uid, record in candidates.items()}
-        self._counters = kept
+        if candidates is not self._listed:
+            self._counters = {uid: self._of(uid, record) for uid, record in candidates.items()}
+            self._listed = candidates
+        kept = self._counters
         files = self._shared.host.files
         is_v1 = self._shared.host.cgroups.version == V1
         disks = files.hot_many(each.disk_path for each in kept.values())

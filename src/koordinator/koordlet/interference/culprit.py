@@ -11,6 +11,7 @@ seconds, by the share, and by the distance to the next candidate. Source: Zhang 
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -170,14 +171,15 @@ def history_of(candidates: Sequence[str], former: Sequence[str], use: F64) -> F6
 
 HISTORY_S = 90
 """Span of a history: a long episode, and the calm before it."""
+_UNKNOWN = [math.nan] * HISTORY_S
 
 
 class History:
     """The last seconds of services and of candidates, for `name`. Rows are seconds, the newest last."""
 
     def __init__(self) -> None:
-        self._levels: dict[str, list[float]] = {}
-        self._own_cpu: dict[str, list[float]] = {}
+        self._levels: dict[str, deque[float]] = {}
+        self._own_cpu: dict[str, deque[float]] = {}
         self.candidates: tuple[str, ...] = ()
         self._use: F64 = np.zeros((HISTORY_S, 0, len(RESOURCES)))
 
@@ -195,13 +197,20 @@ class History:
             self.candidates = named
         self._use[:-1] = self._use[1:]
         self._use[-1] = use
-        unknown = [math.nan] * len(self._use)
-        self._levels = {uid: [*self._levels.get(uid, unknown)[1:], level] for uid, level in levels.items()}
-        self._own_cpu = {
-            uid: [*self._own_cpu.get(uid, unknown)[1:], own_cpu.get(uid, math.nan)] for uid in levels
-        }
+        self._levels = _longer(self._levels, levels)
+        self._own_cpu = _longer(self._own_cpu, {uid: own_cpu.get(uid, math.nan) for uid in levels})
 
     def of(self, service: str) -> tuple[F64, F64, F64]:
         """Return the service's degradation, shape (seconds,), what candidates used, shape (seconds, candidates,
         resources), and the cores it used itself, shape (seconds,)."""
         return np.array(self._levels[service]), self._use, np.array(self._own_cpu[service])
+
+
+def _longer(rows: Mapping[str, deque[float]], values: Mapping[str, float]) -> dict[str, deque[float]]:
+    """Return the rows of those that have a value, with it at the end."""
+    found: dict[str, deque[float]] = {}
+    for uid, value in values.items():
+        row = rows.get(uid)
+        found[uid] = row = deque(_UNKNOWN, HISTORY_S) if row is None else row
+        row.append(value)
+    return found

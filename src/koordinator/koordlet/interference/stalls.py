@@ -167,6 +167,7 @@ class StallReader:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._services: dict[str, Waits] = {}
+        self._listed: Mapping[str, PodRecord] | None = None
         self.available: dict[Indicator, str] = {}
         """Indicator → why it is missing; empty text when it is there."""
 
@@ -180,16 +181,25 @@ class StallReader:
         """Return the share of time lost since the last round, 0 to 1, by UID and indicator; `calm` are UIDs of services
         whose latency is far below its objective."""
         self._probe(kubepods)
+        if services is not self._listed:
+            self._follow(services)
+        proc, now_s = self._host.roots.proc, asyncio.get_running_loop().time()
+        return {
+            uid: waits.shares(proc, throttled, now_s, is_calm=uid in calm)
+            for uid, waits in self._services.items()
+        }
+
+    def _follow(self, services: Mapping[str, PodRecord]) -> None:
+        """Take over a new list; services whose containers are the same keep their readings."""
         indicators = [indicator for indicator, missing in self.available.items() if not missing]
-        cgroups, proc = self._host.cgroups, self._host.roots.proc
         kept: dict[str, Waits] = {}
         for uid, record in services.items():
             known = self._services.get(uid)
             is_same = known is not None and known.record.containers == record.containers
-            kept[uid] = known if known is not None and is_same else Waits(cgroups, record, indicators)
-        self._services = kept
-        now_s = asyncio.get_running_loop().time()
-        return {uid: waits.shares(proc, throttled, now_s, is_calm=uid in calm) for uid, waits in kept.items()}
+            kept[uid] = (
+                known if known is not None and is_same else Waits(self._host.cgroups, record, indicators)
+            )
+        self._services, self._listed = kept, services
 
     def _probe(self, kubepods: str) -> None:
         """Ask in the group of all pods until it is there."""
@@ -203,6 +213,7 @@ class StallReader:
             self.available[indicator] = "" if files.exists(path) else f"no file {path}"
         schedstat = f"{self._host.roots.proc}/self/schedstat"
         self.available[Indicator.RUN_QUEUE] = "" if files.exists(schedstat) else f"no file {schedstat}"
+        self._services, self._listed = {}, None  # they are asked for what is there
 
 
 def _total_us(data: bytes) -> int | None:

@@ -19,6 +19,7 @@ from koordinator.api import yaml_text
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.host import grpc_sockets, protobuf_messages
+from koordinator.koordlet import wakeups
 from koordinator.koordlet.config import NRIConfig
 from koordinator.koordlet.hooks.all import DeliveryMode, RuntimeHooks
 from koordinator.koordlet.hooks.contexts import HookStage
@@ -140,7 +141,7 @@ class NRIPlugin:
             async with asyncio.timeout(seconds):
                 check_s = CHECK_S
                 while _identity(self.path) in (None, identity):  # nobody tells us
-                    await asyncio.sleep(check_s)
+                    await wakeups.sleep(check_s)
                     check_s = min(2 * check_s, CHECK_S_MAX)
 
     def _names(self) -> list[str]:

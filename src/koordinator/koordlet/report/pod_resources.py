@@ -1,6 +1,5 @@
 """Devices that our scheduler allocated, told to whoever asks the kubelet. Source: behaviour/koordlet-observe 10.5."""
 
-import asyncio
 import functools
 import importlib
 import logging
@@ -16,6 +15,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.host import protobuf
 from koordinator.host.errors import ContentError
 from koordinator.host.grpc_sockets import MESSAGE_BYTES_MAX, SocketError
+from koordinator.koordlet import wakeups
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.report.outage import Outage
 
@@ -151,8 +151,8 @@ class PodResourcesProxy:
             await serving.start(self.path)
             self._outage.ended()
             log.info("pod-resources proxy started", extra={"path": self.path})
-            while os.path.exists(self.path):  # noqa: ASYNC110 - nobody tells us of its end
-                await asyncio.sleep(CHECK_S)
+            while os.path.exists(self.path):
+                await wakeups.sleep(CHECK_S)
         except SocketError as error:
             self._outage.failed(error)
         finally:

@@ -21,7 +21,7 @@ from koordinator.host import cgroup_layout, copilots
 from koordinator.host.copilots import CopilotError
 from koordinator.host.errors import LayoutError
 from koordinator.host.kill_group import members
-from koordinator.koordlet import node_pods
+from koordinator.koordlet import node_pods, wakeups
 from koordinator.koordlet.node_pods import ForeignContainer
 from koordinator.koordlet.parts import Shared
 
@@ -57,7 +57,7 @@ class CopilotsState:
         """Ask all agents again and again."""
         while True:
             await self._guard.call_async(self.sync)
-            await asyncio.sleep(INTERVAL_S)
+            await wakeups.sleep(INTERVAL_S)
 
     async def sync(self) -> None:
         """Ask all agents once."""
