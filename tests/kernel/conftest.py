@@ -17,7 +17,7 @@ from koordinator.host.files import Files, HostRoots
 ROOTS = HostRoots.below("")
 PROCESSES_MAX = 8
 _PREFIX = "koordinator-test-"
-LIFE_S = 20
+LIFE_S = 100
 _REMOVAL_TRIES = 50
 _WAIT = "import sys; sys.stdin.read()\n"
 _V2_CONTROLLERS = ("cpu", "cpuset", "memory", "io")

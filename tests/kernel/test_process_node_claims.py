@@ -109,5 +109,5 @@ def everywhere(real: Cgroups, group: str) -> set[str]:
 
 def _run_and_be_killed(group: str, folder: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(KILLED), group, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == -9, done.stderr

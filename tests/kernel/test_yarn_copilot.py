@@ -19,15 +19,17 @@ from koordinator.host.cgroups import Cgroups
 from tests.kernel.conftest import Spawn, make
 from tests.yarn.copilot.node_manager_double import NodeManagerDouble, container, container_id
 
+START_S = 60.0
+"""An emulated machine imports for a quarter of a minute and more."""
 SPIN = "while True: pass"
-HOLD = "x = bytearray({} << 20)\nimport time\ntime.sleep(20)"
+HOLD = "x = bytearray({} << 20)\nimport time\ntime.sleep(100)"
 FORKS = """
 import os, time
 for _ in range(3):
     if os.fork() == 0:
         os.setsid()  # a group of processes of its own, as daemons have
-        time.sleep(20)
-time.sleep(20)
+        time.sleep(100)
+time.sleep(100)
 """
 
 
@@ -54,7 +56,7 @@ async def copilot(socket: Path, group: str, endpoint: str, *flags: str) -> Async
     command += [f"--yarn-container-cgroup-path={group}", f"--node-manager-endpoint={endpoint}", *flags]
     process = _started(command)
     try:
-        await until(socket.exists)
+        await until(socket.exists, START_S)
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path=str(socket))) as session:
             yield Copilot(socket, process, session)
     finally:
