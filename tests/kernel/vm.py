@@ -101,6 +101,7 @@ def run(image: Path, arguments: list[str]) -> int:
     guard = threading.Timer(TIMEOUT_S, os.killpg, (process.pid, signal.SIGKILL))  # the emulator, too
     guard.start()
     status = ""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the machine ends with this
     try:
         assert process.stdout is not None
         for line in process.stdout:
